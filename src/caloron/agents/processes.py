@@ -1,0 +1,102 @@
+"""Processes as /proc shows them: who they are, what they use, and how to end a whole family.
+
+Standard library only, because the shim runs on it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+_DEAD = "ZX"
+
+
+class Process(NamedTuple):
+    """One line of /proc/PID/stat; pid and start time together never mean another process."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    #: CPU time of the process and of its children that ended, in clock ticks.
+    ticks: int
+    started: int
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+
+
+def look(pid: int) -> Process | None:
+    """The process with this id, dead ones included until somebody has waited for them."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 (a hot path: no Path objects)
+            line = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name in parentheses may itself hold spaces and parentheses.
+    fields = line[line.rindex(b")") + 2 :].split()
+    ticks = sum(int(field) for field in fields[11:15])
+    return Process(pid, fields[0].decode(), int(fields[1]), int(fields[3]), ticks, int(fields[19]))
+
+
+def family(leader: int) -> dict[int, Process]:
+    """The living processes of a session, and the descendants of its leader in other sessions."""
+    everyone = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        process = look(int(name)) if name.isdigit() else None
+        if process is not None:
+            everyone[process.pid] = process
+    members = {pid for pid, p in everyone.items() if p.session == leader or pid == leader}
+    grown = True
+    while grown:
+        children = {pid for pid, p in everyone.items() if p.parent in members}
+        grown = not children <= members
+        members |= children
+    return {pid: everyone[pid] for pid in members if everyone[pid].state not in _DEAD}
+
+
+def send(process: Process, number: int) -> None:
+    """Signal exactly this process, never another one that got its id since."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        now = look(process.pid)
+        if now is not None and now.started == process.started:
+            signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(handle)
+
+
+def living(processes: Iterable[Process]) -> list[Process]:
+    """Those of the processes that are still there, and still the same."""
+    now = ((process, look(process.pid)) for process in processes)
+    return [
+        process
+        for process, seen in now
+        if seen is not None and seen.started == process.started and seen.state not in _DEAD
+    ]
+
+
+def end_family(leader: int, others: Iterable[Process] = (), patience_s: float = 5.0) -> bool:
+    """Kill a family, and others known to belong to it, until nobody is left; True if so."""
+    known = {process.pid: process for process in others}
+    give_up = time.monotonic() + patience_s
+    while True:
+        known |= family(leader)
+        left = living(known.values())
+        if not left:
+            return True
+        if time.monotonic() > give_up:
+            return False
+        for process in left:
+            send(process, signal.SIGKILL)
+        time.sleep(0.01)

@@ -1,0 +1,2 @@
+-- name: lease
+SELECT token, attempt FROM leases WHERE item = :item

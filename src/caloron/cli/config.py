@@ -1,0 +1,106 @@
+"""`caloron config`: what the user decided about a project."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import click
+import msgspec
+
+from caloron.cli.frameworks import require_framework
+from caloron.cli.options import output_option, project_option
+from caloron.cli.output import success
+from caloron.errors import NotFound, UsageError
+from caloron.ledger.lock import holder
+from caloron.ledger.projects import Project, load_project, parse_setting, save_config
+
+_FIXED = ("name", "created_at")
+_FORGES = ("local",)
+
+
+@click.group()
+def config() -> None:
+    """Show and change the settings of a project.
+
+    \b
+    Examples:
+      caloron config list
+      caloron config set verify "python3 -m unittest"
+      caloron config set parallel 8
+    """
+
+
+@config.command("get")
+@click.argument("key")
+@project_option
+@output_option
+def get_setting(key: str, project: str | None) -> None:
+    """Print one setting.
+
+    \b
+    Example:
+      caloron config get verify
+    """
+    value = _value(load_project(project), key)
+    success("config.get", {"key": key, "value": value}, _shown(value))
+
+
+@config.command("set", context_settings={"ignore_unknown_options": True})
+@click.argument("key")
+@click.argument("value")
+@project_option
+@output_option
+def set_setting(key: str, value: str, project: str | None) -> None:
+    """Change one setting; it holds from the next `sprint` or `resume` on.
+
+    VALUE of `command` is a line of words as a shell would split it.
+
+    \b
+    Examples:
+      caloron config set verify "python3 -m unittest"
+      caloron config set command "my-agent --prompt-file {prompt_file}"
+    """
+    loaded = load_project(project)
+    _value(loaded, key)
+    if key in _FIXED:
+        raise UsageError(f"setting {key} cannot be changed", hint="it was fixed by caloron init")
+    parsed = parse_setting(key, value)
+    if key == "framework":
+        require_framework(parsed)
+    if key == "forge" and parsed not in _FORGES:
+        raise UsageError(f"forge {parsed!r} is not known", hint=f"take: {', '.join(_FORGES)}")
+    setattr(loaded.config, key, parsed)
+    save_config(loaded)
+    text = f"{key} = {_shown(parsed)}"
+    if holder(loaded.engine_lock) is not None:
+        text += "\nA sprint is running; it takes this up after `caloron stop` and `caloron resume`."
+    success("config.set", {"key": key, "value": parsed}, text)
+
+
+@config.command("list")
+@project_option
+@output_option
+def list_settings(project: str | None) -> None:
+    """Print every setting.
+
+    \b
+    Example:
+      caloron config list --output json
+    """
+    loaded = load_project(project)
+    settings = msgspec.structs.asdict(loaded.config)
+    text = "\n".join(f"{key:<18} {_shown(value)}".rstrip() for key, value in settings.items())
+    success("config.list", {"project": loaded.name, "settings": settings}, text)
+
+
+def _value(project: Project, key: str) -> Any:
+    settings = msgspec.structs.asdict(project.config)
+    if key not in settings:
+        raise NotFound(f"there is no setting {key!r}", hint=f"known: {', '.join(settings)}")
+    return settings[key]
+
+
+def _shown(value: Any) -> str:
+    """A value as `config set` takes it."""
+    return shlex.join(value) if isinstance(value, list) else str(value)

@@ -1,0 +1,77 @@
+"""`caloron init`: a project with a forge of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from caloron.cli.frameworks import require_framework
+from caloron.cli.options import output_option
+from caloron.cli.output import success
+from caloron.errors import NotFound
+from caloron.forge.local import create_local_forge
+from caloron.ledger.projects import Project, ProjectConfig, create_project, set_active
+
+
+@click.command()
+@click.argument("name")
+@click.option("--framework", "-f", default="stub", show_default=True, help="Who does the work.")
+@click.option("--repo", "-r", metavar="PATH", help="Start from the main branch of this repository.")
+@click.option("--verify", metavar="LINE", default="", help="Shell line that tests a result.")
+@output_option
+def init(name: str, framework: str, repo: str | None, verify: str) -> None:
+    """Make project NAME with its own forge, and let later commands act on it.
+
+    Your repository is only read: the sprint's work is merged on the project's forge, from
+    where you pull it.
+
+    \b
+    Examples:
+      caloron init shop --repo ~/src/shop --verify "python3 -m unittest"
+      caloron init scratch
+    """
+    source = _repository(repo) if repo else None
+    config = ProjectConfig(
+        name=name,
+        framework=require_framework(framework),
+        repo=str(source or ""),
+        verify=verify,
+    )
+
+    def furnish(directory: Path) -> None:
+        create_local_forge(directory, source=source, name=name).close()
+
+    project = create_project(config, furnish)
+    set_active(name)
+    data = {
+        "name": name,
+        "path": str(project.path),
+        "repo": config.repo,
+        "backend": config.backend,
+        "framework": config.framework,
+        "active": True,
+    }
+    success("init", data, _text(project))
+
+
+def _repository(given: str) -> Path:
+    path = Path(given).expanduser().absolute()
+    if not path.is_dir():
+        raise NotFound(f"--repo {given}: there is no such directory", hint="check the path")
+    return path
+
+
+def _text(project: Project) -> str:
+    config = project.config
+    lines = [
+        f"Project {project.name} is ready, and active.",
+        f"  Path       {project.path}",
+        f"  Forge      {project.forge_git}",
+        f"  Framework  {config.framework}",
+    ]
+    if config.repo:
+        lines.append(f"  Repo       {config.repo}")
+    lines.append(f"  Verify     {config.verify or '(nothing; caloron config set verify LINE)'}")
+    lines.append('Next: caloron sprint "what you want to have"')
+    return "\n".join(lines)

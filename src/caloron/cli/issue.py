@@ -1,0 +1,129 @@
+"""`caloron issue`: a person takes part in a sprint through its issues."""
+
+from __future__ import annotations
+
+import click
+
+from caloron.cli.forge_view import (
+    STATES,
+    comment_data,
+    issue_data,
+    issue_line,
+    issue_page,
+    person_at_forge,
+)
+from caloron.cli.options import output_option, project_option
+from caloron.cli.output import success
+from caloron.cli.person import poke
+from caloron.errors import UsageError
+from caloron.ports import State
+
+NUMBER = click.IntRange(min=1)
+
+
+@click.group()
+def issue() -> None:
+    """Read, comment and close issues on the forge of a project.
+
+    The engine notices what you do at once: closing the issue of a task cancels the task,
+    and the comment `resolved` on an escalation lets its task go on.
+
+    \b
+    Examples:
+      caloron issue list --state open
+      caloron issue comment 7 resolved
+    """
+
+
+@issue.command("list")
+@click.option("--state", type=click.Choice(STATES), default="all", show_default=True)
+@project_option
+@output_option
+def list_issues(state: State, project: str | None) -> None:
+    """List the issues.
+
+    \b
+    Example:
+      caloron issue list --state open --output json
+    """
+    with person_at_forge(project) as (_, forge):
+        issues = forge.issues(state)
+    data = {"issues": [issue_data(i) for i in issues]}
+    success("issue.list", data, "\n".join(map(issue_line, issues)) or "No issues.")
+
+
+@issue.command()
+@click.argument("number", type=NUMBER)
+@project_option
+@output_option
+def show(number: int, project: str | None) -> None:
+    """Show one issue with its comments.
+
+    \b
+    Example:
+      caloron issue show 3
+    """
+    with person_at_forge(project) as (_, forge):
+        found, comments = forge.issue(number), forge.comments(number)
+    data = issue_data(found) | {
+        "body": found.body,
+        "comments": [comment_data(c) for c in comments],
+    }
+    success("issue.show", data, issue_page(found, comments))
+
+
+@issue.command()
+@click.argument("number", type=NUMBER)
+@click.argument("text")
+@project_option
+@output_option
+def comment(number: int, text: str, project: str | None) -> None:
+    """Comment on an issue or a pull request; TEXT `-` is read from standard input.
+
+    \b
+    Examples:
+      caloron issue comment 7 resolved
+      caloron issue comment 7 - < notes.md
+    """
+    body = click.get_text_stream("stdin").read() if text == "-" else text
+    if not body.strip():
+        raise UsageError(f"the comment on #{number} is empty", hint="say something")
+    with person_at_forge(project) as (paths, forge):
+        written = forge.comment(number, body)
+    poke(paths)
+    data = {"number": number, "comment": comment_data(written)}
+    success("issue.comment", data, f"Commented on #{number} as {written.author}.")
+
+
+@issue.command()
+@click.argument("number", type=NUMBER)
+@project_option
+@output_option
+def close(number: int, project: str | None) -> None:
+    """Close an issue; a task whose issue a person closes is cancelled.
+
+    \b
+    Example:
+      caloron issue close 3
+    """
+    with person_at_forge(project) as (paths, forge):
+        closed = forge.close_issue(number)
+    poke(paths)
+    success("issue.close", issue_data(closed), f"Issue #{number} is closed.")
+
+
+@issue.command()
+@click.argument("number", type=NUMBER)
+@project_option
+@output_option
+def reopen(number: int, project: str | None) -> None:
+    """Open a closed issue again.
+
+    \b
+    Example:
+      caloron issue reopen 3
+    """
+    with person_at_forge(project) as (paths, forge):
+        opened = forge.reopen_issue(number)
+    poke(paths)
+    success("issue.reopen", issue_data(opened), f"Issue #{number} is open.")

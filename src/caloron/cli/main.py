@@ -1,0 +1,130 @@
+"""The `caloron` program: finds the command, runs it, and answers for whatever goes wrong."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from caloron import __version__
+from caloron.cli import output
+from caloron.cli.options import command_name
+from caloron.errors import CaloronError
+from caloron.ledger.locate import home
+
+INTERRUPTED = 130
+
+#: Every command in the order of a day's work: where it is, and what it does in one line.
+#: They stand here as text, because importing the commands only to list them takes time.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("caloron.cli.init:init", "Make a project with its own forge."),
+    "config": ("caloron.cli.config:config", "Show and change the settings of a project."),
+    "sprint": ("caloron.cli.sprint:sprint", "Turn a goal into reviewed, tested, merged code."),
+    "status": ("caloron.cli.status:status", "Show the project and its sprint."),
+    "why": ("caloron.cli.status:why", "Say what each unfinished task waits for."),
+    "logs": ("caloron.cli.status:logs", "Show what the agents of a task wrote."),
+    "stop": ("caloron.cli.sprint:stop", "Save and stop the running sprint."),
+    "resume": ("caloron.cli.sprint:resume", "Go on with a sprint that was stopped or crashed."),
+    "history": ("caloron.cli.status:history", "List the sprints so far."),
+    "issue": ("caloron.cli.issue:issue", "Read, comment and close issues on the forge."),
+    "pr": ("caloron.cli.pr:pr", "Read, review and merge pull requests on the forge."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command only when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, invoke_without_command=True)
+@click.version_option(__version__, prog_name="caloron", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """A goal goes in, reviewed and tested code comes out merged on your own forge.
+
+    \b
+    Start like this:
+      caloron init shop --repo ~/src/shop --verify "python3 -m unittest"
+      caloron sprint "Add a discount code to the basket"
+      caloron status
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; the result is the exit code of the program."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    output.begin(given)
+    try:
+        return _exit_code(cli.main(given, prog_name="caloron", standalone_mode=False))
+    except CaloronError as error:
+        output.failure(output.current_command(), error.code, str(error), hint=error.hint)
+        return error.exit_code
+    except click.ClickException as error:
+        return _refuse(error)
+    except click.Abort:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the last resort, which keeps the whole story
+        return _apologise(error)
+
+
+def _exit_code(result: Any) -> int:
+    """A command returns its exit code, or nothing when all went well."""
+    return result if isinstance(result, int) else 0
+
+
+def _refuse(error: click.ClickException) -> int:
+    """Answer a command line that cannot be taken."""
+    context = getattr(error, "ctx", None)
+    command, hint = output.current_command(), "try: caloron --help"
+    if context is not None:
+        command, hint = command_name(context), f"try: {context.command_path} --help"
+    code = "INVALID_ARGS" if error.exit_code == click.UsageError.exit_code else "GENERAL_ERROR"
+    output.failure(command, code, error.format_message(), hint=hint)
+    return error.exit_code
+
+
+def _apologise(error: Exception) -> int:
+    """Answer a defect of ours: short on the terminal, whole in a file."""
+    story = "".join(traceback.format_exception(error))
+    hint = "nothing that was recorded is lost; `caloron resume` goes on with a sprint"
+    try:
+        hint = f"the details are in {_write_log(story)}; {hint}"
+    except OSError:
+        click.echo(story, err=True)
+    message = f"sorry, that is a defect in Caloron: {type(error).__name__}: {error}"
+    output.failure(output.current_command(), CaloronError.code, message, hint=hint)
+    return CaloronError.exit_code
+
+
+def _write_log(story: str) -> Path:
+    directory = home() / "logs"
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / f"defect-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"
+    log.write_text(f"caloron {__version__}\n{sys.argv}\n\n{story}", "utf-8")
+    return log
+
+
+if __name__ == "__main__":
+    sys.exit(main())

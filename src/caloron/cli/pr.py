@@ -1,0 +1,209 @@
+"""`caloron pr`: a person takes part in a sprint through its pull requests."""
+
+from __future__ import annotations
+
+import click
+
+from caloron.cli.forge_view import (
+    STATES,
+    comment_data,
+    person_at_forge,
+    pull_data,
+    pull_line,
+    pull_page,
+    review_data,
+)
+from caloron.cli.options import output_option, project_option
+from caloron.cli.output import is_terminal, printable, success
+from caloron.cli.person import poke
+from caloron.domain.observations import PullSeen, Verdict
+from caloron.errors import PreconditionFailed, StaleBase, UsageError
+from caloron.forge.local import LocalForge
+from caloron.ports import State
+
+NUMBER = click.IntRange(min=1)
+_MERGE_TRIES = 3
+
+
+@click.group()
+def pr() -> None:
+    """Read, review and merge pull requests on the forge of a project.
+
+    The engine notices what you do at once: a task whose pull request you merge is done, and
+    one whose changes you request goes back to its agent with your words.
+
+    \b
+    Examples:
+      caloron pr diff 5
+      caloron pr review 5 --request-changes "Please keep the old name as an alias"
+    """
+
+
+@pr.command("list")
+@click.option("--state", type=click.Choice(STATES), default="all", show_default=True)
+@project_option
+@output_option
+def list_pulls(state: State, project: str | None) -> None:
+    """List the pull requests.
+
+    \b
+    Example:
+      caloron pr list --state merged
+    """
+    with person_at_forge(project) as (_, forge):
+        pulls = forge.pulls(state)
+    data = {"pull_requests": [pull_data(p) for p in pulls]}
+    success("pr.list", data, "\n".join(map(pull_line, pulls)) or "No pull requests.")
+
+
+@pr.command()
+@click.argument("number", type=NUMBER)
+@project_option
+@output_option
+def show(number: int, project: str | None) -> None:
+    """Show one pull request with its reviews and comments.
+
+    \b
+    Example:
+      caloron pr show 5
+    """
+    with person_at_forge(project) as (_, forge):
+        pull = forge.pull(number)
+        reviews, comments = forge.reviews(number), forge.comments(number)
+    data = pull_data(pull) | {
+        "body": pull.body,
+        "merge_commit": pull.merge_commit,
+        "comments": [comment_data(c) for c in comments],
+        "reviews": [review_data(r) for r in reviews],
+    }
+    success("pr.show", data, pull_page(pull, reviews, comments))
+
+
+@pr.command()
+@click.argument("number", type=NUMBER)
+@project_option
+@output_option
+def diff(number: int, project: str | None) -> None:
+    """Show what a pull request changes.
+
+    \b
+    Example:
+      caloron pr diff 5 | less
+    """
+    with person_at_forge(project) as (_, forge):
+        changes = forge.diff(number)
+    text = changes.rstrip("\n")
+    data = {"number": number, "diff": changes}
+    success("pr.diff", data, printable(text) if is_terminal() else text)
+
+
+@pr.command()
+@click.argument("number", type=NUMBER)
+@click.option("--approve", is_flag=True, help="The change is good as it is.")
+@click.option("--request-changes", metavar="TEXT", help="What must change; goes to the agent.")
+@click.option("--comment", "remark", metavar="TEXT", help="A remark that decides nothing.")
+@project_option
+@output_option
+def review(
+    number: int, approve: bool, request_changes: str | None, remark: str | None, project: str | None
+) -> None:
+    """Review the newest commit of a pull request.
+
+    \b
+    Examples:
+      caloron pr review 5 --approve
+      caloron pr review 5 --request-changes "An empty list must not crash"
+    """
+    verdict, body = _verdict(approve, request_changes, remark)
+    with person_at_forge(project) as (paths, forge):
+        pull = _open_pull(forge, number, "reviewed")
+        written = forge.review(number, pull.head, verdict, body)
+    poke(paths)
+    data = {"number": number, "review": review_data(written)}
+    said = verdict.replace("_", " ")
+    success("pr.review", data, f"Pull request #{number}: {said} at {pull.head[:12]}.")
+
+
+@pr.command()
+@click.argument("number", type=NUMBER)
+@project_option
+@output_option
+def merge(number: int, project: str | None) -> None:
+    """Merge a pull request as it is now, on your own responsibility.
+
+    \b
+    Example:
+      caloron pr merge 5
+    """
+    with person_at_forge(project) as (paths, forge):
+        merged = _merge(forge, _open_pull(forge, number, "merged"))
+    poke(paths)
+    data = pull_data(merged) | {"merge_commit": merged.merge_commit}
+    success("pr.merge", data, f"Pull request #{number} is merged as {merged.merge_commit[:12]}.")
+
+
+@pr.command()
+@click.argument("number", type=NUMBER)
+@project_option
+@output_option
+def close(number: int, project: str | None) -> None:
+    """Close a pull request without merging it; its task goes back to work.
+
+    \b
+    Example:
+      caloron pr close 5
+    """
+    with person_at_forge(project) as (paths, forge):
+        _open_pull(forge, number, "closed")
+        closed = forge.close_pull(number)
+    poke(paths)
+    success("pr.close", pull_data(closed), f"Pull request #{number} is closed.")
+
+
+def _verdict(approve: bool, request_changes: str | None, remark: str | None) -> tuple[Verdict, str]:
+    given: list[tuple[Verdict, str]] = []
+    if approve:
+        given.append(("approved", ""))
+    if request_changes is not None:
+        given.append(("changes_requested", request_changes))
+    if remark is not None:
+        given.append(("commented", remark))
+    if len(given) != 1:
+        raise UsageError(
+            "a review says exactly one thing",
+            hint="give one of --approve, --request-changes TEXT, --comment TEXT",
+        )
+    verdict, body = given[0]
+    if verdict != "approved" and not body.strip():
+        raise UsageError("the text of the review is empty", hint="say what you mean")
+    return verdict, body
+
+
+def _open_pull(forge: LocalForge, number: int, act: str) -> PullSeen:
+    pull = forge.pull(number)
+    if pull.state != "open":
+        raise PreconditionFailed(
+            f"pull request #{number} is {pull.state} already; only an open one can be {act}",
+            hint="caloron pr list --state open",
+        )
+    return pull
+
+
+def _merge(forge: LocalForge, pull: PullSeen) -> PullSeen:
+    """Merge into main as it is now, also when the engine merges something else meanwhile."""
+    message = f"Merge pull request #{pull.number}: {pull.title}"
+    for _ in range(_MERGE_TRIES - 1):
+        try:
+            return forge.merge(pull.number, pull.head, _base(forge), message)
+        except StaleBase:
+            continue
+    return forge.merge(pull.number, pull.head, _base(forge), message)
+
+
+def _base(forge: LocalForge) -> str:
+    main = forge.branch(forge.main)
+    if main is None:
+        raise PreconditionFailed(
+            f"the forge has no branch {forge.main}", hint=f"push one to {forge.remote()}"
+        )
+    return main.commit

@@ -1,0 +1,1 @@
+"""The rules of a sprint, pure: no clock, no file, no environment variable."""

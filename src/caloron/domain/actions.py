@@ -1,0 +1,116 @@
+"""What a tick decides: effects on the forge, each with its natural key, and work for the queue."""
+
+from __future__ import annotations
+
+import msgspec
+
+from caloron.domain.observations import Verdict
+from caloron.domain.sprint import Work
+
+
+class CreateIssue(msgspec.Struct, frozen=True, kw_only=True, tag="create_issue"):
+    key: str
+    task: str
+    title: str
+    body: str
+    labels: tuple[str, ...]
+
+
+class PostComment(msgspec.Struct, frozen=True, kw_only=True, tag="comment"):
+    key: str
+    task: str
+    issue: int
+    body: str
+
+
+class AddLabel(msgspec.Struct, frozen=True, kw_only=True, tag="label"):
+    key: str
+    task: str
+    issue: int
+    label: str
+
+
+class CloseIssue(msgspec.Struct, frozen=True, kw_only=True, tag="close_issue"):
+    key: str
+    task: str
+    issue: int
+
+
+class Push(msgspec.Struct, frozen=True, kw_only=True, tag="push"):
+    key: str
+    task: str
+    branch: str
+    old: str
+    new: str
+
+
+class OpenPull(msgspec.Struct, frozen=True, kw_only=True, tag="open_pull"):
+    key: str
+    task: str
+    title: str
+    body: str
+    branch: str
+
+
+class PostReview(msgspec.Struct, frozen=True, kw_only=True, tag="review"):
+    key: str
+    task: str
+    pull: int
+    head: str
+    verdict: Verdict
+    body: str
+
+
+class Merge(msgspec.Struct, frozen=True, kw_only=True, tag="merge"):
+    key: str
+    task: str
+    pull: int
+    head: str
+    base: str
+    message: str
+
+
+Effect = CreateIssue | PostComment | AddLabel | CloseIssue | Push | OpenPull | PostReview | Merge
+
+
+class StartWork(msgspec.Struct, frozen=True, kw_only=True, tag="start_work"):
+    """Queue work; an item that is known already gets another attempt."""
+
+    task: str
+    work: Work
+    priority: int = 0
+    reason: str = ""
+
+
+class CancelWork(msgspec.Struct, frozen=True, kw_only=True, tag="cancel_work"):
+    """Nobody needs this work any more; its agent is stopped."""
+
+    item: str
+    reason: str
+
+
+class RetryEffect(msgspec.Struct, frozen=True, kw_only=True, tag="retry_effect"):
+    """A refused effect is tried again, because a person said the cause is gone."""
+
+    key: str
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
+    """Look at a silent agent's process, write down what it does, and ask on its issue."""
+
+    key: str
+    task: str
+    item: str
+    reason: str
+
+
+Action = Effect | StartWork | CancelWork | RetryEffect | Probe
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True, tag="moved"):
+    """A task changed its status: the line that the diary keeps."""
+
+    task: str
+    old: str
+    new: str
+    reason: str

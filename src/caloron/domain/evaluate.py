@@ -1,0 +1,171 @@
+"""The tick's decision: from the state and what was observed to the next state and what to do.
+
+Pure: the same state, facts and time give the same result, in whatever order and how often the
+facts are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from caloron.domain import planning
+from caloron.domain.actions import Action, AddLabel, Moved
+from caloron.domain.facts import EffectDone, EffectFailed, Fact, PlanApproved, WorkEnded
+from caloron.domain.lane import advance_lane, advance_reviews
+from caloron.domain.observations import merge_observations
+from caloron.domain.reactions import bind, react
+from caloron.domain.sprint import Role, State, Task, busy_slots, pull_of
+from caloron.domain.status import HOLDS_DEPENDENTS, SETTLED, Status
+from caloron.domain.turn import Turn
+from caloron.domain.workflow import work_ended
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The next state, what to do, and which tasks moved."""
+
+    state: State
+    actions: tuple[Action, ...]
+    moves: tuple[Moved, ...]
+
+
+def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
+    """Take in the facts and decide everything that can be decided now."""
+    turn = Turn(state, now)
+    _take_in(turn, facts)
+    if turn.sprint.phase in ("planning", "approval"):
+        planning.advance(turn)
+    if turn.sprint.phase in ("running", "ended") and turn.state.tasks:
+        _advance(turn)
+        _end_or_go_on(turn)
+    return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
+
+
+def _advance(turn: Turn) -> None:
+    """Follow every consequence to its end, so that one call decides all that can be decided."""
+    before = -1
+    while before != len(turn.moves) + len(turn.actions):
+        before = len(turn.moves) + len(turn.actions)
+        bind(turn)
+        for task in turn.state.tasks.values():
+            react(turn, task)
+        _hold_and_unblock(turn)
+        advance_reviews(turn)
+        advance_lane(turn)
+        _start_ready(turn)
+
+
+def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
+    """Snapshots first, then ends of work, then effects, each in one fixed order."""
+    ended = [f for f in facts if isinstance(f, WorkEnded)]
+    done = [f for f in facts if isinstance(f, EffectDone)]
+    failed = [f for f in facts if isinstance(f, EffectFailed)]
+    approvals = [f for f in facts if isinstance(f, PlanApproved)]
+    seen = tuple(
+        f for f in facts if not isinstance(f, WorkEnded | EffectDone | EffectFailed | PlanApproved)
+    )
+    turn.state.objects = merge_observations(turn.state.objects, seen)
+    for effect in sorted(done, key=lambda f: f.id):
+        _effect_done(turn, effect)
+    bind(turn)
+    if approvals and turn.sprint.phase == "approval":
+        planning.run_plan(turn)
+    for end in sorted(ended, key=lambda f: (f.item, f.attempt)):
+        if end.role == "po":
+            planning.po_ended(turn, end)
+        else:
+            work_ended(turn, end)
+    for refusal in sorted(failed, key=lambda f: f.id):
+        _effect_failed(turn, refusal)
+
+
+def _effect_done(turn: Turn, fact: EffectDone) -> None:
+    task = turn.state.tasks.get(fact.task)
+    if task and fact.kind == "push" and fact.commit == task.head:
+        task.pushed = fact.commit
+
+
+def _effect_failed(turn: Turn, fact: EffectFailed) -> None:
+    """A stale answer means look again; anything else that the forge refuses needs a person."""
+    task = turn.state.tasks.get(fact.task)
+    if task is None or task.status in SETTLED:
+        return
+    if fact.kind == "merge" and fact.refusal != "refused":
+        task.merging, task.verified = "", None
+    elif fact.kind == "push" and fact.refusal == "stale_head":
+        # A person moved the branch while our agent worked: theirs is the change now.
+        pull = pull_of(turn.state, task)
+        task.pushed = task.head = pull.head if pull else ""
+    elif fact.kind in ("push", "open_pull", "review", "merge"):
+        turn.stop_work(task, "the forge refused")
+        turn.escalate(task, f"the forge refused: {fact.message}", held=None, effect=fact.key)
+
+
+def _hold_and_unblock(turn: Turn) -> None:
+    """Dependents wait for Done, and are held while a dependency needs a person."""
+    tasks = turn.state.tasks
+    changed = True
+    while changed:
+        changed = False
+        for task in tasks.values():
+            before = task.status
+            if before in (Status.PENDING, Status.READY, Status.BLOCKED):
+                _place(turn, task, [tasks[d] for d in task.plan.depends_on])
+            changed = changed or task.status is not before
+
+
+def _place(turn: Turn, task: Task, needs: list[Task]) -> None:
+    holding = [n for n in needs if n.status in HOLDS_DEPENDENTS]
+    if holding:
+        reason = f"held by {', '.join(n.id for n in holding)}"
+        if task.status is Status.READY:
+            turn.move(task, Status.PENDING)
+        turn.move(task, Status.BLOCKED, reason)
+        return
+    if task.status is Status.BLOCKED:
+        turn.move(task, Status.PENDING, "no longer held")
+    if task.status is Status.PENDING and all(n.status is Status.DONE for n in needs):
+        turn.move(task, Status.READY, "dependencies are done" if needs else "")
+
+
+def _start_ready(turn: Turn) -> None:
+    """Start what is ready and has its issue, longest chain first, while slots are free."""
+    free = turn.sprint.parallel - busy_slots(turn.state)
+    ready = [
+        t
+        for t in turn.state.tasks.values()
+        if t.status is Status.READY and t.issue is not None
+    ]
+    for task in sorted(ready, key=lambda t: -t.chain):
+        if task.head and task.pull is not None:
+            turn.move(task, Status.IN_PROGRESS, "goes on with its pull request")
+        elif free > 0:
+            free -= 1
+            _start(turn, task)
+
+
+def _start(turn: Turn, task: Task) -> None:
+    turn.move(task, Status.IN_PROGRESS)
+    role: Role = "check" if task.plan.kind == "check" else "implement"
+    turn.start(task, turn.new_work(task, role))
+    if task.issue is not None:
+        turn.do(
+            AddLabel(
+                key=f"label/{turn.sprint.id}/{task.id}/assigned",
+                task=task.id,
+                issue=task.issue,
+                label="caloron:assigned",
+            )
+        )
+
+
+def _end_or_go_on(turn: Turn) -> None:
+    """A sprint ends when no task can move without a person and nothing is left to tell."""
+    sprint = turn.sprint
+    settled = all(t.status in SETTLED for t in turn.state.tasks.values())
+    if settled and not turn.actions and not turn.state.open_effects:
+        if sprint.phase != "ended":
+            sprint.phase, sprint.ended_at = "ended", turn.now
+    elif sprint.phase == "ended" and not settled:
+        sprint.phase, sprint.ended_at = "running", None

@@ -1,0 +1,122 @@
+"""What was seen on the forge: one snapshot per object, each with the forge's own version.
+
+A snapshot is a whole picture of its object, so only the newest version matters: an event that
+was lost, doubled or out of order changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+Verdict = Literal["approved", "changes_requested", "commented"]
+
+_MARKER = re.compile(r"<!-- caloron:([^\s<>]+) -->")
+
+
+def marker(key: str) -> str:
+    """The invisible line by which an object of ours is found again."""
+    return f"<!-- caloron:{key} -->"
+
+
+def marker_key(body: str) -> str:
+    """The key of the first marker in a body, or an empty string."""
+    found = _MARKER.search(body)
+    return found[1] if found else ""
+
+
+class IssueSeen(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):
+    version: int
+    number: int
+    title: str
+    body: str
+    state: Literal["open", "closed"]
+    author: str
+    labels: tuple[str, ...] = ()
+    #: Who closed it, when it is closed.
+    closed_by: str = ""
+
+    @property
+    def object(self) -> str:
+        return f"issue:{self.number}"
+
+
+class PullSeen(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
+    version: int
+    number: int
+    title: str
+    body: str
+    state: Literal["open", "closed", "merged"]
+    author: str
+    branch: str
+    #: The commit at the tip of the branch (of the last known tip, once closed or merged).
+    head: str
+    #: The issues named by `Closes #n` in the body.
+    closes: tuple[int, ...] = ()
+    #: Who closed or merged it.
+    ended_by: str = ""
+    merge_commit: str = ""
+
+    @property
+    def object(self) -> str:
+        return f"pull:{self.number}"
+
+
+class ReviewSeen(msgspec.Struct, frozen=True, kw_only=True, tag="review"):
+    version: int
+    id: int
+    pull: int
+    #: The commit that was reviewed: a review of another head says nothing about this one.
+    head: str
+    verdict: Verdict
+    author: str
+    body: str = ""
+
+    @property
+    def object(self) -> str:
+        return f"review:{self.id}"
+
+
+class CommentSeen(msgspec.Struct, frozen=True, kw_only=True, tag="comment"):
+    version: int
+    id: int
+    #: Number of the issue or pull request it stands on.
+    issue: int
+    author: str
+    body: str
+
+    @property
+    def object(self) -> str:
+        return f"comment:{self.id}"
+
+
+class BranchSeen(msgspec.Struct, frozen=True, kw_only=True, tag="branch"):
+    version: int
+    name: str
+    commit: str
+
+    @property
+    def object(self) -> str:
+        return f"branch:{self.name}"
+
+
+Snapshot = IssueSeen | PullSeen | ReviewSeen | CommentSeen | BranchSeen
+
+
+def observation_id(snapshot: Snapshot) -> str:
+    """One id per observation: the same picture seen twice is one observation."""
+    return f"{snapshot.object}@{snapshot.version}"
+
+
+def merge_observations(
+    known: dict[str, Snapshot], seen: tuple[Snapshot, ...]
+) -> dict[str, Snapshot]:
+    """The newest picture of every object; order and repetition of `seen` do not matter."""
+    newest = dict(known)
+    for snapshot in seen:
+        held = newest.get(snapshot.object)
+        if held is None or snapshot.version > held.version:
+            newest[snapshot.object] = snapshot
+    return newest

@@ -1,0 +1,157 @@
+"""A sprint and its tasks: the facts that the tick alone writes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from caloron.domain.observations import PullSeen, Snapshot
+from caloron.domain.plan import PlannedTask
+from caloron.domain.status import Status
+
+Role = Literal["po", "implement", "review", "fix", "resolve", "check", "verify"]
+AGENT_ROLES: tuple[Role, ...] = ("po", "implement", "review", "fix", "resolve", "check")
+Phase = Literal["planning", "approval", "running", "ended"]
+
+REVIEWER = "reviewer-1"
+PLANNER = "planner-1"
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """One piece of work in the queue: what is to be done, on what, and why."""
+
+    item: str
+    role: Role
+    #: The review round it belongs to, from 1.
+    round: int = 1
+    #: The commit to work on; empty means current main.
+    head: str = ""
+    #: What a reviewer, a person or a failed verification asks for.
+    reason: str = ""
+    #: The log of the verification that the work is about.
+    log: str = ""
+    #: Work on the result of merging main in, because that result is what failed.
+    onto_main: bool = False
+    #: Attempts whose end has been taken in already.
+    attempts: int = 0
+    #: How often the same question was asked without a clear answer.
+    asks: int = 1
+    since: float = 0.0
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """What the verification of one head, merged into one base, came to."""
+
+    head: str
+    base: str
+    ok: bool
+    log: str = ""
+
+
+class Task(msgspec.Struct, kw_only=True):
+    """A planned task and what has become of it."""
+
+    plan: PlannedTask
+    status: Status = Status.PENDING
+    reason: str = ""
+    changed_at: float = 0.0
+    started_at: float | None = None
+    completed_at: float | None = None
+    #: How many tasks must follow it: what to start first.
+    chain: int = 1
+
+    issue: int | None = None
+    pull: int | None = None
+    #: Raised when a person closes the pull request: the next one is another.
+    generation: int = 1
+    branch: str = ""
+    head: str = ""
+    pushed: str = ""
+    #: The agent found nothing to change; only a reviewer can agree to that.
+    empty: bool = False
+
+    work: Work | None = None
+    #: Work that goes on when a person releases the task.
+    held: Work | None = None
+    held_from: Status = Status.IN_PROGRESS
+    held_effect: str = ""
+    works: int = 0
+    failures: int = 0
+
+    reviewed: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
+    #: The head whose verdict is on its way to the forge.
+    judged: str = ""
+    verified: Verified | None = None
+    #: The head that is being merged.
+    merging: str = ""
+
+    incident: int = 0
+    escalation_issue: int | None = None
+    #: Comments that have been taken as commands, or are older than the incident.
+    heard: tuple[str, ...] = ()
+    interventions: int = 0
+    restarts: int = 0
+    intervened_at: float = 0.0
+
+    @property
+    def id(self) -> str:
+        return self.plan.id
+
+    @property
+    def agent(self) -> str:
+        return self.plan.id
+
+    @property
+    def round(self) -> int:
+        return max(1, len(self.reviewed))
+
+
+class Sprint(msgspec.Struct, kw_only=True):
+    """The sprint itself: its goal, its limits, and where it stands."""
+
+    id: str
+    number: int
+    goal: str
+    phase: Phase = "planning"
+    created_at: float = 0.0
+    ended_at: float | None = None
+    parallel: int = 4
+    max_fix_rounds: int = 3
+    frameworks: tuple[str, ...] = ()
+    #: The account that our own forge objects carry.
+    author: str = "caloron"
+    main: str = "main"
+    ask_before_running: bool = False
+
+    po: Work | None = None
+    po_failures: int = 0
+    plan_errors: tuple[str, ...] = ()
+    #: Why there is no plan, when planning gave up.
+    stopped: str = ""
+
+
+class State(msgspec.Struct, kw_only=True):
+    """Everything `evaluate` looks at."""
+
+    sprint: Sprint
+    tasks: dict[str, Task] = msgspec.field(default_factory=dict)
+    objects: dict[str, Snapshot] = msgspec.field(default_factory=dict)
+    #: Effects that are planned and not done: a sprint does not end before its last comment.
+    open_effects: int = 0
+
+
+def branch_name(task: str, sprint: str) -> str:
+    return f"agent/{task}/{sprint}"
+
+
+def pull_of(state: State, task: Task) -> PullSeen | None:
+    """The task's pull request as last seen."""
+    seen = state.objects.get(f"pull:{task.pull}")
+    return seen if isinstance(seen, PullSeen) else None
+
+
+def busy_slots(state: State) -> int:
+    """How many agents are at work or queued: what `--parallel` limits."""
+    return sum(1 for t in state.tasks.values() if t.work and t.work.role != "verify")

@@ -1,0 +1,47 @@
+"""The statuses of a task and which moves between them are allowed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    PENDING = "Pending"
+    READY = "Ready"
+    IN_PROGRESS = "InProgress"
+    IN_REVIEW = "InReview"
+    DONE = "Done"
+    BLOCKED = "Blocked"
+    ESCALATED = "Escalated"
+    CANCELLED = "Cancelled"
+
+
+class IllegalTransition(ValueError):
+    """A move that the rules do not know; it is a bug, not a state of the world."""
+
+
+_P, _R, _G, _V = Status.PENDING, Status.READY, Status.IN_PROGRESS, Status.IN_REVIEW
+_D, _B, _E, _C = Status.DONE, Status.BLOCKED, Status.ESCALATED, Status.CANCELLED
+
+#: Done is final. Every other status can be left, because a person may act at any time.
+TRANSITIONS: dict[Status, frozenset[Status]] = {
+    _P: frozenset({_R, _B, _C, _D}),
+    _R: frozenset({_G, _P, _B, _C, _D, _E}),
+    _G: frozenset({_V, _D, _E, _C}),
+    _V: frozenset({_G, _D, _E, _C}),
+    _D: frozenset(),
+    _B: frozenset({_P, _C, _D}),
+    _E: frozenset({_G, _V, _D, _C}),
+    _C: frozenset({_P, _D}),
+}
+
+#: Statuses in which a task waits for a person, or for nothing any more.
+SETTLED = frozenset({_D, _B, _E, _C})
+
+#: A dependency in one of these holds its dependents back.
+HOLDS_DEPENDENTS = frozenset({_B, _E, _C})
+
+
+def check_transition(task: str, old: Status, new: Status) -> None:
+    if new not in TRANSITIONS[old]:
+        raise IllegalTransition(f"task {task}: {old} → {new}")

@@ -1,0 +1,58 @@
+"""What Caloron writes on the forge: bodies, comments, and the keys they are found again by."""
+
+from __future__ import annotations
+
+from caloron.domain.observations import marker
+from caloron.domain.sprint import Sprint, Task
+
+
+def issue_key(sprint: str, task: str) -> str:
+    return f"issue/{sprint}/{task}"
+
+
+def escalation_key(sprint: str, task: str, incident: int) -> str:
+    return f"escalation/{sprint}/{task}/{incident}"
+
+
+def pull_key(sprint: str, task: str, generation: int) -> str:
+    return f"pull/{sprint}/{task}/{generation}"
+
+
+def comment_key(sprint: str, task: str, purpose: str, cause: str) -> str:
+    return f"comment/{sprint}/{task}/{purpose}/{cause}"
+
+
+def issue_body(sprint: Sprint, task: Task) -> str:
+    plan = task.plan
+    depends = ", ".join(f"`{d}`" for d in plan.depends_on) or "nothing"
+    criteria = "\n".join(f"- [ ] {line}" for line in plan.acceptance)
+    parts = [
+        f"Task `{plan.id}` of sprint `{sprint.id}` ({plan.kind}), depends on {depends}.",
+        plan.agent_prompt,
+        f"### Acceptance\n{criteria}" if criteria else "",
+        marker(issue_key(sprint.id, plan.id)),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def pull_title(task: Task) -> str:
+    return f"[{task.id}] {task.plan.title}"
+
+
+def pull_body(sprint: Sprint, task: Task) -> str:
+    key = pull_key(sprint.id, task.id, task.generation)
+    return f"Closes #{task.issue}\n\nAgent: caloron-agent-{task.agent}\n\n{marker(key)}"
+
+
+def escalation_body(sprint: Sprint, task: Task, reason: str) -> str:
+    key = escalation_key(sprint.id, task.id, task.incident)
+    return (
+        f"Task `{task.id}` (#{task.issue}) of sprint `{sprint.id}` needs a person.\n\n"
+        f"**Reason:** {reason}\n\n"
+        "When the cause is gone, comment `resolved` here; the task then goes on.\n\n"
+        f"{marker(key)}"
+    )
+
+
+def comment_body(text: str, key: str) -> str:
+    return f"{text}\n\n{marker(key)}"

@@ -1,0 +1,79 @@
+"""One line for every task that is not done: why nothing happens, or what is happening."""
+
+from __future__ import annotations
+
+from caloron.domain.sprint import Sprint, State, Task, busy_slots
+from caloron.domain.status import Status
+
+_DOING = {
+    "implement": "an agent is writing the change",
+    "check": "an agent is checking",
+    "review": "a reviewer is reading it",
+    "fix": "an agent is fixing it",
+    "resolve": "an agent is resolving a conflict with main",
+    "verify": "its merged result is being verified",
+}
+
+
+def why(state: State, task: Task) -> str:
+    """Why this task is not done, in one line; empty when it is."""
+    match task.status:
+        case Status.DONE:
+            return ""
+        case Status.PENDING:
+            return _why_pending(state, task)
+        case Status.READY:
+            return _why_ready(state, task)
+        case Status.IN_PROGRESS | Status.IN_REVIEW:
+            return _why_active(state, task)
+        case Status.ESCALATED:
+            return f"{task.reason}; {_how_to_release(task)}"
+        case Status.BLOCKED | Status.CANCELLED:
+            return task.reason
+    raise AssertionError(task.status)
+
+
+def why_sprint(sprint: Sprint) -> str:
+    """Why there are no tasks yet, or why there will be none."""
+    if sprint.stopped:
+        return f"no plan: {sprint.stopped}"
+    if sprint.phase == "planning":
+        return "the planner is at work" if sprint.po else "waiting for a plan"
+    return "the plan waits for your yes" if sprint.phase == "approval" else ""
+
+
+def _why_pending(state: State, task: Task) -> str:
+    if state.sprint.phase == "approval":
+        return "the plan waits for your yes"
+    missing = [d for d in task.plan.depends_on if state.tasks[d].status is not Status.DONE]
+    return f"waiting for {', '.join(missing)}" if missing else "about to be ready"
+
+
+def _why_ready(state: State, task: Task) -> str:
+    if task.issue is None:
+        return "waiting for its issue on the forge"
+    busy, slots = busy_slots(state), state.sprint.parallel
+    return f"waiting for a free slot ({busy} of {slots} busy)" if busy >= slots else "about to start"
+
+
+def _why_active(state: State, task: Task) -> str:
+    if task.work:
+        line = _DOING[task.work.role]
+        if task.work.role in ("review", "fix"):
+            line += f", round {task.work.round}"
+        if task.interventions:
+            line += f" (silent: {task.interventions} interventions)"
+        return line
+    if task.merging:
+        return "being merged"
+    if task.status is Status.IN_PROGRESS:
+        return "its branch is being pushed" if task.pushed != task.head else "opening a pull request"
+    if task.judged == task.head:
+        return "approved: waiting for its turn to merge"
+    return "waiting for a review"
+
+
+def _how_to_release(task: Task) -> str:
+    if task.escalation_issue is None:
+        return "a person is asked"
+    return f"comment `resolved` on issue #{task.escalation_issue} to go on"

@@ -1,0 +1,201 @@
+"""What follows when an agent's work, or a verification, comes to its end."""
+
+from __future__ import annotations
+
+import msgspec
+
+from caloron.domain import texts
+from caloron.domain.actions import OpenPull, PostReview, Push
+from caloron.domain.facts import WorkEnded
+from caloron.domain.observations import marker
+from caloron.domain.review import Approved, ChangesNeeded, parse_verdict
+from caloron.domain.sprint import Task, Verified, Work, pull_of
+from caloron.domain.status import Status
+from caloron.domain.turn import Turn
+
+_MAX_FAILURES = 2
+_MAX_ASKS = 2
+_MAX_VERIFY_RUNS = 2
+
+
+def work_ended(turn: Turn, fact: WorkEnded) -> None:
+    """Take in the end of one attempt; one that is not the task's current work is old news."""
+    task = turn.state.tasks.get(fact.task)
+    work = task.work if task else None
+    if task is None or work is None or work.item != fact.item or fact.attempt <= work.attempts:
+        return
+    work = msgspec.structs.replace(work, attempts=fact.attempt)
+    task.work = None
+    if fact.fault:
+        _failed(turn, task, work, fact.fault)
+    elif fact.role == "verify":
+        _verify_ended(turn, task, work, fact)
+    elif fact.role in ("review", "check"):
+        _judged(turn, task, work, fact)
+    else:
+        _changed(turn, task, work, fact)
+
+
+def _failed(turn: Turn, task: Task, work: Work, reason: str) -> None:
+    """One more attempt at once, then a person."""
+    task.failures += 1
+    if task.failures < _MAX_FAILURES:
+        turn.start(task, work, reason)
+    else:
+        turn.escalate(task, reason, held=work)
+
+
+def _how_it_failed(fact: WorkEnded) -> str:
+    if fact.timed_out:
+        return "the agent ran out of time"
+    if fact.exit_code:
+        return f"the agent ended with exit code {fact.exit_code}: {fact.last_line or 'no output'}"
+    return ""
+
+
+def _changed(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
+    committed = fact.head != fact.base
+    if fact.conflicts:
+        left = ", ".join(fact.conflicts)
+        _failed(turn, task, work, f"conflict markers are left in {left}")
+    elif not committed and (failure := _how_it_failed(fact)):
+        _failed(turn, task, work, failure)
+    elif not committed and work.role != "implement":
+        _failed(turn, task, work, f"the {work.role} round changed nothing: {fact.last_line}")
+    elif not committed:
+        task.failures, task.interventions, task.restarts = 0, 0, 0
+        task.empty, task.head = True, fact.head
+        turn.move(task, Status.IN_REVIEW, "the agent found nothing to change")
+    else:
+        task.failures, task.interventions, task.restarts = 0, 0, 0
+        task.empty = False
+        _publish(turn, task, fact.head)
+
+
+def _publish(turn: Turn, task: Task, head: str) -> None:
+    """Push the new head, and open a pull request unless one is open."""
+    sprint = turn.sprint
+    task.head = head
+    turn.move(task, Status.IN_PROGRESS)
+    turn.do(
+        Push(
+            key=f"push/{task.branch}/{task.pushed or 'new'}/{head}",
+            task=task.id,
+            branch=task.branch,
+            old=task.pushed,
+            new=head,
+        )
+    )
+    pull = pull_of(turn.state, task)
+    if pull is None or pull.state != "open":
+        turn.do(
+            OpenPull(
+                key=texts.pull_key(sprint.id, task.id, task.generation),
+                task=task.id,
+                title=texts.pull_title(task),
+                body=texts.pull_body(sprint, task),
+                branch=task.branch,
+            )
+        )
+
+
+def _judged(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
+    verdict = parse_verdict(fact.answer)
+    if failure := _how_it_failed(fact):
+        _failed(turn, task, work, failure)
+        return
+    task.failures, task.interventions, task.restarts = 0, 0, 0
+    if verdict is None:
+        _ask_again(turn, task, work, fact)
+    elif work.role == "check":
+        _check_judged(turn, task, work, verdict)
+    elif task.empty:
+        _empty_change_judged(turn, task, work, verdict)
+    else:
+        _post_verdict(turn, task, work, verdict)
+
+
+def _ask_again(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
+    """An unclear verdict is asked for once more and is never an approval."""
+    reason = f"no clear verdict in the {work.role}'s answer: {fact.last_line or 'it was empty'}"
+    if work.asks < _MAX_ASKS:
+        turn.start(task, msgspec.structs.replace(work, asks=work.asks + 1), reason)
+    else:
+        turn.escalate(task, reason, held=work)
+
+
+def _check_judged(
+    turn: Turn, task: Task, work: Work, verdict: Approved | ChangesNeeded
+) -> None:
+    cause = f"{work.item.rsplit('/', 1)[1]}-{work.attempts}"
+    if isinstance(verdict, Approved):
+        turn.complete(task, "check passed", "Check passed: APPROVED")
+    else:
+        turn.comment(task, "verdict", cause, f"Check failed: {verdict.reason}")
+        turn.escalate(task, f"check failed: {verdict.reason}", held=work)
+
+
+def _empty_change_judged(
+    turn: Turn, task: Task, work: Work, verdict: Approved | ChangesNeeded
+) -> None:
+    if isinstance(verdict, Approved):
+        turn.complete(task, "nothing to do", "Nothing to do: the reviewer agrees.")
+    else:
+        reject(turn, task, work.head, verdict.reason)
+
+
+def _post_verdict(
+    turn: Turn, task: Task, work: Work, verdict: Approved | ChangesNeeded
+) -> None:
+    """The verdict becomes a review on the forge; what is seen there decides."""
+    if task.pull is None:
+        return
+    approved = isinstance(verdict, Approved)
+    text = "APPROVED" if isinstance(verdict, Approved) else f"CHANGES_NEEDED: {verdict.reason}"
+    key = f"review/{task.pull}/{work.head}/{work.round}/{work.attempts}"
+    task.judged = work.head
+    turn.do(
+        PostReview(
+            key=key,
+            task=task.id,
+            pull=task.pull,
+            head=work.head,
+            verdict="approved" if approved else "changes_requested",
+            body=f"{text}\n\n{marker(key)}",
+        )
+    )
+
+
+def _verify_ended(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
+    if fact.conflicts:
+        turn.move(task, Status.IN_PROGRESS, f"conflict with main in {', '.join(fact.conflicts)}")
+        resolve = turn.new_work(task, "resolve", head=task.head, reason=", ".join(fact.conflicts))
+        turn.start(task, resolve)
+        return
+    ok = fact.exit_code == 0 and not fact.timed_out
+    if not ok and work.asks < _MAX_VERIFY_RUNS:
+        turn.start(
+            task, msgspec.structs.replace(work, asks=work.asks + 1), "verification failed: run again"
+        )
+        return
+    task.failures = 0
+    task.verified = Verified(head=work.head, base=fact.base, ok=ok, log=fact.log)
+    if not ok:
+        last = fact.last_line or f"exit code {fact.exit_code}"
+        reject(turn, task, work.head, f"verification of the merged result failed: {last}")
+
+
+def reject(turn: Turn, task: Task, head: str, reason: str) -> None:
+    """A head that cannot be merged goes back to its agent, up to the cap."""
+    if head not in task.rejected:
+        task.rejected = (*task.rejected, head)
+    verified = task.verified if task.verified and task.verified.head == head else None
+    fix = turn.new_work(task, "fix", head=head, reason=reason, log=verified.log if verified else "")
+    fix = msgspec.structs.replace(fix, onto_main=verified is not None and not verified.ok)
+    if len(task.rejected) > turn.sprint.max_fix_rounds:
+        rounds = turn.sprint.max_fix_rounds
+        turn.escalate(task, f"not approved after {rounds} fix rounds: {reason}", held=fix)
+        task.held_from = Status.IN_PROGRESS
+        return
+    turn.move(task, Status.IN_PROGRESS, reason)
+    turn.start(task, fix)

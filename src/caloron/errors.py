@@ -1,0 +1,74 @@
+"""The one small family of exceptions: what happened, to what, and what to do next."""
+
+
+class CaloronError(Exception):
+    """A failure that a user can act on; carries the ACLI error code and the exit code."""
+
+    code = "GENERAL_ERROR"
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(CaloronError):
+    """Input that cannot be taken: an argument, a plan, a fixture, a configuration value."""
+
+    code = "INVALID_ARGS"
+    exit_code = 2
+
+
+class NotFound(CaloronError):
+    """A project, sprint, task, issue, pull request or file that is not there."""
+
+    code = "NOT_FOUND"
+    exit_code = 3
+
+
+class HeldByAnother(CaloronError):
+    """Another process works on this project."""
+
+    code = "CONFLICT"
+    exit_code = 5
+
+
+class AlreadyExists(CaloronError):
+    """What should be made is there already."""
+
+    code = "CONFLICT"
+    exit_code = 5
+
+
+class PreconditionFailed(CaloronError):
+    """Something outside must be put right first: a full disk, a newer database, a missing program."""
+
+    code = "PRECONDITION_FAILED"
+    exit_code = 8
+
+
+class StoreError(PreconditionFailed):
+    """The database or a file could not be read or written; nothing was half written."""
+
+
+class ForgeError(CaloronError):
+    """The forge refused or could not do what was asked."""
+
+    code = "UPSTREAM_ERROR"
+    exit_code = 7
+
+
+class ForgeUnavailable(ForgeError):
+    """The forge did not answer: whether it acted is unknown, so look before trying again."""
+
+
+class StaleHead(ForgeError):
+    """The branch is not at the expected commit any more."""
+
+
+class StaleBase(ForgeError):
+    """The target branch moved since the result was verified."""
+
+
+class MergeConflict(ForgeError):
+    """Head and base cannot be merged without somebody's decision."""

@@ -1,0 +1,1 @@
+"""The forge: where issues, pull requests, reviews and merges live."""

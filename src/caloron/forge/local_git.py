@@ -1,0 +1,261 @@
+"""The git half of the local forge: refs, pushes and merges of one bare repository."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import CompletedProcess
+
+from caloron.errors import ForgeError, ForgeUnavailable, MergeConflict, UsageError
+from caloron.git.command import git_environment, git_process
+
+MAIN = "main"
+CALORON = ("Caloron", "caloron@localhost")
+
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_BRANCH = re.compile(r"[a-z0-9._/-]{1,128}")
+_MERGE_WAIT_S = 30.0
+_PASSING = ("File exists", "No space left", "temporarily unavailable", "Cannot allocate memory")
+
+
+def require_branch(name: str) -> str:
+    """A branch name that is safe as a ref, as a path and on a command line."""
+    parts = name.split("/")
+    if (
+        not _BRANCH.fullmatch(name)
+        or ".." in name
+        or name.startswith("-")
+        or any(not p or p.startswith(".") or p.endswith((".", ".lock")) for p in parts)
+    ):
+        raise UsageError(
+            f"branch {name!r} is not a name the forge takes",
+            hint="use 1 to 128 of a-z 0-9 . _ / - with no '..' and no leading '/' or '-'",
+        )
+    return name
+
+
+def require_commit(commit: str) -> str:
+    if not _COMMIT.fullmatch(commit):
+        raise UsageError(f"{commit!r} is not a full commit id", hint="git rev-parse prints one")
+    return commit
+
+
+@dataclass(frozen=True)
+class CommitSeen:
+    """Who made a commit, out of what."""
+
+    parents: tuple[str, ...]
+    name: str
+    email: str
+
+
+class BareRepository:
+    """A bare repository that several processes and plain git commands may use at once."""
+
+    def __init__(self, path: Path, identity: tuple[str, str] = CALORON) -> None:
+        self.path = path
+        self._environment = git_environment(identity)
+
+    def git(self, *args: str, stdin: bytes | None = None, ok: tuple[int, ...] = (0,)) -> str:
+        """Run git on exactly this repository, never on one that surrounds it."""
+        return _text(self._finish(args, self._process(*args, stdin=stdin), ok))
+
+    def _process(self, *args: str, stdin: bytes | None = None) -> CompletedProcess[bytes]:
+        return run(self.path, "--git-dir=.", *args, stdin=stdin, environment=self._environment)
+
+    def _finish(
+        self, args: Iterable[str], done: CompletedProcess[bytes], ok: tuple[int, ...] = (0,)
+    ) -> bytes:
+        if done.returncode not in ok:
+            raise git_failure(self.path, args, done)
+        return done.stdout
+
+    def tip(self, branch: str) -> str | None:
+        return self.tips((branch,)).get(branch)
+
+    def tips(self, branches: Iterable[str]) -> dict[str, str]:
+        """The commits of those branches that exist, read from the files: it costs no process."""
+        found: dict[str, str] = {}
+        packed: dict[str, str] | None = None
+        for branch in branches:
+            commit = self._loose(branch)
+            if commit is None:
+                packed = self._packed() if packed is None else packed
+                commit = packed.get(f"refs/heads/{branch}")
+            if commit is not None:
+                found[branch] = commit
+        return found
+
+    def _loose(self, branch: str) -> str | None:
+        text = _read(self.path / "refs" / "heads" / branch)
+        if text is None:
+            return None
+        commit = text.strip()
+        if not _COMMIT.fullmatch(commit):
+            raise ForgeError(
+                f"{self.path}: branch {branch} is damaged, its ref holds {commit[:80]!r}",
+                hint="look with `git fsck`, then push the branch again",
+            )
+        return commit
+
+    def _packed(self) -> dict[str, str]:
+        lines = (_read(self.path / "packed-refs") or "").splitlines()
+        pairs = (line.split(" ", 1) for line in lines if line and line[0] not in "#^")
+        return {name: commit for commit, name in pairs}
+
+    def push_from(self, source: Path, branch: str, new: str, old: str) -> CompletedProcess[bytes]:
+        """Move a branch from `old` to `new`, whose commits are in the repository `source`."""
+        ref = f"refs/heads/{branch}"
+        return run(
+            source,
+            "push",
+            "--quiet",
+            f"--force-with-lease={ref}:{old}",
+            str(self.path),
+            f"{new}:{ref}",
+            environment=self._environment,
+        )
+
+    def merge_tree(self, base: str, head: str) -> str:
+        """The tree of both merged; `MergeConflict` names the files that need a decision."""
+        args = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", base, head)
+        done = self._process(*args)
+        if done.returncode == 128 and b"unrelated histories" in done.stderr:
+            raise MergeConflict(f"{head[:10]} and {base[:10]} share no history")
+        tree, *files = _text(self._finish(args, done, (0, 1))).rstrip("\0").split("\0")
+        if done.returncode == 1:
+            raise MergeConflict(f"{head[:10]} and {base[:10]} both changed {', '.join(files)}")
+        return tree
+
+    def commit(self, tree: str, parents: Iterable[str], message: str) -> str:
+        named = [option for parent in parents for option in ("-p", parent)]
+        return self.git("commit-tree", tree, *named, "-F", "-", stdin=message.encode())
+
+    def move(self, branch: str, new: str, old: str) -> bool:
+        """Compare and swap; `old` empty: it must not exist. False if the branch is elsewhere."""
+        args = ("update-ref", f"refs/heads/{branch}", new, old or "0" * len(new))
+        done = self._process(*args)
+        if done.returncode == 0:
+            return True
+        if (self.tip(branch) or "") != old:
+            return False
+        raise git_failure(self.path, args, done)
+
+    def contains(self, tip: str, commit: str) -> bool:
+        """Whether `commit` is `tip` or behind it; a commit that is gone is behind nothing."""
+        args = ("merge-base", "--is-ancestor", commit, tip)
+        done = self._process(*args)
+        self._finish(args, done, (0, 1, 128))
+        return done.returncode == 0
+
+    def contained(self, tip: str, commits: Iterable[str]) -> set[str]:
+        """Those of the commits that `tip` contains, found with one walk."""
+        asked = set(commits)
+        if not asked:
+            return set()
+        ahead = self.git("rev-list", "--ignore-missing", *asked, "--not", tip).split()
+        return {c for c in asked.difference(ahead) if self.contains(tip, c)}
+
+    def first_with(self, commit: str, tip: str, base: str) -> str:
+        """The commit on the first-parent line from `base` to `tip` that brought `commit` in."""
+        line = self.git("rev-list", "--ignore-missing", "--first-parent", tip, "--not", base)
+        newest_first = line.split() or [tip]
+        low, high = 0, len(newest_first) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.contains(newest_first[middle], commit):
+                low = middle
+            else:
+                high = middle - 1
+        return newest_first[low]
+
+    def look(self, commit: str) -> CommitSeen:
+        shown = self.git("show", "-s", "--no-show-signature", "--format=%P%n%cn%n%ce", commit)
+        parents, name, email = shown.split("\n", 2)
+        return CommitSeen(tuple(parents.split()), name, email)
+
+    def diff(self, *revisions: str) -> str:
+        return self.git("diff", "--no-color", "--no-ext-diff", "--no-textconv", *revisions, "--")
+
+    @contextmanager
+    def merging(self, *, wait: bool = True) -> Iterator[bool]:
+        """One merge at a time over all processes; without `wait`, says False if it is taken."""
+        try:
+            lock = os.open(self.path.with_name("forge.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise _unreadable(self.path.with_name("forge.lock"), error) from error
+        try:
+            deadline = time.monotonic() + (_MERGE_WAIT_S if wait else 0)
+            taken = _try_lock(lock)
+            while not taken and time.monotonic() < deadline:
+                time.sleep(0.02)
+                taken = _try_lock(lock)
+            if wait and not taken:
+                raise ForgeUnavailable(
+                    f"{self.path}: another process has been merging for {_MERGE_WAIT_S:.0f} s",
+                    hint="let it finish or end it, then try again",
+                )
+            yield taken
+        finally:
+            os.close(lock)
+
+
+def run(
+    repository: Path,
+    *args: str,
+    stdin: bytes | None = None,
+    environment: dict[str, str] | None = None,
+) -> CompletedProcess[bytes]:
+    """Run git, or say why it could not even start."""
+    try:
+        return git_process(repository, *args, stdin=stdin, environment=environment)
+    except FileNotFoundError as error:
+        raise ForgeError("git was not found", hint="install git 2.38 or newer") from error
+    except OSError as error:
+        raise ForgeUnavailable(f"git could not be started: {error.strerror}") from error
+
+
+def git_failure(where: Path, args: Iterable[str], done: CompletedProcess[bytes]) -> ForgeError:
+    """A failed git command as an error of the forge, retryable if the cause may pass."""
+    said = done.stderr.decode("utf-8", "replace").strip()
+    words = f"{where}: git {next(iter(args))} failed ({done.returncode}): {said}"
+    if "No space left" in said:
+        return ForgeUnavailable(words, hint="free some space on that disk; nothing was changed")
+    if done.returncode < 0 or any(sign in said for sign in _PASSING):
+        return ForgeUnavailable(
+            words, hint="another git may be at work; if none is, remove the .lock file it names"
+        )
+    return ForgeError(words)
+
+
+def _try_lock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text("utf-8", "replace")
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> ForgeUnavailable:
+    return ForgeUnavailable(
+        f"cannot open {path}: {error.strerror}", hint="make the project directory yours"
+    )
+
+
+def _text(out: bytes) -> str:
+    return out.decode("utf-8", "replace").rstrip("\n")

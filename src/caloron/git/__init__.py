@@ -1,0 +1,1 @@
+"""Git, run as a program with a clean environment; and our own clean copy of a project."""

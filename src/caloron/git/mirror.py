@@ -1,0 +1,259 @@
+"""Our own clean repository of a project: what we fetch, compare, merge and push from.
+
+No agent can write to it. Nothing in it is ever pruned, because workspaces borrow its objects.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeVar
+
+from caloron.errors import CaloronError, NotFound
+from caloron.git.command import (
+    GitError,
+    git,
+    git_argv,
+    git_bytes,
+    git_environment,
+    git_process,
+)
+
+T = TypeVar("T")
+
+CALORON_IDENTITY = ("Caloron", "caloron@localhost")
+
+_LOCKED = ("cannot lock ref", "Unable to create", "could not lock config file")
+_LOCK_FILE = re.compile(r"Unable to create '(.+\.lock)': File exists")
+_LOCK_TRIES = 40
+_LOCK_PAUSE_S = 0.025
+#: Our git commands hold a lock for milliseconds: an old one was left by a machine that went down.
+_LOCK_ABANDONED_S = 60.0
+
+_FSCK = ("-c", "fetch.fsckObjects=true", "-c", "transfer.fsckObjects=true")
+_FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
+
+
+class BundleRefused(CaloronError):
+    """Commits that an agent handed over are too large or not sound; nothing was taken."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merge commit of two commits, not yet on any branch."""
+
+    commit: str
+    tree: str
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """The files that two commits change in ways that cannot be combined."""
+
+    files: tuple[str, ...]
+
+
+class Mirror:
+    """A bare repository of ours that follows the project's forge."""
+
+    def __init__(self, path: Path, remote: str, main: str = "main") -> None:
+        self.path = path
+        self.remote = remote
+        self.main = main
+
+    def ensure(self) -> None:
+        """Create the repository, or complete one whose creation was interrupted."""
+        config = self.path / "config"
+        if config.exists() and "pruneExpire" in config.read_text("utf-8", "replace"):
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        _patiently(lambda: self._git("init", "--quiet", "--bare", "--template=", "."))
+        for key, value in (("gc.auto", "0"), ("gc.pruneExpire", "never")):
+            _patiently(lambda key=key, value=value: self._git("config", key, value))
+
+    def fetch_main(self) -> str:
+        """The newest commit of the main branch, now in our `refs/heads/<main>`."""
+        ref = f"refs/heads/{self.main}"
+        there = _loose_ref(Path(self.remote), ref)
+        if there and there == _loose_ref(self.path, ref):
+            return there
+        if not self._fetch(ref, ref):
+            raise NotFound(
+                f"{self.remote} has no branch {self.main}",
+                hint="push a first commit to it, or name another main branch",
+            )
+        return self.resolve(ref)
+
+    def fetch_branch(self, branch: str) -> str | None:
+        """The newest commit of a branch on the forge, or None if it is not there."""
+        ref = f"refs/remotes/forge/{branch}"
+        return self.resolve(ref) if self._fetch(f"refs/heads/{branch}", ref) else None
+
+    def merge(
+        self,
+        base: str,
+        head: str,
+        message: str,
+        identity: tuple[str, str] = CALORON_IDENTITY,
+    ) -> Merged | Conflict:
+        """Merge `head` into `base`; the same two commits and message give the same commit."""
+        arguments = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z")
+        unrelated = "--allow-unrelated-histories"
+        done = git_process(self.path, *arguments, unrelated, base, head)
+        if done.returncode not in (0, 1):
+            raise GitError(arguments, done.returncode, done.stderr.decode("utf-8", "replace"))
+        tree, *files = done.stdout.decode("utf-8", "surrogateescape").rstrip("\0").split("\0")
+        if done.returncode == 1:
+            return Conflict(tuple(dict.fromkeys(files)))
+        commit = self._commit_merge(tree, base, head, message, identity)
+        self.keep(f"refs/caloron/merges/{commit}", commit)
+        return Merged(commit, tree)
+
+    def _commit_merge(
+        self, tree: str, base: str, head: str, message: str, identity: tuple[str, str]
+    ) -> str:
+        dates = self._git("show", "--no-patch", "--format=%ct", f"{base}^{{commit}}", head)
+        date = f"@{max(int(line) for line in dates.split())} +0000"
+        environment = git_environment(identity)
+        environment |= {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
+        parents = ("-p", base, "-p", head)
+        return git(
+            self.path,
+            *("commit-tree", tree, *parents, "-F", "-"),
+            stdin=message.encode(),
+            environment=environment,
+        )
+
+    def diff(self, base: str, head: str, limit: int = 200_000) -> str:
+        """What `head` changed since it left `base`, with the middle of a long one left out."""
+        related = git_process(self.path, "merge-base", base, head).returncode == 0
+        range_ = f"{base}...{head}" if related else f"{base}..{head}"
+        options = ("--no-color", "--no-ext-diff", "--no-textconv", "--find-renames")
+        argv = git_argv(self.path, ("-c", "core.quotePath=false", "diff", *options, range_, "--"))
+        with subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=git_environment(),
+        ) as process:
+            assert process.stdout is not None
+            text = _clipped(process.stdout, limit)
+        if process.returncode != 0:
+            raise GitError(("diff", range_), process.returncode, "is one of the commits missing?")
+        return text
+
+    def ahead(self, base: str, head: str) -> int:
+        """How many commits `head` has that `base` has not."""
+        return int(self._git("rev-list", "--count", f"{base}..{head}"))
+
+    def is_ancestor(self, a: str, b: str) -> bool:
+        """Whether everything in `a` is in `b`."""
+        done = git_process(self.path, "merge-base", "--is-ancestor", a, b)
+        if done.returncode not in (0, 1):
+            raise GitError(
+                ("merge-base", "--is-ancestor", a, b),
+                done.returncode,
+                done.stderr.decode("utf-8", "replace"),
+            )
+        return done.returncode == 0
+
+    def tree(self, commit: str) -> str:
+        return self._git("rev-parse", "--verify", f"{commit}^{{tree}}")
+
+    def resolve(self, name: str) -> str:
+        """The commit that a ref or an abbreviated id stands for."""
+        return self._git("rev-parse", "--verify", f"{name}^{{commit}}")
+
+    def has(self, commit: str) -> bool:
+        return git_process(self.path, "cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
+
+    def keep(self, ref: str, commit: str) -> None:
+        """Give a commit a name, so that it can be found and is never lost."""
+        _patiently(lambda: self._git("update-ref", ref, commit))
+
+    def import_bundle(self, path: Path, ref: str, cap_bytes: int) -> str:
+        """Take the HEAD of a bundle in under `ref`, after checking every object in it."""
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise BundleRefused(f"{path} is not a file")
+        if status.st_size > cap_bytes:
+            raise BundleRefused(
+                f"the commits are {status.st_size} bytes, more than the {cap_bytes} allowed",
+                hint="keep build results and large data out of the commits",
+            )
+        source = str(path.absolute())
+        try:
+            _patiently(lambda: git_bytes(self.path, *_FSCK, *_FETCH, source, f"+HEAD:{ref}"))
+        except GitError as error:
+            raise BundleRefused(f"git refused the commits: {error.stderr.strip()}") from error
+        return self.resolve(ref)
+
+    def _fetch(self, source: str, target: str) -> bool:
+        """Fetch one ref, forced; False if the forge does not have it."""
+        try:
+            _patiently(lambda: self._git(*_FETCH, self.remote, f"+{source}:{target}"))
+        except GitError as error:
+            if "couldn't find remote ref" in error.stderr:
+                return False
+            raise
+        return True
+
+    def _git(self, *args: str) -> str:
+        return git(self.path, *args)
+
+
+def _patiently(command: Callable[[], T]) -> T:
+    """Run a git command again while another one holds the lock that it needs."""
+    for _ in range(_LOCK_TRIES):
+        try:
+            return command()
+        except GitError as error:
+            if not any(text in error.stderr for text in _LOCKED):
+                raise
+            _remove_abandoned_lock(error.stderr)
+            time.sleep(_LOCK_PAUSE_S)
+    return command()
+
+
+def _remove_abandoned_lock(stderr: str) -> None:
+    found = _LOCK_FILE.search(stderr)
+    if found is None:
+        return
+    lock = Path(found[1])
+    try:
+        if time.time() - lock.stat().st_mtime > _LOCK_ABANDONED_S:
+            lock.unlink()
+    except FileNotFoundError:
+        return
+
+
+def _loose_ref(repository: Path, ref: str) -> str:
+    """The value of a ref that stands in a file of its own; empty if git has to be asked."""
+    try:
+        value = (repository / ref).read_text("ascii").strip()
+    except (OSError, ValueError):
+        return ""
+    return "" if value.startswith("ref:") else value
+
+
+def _clipped(stream: IO[bytes], limit: int) -> str:
+    """The text of a stream; of a long one its first and its last half of `limit` bytes."""
+    head = stream.read(limit)
+    tail = b""
+    total = len(head)
+    while chunk := stream.read(1 << 20):
+        total += len(chunk)
+        tail = (tail + chunk)[-(limit // 2) :]
+    if total <= limit:
+        return head.decode("utf-8", "replace")
+    tail = (head + tail)[-(limit // 2) :]
+    head = head[: limit // 2]
+    omitted = total - len(head) - len(tail)
+    note = f"\n[... {omitted} bytes of this diff left out ...]\n"
+    return head.decode("utf-8", "replace") + note + tail.decode("utf-8", "replace")

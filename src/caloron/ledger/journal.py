@@ -1,0 +1,89 @@
+"""The journal of effects: intend, do, record; and what is found intended after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from caloron.domain.actions import Effect, Probe
+from caloron.domain.facts import EffectFailed, Fact
+from caloron.ledger.ledger import SQL, Ledger, tell
+from caloron.store import queue
+
+_effect_of = msgspec.json.Decoder(Effect | Probe).decode
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One effect and how far it got."""
+
+    id: int
+    sprint: str
+    effect: Effect | Probe
+    kind: str
+    #: It may have been done already: look for it before doing it.
+    intended: bool
+    tries: int
+    not_before: float
+
+
+class Journal:
+    """The executor's side of the ledger."""
+
+    def __init__(self, ledger: Ledger, sprint: str) -> None:
+        self.ledger = ledger
+        self.sprint = sprint
+
+    def due(self) -> list[Entry]:
+        """The next open effect of each task, in the order they were planned."""
+        rows = self.ledger.db.rows(SQL["due_actions"], {"sprint": self.sprint})
+        return [
+            Entry(
+                id=row["id"],
+                sprint=self.sprint,
+                effect=_effect_of(row["data"]),
+                kind=row["kind"],
+                intended=row["state"] == "intended",
+                tries=row["tries"],
+                not_before=row["not_before"],
+            )
+            for row in rows
+        ]
+
+    def intend(self, entry: Entry) -> None:
+        with self.ledger.db.transaction("effect.intend") as connection:
+            connection.execute(SQL["intend_action"], {"id": entry.id})
+
+    def record(self, entry: Entry, facts: Iterable[Fact], note: str = "") -> None:
+        """It is done: say so, and tell the tick what is seen now."""
+        self._end(entry, "done", facts, note)
+
+    def refuse(self, entry: Entry, failure: EffectFailed) -> None:
+        """The forge said no, for good."""
+        self._end(entry, "failed", [failure], failure.message)
+
+    def _end(self, entry: Entry, state: str, facts: Iterable[Fact], note: str) -> None:
+        with self.ledger.db.transaction("effect.record") as connection:
+            values = {"id": entry.id, "state": state, "note": note[:500]}
+            if connection.execute(SQL["end_action"], values).rowcount == 0:
+                return
+            tell(connection, self.sprint, facts)
+            payload = {
+                "sprint": self.sprint,
+                "task": entry.effect.task,
+                "key": entry.effect.key,
+                "kind": entry.kind,
+                "note": note[:500],
+            }
+            queue.append_event(connection, f"effect_{state}", payload)
+
+    def postpone(self, entry: Entry, not_before: float, note: str) -> None:
+        """The forge did not answer: look again later, whether it acted is not known."""
+        with self.ledger.db.transaction("effect.postpone") as connection:
+            values = {"id": entry.id, "not_before": not_before, "note": note[:500]}
+            connection.execute(SQL["postpone_action"], values)
+
+    def waiting(self) -> list[tuple[str, str]]:
+        """Tasks whose next effect waits for the forge, and why."""
+        rows = self.ledger.db.rows(SQL["waiting_actions"], {"sprint": self.sprint})
+        return [(row["task"], row["note"]) for row in rows]

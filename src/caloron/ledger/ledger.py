@@ -1,0 +1,266 @@
+"""The memory of a project: sprints, their tasks, what was seen, and what is to be done."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from caloron.domain.actions import CancelWork, Effect, Moved, Probe, RetryEffect, StartWork
+from caloron.domain.facts import EffectDone, EffectFailed, Fact, PlanApproved, WorkEnded
+from caloron.domain.observations import Snapshot, observation_id
+from caloron.domain.sprint import Sprint, State, Task
+from caloron.errors import CaloronError, NotFound
+from caloron.store import queue
+from caloron.store.database import Database, migrations_in
+from caloron.store.statements import load_statements
+
+_HERE = Path(__file__).parent
+SQL = load_statements(_HERE / "sql" / "ledger.sql")
+MIGRATIONS = (*queue.QUEUE_MIGRATIONS, *migrations_in(_HERE / "migrations", "ledger"))
+
+#: Facts taken in by one tick; the rest wait for the next, which follows at once.
+_FACTS_PER_TICK = 1000
+
+_encode = msgspec.json.Encoder().encode
+_sprint_of = msgspec.json.Decoder(Sprint).decode
+_task_of = msgspec.json.Decoder(Task).decode
+_snapshot_of = msgspec.json.Decoder(Snapshot).decode
+_fact_of = msgspec.json.Decoder(Fact).decode
+_start_of = msgspec.json.Decoder(StartWork).decode
+
+
+class StaleTick(CaloronError):
+    """Another tick came first; this one is discarded and run again from `load`."""
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """The state as a tick found it, and the facts that wait to be taken in."""
+
+    state: State
+    version: int
+    facts: tuple[Fact, ...]
+    through: int
+    agents: tuple[queue.InFlight, ...]
+
+
+class TickCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one tick changes."""
+
+    state: State
+    actions: tuple[Effect | Probe | StartWork | CancelWork | RetryEffect, ...] = ()
+    moves: tuple[Moved, ...] = ()
+    #: What the sprint's file will hold once it is written; kept so that a stranger's edit is told.
+    projection: str = ""
+
+
+class Ledger:
+    """One project's database; every change is one of these methods, each one transaction."""
+
+    def __init__(self, path: Path) -> None:
+        self.db = Database(path, MIGRATIONS)
+
+    def close(self) -> None:
+        self.db.close()
+
+    def create_sprint(self, sprint: Sprint, tasks: dict[str, Task]) -> Sprint:
+        """Record the goal, and a plan that was given with it, before anything is done."""
+        with self.db.transaction("sprint") as connection:
+            number = int(connection.execute(SQL["next_number"]).fetchone()[0])
+            project = sprint.id
+            sprint = msgspec.structs.replace(sprint, id=f"{project}-{number}", number=number)
+            connection.execute(
+                SQL["insert_sprint"],
+                {
+                    "id": sprint.id,
+                    "number": number,
+                    "goal": sprint.goal,
+                    "phase": sprint.phase,
+                    "created_at": sprint.created_at,
+                    "data": _encode(sprint),
+                },
+            )
+            self._put_tasks(connection, sprint.id, tasks, {})
+            queue.append_event(
+                connection, "sprint_created", {"sprint": sprint.id, "goal": sprint.goal}
+            )
+        return sprint
+
+    def last_sprint(self) -> str:
+        row = self.db.row(SQL["last_sprint"])
+        if row is None:
+            raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
+        return str(row["id"])
+
+    def load(self, sprint: str) -> Loaded:
+        """The state, the waiting facts and the live agents, all of one moment."""
+        with self.db.snapshot() as connection:
+            row = connection.execute(SQL["sprint"], {"sprint": sprint}).fetchone()
+            if row is None:
+                raise NotFound(f"there is no sprint {sprint}", hint="caloron history")
+            facts = connection.execute(
+                SQL["facts"], {"sprint": sprint, "limit": _FACTS_PER_TICK}
+            ).fetchall()
+            return Loaded(
+                state=_state_of(connection, sprint, row["data"]),
+                version=row["version"],
+                facts=tuple(_fact_of(f["data"]) for f in facts),
+                through=facts[-1]["id"] if facts else 0,
+                agents=tuple(queue.in_flight(connection)),
+            )
+
+    def state(self, sprint: str) -> State:
+        return self.load(sprint).state
+
+    def commit_tick(self, loaded: Loaded, tick: TickCommit) -> None:
+        """New state, consumed facts, effects and work: all of it, or nothing."""
+        sprint = tick.state.sprint
+        with self.db.transaction("tick") as connection:
+            swapped = connection.execute(
+                SQL["swap_sprint"],
+                {
+                    "sprint": sprint.id,
+                    "version": loaded.version,
+                    "phase": sprint.phase,
+                    "ended_at": sprint.ended_at,
+                    "data": _encode(sprint),
+                },
+            ).rowcount
+            if not swapped:
+                raise StaleTick(f"sprint {sprint.id} was changed by another tick")
+            self._put_tasks(connection, sprint.id, tick.state.tasks, loaded.state.tasks)
+            _put_observations(connection, sprint.id, tick.state, loaded.state)
+            connection.execute(
+                SQL["forget_facts"], {"sprint": sprint.id, "through": loaded.through}
+            )
+            for action in tick.actions:
+                _put_action(connection, sprint.id, action)
+            for move in tick.moves:
+                payload = {"sprint": sprint.id, **msgspec.to_builtins(move)}
+                queue.append_event(connection, "task_moved", payload)
+            if sprint.phase != loaded.state.sprint.phase:
+                payload = {"sprint": sprint.id, "phase": sprint.phase}
+                queue.append_event(connection, "sprint_phase", payload)
+            if tick.projection:
+                remember_projection(connection, sprint.id, tick.projection)
+
+    def _put_tasks(
+        self,
+        connection: sqlite3.Connection,
+        sprint: str,
+        tasks: dict[str, Task],
+        before: dict[str, Task],
+    ) -> None:
+        for position, task in enumerate(tasks.values()):
+            if before.get(task.id) != task:
+                connection.execute(
+                    SQL["put_task"],
+                    {
+                        "sprint": sprint,
+                        "id": task.id,
+                        "position": position,
+                        "status": task.status,
+                        "reason": task.reason,
+                        "data": _encode(task),
+                    },
+                )
+
+    def tell(self, sprint: str, facts: Iterable[Fact]) -> int:
+        """Append facts for the next tick; one that waits already is not told twice."""
+        facts = tuple(facts)
+        if not facts:
+            return 0
+        with self.db.transaction("inbox") as connection:
+            return tell(connection, sprint, facts)
+
+    def get(self, key: str) -> str:
+        row = self.db.row(SQL["get_kv"], {"key": key})
+        return str(row["value"]) if row else ""
+
+    def put(self, key: str, value: str) -> None:
+        with self.db.transaction("kv") as connection:
+            connection.execute(SQL["put_kv"], {"key": key, "value": value})
+
+
+def tell(connection: sqlite3.Connection, sprint: str, facts: Iterable[Fact]) -> int:
+    told = 0
+    for fact in facts:
+        values = {"sprint": sprint, "key": fact_id(fact), "data": _encode(fact)}
+        told += connection.execute(SQL["append_fact"], values).rowcount
+    return told
+
+
+def fact_id(fact: Fact) -> str:
+    if isinstance(fact, WorkEnded | EffectDone | EffectFailed | PlanApproved):
+        return fact.id
+    return observation_id(fact)
+
+
+def remember_projection(connection: sqlite3.Connection, sprint: str, digest: str) -> None:
+    """Keep the digests of the file's last two texts: a crash may leave either on disk."""
+    key = f"projection/{sprint}"
+    row = connection.execute(SQL["get_kv"], {"key": key}).fetchone()
+    last = row["value"].split()[-1:] if row else []
+    if last != [digest]:
+        connection.execute(SQL["put_kv"], {"key": key, "value": " ".join([*last, digest])})
+
+
+def start_of(payload: str) -> StartWork:
+    """The work that a queue item stands for."""
+    return _start_of(payload)
+
+
+def _state_of(connection: sqlite3.Connection, sprint: str, data: bytes) -> State:
+    tasks = connection.execute(SQL["tasks"], {"sprint": sprint}).fetchall()
+    seen = connection.execute(SQL["observations"], {"sprint": sprint}).fetchall()
+    effects = connection.execute(SQL["open_actions"], {"sprint": sprint}).fetchone()[0]
+    return State(
+        sprint=_sprint_of(data),
+        tasks={t["id"]: _task_of(t["data"]) for t in tasks},
+        objects={o["object"]: _snapshot_of(o["data"]) for o in seen},
+        open_effects=effects,
+    )
+
+
+def _put_observations(
+    connection: sqlite3.Connection, sprint: str, state: State, before: State
+) -> None:
+    for name, seen in state.objects.items():
+        if before.objects.get(name) is not seen:
+            connection.execute(
+                SQL["put_observation"],
+                {"sprint": sprint, "object": name, "version": seen.version, "data": _encode(seen)},
+            )
+
+
+def _put_action(
+    connection: sqlite3.Connection,
+    sprint: str,
+    action: Effect | Probe | StartWork | CancelWork | RetryEffect,
+) -> None:
+    match action:
+        case StartWork():
+            added = queue.enqueue(
+                connection,
+                action.work.item,
+                action.work.role,
+                _encode(action).decode(),
+                priority=action.priority,
+            )
+            if not added:
+                queue.reopen(connection, action.work.item, action.reason)
+        case CancelWork():
+            queue.cancel(connection, action.item, action.reason)
+        case RetryEffect():
+            connection.execute(SQL["retry_action"], {"key": action.key})
+        case _:
+            values = {
+                "sprint": sprint,
+                "task": action.task,
+                "key": action.key,
+                "kind": type(action).__struct_config__.tag,
+                "data": _encode(action),
+            }
+            connection.execute(SQL["plan_action"], values)

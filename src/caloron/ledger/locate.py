@@ -1,0 +1,160 @@
+"""Where things are kept: the home, its projects and the files of one. Standard library only.
+
+Commands that only look, such as `caloron status`, need nothing heavier than this to start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from caloron.errors import NotFound, UsageError
+
+_ID = re.compile(r"[a-z0-9_-]{1,64}")
+
+
+def is_valid_id(value: str) -> bool:
+    """Whether a name may stand for a project, sprint, task or agent."""
+    return _ID.fullmatch(value) is not None
+
+
+def require_id(value: str, what: str) -> str:
+    """The name itself, or a `UsageError` that says which one is bad and what is allowed."""
+    if not is_valid_id(value):
+        raise UsageError(
+            f"{what} {value!r} cannot be used",
+            hint="take 1 to 64 characters of a-z, 0-9, '_' and '-'",
+        )
+    return value
+
+
+def home() -> Path:
+    """`$CALORON_HOME`, or `~/.caloron`."""
+    return Path(os.environ.get("CALORON_HOME") or "~/.caloron").expanduser().absolute()
+
+
+def projects_directory() -> Path:
+    return home() / "projects"
+
+
+def project_path(name: str) -> Path:
+    """The directory of a project, whether or not it exists yet."""
+    return projects_directory() / require_id(name, "project name")
+
+
+def active_project_name() -> str:
+    """The project that commands act on when none is named."""
+    file = home() / "active"
+    try:
+        name = file.read_text("utf-8").strip()
+    except FileNotFoundError:
+        raise NotFound(
+            f"no project yet in {home()}", hint="make one: caloron init NAME --repo PATH"
+        ) from None
+    if not is_valid_id(name):
+        raise UsageError(
+            f"{file} holds {name!r}, which is no project name",
+            hint=f"write the name of a project into it ({_known()}), or use --project NAME",
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class ProjectPaths:
+    """The files of one project."""
+
+    name: str
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.yml"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.sqlite"
+
+    @property
+    def forge_git(self) -> Path:
+        return self.path / "forge.git"
+
+    @property
+    def forge_sqlite(self) -> Path:
+        return self.path / "forge.sqlite"
+
+    @property
+    def sprints_json(self) -> Path:
+        return self.path / "sprints.json"
+
+    @property
+    def runs(self) -> Path:
+        """One directory per attempt: prompt, transcript, result."""
+        return self.path / "runs"
+
+    @property
+    def mirror(self) -> Path:
+        """Our own clean repository, from which workspaces are cloned."""
+        return self.path / "mirror.git"
+
+    @property
+    def engine_lock(self) -> Path:
+        return self.path / "engine.lock"
+
+    @property
+    def wake(self) -> Path:
+        """The FIFO by which anybody wakes the engine."""
+        return self.path / "wake"
+
+
+def find_project(name: str | None = None) -> ProjectPaths:
+    """The named project, or the active one; `NotFound` unless it is there."""
+    found = name if name is not None else active_project_name()
+    paths = ProjectPaths(found, project_path(found))
+    if not paths.config_file.is_file():
+        raise NotFound(f"there is no project {found!r} in {home()}", hint=_known())
+    return paths
+
+
+def project_names() -> list[str]:
+    """Every project of this home, in alphabetical order."""
+    directory = projects_directory()
+    if not directory.is_dir():
+        return []
+    return sorted(
+        entry.name
+        for entry in directory.iterdir()
+        if is_valid_id(entry.name) and (entry / "config.yml").is_file()
+    )
+
+
+def _known() -> str:
+    names = project_names()
+    return f"known projects: {', '.join(names)}" if names else "make one: caloron init NAME"
+
+
+_ENTRY = re.compile(r"([a-z_]+):(?: (.*))?")
+_PLAIN = re.compile(r"[A-Za-z/~][\w./~@+ -]*")
+_QUOTED = re.compile(r"'([^']*)'")
+_WORDS_WITH_MEANING = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
+
+
+def plain_settings(config_file: Path) -> dict[str, str] | None:
+    """The text settings of a config file, without a YAML library.
+
+    Gives None for a file that needs the real parser: the caller loads it with `projects`.
+    """
+    settings: dict[str, str] = {}
+    for line in config_file.read_text("utf-8").splitlines():
+        entry = _ENTRY.fullmatch(line)
+        if entry is None:
+            return None
+        key, value = entry[1], (entry[2] or "").strip()
+        if quoted := _QUOTED.fullmatch(value):
+            settings[key] = quoted[1]
+        elif _PLAIN.fullmatch(value) and value.lower() not in _WORDS_WITH_MEANING:
+            settings[key] = value
+        elif not re.fullmatch(r"\d+(\.\d+)?|\[\]|null|true|false", value):
+            return None
+    return settings

@@ -1,0 +1,264 @@
+"""Projects: what the user decided about each, and how one comes to be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from caloron.errors import AlreadyExists, NotFound, PreconditionFailed, StoreError, UsageError
+from caloron.ledger.locate import (
+    ProjectPaths,
+    find_project,
+    home,
+    project_names,
+    project_path,
+    projects_directory,
+    require_id,
+)
+from caloron.store.files import write_atomic
+
+__all__ = [
+    "Project",
+    "ProjectConfig",
+    "create_project",
+    "home",
+    "list_projects",
+    "load_project",
+    "parse_setting",
+    "save_config",
+    "set_active",
+]
+
+_DAY = 86_400.0
+
+Name = Annotated[
+    str,
+    Meta(pattern=r"^[a-z0-9_-]{1,64}\Z", description="1 to 64 characters of a-z, 0-9, '_' and '-'"),
+]
+Text = Annotated[str, Meta(description="text")]
+Line = Annotated[str, Meta(pattern=r"^[^\r\n\x00]*\Z", description="one line of text")]
+Words = Annotated[list[str], Meta(description="a list of words")]
+Slots = Annotated[int, Meta(ge=1, le=256, description="a whole number from 1 to 256")]
+Rounds = Annotated[int, Meta(ge=0, le=100, description="a whole number from 0 to 100")]
+Megabytes = Annotated[int, Meta(ge=1, le=4096, description="a whole number from 1 to 4096")]
+Seconds = Annotated[
+    float, Meta(gt=0, le=30 * _DAY, description="a number of seconds above 0, at most 30 days")
+]
+Minutes = Annotated[
+    float, Meta(gt=0, le=43_200, description="a number of minutes above 0, at most 30 days")
+]
+
+
+class ProjectConfig(msgspec.Struct, kw_only=True):
+    """What `config.yml` of a project says; every field has a default but the name."""
+
+    name: Name
+    repo: Line = ""
+    forge: Line = "local"
+    backend: Line = "direct"
+    framework: Line = "stub"
+    work_dir: Line = ""
+    created_at: Line = ""
+    #: One shell line that tests the merged result; empty: nothing is verified.
+    verify: Line = ""
+    parallel: Slots = 4
+    #: The argv of framework `command`.
+    command: Words = msgspec.field(default_factory=list)
+    stub_fixture: Line = ""
+    timeout_s: Seconds = 1800.0
+    po_timeout_s: Seconds = 900.0
+    verify_timeout_s: Seconds = 900.0
+    stall_threshold_m: Minutes = 20.0
+    probe_grace_s: Seconds = 300.0
+    max_fix_rounds: Rounds = 3
+    lease_s: Seconds = 30.0
+    poll_s: Seconds = 1.0
+    output_cap_mb: Megabytes = 64
+    git_name: Line = ""
+    git_email: Line = ""
+
+
+FIELDS = {field.name: field for field in msgspec.structs.fields(ProjectConfig)}
+
+
+@dataclass(frozen=True)
+class Project(ProjectPaths):
+    """A project of this home: its files and its configuration."""
+
+    config: ProjectConfig
+
+    @property
+    def workspace(self) -> Path:
+        """Where agents work and learnings are kept: `work_dir`, or beside the ledger."""
+        chosen = self.config.work_dir
+        return Path(chosen).expanduser() if chosen else self.path / "workspace"
+
+
+def create_project(config: ProjectConfig, furnish: Callable[[Path], None] | None = None) -> Project:
+    """Make a project whole or not at all; `furnish` adds what other rooms keep in it.
+
+    It is built beside its place and moved there in one step, so that a crash leaves nothing
+    that looks like a project, and the next try starts from nothing.
+    """
+    place = project_path(config.name)
+    if place.exists():
+        raise _taken(config.name, place)
+    _remove_remains(config.name)
+    config.created_at = config.created_at or datetime.now(UTC).isoformat(timespec="seconds")
+    scaffold = place.with_name(f".init-{config.name}-{os.getpid()}")
+    try:
+        scaffold.mkdir(parents=True)
+        if furnish is not None:
+            furnish(scaffold)
+        project = Project(config.name, scaffold, config)
+        save_config(project)
+        scaffold.rename(place)
+    except OSError as error:
+        if place.exists():
+            raise _taken(config.name, place) from error
+        raise StoreError(
+            f"cannot make project {config.name!r} in {place}: {error.strerror}",
+            hint="make that place writable for you, or choose another with CALORON_HOME",
+        ) from error
+    finally:
+        shutil.rmtree(scaffold, ignore_errors=True)
+    return Project(config.name, place, config)
+
+
+def _taken(name: str, place: Path) -> Exception:
+    if (place / "config.yml").is_file():
+        return AlreadyExists(
+            f"project {name!r} exists already in {place}",
+            hint=f"use it with --project {name}, or choose another name",
+        )
+    return PreconditionFailed(
+        f"{place} exists but holds no config.yml",
+        hint="move that directory aside, then try again; nothing was changed",
+    )
+
+
+def _remove_remains(name: str) -> None:
+    """What an `init` that was killed left behind."""
+    for remains in projects_directory().glob(f".init-{name}-*"):
+        pid = remains.name.rpartition("-")[2]
+        if remains.name == f".init-{name}-{pid}" and not Path("/proc", pid).exists():
+            shutil.rmtree(remains, ignore_errors=True)
+
+
+def load_project(name: str | None = None) -> Project:
+    """The named project, or the active one."""
+    paths = find_project(name)
+    raw = _read(paths.config_file)
+    raw.setdefault("name", paths.name)
+    return Project(paths.name, paths.path, _typed(raw, paths.config_file))
+
+
+def list_projects() -> list[Project]:
+    """Every project of this home, in alphabetical order."""
+    return [load_project(name) for name in project_names()]
+
+
+def set_active(name: str) -> None:
+    """Let commands act on this project when none is named."""
+    paths = find_project(require_id(name, "project name"))
+    write_atomic(home() / "active", f"{paths.name}\n".encode())
+
+
+def save_config(project: Project) -> None:
+    """Write the configuration; keys that are not ours stay as they are in the file."""
+    raw = _read(project.config_file) if project.config_file.exists() else {}
+    config = msgspec.structs.asdict(project.config)
+    _typed(config, project.config_file)
+    raw.update(config)
+    text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True, width=10_000)
+    write_atomic(project.config_file, text.encode())
+
+
+def parse_setting(key: str, text: str) -> Any:
+    """The value of a key as a user types it on a command line."""
+    if key not in FIELDS:
+        raise NotFound(f"there is no setting {key!r}", hint=f"known: {', '.join(FIELDS)}")
+    kind = get_args(FIELDS[key].type)[0]
+    value: Any = text
+    try:
+        if kind in (int, float):
+            value = kind(text)
+        elif kind is not str:
+            value = _split(text)
+    except ValueError as error:
+        raise _bad_value(key, text, "") from error
+    return _checked(key, value, "")
+
+
+def _split(text: str) -> list[str]:
+    import shlex
+
+    return shlex.split(text)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.load(file.read_text("utf-8"), Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(
+            f"{file}{line} is not YAML: {error.problem or error.context}",
+            hint="correct that line; the file was not touched",
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{file} is not YAML text: {error}", hint="correct it; the file was not touched"
+        ) from error
+    except OSError as error:
+        raise StoreError(
+            f"cannot read {file}: {error.strerror}", hint="make it readable for you"
+        ) from error
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise UsageError(
+            f"{file} holds a {type(raw).__name__}; expected lines of `key: value`",
+            hint="correct it; the file was not touched",
+        )
+    return raw
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML whose times stay text: a time is only ever shown."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _typed(raw: dict[str, Any], file: Path) -> ProjectConfig:
+    given = {key: raw[key] for key in FIELDS if raw.get(key) is not None}
+    checked = {key: _checked(key, value, f"{file}: ") for key, value in given.items()}
+    return ProjectConfig(**checked)
+
+
+def _checked(key: str, value: Any, where: str) -> Any:
+    try:
+        return msgspec.convert(value, FIELDS[key].type)
+    except msgspec.ValidationError as error:
+        raise _bad_value(key, value, where) from error
+
+
+def _bad_value(key: str, value: Any, where: str) -> UsageError:
+    expected = next(m.description for m in get_args(FIELDS[key].type) if isinstance(m, Meta))
+    return UsageError(
+        f"{where}setting {key} is {value!r}; expected {expected}",
+        hint="nothing was changed" if where else f"for example: caloron config set {key} VALUE",
+    )

@@ -1,0 +1,61 @@
+-- name: next_number
+SELECT COALESCE(max(number), 0) + 1 FROM sprints
+-- name: insert_sprint
+INSERT INTO sprints (id, number, goal, phase, created_at, version, data)
+VALUES (:id, :number, :goal, :phase, :created_at, 1, :data)
+-- name: sprint
+SELECT version, data FROM sprints WHERE id = :sprint
+-- name: last_sprint
+SELECT id FROM sprints ORDER BY number DESC LIMIT 1
+-- name: swap_sprint
+UPDATE sprints SET version = version + 1, phase = :phase, ended_at = :ended_at, data = :data
+WHERE id = :sprint AND version = :version
+-- name: tasks
+SELECT id, data FROM tasks WHERE sprint = :sprint ORDER BY position
+-- name: put_task
+INSERT INTO tasks (sprint, id, position, status, reason, data)
+VALUES (:sprint, :id, :position, :status, :reason, :data)
+ON CONFLICT (sprint, id) DO UPDATE
+SET status = excluded.status, reason = excluded.reason, data = excluded.data
+-- name: observations
+SELECT object, data FROM observations WHERE sprint = :sprint
+-- name: put_observation
+INSERT INTO observations (sprint, object, version, data) VALUES (:sprint, :object, :version, :data)
+ON CONFLICT (sprint, object) DO UPDATE
+SET version = excluded.version, data = excluded.data WHERE excluded.version > version
+-- name: append_fact
+INSERT INTO inbox (sprint, key, data) VALUES (:sprint, :key, :data)
+ON CONFLICT (sprint, key) DO NOTHING
+-- name: facts
+SELECT id, data FROM inbox WHERE sprint = :sprint ORDER BY id LIMIT :limit
+-- name: forget_facts
+DELETE FROM inbox WHERE sprint = :sprint AND id <= :through
+-- name: plan_action
+INSERT INTO actions (sprint, task, key, kind, data, state)
+VALUES (:sprint, :task, :key, :kind, :data, 'planned')
+ON CONFLICT (key) DO UPDATE SET state = 'planned', data = excluded.data, note = ''
+WHERE state = 'failed'
+-- name: retry_action
+UPDATE actions SET state = 'intended', not_before = 0, note = '' WHERE key = :key AND state = 'failed'
+-- name: open_actions
+SELECT count(*) FROM actions WHERE sprint = :sprint AND state IN ('planned', 'intended')
+-- name: due_actions
+SELECT a.id, a.task, a.key, a.kind, a.data, a.state, a.tries, a.not_before FROM actions a
+WHERE a.sprint = :sprint AND a.state IN ('planned', 'intended')
+  AND NOT EXISTS (
+      SELECT 1 FROM actions b
+      WHERE b.sprint = a.sprint AND b.task = a.task AND b.id < a.id AND b.state IN ('planned', 'intended'))
+ORDER BY a.id
+-- name: intend_action
+UPDATE actions SET state = 'intended', tries = tries + 1 WHERE id = :id
+-- name: end_action
+UPDATE actions SET state = :state, note = :note WHERE id = :id AND state = 'intended'
+-- name: postpone_action
+UPDATE actions SET not_before = :not_before, note = :note WHERE id = :id
+-- name: waiting_actions
+SELECT task, key, kind, note FROM actions
+WHERE sprint = :sprint AND state IN ('planned', 'intended') AND note <> ''
+-- name: get_kv
+SELECT value FROM kv WHERE key = :key
+-- name: put_kv
+INSERT INTO kv (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value

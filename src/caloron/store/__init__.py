@@ -1,0 +1,1 @@
+"""The leaf that keeps things: connection, migrations, claims, events, files. Standard library only."""

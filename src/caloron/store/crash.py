@@ -1,0 +1,60 @@
+"""Where a crash can hurt: named points at which a test stops or kills the real process.
+
+Nothing happens here unless one of two variables is set:
+
+`CALORON_CRASH_AT`   `process|name|k|file`: SIGKILL at the k-th time this process reaches the
+                     point, once: the file is created first, and a point whose file exists is past.
+`CALORON_CRASH_LOG`  a file to which each point reached is appended; the process then stops itself
+                     (SIGSTOP) until the reader of the log lets it go on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+
+_LOCK = threading.Lock()
+_COUNTS: Counter[str] = Counter()
+_AT = os.environ.get("CALORON_CRASH_AT", "")
+_LOG = os.environ.get("CALORON_CRASH_LOG", "")
+_process = "engine"
+
+
+def this_process_is(name: str) -> None:
+    """Name the process in crash points; the engine is the default."""
+    global _process
+    _process = name
+
+
+def crashpoint(name: str) -> None:
+    """Mark a boundary that a crash must not turn into lost or doubled work."""
+    if not (_AT or _LOG):
+        return
+    with _LOCK:
+        _COUNTS[name] += 1
+        count = _COUNTS[name]
+        if _LOG:
+            _record(name, count)
+        if _AT:
+            _kill_if_here(name, count)
+
+
+def _record(name: str, count: int) -> None:
+    line = f"{os.getpid()}|{_process}|{name}|{count}\n".encode()
+    log = os.open(_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(log, line)
+    os.close(log)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _kill_if_here(name: str, count: int) -> None:
+    process, wanted, k, once = _AT.split("|")
+    if (process, wanted, int(k)) != (_process, name, count):
+        return
+    try:
+        os.close(os.open(once, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)

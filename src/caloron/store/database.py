@@ -1,0 +1,180 @@
+"""One SQLite database: how it is opened, migrated, read and written."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from caloron.errors import StoreError
+from caloron.store.crash import crashpoint
+
+Parameters = Sequence[Any] | dict[str, Any]
+
+_BUSY_S = 10.0
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One step of a schema, known by its name and the checksum of its text."""
+
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+def migrations_in(directory: Path, room: str) -> tuple[Migration, ...]:
+    """The migrations of one room, in the order of their file names."""
+    files = sorted(directory.glob("*.sql"))
+    return tuple(Migration(f"{room}/{f.stem}", f.read_text("utf-8")) for f in files)
+
+
+class Database:
+    """A connection that many threads of one process share, one at a time."""
+
+    def __init__(self, path: Path, migrations: Sequence[Migration] = ()) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        try:
+            self._connection = sqlite3.connect(
+                path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S
+            )
+            self._connection.row_factory = sqlite3.Row
+            self._connection.execute("PRAGMA foreign_keys = ON")
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+        except sqlite3.Error as error:
+            raise store_error(path, error) from error
+        if migrations:
+            self._migrate(migrations)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    @contextmanager
+    def transaction(self, name: str) -> Iterator[sqlite3.Connection]:
+        """All or nothing; the name tells crash tests which commit this is."""
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield self._connection
+                crashpoint(f"{name}.before_commit")
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._roll_back()
+                raise store_error(self.path, error) from error
+            except BaseException:
+                self._roll_back()
+                raise
+        crashpoint(f"{name}.after_commit")
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Several reads of one moment."""
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN")
+                yield self._connection
+            except sqlite3.Error as error:
+                raise store_error(self.path, error) from error
+            finally:
+                self._roll_back()
+
+    def rows(self, sql: str, parameters: Parameters = ()) -> list[sqlite3.Row]:
+        with self._lock:
+            try:
+                return self._connection.execute(sql, parameters).fetchall()
+            except sqlite3.Error as error:
+                raise store_error(self.path, error) from error
+
+    def row(self, sql: str, parameters: Parameters = ()) -> sqlite3.Row | None:
+        found = self.rows(sql, parameters)
+        return found[0] if found else None
+
+    def _migrate(self, migrations: Sequence[Migration]) -> None:
+        if self._applied() == [(m.name, m.checksum) for m in migrations]:
+            return
+        with self.transaction("migrate") as connection:
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS migrations ("
+                "name TEXT PRIMARY KEY, checksum TEXT NOT NULL, applied_at TEXT NOT NULL)"
+            )
+            applied = dict(self._applied())
+            self._refuse_unknown(applied, migrations)
+            for migration in migrations:
+                if migration.name not in applied:
+                    _run_script(connection, migration.sql)
+                    connection.execute(
+                        "INSERT INTO migrations VALUES (?, ?, datetime('now'))",
+                        (migration.name, migration.checksum),
+                    )
+
+    def _applied(self) -> list[tuple[str, str]]:
+        if not self.rows("SELECT 1 FROM sqlite_master WHERE name = 'migrations'"):
+            return []
+        return [tuple(r) for r in self.rows("SELECT name, checksum FROM migrations ORDER BY rowid")]
+
+    def _refuse_unknown(self, applied: dict[str, str], migrations: Sequence[Migration]) -> None:
+        known = {m.name: m.checksum for m in migrations}
+        newer = sorted(applied.keys() - known.keys())
+        if newer:
+            raise StoreError(
+                f"{self.path} was written by a newer Caloron (it has {', '.join(newer)})",
+                hint="upgrade Caloron; nothing was changed",
+            )
+        for name, checksum in applied.items():
+            if known[name] != checksum:
+                raise StoreError(
+                    f"{self.path}: migration {name} is not the one this Caloron ships",
+                    hint="install the version that wrote it; nothing was changed",
+                )
+
+
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """A light connection for commands that only look; it never creates or migrates."""
+    try:
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
+        connection.row_factory = sqlite3.Row
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
+    except sqlite3.Error as error:
+        raise store_error(path, error) from error
+    return connection
+
+
+def store_error(path: Path, error: sqlite3.Error) -> StoreError:
+    """The same failure in words that say what to do."""
+    text = str(error)
+    if "full" in text or "disk I/O" in text:
+        hint = "free some space on that disk; what was committed is safe and the sprint resumes"
+    elif "locked" in text or "busy" in text:
+        hint = "another program holds it; close that program and try again"
+    elif "readonly" in text or "unable to open" in text:
+        hint = "make the file and its directory writable for you"
+    elif "malformed" in text or "not a database" in text:
+        hint = "move the file aside and restore a copy of it"
+    else:
+        hint = ""
+    return StoreError(f"{path}: {text}", hint=hint)
+
+
+def _run_script(connection: sqlite3.Connection, script: str) -> None:
+    """Run statement by statement: `executescript` would commit the open transaction first."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            connection.execute(statement)
+            statement = ""

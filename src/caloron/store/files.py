@@ -1,0 +1,39 @@
+"""Files that are either the old ones or the new ones, never half of each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from caloron.errors import StoreError
+from caloron.store.crash import crashpoint
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace a file durably: temporary file, fsync, rename, fsync of the directory."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            crashpoint("file.temp")
+            os.fsync(file.fileno())
+        crashpoint("file.fsync")
+        temporary.replace(path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}",
+            hint="the old file is untouched; free space or make the directory writable",
+        ) from error
+    crashpoint("file.rename")
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,65 @@
+-- name: enqueue
+INSERT INTO work_items (id, kind, payload, status, owner_agent, created_at, updated_at)
+VALUES (:id, :kind, :payload, 'pending', :owner, (SELECT ms FROM clock), (SELECT ms FROM clock))
+ON CONFLICT (id) DO NOTHING
+-- name: enqueue_lease
+INSERT INTO leases (item, priority, not_before) VALUES (:id, :priority, :not_before)
+ON CONFLICT (item) DO UPDATE SET priority = excluded.priority, not_before = excluded.not_before
+-- name: claim
+UPDATE leases
+SET token = token + 1, holder = :holder, expires_at = (SELECT ms FROM clock) + :lease_ms,
+    started_at = NULL, activity_at = NULL, result = NULL
+WHERE item = (
+    SELECT w.id FROM work_items w JOIN leases l ON l.item = w.id
+    WHERE w.status = 'pending' AND w.kind IN (SELECT value FROM json_each(:kinds))
+      AND l.not_before <= (SELECT ms FROM clock)
+      AND (SELECT count(*) FROM work_items busy
+           WHERE busy.status = 'in_flight' AND busy.kind IN (SELECT value FROM json_each(:kinds))) < :cap
+    ORDER BY l.priority DESC, w.created_at, w.id
+    LIMIT 1)
+RETURNING item, token, attempt
+-- name: claimed_item
+UPDATE work_items SET status = 'in_flight', owner_agent = :owner, updated_at = (SELECT ms FROM clock)
+WHERE id = :id
+RETURNING id, kind, payload
+-- name: begin_attempt
+UPDATE leases
+SET attempt = attempt + 1, started_at = (SELECT ms FROM clock), activity_at = (SELECT ms FROM clock),
+    expires_at = (SELECT ms FROM clock) + :lease_ms
+WHERE item = :item AND token = :token
+RETURNING attempt
+-- name: renew
+UPDATE leases
+SET expires_at = (SELECT ms FROM clock) + :lease_ms,
+    activity_at = CASE WHEN :active THEN (SELECT ms FROM clock) ELSE activity_at END
+WHERE item = :item AND token = :token
+-- name: write_result
+UPDATE leases SET result = :result, activity_at = (SELECT ms FROM clock)
+WHERE item = :item AND token = :token AND result IS NULL
+-- name: settle
+UPDATE work_items SET status = :status, updated_at = (SELECT ms FROM clock)
+WHERE id = :item AND status = 'in_flight'
+  AND EXISTS (SELECT 1 FROM leases WHERE item = :item AND token = :token)
+-- name: reopen
+UPDATE work_items SET status = 'pending', updated_at = (SELECT ms FROM clock) WHERE id = :item
+-- name: fence
+UPDATE leases SET token = token + 1, holder = '', expires_at = 0 WHERE item = :item
+-- name: cancel
+UPDATE work_items SET status = 'cancelled', updated_at = (SELECT ms FROM clock)
+WHERE id = :item AND status IN ('pending', 'in_flight')
+-- name: in_flight
+SELECT w.id, w.kind, w.payload, l.token, l.holder, l.expires_at, l.attempt, l.started_at, l.activity_at, l.result,
+       (SELECT ms FROM clock) AS now_ms
+FROM work_items w JOIN leases l ON l.item = w.id
+WHERE w.status = 'in_flight'
+ORDER BY w.created_at, w.id
+-- name: append_event
+INSERT INTO events (ts, type, actor, work_item_id, payload)
+VALUES ((SELECT ms FROM clock), :type, :actor, :item, :payload)
+RETURNING id
+-- name: event_key
+INSERT INTO event_keys (key, event_id) VALUES (:key, :event)
+-- name: event_of_key
+SELECT event_id FROM event_keys WHERE key = :key
+-- name: now
+SELECT ms FROM clock
