@@ -41,7 +41,7 @@ class AlreadyExists(CaloronError):
 
 
 class PreconditionFailed(CaloronError):
-    """Something outside must be put right first: a full disk, a newer database, a missing program."""
+    """Something outside must be put right first: a full disk, a newer database, a lost program."""
 
     code = "PRECONDITION_FAILED"
     exit_code = 8

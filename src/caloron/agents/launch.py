@@ -115,10 +115,11 @@ def probe(run_dir: Path) -> str:
     used = total - sum(p.ticks for p in before.values())
     cpu = f"{used / _TICKS_PER_S:.2f} s of CPU used" if used > 0 else "no CPU used"
     children = len(after.keys() - {pid})
+    count = "1 child" if children == 1 else f"{children} children"
     return (
         f"process {pid} is {_STATES.get(state, 'in state')} ({state}), {cpu} in {_PROBE_S} s"
-        f" ({total / _TICKS_PER_S:.1f} s in all), {children} {'child' if children == 1 else 'children'}"
-        f", last output {_last_output(run_dir)}"
+        f" ({total / _TICKS_PER_S:.1f} s in all), {count},"
+        f" last output {_last_output(run_dir)}"
     )
 
 

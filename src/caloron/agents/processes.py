@@ -51,7 +51,7 @@ def family(leader: int) -> dict[int, Process]:
         process = look(int(name)) if name.isdigit() else None
         if process is not None:
             everyone[process.pid] = process
-    members = {pid for pid, p in everyone.items() if p.session == leader or pid == leader}
+    members = {pid for pid, p in everyone.items() if leader in (p.session, pid)}
     grown = True
     while grown:
         children = {pid for pid, p in everyone.items() if p.parent in members}

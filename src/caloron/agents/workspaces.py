@@ -11,7 +11,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from caloron.errors import CaloronError, HeldByAnother
@@ -25,6 +25,7 @@ SALVAGE_CAP_BYTES = 2 << 30
 OWN_FOLDER = ".caloron"
 
 _NO_PUSH = "/nonexistent/caloron-pushes-for-you"
+_BROKEN = ("not a git repository", "bad object", "could not parse HEAD", "unable to read")
 _MARKERS = (b"<<<<<<< ", b">>>>>>> ")
 
 
@@ -47,7 +48,7 @@ def create_workspace(
     merge: str = "",
     identity: tuple[str, str],
 ) -> None:
-    """A new workspace on `branch` at `start`; with `merge`, in the middle of merging that commit."""
+    """A new workspace on `branch` at `start`; with `merge`, in the middle of that merge."""
     if directory.exists():
         raise HeldByAnother(
             f"the workspace {directory} exists already",
@@ -105,7 +106,8 @@ def seal(
     inside = _Inside(workspace, sandbox, identity)
     inside.remove_stale_locks()
     inside.unpack_nested_repositories()
-    inside.run("add", "--all", "--", ".", f":(exclude,top){OWN_FOLDER}")
+    inside.run("add", "--all", "--", ".")
+    inside.leave_out_own_folder()
     merging = inside.succeeds("rev-parse", "--quiet", "--verify", "MERGE_HEAD")
     if merging or not inside.succeeds("diff", "--cached", "--quiet", "--no-ext-diff"):
         inside.run("commit", "--quiet", "--no-verify", "--file=-", stdin=message.encode())
@@ -179,20 +181,23 @@ def _has_markers(path: Path) -> bool:
 
 def remove_workspace(directory: Path) -> None:
     """Delete a workspace, also one with folders that its agent made read-only."""
-
-    def make_writable(action: Callable[[str], object], path: str, _: object) -> None:
-        Path(path).parent.chmod(0o700)
-        if not Path(path).is_symlink():
-            Path(path).chmod(0o700)
-        if action in (os.open, os.scandir):
-            shutil.rmtree(path)
-        else:
-            action(path)
-
     if directory.is_symlink():
         directory.unlink()
     elif directory.exists():
-        shutil.rmtree(directory, onerror=make_writable)
+        try:
+            shutil.rmtree(directory)
+        except PermissionError:
+            _make_writable(directory)
+            shutil.rmtree(directory)
+
+
+def _make_writable(directory: Path) -> None:
+    folders = [directory]
+    while folders:
+        folder = folders.pop()
+        folder.chmod(0o700)
+        with os.scandir(folder) as entries:
+            folders += [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
 
 
 class _Inside:
@@ -211,7 +216,7 @@ class _Inside:
         done = self._process(args, stdin)
         if done.returncode != 0:
             error = GitError(args, done.returncode, done.stderr.decode("utf-8", "replace"))
-            if "not a git repository" in error.stderr or "bad object" in error.stderr:
+            if any(sign in error.stderr for sign in _BROKEN):
                 raise AgentWorkLost(self._workspace, error.stderr.strip()) from error
             raise error
         return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
@@ -250,6 +255,14 @@ class _Inside:
         """The agent is gone, so a lock that it left behind protects nothing."""
         for lock in (*self._git_dir.glob("*.lock"), *self._git_dir.glob("refs/**/*.lock")):
             lock.unlink(missing_ok=True)
+
+    def leave_out_own_folder(self) -> None:
+        """Unstage what is in Caloron's own folder: the agent may have changed what is ignored."""
+        added = ("diff", "--cached", "--name-only", "--diff-filter=A", "-z", "--", OWN_FOLDER)
+        if names := self.run(*added):
+            stdin = names.encode("utf-8", "surrogateescape")
+            source = ("--pathspec-from-file=-", "--pathspec-file-nul")
+            self.run("--literal-pathspecs", "rm", "--quiet", "--cached", *source, stdin=stdin)
 
     def unpack_nested_repositories(self) -> None:
         """Make repositories that the agent created inside its workspace ordinary folders.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,9 +18,11 @@ from caloron.ledger.projects import Project, load_project, parse_setting, save_c
 
 _FIXED = ("name", "created_at")
 _FORGES = ("local",)
+#: Typed from where the user stands, read from anywhere.
+_PATHS = ("stub_fixture", "work_dir")
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def config() -> None:
     """Show and change the settings of a project.
 
@@ -66,6 +69,8 @@ def set_setting(key: str, value: str, project: str | None) -> None:
     if key in _FIXED:
         raise UsageError(f"setting {key} cannot be changed", hint="it was fixed by caloron init")
     parsed = parse_setting(key, value)
+    if key in _PATHS and parsed:
+        parsed = str(Path(parsed).expanduser().absolute())
     if key == "framework":
         require_framework(parsed)
     if key == "forge" and parsed not in _FORGES:

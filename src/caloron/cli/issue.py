@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from caloron.cli.forge_view import (
@@ -21,7 +23,7 @@ from caloron.ports import State
 NUMBER = click.IntRange(min=1)
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def issue() -> None:
     """Read, comment and close issues on the forge of a project.
 
@@ -85,7 +87,7 @@ def comment(number: int, text: str, project: str | None) -> None:
       caloron issue comment 7 resolved
       caloron issue comment 7 - < notes.md
     """
-    body = click.get_text_stream("stdin").read() if text == "-" else text
+    body = sys.stdin.buffer.read().decode("utf-8", "replace") if text == "-" else text
     if not body.strip():
         raise UsageError(f"the comment on #{number} is empty", hint="say something")
     with person_at_forge(project) as (paths, forge):

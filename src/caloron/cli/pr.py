@@ -25,7 +25,7 @@ NUMBER = click.IntRange(min=1)
 _MERGE_TRIES = 3
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def pr() -> None:
     """Read, review and merge pull requests on the forge of a project.
 

@@ -42,6 +42,8 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, tag="push"):
     branch: str
     old: str
     new: str
+    #: The open pull request of the branch, which has this head from then on.
+    pull: int | None = None
 
 
 class OpenPull(msgspec.Struct, frozen=True, kw_only=True, tag="open_pull"):

@@ -71,7 +71,7 @@ def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
     bind(turn)
     if approvals and turn.sprint.phase == "approval":
         planning.run_plan(turn)
-    for end in sorted(ended, key=lambda f: (f.item, f.attempt)):
+    for end in sorted(ended, key=lambda f: (f.item, f.token)):
         if end.role == "po":
             planning.po_ended(turn, end)
         else:
@@ -133,9 +133,7 @@ def _start_ready(turn: Turn) -> None:
     """Start what is ready and has its issue, longest chain first, while slots are free."""
     free = turn.sprint.parallel - busy_slots(turn.state)
     ready = [
-        t
-        for t in turn.state.tasks.values()
-        if t.status is Status.READY and t.issue is not None
+        t for t in turn.state.tasks.values() if t.status is Status.READY and t.issue is not None
     ]
     for task in sorted(ready, key=lambda t: -t.chain):
         if task.head and task.pull is not None:

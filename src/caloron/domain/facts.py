@@ -16,7 +16,8 @@ class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
     item: str
     task: str
     role: Role
-    attempt: int
+    #: The fencing token of the claim that ended: one claim ends once.
+    token: int
     exit_code: int = 0
     timed_out: bool = False
     last_line: str = ""
@@ -33,7 +34,7 @@ class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
 
     @property
     def id(self) -> str:
-        return f"{self.item}#{self.attempt}"
+        return f"{self.item}#{self.token}"
 
 
 Refusal = Literal["stale_head", "stale_base", "conflict", "refused"]

@@ -91,7 +91,9 @@ def _parse_task(item: object, position: int, errors: list[str]) -> PlannedTask |
 
 def _structural_errors(tasks: list[PlannedTask], frameworks: tuple[str, ...]) -> list[str]:
     ids = [task.id for task in tasks]
-    errors = [f"task {i!r} appears {ids.count(i)} times" for i in sorted(set(ids)) if ids.count(i) > 1]
+    errors = [
+        f"task {i!r} appears {ids.count(i)} times" for i in sorted(set(ids)) if ids.count(i) > 1
+    ]
     for task in tasks:
         for dependency in task.depends_on:
             if dependency == task.id:
@@ -100,7 +102,9 @@ def _structural_errors(tasks: list[PlannedTask], frameworks: tuple[str, ...]) ->
                 errors.append(f"task {task.id!r} depends on unknown task {dependency!r}")
         if frameworks and task.framework and task.framework not in frameworks:
             known = ", ".join(frameworks)
-            errors.append(f"task {task.id!r}: unknown framework {task.framework!r} (known: {known})")
+            errors.append(
+                f"task {task.id!r}: unknown framework {task.framework!r} (known: {known})"
+            )
     if not errors and (cycle := find_cycle(tasks)):
         errors.append(f"the dependencies form a cycle: {' → '.join(cycle)}")
     return errors

@@ -18,7 +18,9 @@ _MAX_PLANS = 2
 def advance(turn: Turn) -> None:
     """Ask the planner, unless it is at work, has given up, or a plan is there."""
     sprint = turn.sprint
-    if sprint.phase == "planning" and sprint.po is None and not sprint.stopped:
+    if sprint.phase == "planning" and sprint.given_plan:
+        accept_plan(turn, sprint.given_plan)
+    elif sprint.phase == "planning" and sprint.po is None and not sprint.stopped:
         work = Work(item=f"{sprint.id}/po/1-po", role="po", since=turn.now)
         _ask(turn, work, "a goal without a plan")
 
@@ -32,9 +34,9 @@ def po_ended(turn: Turn, fact: WorkEnded) -> None:
     """Take the planner's answer, or say what was wrong with it."""
     sprint = turn.sprint
     work = sprint.po
-    if work is None or fact.attempt <= work.attempts or sprint.phase != "planning":
+    if work is None or fact.token <= work.taken_in or sprint.phase != "planning":
         return
-    work = msgspec.structs.replace(work, attempts=fact.attempt)
+    work = msgspec.structs.replace(work, taken_in=fact.token)
     try:
         plan = parse_plan(find_plan(fact.answer), frameworks=sprint.frameworks)
     except PlanProblem as problem:
@@ -80,9 +82,7 @@ def accept_plan(turn: Turn, plan: tuple[PlannedTask, ...]) -> None:
 def tasks_of(sprint: Sprint, plan: tuple[PlannedTask, ...], now: float) -> dict[str, Task]:
     chains = chain_lengths(plan)
     return {
-        p.id: Task(
-            plan=p, chain=chains[p.id], branch=branch_name(p.id, sprint.id), changed_at=now
-        )
+        p.id: Task(plan=p, chain=chains[p.id], branch=branch_name(p.id, sprint.id), changed_at=now)
         for p in plan
     }
 

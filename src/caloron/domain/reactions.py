@@ -158,9 +158,7 @@ def _pull_open(turn: Turn, task: Task, pull: PullSeen) -> None:
         reject(turn, task, pull.head, verdict_reason(verdict))
 
 
-def _prefer_person(
-    turn: Turn, task: Task, pull: PullSeen, verdict: ReviewSeen | None
-) -> None:
+def _prefer_person(turn: Turn, task: Task, pull: PullSeen, verdict: ReviewSeen | None) -> None:
     """An agent's work ends when a person has done it: approved the head, or made the change."""
     if task.work is None or task.work.role == "verify":
         return

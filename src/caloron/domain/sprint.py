@@ -33,8 +33,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
     #: Work on the result of merging main in, because that result is what failed.
     onto_main: bool = False
-    #: Attempts whose end has been taken in already.
-    attempts: int = 0
+    #: The claim whose end was taken in last: its end told again is old news.
+    taken_in: int = 0
     #: How often the same question was asked without a clear answer.
     asks: int = 1
     since: float = 0.0
@@ -125,6 +125,8 @@ class Sprint(msgspec.Struct, kw_only=True):
     main: str = "main"
     ask_before_running: bool = False
 
+    #: A plan that came with the goal; no planner is asked then.
+    given_plan: tuple[PlannedTask, ...] = ()
     po: Work | None = None
     po_failures: int = 0
     plan_errors: tuple[str, ...] = ()

@@ -83,9 +83,7 @@ class Turn:
         task.intervened_at = 0.0
         bonus = 0 if work.role in ("implement", "check") else _ROLE_BONUS
         self.do(
-            StartWork(
-                task=task.id, work=task.work, priority=task.chain * 10 + bonus, reason=reason
-            )
+            StartWork(task=task.id, work=task.work, priority=task.chain * 10 + bonus, reason=reason)
         )
 
     def stop_work(self, task: Task, reason: str) -> None:
@@ -125,7 +123,9 @@ class Turn:
         task.work, task.merging = None, ""
         task.incident += 1
         task.escalation_issue = None
-        task.heard = tuple(sorted(o for o in self.state.objects if o.startswith(("comment:", "review:"))))
+        task.heard = tuple(
+            sorted(o for o in self.state.objects if o.startswith(("comment:", "review:")))
+        )
         self.move(task, Status.ESCALATED, reason)
         self.do(
             CreateIssue(

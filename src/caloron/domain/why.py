@@ -25,7 +25,7 @@ def why(state: State, task: Task) -> str:
         case Status.READY:
             return _why_ready(state, task)
         case Status.IN_PROGRESS | Status.IN_REVIEW:
-            return _why_active(state, task)
+            return _why_active(task)
         case Status.ESCALATED:
             return f"{task.reason}; {_how_to_release(task)}"
         case Status.BLOCKED | Status.CANCELLED:
@@ -53,10 +53,12 @@ def _why_ready(state: State, task: Task) -> str:
     if task.issue is None:
         return "waiting for its issue on the forge"
     busy, slots = busy_slots(state), state.sprint.parallel
-    return f"waiting for a free slot ({busy} of {slots} busy)" if busy >= slots else "about to start"
+    return (
+        f"waiting for a free slot ({busy} of {slots} busy)" if busy >= slots else "about to start"
+    )
 
 
-def _why_active(state: State, task: Task) -> str:
+def _why_active(task: Task) -> str:
     if task.work:
         line = _DOING[task.work.role]
         if task.work.role in ("review", "fix"):
@@ -67,7 +69,9 @@ def _why_active(state: State, task: Task) -> str:
     if task.merging:
         return "being merged"
     if task.status is Status.IN_PROGRESS:
-        return "its branch is being pushed" if task.pushed != task.head else "opening a pull request"
+        return (
+            "its branch is being pushed" if task.pushed != task.head else "opening a pull request"
+        )
     if task.judged == task.head:
         return "approved: waiting for its turn to merge"
     return "waiting for a review"

@@ -22,9 +22,9 @@ def work_ended(turn: Turn, fact: WorkEnded) -> None:
     """Take in the end of one attempt; one that is not the task's current work is old news."""
     task = turn.state.tasks.get(fact.task)
     work = task.work if task else None
-    if task is None or work is None or work.item != fact.item or fact.attempt <= work.attempts:
+    if task is None or work is None or work.item != fact.item or fact.token <= work.taken_in:
         return
-    work = msgspec.structs.replace(work, attempts=fact.attempt)
+    work = msgspec.structs.replace(work, taken_in=fact.token)
     task.work = None
     if fact.fault:
         _failed(turn, task, work, fact.fault)
@@ -77,6 +77,8 @@ def _publish(turn: Turn, task: Task, head: str) -> None:
     sprint = turn.sprint
     task.head = head
     turn.move(task, Status.IN_PROGRESS)
+    pull = pull_of(turn.state, task)
+    is_open = pull is not None and pull.state == "open"
     turn.do(
         Push(
             key=f"push/{task.branch}/{task.pushed or 'new'}/{head}",
@@ -84,10 +86,10 @@ def _publish(turn: Turn, task: Task, head: str) -> None:
             branch=task.branch,
             old=task.pushed,
             new=head,
+            pull=task.pull if is_open else None,
         )
     )
-    pull = pull_of(turn.state, task)
-    if pull is None or pull.state != "open":
+    if not is_open:
         turn.do(
             OpenPull(
                 key=texts.pull_key(sprint.id, task.id, task.generation),
@@ -124,10 +126,8 @@ def _ask_again(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
         turn.escalate(task, reason, held=work)
 
 
-def _check_judged(
-    turn: Turn, task: Task, work: Work, verdict: Approved | ChangesNeeded
-) -> None:
-    cause = f"{work.item.rsplit('/', 1)[1]}-{work.attempts}"
+def _check_judged(turn: Turn, task: Task, work: Work, verdict: Approved | ChangesNeeded) -> None:
+    cause = f"{work.item.rsplit('/', 1)[1]}-{work.taken_in}"
     if isinstance(verdict, Approved):
         turn.complete(task, "check passed", "Check passed: APPROVED")
     else:
@@ -144,15 +144,13 @@ def _empty_change_judged(
         reject(turn, task, work.head, verdict.reason)
 
 
-def _post_verdict(
-    turn: Turn, task: Task, work: Work, verdict: Approved | ChangesNeeded
-) -> None:
+def _post_verdict(turn: Turn, task: Task, work: Work, verdict: Approved | ChangesNeeded) -> None:
     """The verdict becomes a review on the forge; what is seen there decides."""
     if task.pull is None:
         return
     approved = isinstance(verdict, Approved)
     text = "APPROVED" if isinstance(verdict, Approved) else f"CHANGES_NEEDED: {verdict.reason}"
-    key = f"review/{task.pull}/{work.head}/{work.round}/{work.attempts}"
+    key = f"review/{task.pull}/{work.head}/{work.round}/{work.taken_in}"
     task.judged = work.head
     turn.do(
         PostReview(
@@ -175,7 +173,9 @@ def _verify_ended(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
     ok = fact.exit_code == 0 and not fact.timed_out
     if not ok and work.asks < _MAX_VERIFY_RUNS:
         turn.start(
-            task, msgspec.structs.replace(work, asks=work.asks + 1), "verification failed: run again"
+            task,
+            msgspec.structs.replace(work, asks=work.asks + 1),
+            "verification failed: run again",
         )
         return
     task.failures = 0

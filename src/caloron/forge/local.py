@@ -1,8 +1,7 @@
 """The forge on one's own disk: a bare git repository and an SQLite file beside it.
 
-Git holds the commits and the refs, SQLite holds what people say about them. A push or a merge
-changes git first; what the records miss then, because of a crash or because somebody used plain
-git, is seen in the refs and written down by the next call that looks.
+Git holds the commits and the refs, SQLite holds what people say about them. Nothing spans both:
+git changes first, and the records catch up.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from caloron.domain.observations import (
 )
 from caloron.errors import (
     ForgeError,
-    ForgeUnavailable,
     MergeConflict,
     NotFound,
     PreconditionFailed,
@@ -31,29 +29,24 @@ from caloron.errors import (
     UsageError,
 )
 from caloron.forge.local_create import create_repository
-from caloron.forge.local_git import (
-    CALORON,
-    MAIN,
-    BareRepository,
-    git_failure,
+from caloron.forge.local_git import CALORON, MAIN, BareRepository, git_failure
+from caloron.forge.local_input import (
     require_branch,
     require_commit,
+    require_storable,
+    require_text,
 )
 from caloron.forge.local_records import (
     Change,
     Merged,
     Records,
-    Watched,
-    branch_seen,
     comment_seen,
     issue_seen,
     pull_seen,
     review_seen,
 )
+from caloron.forge.local_watch import RefWatch
 from caloron.ports import Poll, State
-
-#: Who ended a pull request when all we know is that main was pushed with it.
-GIT_PUSH = "git push"
 
 
 class LocalForge:
@@ -78,6 +71,7 @@ class LocalForge:
         self.actor = actor
         self._repository = BareRepository(repository.resolve(), identity)
         self._records = Records(records)
+        self._watch = RefWatch(self._repository, self._records, self.author)
 
     def close(self) -> None:
         self._records.close()
@@ -87,17 +81,17 @@ class LocalForge:
 
     def poll(self, cursor: str) -> Poll:
         since = _since(cursor)
-        version = self._notice()
+        version = self._watch.notice()
         if version <= since:
             return Poll((), str(since))
         return Poll(self._records.changed(since, version), str(version))
 
     def issue(self, number: int) -> IssueSeen:
-        self._notice()
+        self._watch.notice()
         return self._records.issue(number)
 
     def issues(self, state: State = "all") -> list[IssueSeen]:
-        self._notice()
+        self._watch.notice()
         return [issue_seen(row) for row in self._records.rows("issues", state=state)]
 
     def comments(self, number: int) -> list[CommentSeen]:
@@ -105,11 +99,11 @@ class LocalForge:
         return [comment_seen(row) for row in self._records.rows("comments", number=number)]
 
     def pull(self, number: int) -> PullSeen:
-        self._notice()
+        self._watch.notice()
         return self._records.pull(number)
 
     def pulls(self, state: State = "all") -> list[PullSeen]:
-        self._notice()
+        self._watch.notice()
         return [pull_seen(row) for row in self._records.rows("pulls", state=state)]
 
     def reviews(self, number: int) -> list[ReviewSeen]:
@@ -117,18 +111,14 @@ class LocalForge:
         return [review_seen(row) for row in self._records.rows("reviews", number=number)]
 
     def branch(self, name: str) -> BranchSeen | None:
-        tip = self._repository.tip(require_branch(name))
-        if tip is None:
-            return None
-        seen = self._records.row("branch", name=name)
-        return branch_seen(seen) if seen and seen["tip"] == tip else self._see_tip(name, tip)
+        return self._watch.see_branch(require_branch(name))
 
     def mergeable(self, number: int) -> bool:
         pull = self.pull(number)
         if pull.state != "open":
             return False
         try:
-            self._repository.merge_tree(self._main_tip(), pull.head)
+            self._repository.merge_tree(self._watch.main_tip(), pull.head)
         except MergeConflict:
             return False
         return True
@@ -137,7 +127,7 @@ class LocalForge:
         """What a pull request changes, or changed once it is merged."""
         pull = self.pull(number)
         if not pull.merge_commit:
-            return self._repository.diff(f"{self._main_tip()}...{pull.head}")
+            return self._repository.diff(f"{self._watch.main_tip()}...{pull.head}")
         if len(self._repository.look(pull.merge_commit).parents) > 1:
             return self._repository.diff(f"{pull.merge_commit}^1", pull.merge_commit)
         row = self._records.row("pull", number=number)
@@ -155,7 +145,7 @@ class LocalForge:
         return comment_seen(row) if row else None
 
     def find_pull(self, branch: str, key: str) -> PullSeen | None:
-        self._notice()
+        self._watch.notice()
         values = {"branch": branch, "key": key, "author": self.author}
         row = self._records.row("pull_marked", **values) if key else None
         return pull_seen(row) if row else None
@@ -167,10 +157,10 @@ class LocalForge:
         return review_seen(row) if row else None
 
     def create_issue(self, title: str, body: str, labels: tuple[str, ...] = ()) -> IssueSeen:
-        _require_text("the title of an issue", title)
-        _require_storable("the body of an issue", body)
+        require_text("the title of an issue", title)
+        require_storable("the body of an issue", body)
         for label in labels:
-            _require_text("a label", label)
+            require_text("a label", label)
         with self._records.change("issue") as change:
             number = change.next_number()
             change.write(
@@ -184,7 +174,7 @@ class LocalForge:
         return self._records.issue(number)
 
     def comment(self, number: int, body: str) -> CommentSeen:
-        _require_text("a comment", body)
+        require_text("a comment", body)
         self._records.require(number)
         with self._records.change("comment") as change:
             row = change.write("comment", issue=number, author=self.actor, body=body)
@@ -192,7 +182,7 @@ class LocalForge:
         return comment_seen(row)
 
     def label(self, number: int, label: str) -> IssueSeen:
-        _require_text("a label", label)
+        require_text("a label", label)
         self._records.issue(number)
         with self._records.change("label") as change:
             row = change.row("issue", number=number)
@@ -218,7 +208,7 @@ class LocalForge:
     def push(self, source: Path, branch: str, new: str, old: str) -> BranchSeen:
         require_branch(branch)
         require_commit(new)
-        self._notice()
+        self._watch.notice()
         tip = self._repository.tip(branch) or ""
         if tip != new:
             if tip != old:
@@ -229,16 +219,19 @@ class LocalForge:
                 raise _stale_head(branch, tip, old)
             if tip != new:
                 raise git_failure(source, ("push",), done)
-        return self._see_tip(branch, new)
+        seen = self._watch.see_branch(branch)
+        if seen is None:
+            raise _stale_head(branch, "", new)
+        return seen
 
     def open_pull(self, title: str, body: str, branch: str) -> PullSeen:
-        _require_text("the title of a pull request", title)
-        _require_storable("the body of a pull request", body)
+        require_text("the title of a pull request", title)
+        require_storable("the body of a pull request", body)
         if require_branch(branch) == self.main:
             raise UsageError(
                 f"{self.main} cannot be merged into itself", hint="push the work to its own branch"
             )
-        self._notice()
+        self._watch.notice()
         head = self._repository.tip(branch)
         if head is None:
             raise NotFound(f"there is no branch {branch} to merge", hint="push it first")
@@ -265,12 +258,14 @@ class LocalForge:
             )
 
     def close_pull(self, number: int) -> PullSeen:
-        self.pull(number)
-        with self._records.change("close_pull") as change:
-            row = change.row("pull", number=number)
-            if row is not None and row["state"] == "open":
-                ended = {"state": "closed", "head": row["head"], "by": self.actor, "commit": ""}
-                change.write("end_pull", number=number, **ended)
+        # Under the merge lock: a merge under way ends as merged, never as closed.
+        with self._repository.merging():
+            self._watch.catch_up()
+            pull = self._records.pull(number)
+            if pull.state == "open":
+                ended = {"state": "closed", "head": pull.head, "by": self.actor, "commit": ""}
+                with self._records.change("close_pull") as change:
+                    change.write("end_pull", number=number, **ended)
         return self._records.pull(number)
 
     def review(self, number: int, head: str, verdict: Verdict, body: str) -> ReviewSeen:
@@ -279,7 +274,7 @@ class LocalForge:
             raise UsageError(
                 f"{verdict!r} is no verdict", hint=f"use one of {', '.join(get_args(Verdict))}"
             )
-        _require_storable("the body of a review", body)
+        require_storable("the body of a review", body)
         pull = self.pull(number)
         head = require_commit(head or pull.head)
         with self._records.change("review") as change:
@@ -291,17 +286,16 @@ class LocalForge:
 
     def merge(self, number: int, head: str, base: str, message: str) -> PullSeen:
         """Merge exactly `head` into exactly `base`; empty means whatever it is now."""
-        _require_storable("the message of a merge", message)
+        require_storable("the message of a merge", message)
         with self._repository.merging():
-            watched = self._record_moves()
+            watched = self._watch.catch_up()
             pull = self._records.pull(number)
             if pull.state == "merged" and head in ("", pull.head):
                 return pull
             head, base = self._to_merge(pull, head, base)
             message = message.strip() or f"Merge pull request #{number}: {pull.title}"
             commit = self._merge(pull, head, base, message)
-            mine = Merged(number, head, commit, self.actor)
-            self._record(watched, commit, [mine, *self._merged_into(watched, commit)], "merge")
+            self._watch.record_merge(Merged(number, head, commit, self.actor), watched)
         return self._records.pull(number)
 
     def _to_merge(self, pull: PullSeen, head: str, base: str) -> tuple[str, str]:
@@ -314,7 +308,7 @@ class LocalForge:
         tip = self._repository.tip(pull.branch) or ""
         if not tip or tip != (head or tip):
             raise _stale_head(pull.branch, tip, head or pull.head)
-        main = self._main_tip()
+        main = self._watch.main_tip()
         if main != (base or main):
             raise _stale_base(main, base)
         if self._repository.contains(main, tip):
@@ -334,85 +328,8 @@ class LocalForge:
             ) from conflict
         commit = self._repository.commit(tree, (base, head), message)
         if not self._repository.move(self.main, commit, base):
-            raise _stale_base(self._main_tip(), base)
+            raise _stale_base(self._watch.main_tip(), base)
         return commit
-
-    def _notice(self) -> int:
-        """Write down what happened to the refs outside our calls; returns the newest version."""
-        watched = self._records.watched()
-        tips = self._repository.tips((self.main, *(p.branch for p in watched.pulls)))
-        moved = tips.get(self.main) != watched.main or any(
-            tips.get(p.branch, p.head) != p.head for p in watched.pulls
-        )
-        if not moved:
-            return watched.version
-        with self._repository.merging(wait=False) as mine:
-            # Whoever holds the lock is writing down the very move that was seen here.
-            return self._record_moves().version if mine else watched.version
-
-    def _record_moves(self) -> Watched:
-        """The refs as they are now, written down; the merge lock must be held."""
-        watched = self._records.watched()
-        main = self._main_tip()
-        merged = self._merged_into(watched, main) if main != watched.main else []
-        self._record(watched, main, merged, "notice")
-        return self._records.watched()
-
-    def _record(
-        self, watched: Watched, main: str, merged: Sequence[Merged], transaction: str
-    ) -> None:
-        with self._records.change(transaction) as change:
-            for one in merged:
-                change.see_merged(one)
-            # main last: the base of a head that moved is main as it was before.
-            for branch, tip in self._repository.tips(p.branch for p in watched.pulls).items():
-                change.see_tip(branch, tip)
-            change.see_tip(self.main, main)
-
-    def _merged_into(self, watched: Watched, main: str) -> list[Merged]:
-        """The open pull requests that main contains, though it did not when they got their head."""
-        tips = self._repository.tips(p.branch for p in watched.pulls)
-        heads = [
-            (pull.number, head, base)
-            for pull in watched.pulls
-            for head, base in ((pull.head, pull.base), (tips.get(pull.branch), watched.main))
-            if head
-        ]
-        inside = self._repository.contained(main, (head for _, head, _ in heads))
-        return [
-            self._how_merged(number, head, base, main)
-            for number, head, base in heads
-            if head in inside and not self._repository.contains(base, head)
-        ]
-
-    def _how_merged(self, number: int, head: str, base: str, main: str) -> Merged:
-        commit = self._repository.first_with(head, main, base)
-        made = self._repository.look(commit)
-        if len(made.parents) < 2 or commit == head:
-            by = GIT_PUSH
-        else:
-            by = self.author if made.email == CALORON[1] else made.name
-        return Merged(number, head, commit, by)
-
-    def _main_tip(self) -> str:
-        tip = self._repository.tip(self.main)
-        if tip is None:
-            raise ForgeUnavailable(
-                f"{self.remote()} has no branch {self.main}",
-                hint=f"push {self.main} again, or put the repository back",
-            )
-        return tip
-
-    def _see_tip(self, branch: str, tip: str) -> BranchSeen:
-        if branch == self.main:
-            with self._repository.merging():
-                self._record_moves()
-        else:
-            with self._records.change("push") as change:
-                change.see_tip(branch, tip)
-        row = self._records.row("branch", name=branch)
-        assert row is not None
-        return branch_seen(row)
 
 
 def create_local_forge(directory: Path, *, source: Path | None = None, name: str) -> LocalForge:
@@ -435,21 +352,6 @@ def _since(cursor: str) -> int:
 
 def _label_set(labels: Sequence[str]) -> str:
     return json.dumps(sorted(set(labels)))
-
-
-def _require_storable(what: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{what} is not valid Unicode", hint="give it as UTF-8") from None
-    if "\0" in text:
-        raise UsageError(f"{what} contains a NUL character", hint="remove it")
-
-
-def _require_text(what: str, text: str) -> None:
-    if not text.strip():
-        raise UsageError(f"{what} must not be empty")
-    _require_storable(what, text)
 
 
 def _stale_head(branch: str, tip: str, expected: str) -> StaleHead:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from caloron.errors import PreconditionFailed, UsageError
@@ -18,6 +19,9 @@ _SETTINGS = {
 
 def create_repository(path: Path, source: Path | None, name: str) -> None:
     """Make the bare repository and its branch main, or finish what an earlier call began."""
+    repository = BareRepository(path)
+    if repository.tip(MAIN) is not None:
+        return
     start = _commit_checked_out(source) if source else ""
     object_format = _object_format(source) if source else "sha1"
     try:
@@ -26,33 +30,30 @@ def create_repository(path: Path, source: Path | None, name: str) -> None:
         raise PreconditionFailed(
             f"cannot create {path}: {error.strerror}", hint="make the directory above it writable"
         ) from error
-    repository = BareRepository(path)
     repository.git("init", "--bare", "--quiet", "--template=", f"--object-format={object_format}")
     for setting, value in _SETTINGS.items():
         repository.git("config", setting, value)
-    if repository.tip(MAIN) is None:
-        commit = _import(repository, source, start) if source else _first_commit(repository, name)
-        # Another process may have made main in the meantime: then main is what that one made.
-        repository.move(MAIN, commit, "")
+    commit = _import(repository, source, start) if source else _first_commit(repository, name)
+    # Another process may have made main in the meantime: then main is what that one made.
+    repository.move(MAIN, commit, "")
 
 
 def _commit_checked_out(source: Path) -> str:
     """The commit of HEAD, if this directory itself is a repository and has one."""
     if not source.is_dir():
         raise UsageError(f"{source} is not a directory", hint="name a git repository on this disk")
-    found = run(source, "rev-parse", "--show-toplevel", "--absolute-git-dir")
-    top, git_dir = (found.stdout.decode("utf-8", "replace").splitlines() + ["", ""])[:2]
-    if found.returncode != 0:
-        bare = run(source, "rev-parse", "--absolute-git-dir")
-        if bare.returncode != 0:
-            said = bare.stderr.decode("utf-8", "replace").strip()
-            raise UsageError(
-                f"{source} is not a git repository: {said}", hint="run `git init` and commit there"
-            )
-        top = git_dir = bare.stdout.decode("utf-8", "replace").strip()
-    if source.resolve() not in (Path(top).resolve(), Path(git_dir).resolve()):
+    top = run(source, "rev-parse", "--show-toplevel")
+    if top.returncode != 0:
+        top = run(source, "rev-parse", "--absolute-git-dir")
+    if top.returncode != 0:
+        said = top.stderr.decode("utf-8", "replace").strip()
         raise UsageError(
-            f"{source} is not a git repository, only a directory inside {top or git_dir}",
+            f"{source} is not a git repository: {said}", hint="run `git init` and commit there"
+        )
+    repository = Path(os.fsdecode(top.stdout.rstrip(b"\n")))
+    if source.resolve() != repository.resolve():
+        raise UsageError(
+            f"{source} is not a git repository, only a directory inside {repository}",
             hint="name the repository itself",
         )
     head = run(source, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")

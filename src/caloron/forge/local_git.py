@@ -12,38 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from caloron.errors import ForgeError, ForgeUnavailable, MergeConflict, UsageError
+from caloron.errors import ForgeError, ForgeUnavailable, MergeConflict
 from caloron.git.command import git_environment, git_process
 
 MAIN = "main"
 CALORON = ("Caloron", "caloron@localhost")
 
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-_BRANCH = re.compile(r"[a-z0-9._/-]{1,128}")
 _MERGE_WAIT_S = 30.0
 _PASSING = ("File exists", "No space left", "temporarily unavailable", "Cannot allocate memory")
-
-
-def require_branch(name: str) -> str:
-    """A branch name that is safe as a ref, as a path and on a command line."""
-    parts = name.split("/")
-    if (
-        not _BRANCH.fullmatch(name)
-        or ".." in name
-        or name.startswith("-")
-        or any(not p or p.startswith(".") or p.endswith((".", ".lock")) for p in parts)
-    ):
-        raise UsageError(
-            f"branch {name!r} is not a name the forge takes",
-            hint="use 1 to 128 of a-z 0-9 . _ / - with no '..' and no leading '/' or '-'",
-        )
-    return name
-
-
-def require_commit(commit: str) -> str:
-    if not _COMMIT.fullmatch(commit):
-        raise UsageError(f"{commit!r} is not a full commit id", hint="git rev-parse prints one")
-    return commit
 
 
 @dataclass(frozen=True)

@@ -62,9 +62,11 @@ def git(
     environment: dict[str, str] | None = None,
 ) -> str:
     """Run git in a repository and return what it printed, without the last newline."""
-    return git_bytes(
-        repository, *args, check=check, stdin=stdin, environment=environment
-    ).decode("utf-8", "replace").rstrip("\n")
+    return (
+        git_bytes(repository, *args, check=check, stdin=stdin, environment=environment)
+        .decode("utf-8", "replace")
+        .rstrip("\n")
+    )
 
 
 def git_bytes(

@@ -259,6 +259,5 @@ def _checked(key: str, value: Any, where: str) -> Any:
 def _bad_value(key: str, value: Any, where: str) -> UsageError:
     expected = next(m.description for m in get_args(FIELDS[key].type) if isinstance(m, Meta))
     return UsageError(
-        f"{where}setting {key} is {value!r}; expected {expected}",
-        hint="nothing was changed" if where else f"for example: caloron config set {key} VALUE",
+        f"{where}setting {key} is {value!r}; expected {expected}", hint="nothing was changed"
     )

@@ -6,6 +6,7 @@ import errno
 import os
 import select
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 _NOBODY_LISTENS = (errno.ENXIO, errno.ENOENT, errno.EAGAIN)
@@ -25,10 +26,8 @@ class Wake:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and not stat.S_ISFIFO(self.path.stat().st_mode):
             self.path.unlink()
-        try:
+        with suppress(FileExistsError):
             os.mkfifo(self.path, 0o600)
-        except FileExistsError:
-            pass
         # Open for both, so that the FIFO never reports its end when a poker closes.
         self._fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 

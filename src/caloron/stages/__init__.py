@@ -1,0 +1,1 @@
+"""The catalogue: one small function per step, each with declared input and output."""

@@ -1,1 +1,1 @@
-"""The leaf that keeps things: connection, migrations, claims, events, files. Standard library only."""
+"""The leaf that keeps things: connections, migrations, claims, events, files. Stdlib only."""

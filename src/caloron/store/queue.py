@@ -96,16 +96,35 @@ def enqueue(
     )
     if added:
         append_event(
-            connection, "work_item_created", {"kind": kind, "status": "pending"}, actor=owner, item=item
+            connection,
+            "work_item_created",
+            {"kind": kind, "status": "pending"},
+            actor=owner,
+            item=item,
         )
     return added
 
 
 def claim(
-    connection: sqlite3.Connection, kinds: Iterable[str], *, holder: str, lease_ms: int, cap: int
+    connection: sqlite3.Connection,
+    kinds: Iterable[str],
+    *,
+    holder: str,
+    lease_ms: int,
+    cap: int,
+    scope: str = "",
 ) -> Claim | None:
-    """Take the next item of these kinds, unless `cap` of them are already in flight."""
-    values = {"kinds": json.dumps(list(kinds)), "holder": holder, "lease_ms": lease_ms, "cap": cap}
+    """Take the next item of these kinds, unless `cap` of them are already in flight.
+
+    `scope` is the beginning that the item's id must have; the cap counts across all scopes.
+    """
+    values = {
+        "kinds": json.dumps(list(kinds)),
+        "holder": holder,
+        "lease_ms": lease_ms,
+        "cap": cap,
+        "scope": scope,
+    }
     lease = connection.execute(_SQL["claim"], values).fetchone()
     if lease is None:
         return None
@@ -148,7 +167,9 @@ def write_result(
     append_event(connection, "attempt_ended", result, item=item)
 
 
-def settle(connection: sqlite3.Connection, item: str, token: int, status: str, note: str = "") -> None:
+def settle(
+    connection: sqlite3.Connection, item: str, token: int, status: str, note: str = ""
+) -> None:
     """Close an item as done or failed, by the holder of its token."""
     values = {"item": item, "token": token, "status": status}
     if connection.execute(_SQL["settle"], values).rowcount == 0:

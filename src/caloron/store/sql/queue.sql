@@ -12,6 +12,7 @@ SET token = token + 1, holder = :holder, expires_at = (SELECT ms FROM clock) + :
 WHERE item = (
     SELECT w.id FROM work_items w JOIN leases l ON l.item = w.id
     WHERE w.status = 'pending' AND w.kind IN (SELECT value FROM json_each(:kinds))
+      AND substr(w.id, 1, length(:scope)) = :scope
       AND l.not_before <= (SELECT ms FROM clock)
       AND (SELECT count(*) FROM work_items busy
            WHERE busy.status = 'in_flight' AND busy.kind IN (SELECT value FROM json_each(:kinds))) < :cap

@@ -1,0 +1,1 @@
+"""Small sums over numbers that people type."""

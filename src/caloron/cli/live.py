@@ -1,0 +1,146 @@
+"""Who looks on while a sprint runs: a table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from caloron.cli.output import is_terminal, printable
+from caloron.domain.actions import Moved
+from caloron.domain.sprint import State, Task
+from caloron.domain.status import Status
+from caloron.domain.why import why, why_sprint
+from caloron.engine.engine import Watcher
+from caloron.ledger.projects import Project
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+_COLOURS = {
+    Status.DONE: "green",
+    Status.IN_PROGRESS: "cyan",
+    Status.IN_REVIEW: "blue",
+    Status.ESCALATED: "bold red",
+    Status.BLOCKED: "yellow",
+    Status.CANCELLED: "dim",
+}
+
+
+@contextmanager
+def watcher_for(project: Project, *, json: bool) -> Iterator[Watcher]:
+    """The right view for where the output goes; with JSON, progress goes to standard error."""
+    if json or not is_terminal():
+        yield Lines(to_stderr=json)
+        return
+    table = LiveTable(project)
+    with table.live:
+        yield table
+
+
+class Lines:
+    """One line per change, for logs and pipes."""
+
+    def __init__(self, *, to_stderr: bool) -> None:
+        self._stderr = to_stderr
+        self._phase = ""
+
+    def told(self, line: str) -> None:
+        click.echo(f"{time.strftime('%H:%M:%S')}  {printable(line)}", err=self._stderr)
+
+    def moved(self, state: State, moves: tuple[Moved, ...]) -> None:
+        for move in moves:
+            reason = f"  ({move.reason})" if move.reason else ""
+            self.told(f"{move.task}: {move.old} → {move.new}{reason}")
+
+    def seen(self, state: State) -> None:
+        if state.sprint.phase != self._phase:
+            self._phase = state.sprint.phase
+            tasks = f", {len(state.tasks)} tasks" if state.tasks else ""
+            self.told(f"sprint {state.sprint.id}: {self._phase}{tasks}")
+
+    def approves(self, state: State) -> bool | None:
+        return True
+
+
+class LiveTable:
+    """A table of tasks that is drawn again when something changes, and while time passes."""
+
+    def __init__(self, project: Project) -> None:
+        from rich.live import Live
+
+        self._project = project
+        self._state: State | None = None
+        self._notes: list[str] = []
+        self.live: Live = Live(get_renderable=self._draw, refresh_per_second=2, transient=False)
+
+    def told(self, line: str) -> None:
+        self.live.console.print(printable(line), markup=False)
+
+    def moved(self, state: State, moves: tuple[Moved, ...]) -> None:
+        self._state = state
+
+    def seen(self, state: State) -> None:
+        self._state = state
+
+    def approves(self, state: State) -> bool | None:
+        self.live.stop()
+        for task in state.tasks.values():
+            after = f"  after {', '.join(task.plan.depends_on)}" if task.plan.depends_on else ""
+            click.echo(f"  {task.id}: {printable(task.plan.title)}{after}")
+        try:
+            return click.confirm(f"Run these {len(state.tasks)} tasks?", default=False)
+        except click.Abort:
+            return None
+        finally:
+            self.live.start()
+
+    def _draw(self) -> Table:
+        from rich.table import Table
+
+        state = self._state
+        table = Table(expand=True, box=None, pad_edge=False, title_justify="left")
+        if state is None:
+            return table
+        done = sum(1 for t in state.tasks.values() if t.status is Status.DONE)
+        table.title = (
+            f"{state.sprint.id}  {done}/{len(state.tasks)} done  {_shorten(state.sprint.goal, 60)}"
+        )
+        table.add_column("task", no_wrap=True, ratio=3)
+        table.add_column("status", no_wrap=True, width=10)
+        table.add_column("agent", no_wrap=True, width=9)
+        table.add_column("elapsed", no_wrap=True, width=8, justify="right")
+        table.add_column("why", no_wrap=True, ratio=6, overflow="ellipsis")
+        if not state.tasks:
+            table.add_row("plan", state.sprint.phase, "po", "", why_sprint(state.sprint))
+        for task in state.tasks.values():
+            table.add_row(
+                task.id,
+                f"[{_COLOURS.get(task.status, 'default')}]{task.status}",
+                task.work.role if task.work else "",
+                _elapsed(task),
+                _plain(why(state, task) or task.reason),
+            )
+        return table
+
+
+def _elapsed(task: Task) -> str:
+    if task.started_at is None:
+        return ""
+    seconds = int((task.completed_at or time.time()) - task.started_at)
+    return f"{seconds // 60}:{seconds % 60:02}"
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(printable(text).replace("\n", " "))
+
+
+def _shorten(text: str, width: int) -> str:
+    line = " ".join(printable(text).split())
+    return line if len(line) <= width else line[: width - 1] + "…"

@@ -1,0 +1,51 @@
+"""A state that somebody wrote into the sprint's file: what of it can be taken over."""
+
+from __future__ import annotations
+
+import msgspec
+
+from caloron.domain.evaluate import Decision
+from caloron.domain.sprint import State, Task
+from caloron.domain.status import Status
+from caloron.domain.turn import Turn
+
+_WHO = "an edit of the sprint's file"
+
+
+class Import(msgspec.Struct, frozen=True, kw_only=True):
+    """What a foreign file says about each task."""
+
+    statuses: dict[str, str]
+    interventions: dict[str, int]
+
+
+def take_over(state: State, content: Import, now: float) -> tuple[Decision, dict[str, str]]:
+    """Carry out the edits that make sense; the second value says what became of each."""
+    turn = Turn(state, now)
+    outcome: dict[str, str] = {}
+    for name, wanted in content.statuses.items():
+        task = turn.state.tasks.get(name)
+        if task is None:
+            outcome[name] = "no such task"
+        elif wanted != task.status:
+            outcome[name] = _take_over_one(turn, task, wanted)
+    for name, count in content.interventions.items():
+        task = turn.state.tasks.get(name)
+        if task is not None and count != task.interventions:
+            task.interventions = count
+            outcome.setdefault(name, f"interventions set to {count}")
+    return Decision(turn.state, tuple(turn.actions), tuple(turn.moves)), outcome
+
+
+def _take_over_one(turn: Turn, task: Task, wanted: str) -> str:
+    old = task.status
+    if wanted == Status.DONE:
+        turn.complete(task, f"done by {_WHO}", "Marked as done by hand.")
+    elif wanted == Status.CANCELLED and old is not Status.DONE:
+        turn.stop_work(task, _WHO)
+        turn.move(task, Status.CANCELLED, f"cancelled by {_WHO}")
+    elif old is Status.ESCALATED:
+        turn.release(task, _WHO)
+    else:
+        return f"{old} → {wanted} cannot be done by hand"
+    return f"{old} → {task.status}"

@@ -1,0 +1,20 @@
+"""How the threads of the engine reach its loop: something happened, or something went wrong."""
+
+from __future__ import annotations
+
+from caloron.ledger.wake import Wake
+
+
+class Bell:
+    """Rung by whoever has news; a fault makes the loop stop with it."""
+
+    def __init__(self, wake: Wake) -> None:
+        self._wake = wake
+        self.faults: list[BaseException] = []
+
+    def ring(self) -> None:
+        self._wake.poke()
+
+    def fault(self, error: BaseException) -> None:
+        self.faults.append(error)
+        self._wake.poke()

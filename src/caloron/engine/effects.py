@@ -1,0 +1,218 @@
+"""The one executor of effects on the forge: intend, do, record; after a crash, look first.
+
+No other module changes anything on a forge.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from caloron.agents import launch
+from caloron.domain.actions import (
+    AddLabel,
+    CloseIssue,
+    CreateIssue,
+    Effect,
+    Merge,
+    OpenPull,
+    PostComment,
+    PostReview,
+    Probe,
+    Push,
+)
+from caloron.domain.facts import EffectDone, EffectFailed, Fact, Refusal
+from caloron.domain.observations import Snapshot
+from caloron.engine.bell import Bell
+from caloron.engine.runs import RunDirs
+from caloron.errors import (
+    ForgeError,
+    ForgeUnavailable,
+    MergeConflict,
+    NotFound,
+    StaleBase,
+    StaleHead,
+)
+from caloron.git.command import GitError
+from caloron.git.mirror import Mirror
+from caloron.ledger.journal import Entry, Journal
+from caloron.ports import Clock, Forge
+from caloron.store.crash import crashpoint
+
+_THREADS = 4
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 60.0
+
+
+class Effects:
+    """Drains the journal with a few threads; effects of one task keep their order."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        forge: Forge,
+        mirror: Mirror,
+        runs: RunDirs,
+        clock: Clock,
+        bell: Bell,
+    ) -> None:
+        self._journal = journal
+        self._forge = forge
+        self._mirror = mirror
+        self._runs = runs
+        self._clock = clock
+        self._bell = bell
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="effect")
+        self._running: set[int] = set()
+        self._lock = threading.Lock()
+
+    def dispatch(self) -> float | None:
+        """Start what is due; the moment at which the next postponed effect is due, if any."""
+        next_due: float | None = None
+        for entry in self._journal.due():
+            if entry.not_before > self._clock.now():
+                next_due = min(next_due or entry.not_before, entry.not_before)
+                continue
+            with self._lock:
+                if entry.id in self._running:
+                    continue
+                self._running.add(entry.id)
+            self._pool.submit(self._run, entry)
+        return next_due
+
+    def close(self) -> None:
+        """Let what was begun come to its end; begin nothing more."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self, entry: Entry) -> None:
+        try:
+            self.perform(entry)
+        except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
+            self._bell.fault(error)
+        finally:
+            with self._lock:
+                self._running.discard(entry.id)
+            self._bell.ring()
+
+    def perform(self, entry: Entry) -> None:
+        """Carry one effect through to its record."""
+        try:
+            if isinstance(entry.effect, Probe):
+                self._probe(entry, entry.effect)
+                return
+            found: tuple[Snapshot, ...] | None = None
+            if entry.intended:
+                found = self._find(entry.effect)
+            else:
+                self._journal.intend(entry)
+                crashpoint("effect.intend")
+            if found is None:
+                found = self._do(entry.effect)
+                crashpoint("effect.do")
+            self._journal.record(entry, self._facts(entry, found))
+            crashpoint("effect.record")
+        except ForgeUnavailable as error:
+            pause = min(_FIRST_PAUSE_S * 2 ** min(entry.tries, 10), _LONGEST_PAUSE_S)
+            self._journal.postpone(entry, self._clock.now() + pause, str(error))
+        except (ForgeError, NotFound, GitError) as error:
+            self._journal.refuse(
+                entry,
+                EffectFailed(
+                    key=entry.effect.key,
+                    task=entry.effect.task,
+                    kind=entry.kind,
+                    refusal=_refusal(error),
+                    message=str(error),
+                ),
+            )
+
+    def _probe(self, entry: Entry, probe: Probe) -> None:
+        """Look at the process of a silent agent and write down what it does."""
+        run_dir = self._runs.newest(probe.item)
+        finding = launch.probe(run_dir) if run_dir else "no process was started"
+        if not entry.intended:
+            self._journal.intend(entry)
+        self._journal.record(entry, (), finding)
+
+    def _facts(self, entry: Entry, seen: tuple[Snapshot, ...]) -> tuple[Fact, ...]:
+        effect = entry.effect
+        if isinstance(effect, Push):
+            done = EffectDone(key=effect.key, task=effect.task, kind=entry.kind, commit=effect.new)
+            return (*seen, done)
+        return seen
+
+    def _find(self, effect: Effect) -> tuple[Snapshot, ...] | None:
+        """What an effect that may have been done left on the forge; None: do it."""
+        forge = self._forge
+        match effect:
+            case CreateIssue():
+                return _seen(forge.find_issue(effect.key))
+            case PostComment():
+                return _seen(forge.find_comment(effect.issue, effect.key))
+            case OpenPull():
+                return _seen(forge.find_pull(effect.branch, effect.key))
+            case PostReview():
+                return _seen(forge.find_review(effect.pull, effect.key))
+            case Push():
+                there = forge.branch(effect.branch)
+                pushed = there is not None and there.commit == effect.new
+                return self._after_push(effect) if pushed else None
+            case Merge():
+                pull = forge.pull(effect.pull)
+                return self._after_merge(effect) if pull.state == "merged" else None
+            case AddLabel() | CloseIssue():
+                # Doing these looks at the object first.
+                return None
+
+    def _do(self, effect: Effect) -> tuple[Snapshot, ...]:
+        forge = self._forge
+        match effect:
+            case CreateIssue():
+                return (forge.create_issue(effect.title, effect.body, effect.labels),)
+            case PostComment():
+                return (forge.comment(effect.issue, effect.body),)
+            case AddLabel():
+                there = forge.issue(effect.issue)
+                return (
+                    there
+                    if effect.label in there.labels
+                    else forge.label(effect.issue, effect.label),
+                )
+            case CloseIssue():
+                there = forge.issue(effect.issue)
+                return (there if there.state == "closed" else forge.close_issue(effect.issue),)
+            case Push():
+                forge.push(self._mirror.path, effect.branch, effect.new, effect.old)
+                return self._after_push(effect)
+            case OpenPull():
+                return (forge.open_pull(effect.title, effect.body, effect.branch),)
+            case PostReview():
+                return (forge.review(effect.pull, effect.head, effect.verdict, effect.body),)
+            case Merge():
+                forge.merge(effect.pull, effect.head, effect.base, effect.message)
+                return self._after_merge(effect)
+
+    def _after_push(self, effect: Push) -> tuple[Snapshot, ...]:
+        """The pull request with its new head: told together with the push."""
+        return () if effect.pull is None else (self._forge.pull(effect.pull),)
+
+    def _after_merge(self, effect: Merge) -> tuple[Snapshot, ...]:
+        """The merged pull request and where main is now."""
+        main = self._forge.branch(self._forge.main)
+        return (self._forge.pull(effect.pull), *((main,) if main else ()))
+
+
+def _seen(found: Snapshot | None) -> tuple[Snapshot, ...] | None:
+    return None if found is None else (found,)
+
+
+def _refusal(error: Exception) -> Refusal:
+    match error:
+        case StaleHead():
+            return "stale_head"
+        case StaleBase():
+            return "stale_base"
+        case MergeConflict():
+            return "conflict"
+        case _:
+            return "refused"

@@ -1,0 +1,234 @@
+"""The one engine: ticks whenever something happened, until no task can move without a person."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Protocol
+
+import msgspec
+
+from caloron.agents.frameworks import runner_for
+from caloron.agents.sandbox import NoSandbox
+from caloron.domain.actions import Moved
+from caloron.domain.facts import PlanApproved
+from caloron.domain.imports import take_over
+from caloron.domain.sprint import State
+from caloron.domain.supervise import Limits
+from caloron.engine.assignments import Assigner
+from caloron.engine.bell import Bell
+from caloron.engine.effects import Effects
+from caloron.engine.poller import Poller
+from caloron.engine.tick import run_tick
+from caloron.engine.workers import Workers
+from caloron.errors import PreconditionFailed
+from caloron.git.mirror import Mirror
+from caloron.ledger import projections
+from caloron.ledger.journal import Journal
+from caloron.ledger.ledger import Ledger, StaleTick, TickCommit
+from caloron.ledger.projects import Project
+from caloron.ledger.wake import Wake
+from caloron.ledger.work import WorkQueue
+from caloron.ports import AgentRunner, Clock, Forge
+from caloron.stages.context import TickContext
+from caloron.stages.sprint import Saved
+from caloron.store import queue as store_queue
+
+_LONGEST_WAIT_S = 5.0
+_SHORTEST_WAIT_S = 0.05
+
+
+class Watcher(Protocol):
+    """Somebody who looks on: the live view, plain lines, or a test."""
+
+    def moved(self, state: State, moves: tuple[Moved, ...]) -> None: ...
+    def seen(self, state: State) -> None: ...
+    def told(self, line: str) -> None: ...
+
+    def approves(self, state: State) -> bool | None:
+        """Yes or no to the plan; None: not now, the sprint stops and keeps the plan."""
+        ...
+
+
+class SystemClock:
+    def now(self) -> float:
+        return time.time()
+
+
+class Engine:
+    """Drives one sprint of one project; whoever runs it holds the project's lock."""
+
+    def __init__(
+        self,
+        project: Project,
+        ledger: Ledger,
+        forge: Forge,
+        sprint: str,
+        watcher: Watcher,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        config = project.config
+        self.project = project
+        self.ledger = ledger
+        self.sprint = sprint
+        self.watcher = watcher
+        self.clock = clock or SystemClock()
+        self.wake = Wake(project.wake)
+        self._stop = threading.Event()
+        self.bell = Bell(self.wake)
+        self._last_loop = 0.0
+        state = ledger.state(sprint)
+        mirror = Mirror(project.mirror, forge.remote(), forge.main)
+        mirror.ensure()
+        sandbox = NoSandbox()
+        self.queue = WorkQueue(
+            ledger, sprint, holder=f"engine-{os.getpid()}", lease_ms=int(config.lease_s * 1000)
+        )
+        assigner = Assigner(config, mirror, sandbox, runners(project, state))
+        self.workers = Workers(
+            project,
+            self.queue,
+            assigner,
+            mirror,
+            sandbox,
+            self.bell,
+            parallel=state.sprint.parallel,
+        )
+        self.journal = Journal(ledger, sprint)
+        self.effects = Effects(
+            self.journal, forge, mirror, self.workers.runs, self.clock, self.bell
+        )
+        self.poller = Poller(ledger, sprint, forge, self.bell, config.poll_s)
+        self.limits = Limits(
+            stall_s=config.stall_threshold_m * 60,
+            timeout_s=config.timeout_s,
+            grace_s=config.probe_grace_s,
+        )
+
+    def request_stop(self) -> None:
+        """Save and stop at the next opportunity; safe to call from a signal handler."""
+        self._stop.set()
+        self.bell.ring()
+
+    def run(self) -> State:
+        """Go on until the sprint has ended, somebody asks to stop, or the plan is not approved."""
+        self.wake.create()
+        try:
+            self._take_in_file()
+            self.poller.poll()
+            self.poller.start()
+            self.workers.adopt()
+            state = self._loop()
+        finally:
+            self._shut_down()
+        self._raise_fault()
+        if state.sprint.phase == "ended":
+            projections.write_history(self.ledger, self.project.sprints_json)
+        return state
+
+    def _loop(self) -> State:
+        """Tick, act on it, sleep until something happens."""
+        while True:
+            grace = self._was_away()
+            saved = self._tick(grace=grace)
+            if saved.moves:
+                self.watcher.moved(saved.state, saved.moves)
+            self.watcher.seen(saved.state)
+            phase = saved.state.sprint.phase
+            if self._stop.is_set() or self.bell.faults or phase == "ended":
+                return saved.state
+            if phase == "approval" and not self._ask(saved.state):
+                return saved.state
+            next_due = self.effects.dispatch()
+            self.workers.dispatch()
+            self.workers.reconcile(grace=grace)
+            self.wake.wait(self._pause(next_due))
+
+    def _tick(self, *, grace: bool) -> Saved:
+        context = TickContext(ledger=self.ledger, clock=self.clock, limits=self.limits, grace=grace)
+        while True:
+            try:
+                return run_tick(context, self.sprint)
+            except StaleTick:
+                continue
+
+    def _ask(self, state: State) -> bool:
+        answer = self.watcher.approves(state)
+        if answer:
+            self.ledger.tell(self.sprint, [PlanApproved()])
+            self.bell.ring()
+        return bool(answer)
+
+    def _was_away(self) -> bool:
+        """Whether the loop itself slept longer than a lease, as a laptop does with its lid shut."""
+        now, last = time.time(), self._last_loop
+        self._last_loop = now
+        limit = self.queue.lease_ms / 1000 + _LONGEST_WAIT_S
+        return bool(last) and now - last > limit
+
+    def _pause(self, next_due: float | None) -> float:
+        """How long to sleep when nobody wakes us: thresholds must still be noticed."""
+        limits = self.limits
+        longest = min(_LONGEST_WAIT_S, limits.stall_s / 4, limits.grace_s / 4, limits.timeout_s / 4)
+        if next_due is not None:
+            longest = min(longest, next_due - self.clock.now())
+        return max(longest, _SHORTEST_WAIT_S)
+
+    def _raise_fault(self) -> None:
+        if not self.bell.faults:
+            return
+        error = self.bell.faults[0]
+        if isinstance(error, OSError):
+            raise PreconditionFailed(
+                f"the machine refused: {error}",
+                hint="put that right, then `caloron resume`; what was committed is safe",
+            ) from error
+        raise error
+
+    def _shut_down(self) -> None:
+        """Leave nothing running that nobody watches; what is recorded is enough to go on."""
+        self.poller.stop()
+        self.effects.close()
+        self.workers.stop()
+        self.wake.close()
+
+    def _take_in_file(self) -> None:
+        """A sprint's file that somebody edited is taken in while no agent is at work."""
+        found = projections.look_at(self.ledger, self.sprint)
+        if found.kind == "corrupt" or (found.kind == "edited" and self.queue.in_flight()):
+            kind = "corrupt" if found.kind == "corrupt" else "foreign"
+            kept = projections.set_aside(self.ledger, self.sprint, kind)
+            self.watcher.told(f"the sprint's file was {kind}; it is kept as {kept}")
+        elif found.kind == "edited" and found.content is not None:
+            loaded = self.ledger.load(self.sprint)
+            decision, outcome = take_over(loaded.state, found.content, self.clock.now())
+            # Facts that wait are left for the tick.
+            loaded = msgspec.structs.replace(loaded, through=0)
+            self.ledger.commit_tick(
+                loaded,
+                TickCommit(state=decision.state, actions=decision.actions, moves=decision.moves),
+            )
+            with self.ledger.db.transaction("import") as connection:
+                payload = {"sprint": self.sprint, "changes": outcome}
+                store_queue.append_event(connection, "state_imported", payload)
+            for task, change in outcome.items():
+                self.watcher.told(f"taken over from the sprint's file: {task}: {change}")
+        text = projections.kv_text(self.ledger.state(self.sprint), self.clock.now())
+        if found.kind != "ours":
+            self.ledger.put(f"projection/{self.sprint}", projections.digest(text))
+            projections.write_kv(self.sprint, text)
+
+
+def runners(project: Project, state: State | None) -> dict[str, AgentRunner]:
+    """A runner for every framework that the sprint names; a bad one is refused before it starts."""
+    config = project.config
+    names = {config.framework}
+    if state:
+        names |= {t.plan.framework for t in state.tasks.values() if t.plan.framework}
+    fixture = os.environ.get("CALORON_STUB_FIXTURE", "") or config.stub_fixture
+    return {
+        name: runner_for(name, stub_fixture=fixture, command=tuple(config.command))
+        for name in sorted(names)
+    }

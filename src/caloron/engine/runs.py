@@ -1,0 +1,38 @@
+"""Where each attempt keeps its files: spec, lock, output, workspace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+class RunDirs:
+    """`runs/<sprint>/<task>/<n>-<role>/<token>`: one directory per claim."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def of(self, item: str, token: int) -> Path:
+        return self.root / item / str(token)
+
+    def all(self, item: str) -> list[Path]:
+        """The attempts of an item, oldest first."""
+        place = self.root / item
+        if not place.is_dir():
+            return []
+        found = [d for d in place.iterdir() if d.name.isdigit()]
+        return sorted(found, key=lambda d: int(d.name))
+
+    def newest(self, item: str) -> Path | None:
+        found = self.all(item)
+        return found[-1] if found else None
+
+
+def read_spec(run_dir: Path) -> dict[str, Any]:
+    """What the attempt was started with; empty if it was not started."""
+    try:
+        found = json.loads((run_dir / "spec.json").read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

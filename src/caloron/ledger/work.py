@@ -1,0 +1,99 @@
+"""The engine's side of the work queue: claim, settle, and what became of an attempt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from caloron.domain.actions import StartWork
+from caloron.domain.facts import WorkEnded
+from caloron.ledger.ledger import Ledger, start_of, tell
+from caloron.store import queue
+from caloron.store.queue import InFlight, LeaseLost
+
+
+class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+    """Work that this engine may do, as long as the token is the newest."""
+
+    start: StartWork
+    token: int
+    #: Attempts that were started before.
+    attempt: int
+
+    @property
+    def item(self) -> str:
+        return self.start.work.item
+
+
+class WorkQueue:
+    """The queue of one sprint."""
+
+    def __init__(self, ledger: Ledger, sprint: str, *, holder: str, lease_ms: int) -> None:
+        self.ledger = ledger
+        self.sprint = sprint
+        self.holder = holder
+        self.lease_ms = lease_ms
+
+    def claim(self, roles: Iterable[str], cap: int) -> Claimed | None:
+        with self.ledger.db.transaction("claim") as connection:
+            found = queue.claim(
+                connection,
+                roles,
+                holder=self.holder,
+                lease_ms=self.lease_ms,
+                cap=cap,
+                scope=f"{self.sprint}/",
+            )
+        if found is None:
+            return None
+        return Claimed(start=start_of(found.payload), token=found.token, attempt=found.attempt)
+
+    def has_pending(self) -> bool:
+        """Whether anything waits in the queue: a look is cheaper than a claim."""
+        sql = "SELECT 1 FROM work_items WHERE status = 'pending' LIMIT 1"
+        return self.ledger.db.row(sql) is not None
+
+    def in_flight(self) -> list[InFlight]:
+        with self.ledger.db.snapshot() as connection:
+            held = queue.in_flight(connection)
+        return [lease for lease in held if lease.item.startswith(f"{self.sprint}/")]
+
+    def lease(self, item: str) -> InFlight | None:
+        return next((lease for lease in self.in_flight() if lease.item == item), None)
+
+    def settle(self, fact: WorkEnded, token: int) -> bool:
+        """Close the item and tell the tick how it ended; False if the lease was lost."""
+        status = "failed" if fact.fault or fact.exit_code else "done"
+        try:
+            with self.ledger.db.transaction("settle") as connection:
+                queue.settle(connection, fact.item, token, status, fact.last_line)
+                tell(connection, self.sprint, [fact])
+        except LeaseLost:
+            return False
+        return True
+
+    def interrupt(self, item: str, token: int, reason: str) -> bool:
+        """Give the item back: the attempt was lost, not failed. False if others hold it."""
+        with self.ledger.db.transaction("interrupt") as connection:
+            held = [
+                lease
+                for lease in queue.in_flight(connection)
+                if lease.item == item and lease.token == token
+            ]
+            if held:
+                queue.reopen(connection, item, reason)
+        return bool(held)
+
+    def note(self, type: str, item: str, payload: dict[str, Any]) -> None:
+        """Write one line about an item into the diary."""
+        with self.ledger.db.transaction("note") as connection:
+            queue.append_event(connection, type, payload, item=item)
+
+
+def result_of(lease: InFlight) -> dict[str, Any] | None:
+    """What the shim wrote about the attempt, if it got that far."""
+    found = json.loads(lease.result) if lease.result else None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,137 @@
+"""A ledger with one claimed item, and attempts on it with the real shim."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.agents import launch
+from caloron.agents.processes import look
+from caloron.store.database import Database
+from caloron.store.queue import QUEUE_MIGRATIONS, Claim, claim, enqueue, reopen
+
+
+def until(condition: Callable[[], Any], what: str, patience_s: float = 30) -> Any:
+    """Wait for something to become true; what it is says what went wrong otherwise."""
+    give_up = time.monotonic() + patience_s
+    while time.monotonic() < give_up:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {patience_s} s in vain until {what}")
+
+
+def lives(pid: int) -> bool:
+    process = look(pid)
+    return process is not None and process.state not in "ZX"
+
+
+class Attempt:
+    """One attempt at one item of a ledger of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.run_dir = home / "run"
+        self.workspace = home / "workspace"
+        self.workspace.mkdir()
+        self.ledger = Database(home / "ledger.db", QUEUE_MIGRATIONS)
+        with self.ledger.transaction("test") as connection:
+            enqueue(connection, "task-1", "implement", "{}")
+        self.token = self.claim(60_000).token
+        self.shim: subprocess.Popen[bytes] | None = None
+
+    def claim(self, lease_ms: int) -> Claim:
+        with self.ledger.transaction("test") as connection:
+            taken = claim(connection, ["implement"], holder="test", lease_ms=lease_ms, cap=9)
+        assert taken is not None
+        return taken
+
+    def fence(self) -> None:
+        with self.ledger.transaction("test") as connection:
+            reopen(connection, "task-1", "somebody else takes it")
+
+    def spec(self, argv: tuple[str, ...], **changes: Any) -> dict[str, Any]:
+        return {
+            "ledger": str(self.ledger.path),
+            "item": "task-1",
+            "token": self.token,
+            "lease_ms": 600,
+            "argv": list(argv),
+            "env": {"PATH": os.environ["PATH"]},
+            "cwd": str(self.workspace),
+            "stdin": "",
+            "output_cap": 1_000_000,
+            "limit_s": 600.0,
+            "wake": "",
+        } | changes
+
+    def start(self, *argv: str, **changes: Any) -> None:
+        self.shim = launch.start(self.run_dir, self.spec(argv, **changes))
+
+    def start_shell(self, script: str, **changes: Any) -> None:
+        self.start("sh", "-c", script, **changes)
+
+    def end(self) -> int:
+        """Wait for the shim and give back its exit code."""
+        assert self.shim is not None
+        launch.wait_until_gone(self.run_dir)
+        return self.shim.wait()
+
+    def lease(self) -> dict[str, Any]:
+        row = self.ledger.row("SELECT * FROM leases WHERE item = 'task-1'")
+        assert row is not None
+        return dict(row)
+
+    def result(self) -> dict[str, Any] | None:
+        text = self.lease()["result"]
+        return None if text is None else dict(json.loads(text))
+
+    def events(self, kind: str) -> int:
+        row = self.ledger.row("SELECT count(*) FROM events WHERE type = ?", (kind,))
+        assert row is not None
+        return int(row[0])
+
+    def identity(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.run_dir / "shim.json").read_bytes()))
+        except FileNotFoundError:
+            return {}
+
+    def agent(self) -> int:
+        return int(until(lambda: self.identity().get("agent_pid"), "the agent is started"))
+
+    def said(self, text: str) -> str:
+        """Wait until the agent has printed a text; all its output so far."""
+
+        def output() -> str:
+            return launch.read_all(self.run_dir, 100_000)
+
+        until(lambda: text in output(), f"the agent says {text!r}")
+        return output()
+
+    def renewals(self, count: int) -> None:
+        """Wait until the lease was renewed so many times from now on."""
+        until(lambda: self.lease()["started_at"], "the attempt is counted")
+        for _ in range(count):
+            self._next_renewal(self.lease()["expires_at"])
+
+    def _next_renewal(self, expiry: int) -> None:
+        until(lambda: self.lease()["expires_at"] > expiry, "the lease is renewed")
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Iterator[Attempt]:
+    made = Attempt(tmp_path)
+    yield made
+    launch.stop(made.run_dir, grace_s=5)
+    if made.shim is not None:
+        made.shim.wait()
+    made.ledger.close()

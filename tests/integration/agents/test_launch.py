@@ -1,0 +1,126 @@
+"""Runs that outlive whoever started them, and crashes of the shim at each of its boundaries."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from caloron.agents import launch
+from caloron.errors import HeldByAnother
+from tests.integration.agents.conftest import Attempt, lives, until
+
+STARTER = """
+import json, os, sys, time
+from pathlib import Path
+from caloron.agents import launch
+launch.start(Path(sys.argv[1]), json.loads(sys.argv[2]))
+print("started", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_run_is_adopted_by_another_process_when_its_starter_dies(attempt: Attempt) -> None:
+    spec = attempt.spec(("sh", "-c", "echo ready; until test -e go; do sleep 0.05; done; echo end"))
+    starter = subprocess.Popen(
+        (sys.executable, "-c", STARTER, str(attempt.run_dir), json.dumps(spec)),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(launch.__file__).parents[2])},
+        start_new_session=True,
+    )
+    assert starter.stdout is not None
+    assert starter.stdout.readline() == b"started\n"
+    attempt.said("ready")
+    os.killpg(starter.pid, signal.SIGKILL)
+    starter.wait()
+    starter.stdout.close()
+    assert launch.is_alive(attempt.run_dir)
+    attempt.renewals(2)
+    (attempt.workspace / "go").touch()
+    launch.wait_until_gone(attempt.run_dir)
+    result = attempt.result()
+    assert result is not None
+    assert result["last_line"] == "end"
+
+
+def test_a_run_directory_serves_one_shim_at_a_time(attempt: Attempt) -> None:
+    attempt.start_shell("echo ready; exec sleep 1000")
+    attempt.said("ready")
+    with pytest.raises(HeldByAnother, match="already running"):
+        launch.start(attempt.run_dir, attempt.spec(("true",)))
+    assert lives(attempt.agent())
+
+
+def test_a_run_that_never_started_is_not_alive_and_can_be_stopped(tmp_path: Path) -> None:
+    assert not launch.is_alive(tmp_path / "nothing")
+    launch.wait_until_gone(tmp_path / "nothing")
+    launch.stop(tmp_path / "nothing")
+    assert launch.read_output(tmp_path / "nothing", 10) == ""
+
+
+def test_a_shim_is_stopped_in_the_moment_it_starts(attempt: Attempt) -> None:
+    attempt.start_shell("exec sleep 1000")
+    launch.stop(attempt.run_dir)
+    assert not launch.is_alive(attempt.run_dir)
+    assert attempt.result() is None
+    agent = attempt.identity().get("agent_pid")
+    assert not agent or not lives(agent)
+
+
+@pytest.mark.parametrize(
+    ("point", "attempts", "has_result"),
+    [
+        ("shim.lock", 0, False),
+        ("file.temp", 0, False),
+        ("file.rename", 0, False),
+        ("shim.spawn", 0, False),
+        ("shim.begin.before_commit", 0, False),
+        ("shim.begin.after_commit", 1, False),
+        ("shim.renew.before_commit", 1, False),
+        ("shim.renew.after_commit", 1, False),
+        ("shim.exit", 1, False),
+        ("shim.result.before_commit", 1, False),
+        ("shim.result.after_commit", 1, True),
+        ("shim.result", 1, True),
+    ],
+)
+def test_a_shim_killed_at_any_boundary_leaves_no_agent_and_a_result_or_none(
+    attempt: Attempt,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+    attempts: int,
+    has_result: bool,
+) -> None:
+    once = attempt.home / "killed"
+    monkeypatch.setenv("CALORON_CRASH_AT", f"shim/task-1|{point}|1|{once}")
+    attempt.start_shell("sleep 1000 & echo $! > child; env > seen; sleep 0.6")
+    launch.wait_until_gone(attempt.run_dir)
+    assert attempt.shim is not None
+    assert attempt.shim.wait() == -signal.SIGKILL
+    assert once.exists()
+    launch.reap(attempt.run_dir)
+    agent = attempt.identity().get("agent_pid")
+    assert not agent or not lives(agent)
+    child = attempt.workspace / "child"
+    assert not child.exists() or not child.read_text() or not lives(int(child.read_text()))
+    seen = attempt.workspace / "seen"
+    assert not seen.exists() or "CRASH" not in seen.read_text()
+    assert attempt.lease()["attempt"] == attempts
+    assert (attempt.result() is not None) is has_result
+
+
+def test_an_agent_never_runs_before_its_id_is_written_down(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = attempt.home / "killed"
+    monkeypatch.setenv("CALORON_CRASH_AT", f"shim/task-1|file.temp|2|{once}")
+    attempt.start_shell("touch ran")
+    launch.wait_until_gone(attempt.run_dir)
+    assert once.exists()
+    until(lambda: not attempt.identity()["agent_pid"], "the second writing was cut off")
+    assert not (attempt.workspace / "ran").exists()

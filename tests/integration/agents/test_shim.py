@@ -1,0 +1,357 @@
+"""The shim with real processes: what it counts, keeps, renews and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from caloron.agents import launch
+from tests.integration.agents.conftest import Attempt, lives, until
+
+CAP = 1_000_000
+
+
+def test_an_agent_that_ends_leaves_its_result_and_wakes_the_engine(attempt: Attempt) -> None:
+    wake = attempt.home / "wake"
+    os.mkfifo(wake)
+    reader = os.open(wake, os.O_RDONLY | os.O_NONBLOCK)
+    attempt.start_shell("echo hello; echo oops >&2; echo; echo bye; echo", wake=str(wake))
+    assert attempt.end() == 0
+    assert attempt.result() == {
+        "exit_code": 0,
+        "timed_out": False,
+        "bytes": len("hello\noops\n\nbye\n\n"),
+        "last_line": "bye",
+    }
+    assert os.read(reader, 10) == b"."
+    os.close(reader)
+    assert launch.read_output(attempt.run_dir, 1000) == "hello\n\nbye\n\n"
+    assert launch.read_all(attempt.run_dir, 3) == "hel"
+    assert (attempt.run_dir / "stderr.log").read_text() == "oops\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "last"),
+    [
+        ("exit 7", 7, ""),
+        ("echo why >&2; exit 1", 1, "why"),
+        ("kill -KILL $$", 137, ""),
+        ("kill -TERM $$", 143, ""),
+    ],
+)
+def test_the_way_an_agent_ends_is_in_its_result(
+    attempt: Attempt, script: str, code: int, last: str
+) -> None:
+    attempt.start_shell(script)
+    assert attempt.end() == 0
+    result = attempt.result()
+    assert result is not None
+    assert (result["exit_code"], result["last_line"]) == (code, last)
+
+
+def test_a_program_that_is_not_there_is_named_in_the_result(attempt: Attempt) -> None:
+    attempt.start("no-such-agent")
+    assert attempt.end() == 0
+    result = attempt.result()
+    assert result is not None
+    assert result["exit_code"] == 127
+    assert result["last_line"] == "cannot start no-such-agent: No such file or directory"
+
+
+def test_an_agent_gets_its_prompt_its_folder_and_only_its_own_environment(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORGE_TOKEN", "secret")
+    prompt = attempt.home / "prompt"
+    prompt.write_text("do this\n")
+    env = {"PATH": os.environ["PATH"], "CALORON_ROLE": "fix"}
+    attempt.start_shell("cat; pwd; env; tr '\\0' '\\n' < /proc/$PPID/environ",
+                        stdin=str(prompt), env=env)  # fmt: skip
+    assert attempt.end() == 0
+    output = launch.read_all(attempt.run_dir, 10_000)
+    assert output.startswith(f"do this\n{attempt.workspace}\n")
+    assert "CALORON_ROLE=fix" in output
+    assert "CALORON_ATTEMPT=1" in output
+    assert "secret" not in output
+
+
+def test_signals_work_in_an_agent_as_in_a_terminal(attempt: Attempt) -> None:
+    attempt.start_shell("(kill -HUP $$); sleep 1000")
+    assert attempt.end() == 0
+    result = attempt.result()
+    assert result is not None
+    assert result["exit_code"] == 128 + signal.SIGHUP
+
+
+def test_an_attempt_is_counted_once_when_its_process_was_started(attempt: Attempt) -> None:
+    attempt.start_shell("true")
+    assert attempt.end() == 0
+    assert attempt.lease()["attempt"] == 1
+    assert attempt.events("attempt_started") == attempt.events("attempt_ended") == 1
+    attempt.fence()
+    attempt.token = attempt.claim(60_000).token
+    attempt.start_shell("echo attempt $CALORON_ATTEMPT")
+    assert attempt.end() == 0
+    assert attempt.lease()["attempt"] == 2
+    assert launch.read_output(attempt.run_dir, 100) == "attempt 2\n"
+
+
+def test_a_killed_shim_frees_its_lock_and_its_agent_is_ended_by_reaping(attempt: Attempt) -> None:
+    attempt.start_shell("sleep 1000 & echo child $!; echo ready; wait")
+    child = int(attempt.said("ready").split()[1])
+    agent = attempt.agent()
+    assert launch.is_alive(attempt.run_dir)
+    os.kill(attempt.identity()["pid"], signal.SIGKILL)
+    launch.wait_until_gone(attempt.run_dir)
+    assert not launch.is_alive(attempt.run_dir)
+    assert lives(agent)
+    launch.reap(attempt.run_dir)
+    assert not lives(agent)
+    assert not lives(child)
+    assert attempt.result() is None
+
+
+def test_reaping_never_touches_a_process_that_got_the_id_of_an_agent(attempt: Attempt) -> None:
+    attempt.start_shell("echo ready; exec sleep 1000")
+    attempt.said("ready")
+    agent = attempt.agent()
+    os.kill(attempt.identity()["pid"], signal.SIGKILL)
+    launch.wait_until_gone(attempt.run_dir)
+    file = attempt.run_dir / "shim.json"
+    told = file.read_text()
+    started = str(attempt.identity()["agent_start_time"])
+    for other in (told.replace(started, "1"), told.replace(attempt.identity()["boot_id"], "x")):
+        file.write_text(other)
+        launch.reap(attempt.run_dir)
+        assert lives(agent)
+    file.write_text(told)
+    launch.reap(attempt.run_dir)
+    assert not lives(agent)
+
+
+def test_stopping_ends_an_agent_that_ignores_the_request(attempt: Attempt) -> None:
+    attempt.start_shell("trap '' TERM HUP INT; echo ready; while :; do sleep 0.1; done")
+    attempt.said("ready")
+    launch.stop(attempt.run_dir)
+    assert not lives(attempt.agent())
+    assert attempt.end() == 4
+    assert attempt.result() is None
+    assert launch.read_output(attempt.run_dir, 100) == "ready\n"
+
+
+def test_an_agent_may_clean_up_when_it_is_stopped(attempt: Attempt) -> None:
+    attempt.start_shell("trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+    attempt.said("ready")
+    launch.stop(attempt.run_dir)
+    assert attempt.end() == 4
+    assert launch.read_output(attempt.run_dir, 100) == "ready\nsaved\n"
+
+
+def test_stopping_a_shim_that_is_itself_frozen_still_ends_both(attempt: Attempt) -> None:
+    attempt.start_shell("echo ready; exec sleep 1000")
+    attempt.said("ready")
+    agent = attempt.agent()
+    os.kill(attempt.identity()["pid"], signal.SIGSTOP)
+    launch.stop(attempt.run_dir)
+    assert not launch.is_alive(attempt.run_dir)
+    assert not lives(agent)
+
+
+def test_a_child_that_an_agent_leaves_behind_ends_with_it(attempt: Attempt) -> None:
+    attempt.start_shell(
+        "(sh -c 'trap \"\" TERM; echo $$; exec sleep 1000' &); sleep 0.1; echo done"
+    )
+    assert attempt.end() == 0
+    child = int(launch.read_output(attempt.run_dir, 100).split()[0])
+    assert not lives(child)
+    result = attempt.result()
+    assert result is not None
+    assert result["last_line"] == "done"
+
+
+def test_a_child_in_a_session_of_its_own_ends_with_the_agent_too(attempt: Attempt) -> None:
+    go = attempt.workspace / "go"
+    attempt.start_shell(
+        "setsid sh -c 'echo $$; exec sleep 1000' & echo ready;"
+        " until test -e go; do sleep 0.05; done"
+    )
+    attempt.said("ready")
+    child = int(
+        until(lambda: [w for w in attempt.said("ready").split() if w.isdigit()], "a pid")[0]
+    )
+    attempt.renewals(2)
+    go.touch()
+    assert attempt.end() == 0
+    assert not lives(child)
+
+
+def test_a_shim_whose_item_was_taken_over_ends_its_agent_without_a_result(
+    attempt: Attempt,
+) -> None:
+    attempt.start_shell("echo ready; exec sleep 1000")
+    attempt.said("ready")
+    agent = attempt.agent()
+    attempt.fence()
+    assert attempt.end() == 3
+    assert not lives(agent)
+    assert attempt.result() is None
+
+
+def test_a_shim_that_starts_with_an_old_token_starts_no_agent(attempt: Attempt) -> None:
+    attempt.fence()
+    attempt.start_shell("touch started")
+    assert attempt.end() == 3
+    assert not (attempt.workspace / "started").exists()
+    assert attempt.lease()["attempt"] == 0
+
+
+def test_a_shim_that_cannot_renew_its_lease_ends_its_agent(attempt: Attempt) -> None:
+    attempt.start_shell("echo ready; exec sleep 1000")
+    attempt.said("ready")
+    until(lambda: attempt.lease()["attempt"] == 1, "the attempt is counted")
+    other = sqlite3.connect(attempt.ledger.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    assert attempt.end() == 3
+    other.execute("ROLLBACK")
+    other.close()
+    assert not lives(attempt.agent())
+    assert attempt.result() is None
+
+
+def test_a_short_time_without_the_ledger_is_bridged(attempt: Attempt) -> None:
+    attempt.start_shell("echo ready; until test -e go; do sleep 0.05; done", lease_ms=60_000)
+    attempt.said("ready")
+    until(lambda: attempt.lease()["attempt"] == 1, "the attempt is counted")
+    other = sqlite3.connect(attempt.ledger.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    (attempt.workspace / "go").touch()
+    log = attempt.run_dir / "shim.log"
+    until(lambda: "locked" in log.read_text(), "the shim found the ledger locked")
+    other.execute("ROLLBACK")
+    other.close()
+    assert attempt.end() == 0
+    assert attempt.result() is not None
+
+
+def test_an_agent_that_takes_too_long_is_ended_and_its_result_says_so(attempt: Attempt) -> None:
+    attempt.start_shell("echo working; exec sleep 1000", limit_s=0.5)
+    assert attempt.end() == 0
+    result = attempt.result()
+    assert result is not None
+    assert result["timed_out"] is True
+    assert result["exit_code"] == 128 + signal.SIGTERM
+    assert result["last_line"] == "working"
+
+
+def test_a_hundred_megabytes_of_output_stay_small_on_disk_and_in_memory(attempt: Attempt) -> None:
+    attempt.start_shell(
+        "echo first; head -c 100000000 /dev/zero | tr '\\0' x; echo; echo the last line;"
+        " touch printed; until test -e go; do sleep 0.05; done",
+        output_cap=CAP,
+    )
+    until((attempt.workspace / "printed").exists, "everything is printed")
+    until(lambda: _disk(attempt.run_dir) >= CAP, "the output is taken")
+    assert _disk(attempt.run_dir) < CAP + 10_000
+    status = Path(f"/proc/{attempt.identity()['pid']}/status").read_text()
+    peak_kb = int(status.split("VmHWM:")[1].split()[0])
+    assert peak_kb < 24_000
+    (attempt.workspace / "go").touch()
+    assert attempt.end() == 0
+    output = (attempt.run_dir / "output.log").read_bytes()
+    assert len(output) < CAP + 100
+    assert output.startswith(b"first\nxxx")
+    assert output.endswith(b"xxx\nthe last line\n")
+    omitted = 100_000_000 + len("first\n\nthe last line\n") - CAP
+    assert f"\n[... {omitted} bytes omitted ...]\n".encode() in output
+    result = attempt.result()
+    assert result is not None
+    assert result["last_line"] == "the last line"
+    assert result["bytes"] == omitted + CAP
+
+
+def _disk(run_dir: Path) -> int:
+    return sum(file.stat().st_size for file in run_dir.glob("output.log*"))
+
+
+@pytest.mark.parametrize("size", [0, 1, 499, 500, 501, 999, 1000, 1001, 1499, 1500, 1501, 7777])
+def test_output_is_kept_whole_up_to_the_cap_and_by_its_ends_beyond(
+    attempt: Attempt, size: int
+) -> None:
+    text = "".join(chr(33 + i % 90) for i in range(size))
+    (attempt.workspace / "text").write_text(text)
+    attempt.start("cat", "text", output_cap=1000)
+    assert attempt.end() == 0
+    kept = (attempt.run_dir / "output.log").read_text()
+    note = f"\n[... {size - 1000} bytes omitted ...]\n"
+    assert kept == (text if size <= 1000 else text[:500] + note + text[-500:])
+    assert not (attempt.run_dir / "output.log.tail").exists()
+
+
+def test_output_that_is_not_utf8_is_readable_all_the_same(attempt: Attempt) -> None:
+    attempt.start_shell("printf 'caf\\351 \\377\\376 end\\n'")
+    assert attempt.end() == 0
+    result = attempt.result()
+    assert result is not None
+    assert result["last_line"] == "caf\ufffd \ufffd\ufffd end"
+    assert launch.read_output(attempt.run_dir, 100) == "caf\ufffd \ufffd\ufffd end\n"
+    assert launch.read_output(attempt.run_dir, 5) == " end\n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("while :; do :; done", id="computes silently"),
+        pytest.param("sh -c 'while :; do :; done' & wait", id="waits for a child that computes"),
+        pytest.param("while sleep 0.05; do echo x; done", id="prints"),
+        pytest.param("while sleep 0.05; do echo x >&2; done", id="prints errors"),
+    ],
+)
+def test_renewals_tell_that_an_agent_is_active(attempt: Attempt, script: str) -> None:
+    attempt.start_shell(script)
+    attempt.renewals(1)
+    seen = attempt.lease()["activity_at"]
+    until(lambda: attempt.lease()["activity_at"] > seen, "activity is recorded")
+
+
+def test_renewals_of_a_sleeping_agent_record_no_activity(attempt: Attempt) -> None:
+    attempt.start_shell("echo ready; exec sleep 1000")
+    attempt.said("ready")
+    attempt.renewals(2)
+    seen = attempt.lease()["activity_at"]
+    attempt.renewals(3)
+    assert attempt.lease()["activity_at"] == seen
+
+
+def test_renewals_of_a_frozen_agent_record_no_activity_and_a_probe_says_why(
+    attempt: Attempt,
+) -> None:
+    attempt.start_shell("while :; do echo x; done", output_cap=1000)
+    attempt.said("x")
+    agent = attempt.agent()
+    os.kill(agent, signal.SIGSTOP)
+    attempt.renewals(3)
+    seen = attempt.lease()["activity_at"]
+    attempt.renewals(3)
+    assert attempt.lease()["activity_at"] == seen
+    told = launch.probe(attempt.run_dir)
+    assert told.startswith(f"process {agent} is stopped (T), no CPU used in 0.2 s")
+    assert "0 children" in told
+
+
+def test_a_probe_tells_an_agent_that_never_was_from_one_that_has_ended(attempt: Attempt) -> None:
+    assert launch.probe(attempt.run_dir) == "no agent process was started"
+    attempt.start_shell("true")
+    assert attempt.end() == 0
+    assert launch.probe(attempt.run_dir) == f"process {attempt.agent()} has ended"
+
+
+def test_a_shim_needs_little_memory(attempt: Attempt) -> None:
+    attempt.start_shell("echo ready; exec sleep 1000")
+    attempt.said("ready")
+    attempt.renewals(2)
+    status = Path(f"/proc/{attempt.identity()['pid']}/status").read_text()
+    assert int(status.split("VmRSS:")[1].split()[0]) < 22_000

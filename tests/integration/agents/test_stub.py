@@ -1,0 +1,220 @@
+"""The scripted agent and the command runner, started as the engine starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.agents.frameworks import CommandRunner, StubRunner, runner_for
+from caloron.errors import UsageError
+from caloron.ports import AgentRequest
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    place = tmp_path / "workspace"
+    place.mkdir()
+    return place
+
+
+def request(workspace: Path, prompt: str = "", role: str = "implement") -> AgentRequest:
+    return AgentRequest(
+        role=role, task="t-1", prompt=prompt, workspace=workspace, run_dir=workspace.parent / "run"
+    )
+
+
+def play(
+    fixture: object, workspace: Path, prompt: str = "", **environment: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run the stub with a fixture, a prompt and CALORON_* variables given in lower case."""
+    file = workspace.parent / "fixture.json"
+    file.write_text(json.dumps(fixture))
+    command = StubRunner(file).command(request(workspace, prompt))
+    own = {f"CALORON_{name.upper()}": value for name, value in environment.items()}
+    return subprocess.run(
+        command.argv,
+        input=command.stdin.encode(),
+        cwd=workspace,
+        env={"PATH": os.environ["PATH"], **own},
+        capture_output=True,
+        check=False,
+    )
+
+
+SEED: dict[str, Any] = {
+    "responses": [
+        {"match": "apples", "output": "about apples"},
+        {"match": "app", "output": "something with app"},
+    ],
+    "default": "nothing known",
+}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output"),
+    [
+        ("tell me of apples", "about apples\n"),
+        ("an app", "something with app\n"),
+        ("pears", "nothing known\n"),
+    ],
+)
+def test_the_stateless_form_of_the_seeds_works_unchanged(
+    workspace: Path, prompt: str, output: str
+) -> None:
+    done = play(SEED, workspace, prompt)
+    assert (done.stdout.decode(), done.returncode) == (output, 0)
+
+
+def test_without_a_match_and_a_default_the_stub_explains_itself(workspace: Path) -> None:
+    done = play({"responses": [{"match": "x", "output": "y"}]}, workspace, role="review")
+    assert b"has no response for this prompt (role review" in done.stdout
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("when", "environment", "matches"),
+    [
+        ({}, {}, True),
+        ({"role": "review"}, {"role": "review"}, True),
+        ({"role": "review"}, {"role": "fix"}, False),
+        ({"role": "review"}, {}, False),
+        ({"task": "a", "round": 2}, {"task_id": "a", "round": "2"}, True),
+        ({"task": "a", "round": 2}, {"task_id": "a", "round": "1"}, False),
+        ({"attempt": "1"}, {"attempt": "1"}, True),
+        ({"attempt": [1, 3]}, {"attempt": "3"}, True),
+        ({"attempt": [1, 3]}, {"attempt": "2"}, False),
+    ],
+)
+def test_every_condition_that_is_given_must_hold(
+    workspace: Path, when: dict[str, object], environment: dict[str, str], matches: bool
+) -> None:
+    fixture = {"responses": [{"when": when, "match": "go", "output": "yes"}], "default": "no"}
+    assert play(fixture, workspace, "go on", **environment).stdout == (
+        b"yes\n" if matches else b"no\n"
+    )
+    assert play(fixture, workspace, "stay", **environment).stdout == b"no\n"
+
+
+def test_files_are_written_and_deleted_before_the_shell_line_and_the_output(
+    workspace: Path,
+) -> None:
+    (workspace / "old").touch()
+    (workspace / "folder").mkdir()
+    response = {
+        "files": {
+            "a/b.txt": "grün\n",
+            "old": None,
+            "folder": None,
+            "never": None,
+            "image": {"base64": "AAEC/w=="},
+        },
+        "run": "cat a/b.txt; ls; echo problem >&2; cat",
+        "output": "done",
+        "sleep_s": 0.01,
+        "exit_code": 3,
+    }
+    done = play({"responses": [response]}, workspace)
+    assert done.stdout.decode() == "grün\na\nimage\ndone\n"
+    assert done.stderr == b"problem\n"
+    assert done.returncode == 3
+    assert (workspace / "image").read_bytes() == b"\x00\x01\x02\xff"
+
+
+@pytest.mark.parametrize(
+    ("response", "code"),
+    [
+        ({"run": "exit 4"}, 4),
+        ({"run": "kill -9 $$"}, 137),
+        ({"run": "exit 4", "exit_code": 0}, 0),
+        ({}, 0),
+    ],
+)
+def test_a_shell_line_that_fails_is_the_exit_code_unless_one_is_given(
+    workspace: Path, response: dict[str, Any], code: int
+) -> None:
+    done = play({"responses": [response]}, workspace)
+    assert (done.returncode, done.stdout) == (code, b"")
+
+
+@pytest.mark.parametrize(
+    ("fixture", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "the file: expected an object"),
+        ('{"response": []}', "response: expected one of the fields responses, default"),
+        ('{"default": 1}', "default: expected a text"),
+        ('{"responses": {}}', "responses: expected a list"),
+        ('{"responses": ["x"]}', r"responses\[0\]: expected an object"),
+        ('{"responses": [{"matches": "x"}]}', r"responses\[0\]\.matches: expected one of"),
+        ('{"responses": [{}, {"match": 1}]}', r"responses\[1\]\.match: expected a text"),
+        ('{"responses": [{"output": null}]}', r"output: expected a text"),
+        ('{"responses": [{"run": []}]}', r"run: expected a text"),
+        ('{"responses": [{"sleep_s": "1"}]}', r"sleep_s: expected a number"),
+        ('{"responses": [{"sleep_s": -1}]}', r"sleep_s: expected a number"),
+        ('{"responses": [{"exit_code": 256}]}', r"exit_code: expected a number from 0 to 255"),
+        ('{"responses": [{"exit_code": true}]}', r"exit_code: expected a number"),
+        ('{"responses": [{"when": []}]}', r"when: expected an object with role, task"),
+        ('{"responses": [{"when": {"roles": "x"}}]}', r"when\.roles: expected one of"),
+        ('{"responses": [{"when": {"role": {}}}]}', r"when\.role: expected a text, a whole"),
+        ('{"responses": [{"when": {"round": [1.5]}}]}', r"when\.round: expected a text, a whole"),
+        ('{"responses": [{"files": []}]}', r"files: expected an object"),
+        ('{"responses": [{"files": {"/etc/x": ""}}]}', r"'/etc/x'.: expected a path inside"),
+        ('{"responses": [{"files": {"a/../../x": ""}}]}', r"expected a path inside"),
+        ('{"responses": [{"files": {"": ""}}]}', r"expected a path inside"),
+        ('{"responses": [{"files": {"a": 1}}]}', r"'a'.: expected a text, null to delete"),
+        ('{"responses": [{"files": {"a": {"base64": "%"}}}]}', r"base64: expected a text in"),
+    ],
+)
+def test_a_malformed_fixture_is_refused_with_its_file_its_field_and_what_was_expected(
+    tmp_path: Path, fixture: str, message: str
+) -> None:
+    file = tmp_path / "fixture.json"
+    file.write_text(fixture)
+    with pytest.raises(UsageError, match=message) as refused:
+        runner_for("stub", stub_fixture=str(file), command=())
+    assert str(file) in str(refused.value)
+
+
+def test_a_missing_fixture_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "none.json"
+    with pytest.raises(UsageError, match=f"{missing}: cannot be read: No such file"):
+        runner_for("stub", stub_fixture=str(missing), command=())
+    with pytest.raises(UsageError, match="has no fixture") as refused:
+        runner_for("stub", stub_fixture="", command=())
+    assert "CALORON_STUB_FIXTURE" in refused.value.hint
+
+
+def test_an_unknown_framework_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="unknown framework `gpt`") as refused:
+        runner_for("gpt", stub_fixture="", command=())
+    assert refused.value.hint == "known frameworks: stub, command"
+
+
+def test_a_command_gets_its_prompt_where_the_template_says(workspace: Path) -> None:
+    prompt = "do {workspace} and {prompt_file}\n"
+    ask = request(workspace, prompt)
+    inline = CommandRunner(("agent", "--in={workspace}", "-p", "{prompt}")).command(ask)
+    assert inline.argv == ("agent", f"--in={workspace}", "-p", prompt)
+    assert inline.stdin == ""
+    by_file = CommandRunner(("agent", "@{prompt_file}")).command(ask)
+    file = Path(by_file.argv[1].removeprefix("@"))
+    assert file.read_text() == prompt
+    assert file.is_relative_to(ask.run_dir)
+    assert by_file.stdin == ""
+    piped = CommandRunner(("agent", "{other}")).command(ask)
+    assert (piped.argv, piped.stdin) == (("agent", "{other}"), prompt)
+
+
+def test_a_command_that_cannot_be_run_is_refused(workspace: Path) -> None:
+    for template in ((), ("",)):
+        with pytest.raises(UsageError, match="no command to run"):
+            runner_for("command", stub_fixture="", command=template)
+    long = request(workspace, "x" * 200_000)
+    with pytest.raises(UsageError, match="too long for a command line") as refused:
+        CommandRunner(("agent", "{prompt}")).command(long)
+    assert "{prompt_file}" in refused.value.hint

@@ -1,0 +1,383 @@
+"""Workspaces with real git: what an agent leaves behind arrives in our mirror, and only that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from caloron.agents.sandbox import NoSandbox
+from caloron.agents.workspaces import (
+    AgentWorkLost,
+    create_checkout,
+    create_workspace,
+    hand_over,
+    remove_workspace,
+    salvage,
+    seal,
+    unresolved,
+)
+from caloron.errors import HeldByAnother
+from caloron.git.command import git
+from caloron.git.mirror import BundleRefused, Mirror
+
+AGENT = ("agent-1", "agent-1@caloron.local")
+CAP = 50_000_000
+MESSAGE = "Add a thing\n\nAgent: agent-1\n"
+
+
+class Bench:
+    """A mirror with a main branch, and one workspace that agents work in."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        forge = home / "forge.git"
+        forge.mkdir()
+        git(forge, "init", "--bare", "-q", ".")
+        git(home, "clone", "-q", str(forge), "person")
+        self.person = home / "person"
+        self.merge_to_main({"README": "hello\n", ".gitignore": "*.log\nbuild/\n", "old": "old\n"})
+        self.mirror = Mirror(home / "mirror.git", str(forge))
+        self.mirror.ensure()
+        self.main = self.mirror.fetch_main()
+        self.workspace = home / "workspaces" / "task-1"
+        self.sandbox = NoSandbox()
+
+    def merge_to_main(self, files: dict[str, str]) -> None:
+        for name, content in files.items():
+            (self.person / name).write_text(content)
+        git(self.person, "add", "-A")
+        git(self.person, "commit", "-q", "-m", "by a person")
+        git(self.person, "push", "-q", "origin", "HEAD:main")
+
+    def create(self, start: str = "", merge: str = "") -> Path:
+        create_workspace(
+            self.mirror,
+            self.workspace,
+            start=start or self.main,
+            branch="agent/task-1/p-1",
+            merge=merge,
+            identity=AGENT,
+        )
+        return self.workspace
+
+    def agent(self, script: str) -> None:
+        """What an agent does, with plain git as it would use it."""
+        subprocess.run(
+            ("sh", "-ec", script),
+            cwd=self.workspace,
+            env={"PATH": os.environ["PATH"], "HOME": str(self.home)},
+            check=True,
+        )
+
+    def finish(self, base: str = "") -> str:
+        seal(self.workspace, self.sandbox, MESSAGE, AGENT)
+        return self.hand_over(base)
+
+    def hand_over(self, base: str = "", cap: int = CAP) -> str:
+        return hand_over(
+            self.workspace,
+            self.sandbox,
+            self.mirror,
+            base=base or self.main,
+            ref="refs/caloron/work/task-1",
+            bundle=self.home / "run" / "work.bundle",
+            cap_bytes=cap,
+        )
+
+    def files(self, commit: str) -> list[str]:
+        listed = git(self.mirror.path, "ls-tree", "-r", "-z", "--name-only", commit)
+        return listed.rstrip("\0").split("\0")
+
+    def content(self, commit: str, name: str) -> bytes:
+        return subprocess.run(
+            ("git", "-C", self.mirror.path, "cat-file", "blob", f"{commit}:{name}"),
+            capture_output=True,
+            check=True,
+        ).stdout
+
+    def show(self, commit: str, form: str) -> str:
+        return git(self.mirror.path, "show", "-s", f"--format={form}", commit)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_workspace_stands_on_its_branch_and_commits_as_its_agent(bench: Bench) -> None:
+    bench.create()
+    assert git(bench.workspace, "symbolic-ref", "--short", "HEAD") == "agent/task-1/p-1"
+    assert git(bench.workspace, "rev-parse", "HEAD") == bench.main
+    assert git(bench.workspace, "status", "--porcelain") == ""
+    bench.agent("echo 1 > new; git add new; git commit -qm mine")
+    head = bench.finish()
+    assert bench.show(head, "%an|%ae|%s") == "agent-1|agent-1@caloron.local|mine"
+
+
+def test_a_workspace_is_never_made_over_another_one(bench: Bench) -> None:
+    bench.create()
+    bench.agent("echo precious > work")
+    with pytest.raises(HeldByAnother, match="exists already"):
+        bench.create()
+    assert (bench.workspace / "work").exists()
+
+
+def test_a_workspace_whose_making_was_cut_off_is_made_anew(bench: Bench) -> None:
+    half = bench.workspace.with_name(".task-1.new")
+    half.mkdir(parents=True)
+    (half / "half").touch()
+    bench.create()
+    assert not half.exists()
+    assert not (bench.workspace / "half").exists()
+
+
+def test_what_an_agent_leaves_uncommitted_is_committed_for_it(bench: Bench) -> None:
+    bench.create()
+    bench.agent(
+        "echo changed > README; rm old; mkdir -p a/b .caloron build; echo x > 'a/b/größe ☃.txt';"
+        "head -c 1000 /dev/urandom > image; cp image /$HOME/image; echo note > .caloron/note;"
+        "echo log > run.log; echo o > build/o; ln -s README link; printf x > run; chmod +x run;"
+        "printf 'a\\nb' > \"$(printf 'new\\nline')\""
+    )
+    head = bench.finish()
+    assert bench.files(head) == [
+        ".gitignore", "README", "a/b/größe ☃.txt", "image", "link", "new\nline", "run",
+    ]  # fmt: skip
+    assert bench.content(head, "image") == (bench.home / "image").read_bytes()
+    assert bench.content(head, "README") == b"changed\n"
+    assert bench.show(head, "%B").strip() == MESSAGE.strip()
+    assert bench.show(head, "%an|%P") == f"agent-1|{bench.main}"
+    assert bench.mirror.resolve("refs/caloron/work/task-1") == head
+    assert not (bench.home / "run" / "work.bundle").exists()
+
+
+def test_an_agent_that_did_nothing_makes_no_commit(bench: Bench) -> None:
+    bench.create()
+    bench.agent("echo log > run.log; mkdir .caloron; touch .caloron/x")
+    assert bench.finish() == bench.main
+
+
+def test_own_commits_and_what_is_left_over_both_arrive(bench: Bench) -> None:
+    bench.create()
+    bench.agent("echo 1 > one; git add one; git commit -qm one; echo 2 > two")
+    head = bench.finish()
+    assert bench.mirror.ahead(bench.main, head) == 2
+    assert {"one", "two"} <= set(bench.files(head))
+
+
+def test_own_folder_stays_out_even_if_the_agent_changes_what_is_ignored(bench: Bench) -> None:
+    bench.create()
+    bench.agent("mkdir .caloron; echo x > .caloron/x; echo > .git/info/exclude; echo 1 > one")
+    assert ".caloron/x" not in bench.files(bench.finish())
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        "git switch -qc other",
+        "git checkout -q --detach",
+        "git checkout -q --orphan other",
+        "git checkout -q -b side && git branch -qD agent/task-1/p-1",
+    ],
+)
+def test_the_work_counts_wherever_the_agent_has_moved_to(bench: Bench, move: str) -> None:
+    bench.create()
+    bench.agent(f"{move}; echo 1 > one; git add one; git commit -qm one; echo 2 > two")
+    head = bench.finish()
+    assert {"README", "one", "two"} <= set(bench.files(head))
+
+
+def test_an_agent_that_goes_back_before_its_start_hands_over_nothing(bench: Bench) -> None:
+    bench.merge_to_main({"later": "1\n"})
+    main = bench.mirror.fetch_main()
+    bench.create(start=main)
+    bench.agent(f"git reset -q --hard {bench.main}")
+    assert bench.finish(base=main) == main
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_repository_that_the_agent_made_inside_arrives_as_files(
+    bench: Bench, commits: bool
+) -> None:
+    bench.create()
+    commit = "git add -A; git commit -qm inner;" if commits else ""
+    identity = "git config user.name x; git config user.email x@y;"
+    bench.agent(
+        f"mkdir 'n 1'; cd 'n 1'; git init -q; {identity} echo 1 > file; mkdir deep; cd deep;"
+        f"git init -q; {identity} echo 2 > file; {commit} cd ..; {commit} cd ..;"
+        "mkdir build; cd build; git init -q"
+    )
+    head = bench.finish()
+    assert {"n 1/file", "n 1/deep/file"} <= set(bench.files(head))
+    modes = git(bench.mirror.path, "ls-tree", "-r", head)
+    assert "160000" not in modes
+    assert (bench.workspace / "build" / ".git").exists()
+
+
+def test_locks_of_a_killed_git_do_not_stand_in_the_way(bench: Bench) -> None:
+    bench.create()
+    bench.agent("echo 1 > one; touch .git/index.lock .git/HEAD.lock .git/refs/heads/x.lock")
+    assert "one" in bench.files(bench.finish())
+
+
+def test_planted_configuration_neither_runs_nor_leads_astray(bench: Bench) -> None:
+    bench.create()
+    bench.agent(
+        "echo 1 > one; mkdir ../elsewhere;"
+        "printf '#!/bin/sh\\ntouch \"$HOME/ran\" /tmp/caloron-trap-$PPID; exit 1\\n' > trap;"
+        "chmod +x trap; cp trap .git/trap; mkdir -p .git/hooks; cp trap .git/hooks/pre-commit;"
+        "git config core.fsmonitor .git/trap; git config core.hooksPath .git/hooks;"
+        "git config core.worktree ../../elsewhere; git config commit.gpgSign true;"
+        "git config gpg.program .git/trap; git config diff.external .git/trap"
+    )
+    head = bench.finish()
+    assert "one" in bench.files(head)
+    assert list(Path("/tmp").glob("caloron-trap-*")) == []
+
+
+@pytest.mark.parametrize(
+    "destruction",
+    [
+        "rm -rf .git",
+        "rm -rf .git; echo gitdir: /tmp > .git",
+        "mv .git ../git; ln -s ../git .git",
+        "rm -rf .git/objects",
+        "rm .git/HEAD",
+        "rm .git/objects/info/alternates",
+    ],
+)
+def test_a_destroyed_repository_is_told_clearly(bench: Bench, destruction: str) -> None:
+    bench.create()
+    bench.agent(f"echo 1 > one; {destruction}")
+    with pytest.raises(AgentWorkLost, match="cannot be taken"):
+        bench.finish()
+
+
+def test_commits_beyond_the_cap_are_refused(bench: Bench) -> None:
+    bench.create()
+    bench.agent("head -c 300000 /dev/urandom > large")
+    seal(bench.workspace, bench.sandbox, MESSAGE, AGENT)
+    with pytest.raises(BundleRefused, match="100000 bytes allowed"):
+        bench.hand_over(cap=100_000)
+    assert not (bench.home / "run" / "work.bundle").exists()
+    assert "large" in bench.files(bench.hand_over())
+
+
+def test_an_agent_cannot_push_anywhere(bench: Bench) -> None:
+    bench.create()
+    with pytest.raises(subprocess.CalledProcessError):
+        bench.agent("git push -q origin HEAD:main")
+
+
+def _conflict(bench: Bench) -> tuple[str, str]:
+    """A pushed change of an agent, and a main that changed the same line since."""
+    bench.create()
+    bench.agent("echo mine > README; echo 1 > one")
+    head = bench.finish()
+    remove_workspace(bench.workspace)
+    bench.merge_to_main({"README": "theirs\n", "two": "2\n"})
+    return head, bench.mirror.fetch_main()
+
+
+def test_a_resolve_round_starts_in_the_middle_of_the_merge_and_ends_with_its_commit(
+    bench: Bench,
+) -> None:
+    head, main = _conflict(bench)
+    bench.create(start=head, merge=main)
+    assert unresolved(bench.workspace, ("README", "two", "gone")) == ("README",)
+    bench.agent("echo both > README")
+    assert unresolved(bench.workspace, ("README",)) == ()
+    resolved = bench.finish(base=head)
+    assert bench.show(resolved, "%P") == f"{head} {main}"
+    assert bench.content(resolved, "README") == b"both\n"
+    assert {"one", "two"} <= set(bench.files(resolved))
+    assert bench.mirror.ahead(main, resolved) == 2
+
+
+def test_a_resolve_round_whose_agent_commits_the_merge_itself_is_taken_as_it_is(
+    bench: Bench,
+) -> None:
+    head, main = _conflict(bench)
+    bench.create(start=head, merge=main)
+    bench.agent("echo both > README; git commit -qam 'both sides'")
+    resolved = bench.finish(base=head)
+    assert bench.show(resolved, "%P|%s") == f"{head} {main}|both sides"
+
+
+def test_a_resolve_round_that_keeps_our_side_still_concludes_the_merge(bench: Bench) -> None:
+    bench.create()
+    bench.agent("echo mine > README")
+    head = bench.finish()
+    remove_workspace(bench.workspace)
+    bench.merge_to_main({"README": "theirs\n"})
+    main = bench.mirror.fetch_main()
+    bench.create(start=head, merge=main)
+    bench.agent("git checkout -q --ours README")
+    resolved = bench.finish(base=head)
+    assert bench.show(resolved, "%P") == f"{head} {main}"
+    assert bench.mirror.tree(resolved) == bench.mirror.tree(head)
+
+
+def test_a_merge_without_conflict_is_concluded_too(bench: Bench) -> None:
+    bench.create()
+    bench.agent("echo 1 > one")
+    head = bench.finish()
+    remove_workspace(bench.workspace)
+    bench.merge_to_main({"two": "2\n"})
+    main = bench.mirror.fetch_main()
+    bench.create(start=head, merge=main)
+    resolved = bench.finish(base=head)
+    assert bench.show(resolved, "%P") == f"{head} {main}"
+
+
+def test_a_merge_with_nothing_new_is_no_merge(bench: Bench) -> None:
+    bench.create(merge=bench.main)
+    assert bench.finish() == bench.main
+
+
+def test_markers_are_looked_for_in_plain_files_only(bench: Bench) -> None:
+    bench.create()
+    os.mkfifo(bench.workspace / "pipe")
+    (bench.workspace / "marked").write_bytes(b"\xff\n<<<<<<< HEAD\n")
+    (bench.workspace / "link").symlink_to("marked")
+    (bench.workspace / "inside").write_text("text <<<<<<< HEAD\n>>>>>>>\n")
+    (bench.workspace / "long").write_text("x" * 200_000 + "<<<<<<< HEAD\n")
+    (bench.workspace / "end").write_text("x\n>>>>>>> main")
+    names = ("pipe", "marked", "link", "inside", "long", "end", "README")
+    assert unresolved(bench.workspace, names) == ("marked", "end")
+
+
+def test_salvage_saves_committed_and_uncommitted_work_and_nothing_else(bench: Bench) -> None:
+    ref = "refs/salvage/task-1/1"
+    assert salvage(bench.workspace, bench.sandbox, bench.mirror, ref, bench.main) == ""
+    bench.create()
+    assert salvage(bench.workspace, bench.sandbox, bench.mirror, ref, bench.main) == ""
+    bench.agent("echo 1 > one; git add one; git commit -qm one; echo 2 > two")
+    saved = salvage(bench.workspace, bench.sandbox, bench.mirror, ref, bench.main)
+    assert bench.mirror.resolve(ref) == saved
+    assert {"one", "two"} <= set(bench.files(saved))
+    assert salvage(bench.workspace, bench.sandbox, bench.mirror, ref, bench.main) == saved
+    assert salvage(bench.workspace, bench.sandbox, bench.mirror, ref, saved) == ""
+
+
+def test_a_workspace_with_read_only_folders_can_be_removed(bench: Bench) -> None:
+    bench.create()
+    bench.agent("mkdir -p a/b; echo 1 > a/b/c; ln -s /nowhere a/l; chmod 500 a/b; chmod 000 a")
+    remove_workspace(bench.workspace)
+    assert not bench.workspace.exists()
+    remove_workspace(bench.workspace)
+
+
+def test_a_checkout_is_exactly_the_commit(bench: Bench) -> None:
+    bench.create()
+    bench.agent("echo 1 > one; rm old")
+    head = bench.finish()
+    place = bench.home / "verify"
+    for _ in range(2):
+        create_checkout(bench.mirror, place, head)
+        assert sorted(p.name for p in place.iterdir()) == [".git", ".gitignore", "README", "one"]
+        assert git(place, "rev-parse", "HEAD") == head
+        (place / "rubbish").touch()

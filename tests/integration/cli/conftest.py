@@ -1,0 +1,38 @@
+"""A home of its own for each test, and `caloron` as a function."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.cli.main import main
+
+Run = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CALORON_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    (tmp_path / "gitconfig").write_text("[user]\n\tname = Ada\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `caloron … --output json`; gives the exit code and the envelope."""
+
+    def run(*arguments: str) -> tuple[int, dict[str, Any]]:
+        capsys.readouterr()
+        code = main([*arguments, "--output", "json"])
+        envelope = json.loads(capsys.readouterr().out)
+        assert envelope["ok"] is (code == 0)
+        return code, envelope
+
+    return run

@@ -1,0 +1,199 @@
+"""`caloron config` and the file behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from caloron.cli.main import main
+from caloron.errors import NotFound, UsageError
+from caloron.ledger import locate
+from caloron.ledger.projects import list_projects, load_project, save_config, set_active
+
+
+@pytest.fixture
+def file(run, home):
+    run("init", "shop")
+    return home / "projects" / "shop" / "config.yml"
+
+
+@pytest.mark.parametrize(
+    ("key", "typed", "value"),
+    [
+        ("verify", "python3 -m unittest # all: of 'them'", "python3 -m unittest # all: of 'them'"),
+        ("verify", "--strange", "--strange"),
+        ("verify", "true", "true"),
+        ("git_name", "Zoë 木", "Zoë 木"),
+        ("parallel", "8", 8),
+        ("timeout_s", "90", 90.0),
+        ("command", "agent --file '{prompt file}' -q", ["agent", "--file", "{prompt file}", "-q"]),
+        ("command", "", []),
+        ("framework", "command", "command"),
+    ],
+)
+def test_what_was_set_is_what_one_gets(run, file, key, typed, value):
+    assert run("config", "set", key, typed)[0] == 0
+    _, said = run("config", "get", key)
+    assert said["data"] == {"key": key, "value": value}
+
+
+@pytest.mark.parametrize(
+    ("key", "typed", "expected"),
+    [
+        ("parallel", "0", "from 1 to 256"),
+        ("parallel", "many", "from 1 to 256"),
+        ("parallel", "1.5", "from 1 to 256"),
+        ("timeout_s", "nan", "number of seconds"),
+        ("timeout_s", "inf", "number of seconds"),
+        ("lease_s", "-1", "number of seconds"),
+        ("verify", "one\ntwo", "one line"),
+        ("command", "agent 'unclosed", "list of words"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_name_and_what_was_expected(
+    run, file, key, typed, expected
+):
+    before = file.read_bytes()
+    code, said = run("config", "set", key, typed)
+    assert code == 2
+    assert f"setting {key} is" in said["error"]["message"]
+    assert expected in said["error"]["message"]
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [("zork", "1", 3), ("name", "other", 2), ("framework", "zork", 2), ("forge", "zork", 2)],
+)
+def test_a_setting_that_cannot_be_made_is_refused(run, file, key, value, code):
+    assert run("config", "set", key, value)[0] == code
+
+
+def test_the_list_holds_every_setting(run, file):
+    settings = run("config", "list")[1]["data"]["settings"]
+    assert settings["parallel"] == 4
+    assert settings["stall_threshold_m"] == 20.0
+    assert settings["max_fix_rounds"] == 3
+
+
+def test_keys_of_others_survive_a_change(run, file):
+    file.write_text(file.read_text() + "colour: [red, {deep: true}]\nsince: 2026-04-24\n")
+    run("config", "set", "parallel", "2")
+    text = file.read_text()
+    assert "colour:\n- red\n- deep: true\n" in text
+    assert "since: " in text
+    assert "2026-04-24" in text
+    assert load_project("shop").config.parallel == 2
+
+
+def test_a_config_of_the_ancestor_loads_as_it_is(home):
+    place = home / "projects" / "old"
+    place.mkdir(parents=True)
+    (place / "config.yml").write_text(
+        "name: old\nrepo: me/old\nbackend: noether\nframework: claude-code\n"
+        "work_dir: /tmp/old/workspace\ncreated_at: 2026-04-24T10:00:00+00:00\n"
+    )
+    project = load_project("old")
+    assert project.config.framework == "claude-code"
+    assert project.config.created_at == "2026-04-24T10:00:00+00:00"
+    assert str(project.workspace) == "/tmp/old/workspace"
+    assert project.config.parallel == 4
+
+
+def test_malformed_yaml_is_named_with_its_line_and_left_alone(run, file):
+    broken = "name: shop\nverify: [unclosed\nparallel: 4\n"
+    file.write_text(broken)
+    for arguments in (("config", "get", "verify"), ("config", "set", "parallel", "2")):
+        code, said = run(*arguments)
+        assert code == 2
+        assert f"{file}, line 3" in said["error"]["message"]
+    assert file.read_text() == broken
+
+
+@pytest.mark.parametrize(
+    "text", ["parallel: many\n", "parallel: true\n", "verify: [a]\n", "command: agent\n", "- a\n"]
+)
+def test_a_wrong_type_in_the_file_is_refused_by_name(run, file, text):
+    file.write_text(text)
+    code, said = run("config", "list")
+    assert code == 2
+    assert str(file) in said["error"]["message"]
+    if ":" in text:
+        assert f"setting {text.partition(':')[0]} is" in said["error"]["message"]
+
+
+def test_an_empty_value_in_the_file_is_the_default(run, file):
+    file.write_text("verify:\nparallel:\n")
+    assert run("config", "get", "parallel")[1]["data"]["value"] == 4
+
+
+def test_without_a_project_one_is_told_to_make_it(run):
+    code, said = run("config", "list")
+    assert code == 3
+    assert "caloron init" in said["error"]["hint"]
+
+
+def test_an_unknown_project_is_answered_with_the_known_ones(run, file):
+    code, said = run("config", "list", "--project", "zork")
+    assert code == 3
+    assert "known projects: shop" in said["error"]["hint"]
+
+
+@pytest.mark.parametrize("name", ["..", "../shop", "/etc"])
+def test_a_project_name_cannot_leave_the_home(run, file, name):
+    assert run("config", "list", "--project", name)[0] == 2
+
+
+def test_the_active_project_is_the_last_one_made_or_the_one_chosen(run, file):
+    run("init", "garden")
+    assert load_project().name == "garden"
+    set_active("shop")
+    assert load_project().name == "shop"
+    assert [p.name for p in list_projects()] == ["garden", "shop"]
+    with pytest.raises(NotFound):
+        set_active("zork")
+
+
+def test_a_spoilt_active_file_is_named(run, file, home):
+    (home / "active").write_text("../../etc\n")
+    with pytest.raises(UsageError, match="no project name"):
+        load_project()
+
+
+def test_a_value_that_no_setting_allows_is_never_saved(run, file):
+    before = file.read_bytes()
+    project = load_project("shop")
+    project.config.parallel = 0
+    with pytest.raises(UsageError):
+        save_config(project)
+    assert file.read_bytes() == before
+
+
+def test_the_text_settings_are_read_without_a_yaml_library(run, file):
+    run("config", "set", "verify", "python3 -m unittest -q")
+    plain = locate.plain_settings(file)
+    assert plain is not None
+    assert plain["framework"] == "stub"
+    assert plain["repo"] == ""
+    assert plain["verify"] == "python3 -m unittest -q"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['verify: "a\\tb"', "verify: a # b", "verify: >-\n  a\n  b", "verify: 'it''s'", "verify: *a"],
+)
+def test_a_config_that_needs_the_real_parser_is_left_to_it(file, line):
+    file.write_text(f"name: shop\n{line}\n")
+    assert locate.plain_settings(file) is None
+
+
+def test_the_text_of_get_is_the_bare_value(capsys, file):
+    capsys.readouterr()
+    assert main(["config", "get", "framework"]) == 0
+    assert capsys.readouterr().out == "stub\n"
+
+
+def test_a_path_typed_relative_is_kept_absolute(run, file, tmp_path):
+    run("config", "set", "stub_fixture", "fixture.json")
+    assert load_project("shop").config.stub_fixture == str(tmp_path / "fixture.json")
+    run("config", "set", "stub_fixture", "")
+    assert load_project("shop").config.stub_fixture == ""

@@ -1,0 +1,241 @@
+"""A person takes part through `caloron issue` and `caloron pr` on a real local forge."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from caloron.cli.main import main
+from caloron.domain.observations import marker
+from caloron.forge.local import LocalForge
+from caloron.ledger.wake import Wake
+
+BRANCH = "agent/basket/shop-1"
+
+
+@pytest.fixture
+def forge(run, home):
+    """The engine's own view of a project with one issue and one pull request."""
+    run("init", "shop")
+    forge = LocalForge(home / "projects" / "shop")
+    forge.create_issue("A basket", f"Please.\n\n{marker('issue/shop-1/basket')}", ("caloron:task",))
+    _push(forge, home.parent / "work", BRANCH, "basket.py", "items = []\n")
+    forge.open_pull("A basket", f"Closes #1\n\n{marker('pull/shop-1/basket/1')}", BRANCH)
+    yield forge
+    forge.close()
+
+
+def _push(forge: LocalForge, work: Path, branch: str, file: str, content: str) -> str:
+    if not work.exists():
+        subprocess.run(["git", "clone", "-q", forge.remote(), work], check=True)
+    subprocess.run(["git", "-C", work, "checkout", "-qfB", branch, "origin/main"], check=True)
+    (work / file).write_text(content)
+    for line in (
+        "git add -A",
+        "git -c user.email=ada@example.org commit -q -m change",
+    ):
+        subprocess.run(line, shell=True, cwd=work, check=True)
+    head = subprocess.check_output(["git", "-C", work, "rev-parse", "HEAD"], text=True).strip()
+    held = forge.branch(branch)
+    forge.push(work, branch, head, held.commit if held else "")
+    return head
+
+
+def test_issues_are_listed_with_their_task(run, forge):
+    code, said = run("issue", "list")
+    assert code == 0
+    assert said["data"]["issues"] == [
+        {
+            "number": 1,
+            "title": "A basket",
+            "state": "open",
+            "author": "caloron",
+            "labels": ["caloron:task"],
+            "sprint": "shop-1",
+            "task": "basket",
+        }
+    ]
+
+
+def test_pull_requests_are_listed_with_branch_head_and_what_they_close(run, forge):
+    (pull,) = run("pr", "list")[1]["data"]["pull_requests"]
+    head = forge.branch(BRANCH)
+    assert head is not None
+    assert pull == {
+        "number": 2,
+        "title": "A basket",
+        "state": "open",
+        "author": "caloron",
+        "branch": BRANCH,
+        "head": head.commit,
+        "closes": [1],
+        "sprint": "shop-1",
+        "task": "basket",
+    }
+
+
+def test_a_marker_of_a_person_names_no_task(run, forge, home):
+    person = LocalForge(home / "projects" / "shop", actor="Ada")
+    person.create_issue("Mine", marker("issue/shop-1/basket"))
+    person.close()
+    assert "task" not in run("issue", "list")[1]["data"]["issues"][1]
+
+
+@pytest.mark.parametrize(
+    ("state", "issues", "pulls"),
+    [("open", 0, 0), ("closed", 1, 0), ("merged", 0, 1), ("all", 1, 1)],
+)
+def test_lists_are_filtered_by_state(run, forge, state, issues, pulls):
+    assert run("pr", "merge", "2")[0] == 0
+    assert len(run("issue", "list", "--state", state)[1]["data"]["issues"]) == issues
+    assert len(run("pr", "list", "--state", state)[1]["data"]["pull_requests"]) == pulls
+
+
+def test_a_comment_carries_the_name_of_the_person(run, forge):
+    assert run("issue", "comment", "1", "resolved")[0] == 0
+    (comment,) = run("issue", "show", "1")[1]["data"]["comments"]
+    assert (comment["author"], comment["body"]) == ("Ada", "resolved")
+
+
+def test_a_person_who_calls_themselves_caloron_is_not_taken_for_the_engine(run, forge, tmp_path):
+    (tmp_path / "gitconfig").write_text("[user]\n\tname = Caloron\n")
+    author = run("issue", "comment", "1", "hello")[1]["data"]["comment"]["author"]
+    assert author.casefold() != "caloron"
+
+
+def test_a_long_comment_comes_from_standard_input(run, forge, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo \xff\n")))
+    said = run("issue", "comment", "1", "-")[1]
+    assert said["data"]["comment"]["body"].startswith("one\ntwo")
+
+
+def test_an_empty_comment_is_refused(run, forge):
+    assert run("issue", "comment", "1", "  ")[0] == 2
+    assert run("issue", "show", "1")[1]["data"]["comments"] == []
+
+
+def test_an_issue_is_closed_and_opened_again(run, forge):
+    assert run("issue", "close", "1")[1]["data"]["state"] == "closed"
+    assert run("issue", "close", "1")[1]["data"]["state"] == "closed"
+    assert forge.issue(1).closed_by == "Ada"
+    assert run("issue", "reopen", "1")[1]["data"]["state"] == "open"
+
+
+def test_a_review_is_bound_to_the_newest_commit(run, forge, home):
+    head = _push(forge, home.parent / "work", BRANCH, "basket.py", "items = [1]\n")
+    assert run("pr", "review", "2", "--request-changes", "Start empty")[0] == 0
+    assert run("pr", "review", "2", "--comment", "Nice name")[0] == 0
+    assert run("pr", "review", "2", "--approve")[0] == 0
+    reviews = run("pr", "show", "2")[1]["data"]["reviews"]
+    assert [(r["verdict"], r["author"], r["head"]) for r in reviews] == [
+        ("changes_requested", "Ada", head),
+        ("commented", "Ada", head),
+        ("approved", "Ada", head),
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--approve", "--comment", "x"], ["--request-changes", " "], ["--comment", ""]],
+)
+def test_a_review_that_says_nothing_or_two_things_is_refused(run, forge, options):
+    assert run("pr", "review", "2", *options)[0] == 2
+    assert run("pr", "show", "2")[1]["data"]["reviews"] == []
+
+
+def test_the_diff_is_what_git_would_apply(run, forge, capsys, home):
+    assert "+items = []" in run("pr", "diff", "2")[1]["data"]["diff"]
+    assert main(["pr", "diff", "2"]) == 0
+    patch = capsys.readouterr().out
+    checkout = home.parent / "checkout"
+    subprocess.run(["git", "clone", "-q", forge.remote(), checkout], check=True)
+    subprocess.run(["git", "-C", checkout, "apply"], input=patch, text=True, check=True)
+    assert (checkout / "basket.py").read_text() == "items = []\n"
+
+
+def test_a_merge_by_a_person_puts_the_change_on_main_and_closes_the_issue(run, forge):
+    code, said = run("pr", "merge", "2")
+    assert code == 0
+    assert said["data"]["state"] == "merged"
+    main_branch = forge.branch("main")
+    assert main_branch is not None
+    assert said["data"]["merge_commit"] == main_branch.commit
+    assert run("issue", "show", "1")[1]["data"]["state"] == "closed"
+
+
+def test_what_has_ended_is_not_merged_reviewed_or_closed_again(run, forge):
+    assert run("pr", "close", "2")[1]["data"]["state"] == "closed"
+    for act in (("merge",), ("close",), ("review", "--approve")):
+        code, said = run("pr", act[0], "2", *act[1:])
+        assert code == 8
+        assert "is closed already" in said["error"]["message"]
+
+
+def test_a_conflict_with_main_is_told_and_changes_nothing(run, forge, home):
+    work = home.parent / "other"
+    _push(forge, work, "agent/rival/shop-1", "basket.py", "items = {}\n")
+    forge.open_pull("A rival", "", "agent/rival/shop-1")
+    assert run("pr", "merge", "2")[0] == 0
+    code, said = run("pr", "merge", "3")
+    assert code == 7
+    assert said["error"]["code"] == "UPSTREAM_ERROR"
+    assert run("pr", "show", "3")[1]["data"]["state"] == "open"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("issue", "show", "99"),
+        ("issue", "comment", "99", "hello"),
+        ("issue", "close", "99"),
+        ("pr", "show", "99"),
+        ("pr", "diff", "99"),
+        ("pr", "review", "99", "--approve"),
+        ("pr", "merge", "99"),
+        ("pr", "close", "99"),
+    ],
+)
+def test_an_unknown_number_is_not_found(run, forge, arguments):
+    code, said = run(*arguments)
+    assert code == 3
+    assert "99" in said["error"]["message"]
+
+
+def test_each_act_wakes_a_running_engine(run, forge, home):
+    wake = Wake(home / "projects" / "shop" / "wake")
+    wake.create()
+    acts = [
+        ("issue", "comment", "1", "hello"),
+        ("issue", "close", "1"),
+        ("issue", "reopen", "1"),
+        ("pr", "review", "2", "--approve"),
+        ("pr", "merge", "2"),
+    ]
+    for act in acts:
+        assert not wake.wait(0)
+        run(*act)
+        assert wake.wait(0), act
+    wake.close()
+
+
+def test_the_pages_for_people_hide_markers_and_control_characters(run, forge, capsys):
+    forge.comment(1, "red \x1b[31malert")
+    capsys.readouterr()
+    assert main(["issue", "show", "1"]) == 0
+    assert main(["pr", "show", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "A basket" in shown
+    assert "<!--" not in shown
+    assert "\x1b" not in shown
+    assert "closes #1" in shown
+
+
+def test_a_project_is_chosen_by_name(run, forge):
+    run("init", "garden")
+    assert run("issue", "list")[1]["data"]["issues"] == []
+    assert len(run("issue", "list", "--project", "shop")[1]["data"]["issues"]) == 1

@@ -1,0 +1,107 @@
+"""`caloron init`: whole or not at all."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from caloron.cli.main import main
+
+
+@pytest.fixture
+def repository(tmp_path):
+    path = tmp_path / "my shop"
+    path.mkdir()
+    (path / "basket.py").write_text("items = []\n")
+    for line in (
+        "git init -q -b trunk",
+        "git add -A",
+        "git -c user.email=ada@example.org commit -q -m 'A basket'",
+    ):
+        subprocess.run(line, shell=True, cwd=path, check=True)
+    return path
+
+
+def test_a_project_gets_a_forge_that_starts_from_the_users_repository(run, home, repository):
+    code, said = run("init", "shop", "--repo", str(repository), "--verify", "true")
+    assert code == 0
+    assert said["command"] == "init"
+    assert said["data"] == {
+        "name": "shop",
+        "path": str(home / "projects" / "shop"),
+        "repo": str(repository),
+        "backend": "direct",
+        "framework": "stub",
+        "active": True,
+    }
+    forge = home / "projects" / "shop" / "forge.git"
+    log = subprocess.check_output(["git", "-C", forge, "log", "--format=%s", "main"], text=True)
+    assert log == "A basket\n"
+    assert (home / "active").read_text() == "shop\n"
+    assert run("config", "get", "verify")[1]["data"]["value"] == "true"
+
+
+def test_the_text_names_the_next_step(capsys):
+    assert main(["init", "shop"]) == 0
+    assert "Next: caloron sprint" in capsys.readouterr().out
+
+
+def test_a_second_init_of_the_same_name_is_a_conflict_and_changes_nothing(run, home):
+    run("init", "shop", "--verify", "make test")
+    before = (home / "projects" / "shop" / "config.yml").read_bytes()
+    code, said = run("init", "shop")
+    assert code == 5
+    assert said["error"]["code"] == "CONFLICT"
+    assert (home / "projects" / "shop" / "config.yml").read_bytes() == before
+
+
+def test_an_init_that_failed_leaves_nothing_and_can_be_repeated(run, home, tmp_path, repository):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    code, said = run("init", "shop", "--repo", str(empty))
+    assert code == 2
+    assert "not a git repository" in said["error"]["message"]
+    assert list((home / "projects").iterdir()) == []
+    assert not (home / "active").exists()
+    assert run("init", "shop", "--repo", str(repository))[0] == 0
+
+
+def test_the_remains_of_a_killed_init_are_swept_away(run, home):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    remains = home / "projects" / f".init-shop-{gone.pid}"
+    (remains / "forge.git").mkdir(parents=True)
+    assert run("init", "shop")[0] == 0
+    assert [entry.name for entry in (home / "projects").iterdir()] == ["shop"]
+
+
+def test_a_directory_that_is_no_project_is_never_overwritten(run, home):
+    place = home / "projects" / "shop"
+    place.mkdir(parents=True)
+    (place / "precious").write_text("mine")
+    code, said = run("init", "shop")
+    assert code == 8
+    assert "no config.yml" in said["error"]["message"]
+    assert (place / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "Shop", "", "a" * 65, "shop\n", "é"])
+def test_a_name_that_could_leave_its_place_is_refused(run, home, name):
+    code, said = run("init", name)
+    assert code == 2
+    assert repr(name) in said["error"]["message"]
+    assert not (home / "projects").exists()
+
+
+def test_an_unknown_framework_is_refused_with_the_known_ones(run):
+    code, said = run("init", "shop", "--framework", "zork")
+    assert code == 2
+    assert "'zork'" in said["error"]["message"]
+    assert "stub, command" in said["error"]["hint"]
+
+
+def test_a_missing_repository_is_not_found(run):
+    code, said = run("init", "shop", "--repo", "nowhere")
+    assert code == 3
+    assert "nowhere" in said["error"]["message"]

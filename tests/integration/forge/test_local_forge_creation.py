@@ -1,0 +1,161 @@
+"""How a local forge is made: new, or out of a repository that a person has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from caloron.errors import PreconditionFailed, StoreError, UsageError
+from caloron.forge.local import LocalForge, create_local_forge
+from caloron.store.database import Database
+from tests.integration.forge.people import Clone, files_on_main, main_of, plain_git
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A person's repository whose branch is not called main."""
+    path = tmp_path / "hers"
+    path.mkdir()
+    plain_git(path, "init", "--quiet", "-b", "trunk")
+    (path / "app.py").write_text("print('hallo')\n", "utf-8")
+    plain_git(path, "add", ".")
+    plain_git(path, "commit", "--quiet", "-m", "first")
+    return path
+
+
+def test_a_new_forge_has_a_main_with_a_readme(forge: LocalForge) -> None:
+    assert files_on_main(forge) == {"README.md": "# sample"}
+    assert plain_git(Path(forge.remote()), "symbolic-ref", "HEAD") == "refs/heads/main"
+    assert plain_git(Path(forge.remote()), "rev-parse", "--is-bare-repository") == "true"
+
+
+def test_making_it_again_changes_nothing(
+    forge: LocalForge, clone: Clone, project: Path, source: Path
+) -> None:
+    pull = clone.open_pull(forge, "feature")
+    before = forge.poll("")
+    again = create_local_forge(project, source=source, name="other")
+    assert again.poll("") == before
+    assert again.pull(pull.number) == pull
+    again.close()
+
+
+def test_main_starts_as_the_commit_checked_out_whatever_its_branch(
+    source: Path, project: Path
+) -> None:
+    forge = create_local_forge(project, source=source, name="sample")
+    assert main_of(forge) == plain_git(source, "rev-parse", "HEAD")
+    assert files_on_main(forge) == {"app.py": "print('hallo')"}
+    plain_git(Path(forge.remote()), "fsck", "--strict")
+    forge.close()
+
+
+def test_a_detached_head_and_a_bare_or_shallow_repository_are_taken(
+    source: Path, tmp_path: Path
+) -> None:
+    first = plain_git(source, "rev-parse", "HEAD")
+    plain_git(source, "commit", "--quiet", "--allow-empty", "-m", "second")
+    second = plain_git(source, "rev-parse", "HEAD")
+    plain_git(tmp_path, "clone", "--quiet", "--bare", str(source), "bare")
+    plain_git(tmp_path, "clone", "--quiet", "--depth=1", source.as_uri(), "shallow")
+    plain_git(source, "checkout", "--quiet", "--detach", first)
+    for name, expected in (("hers", first), ("bare", second), ("shallow", second)):
+        forge = create_local_forge(tmp_path / "p" / name, source=tmp_path / name, name="sample")
+        assert main_of(forge) == expected
+        Clone(forge, tmp_path / f"{name}-clone").open_pull(forge, "feature")
+        assert forge.merge(1, "", "", "").state == "merged"
+        forge.close()
+
+
+def test_what_cannot_be_a_source_is_refused_with_the_reason(source: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    plain_git(empty, "init", "--quiet")
+    inside = source / "inside"
+    inside.mkdir()
+    for path, reason in (
+        (tmp_path / "missing", "is not a directory"),
+        (plain, "is not a git repository"),
+        (empty, "has no commit"),
+        (inside, "only a directory inside"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            create_local_forge(tmp_path / "project", source=path, name="sample")
+        assert not (tmp_path / "project").exists()
+
+
+@pytest.mark.parametrize("steps", ["directory", "init", "main"])
+def test_a_creation_that_stopped_half_way_is_finished(
+    project: Path, source: Path, steps: str
+) -> None:
+    bare = project / "forge.git"
+    bare.mkdir(parents=True)
+    if steps != "directory":
+        plain_git(bare, "init", "--quiet", "--bare")
+    if steps == "main":
+        plain_git(bare, "fetch", "--quiet", str(source), "HEAD:refs/heads/main")
+    with pytest.raises(PreconditionFailed, match="no complete forge"):
+        LocalForge(project)
+    forge = create_local_forge(project, source=source, name="sample")
+    assert main_of(forge) == plain_git(source, "rev-parse", "HEAD")
+    assert LocalForge(project).issues() == []
+    forge.close()
+
+
+def test_a_forge_inside_a_git_repository_never_touches_that_one(source: Path) -> None:
+    forge = create_local_forge(source / "home" / "sample", name="sample")
+    assert files_on_main(forge) == {"README.md": "# sample"}
+    assert plain_git(source, "branch", "--list") == "* trunk"
+    forge.close()
+
+
+def test_a_directory_that_is_no_forge_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PreconditionFailed, match="no complete forge") as told:
+        LocalForge(tmp_path)
+    assert "caloron init" in told.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(PreconditionFailed, match="cannot create"):
+        create_local_forge(tmp_path / "project", name="sample")
+
+
+def test_records_of_a_newer_program_are_refused(forge: LocalForge, project: Path) -> None:
+    forge.close()
+    database = Database(project / "forge.sqlite")
+    with database.transaction("test") as connection:
+        connection.execute("INSERT INTO migrations VALUES ('forge/0999-later', 'x', 'now')")
+    database.close()
+    with pytest.raises(StoreError, match="newer Caloron"):
+        LocalForge(project)
+
+
+def test_hooks_and_attributes_in_a_repository_run_nothing(
+    source: Path, project: Path, tmp_path: Path
+) -> None:
+    proof = tmp_path / "proof"
+    hook = source / ".git" / "hooks" / "pre-push"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {proof}\n", "utf-8")
+    hook.chmod(0o755)
+    (source / ".gitattributes").write_text("* diff=evil merge=evil\n", "utf-8")
+    plain_git(source, "config", "diff.evil.command", f"touch {proof}")
+    plain_git(source, "config", "merge.evil.driver", f"touch {proof}")
+    plain_git(source, "add", ".")
+    plain_git(source, "commit", "--quiet", "-m", "attributes")
+    forge = create_local_forge(project, source=source, name="sample")
+    (source / "app.py").write_text("print('hello')\n", "utf-8")
+    plain_git(source, "commit", "--quiet", "--all", "-m", "second")
+    forge.push(source, "feature", plain_git(source, "rev-parse", "HEAD"), "")
+    pull = forge.open_pull("one", "", "feature")
+    assert "hello" in forge.diff(pull.number)
+    assert forge.merge(pull.number, "", "", "").state == "merged"
+    assert not proof.exists()
+    forge.close()

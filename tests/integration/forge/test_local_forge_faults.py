@@ -1,0 +1,114 @@
+"""What the local forge says when its files, git or the disk do not play along."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from caloron.errors import ForgeError, ForgeUnavailable
+from caloron.forge import local_git
+from caloron.forge.local import LocalForge
+from caloron.store import database
+from tests.integration.forge.people import Clone, main_of
+
+
+def test_a_locked_database_may_be_tried_again(
+    forge: LocalForge, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_BUSY_S", 0.05)
+    hasty = LocalForge(project)
+    other = sqlite3.connect(project / "forge.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(ForgeUnavailable, match=r"forge\.sqlite.*locked") as told:
+        hasty.create_issue("one", "", ())
+    assert "close that program" in told.value.hint
+    assert hasty.issues() == []
+    other.execute("ROLLBACK")
+    assert hasty.create_issue("one", "", ()).number == 1
+    other.close()
+    hasty.close()
+
+
+def test_a_damaged_database_is_an_error_that_does_not_pass(
+    forge: LocalForge, project: Path
+) -> None:
+    forge.close()
+    (project / "forge.sqlite").write_bytes(b"no database" * 1000)
+    with pytest.raises(ForgeError, match="not a database") as told:
+        LocalForge(project)
+    assert not isinstance(told.value, ForgeUnavailable)
+
+
+def test_a_full_disk_is_told_and_loses_nothing(forge: LocalForge, project: Path) -> None:
+    forge.create_issue("one", "", ())
+    pages = forge._records._database.row("PRAGMA page_count")
+    assert pages is not None
+    forge._records._database.row(f"PRAGMA max_page_count = {pages[0]}")
+    with pytest.raises(ForgeUnavailable, match="full") as told:
+        forge.create_issue("two", "x" * 200_000, ())
+    assert "free some space" in told.value.hint
+    forge._records._database.row("PRAGMA max_page_count = 100000")
+    assert [i.title for i in forge.issues()] == ["one"]
+    assert forge.create_issue("two", "", ()).number == 2
+
+
+def test_a_lock_left_on_main_is_named_and_the_merge_may_be_tried_again(
+    forge: LocalForge, clone: Clone
+) -> None:
+    pull = clone.open_pull(forge, "feature")
+    base = main_of(forge)
+    lock = Path(forge.remote()) / "refs" / "heads" / "main.lock"
+    lock.touch()
+    with pytest.raises(ForgeUnavailable, match=r"main\.lock"):
+        forge.merge(pull.number, pull.head, base, "")
+    assert main_of(forge) == base
+    lock.unlink()
+    assert forge.merge(pull.number, pull.head, base, "").state == "merged"
+
+
+def test_a_merge_waits_for_another_one_but_not_for_ever(
+    forge: LocalForge, clone: Clone, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_git, "_MERGE_WAIT_S", 0.1)
+    pull = clone.open_pull(forge, "feature")
+    cursor = forge.poll("").cursor
+    with (project / "forge.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ForgeUnavailable, match="another process has been merging"):
+            forge.merge(pull.number, "", "", "")
+        clone.push("feature:main")
+        assert forge.poll(cursor).snapshots == ()
+    assert [s.object for s in forge.poll(cursor).snapshots] == ["pull:1", "branch:main"]
+
+
+def test_a_missing_git_is_named(
+    forge: LocalForge, clone: Clone, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pull = clone.open_pull(forge, "feature")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    without = LocalForge(project)
+    with pytest.raises(ForgeError, match="git was not found") as told:
+        without.mergeable(pull.number)
+    assert "install git" in told.value.hint
+    without.close()
+
+
+def test_a_branch_in_the_way_of_another_is_an_error_that_does_not_pass(
+    forge: LocalForge, clone: Clone
+) -> None:
+    commit = clone.commit("work", {"a.txt": "1"})
+    forge.push(clone.path, "agent", commit, "")
+    with pytest.raises(ForgeError, match="push failed") as told:
+        forge.push(clone.path, "agent/one", commit, "")
+    assert not isinstance(told.value, ForgeUnavailable)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_ref_that_cannot_be_read_is_a_failed_read(forge: LocalForge) -> None:
+    (Path(forge.remote()) / "refs" / "heads" / "main").chmod(0)
+    with pytest.raises(ForgeUnavailable, match="cannot open"):
+        forge.poll("")

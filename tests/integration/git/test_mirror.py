@@ -1,0 +1,298 @@
+"""Our clean repository of a project: fetching, merging, comparing, and taking bundles in."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from caloron.errors import NotFound
+from caloron.git.command import GitError, git, git_environment
+from caloron.git.mirror import BundleRefused, Conflict, Merged, Mirror
+
+
+class Project:
+    """A forge repository, a person's clone of it, and our mirror."""
+
+    def __init__(self, home: Path) -> None:
+        self.forge = home / "forge.git"
+        self.forge.mkdir()
+        git(self.forge, "init", "--bare", "-q", ".")
+        git(home, "clone", "-q", str(self.forge), "person")
+        self.person = home / "person"
+        self.commit("README", "hello\n")
+        self.push("main")
+        self.mirror = Mirror(home / "mirror.git", str(self.forge))
+        self.mirror.ensure()
+
+    def commit(self, name: str, content: str | bytes | None, *, at: int = 1_700_000_000) -> str:
+        path = self.person / name
+        if content is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        git(self.person, "add", "-A")
+        dates = {"GIT_COMMITTER_DATE": f"@{at} +0000", "GIT_AUTHOR_DATE": f"@{at} +0000"}
+        git(self.person, "commit", "-q", "-m", name, environment=git_environment() | dates)
+        return git(self.person, "rev-parse", "HEAD")
+
+    def branch(self, name: str, start: str) -> None:
+        git(self.person, "checkout", "-q", "-B", name, start)
+
+    def push(self, branch: str) -> None:
+        git(self.person, "push", "-q", "--force", "origin", f"HEAD:refs/heads/{branch}")
+
+    def two_branches(self, left: dict[str, str], right: dict[str, str]) -> tuple[str, str]:
+        """Two commits from main, on the forge as `left` and `right` and in the mirror."""
+        start = self.mirror.fetch_main()
+        heads = []
+        for name, files in (("left", left), ("right", right)):
+            self.branch(name, start)
+            for offset, (path, content) in enumerate(files.items()):
+                head = self.commit(path, content, at=1_700_000_100 + offset)
+            self.push(name)
+            assert self.mirror.fetch_branch(name) == head
+            heads.append(head)
+        return heads[0], heads[1]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def test_a_mirror_is_made_once_and_never_prunes(project: Project) -> None:
+    first = project.mirror.fetch_main()
+    project.mirror.ensure()
+    assert project.mirror.fetch_main() == first
+    assert git(project.mirror.path, "config", "gc.pruneExpire") == "never"
+    assert git(project.mirror.path, "config", "gc.auto") == "0"
+
+
+def test_a_mirror_whose_making_was_interrupted_is_completed(tmp_path: Path) -> None:
+    half = tmp_path / "half.git"
+    half.mkdir()
+    git(half, "init", "--bare", "-q", ".")
+    Mirror(half, "nowhere").ensure()
+    assert git(half, "config", "gc.pruneExpire") == "never"
+
+
+def test_fetching_main_follows_the_forge_also_backwards(project: Project) -> None:
+    first = project.mirror.fetch_main()
+    second = project.commit("a", "1\n")
+    project.push("main")
+    assert project.mirror.fetch_main() == second
+    git(project.forge, "pack-refs", "--all")
+    assert project.mirror.fetch_main() == second
+    git(project.forge, "update-ref", "refs/heads/main", first)
+    assert project.mirror.fetch_main() == first
+    assert project.mirror.has(second)
+
+
+def test_a_branch_that_is_not_on_the_forge_is_none_and_a_missing_main_is_explained(
+    project: Project, tmp_path: Path
+) -> None:
+    assert project.mirror.fetch_branch("agent/x/p-1") is None
+    other = Mirror(tmp_path / "other.git", str(project.forge), "trunk")
+    other.ensure()
+    with pytest.raises(NotFound, match="no branch trunk"):
+        other.fetch_main()
+    gone = Mirror(tmp_path / "gone.git", str(tmp_path / "nowhere"))
+    gone.ensure()
+    with pytest.raises(GitError, match="nowhere"):
+        gone.fetch_main()
+
+
+def test_the_same_merge_made_twice_is_the_same_commit(project: Project, tmp_path: Path) -> None:
+    left, right = project.two_branches({"a": "1\n"}, {"b": "2\n", "c": "3\n"})
+    merged = project.mirror.merge(left, right, "Merge it\n\nCloses #1\n")
+    assert isinstance(merged, Merged)
+    other = Mirror(tmp_path / "other.git", str(project.forge))
+    other.ensure()
+    for name in ("left", "right"):
+        other.fetch_branch(name)
+    time.sleep(1.1)  # A commit's clock counts seconds.
+    assert other.merge(left, right, "Merge it\n\nCloses #1\n") == merged
+    assert project.mirror.tree(merged.commit) == merged.tree
+    shown = git(project.mirror.path, "show", "-s", "--format=%P|%ct|%at|%an|%B", merged.commit)
+    assert shown == f"{left} {right}|1700000101|1700000101|Caloron|Merge it\n\nCloses #1"
+    names = git(project.mirror.path, "ls-tree", "--name-only", merged.commit).split()
+    assert names == ["README", "a", "b", "c"]
+    assert git(project.mirror.path, "rev-parse", f"refs/caloron/merges/{merged.commit}")
+    assert project.mirror.is_ancestor(right, merged.commit)
+    assert project.mirror.ahead(left, merged.commit) == 3
+
+
+def test_a_merge_of_a_direct_descendant_still_is_a_commit_with_two_parents(
+    project: Project,
+) -> None:
+    base = project.mirror.fetch_main()
+    head, _ = project.two_branches({"a": "1\n"}, {"b": "2\n"})
+    merged = project.mirror.merge(base, head, "Merge", ("Ada", "ada@example.org"))
+    assert isinstance(merged, Merged)
+    shown = git(project.mirror.path, "show", "-s", "--format=%P|%an", merged.commit)
+    assert shown == f"{base} {head}|Ada"
+    assert merged.tree == project.mirror.tree(head)
+
+
+def test_a_conflict_names_its_files(project: Project) -> None:
+    left, right = project.two_branches(
+        {"README": "left\n", "größe.txt": "1\n", "same": "x\n"},
+        {"README": "right\n", "größe.txt": "2\n", "same": "x\n"},
+    )
+    assert project.mirror.merge(left, right, "m") == Conflict(("README", "größe.txt"))
+
+
+def test_a_deletion_against_a_change_is_a_conflict(project: Project) -> None:
+    base = project.mirror.fetch_main()
+    project.branch("left", base)
+    left = project.commit("README", None)
+    project.push("left")
+    project.branch("right", base)
+    right = project.commit("README", "changed\n")
+    project.push("right")
+    project.mirror.fetch_branch("left")
+    project.mirror.fetch_branch("right")
+    assert project.mirror.merge(left, right, "m") == Conflict(("README",))
+
+
+def test_histories_without_a_common_commit_can_be_merged_and_compared(project: Project) -> None:
+    main = project.mirror.fetch_main()
+    git(project.person, "checkout", "-q", "--orphan", "other")
+    head = project.commit("other", "1\n")
+    project.push("other")
+    project.mirror.fetch_branch("other")
+    assert isinstance(project.mirror.merge(main, head, "m"), Merged)
+    assert "+++ b/other" in project.mirror.diff(main, head)
+
+
+def test_a_merge_of_an_unknown_commit_is_an_error_not_a_conflict(project: Project) -> None:
+    main = project.mirror.fetch_main()
+    with pytest.raises(GitError):
+        project.mirror.merge(main, "1" * 40, "m")
+
+
+def test_a_diff_shows_what_the_branch_did_and_not_what_main_did(project: Project) -> None:
+    left, right = project.two_branches({"ä": "1\n"}, {"b": "2\n"})
+    diff = project.mirror.diff(left, right)
+    assert "+2" in diff
+    assert "ä" not in diff
+    assert "diff --git a/ä b/ä" in project.mirror.diff(right, left)
+
+
+def test_a_binary_file_is_one_line_of_a_diff(project: Project) -> None:
+    base = project.mirror.fetch_main()
+    project.branch("bin", base)
+    head = project.commit("image", bytes(range(256)) * 100)
+    project.push("bin")
+    project.mirror.fetch_branch("bin")
+    assert "Binary files /dev/null and b/image differ" in project.mirror.diff(base, head)
+
+
+def test_a_long_diff_keeps_its_beginning_and_its_end(project: Project) -> None:
+    base = project.mirror.fetch_main()
+    project.branch("long", base)
+    head = project.commit("long", "".join(f"line {n}\n" for n in range(300_000)))
+    project.push("long")
+    project.mirror.fetch_branch("long")
+    diff = project.mirror.diff(base, head, limit=10_000)
+    assert diff.startswith("diff --git a/long b/long")
+    assert diff.endswith("+line 299999\n")
+    assert "bytes of this diff left out" in diff
+    assert len(diff) < 10_100
+
+
+def _bundle(project: Project, path: Path, *revisions: str) -> Path:
+    git(project.person, "bundle", "create", "-q", str(path), *revisions)
+    return path
+
+
+def test_a_bundle_brings_its_head_in_under_a_name(project: Project, tmp_path: Path) -> None:
+    base = project.mirror.fetch_main()
+    project.branch("work", base)
+    head = project.commit("new", "1\n")
+    bundle = _bundle(project, tmp_path / "b", "HEAD", f"^{base}")
+    for _ in range(2):
+        assert project.mirror.import_bundle(bundle, "refs/caloron/work/t-1", 10_000) == head
+    assert git(project.mirror.path, "rev-parse", "refs/caloron/work/t-1") == head
+
+
+def test_a_bundle_that_is_too_large_or_not_a_file_is_refused(
+    project: Project, tmp_path: Path
+) -> None:
+    bundle = _bundle(project, tmp_path / "b", "HEAD")
+    with pytest.raises(BundleRefused, match="more than the 10 allowed"):
+        project.mirror.import_bundle(bundle, "refs/caloron/x", 10)
+    (tmp_path / "link").symlink_to(bundle)
+    with pytest.raises(BundleRefused, match="not a file"):
+        project.mirror.import_bundle(tmp_path / "link", "refs/caloron/x", 10_000)
+
+
+def test_a_bundle_with_a_dangerous_object_is_refused(project: Project, tmp_path: Path) -> None:
+    base = project.mirror.fetch_main()
+    blob = git(project.person, "hash-object", "-w", "--stdin", stdin=b"x")
+    entry = f"100644 blob {blob}\t.git\n".encode()
+    tree = git(project.person, "mktree", stdin=entry)
+    commit = git(project.person, "commit-tree", "-m", "trap", "-p", base, tree)
+    git(project.person, "checkout", "-q", "--detach")
+    git(project.person, "update-ref", "--no-deref", "HEAD", commit)
+    bundle = _bundle(project, tmp_path / "b", "HEAD", f"^{base}")
+    with pytest.raises(BundleRefused, match="hasDotgit"):
+        project.mirror.import_bundle(bundle, "refs/caloron/x", 10_000)
+    assert not project.mirror.has(commit)
+
+
+def test_a_bundle_with_missing_objects_or_none_at_all_is_refused(
+    project: Project, tmp_path: Path
+) -> None:
+    project.mirror.fetch_main()
+    middle = project.commit("middle", "1\n")
+    project.commit("last", "2\n")
+    bundle = _bundle(project, tmp_path / "b", "HEAD", f"^{middle}")
+    with pytest.raises(BundleRefused, match="git refused"):
+        project.mirror.import_bundle(bundle, "refs/caloron/x", 10_000)
+    (tmp_path / "text").write_text("# v2 git bundle\nHEAD\n")
+    with pytest.raises(BundleRefused, match="not a bundle"):
+        project.mirror.import_bundle(tmp_path / "text", "refs/caloron/x", 10_000)
+    cut = tmp_path / "cut"
+    cut.write_bytes(_bundle(project, tmp_path / "c", "HEAD").read_bytes()[:-30])
+    with pytest.raises(BundleRefused, match="git refused"):
+        project.mirror.import_bundle(cut, "refs/caloron/x", 10_000)
+
+
+def test_many_threads_share_a_mirror(project: Project) -> None:
+    main = project.mirror.fetch_main()
+    left, right = project.two_branches({"a": "1\n"}, {"b": "2\n"})
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(5):
+                project.mirror.fetch_branch("left")
+                project.mirror.keep("refs/caloron/shared", left)
+                project.mirror.keep("refs/caloron/shared", right)
+                assert isinstance(project.mirror.merge(left, right, "m"), Merged)
+        except BaseException as error:  # noqa: BLE001 (told to the main thread below)
+            problems.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert project.mirror.resolve("refs/heads/main") == main
+
+
+def test_a_lock_that_a_dead_machine_left_is_removed(project: Project) -> None:
+    main = project.mirror.fetch_main()
+    lock = project.mirror.path / "refs" / "caloron" / "x.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    os.utime(lock, (1, 1))
+    project.mirror.keep("refs/caloron/x", main)
+    assert project.mirror.resolve("refs/caloron/x") == main

@@ -1,0 +1,135 @@
+"""The frame of the program: help, refusals, defects and exit codes."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+
+from caloron import __version__
+from caloron.cli import main as program
+from caloron.cli.main import COMMANDS, main
+from caloron.errors import HeldByAnother
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("CALORON_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Lets `caloron init` raise what a test wants."""
+
+    def install(error: BaseException) -> None:
+        @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+        def command() -> None:
+            raise error
+
+        monkeypatch.setattr(program.LazyGroup, "get_command", lambda *_: command)
+
+    return install
+
+
+def test_help_names_every_command_with_one_line(capsys):
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    for name, (_, line) in COMMANDS.items():
+        assert f"  {name} " in said
+        assert line in said
+
+
+def test_no_command_at_all_shows_the_help(capsys):
+    assert main([]) == 0
+    assert "caloron sprint" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"caloron {__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_each_command_teaches_with_an_example(name, capsys):
+    assert main([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "Example" in said
+    assert f"caloron {name}" in said
+
+
+@pytest.mark.parametrize(
+    ("group", "command"),
+    [
+        *(("config", c) for c in ("get", "set", "list")),
+        *(("issue", c) for c in ("list", "show", "comment", "close", "reopen")),
+        *(("pr", c) for c in ("list", "show", "diff", "review", "merge", "close")),
+    ],
+)
+def test_the_help_of_each_nested_command_teaches_with_an_example(group, command, capsys):
+    assert main([group, command, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert f"caloron {group} {command}" in said.partition("Example")[2]
+    assert "--output" in said
+    assert "--project" in said
+
+
+def test_an_unknown_command_is_a_usage_error_in_text(capsys):
+    assert main(["sprnt"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: No such command 'sprnt'.")
+    assert "hint: try: caloron --help" in captured.err
+
+
+def test_an_unknown_option_is_a_usage_error_in_json(capsys):
+    assert main(["issue", "list", "--zork", "--output", "json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert said["ok"] is False
+    assert said["command"] == "issue.list"
+    assert said["error"]["code"] == "INVALID_ARGS"
+    assert "--zork" in said["error"]["message"]
+    assert said["error"]["hint"] == "try: caloron issue list --help"
+
+
+def test_a_group_without_a_command_says_so(capsys):
+    assert main(["pr"]) == 2
+    assert "error: Missing command" in capsys.readouterr().err
+
+
+def test_a_failure_of_the_family_gives_its_own_exit_code(failing, capsys):
+    failing(HeldByAnother("held by process 7", hint="caloron stop"))
+    assert main(["init"]) == 5
+    assert capsys.readouterr().err == "error: held by process 7\nhint: caloron stop\n"
+
+
+def test_an_interrupt_ends_quietly(failing, capsys):
+    failing(KeyboardInterrupt())
+    assert main(["init"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_defect_is_short_on_the_terminal_and_whole_in_a_file(failing, capsys, home):
+    failing(ZeroDivisionError("oh"))
+    assert main(["init"]) == 1
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError: oh" in said
+    assert "Traceback" not in said
+    (log,) = (home / "logs").iterdir()
+    assert str(log) in said
+    assert "Traceback" in log.read_text("utf-8")
+
+
+def test_a_defect_is_told_in_json_too(failing, capsys):
+    failing(ZeroDivisionError("oh"))
+    assert main(["init", "--output=json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "GENERAL_ERROR"
+
+
+def test_the_exit_code_that_a_command_returns_is_the_programs(monkeypatch):
+    @click.command()
+    def command() -> int:
+        return 11
+
+    monkeypatch.setattr(program.LazyGroup, "get_command", lambda *_: command)
+    assert main(["sprint"]) == 11
