@@ -236,6 +236,7 @@ class _Inside:
                 stderr=stderr,
                 env=self._environment,
                 cwd=self._workspace,
+                process_group=0,
             ) as process:
                 assert process.stdout is not None
                 while chunk := process.stdout.read(1 << 20):
@@ -286,6 +287,7 @@ class _Inside:
             env=self._environment,
             cwd=self._workspace,
             check=False,
+            process_group=0,
         )
         if done.returncode != 0:
             why = done.stderr.decode("utf-8", "replace").strip()
@@ -306,4 +308,5 @@ class _Inside:
             env=self._environment,
             cwd=self._workspace,
             check=False,
+            process_group=0,
         )

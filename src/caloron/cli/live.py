@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,11 +93,14 @@ class LiveTable:
         for task in state.tasks.values():
             after = f"  after {', '.join(task.plan.depends_on)}" if task.plan.depends_on else ""
             click.echo(f"  {task.id}: {printable(task.plan.title)}{after}")
+        # At the prompt Ctrl-C means no, and must not wait for the engine.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             return click.confirm(f"Run these {len(state.tasks)} tasks?", default=False)
         except click.Abort:
             return None
         finally:
+            signal.signal(signal.SIGINT, before)
             self.live.start()
 
     def _draw(self) -> Table:

@@ -93,6 +93,11 @@ def _run(session: Session, name: str, command: str) -> int:
     began = time.monotonic()
     with watcher_for(session.project, json=output.wants_json()) as watcher:
         engine = session.engine(name, watcher)
+        if not session.in_step:
+            watcher.told(
+                f"{session.project.config.repo} and the forge's main have diverged;"
+                " agents work from the forge's main"
+            )
         asked: list[int] = []
 
         def stop_or_leave(number: int, _frame: FrameType | None) -> None:

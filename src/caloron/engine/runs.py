@@ -16,6 +16,14 @@ class RunDirs:
     def of(self, item: str, token: int) -> Path:
         return self.root / item / str(token)
 
+    def with_workspace(self, sprint: str) -> list[tuple[str, int]]:
+        """Attempts of a sprint, by item and token, whose workspace is still there."""
+        found = (self.root / sprint).glob("*/*/*/workspace")
+        return [
+            (str(place.parent.parent.relative_to(self.root)), int(place.parent.name))
+            for place in sorted(found)
+        ]
+
     def all(self, item: str) -> list[Path]:
         """The attempts of an item, oldest first."""
         place = self.root / item

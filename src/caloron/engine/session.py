@@ -29,6 +29,8 @@ class Session:
 
     def __init__(self, project: Project) -> None:
         self.project = project
+        #: Whether the forge's main holds what the user's own repository has.
+        self.in_step = True
         self.lock = EngineLock(project.engine_lock)
         self.lock.acquire()
         try:
@@ -61,6 +63,8 @@ class Session:
             ask_before_running=ask,
             given_plan=plan or (),
         )
+        if config.repo:
+            self.in_step = self.forge.catch_up(Path(config.repo))
         runners(self.project, State(sprint=sprint, tasks=tasks_of(sprint, plan or (), 0.0)))
         return self.ledger.create_sprint(sprint, {}).id
 

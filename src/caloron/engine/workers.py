@@ -76,8 +76,12 @@ class Workers:
 
     def adopt(self) -> None:
         """Take up what an earlier engine left: wait for its live shims, collect its results."""
-        for lease in self._queue.in_flight():
-            self._begin(lease.item, lease.token, None)
+        held = {(lease.item, lease.token) for lease in self._queue.in_flight()}
+        for item, token in self.runs.with_workspace(self._queue.sprint):
+            if (item, token) not in held:
+                self._save_and_remove(item, token)
+        for item, token in sorted(held):
+            self._begin(item, token, None)
 
     def reconcile(self, *, grace: bool) -> None:
         """Stop agents whose lease is gone; take back leases that were not renewed."""
@@ -232,6 +236,8 @@ class Workers:
         fact = self._outcome(start.task, start.work, token, result, run_dir)
         if self._queue.settle(fact, token):
             remove_workspace(run_dir / "workspace")
+        else:
+            self._save_and_remove(item, token)
 
     def _outcome(
         self, task: str, work: Work, token: int, result: dict[str, Any], run_dir: Path
@@ -288,7 +294,8 @@ class Workers:
         workspace, base = run_dir / "workspace", read_spec(run_dir).get("base", "")
         if not workspace.exists():
             return
-        if base and item.rsplit("-", 1)[-1] in _CHANGES:
+        handed_over = self._mirror.has(f"refs/caloron/work/{item}/{token}")
+        if base and item.rsplit("-", 1)[-1] in _CHANGES and not handed_over:
             ref = f"refs/salvage/{item}/{token}"
             try:
                 commit = salvage(workspace, self._sandbox, self._mirror, ref, base)

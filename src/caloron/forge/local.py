@@ -28,7 +28,7 @@ from caloron.errors import (
     StaleHead,
     UsageError,
 )
-from caloron.forge.local_create import create_repository
+from caloron.forge.local_create import catch_up, create_repository
 from caloron.forge.local_git import CALORON, MAIN, BareRepository, git_failure
 from caloron.forge.local_input import (
     require_branch,
@@ -78,6 +78,11 @@ class LocalForge:
 
     def remote(self) -> str:
         return str(self._repository.path)
+
+    def catch_up(self, source: Path) -> bool:
+        """Fast-forward main to the user's own repository; False if the two have diverged."""
+        with self._repository.merging():
+            return catch_up(self._repository, source)
 
     def poll(self, cursor: str) -> Poll:
         since = _since(cursor)

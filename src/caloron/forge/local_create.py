@@ -38,6 +38,20 @@ def create_repository(path: Path, source: Path | None, name: str) -> None:
     repository.move(MAIN, commit, "")
 
 
+def catch_up(repository: BareRepository, source: Path) -> bool:
+    """Bring main up to what is checked out in the user's repository; False if both went on."""
+    start = _commit_checked_out(source)
+    main = repository.tip(MAIN) or ""
+    if start == main:
+        return True
+    theirs = _import(repository, source, start)
+    if repository.contains(main, theirs):
+        return True
+    if not repository.contains(theirs, main):
+        return False
+    return repository.move(MAIN, theirs, main)
+
+
 def _commit_checked_out(source: Path) -> str:
     """The commit of HEAD, if this directory itself is a repository and has one."""
     if not source.is_dir():

@@ -96,4 +96,6 @@ def git_process(
         capture_output=True,
         env=environment or git_environment(),
         check=False,
+        # Ctrl-C on the terminal is for Caloron: git must not die half-way of it.
+        process_group=0,
     )

@@ -144,6 +144,7 @@ class Mirror:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=git_environment(),
+            process_group=0,
         ) as process:
             assert process.stdout is not None
             text = _clipped(process.stdout, limit)
@@ -199,6 +200,7 @@ class Mirror:
                 capture_output=True,
                 env=git_environment(),
                 check=False,
+                process_group=0,
             )
         if done.returncode != 0 or not self.has(head):
             why = done.stderr.decode("utf-8", "replace").strip()

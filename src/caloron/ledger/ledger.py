@@ -207,6 +207,17 @@ def remember_projection(connection: sqlite3.Connection, sprint: str, digest: str
         connection.execute(SQL["put_kv"], {"key": key, "value": " ".join([*last, digest])})
 
 
+def read_state(connection: sqlite3.Connection, sprint: str = "") -> State:
+    """The state for somebody who only looks; of the last sprint when none is named."""
+    if not sprint:
+        row = connection.execute(SQL["last_sprint"]).fetchone()
+        sprint = row["id"] if row else ""
+    row = connection.execute(SQL["sprint"], {"sprint": sprint}).fetchone()
+    if row is None:
+        raise NotFound("there is no such sprint", hint="caloron history")
+    return _state_of(connection, sprint, row["data"])
+
+
 def start_of(payload: str) -> StartWork:
     """The work that a queue item stands for."""
     return _start_of(payload)

@@ -114,7 +114,7 @@ def claim(
     cap: int,
     scope: str = "",
 ) -> Claim | None:
-    """Take the next item of these kinds, unless `cap` of them are already in flight.
+    """Take the next item of these kinds, unless `cap` of them are already being worked on.
 
     `scope` is the beginning that the item's id must have; the cap counts across all scopes.
     """

@@ -14,8 +14,9 @@ WHERE item = (
     WHERE w.status = 'pending' AND w.kind IN (SELECT value FROM json_each(:kinds))
       AND substr(w.id, 1, length(:scope)) = :scope
       AND l.not_before <= (SELECT ms FROM clock)
-      AND (SELECT count(*) FROM work_items busy
-           WHERE busy.status = 'in_flight' AND busy.kind IN (SELECT value FROM json_each(:kinds))) < :cap
+      AND (SELECT count(*) FROM work_items busy JOIN leases held ON held.item = busy.id
+           WHERE busy.status = 'in_flight' AND busy.kind IN (SELECT value FROM json_each(:kinds))
+             AND held.result IS NULL AND held.expires_at > (SELECT ms FROM clock)) < :cap
     ORDER BY l.priority DESC, w.created_at, w.id
     LIMIT 1)
 RETURNING item, token, attempt

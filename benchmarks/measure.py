@@ -1,0 +1,60 @@
+"""What a benchmark hands back, and the few numbers that it is made of."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One line of the table: what was measured, and what it must keep to."""
+
+    name: str
+    value: float
+    unit: str
+    #: None: told for comparison only.
+    bound: float | None = None
+    better: Literal["less", "more"] = "less"
+    #: What it was compared with, and anything a reader must know to believe it.
+    note: str = ""
+
+    @property
+    def met(self) -> bool:
+        if self.bound is None:
+            return True
+        return self.value >= self.bound if self.better == "more" else self.value <= self.bound
+
+    @property
+    def ratio(self) -> float | None:
+        """How much of the bound is used: above 1 means not met."""
+        if self.bound is None:
+            return None
+        return self.bound / self.value if self.better == "more" else self.value / self.bound
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that `share` of the others do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def alternate(rounds: int, *blocks: Callable[[], float]) -> list[list[float]]:
+    """Run the blocks in turn, so that what disturbs the machine disturbs all of them alike."""
+    results: list[list[float]] = [[] for _ in blocks]
+    for turn in range(rounds):
+        order = range(len(blocks)) if turn % 2 == 0 else reversed(range(len(blocks)))
+        for place in order:
+            results[place].append(blocks[place]())
+    return results
+
+
+def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median of the ratios of neighbours in time."""
+    return median([a / b for a, b in zip(ours, theirs, strict=True)])

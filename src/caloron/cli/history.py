@@ -1,0 +1,69 @@
+"""`caloron history`: the sprints of a project, newest first."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from caloron.cli.options import output_option, project_option
+from caloron.cli.output import printable, success
+from caloron.ledger.locate import find_project
+from caloron.store.database import open_read_only
+
+_SQL = """
+SELECT s.id, s.number, s.goal, s.phase, s.created_at, s.ended_at,
+       (SELECT count(*) FROM tasks t WHERE t.sprint = s.id) AS total,
+       (SELECT count(*) FROM tasks t WHERE t.sprint = s.id AND t.status = 'Done') AS done
+FROM sprints s ORDER BY s.number DESC LIMIT ?
+"""
+
+
+@click.command()
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many sprints."
+)
+@project_option
+@output_option
+def history(limit: int, project: str | None) -> None:
+    """List the sprints of the project, newest first.
+
+    \b
+    Example:
+      caloron history --limit 5
+    """
+    found = find_project(project)
+    total, rows = 0, []
+    if found.ledger.exists():
+        connection = open_read_only(found.ledger)
+        try:
+            total = connection.execute("SELECT count(*) FROM sprints").fetchone()[0]
+            rows = [_record(dict(row)) for row in connection.execute(_SQL, (limit,))]
+        finally:
+            connection.close()
+    text = "\n".join(_text(row) for row in rows) or "No sprint yet."
+    success("history", {"project": found.name, "total": total, "sprints": rows}, text)
+
+
+def _record(row: dict[str, Any]) -> dict[str, Any]:
+    ended = row["ended_at"]
+    return {
+        "sprint_id": row["number"],
+        "id": row["id"],
+        "goal": row["goal"],
+        "phase": row["phase"],
+        "completed_tasks": row["done"],
+        "total_tasks": row["total"],
+        "started_at": datetime.fromtimestamp(row["created_at"], UTC).isoformat(timespec="seconds"),
+        "duration_s": round(ended - row["created_at"], 1) if ended else None,
+    }
+
+
+def _text(row: dict[str, Any]) -> str:
+    took = "" if row["duration_s"] is None else f", {row['duration_s']:.0f} s"
+    goal = " ".join(printable(row["goal"]).split())[:80]
+    return (
+        f"#{row['sprint_id']} {row['completed_tasks']}/{row['total_tasks']} tasks,"
+        f" {row['phase']}{took}\n   {goal}"
+    )

@@ -1,0 +1,89 @@
+"""`caloron logs`: what the agents of a task wrote, attempt by attempt."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from caloron.cli.options import output_option, project_option
+from caloron.cli.output import printable, success
+from caloron.cli.status import require_ledger
+from caloron.errors import NotFound
+from caloron.ledger.locate import find_project, require_id
+
+
+@click.command()
+@click.argument("task")
+@click.option("--sprint", metavar="SPRINT", help="Another sprint than the last one.")
+@click.option(
+    "--tail",
+    type=click.IntRange(1),
+    default=65_536,
+    show_default=True,
+    help="At most this many bytes of each log, from its end.",
+)
+@project_option
+@output_option
+def logs(task: str, sprint: str | None, tail: int, project: str | None) -> None:
+    """Show what the agents of TASK printed (`po` is the planner), oldest attempt first.
+
+    \b
+    Examples:
+      caloron logs fix-login
+      caloron logs po --tail 2000
+    """
+    found = find_project(project)
+    require_id(task, "task")
+    chosen = require_id(sprint, "sprint") if sprint else _last_sprint(require_ledger(found))
+    place = found.runs / chosen / task
+    if not place.is_dir():
+        raise NotFound(
+            f"nothing has run for task {task!r} in sprint {chosen}", hint="caloron status"
+        )
+    attempts = [_attempt(run, place, tail) for run in _runs(place)]
+    data = {"sprint_id": chosen, "task": task, "attempts": attempts}
+    success("logs", data, "\n".join(_text(a) for a in attempts))
+
+
+def _last_sprint(connection: Any) -> str:
+    try:
+        row = connection.execute("SELECT id FROM sprints ORDER BY number DESC LIMIT 1").fetchone()
+    finally:
+        connection.close()
+    if row is None:
+        raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
+    return str(row["id"])
+
+
+def _runs(place: Path) -> list[Path]:
+    """`<n>-<role>/<claim>` in the order in which they began."""
+    found = [run for work in place.iterdir() for run in work.iterdir() if run.name.isdigit()]
+    return sorted(found, key=lambda run: (int(run.parent.name.split("-")[0]), int(run.name)))
+
+
+def _attempt(run: Path, place: Path, tail: int) -> dict[str, Any]:
+    return {
+        "name": str(run.relative_to(place)),
+        "role": run.parent.name.split("-", 1)[1],
+        "path": str(run),
+        "output": _read(run / "output.log", tail),
+        "errors": _read(run / "stderr.log", tail),
+    }
+
+
+def _read(path: Path, tail: int) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - tail))
+            return file.read(tail).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _text(attempt: dict[str, Any]) -> str:
+    parts = [f"── {attempt['name']}  {attempt['path']}"]
+    parts += [printable(attempt[key]).rstrip() for key in ("output", "errors") if attempt[key]]
+    return "\n".join(parts)

@@ -1,0 +1,141 @@
+"""`caloron status`: where the project stands, from nothing but the ledger's tables.
+
+People and scripts call it all day, so it imports little: no YAML, no rules, no terminal library.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import click
+
+from caloron.cli.options import output_option, project_option
+from caloron.cli.output import printable, success
+from caloron.errors import NotFound
+from caloron.ledger.locate import (
+    ProjectPaths,
+    find_project,
+    home,
+    plain_settings,
+    project_names,
+)
+from caloron.ledger.lock import holder
+from caloron.store.database import open_read_only
+
+_SHOWN = ("repo", "backend", "framework")
+
+
+@click.command()
+@project_option
+@output_option
+def status(project: str | None) -> None:
+    """Show the project, its last sprint and each task of it.
+
+    \b
+    Examples:
+      caloron status
+      caloron status --output json
+    """
+    if project is None and not (home() / "active").exists():
+        known = project_names()
+        data = {"active": None, "projects": len(known)}
+        success("status", data, "No project is active. Make one: caloron init NAME")
+        return
+    found = find_project(project)
+    data = _project(found)
+    success("status", data, _text(data))
+
+
+def _project(found: ProjectPaths) -> dict[str, Any]:
+    settings = _settings(found)
+    data: dict[str, Any] = {"project": found.name, "path": str(found.path)}
+    data |= {key: settings.get(key, "") for key in _SHOWN}
+    data |= {"total_sprints": 0, "last_sprint": None, "held_by": None}
+    if found.ledger.exists():
+        connection = open_read_only(found.ledger)
+        try:
+            data["total_sprints"] = connection.execute("SELECT count(*) FROM sprints").fetchone()[0]
+            data["last_sprint"] = _last_sprint(connection)
+        finally:
+            connection.close()
+    who = holder(found.engine_lock)
+    if who is not None:
+        data["held_by"] = {key: who.get(key) for key in ("pid", "host", "sprint", "started_at")}
+    return data
+
+
+def _settings(found: ProjectPaths) -> dict[str, str]:
+    settings = plain_settings(found.config_file)
+    if settings is not None:
+        return settings
+    # A file that only a YAML parser can read; worth its time then.
+    from caloron.ledger.projects import load_project
+
+    config = load_project(found.name).config
+    return {key: str(getattr(config, key)) for key in _SHOWN}
+
+
+def _last_sprint(connection: sqlite3.Connection) -> dict[str, Any] | None:
+    row = connection.execute(
+        "SELECT id, number, goal, phase, created_at, ended_at FROM sprints"
+        " ORDER BY number DESC LIMIT 1"
+    ).fetchone()
+    if row is None:
+        return None
+    tasks = connection.execute(
+        "SELECT id, status, reason FROM tasks WHERE sprint = ? ORDER BY position", (row["id"],)
+    ).fetchall()
+    return {
+        "sprint_id": row["id"],
+        "number": row["number"],
+        "goal": row["goal"],
+        "phase": row["phase"],
+        "completed_tasks": sum(task["status"] == "Done" for task in tasks),
+        "total_tasks": len(tasks),
+        "tasks": [dict(task) for task in tasks],
+    }
+
+
+def _text(data: dict[str, Any]) -> str:
+    lines = [f"{data['project']}  ({data['path']})"]
+    lines += [f"  {key.capitalize():10} {data[key]}" for key in _SHOWN if data[key]]
+    lines.append(f"  {'Sprints':10} {data['total_sprints']}")
+    sprint = data["last_sprint"]
+    if sprint is None:
+        return "\n".join([*lines, 'No sprint yet. Start one: caloron sprint "<goal>"'])
+    lines.append(
+        f"Sprint {sprint['sprint_id']}: {_phase(data)},"
+        f" {sprint['completed_tasks']}/{sprint['total_tasks']} tasks done"
+    )
+    lines.append(f"  {_line(sprint['goal'])}")
+    width = max((len(task["id"]) for task in sprint["tasks"]), default=0)
+    for task in sprint["tasks"]:
+        line = f"  {task['id']:{width}}  {task['status']:10}  {_line(task['reason'])}"
+        lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def _phase(data: dict[str, Any]) -> str:
+    """Running means that a live process holds the project."""
+    phase = data["last_sprint"]["phase"]
+    if phase == "ended":
+        return "ended"
+    who = data["held_by"]
+    if who and who["sprint"] == data["last_sprint"]["sprint_id"]:
+        return f"{phase} (process {who['pid']})"
+    return "stopped (caloron resume goes on)"
+
+
+def _line(text: str, width: int = 100) -> str:
+    line = " ".join(printable(text).split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def require_ledger(found: ProjectPaths) -> sqlite3.Connection:
+    """The ledger to look into; a project without a sprint has none."""
+    if not found.ledger.exists():
+        raise NotFound(
+            f"project {found.name} has no sprint yet", hint='start one: caloron sprint "<goal>"'
+        )
+    return open_read_only(found.ledger)

@@ -1,0 +1,46 @@
+"""`caloron why`: one line for every task that is not done."""
+
+from __future__ import annotations
+
+import click
+
+from caloron.cli.options import output_option, project_option
+from caloron.cli.output import printable, success
+from caloron.cli.status import require_ledger
+from caloron.domain.why import why as reason_of
+from caloron.domain.why import why_sprint
+from caloron.errors import NotFound
+from caloron.ledger.ledger import read_state
+from caloron.ledger.locate import find_project
+
+
+@click.command()
+@click.argument("task", required=False)
+@project_option
+@output_option
+def why(task: str | None, project: str | None) -> None:
+    """Say what each unfinished task of the last sprint (or TASK alone) waits for.
+
+    \b
+    Examples:
+      caloron why
+      caloron why fix-login
+    """
+    found = find_project(project)
+    connection = require_ledger(found)
+    try:
+        state = read_state(connection)
+    finally:
+        connection.close()
+    if task is not None and task not in state.tasks:
+        known = ", ".join(state.tasks) or "none yet"
+        raise NotFound(f"sprint {state.sprint.id} has no task {task!r}", hint=f"tasks: {known}")
+    tasks = [
+        {"id": t.id, "status": str(t.status), "why": reason_of(state, t)}
+        for t in state.tasks.values()
+        if t.id == task or (task is None and t.status != "Done")
+    ]
+    data = {"sprint_id": state.sprint.id, "why": why_sprint(state.sprint), "tasks": tasks}
+    lines = [f"{t['id']}: {t['status']}: {printable(t['why']) or 'it is done'}" for t in tasks]
+    empty = why_sprint(state.sprint) or "Every task is done."
+    success("why", data, "\n".join(lines) or empty)
