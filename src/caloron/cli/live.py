@@ -80,7 +80,7 @@ class LiveTable:
         self.live: Live = Live(get_renderable=self._draw, refresh_per_second=2, transient=False)
 
     def told(self, line: str) -> None:
-        self.live.console.print(printable(line), markup=False)
+        self._notes = [*self._notes, printable(line)][-3:]
 
     def moved(self, state: State, moves: tuple[Moved, ...]) -> None:
         self._state = state
@@ -105,11 +105,15 @@ class LiveTable:
 
     def _draw(self) -> Table:
         from rich.table import Table
+        from rich.text import Text
 
         state = self._state
-        table = Table(expand=True, box=None, pad_edge=False, title_justify="left")
-        if state is None:
+        table = Table(
+            expand=True, box=None, pad_edge=False, title_justify="left", caption_justify="left"
+        )
+        if state is None or state.sprint.phase == "approval":
             return table
+        table.caption = Text("\n".join(self._notes)) if self._notes else None
         done = sum(1 for t in state.tasks.values() if t.status is Status.DONE)
         table.title = (
             f"{state.sprint.id}  {done}/{len(state.tasks)} done  {_shorten(state.sprint.goal, 60)}"

@@ -7,11 +7,13 @@ import click
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.cli.status import require_ledger
+from caloron.domain.sprint import Task
 from caloron.domain.why import why as reason_of
 from caloron.domain.why import why_sprint
 from caloron.errors import NotFound
 from caloron.ledger.ledger import read_state
 from caloron.ledger.locate import find_project
+from caloron.ledger.lock import holder
 
 
 @click.command()
@@ -35,12 +37,25 @@ def why(task: str | None, project: str | None) -> None:
     if task is not None and task not in state.tasks:
         known = ", ".join(state.tasks) or "none yet"
         raise NotFound(f"sprint {state.sprint.id} has no task {task!r}", hint=f"tasks: {known}")
+    stopped = state.sprint.phase != "ended" and holder(found.engine_lock) is None
+
+    def line(unfinished: Task) -> str:
+        reason = reason_of(state, unfinished)
+        return f"stopped while {reason}" if stopped and unfinished.work else reason
+
     tasks = [
-        {"id": t.id, "status": str(t.status), "why": reason_of(state, t)}
+        {"id": t.id, "status": str(t.status), "why": line(t)}
         for t in state.tasks.values()
         if t.id == task or (task is None and t.status != "Done")
     ]
-    data = {"sprint_id": state.sprint.id, "why": why_sprint(state.sprint), "tasks": tasks}
+    data = {
+        "sprint_id": state.sprint.id,
+        "stopped": stopped,
+        "why": why_sprint(state.sprint),
+        "tasks": tasks,
+    }
     lines = [f"{t['id']}: {t['status']}: {printable(t['why']) or 'it is done'}" for t in tasks]
+    if stopped:
+        lines.append("The sprint is stopped; `caloron resume` goes on with it.")
     empty = why_sprint(state.sprint) or "Every task is done."
     success("why", data, "\n".join(lines) or empty)

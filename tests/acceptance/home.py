@@ -1,0 +1,313 @@
+"""A home of its own with a project in it, and `caloron` run the way a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_SOURCE = Path(__file__).parents[2] / "src"
+#: Far beyond what anything here takes: reaching it means that it never comes.
+_PATIENCE_S = 90.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one run of the program said, and how it ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @cached_property
+    def json(self) -> dict[str, Any]:
+        envelope: dict[str, Any] = json.loads(self.stdout)
+        assert envelope["ok"] is (self.code == 0), self
+        return envelope
+
+    @property
+    def data(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.json["data"]
+        return found
+
+    @property
+    def error(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.json["error"]
+        return found
+
+    @property
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        return {task["id"]: task for task in self.data["tasks"]}
+
+    @property
+    def statuses(self) -> dict[str, str]:
+        return {name: task["status"] for name, task in self.tasks.items()}
+
+
+class Running:
+    """A `caloron` that is at work while the test does something else."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.pid = process.pid
+
+    def wait(self) -> Answer:
+        out, err = self.process.communicate(timeout=_PATIENCE_S)
+        return Answer(self.process.returncode, out, err)
+
+    def interrupt(self) -> Answer:
+        """Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        return self.wait()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A place where an agent waits until the test lets it go on."""
+
+    folder: Path
+    name: str
+
+    @property
+    def line(self) -> str:
+        """The shell line for a fixture; each agent that comes leaves a mark."""
+        mark, opened = self.folder / f"{self.name}.$$", self.folder / f"{self.name}-open"
+        wait = f'[ -d "{self.folder}" ] && [ ! -e "{opened}" ]'
+        return f'touch "{mark}"; while {wait}; do sleep 0.03; done'
+
+    @property
+    def arrivals(self) -> int:
+        return len(list(self.folder.glob(f"{self.name}.*")))
+
+    def wait_for_agent(self, count: int = 1) -> None:
+        wait_for(lambda: self.arrivals >= count, f"{count} agents at gate {self.name}")
+
+    def open(self) -> None:
+        (self.folder / f"{self.name}-open").touch()
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """The condition's value once it holds; how long that takes does not matter."""
+    give_up = time.monotonic() + _PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < give_up, f"never happened: {what}"
+        time.sleep(0.05)
+    return found
+
+
+def process_lives(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+class Home:
+    """A temporary CALORON_HOME with one project, `demo`."""
+
+    def __init__(self, root: Path, path: Path | None = None) -> None:
+        self.root = root
+        self.path = path or root / "home"
+        self.fixture = root / "fixture.json"
+        self._gates = root / "gates"
+        self._gates.mkdir(parents=True)
+        (root / "gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.invalid\n")
+        known = ("PATH", "HOME", "LANG", "TMPDIR")
+        self.environment = {name: os.environ[name] for name in known if name in os.environ} | {
+            "CALORON_HOME": str(self.path),
+            "CALORON_STUB_FIXTURE": str(self.fixture),
+            "GIT_CONFIG_GLOBAL": str(root / "gitconfig"),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "PYTHONPATH": str(_SOURCE),
+        }
+        self._running: list[Running] = []
+
+    # What the test prepares
+
+    def init(self, name: str = "demo", *arguments: str, **settings: Any) -> Home:
+        """Make a project; the forge is looked at often, so that a person is noticed soon."""
+        assert self.caloron("init", name, *arguments).code == 0
+        return self.set(name, poll_s=0.2, **settings)
+
+    def set(self, name: str = "demo", **settings: Any) -> Home:
+        file = self.project(name) / "config.yml"
+        file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | settings))
+        return self
+
+    def script(self, *responses: dict[str, Any], default: str = "APPROVED") -> Home:
+        """What the agents do; without a response of its own, a reviewer approves."""
+        self.fixture.write_text(json.dumps({"responses": responses, "default": default}))
+        return self
+
+    def plan(self, *tasks: dict[str, Any], name: str = "plan.json") -> Path:
+        file = self.root / name
+        file.write_text(json.dumps(tasks))
+        return file
+
+    def gate(self, name: str) -> Gate:
+        return Gate(self._gates, name)
+
+    def project(self, name: str = "demo") -> Path:
+        return self.path / "projects" / name
+
+    # What the user does
+
+    def caloron(self, *arguments: str, json: bool = True, stdin: str = "", **env: str) -> Answer:
+        """Run one command to its end."""
+        done = subprocess.run(
+            self._argv(arguments, json=json),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env=self.environment | env,
+            cwd=self.root,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def sprint(self, *tasks: dict[str, Any], options: tuple[str, ...] = ()) -> Answer:
+        """Run a whole sprint of these tasks; without any, the planner is asked."""
+        return self.caloron(*self._sprint(tasks, options))
+
+    def start(self, *arguments: str) -> Running:
+        """Start a command and leave it running."""
+        process = subprocess.Popen(
+            self._argv(arguments, json=True),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+            cwd=self.root,
+        )
+        running = Running(process)
+        self._running.append(running)
+        return running
+
+    def start_sprint(self, *tasks: dict[str, Any], options: tuple[str, ...] = ()) -> Running:
+        return self.start(*self._sprint(tasks, options))
+
+    def _sprint(self, tasks: tuple[dict[str, Any], ...], options: tuple[str, ...]) -> list[str]:
+        plan = ("--plan", str(self.plan(*tasks))) if tasks else ()
+        return ["sprint", "make it so", "--yes", *plan, *options]
+
+    def _argv(self, arguments: tuple[str, ...], *, json: bool) -> list[str]:
+        form = ["--output", "json"] if json else []
+        return [sys.executable, "-m", "caloron.cli.main", *arguments, *form]
+
+    # What the user sees
+
+    def files(self) -> dict[str, bytes]:
+        """The tree of main, without what `init` put there."""
+        names = self.git("ls-tree", "-r", "-z", "--name-only", "main").split(b"\0")
+        return {
+            name.decode(): self.git("cat-file", "blob", f"main:{name.decode()}")
+            for name in names
+            if name and name != b"README.md"
+        }
+
+    def git(self, *arguments: str, name: str = "demo") -> bytes:
+        argv = ("git", f"--git-dir={self.project(name) / 'forge.git'}", *arguments)
+        return subprocess.run(argv, check=True, capture_output=True, env=self.environment).stdout
+
+    def issues(self, state: str = "all") -> list[dict[str, Any]]:
+        found = self.caloron("issue", "list", "--state", state)
+        return list(found.data["issues"])
+
+    def pulls(self, state: str = "all") -> list[dict[str, Any]]:
+        found = self.caloron("pr", "list", "--state", state)
+        return list(found.data["pull_requests"])
+
+    def comments(self, number: int) -> list[str]:
+        found = self.caloron("issue", "show", str(number))
+        return [comment["body"] for comment in found.data["comments"]]
+
+    def reviews(self, number: int) -> list[tuple[str, str]]:
+        found = self.caloron("pr", "show", str(number))
+        return [(r["verdict"], r["body"].splitlines()[0]) for r in found.data["reviews"]]
+
+    def escalations(self) -> list[dict[str, Any]]:
+        return [i for i in self.issues() if "caloron:escalated" in i["labels"]]
+
+    def state_file(self, sprint: str = "demo-1") -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.path / "kv" / f"{sprint}.json").read_bytes())
+        return found
+
+    def wait_for_status(self, task: str, status: str, sprint: str = "demo-1") -> None:
+        """Wait until the sprint's file shows the task in this status."""
+
+        def reached() -> bool:
+            try:
+                tasks = self.state_file(sprint)["state"]["tasks"]
+            except FileNotFoundError:
+                return False
+            return bool(task in tasks and tasks[task]["status"] == status)
+
+        wait_for(reached, f"{task} is {status}")
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """The lines of the diary of one kind."""
+        with self.ledger() as ledger:
+            found = ledger.execute("SELECT payload FROM events WHERE type = ?", (kind,)).fetchall()
+        return [json.loads(row[0]) for row in found]
+
+    @contextmanager
+    def ledger(self) -> Iterator[sqlite3.Connection]:
+        connection = sqlite3.connect(self.project() / "ledger.sqlite", isolation_level=None)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Leave no process behind, whatever became of the test."""
+        for running in self._running:
+            if running.process.poll() is None:
+                running.process.terminate()
+                try:
+                    running.process.communicate(timeout=20)
+                except subprocess.TimeoutExpired:
+                    running.kill()
+        for mark in self._gates.iterdir():
+            mark.unlink()
+        self._gates.rmdir()
+
+
+def task(name: str, *after: str, **fields: Any) -> dict[str, Any]:
+    """A task of a plan."""
+    return {
+        "id": name,
+        "title": f"Task {name}",
+        "agent_prompt": f"do {name}",
+        "depends_on": list(after),
+    } | fields
+
+
+def does(role: str, task: str = "", **what: Any) -> dict[str, Any]:
+    """A response of the scripted agent; `attempt` and `round` are conditions."""
+    conditions = {"attempt", "round"} & what.keys()
+    when = {"role": role} | {name: what.pop(name) for name in conditions}
+    return {"when": when | ({"task": task} if task else {}), **what}
+
+
+def writes(task: str, files: dict[str, Any] | None = None, **what: Any) -> dict[str, Any]:
+    """The agent of a task writes files; without any, one that is named after the task."""
+    return does("implement", task, files=files or {f"{task}.txt": f"{task}\n"}, **what)

@@ -1,0 +1,114 @@
+"""Agents that fail: one more attempt, then a person; dependents wait and come back."""
+
+from __future__ import annotations
+
+from tests.acceptance.home import Home, does, task, writes
+
+
+def test_a_failed_task_holds_its_dependents_until_a_person_releases_it(home: Home) -> None:
+    tries = home.root / "tries"
+    bad = does("implement", "a", run=f"echo x >> {tries}", output="no network here", exit_code=7)
+    others = (writes("b"), writes("c"), writes("free"))
+    tasks = (task("a"), task("b", "a"), task("c", "b"), task("free"))
+    home.script(bad, *others)
+    answer = home.sprint(*tasks)
+    assert answer.code == 10, answer
+    assert answer.error["code"] == "TASKS_NOT_DONE"
+    assert answer.statuses == {"a": "Escalated", "b": "Blocked", "c": "Blocked", "free": "Done"}
+    assert "exit code 7" in answer.tasks["a"]["why"]
+    assert "no network here" in answer.tasks["a"]["why"]
+    assert answer.tasks["b"]["why"] == "held by a"
+    assert answer.tasks["c"]["why"] == "held by b"
+    assert tries.read_text().split() == ["x", "x"]
+    assert home.files() == {"free.txt": b"free\n"}
+    assert home.pulls("open") == []
+    (escalation,) = home.escalations()
+    assert f"#{escalation['number']}" in answer.tasks["a"]["why"]
+
+    home.script(writes("a"), *others)
+    number = str(escalation["number"])
+    assert home.caloron("issue", "comment", number, "resolved").code == 0
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert set(answer.statuses.values()) == {"Done"}
+    assert set(home.files()) == {"a.txt", "b.txt", "c.txt", "free.txt"}
+    assert [e["state"] for e in home.escalations()] == ["closed"]
+    # Nothing was made twice.
+    assert len([i for i in home.issues() if "caloron:task" in i["labels"]]) == 4
+    assert len(home.pulls()) == 4
+
+
+def test_resolved_on_the_tasks_own_issue_releases_it_too(home: Home) -> None:
+    home.script(does("implement", exit_code=1))
+    answer = home.sprint(task("a"))
+    assert answer.code == 10, answer
+    home.script(writes("a"))
+    number = str(answer.tasks["a"]["issue_number"])
+    assert home.caloron("issue", "comment", number, "resolved").code == 0
+    assert home.caloron("resume").code == 0
+    assert home.files() == {"a.txt": b"a\n"}
+
+
+def test_a_comment_that_only_mentions_the_word_releases_nothing(home: Home) -> None:
+    home.script(does("implement", exit_code=1))
+    answer = home.sprint(task("a"))
+    number = str(answer.tasks["a"]["issue_number"])
+    home.script(writes("a"))
+    home.caloron("issue", "comment", number, "this is not resolved")
+    assert home.caloron("resume").code == 10
+    assert home.files() == {}
+
+
+def test_a_task_that_fails_again_after_its_release_is_a_new_incident(home: Home) -> None:
+    home.script(does("implement", exit_code=1))
+    home.sprint(task("a"))
+    (first,) = home.escalations()
+    home.caloron("issue", "comment", str(first["number"]), "resolved")
+    answer = home.caloron("resume")
+    assert answer.code == 10, answer
+    assert [e["state"] for e in home.escalations()] == ["closed", "open"]
+
+
+def test_a_failure_that_does_not_repeat_is_only_one_more_attempt(home: Home) -> None:
+    home.script(does("implement", attempt=1, exit_code=1), writes("a", attempt=2))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+    assert home.escalations() == []
+
+
+def test_good_work_before_a_bad_exit_goes_on_to_review(home: Home) -> None:
+    home.script(writes("a", output="Traceback: oops", exit_code=1))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+
+
+def test_commits_that_the_agent_made_itself_count_like_those_made_for_it(home: Home) -> None:
+    line = "git add -A && git commit -q -m mine && echo more >> a.txt"
+    home.script(writes("a", run=line))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\nmore\n"}
+    assert b"mine" in home.git("log", "--format=%s", "main")
+
+
+def test_an_agent_killed_by_a_signal_has_failed(home: Home) -> None:
+    home.script(does("implement", run="kill -9 $PPID"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 10, answer
+    assert "exit code 137" in answer.tasks["a"]["why"]
+
+
+def test_an_agent_that_destroys_its_repository_harms_only_its_own_attempt(home: Home) -> None:
+    home.script(writes("a", attempt=1, run="rm -rf .git"), writes("a", attempt=2), writes("b"))
+    answer = home.sprint(task("a"), task("b"))
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
+
+
+def test_a_fix_round_that_changes_nothing_is_a_failure_and_not_a_loop(home: Home) -> None:
+    home.script(writes("a"), does("review", output="CHANGES_NEEDED: more"), does("fix", output="no"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 10, answer
+    assert "changed nothing" in answer.tasks["a"]["why"]

@@ -1,0 +1,232 @@
+"""Whole sprints: a goal goes in, merged code comes out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from tests.acceptance.home import Home, does, task, writes
+
+
+def _diamond() -> list[dict[str, object]]:
+    return [task("a"), task("b", "a"), task("c", "a"), task("d", "b", "c")]
+
+
+def test_a_diamond_of_tasks_planned_by_the_planner_ends_merged_in_the_order_of_its_dependencies(
+    home: Home,
+) -> None:
+    needs = {"b": "test -f a.txt", "c": "test -f a.txt", "d": "test -f b.txt && test -f c.txt"}
+    home.script(
+        does("po", output=f"Here is the plan:\n{json.dumps(_diamond())}\nGood luck!"),
+        *(writes(name, run=needs.get(name, "true"), output="done") for name in "abcd"),
+    )
+    answer = home.sprint()
+    assert answer.code == 0, answer
+    assert answer.json["command"] == "sprint"
+    assert answer.data["sprint_id"] == "demo-1"
+    assert (answer.data["completed_tasks"], answer.data["total_tasks"]) == (4, 4)
+    assert set(answer.statuses.values()) == {"Done"}
+    assert home.files() == {f"{name}.txt": f"{name}\n".encode() for name in "abcd"}
+
+    issues = {issue["task"]: issue for issue in home.issues()}
+    assert {i["state"] for i in issues.values()} == {"closed"}
+    assert all({"caloron:task", "caloron:done"} <= set(i["labels"]) for i in issues.values())
+    pulls = {pull["task"]: pull for pull in home.pulls()}
+    assert {p["state"] for p in pulls.values()} == {"merged"}
+    assert all(pulls[name]["closes"] == [issues[name]["number"]] for name in "abcd")
+    assert {p["branch"] for p in pulls.values()} == {f"agent/{n}/demo-1" for n in "abcd"}
+    assert home.reviews(pulls["a"]["number"]) == [("approved", "APPROVED")]
+    assert home.comments(issues["a"]["number"])[-1].startswith("Completed via PR #")
+
+
+def test_plain_output_tells_the_progress_in_lines_and_the_way_to_the_result(home: Home) -> None:
+    home.script(writes("a"))
+    plan = home.plan(task("a"))
+    answer = home.caloron("sprint", "make a", "--plan", str(plan), json=False)
+    assert answer.code == 0, answer
+    assert "a: Ready → InProgress" in answer.stdout
+    assert "a: InReview → Done  (merged as pull request #2)" in answer.stdout
+    assert f"git clone {home.project() / 'forge.git'}" in answer.stdout
+
+
+def test_parallel_tasks_in_conflict_are_resolved_so_that_main_holds_both_sides(home: Home) -> None:
+    both = home.gate("both")
+    home.script(
+        *(writes(n, {"list.txt": f"{n}\n", f"{n}.txt": n}, run=both.line) for n in "ab"),
+        does("resolve", files={"list.txt": "a\nb\n"}, output="kept both"),
+    )
+    running = home.start_sprint(task("a"), task("b"))
+    both.wait_for_agent(2)
+    both.open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert home.files() == {"list.txt": b"a\nb\n", "a.txt": b"a", "b.txt": b"b"}
+    # The conflict makes a new head, and a new head is reviewed again.
+    assert sorted(len(home.reviews(p["number"])) for p in home.pulls()) == [1, 2]
+    resolved = [m for m in home.events("task_moved") if "conflict with main in list.txt" in m["reason"]]
+    assert len(resolved) == 1
+
+
+def test_a_resolve_round_that_leaves_conflict_markers_is_never_merged(home: Home) -> None:
+    both = home.gate("both")
+    home.script(
+        *(writes(n, {"list.txt": f"{n}\n"}, run=both.line) for n in "ab"),
+        does("resolve", output="I changed nothing"),
+    )
+    running = home.start_sprint(task("a"), task("b"))
+    both.wait_for_agent(2)
+    both.open()
+    answer = running.wait()
+    assert answer.code == 10, answer
+    assert sorted(answer.statuses.values()) == ["Done", "Escalated"]
+    left = next(t for t in answer.tasks.values() if t["status"] == "Escalated")
+    assert "conflict markers are left in list.txt" in left["why"]
+    assert b"<<<<" not in home.files()["list.txt"]
+
+
+def test_two_changes_that_are_green_alone_and_red_together_never_make_main_red(home: Home) -> None:
+    both = home.gate("both")
+    home.set(verify='test "$(ls parts | wc -l)" -le 1 || { echo too many parts; exit 1; }')
+    home.script(
+        *(writes(n, {f"parts/{n}": n}, run=both.line) for n in "ab"),
+        does("fix", match="too many parts", run="git rm -q -r parts; mkdir parts; echo ab > parts/ab"),
+    )
+    running = home.start_sprint(task("a"), task("b"))
+    both.wait_for_agent(2)
+    both.open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert home.files() == {"parts/ab": b"ab\n"}
+    # Every commit that was put on main holds at most one part.
+    for commit in home.git("rev-list", "--first-parent", "main").decode().split():
+        parts = home.git("ls-tree", "-r", "--name-only", commit, "parts").decode().split()
+        assert len(parts) <= 1
+    sent_back = [m["reason"] for m in home.events("task_moved") if "verification" in m["reason"]]
+    assert sent_back == ["verification of the merged result failed: too many parts"]
+
+
+def test_the_verify_log_reaches_the_reviewer_and_the_fixing_agent(home: Home) -> None:
+    home.set(verify="echo checked by verify; test -f good.txt")
+    home.script(
+        writes("a"),
+        does("fix", match="checked by verify", files={"good.txt": "yes"}),
+        does("review", match="checked by verify", output="APPROVED"),
+        default="I have not seen the log",
+    )
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files()["good.txt"] == b"yes"
+
+
+def test_a_verification_that_fails_once_is_run_again_before_anybody_is_bothered(home: Home) -> None:
+    flag = home.root / "flaky"
+    home.set(verify=f"test -e {flag} || {{ touch {flag}; exit 1; }}")
+    home.script(writes("a"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert answer.tasks["a"]["review_rounds"] == 1
+    assert home.comments(answer.tasks["a"]["issue_number"])[-1].startswith("Completed via PR #")
+
+
+def test_verify_runs_in_a_clean_checkout_of_the_merged_result(home: Home) -> None:
+    """What an agent leaves ignored in its workspace is not there."""
+    home.set(verify="test ! -e junk.log && test -f a.txt && test -f README.md")
+    home.script(writes("a", {".gitignore": "*.log\n", "junk.log": "x", "a.txt": "a"}))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files() == {".gitignore": b"*.log\n", "a.txt": b"a"}
+
+
+def test_never_more_agents_at_once_than_parallel_allows(home: Home) -> None:
+    count = home.root / "count"
+    count.mkdir()
+    line = f"touch {count}/$$; ls {count} | wc -l >> {home.root}/seen; sleep 0.1; rm {count}/$$"
+    names = [f"t{n}" for n in range(5)]
+    home.script(*(writes(name, run=line) for name in names), does("review", run=line, output="APPROVED"))
+    answer = home.sprint(*(task(name) for name in names), options=("--parallel", "2"))
+    assert answer.code == 0, answer
+    seen = [int(line) for line in (home.root / "seen").read_text().split()]
+    assert len(seen) == 10
+    assert max(seen) == 2
+
+
+def test_children_learn_who_they_are_from_their_environment(home: Home) -> None:
+    told = home.root / "told"
+    names = ("ROLE", "TASK_ID", "SPRINT_ID", "AGENT_ID", "ATTEMPT", "ROUND")
+    line = f'echo "{" ".join(f"$CALORON_{name}" for name in names)}" >> {told}'
+    home.script(
+        does("po", run=line, output=json.dumps([task("a"), task("look", "a", kind="check")])),
+        writes("a", run=line),
+        does("review", round=1, run=line, output="CHANGES_NEEDED: more"),
+        does("review", round=2, attempt=1, run=line, output="hm"),
+        does("review", round=2, attempt=2, run=line, output="APPROVED"),
+        does("fix", run=f"{line}; echo more >> a.txt"),
+        does("check", run=line, output="APPROVED"),
+    )
+    answer = home.sprint()
+    assert answer.code == 0, answer
+    po, *others = told.read_text().splitlines()
+    assert po == "po  demo-1 planner-1 1 1"
+    assert others == [
+        "implement a demo-1 a 1 1",
+        "review a demo-1 reviewer-1 1 1",
+        "fix a demo-1 a 1 1",
+        "review a demo-1 reviewer-1 1 2",
+        "review a demo-1 reviewer-1 2 2",
+        "check look demo-1 look 1 1",
+    ]
+
+
+def test_agents_see_no_secret_of_the_users_environment(home: Home) -> None:
+    home.script(writes("a", run="env > seen.txt"))
+    home.environment["FORGE_TOKEN"] = "hush"
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert b"hush" not in home.files()["seen.txt"]
+
+
+def test_a_second_sprint_gets_the_next_number_and_leaves_the_first_ones_objects_alone(
+    home: Home,
+) -> None:
+    home.script(writes("a"), writes("b"))
+    assert home.sprint(task("a")).code == 0
+    before = home.issues(), home.pulls()
+    assert home.comments(1)
+
+    answer = home.sprint(task("b"))
+    assert answer.code == 0, answer
+    assert answer.data["sprint_id"] == "demo-2"
+    assert list(answer.statuses) == ["b"]
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
+    assert [i for i in home.issues() if i["sprint"] == "demo-1"] == before[0]
+    assert [p for p in home.pulls() if p["sprint"] == "demo-1"] == before[1]
+    history = json.loads((home.project() / "sprints.json").read_bytes())["sprints"]
+    assert [(s["sprint_id"], s["exit_code"], s["completed_tasks"]) for s in history] == [
+        (1, 0, 1),
+        (2, 0, 1),
+    ]
+    assert {p.name for p in (home.path / "kv").iterdir()} == {"demo-1.json", "demo-2.json"}
+
+
+def test_the_same_task_id_in_two_sprints_means_two_branches_and_two_issues(home: Home) -> None:
+    home.script(writes("a", run="date +%s%N > stamp.txt"))
+    assert home.sprint(task("a")).code == 0
+    assert home.sprint(task("a")).code == 0
+    assert [p["branch"] for p in home.pulls()] == ["agent/a/demo-1", "agent/a/demo-2"]
+    assert len(home.issues()) == 2
+
+
+def test_a_project_made_from_a_repository_builds_on_its_main(bare_home: Home) -> None:
+    home = bare_home
+    source = home.root / "source"
+    source.mkdir()
+    (source / "old.txt").write_text("old\n")
+    line = "git init -q -b main && git add . && git commit -q -m old"
+    subprocess.run(("sh", "-c", line), cwd=source, env=home.environment, check=True)
+    home.init("demo", "--repo", str(source))
+    home.script(writes("a", run="cat old.txt >> a.txt"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files() == {"old.txt": b"old\n", "a.txt": b"a\nold\n"}
+    assert not (source / "a.txt").exists()
+

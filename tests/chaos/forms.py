@@ -1,0 +1,166 @@
+"""Normal forms: what a user would notice of a sprint, without numbers, hashes, times or attempts."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.world import World, git
+
+#: The fields of a task that the stages steer by; those with hashes count only as set or not set.
+_STEERING = ("status", "generation", "empty", "failures", "incident", "works")
+_HASHES = ("head", "pushed", "judged", "merging", "verified", "issue", "pull", "work", "held")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)
+    connection.row_factory = sqlite3.Row
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _all(connection: sqlite3.Connection, table: str, order: str) -> list[sqlite3.Row]:
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
+        return []
+    return connection.execute(f"SELECT * FROM {table} ORDER BY {order}").fetchall()
+
+
+def durable_form(world: World) -> str:
+    """What a crash at this moment would leave for the next engine."""
+    form: dict[str, Any] = {}
+    if (world.project / "ledger.sqlite").exists():
+        with _reading(world.project / "ledger.sqlite") as ledger:
+            form["ledger"] = _ledger_form(ledger)
+    with _reading(world.project / "forge.sqlite") as forge:
+        form["forge"] = _forge_rows(forge)
+    form["refs"] = _refs(world.forge_git)
+    return json.dumps(form, sort_keys=True)
+
+
+def _ledger_form(ledger: sqlite3.Connection) -> dict[str, Any]:
+    ledger.execute("BEGIN")
+    return {
+        "sprints": [
+            (row["id"], row["phase"], _planning(row["data"]))
+            for row in _all(ledger, "sprints", "number")
+        ],
+        "tasks": [_task(row["data"]) for row in _all(ledger, "tasks", "position")],
+        "actions": [(r["key"], r["state"]) for r in _all(ledger, "actions", "id")],
+        "items": [(r["id"], r["status"]) for r in _all(ledger, "work_items", "id")],
+        "results": [(r["item"], r["result"] is not None) for r in _all(ledger, "leases", "item")],
+    }
+
+
+def _planning(data: bytes) -> tuple[bool, str]:
+    sprint = json.loads(data)
+    return sprint["po"] is not None, sprint["stopped"]
+
+
+def _task(data: bytes) -> dict[str, Any]:
+    task = json.loads(data)
+    return {name: task[name] for name in _STEERING} | {name: bool(task[name]) for name in _HASHES}
+
+
+def _forge_rows(forge: sqlite3.Connection) -> dict[str, Any]:
+    forge.execute("BEGIN")
+    return {
+        "issues": [
+            (r["marker_key"], r["state"], r["labels"]) for r in _all(forge, "issues", "number")
+        ],
+        "pulls": [
+            (r["marker_key"], r["state"], r["head"]) for r in _all(forge, "pulls", "number")
+        ],
+        "comments": [r["marker_key"] for r in _all(forge, "comments", "id")],
+        "reviews": [r["marker_key"] for r in _all(forge, "reviews", "id")],
+    }
+
+
+def _refs(repository: Path) -> dict[str, str]:
+    heads = repository / "refs" / "heads"
+    return {
+        str(file.relative_to(heads)): file.read_text("ascii").strip()
+        for file in heads.rglob("*")
+        if file.is_file() and file.suffix != ".lock"
+    }
+
+
+def final_form(world: World) -> dict[str, Any]:
+    """What a finished sprint came to, per task and purpose."""
+    with _reading(world.project / "ledger.sqlite") as ledger:
+        statuses = {r["id"]: r["status"] for r in _all(ledger, "tasks", "position")}
+        phases = [(r["id"], r["phase"]) for r in _all(ledger, "sprints", "number")]
+        open_effects = ledger.execute(
+            "SELECT count(*) FROM actions WHERE state IN ('planned', 'intended')"
+        ).fetchone()[0]
+        open_items = ledger.execute(
+            "SELECT count(*) FROM work_items WHERE status IN ('pending', 'in_flight')"
+        ).fetchone()[0]
+    with _reading(world.project / "forge.sqlite") as forge:
+        issues, pulls = _all(forge, "issues", "number"), _all(forge, "pulls", "number")
+        comments, reviews = _all(forge, "comments", "id"), _all(forge, "reviews", "id")
+    names = {row["number"]: _purpose(row["marker_key"]) for row in (*issues, *pulls)}
+    return {
+        "phases": phases,
+        "statuses": statuses,
+        "open": (open_effects, open_items),
+        "tree": git(world.forge_git, "rev-parse", "main^{tree}"),
+        "merges": sorted(_merges(world.forge_git, names)),
+        "issues": sorted((names[r["number"]], r["state"], r["labels"]) for r in issues),
+        "pulls": sorted(
+            (names[r["number"]], r["state"], r["branch"], _closes(r["body"], names)) for r in pulls
+        ),
+        "comments": sorted((names[r["issue"]], _purpose(r["marker_key"])) for r in comments),
+        "reviews": sorted(
+            (names[r["pull"]], _round(r["marker_key"]), r["verdict"]) for r in reviews
+        ),
+    }
+
+
+def _purpose(key: str) -> str:
+    return re.sub(r"[0-9a-f]{40}", "COMMIT", key)
+
+
+def _round(key: str) -> str:
+    """`review/<pull>/<head>/<round>/<claim>`: only the round is not a matter of chance."""
+    return key.split("/")[3] if key.count("/") == 4 else key
+
+
+def _closes(body: str, names: dict[int, str]) -> str:
+    found = re.search(r"Closes #(\d+)", body)
+    return names.get(int(found[1]), "?") if found else ""
+
+
+def _merges(repository: Path, names: dict[int, str]) -> list[str]:
+    """The subjects on the line of main, with the pull requests by their purpose."""
+    subjects = git(repository, "log", "--first-parent", "--format=%s", "main").splitlines()
+
+    def named(found: re.Match[str]) -> str:
+        return names.get(int(found[1]), found[0])
+
+    return [re.sub(r"#(\d+)", named, subject) for subject in subjects]
+
+
+def done_twice(world: World) -> list[str]:
+    """Everything on the forge that carries the key of something else there."""
+    with _reading(world.project / "forge.sqlite") as forge:
+        keys: list[str] = []
+        for table, order in (("issues", "number"), ("pulls", "number"), ("comments", "id")):
+            keys += [r["marker_key"] for r in _all(forge, table, order) if r["marker_key"]]
+        keys += [r["marker_key"].rsplit("/", 1)[0] for r in _all(forge, "reviews", "id")]
+    return [key for key, count in Counter(keys).items() if count > 1]
+
+
+def left_behind(world: World) -> list[str]:
+    """Workspaces that a finished sprint did not clean up."""
+    runs = world.project / "runs"
+    found = [*runs.rglob("workspace"), *runs.rglob(".workspace.*")]
+    return [str(path.relative_to(runs)) for path in found if "/.git/" not in str(path)]

@@ -1,0 +1,66 @@
+"""Records every crash point of an undisturbed sprint, and what a crash there would leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.forms import durable_form
+from tests.chaos.world import World
+
+
+@dataclass(frozen=True)
+class Point:
+    """The k-th time that a process of this name reaches a crash point."""
+
+    process: str
+    name: str
+    k: int
+
+    @property
+    def kind(self) -> str:
+        return self.process.split("/", 1)[0]
+
+    def at(self, once: Path) -> str:
+        return f"{self.process}|{self.name}|{self.k}|{once}"
+
+    def __str__(self) -> str:
+        return f"{self.process} {self.name} {self.k}"
+
+
+def record(world: World) -> tuple[list[tuple[Point, str]], int]:
+    """Run a sprint, stopping at each point; the points with their forms, and the exit code."""
+    log = world.place / "points.log"
+    log.touch()
+    engine = world.start("sprint", "goal", "--yes", CALORON_CRASH_LOG=str(log))
+    found: list[tuple[Point, str]] = []
+    with log.open("r") as lines:
+        while True:
+            line = lines.readline()
+            if line.endswith("\n"):
+                pid, process, name, k = line.strip().split("|")
+                if _has_stopped(int(pid)):
+                    found.append((Point(process, name, int(k)), durable_form(world)))
+                    os.kill(int(pid), signal.SIGCONT)
+            elif engine.poll() is not None:
+                return found, engine.returncode
+            else:
+                time.sleep(0.0005)
+
+
+def _has_stopped(pid: int) -> bool:
+    """Wait until the process that wrote the line has really stopped itself."""
+    while True:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        state = stat[stat.rindex(b")") + 2 : stat.rindex(b")") + 3]
+        if state == b"T":
+            return True
+        if state in b"ZX":
+            return False
+        time.sleep(0.0002)

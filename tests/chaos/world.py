@@ -1,0 +1,147 @@
+"""A home of its own for one sprint, and the real `caloron` started in it as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+PROJECT = "demo"
+SPRINT = "demo-1"
+PATIENCE_S = 90.0
+
+CLI = (sys.executable, "-m", "caloron.cli.main")
+
+
+@dataclass
+class World:
+    """One home with one project; everything that is started belongs to its directory."""
+
+    place: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def home(self) -> Path:
+        return self.place / "home"
+
+    @property
+    def project(self) -> Path:
+        return self.home / "projects" / PROJECT
+
+    @property
+    def forge_git(self) -> Path:
+        return self.project / "forge.git"
+
+    @property
+    def fixture(self) -> Path:
+        return self.place / "fixture.json"
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        mine = {k: v for k, v in os.environ.items() if not k.startswith(("CALORON_", "GIT_"))}
+        mine |= {
+            "CALORON_HOME": str(self.home),
+            "CALORON_STUB_FIXTURE": str(self.fixture),
+            "PYTHONPATH": str(SRC),
+            "NO_COLOR": "1",
+        }
+        return mine | self.env | extra
+
+    def start(self, *args: str, **extra: str) -> subprocess.Popen[bytes]:
+        """Start `caloron` in the background; what it prints goes to a file of the world."""
+        with (self.place / "cli.log").open("ab") as log:
+            return subprocess.Popen(
+                (*CLI, *args),
+                env=self.environment(**extra),
+                cwd=self.place,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def run(self, *args: str, **extra: str) -> int:
+        """Run `caloron` to its end; one that does not end is killed and fails the test."""
+        process = self.start(*args, **extra)
+        try:
+            return process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(
+                f"caloron {' '.join(args)} did not end in {PATIENCE_S:.0f} s\n{self.log()}"
+            ) from None
+
+    def log(self) -> str:
+        file = self.place / "cli.log"
+        return file.read_text("utf-8", "replace")[-6000:] if file.exists() else ""
+
+    def configure(self, **settings: Any) -> None:
+        file = self.project / "config.yml"
+        raw = yaml.safe_load(file.read_text("utf-8"))
+        file.write_text(yaml.safe_dump(raw | settings), "utf-8")
+
+    def script(self, *responses: dict[str, Any]) -> None:
+        """What the scripted agent answers."""
+        content = {"responses": list(responses), "default": "nothing was scripted for this"}
+        self.fixture.write_text(json.dumps(content), "utf-8")
+
+    def copy_to(self, place: Path) -> World:
+        """A new world that starts like this one did: the same project, nothing run yet."""
+        place.mkdir(parents=True)
+        shutil.copytree(self.home, place / "home", symlinks=True)
+        text = self.fixture.read_text("utf-8").replace(str(self.place), str(place))
+        copy = World(place, dict(self.env))
+        copy.fixture.write_text(text, "utf-8")
+        return copy
+
+    def processes(self) -> dict[int, str]:
+        """Living processes that were started in or for this world, by their command lines."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                there = os.readlink(entry / "cwd")
+            except OSError:
+                continue
+            if line and (f"{self.place}/" in line or f"{there}/".startswith(f"{self.place}/")):
+                found[int(entry.name)] = line
+        return found
+
+    def kill_everything(self) -> None:
+        """Leave no process of this world behind, whatever a test did."""
+        give_up = time.monotonic() + 10
+        while (left := self.processes()) and time.monotonic() < give_up:
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.02)
+
+
+def new_world(place: Path, **settings: Any) -> World:
+    """A project made by `caloron init`, with short leases so that recovery is quick."""
+    place.mkdir(parents=True, exist_ok=True)
+    world = World(place)
+    world.script()
+    assert world.run("init", PROJECT) == 0, world.log()
+    world.configure(**({"poll_s": 0.2, "lease_s": 2.0, "verify": "test -f README.md"} | settings))
+    return world
+
+
+def git(repository: Path, *args: str) -> str:
+    done = subprocess.run(
+        ("git", "-C", str(repository), *args), capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
