@@ -242,7 +242,7 @@ class Home:
 
     def reviews(self, number: int) -> list[tuple[str, str]]:
         found = self.caloron("pr", "show", str(number))
-        return [(r["verdict"], r["body"].splitlines()[0]) for r in found.data["reviews"]]
+        return [(r["verdict"], r["body"].partition("\n")[0]) for r in found.data["reviews"]]
 
     def escalations(self) -> list[dict[str, Any]]:
         return [i for i in self.issues() if "caloron:escalated" in i["labels"]]

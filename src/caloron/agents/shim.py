@@ -66,8 +66,10 @@ class Shim:
         self._ending: int | None = None
         self._timed_out = False
         self._limit_at = self._kill_at = float("inf")
+        #: How often the lease is renewed and the agent's activity told; never too late for either.
+        self._beat_s = min(self._lease_s / 3, spec.get("beat_s", self._lease_s))
         self._renewed_at = clock()
-        self._renew_at = time.monotonic() + self._lease_s / 3
+        self._renew_at = time.monotonic() + self._beat_s
         self._heard = False
         self._kin: dict[int, Process] = {}
 
@@ -274,7 +276,7 @@ class Shim:
                 self._renew_at = time.monotonic() + self._lease_s / 10
         else:
             self._renewed_at = began
-            self._renew_at = time.monotonic() + self._lease_s / 3
+            self._renew_at = time.monotonic() + self._beat_s
             self._heard = False
             self._remember(now)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from caloron.domain import planning
+from caloron.domain import planning, texts
 from caloron.domain.actions import Action, AddLabel, Moved
 from caloron.domain.facts import EffectDone, EffectFailed, Fact, PlanApproved, WorkEnded
 from caloron.domain.lane import advance_lane, advance_reviews
@@ -82,14 +82,16 @@ def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
 
 def _effect_done(turn: Turn, fact: EffectDone) -> None:
     task = turn.state.tasks.get(fact.task)
-    if task and fact.kind == "push" and fact.commit == task.head:
+    if task is None or fact.kind != "push" or task.pushed == task.head:
+        return
+    if fact.key.startswith(f"push/{task.branch}/"):
         task.pushed = fact.commit
 
 
 def _effect_failed(turn: Turn, fact: EffectFailed) -> None:
     """A stale answer means look again; anything else that the forge refuses needs a person."""
     task = turn.state.tasks.get(fact.task)
-    if task is None or task.status in SETTLED:
+    if task is None or not _still_wanted(turn, task, fact.key):
         return
     if fact.kind == "merge" and fact.refusal != "refused":
         task.merging, task.verified = "", None
@@ -97,9 +99,28 @@ def _effect_failed(turn: Turn, fact: EffectFailed) -> None:
         # A person moved the branch while our agent worked: theirs is the change now.
         pull = pull_of(turn.state, task)
         task.pushed = task.head = pull.head if pull else ""
-    elif fact.kind in ("push", "open_pull", "review", "merge"):
+    elif task.status is Status.ESCALATED:
+        task.held_effects = tuple(sorted({*task.held_effects, fact.key}))
+    else:
         turn.stop_work(task, "the forge refused")
-        turn.escalate(task, f"the forge refused: {fact.message}", held=None, effect=fact.key)
+        turn.escalate(task, f"the forge refused: {fact.message}", held=None, effects=(fact.key,))
+
+
+def _still_wanted(turn: Turn, task: Task, key: str) -> bool:
+    """Whether the task cannot go on without this effect."""
+    sprint, pull, head = turn.sprint.id, task.pull, task.head
+    if task.status in (Status.DONE, Status.CANCELLED):
+        return False
+    if key == texts.issue_key(sprint, task.id):
+        return task.issue is None
+    if key == texts.pull_key(sprint, task.id, task.generation):
+        return pull is None
+    if key.startswith(f"push/{task.branch}/"):
+        return key.endswith(f"/{head}") and task.pushed != head
+    if key.startswith(f"merge/{pull}/{head}/"):
+        return task.merging == head
+    in_review = task.status in (Status.IN_REVIEW, Status.ESCALATED)
+    return in_review and key.startswith(f"review/{pull}/{head}/")
 
 
 def _hold_and_unblock(turn: Turn) -> None:

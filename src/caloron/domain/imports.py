@@ -10,6 +10,7 @@ from caloron.domain.status import Status
 from caloron.domain.turn import Turn
 
 _WHO = "an edit of the sprint's file"
+_RELEASED = (Status.PENDING, Status.READY, Status.IN_PROGRESS, Status.IN_REVIEW)
 
 
 class Import(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,9 +43,8 @@ def _take_over_one(turn: Turn, task: Task, wanted: str) -> str:
     if wanted == Status.DONE:
         turn.complete(task, f"done by {_WHO}", "Marked as done by hand.")
     elif wanted == Status.CANCELLED and old is not Status.DONE:
-        turn.stop_work(task, _WHO)
-        turn.move(task, Status.CANCELLED, f"cancelled by {_WHO}")
-    elif old is Status.ESCALATED:
+        turn.cancel(task, f"cancelled by {_WHO}", closed_by_person=False)
+    elif old is Status.ESCALATED and wanted in _RELEASED:
         turn.release(task, _WHO)
     else:
         return f"{old} → {wanted} cannot be done by hand"

@@ -14,8 +14,7 @@ def advance_reviews(turn: Turn) -> None:
     for task in turn.state.tasks.values():
         if task.status is not Status.IN_REVIEW or task.work or task.merging:
             continue
-        verified = task.verified is not None and task.verified.head == task.head
-        if not task.empty and not verified:
+        if not task.empty and not _is_verified(task):
             turn.start(task, turn.new_work(task, "verify", head=task.head))
         elif task.judged != task.head and not approved_head(turn, task):
             _review(turn, task)
@@ -48,13 +47,17 @@ def _occupies(turn: Turn, task: Task) -> bool:
 
 
 def _wants_merge(turn: Turn, task: Task) -> bool:
-    verified = task.verified is not None and task.verified.ok and task.verified.head == task.head
     return (
         task.status is Status.IN_REVIEW
         and task.work is None
-        and verified
+        and _is_verified(task)
         and bool(approved_head(turn, task))
     )
+
+
+def _is_verified(task: Task) -> bool:
+    verified = task.verified
+    return verified is not None and verified.ok and verified.head == task.head
 
 
 def _is_fresh(turn: Turn, task: Task) -> bool:

@@ -10,7 +10,7 @@ from caloron.domain.observations import (
     ReviewSeen,
     marker_key,
 )
-from caloron.domain.sprint import Task, pull_of
+from caloron.domain.sprint import Task, branch_name, pull_of
 from caloron.domain.status import Status
 from caloron.domain.turn import Turn
 from caloron.domain.workflow import reject
@@ -21,18 +21,23 @@ _MAX_CLOSURES = 2
 def bind(turn: Turn) -> None:
     """Tie issues and pull requests to their tasks: by marker, never by position."""
     sprint = turn.sprint
-    by_key = {
-        marker_key(seen.body): seen
+    ours = [
+        seen
         for seen in turn.state.objects.values()
         if isinstance(seen, IssueSeen | PullSeen) and seen.author == sprint.author
-    }
+    ]
+    # Of two with one marker, the first counts.
+    ours.sort(key=lambda seen: -seen.number)
+    by_key = {marker_key(seen.body): seen for seen in ours}
     for task in turn.state.tasks.values():
         issue = by_key.get(texts.issue_key(sprint.id, task.id))
         if task.issue is None and isinstance(issue, IssueSeen):
             task.issue = issue.number
         escalation = by_key.get(texts.escalation_key(sprint.id, task.id, task.incident))
-        if isinstance(escalation, IssueSeen):
+        if isinstance(escalation, IssueSeen) and task.escalation_issue is None:
             task.escalation_issue = escalation.number
+            if task.status is not Status.ESCALATED:
+                turn.close_escalation(task)
         pull = by_key.get(texts.pull_key(sprint.id, task.id, task.generation))
         if isinstance(pull, PullSeen):
             task.pull = pull.number
@@ -48,9 +53,16 @@ def _bind_by_closing(turn: Turn) -> None:
             continue
         for number in pull.closes:
             task = issues.get(number)
-            if task and task.pull is None and task.status is not Status.DONE:
-                task.pull, task.branch = pull.number, pull.branch
+            if task and task.pull is None and not _is_settling(task):
+                turn.stop_work(task, f"{pull.author} opened pull request #{pull.number}")
+                task.pull, task.branch, task.empty = pull.number, pull.branch, False
                 task.head = task.pushed = pull.head
+
+
+def _is_settling(task: Task) -> bool:
+    """Done, or its own pull request is just being opened."""
+    publishing = task.status is Status.IN_PROGRESS and task.work is None
+    return publishing or task.status is Status.DONE
 
 
 def react(turn: Turn, task: Task) -> None:
@@ -60,13 +72,14 @@ def react(turn: Turn, task: Task) -> None:
     pull = pull_of(turn.state, task)
     if pull and pull.state == "merged":
         _merged(turn, task, pull)
-    elif _cancelled_by_person(turn, task):
         return
-    elif pull and pull.state == "closed":
+    if _cancelled_by_person(turn, task):
+        return
+    if pull and pull.state == "closed":
         _pull_closed(turn, task, pull)
-    elif task.status is Status.ESCALATED:
+    if task.status is Status.ESCALATED:
         _released_by_person(turn, task)
-    elif pull:
+    if pull and pull.state == "open" and task.status is not Status.ESCALATED:
         _pull_open(turn, task, pull)
 
 
@@ -82,13 +95,15 @@ def _cancelled_by_person(turn: Turn, task: Task) -> bool:
     if not isinstance(issue, IssueSeen):
         return False
     closed = issue.state == "closed" and issue.closed_by != turn.sprint.author
-    if closed and task.status is not Status.CANCELLED:
+    if closed and task.status is Status.CANCELLED:
+        task.closed_by_person = True
+    elif closed:
         reason = f"issue #{issue.number} was closed by {issue.closed_by or 'a person'}"
-        turn.stop_work(task, reason)
-        task.merging = ""
-        turn.move(task, Status.CANCELLED, reason)
-    elif not closed and task.status is Status.CANCELLED:
-        task.judged, task.failures = "", 0
+        turn.cancel(task, reason, closed_by_person=True)
+    elif task.closed_by_person:
+        task.judged, task.failures, task.closed_by_person = "", 0, False
+        # What was not pushed was not to be: it goes on with what the branch has.
+        task.head = task.pushed
         turn.move(task, Status.PENDING, f"issue #{issue.number} was opened again")
     return task.status is Status.CANCELLED
 
@@ -97,12 +112,17 @@ def _pull_closed(turn: Turn, task: Task, pull: PullSeen) -> None:
     """Closed without merging: rework in a new pull request; the second time, a person decides."""
     task.pull, task.merging = None, ""
     task.generation += 1
-    if task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW):
+    _back_to_own_branch(turn, task)
+    if task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW, Status.ESCALATED):
         return
     who = pull.ended_by or "a person"
     reason = f"pull request #{pull.number} was closed by {who} without merging"
     turn.stop_work(task, reason)
     fix = turn.new_work(task, "fix", head=task.head, reason=reason)
+    if task.status is Status.ESCALATED:
+        if task.held is None or task.held.role in ("review", "verify"):
+            task.held, task.held_effects, task.held_from = fix, (), Status.IN_PROGRESS
+        return
     if task.generation > _MAX_CLOSURES:
         turn.escalate(task, f"{reason}, for the second time", held=fix)
         task.held_from = Status.IN_PROGRESS
@@ -111,24 +131,38 @@ def _pull_closed(turn: Turn, task: Task, pull: PullSeen) -> None:
         turn.start(task, fix)
 
 
+def _back_to_own_branch(turn: Turn, task: Task) -> None:
+    """A person's branch is theirs: what follows their closed pull request goes to ours."""
+    own = branch_name(task.id, turn.sprint.id)
+    if task.branch == own:
+        return
+    pulls = [
+        seen
+        for seen in turn.state.objects.values()
+        if isinstance(seen, PullSeen) and seen.branch == own
+    ]
+    last = max(pulls, key=lambda p: p.number, default=None)
+    task.branch, task.pushed = own, last.head if last else ""
+
+
 def _released_by_person(turn: Turn, task: Task) -> None:
     pull = pull_of(turn.state, task)
     verdict = _verdict(turn, pull) if pull and pull.head == task.head else None
     if verdict and verdict.object not in task.heard and _by_person(turn, verdict, "approved"):
-        task.held, task.held_effect, task.held_from = None, "", Status.IN_REVIEW
+        task.held, task.held_effects, task.held_from = None, (), Status.IN_REVIEW
         turn.release(task, verdict.author)
         return
     places = {n for n in (task.issue, task.escalation_issue) if n is not None}
-    for seen in turn.state.objects.values():
-        if (
-            isinstance(seen, CommentSeen)
-            and seen.issue in places
-            and seen.object not in task.heard
-            and is_command(seen, "resolved", turn.sprint.author)
-        ):
-            task.heard = (*task.heard, seen.object)
-            turn.release(task, seen.author)
-            return
+    commands = [
+        seen
+        for seen in turn.state.objects.values()
+        if isinstance(seen, CommentSeen)
+        and seen.issue in places
+        and seen.object not in task.heard
+        and is_command(seen, "resolved", turn.sprint.author)
+    ]
+    if commands:
+        turn.release(task, min(commands, key=lambda c: c.id).author)
 
 
 def is_command(comment: CommentSeen, command: str, author: str) -> bool:
@@ -152,17 +186,22 @@ def _pull_open(turn: Turn, task: Task, pull: PullSeen) -> None:
         turn.move(task, Status.IN_REVIEW, f"pull request #{pull.number} is open")
     if task.status is not Status.IN_REVIEW or verdict is None:
         return
-    if verdict.verdict == "changes_requested" and pull.head not in task.rejected:
+    if verdict.verdict == "changes_requested":
         turn.stop_work(task, "changes were requested")
         task.merging = ""
         reject(turn, task, pull.head, verdict_reason(verdict))
 
 
 def _prefer_person(turn: Turn, task: Task, pull: PullSeen, verdict: ReviewSeen | None) -> None:
-    """An agent's work ends when a person has done it: approved the head, or made the change."""
-    if task.work is None or task.work.role == "verify":
+    """An agent's work ends when a person has done it: approved the head, or made the change.
+
+    An approval answers a review and what a review asked for; it does not make a conflict or a
+    failed verification go away.
+    """
+    if task.work is None:
         return
-    if verdict and _by_person(turn, verdict, "approved"):
+    answered = task.work.role == "review" or (task.work.role == "fix" and not task.work.onto_main)
+    if answered and verdict and _by_person(turn, verdict, "approved"):
         turn.stop_work(task, f"{verdict.author} approved the pull request")
     elif task.work.role == "implement" and pull.author != turn.sprint.author:
         turn.stop_work(task, f"{pull.author} opened pull request #{pull.number}")

@@ -75,7 +75,8 @@ class Task(msgspec.Struct, kw_only=True):
     #: Work that goes on when a person releases the task.
     held: Work | None = None
     held_from: Status = Status.IN_PROGRESS
-    held_effect: str = ""
+    #: Effects that the forge refused: tried again when a person releases the task.
+    held_effects: tuple[str, ...] = ()
     works: int = 0
     failures: int = 0
 
@@ -94,6 +95,10 @@ class Task(msgspec.Struct, kw_only=True):
     interventions: int = 0
     restarts: int = 0
     intervened_at: float = 0.0
+    #: Steps of the ladder ever taken: tells one probe from the next.
+    steps: int = 0
+    #: Its issue was closed by a person: opening it again brings the task back.
+    closed_by_person: bool = False
 
     @property
     def id(self) -> str:

@@ -25,13 +25,13 @@ _D, _B, _E, _C = Status.DONE, Status.BLOCKED, Status.ESCALATED, Status.CANCELLED
 
 #: Done is final. Every other status can be left, because a person may act at any time.
 TRANSITIONS: dict[Status, frozenset[Status]] = {
-    _P: frozenset({_R, _B, _C, _D}),
+    _P: frozenset({_R, _B, _C, _D, _E}),
     _R: frozenset({_G, _P, _B, _C, _D, _E}),
     _G: frozenset({_V, _D, _E, _C}),
     _V: frozenset({_G, _D, _E, _C}),
     _D: frozenset(),
-    _B: frozenset({_P, _C, _D}),
-    _E: frozenset({_G, _V, _D, _C}),
+    _B: frozenset({_P, _C, _D, _E}),
+    _E: frozenset({_P, _G, _V, _D, _C}),
     _C: frozenset({_P, _D}),
 }
 

@@ -114,8 +114,9 @@ def _take_step(turn: Turn, task: Task, intervention: Intervention) -> None:
     if work is None or task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW):
         return
     task.interventions += 1
+    task.steps += 1
     task.intervened_at = turn.now
-    cause = f"{work.item.rsplit('/', 1)[1]}-{task.incident}-{task.interventions}"
+    cause = f"{work.item.rsplit('/', 1)[1]}-{task.steps}"
     if intervention.step == "probe":
         key = f"probe/{work.item}/{cause}"
         turn.do(Probe(key=key, task=task.id, item=work.item, reason=intervention.reason))

@@ -46,8 +46,9 @@ def pull_body(sprint: Sprint, task: Task) -> str:
 
 def escalation_body(sprint: Sprint, task: Task, reason: str) -> str:
     key = escalation_key(sprint.id, task.id, task.incident)
+    number = "" if task.issue is None else f" (#{task.issue})"
     return (
-        f"Task `{task.id}` (#{task.issue}) of sprint `{sprint.id}` needs a person.\n\n"
+        f"Task `{task.id}`{number} of sprint `{sprint.id}` needs a person.\n\n"
         f"**Reason:** {reason}\n\n"
         "When the cause is gone, comment `resolved` here; the task then goes on.\n\n"
         f"{marker(key)}"

@@ -117,9 +117,19 @@ class Turn:
         self.do(CloseIssue(key=f"close/{prefix}/done", task=task.id, issue=task.issue))
         self.close_escalation(task)
 
-    def escalate(self, task: Task, reason: str, *, held: Work | None, effect: str = "") -> None:
+    def cancel(self, task: Task, reason: str, *, closed_by_person: bool) -> None:
+        """Nobody wants the task any more."""
+        self.stop_work(task, reason)
+        task.merging, task.closed_by_person = "", closed_by_person
+        self.move(task, Status.CANCELLED, reason)
+
+    def escalate(
+        self, task: Task, reason: str, *, held: Work | None, effects: tuple[str, ...] = ()
+    ) -> None:
         """Hand the task to a person: one issue per incident, and work that goes on afterwards."""
-        task.held, task.held_effect, task.held_from = held, effect, task.status
+        task.held, task.held_effects = held, effects
+        started = task.status in (Status.IN_PROGRESS, Status.IN_REVIEW)
+        task.held_from = task.status if started else Status.PENDING
         task.work, task.merging = None, ""
         task.incident += 1
         task.escalation_issue = None
@@ -143,9 +153,9 @@ class Turn:
         task.rejected = ()
         held, task.held = task.held, None
         self.move(task, task.held_from, f"released by {who}")
-        if task.held_effect:
-            self.do(RetryEffect(key=task.held_effect))
-            task.held_effect = ""
+        for key in task.held_effects:
+            self.do(RetryEffect(key=key))
+        task.held_effects = ()
         if held:
             self.start(task, msgspec.structs.replace(held, asks=1), f"released by {who}")
         self.close_escalation(task)

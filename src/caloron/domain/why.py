@@ -78,6 +78,7 @@ def _why_active(task: Task) -> str:
 
 
 def _how_to_release(task: Task) -> str:
-    if task.escalation_issue is None:
-        return "a person is asked"
-    return f"comment `resolved` on issue #{task.escalation_issue} to go on"
+    place = task.issue if task.escalation_issue is None else task.escalation_issue
+    if place is None:
+        return "edit its status in the sprint's file to go on"
+    return f"comment `resolved` on issue #{place} to go on"

@@ -201,6 +201,8 @@ class Workers:
             "item": claimed.item,
             "token": claimed.token,
             "lease_ms": self._queue.lease_ms,
+            # A busy agent must not look silent only because its shim tells so too rarely.
+            "beat_s": self._project.config.stall_threshold_m * 60 / 4,
             "argv": list(given.argv),
             "env": given.env,
             "cwd": str(given.cwd),
@@ -275,7 +277,9 @@ class Workers:
         left = unresolved(workspace, tuple(spec.get("conflicts", ())))
         if left:
             return work.head, left
-        message = f"{task}: {work.role}\n\nAgent: caloron-agent-{task}\n"
+        title = self._queue.ledger.state(self._queue.sprint).tasks[task].plan.title
+        what = title if work.role == "implement" else f"{title} ({work.role})"
+        message = f"{what}\n\nTask: {task}\nAgent: caloron-agent-{task}\n"
         seal(workspace, self._sandbox, message, self._assigner.identity)
         head = hand_over(
             workspace,

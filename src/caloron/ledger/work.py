@@ -53,8 +53,8 @@ class WorkQueue:
 
     def has_pending(self) -> bool:
         """Whether anything waits in the queue: a look is cheaper than a claim."""
-        sql = "SELECT 1 FROM work_items WHERE status = 'pending' LIMIT 1"
-        return self.ledger.db.row(sql) is not None
+        with self.ledger.db.snapshot() as connection:
+            return queue.has_pending(connection)
 
     def in_flight(self) -> list[InFlight]:
         with self.ledger.db.snapshot() as connection:

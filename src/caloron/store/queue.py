@@ -72,9 +72,9 @@ def append_event(
     if key and connection.execute(_SQL["event_of_key"], {"key": key}).fetchone():
         return False
     values = {"type": type, "actor": actor, "item": item, "payload": json.dumps(payload)}
-    event = connection.execute(_SQL["append_event"], values).fetchone()[0]
+    connection.execute(_SQL["append_event"], values)
     if key:
-        connection.execute(_SQL["event_key"], {"key": key, "event": event})
+        connection.execute(_SQL["event_key"], {"key": key})
     return True
 
 
@@ -103,6 +103,11 @@ def enqueue(
             item=item,
         )
     return added
+
+
+def has_pending(connection: sqlite3.Connection) -> bool:
+    """Whether anything waits in the queue: a look is cheaper than a claim."""
+    return connection.execute(_SQL["has_pending"]).fetchone() is not None
 
 
 def claim(

@@ -5,17 +5,22 @@ ON CONFLICT (id) DO NOTHING
 -- name: enqueue_lease
 INSERT INTO leases (item, priority, not_before) VALUES (:id, :priority, :not_before)
 ON CONFLICT (item) DO UPDATE SET priority = excluded.priority, not_before = excluded.not_before
+-- name: has_pending
+-- That a status is open is said again wherever it is one: only then is the short index used.
+SELECT 1 FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in_flight') LIMIT 1
 -- name: claim
 UPDATE leases
 SET token = token + 1, holder = :holder, expires_at = (SELECT ms FROM clock) + :lease_ms,
     started_at = NULL, activity_at = NULL, result = NULL
 WHERE item = (
     SELECT w.id FROM work_items w JOIN leases l ON l.item = w.id
-    WHERE w.status = 'pending' AND w.kind IN (SELECT value FROM json_each(:kinds))
+    WHERE w.status = 'pending' AND w.status IN ('pending', 'in_flight')
+      AND instr(:kinds, json_quote(w.kind)) > 0
       AND substr(w.id, 1, length(:scope)) = :scope
       AND l.not_before <= (SELECT ms FROM clock)
       AND (SELECT count(*) FROM work_items busy JOIN leases held ON held.item = busy.id
-           WHERE busy.status = 'in_flight' AND busy.kind IN (SELECT value FROM json_each(:kinds))
+           WHERE busy.status = 'in_flight' AND busy.status IN ('pending', 'in_flight')
+             AND instr(:kinds, json_quote(busy.kind)) > 0
              AND held.result IS NULL AND held.expires_at > (SELECT ms FROM clock)) < :cap
     ORDER BY l.priority DESC, w.created_at, w.id
     LIMIT 1)
@@ -53,14 +58,13 @@ WHERE id = :item AND status IN ('pending', 'in_flight')
 SELECT w.id, w.kind, w.payload, l.token, l.holder, l.expires_at, l.attempt, l.started_at, l.activity_at, l.result,
        (SELECT ms FROM clock) AS now_ms
 FROM work_items w JOIN leases l ON l.item = w.id
-WHERE w.status = 'in_flight'
+WHERE w.status = 'in_flight' AND w.status IN ('pending', 'in_flight')
 ORDER BY w.created_at, w.id
 -- name: append_event
 INSERT INTO events (ts, type, actor, work_item_id, payload)
 VALUES ((SELECT ms FROM clock), :type, :actor, :item, :payload)
-RETURNING id
 -- name: event_key
-INSERT INTO event_keys (key, event_id) VALUES (:key, :event)
+INSERT INTO event_keys (key, event_id) VALUES (:key, last_insert_rowid())
 -- name: event_of_key
 SELECT event_id FROM event_keys WHERE key = :key
 -- name: now

@@ -1,0 +1,129 @@
+"""Agents that hang are probed, restarted and handed to a person; agents at work are left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.acceptance.home import Home, does, process_lives, task, wait_for, writes
+
+#: An agent is silent after 0.9 seconds, and has half a second to answer a probe.
+IMPATIENT = {"stall_threshold_m": 0.015, "probe_grace_s": 0.5}
+
+
+def _hangs(pids: Path) -> str:
+    """The shell and the scripted agent above it are both stopped: nothing is left to answer."""
+    return f"echo $PPID >> {pids}; echo $$ >> {pids}; kill -STOP $PPID $$"
+
+
+def test_a_stopped_agent_is_probed_restarted_escalated_and_released_by_a_comment(
+    home: Home,
+) -> None:
+    pids = home.root / "pids"
+    home.set(**IMPATIENT)
+    home.script(does("implement", "a", run=_hangs(pids)), writes("b"))
+    answer = home.sprint(task("a"), task("b", "a"))
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Escalated", "b": "Blocked"}
+    assert "silent" in answer.tasks["a"]["why"]
+    # It was started twice, and nothing of it is left.
+    hung = [int(pid) for pid in pids.read_text().split()]
+    assert len(hung) == 4
+    assert not any(process_lives(pid) for pid in hung)
+
+    comments = home.comments(answer.tasks["a"]["issue_number"])
+    assert len([c for c in comments if c.startswith("@caloron-agent-a has been silent")]) == 1
+    assert len([c for c in comments if c.startswith("The agent is restarted")]) == 1
+    (escalation,) = home.escalations()
+    assert home.state_file()["interventions"] == {"a": {"count": 3}}
+
+    home.script(writes("a"), writes("b"))
+    home.caloron("issue", "comment", str(escalation["number"]), "resolved")
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
+    assert [e["state"] for e in home.escalations()] == ["closed"]
+    assert home.state_file()["interventions"] == {}
+
+
+def test_a_release_while_the_sprint_runs_lets_the_task_go_on_without_a_resume(home: Home) -> None:
+    other = home.gate("other")
+    home.set(**IMPATIENT)
+    pids = home.root / "pids"
+    home.script(
+        does("implement", "a", attempt=[1, 2], run=_hangs(pids)),
+        writes("a"),
+        # Busy, so that nobody takes it for a silent one.
+        writes("b", run=other.line.replace("sleep 0.03", "echo waiting; sleep 0.1")),
+    )
+    running = home.start_sprint(task("a"), task("b"))
+    home.wait_for_status("a", "Escalated")
+    escalation = wait_for(home.escalations, "an escalation issue")[0]
+    home.caloron("issue", "comment", str(escalation["number"]), "resolved")
+    home.wait_for_status("a", "Done")
+    other.open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert len(home.escalations()) == 1
+
+
+def test_an_agent_that_comes_back_after_its_restart_is_forgiven(home: Home) -> None:
+    home.set(**IMPATIENT)
+    pids = home.root / "pids"
+    home.script(does("implement", "a", attempt=1, run=_hangs(pids)), writes("a", attempt=2))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.escalations() == []
+    assert home.state_file()["interventions"] == {}
+    assert not any(process_lives(int(pid)) for pid in pids.read_text().split())
+
+
+def test_an_agent_that_is_slow_but_prints_is_left_alone(home: Home) -> None:
+    home.set(**IMPATIENT)
+    line = "for i in $(seq 24); do echo still at it; sleep 0.2; done"
+    home.script(writes("a", run=line))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert len(home.events("attempt_started")) == 2  # the agent and the reviewer
+    assert not [c for c in home.comments(1) if "silent" in c]
+
+
+def test_an_agent_that_is_silent_but_busy_is_left_alone(home: Home) -> None:
+    home.set(**IMPATIENT)
+    line = "end=$(($(date +%s) + 5)); while [ $(date +%s) -lt $end ]; do :; done"
+    home.script(writes("a", run=line))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert len(home.events("attempt_started")) == 2
+    assert not [c for c in home.comments(1) if "silent" in c]
+
+
+def test_an_agent_that_never_ends_is_stopped_though_it_prints(home: Home) -> None:
+    pids = home.root / "pids"
+    home.set(timeout_s=1.5, probe_grace_s=0.5)
+    home.script(
+        writes("a", run=f"echo $$ >> {pids}; while :; do echo busy; sleep 0.1; done"),
+    )
+    answer = home.sprint(task("a"))
+    assert answer.code == 10, answer
+    assert "running for" in answer.tasks["a"]["why"]
+    assert len(pids.read_text().split()) == 2
+    assert not any(process_lives(int(pid)) for pid in pids.read_text().split())
+    assert len(home.escalations()) == 1
+
+
+def test_a_reviewer_that_hangs_is_no_approval(home: Home) -> None:
+    home.set(**IMPATIENT)
+    pids = home.root / "pids"
+    home.script(writes("a"), does("review", run=_hangs(pids), output="APPROVED"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Escalated"}
+    assert home.files() == {}
+
+
+def test_a_planner_that_hangs_does_not_hold_the_sprint_for_ever(home: Home) -> None:
+    home.set(po_timeout_s=0.5)
+    home.script(does("po", run="sleep 600"))
+    answer = home.sprint()
+    assert answer.code == 8, answer
+    assert home.issues() == []

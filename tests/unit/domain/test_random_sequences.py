@@ -1,0 +1,207 @@
+"""Whatever happens, in whatever order: what must hold after every single evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from caloron.domain.actions import Merge, StartWork
+from caloron.domain.evaluate import Decision, evaluate
+from caloron.domain.observations import ReviewSeen
+from caloron.domain.sprint import State, busy_slots
+from caloron.domain.status import SETTLED, Status
+from caloron.domain.why import why
+from tests.unit.domain.world import DIAMOND, PERSON, World, new_state, planned
+
+PLANS = (
+    DIAMOND,
+    (planned("a"), planned("b"), planned("c", "a")),
+    (planned("a"), planned("b", "a", kind="check")),
+)
+STARTED = {Status.IN_PROGRESS, Status.IN_REVIEW}
+
+
+class Rules:
+    """Looks at each decision, with a memory of its own of what was told and decided."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.seen_effects: dict[str, object] = {}
+
+    def tick(self) -> None:
+        before = self.world.state
+        self.check(before, self.world.tick())
+
+    def check(self, before: State, decision: Decision) -> None:
+        state = decision.state
+        self._every_waiting_task_says_why(state)
+        self._nothing_starts_before_its_dependencies(state)
+        self._slots_are_kept(before, decision)
+        self._an_effect_keeps_its_content(decision)
+        self._only_what_is_approved_and_verified_is_merged(decision)
+        self._one_merge_at_a_time(state)
+        self._the_decision_is_complete(decision)
+
+    def _every_waiting_task_says_why(self, state: State) -> None:
+        for task in state.tasks.values():
+            line = why(state, task)
+            assert bool(line) == (task.status is not Status.DONE), (task.status, line)
+            assert "\n" not in line
+
+    def _nothing_starts_before_its_dependencies(self, state: State) -> None:
+        for task in state.tasks.values():
+            if task.work and task.work.role in ("implement", "check"):
+                assert all(state.tasks[d].status is Status.DONE for d in task.plan.depends_on)
+                assert task.issue is not None
+
+    def _slots_are_kept(self, before: State, decision: Decision) -> None:
+        starts = [
+            a for a in decision.actions
+            if isinstance(a, StartWork) and a.work.role in ("implement", "check")
+            and not a.work.taken_in and a.reason == ""
+        ]  # fmt: skip
+        if starts:
+            assert busy_slots(decision.state) <= max(
+                decision.state.sprint.parallel, busy_slots(before)
+            )
+
+    def _an_effect_keeps_its_content(self, decision: Decision) -> None:
+        for action in decision.actions:
+            key = getattr(action, "key", "")
+            if key and not type(action).__name__.startswith("Retry"):
+                assert self.seen_effects.setdefault(key, action) == action
+
+    def _only_what_is_approved_and_verified_is_merged(self, decision: Decision) -> None:
+        for merge in (a for a in decision.actions if isinstance(a, Merge)):
+            task = decision.state.tasks[merge.task]
+            assert task.verified is not None
+            assert task.verified.ok
+            assert (task.verified.head, task.verified.base) == (merge.head, merge.base)
+            reviews = [
+                o for o in decision.state.objects.values()
+                if isinstance(o, ReviewSeen) and (o.pull, o.head) == (merge.pull, merge.head)
+                and o.verdict != "commented"
+            ]  # fmt: skip
+            assert max(reviews, key=lambda r: r.version).verdict == "approved"
+
+    def _one_merge_at_a_time(self, state: State) -> None:
+        assert sum(1 for t in state.tasks.values() if t.merging) <= 1
+
+    def _the_decision_is_complete(self, decision: Decision) -> None:
+        again = evaluate(decision.state, (), self.world.now)
+        assert again.actions == ()
+        assert again.moves == ()
+
+
+def _steps(world: World) -> list[Callable[[], object]]:
+    """Everything that can happen next, in the world as it is."""
+    pick = [lambda p=p: world.perform(p) for p in range(len(world.journal))]
+    pick += [lambda p=p: _refuse(world, p) for p in range(min(1, len(world.journal)))]
+    for item in world.queue:
+        pick += [
+            lambda i=item: world.end(i),
+            lambda i=item: world.end(i, answer="CHANGES_NEEDED: more", changes=False),
+            lambda i=item: world.end(i, answer="hm", exit_code=1, changes=False),
+            lambda i=item: world.end(i, exit_code=1),
+            lambda i=item: world.end(i, conflicts=("x.py",)),
+            lambda i=item: world.end(i, fault="no space"),
+        ]
+    for task in world.state.tasks.values():
+        pick += _person_on(world, task.issue, task.escalation_issue, task.pull)
+    return [*pick, world.push_main]
+
+
+def _refuse(world: World, position: int) -> None:
+    world.refuse(world.journal.pop(position), "refused")
+
+
+def _person_on(
+    world: World, issue: int | None, escalation: int | None, pull: int | None
+) -> list[Callable[[], object]]:
+    acts: list[Callable[[], object]] = []
+    if issue is not None and world.issue(issue).state == "open":
+        acts += [lambda: world.close_issue(issue), lambda: world.comment(issue, "resolved")]
+        if pull is None:
+            acts.append(lambda: world.open_pull(issue, f"ada/{world.commits}"))
+    if issue is not None and world.issue(issue).state == "closed":
+        acts.append(lambda: world.reopen_issue(issue))
+    if escalation is not None:
+        acts.append(lambda: world.comment(escalation, "resolved\nit works now"))
+    if pull is not None and world.pull(pull).state == "open":
+        acts += [
+            lambda: world.review(pull, "approved"),
+            lambda: world.review(pull, "changes_requested", "not yet"),
+            lambda: world.close_pull(pull),
+            lambda: world.merge_pull(pull),
+            lambda: world.push(pull),
+        ]
+    return acts
+
+
+LENGTH = 60
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(st.data())
+def test_no_sequence_of_events_breaks_a_rule_and_the_sprint_can_always_go_on(
+    data: st.DataObject,
+) -> None:
+    """Random people, agents and refusals; then everybody behaves, and the sprint must end."""
+    plan = data.draw(st.sampled_from(PLANS))
+    parallel = data.draw(st.integers(1, 3))
+    world = World(new_state(*plan, parallel=parallel, max_fix_rounds=1))
+    rules = Rules(world)
+    rules.tick()
+    for _ in range(data.draw(st.integers(0, LENGTH))):
+        steps = _steps(world)
+        steps[data.draw(st.integers(0, len(steps) - 1))]()
+        if data.draw(st.booleans()):
+            rules.tick()
+    _behave(world, rules)
+
+
+def _behave(world: World, rules: Rules) -> None:
+    """From here on effects succeed, agents do well, and people release what is escalated."""
+    for _ in range(400):
+        rules.tick()
+        if world.journal:
+            world.perform(0)
+        elif world.queue:
+            world.end(next(iter(world.queue)))
+        elif not world.news and world.state.sprint.phase == "ended":
+            break
+        elif not world.news and world.tick().state.sprint.phase != "ended":
+            raise AssertionError(f"nothing happens any more: {_told(world)}")
+    else:
+        raise AssertionError(f"the sprint never ends: {_told(world)}")
+    assert all(t.status in SETTLED for t in world.state.tasks.values())
+    _release_everything(world, rules)
+
+
+def _release_everything(world: World, rules: Rules) -> None:
+    """What waits for a person goes on when the person acts: no status is a dead end."""
+    escalated = [t for t in world.state.tasks.values() if t.status is Status.ESCALATED]
+    cancelled = [t for t in world.state.tasks.values() if t.status is Status.CANCELLED]
+    places = [t.issue if t.escalation_issue is None else t.escalation_issue for t in escalated]
+    if None in places:
+        return  # The forge took neither its issue nor the one that asks a person.
+    if not escalated and not cancelled:
+        assert all(t.status is Status.DONE for t in world.state.tasks.values())
+        return
+    for task in cancelled:
+        assert task.issue is not None
+        world.reopen_issue(task.issue)
+    for place in places:
+        assert place is not None
+        world.comment(place, "resolved", PERSON)
+    _behave(world, rules)
+
+
+def _told(world: World) -> dict[str, str]:
+    return {i: f"{t.status}: {why(world.state, t)}" for i, t in world.state.tasks.items()}

@@ -1,0 +1,448 @@
+"""A sprint in memory: a forge that does what it is told, and agents that answer as a test says.
+
+Nothing here decides: `World` only carries out actions and tells the resulting facts.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from caloron.domain.actions import (
+    Action,
+    AddLabel,
+    CancelWork,
+    CloseIssue,
+    CreateIssue,
+    Effect,
+    Merge,
+    Moved,
+    OpenPull,
+    PostComment,
+    PostReview,
+    Probe,
+    Push,
+    RetryEffect,
+    StartWork,
+)
+from caloron.domain.evaluate import Decision, evaluate
+from caloron.domain.facts import EffectDone, EffectFailed, Fact, Refusal, WorkEnded
+from caloron.domain.observations import (
+    BranchSeen,
+    CommentSeen,
+    IssueSeen,
+    PullSeen,
+    ReviewSeen,
+    Snapshot,
+    Verdict,
+)
+from caloron.domain.plan import PlannedTask
+from caloron.domain.sprint import Sprint, State, Task, Work
+from caloron.domain.status import Status
+
+CALORON = "caloron"
+PERSON = "ada"
+SPRINT = "shop-1"
+_replace = msgspec.structs.replace
+
+
+def planned(id: str, *needs: str, kind: Literal["change", "check"] = "change") -> PlannedTask:
+    return PlannedTask(
+        id=id, title=f"Title of {id}", agent_prompt=f"Do {id}", depends_on=needs, kind=kind
+    )
+
+
+def new_state(
+    *plan: PlannedTask, parallel: int = 4, max_fix_rounds: int = 3, ask: bool = False
+) -> State:
+    """A sprint whose plan came with its goal."""
+    sprint = Sprint(
+        id=SPRINT,
+        number=1,
+        goal="a shop",
+        parallel=parallel,
+        max_fix_rounds=max_fix_rounds,
+        given_plan=plan,
+        ask_before_running=ask,
+    )
+    return State(sprint=sprint)
+
+
+class World:
+    """The outside: forge objects with versions, a queue of work, and a journal of effects."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.now = 1000.0
+        self.version = 0
+        self.number = 0
+        self.commits = 0
+        self.tokens = 0
+        self.objects: dict[str, Snapshot] = {}
+        self.branches: dict[str, str] = {}
+        self.journal: list[Effect | Probe] = []
+        self.failed: dict[str, Effect | Probe] = {}
+        self.known: dict[str, Effect | Probe] = {}
+        self.queue: dict[str, tuple[str, Work]] = {}
+        self.news: list[Fact] = []
+        self.moves: list[Moved] = []
+        self.done: list[Effect | Probe] = []
+        self.verify_fails: set[str] = set()
+        self._move_branch("main", self.commit())
+
+    # What the engine does
+
+    def tick(self, *facts: Fact) -> Decision:
+        """Evaluate everything that is new, and take in the actions."""
+        told = (*self.news, *facts)
+        self.news = []
+        self.now += 1
+        self.state.open_effects = len(self.journal)
+        decision = evaluate(self.state, told, self.now)
+        self.adopt(decision)
+        return decision
+
+    def adopt(self, decision: Decision) -> None:
+        self.state = decision.state
+        self.moves += decision.moves
+        for action in decision.actions:
+            self._take(action)
+
+    def _take(self, action: Action) -> None:
+        match action:
+            case StartWork():
+                self.queue[action.work.item] = (action.task, action.work)
+            case CancelWork():
+                self.queue.pop(action.item, None)
+            case RetryEffect():
+                if action.key in self.failed:
+                    self.journal.append(self.failed.pop(action.key))
+            case _:
+                if self.failed.pop(action.key, None) or action.key not in self.known:
+                    self.journal.append(action)
+                self.known[action.key] = action
+
+    def settle(self, limit: int = 200) -> None:
+        """Tick and carry out effects until only agents are left to end their work."""
+        for _ in range(limit):
+            self.tick()
+            if not self.journal and not self.news:
+                return
+            while self.journal:
+                self.perform(0)
+        raise AssertionError("the effects never come to an end")
+
+    def run(self, limit: int = 300) -> None:
+        """Let every agent do well and every reviewer approve, until the sprint has ended."""
+        for _ in range(limit):
+            self.settle()
+            if self.state.sprint.phase == "ended" or not self.queue:
+                return
+            self.end(next(iter(self.queue)))
+        raise AssertionError("the sprint never ends")
+
+    def perform(self, position: int) -> None:
+        effect = self.journal.pop(position)
+        try:
+            self.news += self._do(effect)
+            self.done.append(effect)
+        except Refused as refusal:
+            self.refuse(effect, refusal.kind)
+
+    def refuse(self, effect: Effect | Probe, kind: Refusal, message: str = "no") -> None:
+        self.failed[effect.key] = effect
+        tag = str(type(effect).__struct_config__.tag)
+        self.news.append(
+            EffectFailed(
+                key=effect.key, task=effect.task, kind=tag, refusal=kind, message=message
+            )
+        )
+
+    def _do(self, effect: Effect | Probe) -> list[Fact]:
+        match effect:
+            case CreateIssue():
+                return [self._put_issue(effect.title, effect.body, CALORON, effect.labels)]
+            case PostComment():
+                return [self._put_comment(effect.issue, effect.body, CALORON)]
+            case AddLabel():
+                return [self.change_issue(effect.issue)]
+            case CloseIssue():
+                return [self.change_issue(effect.issue, state="closed", closed_by=CALORON)]
+            case Push():
+                if self.branches.get(effect.branch, "") != effect.old:
+                    raise Refused("stale_head")
+                self._move_branch(effect.branch, effect.new)
+                done = EffectDone(key=effect.key, task=effect.task, kind="push", commit=effect.new)
+                pull = self.objects.get(f"pull:{effect.pull}")
+                return [done, *([pull] if pull else [])]
+            case OpenPull():
+                return [self._open_pull(effect.title, effect.body, effect.branch, CALORON)]
+            case PostReview():
+                return [self._review(effect.pull, effect.head, effect.verdict, effect.body)]
+            case Merge():
+                return self._merge(effect)
+            case Probe():
+                return []
+
+    def _merge(self, effect: Merge) -> list[Fact]:
+        pull = self.pull(effect.pull)
+        if pull.state != "open":
+            raise Refused("refused")
+        if pull.head != effect.head:
+            raise Refused("stale_head")
+        if self.branches["main"] != effect.base:
+            raise Refused("stale_base")
+        merged = self._end_pull(pull, "merged", CALORON)
+        return [merged, self.objects["branch:main"]]
+
+    # What agents do
+
+    def item(self, task: str) -> str:
+        """The work that is queued for a task."""
+        (found,) = [item for item, (owner, _) in self.queue.items() if owner == task]
+        return found
+
+    def work(self, task: str) -> Work:
+        return self.queue[self.item(task)][1]
+
+    def role(self, task: str) -> str:
+        return self.work(task).role
+
+    def end(
+        self,
+        item: str,
+        *,
+        answer: str = "APPROVED",
+        changes: bool = True,
+        exit_code: int = 0,
+        conflicts: tuple[str, ...] = (),
+        fault: str = "",
+    ) -> WorkEnded:
+        """An agent, or a verification, comes to its end."""
+        task, work = self.queue.pop(item)
+        self.tokens += 1
+        base = work.head or self.branches["main"]
+        head = base
+        if work.role in ("implement", "fix", "resolve") and changes and not conflicts:
+            head = self.commit()
+        if work.role == "verify":
+            base, head = self.branches["main"], work.head
+            exit_code = exit_code or int(work.head in self.verify_fails)
+        fact = WorkEnded(
+            item=item,
+            task=task,
+            role=work.role,
+            token=self.tokens,
+            exit_code=exit_code,
+            answer=answer if work.role in ("review", "check") else "",
+            last_line=answer.splitlines()[-1] if answer else "",
+            head=head,
+            base=base,
+            conflicts=conflicts,
+            fault=fault,
+        )
+        self.news.append(fact)
+        return fact
+
+    def finish(self, task: str, **how: object) -> WorkEnded:
+        """End the work of one task and carry out what follows."""
+        fact = self.end(self.item(task), **how)  # type: ignore[arg-type]
+        self.settle()
+        return fact
+
+    def bring_to_review(self, task: str) -> None:
+        """Until a reviewer reads the task's change."""
+        self.settle()
+        while self.role(task) != "review":
+            self.finish(task)
+
+    # What people do
+
+    def close_issue(self, number: int, who: str = PERSON) -> None:
+        self.news.append(self.change_issue(number, state="closed", closed_by=who))
+
+    def reopen_issue(self, number: int) -> None:
+        self.news.append(self.change_issue(number, state="open", closed_by=""))
+
+    def comment(self, issue: int, body: str, who: str = PERSON) -> CommentSeen:
+        seen = self._put_comment(issue, body, who)
+        self.news.append(seen)
+        return seen
+
+    def review(self, pull: int, verdict: Verdict, body: str = "", who: str = PERSON) -> ReviewSeen:
+        seen = self._review(pull, self.pull(pull).head, verdict, body, who)
+        self.news.append(seen)
+        return seen
+
+    def close_pull(self, number: int, who: str = PERSON) -> None:
+        self.news.append(self._end_pull(self.pull(number), "closed", who))
+
+    def merge_pull(self, number: int, who: str = PERSON) -> None:
+        self.news.append(self._end_pull(self.pull(number), "merged", who))
+        self.news.append(self.objects["branch:main"])
+
+    def push(self, pull: int) -> str:
+        """A person pushes to the branch of a pull request."""
+        commit = self.commit()
+        self._move_branch(self.pull(pull).branch, commit)
+        self.news.append(self.objects[f"pull:{pull}"])
+        return commit
+
+    def push_main(self) -> str:
+        commit = self.commit()
+        self._move_branch("main", commit)
+        self.news.append(self.objects["branch:main"])
+        return commit
+
+    def open_pull(self, issue: int, branch: str = "ada/own") -> PullSeen:
+        self._move_branch(branch, self.commit())
+        seen = self._open_pull("mine", f"Closes #{issue}", branch, PERSON)
+        self.news.append(seen)
+        return seen
+
+    # Looking
+
+    def task(self, id: str) -> Task:
+        return self.state.tasks[id]
+
+    def status(self, id: str) -> Status:
+        return self.state.tasks[id].status
+
+    def statuses(self) -> dict[str, str]:
+        return {i: str(t.status) for i, t in self.state.tasks.items()}
+
+    def pull(self, number: int | None) -> PullSeen:
+        found = self.objects[f"pull:{number}"]
+        assert isinstance(found, PullSeen)
+        return found
+
+    def issue(self, number: int | None) -> IssueSeen:
+        found = self.objects[f"issue:{number}"]
+        assert isinstance(found, IssueSeen)
+        return found
+
+    def effects(self, kind: type[msgspec.Struct]) -> list[Effect | Probe]:
+        return [e for e in self.done if isinstance(e, kind)]
+
+    # Keeping
+
+    def commit(self) -> str:
+        self.commits += 1
+        return f"c{self.commits}"
+
+    def _next(self) -> int:
+        self.version += 1
+        return self.version
+
+    def _number(self) -> int:
+        self.number += 1
+        return self.number
+
+    def _put(self, seen: Snapshot) -> Snapshot:
+        self.objects[seen.object] = seen
+        return seen
+
+    def _put_issue(self, title: str, body: str, author: str, labels: tuple[str, ...]) -> Snapshot:
+        return self._put(
+            IssueSeen(
+                version=self._next(),
+                number=self._number(),
+                title=title,
+                body=body,
+                state="open",
+                author=author,
+                labels=labels,
+            )
+        )
+
+    def change_issue(self, number: int, **changes: object) -> Snapshot:
+        old = self.issue(number)
+        return self._put(_replace(old, version=self._next(), **changes))
+
+    def _put_comment(self, issue: int, body: str, author: str) -> CommentSeen:
+        seen = CommentSeen(
+            version=self._next(), id=self._number(), issue=issue, author=author, body=body
+        )
+        self._put(seen)
+        return seen
+
+    def _open_pull(self, title: str, body: str, branch: str, author: str) -> PullSeen:
+        taken = any(
+            isinstance(o, PullSeen) and o.branch == branch and o.state == "open"
+            for o in self.objects.values()
+        )
+        if branch not in self.branches or taken:
+            raise Refused("refused")
+        closes = tuple(int(w[1:]) for w in body.split() if w.startswith("#"))
+        seen = PullSeen(
+            version=self._next(),
+            number=self._number(),
+            title=title,
+            body=body,
+            state="open",
+            author=author,
+            branch=branch,
+            head=self.branches[branch],
+            closes=closes,
+        )
+        self._put(seen)
+        return seen
+
+    def _review(
+        self, number: int, head: str, verdict: Verdict, body: str, author: str = CALORON
+    ) -> ReviewSeen:
+        pull = self.pull(number)
+        if pull.state != "open":
+            raise Refused("refused")
+        if pull.head != head:
+            raise Refused("stale_head")
+        seen = ReviewSeen(
+            version=self._next(),
+            id=self._number(),
+            pull=number,
+            head=head,
+            verdict=verdict,
+            author=author,
+            body=body,
+        )
+        self._put(seen)
+        return seen
+
+    def _end_pull(
+        self, pull: PullSeen, state: Literal["closed", "merged"], who: str
+    ) -> PullSeen:
+        merge = ""
+        if state == "merged":
+            merge = self.commit()
+            self._move_branch("main", merge)
+        seen = _replace(
+            pull, version=self._next(), state=state, ended_by=who, merge_commit=merge
+        )
+        self._put(seen)
+        return seen
+
+    def _move_branch(self, name: str, commit: str) -> None:
+        self.branches[name] = commit
+        self._put(BranchSeen(version=self._next(), name=name, commit=commit))
+        if name == "main":
+            self.news.append(self.objects["branch:main"])
+        for seen in list(self.objects.values()):
+            if isinstance(seen, PullSeen) and seen.branch == name and seen.state == "open":
+                self._put(_replace(seen, version=self._next(), head=commit))
+
+
+class Refused(Exception):
+    def __init__(self, kind: Refusal) -> None:
+        super().__init__(kind)
+        self.kind: Refusal = kind
+
+
+def world(*plan: PlannedTask, **how: int) -> World:
+    """A sprint with these tasks, each with its issue on the forge."""
+    made = World(new_state(*plan, **how))  # type: ignore[arg-type]
+    made.settle()
+    return made
+
+
+DIAMOND = (planned("a"), planned("b", "a"), planned("c", "a"), planned("d", "b", "c"))
