@@ -32,7 +32,9 @@ class Measure:
         """How much of the bound is used: above 1 means not met."""
         if self.bound is None:
             return None
-        return self.bound / self.value if self.better == "more" else self.value / self.bound
+        if self.better == "more":
+            return self.bound / self.value
+        return self.value / self.bound if self.bound else None
 
 
 def median(values: Sequence[float]) -> float:

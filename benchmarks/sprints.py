@@ -78,9 +78,19 @@ class Home:
 
     def events(self, after: int = 0) -> list[Event]:
         sql = "SELECT id, ts, type, work_item_id, payload FROM events WHERE id > ? ORDER BY id"
+        if not self.has_ledger():
+            return []
         with self.reading() as connection:
             rows = connection.execute(sql, (after,)).fetchall()
         return [Event(*row[:3], row[3] or "", json.loads(row[4])) for row in rows]
+
+    def has_ledger(self) -> bool:
+        """Whether the ledger is there, with its tables."""
+        if not self.ledger.exists():
+            return False
+        with self.reading() as connection:
+            sql = "SELECT 1 FROM sqlite_master WHERE name = 'events'"
+            return connection.execute(sql).fetchone() is not None
 
     def last_event(self) -> int:
         with self.reading() as connection:
@@ -144,3 +154,8 @@ def implements(task: str, seconds: float = 0) -> dict[str, Any]:
 
 def approves(seconds: float = 0) -> dict[str, Any]:
     return {"when": {"role": "review"}, "sleep_s": seconds, "output": "fine\nAPPROVED"}
+
+
+def started(place: Home) -> int:
+    """How many agents were started so far: each is a call that may cost money."""
+    return sum(event.type == "attempt_started" for event in place.events())

@@ -67,6 +67,14 @@ class Running:
         out, err = self.process.communicate(timeout=_PATIENCE_S)
         return Answer(self.process.returncode, out, err)
 
+    def wait_for_line(self, words: str) -> None:
+        """Read the progress until a line holds these words."""
+        assert self.process.stderr is not None
+        while line := self.process.stderr.readline():
+            if words in line:
+                return
+        raise AssertionError(f"never said: {words}")
+
     def interrupt(self) -> Answer:
         """Ctrl-C."""
         self.process.send_signal(signal.SIGINT)

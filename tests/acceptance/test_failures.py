@@ -108,7 +108,8 @@ def test_an_agent_that_destroys_its_repository_harms_only_its_own_attempt(home: 
 
 
 def test_a_fix_round_that_changes_nothing_is_a_failure_and_not_a_loop(home: Home) -> None:
-    home.script(writes("a"), does("review", output="CHANGES_NEEDED: more"), does("fix", output="no"))
+    rejects = does("review", output="CHANGES_NEEDED: more")
+    home.script(writes("a"), rejects, does("fix", output="no"))
     answer = home.sprint(task("a"))
     assert answer.code == 10, answer
     assert "changed nothing" in answer.tasks["a"]["why"]

@@ -9,17 +9,19 @@ from tests.acceptance.home import Home, Running, does, task, wait_for, writes
 
 def _open_pull(home: Home, name: str = "a") -> dict[str, Any]:
     """The task's pull request, once it is open."""
-    found = wait_for(
-        lambda: [p for p in home.pulls("open") if p.get("task") == name], f"a pull request of {name}"
-    )
-    pull: dict[str, Any] = found[0]
-    return pull
+
+    def look() -> list[dict[str, Any]]:
+        return [pull for pull in home.pulls("open") if pull.get("task") == name]
+
+    found: list[dict[str, Any]] = wait_for(look, f"a pull request of {name}")
+    return found[0]
 
 
 def _in_review(home: Home, *more: dict[str, Any]) -> tuple[Running, dict[str, Any]]:
     """A sprint whose task `a` waits for its reviewer; `b` depends on it."""
     reviewer = home.gate("review")
-    home.script(*more, writes("a"), writes("b"), does("review", "a", run=reviewer.line, output="APPROVED"))
+    review = does("review", "a", run=reviewer.line, output="APPROVED")
+    home.script(*more, writes("a"), writes("b"), review)
     running = home.start_sprint(task("a"), task("b", "a"))
     reviewer.wait_for_agent()
     return running, _open_pull(home)

@@ -64,7 +64,8 @@ def test_a_planner_without_a_plan_is_asked_once_more_and_then_a_person_is_told(
 
 def test_the_first_list_of_objects_in_the_answer_is_the_plan(home: Home) -> None:
     plan = json.dumps([task("a")])
-    home.script(does("po", output=f"See [1] and [x].\n```json\n{plan}\n```\nor {_CYCLE}"), writes("a"))
+    words = f"See [1] and [x].\n```json\n{plan}\n```\nor {_CYCLE}"
+    home.script(does("po", output=words), writes("a"))
     answer = home.sprint()
     assert answer.code == 0, answer
     assert list(answer.statuses) == ["a"]

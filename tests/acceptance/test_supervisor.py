@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.acceptance.home import Home, does, process_lives, task, wait_for, writes
 
 #: An agent is silent after 0.9 seconds, and has half a second to answer a probe.
-IMPATIENT = {"stall_threshold_m": 0.015, "probe_grace_s": 0.5}
+IMPATIENT: dict[str, Any] = {"stall_threshold_m": 0.015, "probe_grace_s": 0.5}
 
 
 def _hangs(pids: Path) -> str:

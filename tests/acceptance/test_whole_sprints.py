@@ -63,8 +63,8 @@ def test_parallel_tasks_in_conflict_are_resolved_so_that_main_holds_both_sides(h
     assert home.files() == {"list.txt": b"a\nb\n", "a.txt": b"a", "b.txt": b"b"}
     # The conflict makes a new head, and a new head is reviewed again.
     assert sorted(len(home.reviews(p["number"])) for p in home.pulls()) == [1, 2]
-    resolved = [m for m in home.events("task_moved") if "conflict with main in list.txt" in m["reason"]]
-    assert len(resolved) == 1
+    reasons = [move["reason"] for move in home.events("task_moved")]
+    assert reasons.count("conflict with main in list.txt") == 1
 
 
 def test_a_resolve_round_that_leaves_conflict_markers_is_never_merged(home: Home) -> None:
@@ -89,7 +89,7 @@ def test_two_changes_that_are_green_alone_and_red_together_never_make_main_red(h
     home.set(verify='test "$(ls parts | wc -l)" -le 1 || { echo too many parts; exit 1; }')
     home.script(
         *(writes(n, {f"parts/{n}": n}, run=both.line) for n in "ab"),
-        does("fix", match="too many parts", run="git rm -q -r parts; mkdir parts; echo ab > parts/ab"),
+        does("fix", match="too many parts", run="rm parts/*; echo ab > parts/ab"),
     )
     running = home.start_sprint(task("a"), task("b"))
     both.wait_for_agent(2)
@@ -142,7 +142,8 @@ def test_never_more_agents_at_once_than_parallel_allows(home: Home) -> None:
     count.mkdir()
     line = f"touch {count}/$$; ls {count} | wc -l >> {home.root}/seen; sleep 0.1; rm {count}/$$"
     names = [f"t{n}" for n in range(5)]
-    home.script(*(writes(name, run=line) for name in names), does("review", run=line, output="APPROVED"))
+    review = does("review", run=line, output="APPROVED")
+    home.script(*(writes(name, run=line) for name in names), review)
     answer = home.sprint(*(task(name) for name in names), options=("--parallel", "2"))
     assert answer.code == 0, answer
     seen = [int(line) for line in (home.root / "seen").read_text().split()]
@@ -229,4 +230,3 @@ def test_a_project_made_from_a_repository_builds_on_its_main(bare_home: Home) ->
     assert answer.code == 0, answer
     assert home.files() == {"old.txt": b"old\n", "a.txt": b"a\nold\n"}
     assert not (source / "a.txt").exists()
-

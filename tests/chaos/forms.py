@@ -14,8 +14,11 @@ from typing import Any
 from tests.chaos.world import World, git
 
 #: The fields of a task that the stages steer by; those with hashes count only as set or not set.
-_STEERING = ("status", "generation", "empty", "failures", "incident", "works")
-_HASHES = ("head", "pushed", "judged", "merging", "verified", "issue", "pull", "work", "held")
+_STEERING = ("status", "generation", "empty", "failures", "incident")
+_SET_OR_NOT = ("head", "pushed", "judged", "merging", "verified", "issue", "pull", "held")
+_AT_REST = ("Pending", "Done")
+_OPEN_ACTION = ("planned", "intended")
+_OPEN_ITEM = ("pending", "in_flight")
 
 
 @contextmanager
@@ -35,53 +38,78 @@ def _all(connection: sqlite3.Connection, table: str, order: str) -> list[sqlite3
 
 
 def durable_form(world: World) -> str:
-    """What a crash at this moment would leave for the next engine."""
-    form: dict[str, Any] = {}
-    if (world.project / "ledger.sqlite").exists():
-        with _reading(world.project / "ledger.sqlite") as ledger:
-            form["ledger"] = _ledger_form(ledger)
+    """What a crash at this moment would leave for the next engine to go on with.
+
+    What is finished or not begun is left out, and so are names: the same situation of another
+    task is the same form.
+    """
+    if not (world.project / "ledger.sqlite").exists():
+        return ""
     with _reading(world.project / "forge.sqlite") as forge:
-        form["forge"] = _forge_rows(forge)
-    form["refs"] = _refs(world.forge_git)
+        forge.execute("BEGIN")
+        there = _Forge(forge, _refs(world.forge_git))
+    with _reading(world.project / "ledger.sqlite") as ledger:
+        ledger.execute("BEGIN")
+        form = _ledger_form(ledger, there)
     return json.dumps(form, sort_keys=True)
 
 
-def _ledger_form(ledger: sqlite3.Connection) -> dict[str, Any]:
-    ledger.execute("BEGIN")
+class _Forge:
+    """The forge at one moment: which effects it shows, and whether its records follow its refs."""
+
+    def __init__(self, forge: sqlite3.Connection, refs: dict[str, str]) -> None:
+        self.refs = refs
+        self.issues = {r["number"]: r for r in _all(forge, "issues", "number")}
+        self.pulls = {r["number"]: r for r in _all(forge, "pulls", "number")}
+        rows = (*self.issues.values(), *self.pulls.values())
+        rows += (*_all(forge, "comments", "id"), *_all(forge, "reviews", "id"))
+        self.keys = {r["marker_key"] for r in rows}
+        tips = {r["name"]: r["tip"] for r in _all(forge, "branches", "name")}
+        self.in_step = all(tips.get(name) == commit for name, commit in refs.items())
+
+    def shows(self, effect: dict[str, Any]) -> bool:
+        match effect["type"]:
+            case "push":
+                return self.refs.get(effect["branch"]) == effect["new"]
+            case "merge":
+                return bool(self.pulls[effect["pull"]]["state"] == "merged")
+            case "label":
+                return effect["label"] in self.issues[effect["issue"]]["labels"]
+            case "close_issue":
+                return bool(self.issues[effect["issue"]]["state"] == "closed")
+            case _:
+                return effect["key"] in self.keys
+
+
+def _ledger_form(ledger: sqlite3.Connection, there: _Forge) -> dict[str, Any]:
+    actions = [r for r in _all(ledger, "actions", "id") if r["state"] in _OPEN_ACTION]
+    results = {r["item"]: r["result"] is not None for r in _all(ledger, "leases", "item")}
+    items = [
+        (r["kind"], r["status"], results[r["id"]])
+        for r in _all(ledger, "work_items", "id")
+        if r["status"] in _OPEN_ITEM
+    ]
+    facts = [json.loads(r["data"]) for r in _all(ledger, "inbox", "id")]
+    tasks = [json.loads(r["data"]) for r in _all(ledger, "tasks", "position")]
     return {
         "sprints": [
-            (row["id"], row["phase"], _planning(row["data"]))
-            for row in _all(ledger, "sprints", "number")
+            (r["phase"], json.loads(r["data"])["po"] is not None)
+            for r in _all(ledger, "sprints", "number")
         ],
-        "tasks": [_task(row["data"]) for row in _all(ledger, "tasks", "position")],
-        "actions": [(r["key"], r["state"]) for r in _all(ledger, "actions", "id")],
-        "items": [(r["id"], r["status"]) for r in _all(ledger, "work_items", "id")],
-        "results": [(r["item"], r["result"] is not None) for r in _all(ledger, "leases", "item")],
+        "tasks": sorted(_steering(t) for t in tasks if t["status"] not in _AT_REST),
+        "effects": sorted(
+            (r["kind"], r["state"], there.shows(json.loads(r["data"]))) for r in actions
+        ),
+        "items": sorted(items),
+        "ends": sorted(f["role"] for f in facts if f["type"] == "work_ended"),
+        "in_step": there.in_step,
     }
 
 
-def _planning(data: bytes) -> tuple[bool, str]:
-    sprint = json.loads(data)
-    return sprint["po"] is not None, sprint["stopped"]
-
-
-def _task(data: bytes) -> dict[str, Any]:
-    task = json.loads(data)
-    return {name: task[name] for name in _STEERING} | {name: bool(task[name]) for name in _HASHES}
-
-
-def _forge_rows(forge: sqlite3.Connection) -> dict[str, Any]:
-    forge.execute("BEGIN")
-    return {
-        "issues": [
-            (r["marker_key"], r["state"], r["labels"]) for r in _all(forge, "issues", "number")
-        ],
-        "pulls": [
-            (r["marker_key"], r["state"], r["head"]) for r in _all(forge, "pulls", "number")
-        ],
-        "comments": [r["marker_key"] for r in _all(forge, "comments", "id")],
-        "reviews": [r["marker_key"] for r in _all(forge, "reviews", "id")],
-    }
+def _steering(task: dict[str, Any]) -> list[str]:
+    work = task["work"]["role"] if task["work"] else ""
+    steering = [f"{name}={task[name]}" for name in _STEERING]
+    return [*steering, *(name for name in _SET_OR_NOT if task[name]), f"work={work}"]
 
 
 def _refs(repository: Path) -> dict[str, str]:

@@ -39,11 +39,25 @@ _CHUNK = 1 << 16
 _TERM_GRACE_S = 2.0
 _KILL_AGAIN_S = 0.2
 _DRAIN_S = 0.3
+_ROUNDS_OF_KILLING = 10
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def clock() -> float:
     """Seconds that also pass while the machine sleeps, as they do for a lease."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _adopt_orphans() -> None:
+    """Be the parent of everybody below whose own parent ends; otherwise nobody finds them."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _descendants() -> dict[int, Process]:
+    me = os.getpid()
+    return {pid: process for pid, process in family(me).items() if pid != me}
 
 
 class Shim:
@@ -83,12 +97,12 @@ class Shim:
         agent = self._spawn(lease["attempt"] + 1)
         crashpoint("shim.spawn")
         if self._commit("shim.begin", self._begin):
-            self._attend(agent)
+            self._attend()
         else:
             self._ending = LOST
         self._drain()
         crashpoint("shim.exit")
-        end_family(agent.pid, self._kin.values())
+        self._end_everybody(agent)
         self._drain()
         self._output.finish()
         self._errors.finish()
@@ -151,6 +165,7 @@ class Shim:
             self._become_agent(gate, (stdin, output_end, errors_end), attempt)
         for handle in (stdin, gate, output_end, errors_end):
             os.close(handle)
+        _adopt_orphans()
         self._agent = agent = look(pid)
         assert agent is not None
         self._watch(agent, output, errors)
@@ -208,12 +223,12 @@ class Shim:
 
         return read
 
-    def _attend(self, agent: Process) -> None:
+    def _attend(self) -> None:
         """Until the agent has ended: take its output, renew the lease, keep its time."""
         while self._exit_code is None:
             now = time.monotonic()
             if now >= self._renew_at:
-                self._renew(agent)
+                self._renew()
             if now >= self._limit_at and self._ending is None:
                 self._timed_out = True
                 self._stop(DONE)
@@ -241,9 +256,16 @@ class Shim:
 
     def _signal_family(self, number: int) -> None:
         if self._agent is not None:
-            self._remember(family(self._agent.pid))
+            self._remember(_descendants())
             for process in self._kin.values():
                 send(process, number)
+
+    def _end_everybody(self, agent: Process) -> None:
+        """Nobody of the agent's is left when its result is told: also who hid in a session."""
+        for _ in range(_ROUNDS_OF_KILLING):
+            self._remember(_descendants())
+            if not self._kin or not end_family(agent.pid, self._kin.values()):
+                return
 
     def _remember(self, kin: dict[int, Process]) -> None:
         """Whoever was once seen in the family is ended with it, also if it left since."""
@@ -252,8 +274,8 @@ class Shim:
     def _begin(self, connection: sqlite3.Connection) -> None:
         begin_attempt(connection, self._item, self._token, self._lease_ms)
 
-    def _renew(self, agent: Process) -> None:
-        now = family(agent.pid)
+    def _renew(self) -> None:
+        now = _descendants()
         worked = any(p.ticks > (self._kin[p.pid].ticks if p.pid in self._kin else 0)
                      for p in now.values())  # fmt: skip
         began = clock()

@@ -5,12 +5,8 @@ Started as `python -S -E stub.py FIXTURE` in the workspace, with the prompt on s
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import os
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path, PurePosixPath
@@ -90,6 +86,9 @@ def _content(content: object, at: str) -> bytes | None:
     expected = 'a text, null to delete the file, or {"base64": "..."}'
     if not (isinstance(content, dict) and content.keys() == {"base64"}):
         raise FixtureError(f"{at}: expected {expected}")
+    import base64
+    import binascii
+
     try:
         return base64.b64decode(content["base64"], validate=True)
     except (TypeError, ValueError, binascii.Error) as error:
@@ -146,6 +145,8 @@ def act(response: dict[str, Any], workspace: Path) -> int:
         _place(workspace / name, _content(content, name))
     code = 0
     if response.get("run"):
+        import subprocess
+
         done = subprocess.run(
             ("sh", "-c", response["run"]), cwd=workspace, stdin=subprocess.DEVNULL, check=False
         )
@@ -160,6 +161,8 @@ def _place(path: Path, content: bytes | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     elif path.is_dir() and not path.is_symlink():
+        import shutil
+
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

@@ -98,6 +98,9 @@ def _run(session: Session, name: str, command: str) -> int:
                 f"{session.project.config.repo} and the forge's main have diverged;"
                 " agents work from the forge's main"
             )
+        for other in session.ledger.unfinished():
+            if other != name:
+                watcher.told(f"sprint {other} is unfinished; go on with it: caloron resume {other}")
         asked: list[int] = []
 
         def stop_or_leave(number: int, _frame: FrameType | None) -> None:

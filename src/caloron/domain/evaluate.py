@@ -19,7 +19,7 @@ from caloron.domain.reactions import bind, react
 from caloron.domain.sprint import Role, State, Task, busy_slots, pull_of
 from caloron.domain.status import HOLDS_DEPENDENTS, SETTLED, Status
 from caloron.domain.turn import Turn
-from caloron.domain.workflow import work_ended
+from caloron.domain.workflow import open_pull, work_ended
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ def _advance(turn: Turn) -> None:
 
 
 def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
-    """Snapshots first, then ends of work, then effects, each in one fixed order."""
+    """Snapshots and what people did, then ends of work, then refusals, in one fixed order."""
     ended = [f for f in facts if isinstance(f, WorkEnded)]
     done = [f for f in facts if isinstance(f, EffectDone)]
     failed = [f for f in facts if isinstance(f, EffectFailed)]
@@ -71,6 +71,8 @@ def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
     bind(turn)
     if approvals and turn.sprint.phase == "approval":
         planning.run_plan(turn)
+    for task in turn.state.tasks.values():
+        react(turn, task)
     for end in sorted(ended, key=lambda f: (f.item, f.token)):
         if end.role == "po":
             planning.po_ended(turn, end)
@@ -114,7 +116,7 @@ def _still_wanted(turn: Turn, task: Task, key: str) -> bool:
     if key == texts.issue_key(sprint, task.id):
         return task.issue is None
     if key == texts.pull_key(sprint, task.id, task.generation):
-        return pull is None
+        return pull is None and task.work is None and bool(head)
     if key.startswith(f"push/{task.branch}/"):
         return key.endswith(f"/{head}") and task.pushed != head
     if key.startswith(f"merge/{pull}/{head}/"):
@@ -157,8 +159,10 @@ def _start_ready(turn: Turn) -> None:
         t for t in turn.state.tasks.values() if t.status is Status.READY and t.issue is not None
     ]
     for task in sorted(ready, key=lambda t: -t.chain):
-        if task.head and task.pull is not None:
-            turn.move(task, Status.IN_PROGRESS, "goes on with its pull request")
+        if task.head:
+            turn.move(task, Status.IN_PROGRESS, "goes on with what its branch has")
+            if task.pull is None:
+                open_pull(turn, task)
         elif free > 0:
             free -= 1
             _start(turn, task)

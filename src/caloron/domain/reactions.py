@@ -39,7 +39,7 @@ def bind(turn: Turn) -> None:
             if task.status is not Status.ESCALATED:
                 turn.close_escalation(task)
         pull = by_key.get(texts.pull_key(sprint.id, task.id, task.generation))
-        if isinstance(pull, PullSeen):
+        if task.pull is None and isinstance(pull, PullSeen):
             task.pull = pull.number
     _bind_by_closing(turn)
 
@@ -114,6 +114,7 @@ def _pull_closed(turn: Turn, task: Task, pull: PullSeen) -> None:
     task.generation += 1
     _back_to_own_branch(turn, task)
     if task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW, Status.ESCALATED):
+        task.head = ""
         return
     who = pull.ended_by or "a person"
     reason = f"pull request #{pull.number} was closed by {who} without merging"

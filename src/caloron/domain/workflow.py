@@ -74,7 +74,6 @@ def _changed(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
 
 def _publish(turn: Turn, task: Task, head: str) -> None:
     """Push the new head, and open a pull request unless one is open."""
-    sprint = turn.sprint
     task.head = head
     turn.move(task, Status.IN_PROGRESS)
     pull = pull_of(turn.state, task)
@@ -90,15 +89,19 @@ def _publish(turn: Turn, task: Task, head: str) -> None:
         )
     )
     if not is_open:
-        turn.do(
-            OpenPull(
-                key=texts.pull_key(sprint.id, task.id, task.generation),
-                task=task.id,
-                title=texts.pull_title(task),
-                body=texts.pull_body(sprint, task),
-                branch=task.branch,
-            )
+        open_pull(turn, task)
+
+
+def open_pull(turn: Turn, task: Task) -> None:
+    turn.do(
+        OpenPull(
+            key=texts.pull_key(turn.sprint.id, task.id, task.generation),
+            task=task.id,
+            title=texts.pull_title(task),
+            body=texts.pull_body(turn.sprint, task),
+            branch=task.branch,
         )
+    )
 
 
 def _judged(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:

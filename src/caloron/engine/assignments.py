@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,12 @@ class Assigner:
         config: ProjectConfig,
         mirror: Mirror,
         sandbox: Sandbox,
-        runners: dict[str, AgentRunner],
+        runner: Callable[[str], AgentRunner],
     ) -> None:
         self._config = config
         self._mirror = mirror
         self._sandbox = sandbox
-        self._runners = runners
+        self._runner = runner
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -135,7 +136,7 @@ class Assigner:
     ) -> AgentCommand:
         framework = (task.plan.framework if task else "") or self._config.framework
         prompt = self._prompt(state, task, work, conflicts)
-        return self._runners[framework].command(
+        return self._runner(framework).command(
             AgentRequest(
                 role=work.role,
                 task=task.id if task else "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -78,7 +79,7 @@ class Engine:
         self.wake = Wake(project.wake)
         self._stop = threading.Event()
         self.bell = Bell(self.wake)
-        self._last_loop = 0.0
+        self._last_loop = self._grace_until = 0.0
         state = ledger.state(sprint)
         mirror = Mirror(project.mirror, forge.remote(), forge.main)
         mirror.ensure()
@@ -86,7 +87,8 @@ class Engine:
         self.queue = WorkQueue(
             ledger, sprint, holder=f"engine-{os.getpid()}", lease_ms=int(config.lease_s * 1000)
         )
-        assigner = Assigner(config, mirror, sandbox, runners(project, state))
+        check_frameworks(project, state)
+        assigner = Assigner(config, mirror, sandbox, partial(runner, project))
         self.workers = Workers(
             project,
             self.queue,
@@ -162,11 +164,16 @@ class Engine:
         return bool(answer)
 
     def _was_away(self) -> bool:
-        """Whether the loop itself slept longer than a lease, as a laptop does with its lid shut."""
+        """Whether the loop itself slept longer than a lease, as a laptop does with its lid shut.
+
+        For one lease after that nobody is judged: the shims slept too, and renew first.
+        """
         now, last = time.time(), self._last_loop
         self._last_loop = now
-        limit = self.queue.lease_ms / 1000 + _LONGEST_WAIT_S
-        return bool(last) and now - last > limit
+        lease_s = self.queue.lease_ms / 1000
+        if last and now - last > lease_s + _LONGEST_WAIT_S:
+            self._grace_until = now + lease_s
+        return now < self._grace_until
 
     def _pause(self, next_due: float | None) -> float:
         """How long to sleep when nobody wakes us: thresholds must still be noticed."""
@@ -221,14 +228,15 @@ class Engine:
             projections.write_kv(self.sprint, text)
 
 
-def runners(project: Project, state: State | None) -> dict[str, AgentRunner]:
-    """A runner for every framework that the sprint names; a bad one is refused before it starts."""
+def check_frameworks(project: Project, state: State) -> None:
+    """Refuse a sprint that names a framework which cannot run, before it starts."""
+    plans = (*state.sprint.given_plan, *(task.plan for task in state.tasks.values()))
+    for name in sorted({project.config.framework} | {p.framework for p in plans if p.framework}):
+        runner(project, name)
+
+
+def runner(project: Project, framework: str) -> AgentRunner:
+    """The runner of a framework, as the project has set it up."""
     config = project.config
-    names = {config.framework}
-    if state:
-        names |= {t.plan.framework for t in state.tasks.values() if t.plan.framework}
     fixture = os.environ.get("CALORON_STUB_FIXTURE", "") or config.stub_fixture
-    return {
-        name: runner_for(name, stub_fixture=fixture, command=tuple(config.command))
-        for name in sorted(names)
-    }
+    return runner_for(framework, stub_fixture=fixture, command=tuple(config.command))

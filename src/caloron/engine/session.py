@@ -12,9 +12,8 @@ import msgspec
 
 from caloron.agents.frameworks import FRAMEWORKS
 from caloron.domain.plan import PlannedTask, PlanProblem, parse_plan
-from caloron.domain.planning import tasks_of
 from caloron.domain.sprint import Sprint, State
-from caloron.engine.engine import Engine, SystemClock, Watcher, runners
+from caloron.engine.engine import Engine, SystemClock, Watcher, check_frameworks
 from caloron.errors import NotFound, UsageError
 from caloron.forge.local import LocalForge
 from caloron.ledger.ledger import Ledger, TickCommit
@@ -65,7 +64,7 @@ class Session:
         )
         if config.repo:
             self.in_step = self.forge.catch_up(Path(config.repo))
-        runners(self.project, State(sprint=sprint, tasks=tasks_of(sprint, plan or (), 0.0)))
+        check_frameworks(self.project, State(sprint=sprint))
         return self.ledger.create_sprint(sprint, {}).id
 
     def engine(self, sprint: str, watcher: Watcher) -> Engine:

@@ -94,6 +94,10 @@ class Ledger:
             raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
         return str(row["id"])
 
+    def unfinished(self) -> list[str]:
+        """Sprints that were begun and have not ended."""
+        return [str(row["id"]) for row in self.db.rows(SQL["unfinished_sprints"])]
+
     def load(self, sprint: str) -> Loaded:
         """The state, the waiting facts and the live agents, all of one moment."""
         with self.db.snapshot() as connection:

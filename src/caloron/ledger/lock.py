@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import socket
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,7 +62,7 @@ class EngineLock:
         content = json.dumps(
             {
                 "pid": os.getpid(),
-                "host": socket.gethostname(),
+                "host": os.uname().nodename,
                 "boot_id": boot_id(),
                 "sprint": sprint,
                 "started_at": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from caloron.errors import StoreError
 from caloron.store.crash import crashpoint
@@ -19,8 +17,7 @@ Parameters = Sequence[Any] | dict[str, Any]
 _BUSY_S = 10.0
 
 
-@dataclass(frozen=True)
-class Migration:
+class Migration(NamedTuple):
     """One step of a schema, known by its name and the checksum of its text."""
 
     name: str
@@ -28,6 +25,8 @@ class Migration:
 
     @property
     def checksum(self) -> str:
+        import hashlib
+
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
@@ -146,11 +145,25 @@ class Database:
 def open_read_only(path: Path) -> sqlite3.Connection:
     """A light connection for commands that only look; it never creates or migrates."""
     try:
-        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
-        connection.row_factory = sqlite3.Row
-        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
+        return _open_to_look(path, "mode=ro")
+    except sqlite3.OperationalError as error:
+        # Even a reader wants to write beside the database, which a read-only or full disk refuses.
+        # A database that nobody writes, and that has no log, can be read without.
+        wal = path.with_name(f"{path.name}-wal")
+        if not path.exists() or (wal.exists() and wal.stat().st_size):
+            raise store_error(path, error) from error
     except sqlite3.Error as error:
         raise store_error(path, error) from error
+    try:
+        return _open_to_look(path, "mode=ro&immutable=1")
+    except sqlite3.Error as error:
+        raise store_error(path, error) from error
+
+
+def _open_to_look(path: Path, how: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, timeout=_BUSY_S)
+    connection.row_factory = sqlite3.Row
+    connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
     return connection
 
 

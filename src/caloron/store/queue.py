@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from caloron.store.database import Migration, migrations_in
 from caloron.store.statements import load_statements
@@ -26,8 +25,7 @@ class LeaseLost(Exception):
     """Somebody else holds the item now: end your own agent and stop."""
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """The right to work on an item, as long as its token is the newest."""
 
     item: str
@@ -37,8 +35,7 @@ class Claim:
     attempt: int
 
 
-@dataclass(frozen=True)
-class InFlight:
+class InFlight(NamedTuple):
     """An item that somebody claimed: who, until when, and what came of it so far."""
 
     item: str

@@ -89,6 +89,7 @@ class World:
         self.moves: list[Moved] = []
         self.done: list[Effect | Probe] = []
         self.verify_fails: set[str] = set()
+        self.unpolled: set[str] = set()
         self._move_branch("main", self.commit())
 
     # What the engine does
@@ -126,6 +127,7 @@ class World:
     def settle(self, limit: int = 200) -> None:
         """Tick and carry out effects until only agents are left to end their work."""
         for _ in range(limit):
+            self.poll()
             self.tick()
             if not self.journal and not self.news:
                 return
@@ -341,7 +343,13 @@ class World:
 
     def _put(self, seen: Snapshot) -> Snapshot:
         self.objects[seen.object] = seen
+        self.unpolled.add(seen.object)
         return seen
+
+    def poll(self) -> None:
+        """Tell everything that changed since the last look."""
+        self.news += [self.objects[name] for name in sorted(self.unpolled)]
+        self.unpolled.clear()
 
     def _put_issue(self, title: str, body: str, author: str, labels: tuple[str, ...]) -> Snapshot:
         return self._put(

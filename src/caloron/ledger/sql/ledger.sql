@@ -7,6 +7,8 @@ VALUES (:id, :number, :goal, :phase, :created_at, 1, :data)
 SELECT version, data FROM sprints WHERE id = :sprint
 -- name: last_sprint
 SELECT id FROM sprints ORDER BY number DESC LIMIT 1
+-- name: unfinished_sprints
+SELECT id FROM sprints WHERE phase <> 'ended' ORDER BY number
 -- name: swap_sprint
 UPDATE sprints SET version = version + 1, phase = :phase, ended_at = :ended_at, data = :data
 WHERE id = :sprint AND version = :version

@@ -1,0 +1,79 @@
+"""From the start of `caloron resume` to the first claim, with a short and a very long history."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from contextlib import ExitStack
+
+from benchmarks.filling import fill
+from benchmarks.measure import Measure, alternate, median
+from benchmarks.sprints import PROGRAM, SOURCE, Home, home, implements, stop, wait_for
+
+_SIZES = (1_000, 1_000_000)
+_ROUNDS = 7
+
+
+def run() -> list[Measure]:
+    with ExitStack() as homes:
+        places = [homes.enter_context(home()) for _ in _SIZES]
+        for place, size in zip(places, _SIZES, strict=True):
+            _stopped_sprint(place)
+            fill(place.ledger, size)
+        short, long, bare = alternate(
+            _ROUNDS, *(lambda place=place: _resume(place) for place in places), _bare
+        )
+    return [
+        Measure(
+            "restart to first dispatch at 1 M events",
+            median(long),
+            "s",
+            1.0,
+            note=f"worst of {_ROUNDS} {max(long):.2f} s; at 1 k events {median(short):.2f} s;"
+            f" an interpreter that imports the same {median(bare):.2f} s",
+        ),
+        Measure(
+            "restart at 1 M events, of that at 1 k",
+            median([a / b for a, b in zip(long, short, strict=True)]),
+            "×",
+        ),
+    ]
+
+
+def _stopped_sprint(place: Home) -> None:
+    """A sprint that was stopped while its agent was at work."""
+    place.write({"t1": []}, [implements("t1", 600)])
+    process = place.sprint(parallel=1)
+    wait_for(lambda: _claimed(place, 0) is not None, process)
+    stop(process)
+
+
+def _resume(place: Home) -> float:
+    """Seconds until the waiting work is claimed again."""
+    before = place.last_event()
+    began = time.time()
+    process = place.start("resume")
+    try:
+        wait_for(lambda: _claimed(place, before) is not None, process)
+        claimed = _claimed(place, before)
+        assert claimed is not None
+        return claimed / 1000 - began
+    finally:
+        stop(process)
+
+
+def _claimed(place: Home, after: int) -> int | None:
+    """When work was first claimed after an event, in milliseconds."""
+    if not place.has_ledger():
+        return None
+    sql = "SELECT ts FROM events WHERE id > ? AND +type = 'work_item_claimed' ORDER BY id LIMIT 1"
+    with place.reading() as connection:
+        row = connection.execute(sql, (after,)).fetchone()
+    return int(row[0]) if row else None
+
+
+def _bare() -> float:
+    began = time.time()
+    code = "import caloron.cli.sprint"
+    subprocess.run((*PROGRAM[:2], code), env={"PYTHONPATH": str(SOURCE)}, check=True)
+    return time.time() - began

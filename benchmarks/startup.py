@@ -1,0 +1,84 @@
+"""`caloron status` from a cold start, against the ancestor's published package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import Measure, alternate, median, median_ratio
+from benchmarks.sprints import PROGRAM, approves, home, implements
+
+_RIVAL = "caloron-alpibru==0.4.2"
+_RUNS = 21
+_TASKS = 4
+
+
+def run() -> list[Measure]:
+    rival = rival_program()
+    names = [f"t{n}" for n in range(_TASKS)]
+    with home() as place:
+        place.write({n: [] for n in names}, [*(implements(n) for n in names), approves()])
+        place.finish(place.sprint(parallel=_TASKS))
+        ours = _timed((*_our_program(), "status"), place.environment)
+        bare = _timed((sys.executable, "-c", "pass"), place.environment)
+        if rival is None:
+            mine, theirs = alternate(_RUNS, ours, bare)
+            return [_without_rival(mine, theirs)]
+        other = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        other["CALORON_HOME"] = str(place.directory / "rival")
+        subprocess.run((rival, "init", "bench"), env=other, check=True, capture_output=True)
+        mine, theirs, empty = alternate(_RUNS, ours, _timed((rival, "status"), other), bare)
+    return [
+        Measure(
+            f"`caloron status` cold, of {_RIVAL}",
+            median_ratio(mine, theirs),
+            "×",
+            1 / 3,
+            note=f"{median(mine) * 1000:.0f} ms with a finished sprint; the rival"
+            f" {median(theirs) * 1000:.0f} ms without one; a bare interpreter"
+            f" {median(empty) * 1000:.0f} ms; medians of {_RUNS} runs in turn",
+        )
+    ]
+
+
+def _without_rival(mine: list[float], bare: list[float]) -> Measure:
+    return Measure(
+        "`caloron status` cold",
+        median(mine) * 1000,
+        "ms",
+        note=f"NOT COMPARED: {_RIVAL} could not be installed;"
+        f" a bare interpreter {median(bare) * 1000:.0f} ms",
+    )
+
+
+def rival_program() -> Path | None:
+    """The ancestor's program in an environment of its own, kept for the next run."""
+    place = Path("~/.cache/caloron-bench").expanduser() / _RIVAL
+    program = place / "bin" / "caloron"
+    if program.exists():
+        return program
+    pip = (str(place / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check")
+    for command in ((sys.executable, "-m", "venv", str(place)), (*pip, _RIVAL)):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            print(f"!! {_RIVAL} cannot be installed: {done.stderr.strip()[-500:]}")
+            return None
+    return program
+
+
+def _our_program() -> tuple[str, ...]:
+    script = Path(sys.executable).with_name("caloron")
+    return (str(script),) if script.exists() else PROGRAM
+
+
+def _timed(command: tuple[str | Path, ...], environment: dict[str, str]) -> Callable[[], float]:
+    def once() -> float:
+        began = time.perf_counter()
+        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - began
+
+    return once

@@ -1,0 +1,185 @@
+"""Agents of every kind and with every bad habit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.acceptance.home import Home, does, task, writes
+
+_MEGABYTE = 1 << 20
+
+
+def _flood(megabytes: int) -> str:
+    return f"head -c {megabytes * _MEGABYTE} /dev/zero | tr '\\0' 'x'; echo"
+
+
+def test_an_agent_that_prints_100_megabytes_is_kept_short_and_its_last_line_counts(
+    home: Home,
+) -> None:
+    home.set(output_cap_mb=4)
+    home.script(
+        writes("a", run=_flood(100)),
+        does("review", run=_flood(100), output="APPROVED"),
+    )
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+    logs = list((home.project() / "runs").rglob("output.log*"))
+    assert max(log.stat().st_size for log in logs) < 5 * _MEGABYTE
+
+
+def test_an_agent_that_prints_invalid_utf8_is_understood_all_the_same(home: Home) -> None:
+    home.script(
+        does("implement", "a", files={"a.txt": "a\n"}, run=r"printf '\377\376\000broken\n'"),
+        does("review", run=r"printf '\377\376 looks \200 fine\n'", output="APPROVED"),
+    )
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+
+
+def test_a_failure_told_in_invalid_utf8_still_has_a_last_line(home: Home) -> None:
+    home.script(does("implement", run=r"printf 'bad \377 end\n'; exit 4"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 10, answer
+    assert "exit code 4: bad \ufffd end" in answer.tasks["a"]["why"]
+
+
+def test_binaries_deletions_renames_links_modes_and_strange_names_reach_main_as_they_are(
+    home: Home,
+) -> None:
+    home.script(
+        writes("first", {"old.txt": "to be renamed\n" * 5, "gone.txt": "x", "dir/deep/f": "y"}),
+        does(
+            "implement",
+            "second",
+            files={
+                "blob.bin": {"base64": "AAH/gH8="},
+                "gone.txt": None,
+                "dir": None,
+                "größe/日本 語.txt": "ü\n",
+                "-rf": "a name that looks like an option\n",
+                'quo"te\ttab.txt': "q",
+            },
+            run="git mv old.txt new.txt; printf '#!/bin/sh\\n' > run.sh; chmod +x run.sh;"
+            " ln -s new.txt link",
+        ),
+    )
+    answer = home.sprint(task("first"), task("second", "first"))
+    assert answer.code == 0, answer
+    assert home.files() == {
+        "new.txt": b"to be renamed\n" * 5,
+        "blob.bin": b"\x00\x01\xff\x80\x7f",
+        "größe/日本 語.txt": "ü\n".encode(),
+        "-rf": b"a name that looks like an option\n",
+        'quo"te\ttab.txt': b"q",
+        "run.sh": b"#!/bin/sh\n",
+        "link": b"new.txt",
+    }
+    modes = {
+        line.split("\t", 1)[1]: line.split()[0]
+        for line in home.git("ls-tree", "-r", "main").decode().splitlines()
+    }
+    assert (modes["run.sh"], modes["link"]) == ("100755", "120000")
+
+
+def test_files_that_git_ignores_and_calorons_own_are_not_committed(home: Home) -> None:
+    wanted = {".gitignore": "build/\n", "a.c": "int a;"}
+    home.script(writes("a", wanted | {"build/out.o": "x", ".caloron/note": "x"}))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files().keys() == wanted.keys()
+
+
+def test_an_agent_that_deletes_everything_makes_a_change_like_any_other(home: Home) -> None:
+    home.script(writes("a"), does("implement", "b", run="git rm -q -r ."))
+    answer = home.sprint(task("a"), task("b", "a"))
+    assert answer.code == 0, answer
+    assert home.git("ls-tree", "-r", "main") == b""
+
+
+def test_hooks_and_settings_that_an_agent_plants_run_nowhere(home: Home) -> None:
+    trap = home.root / "trapped"
+    plant = (
+        f"for h in pre-commit post-commit commit-msg post-checkout pre-push; do"
+        f" mkdir -p .git/hooks; printf '#!/bin/sh\\ntouch {trap}\\n' > .git/hooks/$h;"
+        f" chmod +x .git/hooks/$h; done;"
+        f" git config core.fsmonitor 'touch {trap}'; git config diff.external 'touch {trap}'"
+    )
+    home.script(writes("a", run=plant))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+    assert not trap.exists()
+
+
+def test_children_that_an_agent_leaves_behind_do_not_outlive_it(home: Home) -> None:
+    pids = home.root / "pids"
+    home.script(writes("a", run=f"setsid sleep 600 & echo $! > {pids}; echo started"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert not Path("/proc", pids.read_text().strip(), "cwd").exists()
+
+
+def test_any_program_can_be_the_agent(home: Home) -> None:
+    agent = home.root / "my agent.sh"
+    plan = json.dumps([task("a", agent_prompt="write the word banana")])
+    agent.write_text(
+        "#!/bin/sh\n"
+        'prompt=$(cat "$2")\n'
+        'case "$CALORON_ROLE" in\n'
+        f"po) echo '{plan}' ;;\n"
+        'implement) [ "$1" = --ask ] && echo "$prompt" | grep -om1 banana > "$3/a.txt" ;;\n'
+        "review) echo 'I have read it.'; echo APPROVED ;;\n"
+        "esac\n"
+    )
+    agent.chmod(0o755)
+    line = f"'{agent}' --ask {{prompt_file}} {{workspace}}"
+    assert home.caloron("config", "set", "framework", "command").code == 0
+    assert home.caloron("config", "set", "command", line).code == 0
+    answer = home.sprint()
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"banana\n"}
+
+
+def test_a_program_without_a_placeholder_gets_the_prompt_on_standard_input(home: Home) -> None:
+    home.set(framework="command", command=["sh", "-c", "cat > asked.txt; echo APPROVED"])
+    answer = home.sprint(task("a", agent_prompt="a $HOME `and` {brace}"))
+    assert answer.code == 0, answer
+    assert b"a $HOME `and` {brace}" in home.files()["asked.txt"]
+
+
+def test_a_program_that_is_not_there_is_named_in_the_reason(home: Home) -> None:
+    home.set(framework="command", command=["/no/such/agent", "{prompt}"])
+    answer = home.sprint(task("a"))
+    assert answer.code == 10, answer
+    assert "/no/such/agent" in answer.tasks["a"]["why"]
+
+
+def test_a_task_may_have_a_framework_of_its_own(home: Home) -> None:
+    home.set(command=["sh", "-c", "echo by command > $CALORON_TASK_ID.txt; echo APPROVED"])
+    home.script(writes("a"))
+    answer = home.sprint(task("a"), task("b", framework="command"))
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"by command\n"}
+
+
+def test_the_stateless_fixtures_of_the_first_caloron_work_unchanged(home: Home) -> None:
+    """Only `match`, `output` and `default`: every change is empty, and the reviewer agrees."""
+    plan = json.dumps([{k: v for k, v in task("a").items() if k != "kind"}])
+    home.fixture.write_text(
+        json.dumps(
+            {
+                "responses": [
+                    {"match": "product owner", "output": plan},
+                    {"match": "reviewer", "output": "APPROVED"},
+                ],
+                "default": "Done.",
+            }
+        )
+    )
+    answer = home.sprint()
+    assert answer.code == 0, answer
+    assert answer.statuses == {"a": "Done"}
+    assert answer.tasks["a"]["reason"] == "nothing to do"

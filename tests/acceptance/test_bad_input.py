@@ -1,0 +1,115 @@
+"""What a user gets wrong is refused with its name and a way out, before anything happens."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.home import Home, task, writes
+
+
+def _refused(home: Home, *named: str) -> None:
+    """The sprint is refused as bad input, with these words, and nothing has begun."""
+    plan = home.plan(task("a"))
+    answer = home.caloron("sprint", "go", "--plan", str(plan), "--yes")
+    assert answer.code == 2, answer
+    assert answer.error["code"] == "INVALID_ARGS"
+    for words in named:
+        assert words in answer.error["message"] + answer.error.get("hint", ""), answer
+    assert home.issues() == []
+    assert not (home.path / "kv").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("{nope", "is not JSON"),
+        ("[]", "expected an object"),
+        ('{"responses": {}}', "responses"),
+        ('{"responses": [{"outptu": "x"}]}', "outptu"),
+        ('{"responses": [{"when": {"rol": "po"}}]}', "rol"),
+        ('{"responses": [{"files": {"../x": ""}}]}', "../x"),
+        ('{"responses": [{"exit_code": "one"}]}', "exit_code"),
+    ],
+)
+def test_a_malformed_fixture_is_refused_naming_the_field(
+    home: Home, content: str, named: str
+) -> None:
+    home.fixture.write_text(content)
+    _refused(home, str(home.fixture), named)
+
+
+def test_a_missing_fixture_is_refused_with_the_way_to_set_one(home: Home) -> None:
+    _refused(home, str(home.fixture))
+    del home.environment["CALORON_STUB_FIXTURE"]
+    _refused(home, "CALORON_STUB_FIXTURE", "stub_fixture")
+
+
+def test_a_fixture_can_come_from_the_configuration(home: Home) -> None:
+    home.script(writes("a"))
+    del home.environment["CALORON_STUB_FIXTURE"]
+    assert home.caloron("config", "set", "stub_fixture", "fixture.json").code == 0
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("parallel: many", "parallel"),
+        ("parallel: 0", "parallel"),
+        ("lease_s: -1", "lease_s"),
+        ("verify: [a, b]", "verify"),
+        ("framework: abacus", "abacus"),
+        ("command: {a: b", "config.yml"),
+        ("framework: command\ncommand: []", "command"),
+    ],
+)
+def test_a_malformed_configuration_is_refused_naming_the_setting(
+    home: Home, line: str, named: str
+) -> None:
+    home.script(writes("a"))
+    file = home.project() / "config.yml"
+    replaced = ("command", line.partition(":")[0])
+    kept = [old for old in file.read_text().splitlines() if not old.startswith(replaced)]
+    file.write_text("\n".join([*kept, line, ""]))
+    before = file.read_bytes()
+    _refused(home, named)
+    assert file.read_bytes() == before
+
+
+def test_unknown_frameworks_are_refused_wherever_they_are_named(bare_home: Home) -> None:
+    home = bare_home
+    refused = home.caloron("init", "demo", "--framework", "abacus")
+    assert refused.code == 2
+    assert "abacus" in refused.error["message"]
+    home.init()
+    refused = home.caloron("config", "set", "framework", "abacus")
+    assert refused.code == 2
+    assert "stub" in refused.error["hint"]
+
+
+def test_without_a_project_every_command_says_how_to_make_one(bare_home: Home) -> None:
+    for command in (["sprint", "go"], ["resume"], ["stop"], ["why"], ["issue", "list"]):
+        answer = bare_home.caloron(*command)
+        assert answer.code == 3, answer
+        assert "caloron init" in answer.error["hint"]
+    refused = bare_home.caloron("sprint", "go", "--project", "../../etc")
+    assert refused.code == 2
+
+
+def test_errors_are_told_in_words_on_a_terminal_and_in_an_envelope_for_machines(
+    home: Home,
+) -> None:
+    told = home.caloron("sprint", "go", "--plan", "nowhere.json", json=False)
+    assert told.code == 3
+    assert told.stdout == ""
+    assert "nowhere.json" in told.stderr
+    envelope = home.caloron("sprint", "go", "--plan", "nowhere.json").json
+    assert envelope["ok"] is False
+    assert envelope["error"]["code"] == "NOT_FOUND"
+    assert {"duration_ms", "version"} <= envelope["meta"].keys()
+
+
+def test_numbers_that_no_machine_can_run_are_refused(home: Home) -> None:
+    for number in ("0", "-1", "many"):
+        assert home.caloron("sprint", "go", "--parallel", number).code == 2

@@ -1,0 +1,219 @@
+"""Full disks, locked, read-only and newer databases: a clear word, nothing lost, resumable."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.home import Home, does, task, writes
+
+
+class SmallDisk:
+    """A home on a disk of its own, which the test can fill and make read-only."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self._ballast = home.path / "ballast"
+
+    def fill(self) -> None:
+        with self._ballast.open("ab", buffering=0) as file:
+            try:
+                while file.write(b"\0" * 4096):
+                    pass
+            except OSError:
+                return
+
+    def free(self) -> None:
+        self._ballast.unlink()
+
+    def remount(self, mode: str) -> None:
+        subprocess.run(("mount", "-o", f"remount,{mode}", str(self.home.path)), check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    place = tmp_path / "home"
+    place.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place))
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"NOT TESTED, since this user may not mount a disk: {done.stderr.strip()}")
+    home = Home(tmp_path, place)
+    try:
+        yield SmallDisk(home.init())
+    finally:
+        home.close()
+        subprocess.run(("umount", "--lazy", str(place)), check=True)
+
+
+def test_a_disk_that_is_full_from_the_start_is_named_and_nothing_is_begun(
+    small_disk: SmallDisk,
+) -> None:
+    home = small_disk.home
+    home.script(writes("a"))
+    small_disk.fill()
+    answer = home.sprint(task("a"))
+    assert answer.code == 8, answer
+    assert home.caloron("status").code == 0
+    assert answer.error["code"] == "PRECONDITION_FAILED"
+    assert "space" in answer.error["message"] + answer.error["hint"]
+    small_disk.free()
+    assert home.issues() == []
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+
+
+@pytest.mark.parametrize("moment", ["po", "implement", "review"])
+def test_a_disk_that_fills_up_in_mid_sprint_stops_it_and_resume_goes_on_once_there_is_space(
+    small_disk: SmallDisk, moment: str
+) -> None:
+    home = small_disk.home
+    gate = home.gate("full")
+    po = 'echo \'[{"id": "a", "title": "A", "agent_prompt": "x"}]\''
+    home.script(
+        does("po", run=f"{gate.line if moment == 'po' else 'true'}; {po}"),
+        does("implement", "a", run=f"{gate.line if moment == 'implement' else 'true'}; echo a > a"),
+        does("review", run=gate.line if moment == "review" else "true", output="APPROVED"),
+    )
+    running = home.start_sprint()
+    gate.wait_for_agent()
+    small_disk.fill()
+    gate.open()
+    answer = running.wait()
+    assert answer.code == 8, answer
+    assert answer.error["code"] == "PRECONDITION_FAILED"
+    said = answer.error["message"] + answer.error["hint"]
+    assert "space" in said
+    assert "resume" in said
+    small_disk.free()
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a": b"a\n"}
+    assert len(home.issues()) == 1
+    assert len(home.pulls()) == 1
+
+
+def test_a_read_only_home_is_refused_and_can_still_be_looked_at(small_disk: SmallDisk) -> None:
+    home = small_disk.home
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    small_disk.remount("ro")
+    for command in (("sprint", "more", "--yes"), ("resume",)):
+        answer = home.caloron(*command)
+        assert answer.code == 8, answer
+        assert "writable" in answer.error["hint"]
+    status = home.caloron("status")
+    assert status.code == 0, status
+    assert status.data["last_sprint"]["sprint_id"] == "demo-1"
+    small_disk.remount("rw")
+    assert home.caloron("resume").code == 0
+
+
+def test_a_home_that_becomes_read_only_in_mid_sprint_can_be_resumed(small_disk: SmallDisk) -> None:
+    home = small_disk.home
+    gate = home.gate("writing")
+    home.script(does("implement", "a", run=f"{gate.line}; echo a > a"))
+    running = home.start_sprint(task("a"))
+    gate.wait_for_agent()
+    # Files that are open for writing keep a disk writable; a lazy way is to fill and stop here.
+    running.interrupt()
+    small_disk.remount("ro")
+    gate.open()
+    assert home.caloron("resume").code == 8
+    small_disk.remount("rw")
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a": b"a\n"}
+
+
+def test_a_locked_ledger_is_named_with_what_to_do_and_the_sprint_goes_on_afterwards(
+    home: Home,
+) -> None:
+    home.script(writes("a"), writes("b"))
+    assert home.sprint(task("a")).code == 0
+    with home.ledger() as ledger:
+        ledger.execute("BEGIN IMMEDIATE")
+        answer = home.sprint(task("b"))
+        assert answer.code == 8, answer
+        assert "ledger.sqlite" in answer.error["message"]
+        assert "locked" in answer.error["message"]
+        assert answer.error["hint"]
+        ledger.execute("ROLLBACK")
+    answer = home.sprint(task("b"))
+    assert answer.code == 0, answer
+
+
+def test_a_ledger_locked_in_mid_sprint_for_too_long_stops_it_and_nothing_is_lost(
+    home: Home,
+) -> None:
+    writing = home.gate("writing")
+    home.script(writes("a", run=writing.line), writes("b"))
+    running = home.start_sprint(task("a"), task("b", "a"))
+    writing.wait_for_agent()
+    with home.ledger() as ledger:
+        ledger.execute("BEGIN IMMEDIATE")
+        writing.open()
+        answer = running.wait()
+        ledger.execute("ROLLBACK")
+    assert answer.code == 8, answer
+    assert "locked" in answer.error["message"]
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
+    assert len(home.pulls()) == 2
+
+
+def test_a_ledger_of_a_newer_caloron_is_refused_untouched(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    with home.ledger() as ledger:
+        ledger.execute("INSERT INTO migrations VALUES ('ledger/9999-later', 'x', 'later')")
+    for command in (("sprint", "more", "--yes"), ("resume",)):
+        answer = home.caloron(*command)
+        assert answer.code == 8, answer
+        assert "newer Caloron" in answer.error["message"]
+        assert "upgrade" in answer.error["hint"]
+    assert len(home.events("sprint_created")) == 1
+
+
+def test_a_forge_database_of_a_newer_caloron_is_refused_too(home: Home) -> None:
+    home.script(writes("a"))
+    forge = sqlite3.connect(home.project() / "forge.sqlite")
+    forge.execute("INSERT INTO migrations VALUES ('forge/9999-later', 'x', 'later')")
+    forge.commit()
+    forge.close()
+    answer = home.sprint(task("a"))
+    assert answer.code == 8, answer
+    assert "newer Caloron" in answer.error["message"]
+
+
+def test_a_ledger_that_is_no_database_is_refused_and_left_as_it_is(home: Home) -> None:
+    home.script(writes("a"))
+    ledger = home.project() / "ledger.sqlite"
+    ledger.write_bytes(b"this is not a database" * 100)
+    answer = home.sprint(task("a"))
+    assert answer.code == 8, answer
+    assert "ledger.sqlite" in answer.error["message"]
+    assert ledger.read_bytes() == b"this is not a database" * 100
+
+
+def test_a_forge_that_is_gone_is_named_and_the_sprint_goes_on_when_it_is_back(home: Home) -> None:
+    writing = home.gate("writing")
+    home.script(writes("a", run=writing.line))
+    running = home.start_sprint(task("a"))
+    writing.wait_for_agent()
+    running.interrupt()
+    forge = home.project() / "forge.git"
+    forge.rename(home.root / "away")
+    answer = home.caloron("resume")
+    assert answer.code in (7, 8), answer
+    assert str(home.project()) in answer.error["message"]
+    (home.root / "away").rename(forge)
+    writing.open()
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}

@@ -1,0 +1,127 @@
+"""The sprint's file: real, in its old shape, and heard when a person edits it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+from tests.acceptance.home import Home, does, task, writes
+
+
+def test_the_file_has_the_shape_that_scripts_know(home: Home) -> None:
+    home.script(writes("a"), does("implement", "bad", exit_code=1))
+    assert home.sprint(task("a"), task("bad"), task("after", "bad")).code == 10
+    content = home.state_file()
+    assert content.keys() == {"state", "interventions", "since"}
+    assert datetime.fromisoformat(content["since"]).tzinfo is not None
+    assert content["interventions"] == {}
+    assert content["state"]["sprint_id"] == "demo-1"
+    tasks = content["state"]["tasks"]
+    assert list(tasks) == ["a", "bad", "after"]
+    done = tasks["a"]
+    assert done.keys() == {
+        "id",
+        "title",
+        "status",
+        "depends_on",
+        "agent_id",
+        "reviewer_id",
+        "issue_number",
+        "pr_number",
+        "started_at",
+        "completed_at",
+        "intervention_count",
+    }
+    assert (done["id"], done["title"], done["status"]) == ("a", "Task a", "Done")
+    assert done["depends_on"] == []
+    assert done["issue_number"] == home.issues()[0]["number"]
+    assert done["pr_number"] == home.pulls()[0]["number"]
+    assert datetime.fromisoformat(done["completed_at"]) >= datetime.fromisoformat(
+        done["started_at"]
+    )
+    assert (tasks["bad"]["status"], tasks["bad"]["completed_at"]) == ("Escalated", None)
+    assert (tasks["after"]["status"], tasks["after"]["started_at"]) == ("Blocked", None)
+
+
+def test_the_file_goes_where_the_user_wants_it(home: Home) -> None:
+    home.script(writes("a"))
+    home.environment["CALORON_KV_DIR"] = str(home.root / "elsewhere")
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    content = json.loads((home.root / "elsewhere" / "demo-1.json").read_bytes())
+    assert content["state"]["tasks"]["a"]["status"] == "Done"
+    assert answer.data["state_file"] == str(home.root / "elsewhere" / "demo-1.json")
+
+
+def test_an_edit_by_hand_is_taken_over_by_the_next_resume(home: Home) -> None:
+    home.script(does("implement", "a", exit_code=1), writes("b"))
+    assert home.sprint(task("a"), task("b", "a")).code == 10
+    content = home.state_file()
+    content["state"]["tasks"]["a"]["status"] = "Done"
+    _write(home, json.dumps(content))
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"b.txt": b"b\n"}
+    (event,) = home.events("state_imported")
+    assert event["changes"]["a"] == "Escalated → Done"
+    assert home.state_file()["state"]["tasks"]["a"]["status"] == "Done"
+
+
+def test_an_edit_that_makes_no_sense_changes_nothing_and_is_reported(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    content = home.state_file()
+    content["state"]["tasks"]["a"]["status"] = "Pending"
+    content["state"]["tasks"]["ghost"] = content["state"]["tasks"]["a"]
+    _write(home, json.dumps(content))
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    (event,) = home.events("state_imported")
+    assert "cannot" in event["changes"]["a"]
+    assert event["changes"]["ghost"] == "no such task"
+    assert list(home.state_file()["state"]["tasks"]) == ["a"]
+    assert home.state_file()["state"]["tasks"]["a"]["status"] == "Done"
+
+
+def test_a_corrupt_file_is_set_aside_and_written_anew(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    before = home.state_file()["state"]
+    for garbage in ("{not json", '{"state": 5}', ""):
+        _write(home, garbage)
+        answer = home.caloron("resume")
+        assert answer.code == 0, answer
+        assert "corrupt" in answer.stderr
+        assert home.state_file()["state"] == before
+    kept = sorted((home.path / "kv").glob("demo-1.json.corrupt-*"))
+    assert [file.read_text() for file in kept] == ["{not json", '{"state": 5}', ""]
+
+
+def test_a_file_that_was_deleted_is_written_anew(home: Home) -> None:
+    home.script(writes("a"))
+    home.sprint(task("a"))
+    before = home.state_file()["state"]
+    (home.path / "kv" / "demo-1.json").unlink()
+    assert home.caloron("resume").code == 0
+    assert home.state_file()["state"] == before
+
+
+def test_an_edit_while_an_agent_is_at_work_is_set_aside(home: Home) -> None:
+    writing = home.gate("writing")
+    home.script(writes("a", run=writing.line))
+    running = home.start_sprint(task("a"))
+    writing.wait_for_agent()
+    running.kill()
+    content = home.state_file()
+    content["state"]["tasks"]["a"]["status"] = "Cancelled"
+    _write(home, json.dumps(content))
+    writing.open()
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+    assert len(list((home.path / "kv").glob("demo-1.json.foreign-*"))) == 1
+    assert home.events("state_imported") == []
+
+
+def _write(home: Home, text: str) -> None:
+    (home.path / "kv" / "demo-1.json").write_text(text)
