@@ -18,18 +18,18 @@ _WAITING = 8
 _FILLINGS = 6
 _ROUNDS = 40
 _LEASE_MS = 30_000
-_FILL = (
+_FILL_ITEM = (
     "INSERT INTO work_items (id, kind, payload, status, created_at, updated_at)"
-    " VALUES (?, 'implement', '{}', 'pending', 0, 0)",
-    "INSERT INTO leases (item) VALUES (?)",
+    " VALUES (?, 'implement', '{}', 'pending', 0, 0)"
 )
-_BARE = (
+_FILL_LEASE = "INSERT INTO leases (item) VALUES (?)"
+_LEASE = (
     "UPDATE leases SET token = token + 1, holder = ?, expires_at = ?, started_at = NULL,"
-    " activity_at = NULL, result = NULL WHERE item = ?",
-    "UPDATE work_items SET status = 'in_flight', owner_agent = ?, updated_at = ? WHERE id = ?",
-    "INSERT INTO events (ts, type, actor, work_item_id, payload) VALUES (?, ?, ?, ?, ?)",
-    "UPDATE work_items SET status = 'done', updated_at = ? WHERE id = ?",
+    " activity_at = NULL, result = NULL WHERE item = ?"
 )
+_CLAIM = "UPDATE work_items SET status = 'in_flight', owner_agent = ?, updated_at = ? WHERE id = ?"
+_EVENT = "INSERT INTO events (ts, type, actor, work_item_id, payload) VALUES (?, ?, ?, ?, ?)"
+_END = "UPDATE work_items SET status = 'done', updated_at = ? WHERE id = ?"
 
 
 class Ours:
@@ -79,7 +79,7 @@ class Bare:
         items = [f"bench-1/t{self._filled + n}/1-implement" for n in range(_WAITING)]
         self._filled += _WAITING
         self._connection.execute("BEGIN IMMEDIATE")
-        for statement in _FILL:
+        for statement in (_FILL_ITEM, _FILL_LEASE):
             self._connection.executemany(statement, [(item,) for item in items])
         self._connection.execute("COMMIT")
         return items
@@ -87,21 +87,20 @@ class Bare:
     def turn(self) -> float:
         items = self.fill()
         run = self._connection.execute
-        lease, claim, event, end = _BARE
         began = time.perf_counter()
         for item in items:
             run("BEGIN IMMEDIATE")
             now = int(time.time() * 1000)
-            run(lease, ("engine-1", now + _LEASE_MS, item))
-            run(claim, ("engine-1", now, item))
+            run(_LEASE, ("engine-1", now + _LEASE_MS, item))
+            run(_CLAIM, ("engine-1", now, item))
             payload = '{"status": "in_flight"}'
-            run(event, (now, "work_item_claimed", "engine-1", item, payload))
+            run(_EVENT, (now, "work_item_claimed", "engine-1", item, payload))
             run("COMMIT")
             run("BEGIN IMMEDIATE")
             now = int(time.time() * 1000)
-            run(end, (now, item))
+            run(_END, (now, item))
             payload = '{"status": "done", "notes": null}'
-            run(event, (now, "work_item_resolved", None, item, payload))
+            run(_EVENT, (now, "work_item_resolved", None, item, payload))
             run("COMMIT")
         return time.perf_counter() - began
 
@@ -119,7 +118,7 @@ def run() -> list[Measure]:
         Measure(
             "durable claim and resolve, speed of a bare loop",
             1 / median_ratio(mine, theirs),
-            "×",
+            "x",
             0.8,
             "more",
             f"{1 / median(mine):,.0f} items/s; the bare loop of the same two commits"

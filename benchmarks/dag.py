@@ -14,8 +14,8 @@ from benchmarks.sprints import Event, Home, approves, home, implements
 _TASKS = 40
 _SLOTS = 8
 #: Agents that sleep stand for agents that wait for a model; real ones take minutes.
-_IMPLEMENT_S = (3.0, 6.0)
-_REVIEW_S = 1.5
+_IMPLEMENT_S = (4.0, 8.0)
+_REVIEW_S = 2.0
 _VERIFY = "sleep 0.1"
 
 
@@ -38,10 +38,10 @@ def run() -> list[Measure]:
         Measure(
             f"{_TASKS} tasks on {_SLOTS} slots, of the shortest schedule",
             took / bound,
-            "×",
+            "x",
             1.15,
-            note=f"{took:.1f} s; the schedule of the measured durations {bound:.1f} s (critical path"
-            f" {critical_path(needs, lasts):.1f} s, agents' time / {_SLOTS}"
+            note=f"{took:.1f} s; the schedule of the measured durations {bound:.1f} s"
+            f" (critical path {critical_path(needs, lasts):.1f} s, agents' time / {_SLOTS}"
             f" {agents / _SLOTS:.1f} s, a bare merge {merge * 1000:.0f} ms);"
             f" of their sleeps alone {strict:.1f} s",
         )
@@ -61,9 +61,7 @@ def make_plan(chance: random.Random) -> tuple[dict[str, list[str]], dict[str, fl
 def sprint_seconds(events: list[Event]) -> float:
     """From the record of the goal to the end of the sprint."""
     began = next(e.ts for e in events if e.type == "sprint_created")
-    ended = next(
-        e.ts for e in events if e.type == "sprint_phase" and e.payload["phase"] == "ended"
-    )
+    ended = next(e.ts for e in events if e.type == "sprint_phase" and e.payload["phase"] == "ended")
     return (ended - began) / 1000
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from benchmarks.measure import Measure, median, percentile
 from benchmarks.sprints import Event, approves, home, implements
 
@@ -38,7 +40,4 @@ def delays(events: list[Event], names: list[str]) -> list[float]:
     for event in events:
         if event.type == "work_item_claimed" and event.item.endswith("-implement"):
             claimed.setdefault(event.item.split("/")[1], event.ts)
-    return [
-        float(claimed[after] - merged[before])
-        for before, after in zip(names, names[1:], strict=False)
-    ]
+    return [float(claimed[after] - merged[before]) for before, after in pairwise(names)]

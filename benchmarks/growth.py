@@ -68,7 +68,7 @@ def run() -> list[Measure]:
         Measure(
             "cost per event, 1 k to 1 M events",
             worst,
-            "×",
+            "x",
             1.2,
             note=f"the worst size against {_SIZES[0]:,} events; per event at {told}",
         )

@@ -30,7 +30,7 @@ def run() -> list[Measure]:
             engine,
             "MB",
             80,
-            note=f"at most {peak:.0f} MB so far; {engine / bare:.1f} × a bare interpreter"
+            note=f"at most {peak:.0f} MB so far; {engine / bare:.1f} times a bare interpreter"
             f" with sqlite3 ({bare:.0f} MB)",
         ),
         Measure(

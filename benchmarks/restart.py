@@ -35,7 +35,7 @@ def run() -> list[Measure]:
         Measure(
             "restart at 1 M events, of that at 1 k",
             median([a / b for a, b in zip(long, short, strict=True)]),
-            "×",
+            "x",
         ),
     ]
 

@@ -118,7 +118,7 @@ class Simulation:
 def chains(needs: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """How many tasks must follow each one; tasks come after what they depend on."""
     lengths = dict.fromkeys(needs, 1)
-    for task in reversed(needs):
+    for task in reversed(list(needs)):
         for before in needs[task]:
             lengths[before] = max(lengths[before], lengths[task] + 1)
     return lengths

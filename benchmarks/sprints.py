@@ -49,7 +49,11 @@ class Home:
     def run(self, *arguments: str) -> None:
         """A command that must go well."""
         done = subprocess.run(
-            (*PROGRAM, *arguments), env=self.environment, capture_output=True, text=True, check=False
+            (*PROGRAM, *arguments),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode != 0:
             raise RuntimeError(f"caloron {' '.join(arguments)}: {done.stdout}{done.stderr}")
@@ -67,7 +71,9 @@ class Home:
             "sprint", "Measure this", "--plan", plan, "--yes", "--parallel", str(parallel)
         )
 
-    def write(self, tasks: Mapping[str, Sequence[str]], responses: Sequence[dict[str, Any]]) -> None:
+    def write(
+        self, tasks: Mapping[str, Sequence[str]], responses: Sequence[dict[str, Any]]
+    ) -> None:
         """The plan (each task and what it depends on) and what the stub agents answer."""
         plan = [
             {"id": name, "title": name, "agent_prompt": f"Write {name}.", "depends_on": list(needs)}
@@ -82,7 +88,7 @@ class Home:
             return []
         with self.reading() as connection:
             rows = connection.execute(sql, (after,)).fetchall()
-        return [Event(*row[:3], row[3] or "", json.loads(row[4])) for row in rows]
+        return [Event(r[0], r[1], r[2], r[3] or "", json.loads(r[4])) for r in rows]
 
     def has_ledger(self) -> bool:
         """Whether the ledger is there, with its tables."""

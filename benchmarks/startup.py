@@ -36,7 +36,7 @@ def run() -> list[Measure]:
         Measure(
             f"`caloron status` cold, of {_RIVAL}",
             median_ratio(mine, theirs),
-            "×",
+            "x",
             1 / 3,
             note=f"{median(mine) * 1000:.0f} ms with a finished sprint; the rival"
             f" {median(theirs) * 1000:.0f} ms without one; a bare interpreter"

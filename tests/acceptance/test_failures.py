@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.acceptance.home import Home, does, task, writes
+import json
+import os
+import signal
+
+from tests.acceptance.home import Home, does, process_lives, task, writes
 
 
 def test_a_failed_task_holds_its_dependents_until_a_person_releases_it(home: Home) -> None:
@@ -113,3 +117,32 @@ def test_a_fix_round_that_changes_nothing_is_a_failure_and_not_a_loop(home: Home
     answer = home.sprint(task("a"))
     assert answer.code == 10, answer
     assert "changed nothing" in answer.tasks["a"]["why"]
+
+
+def test_an_agent_whose_shim_is_killed_was_interrupted_and_has_not_failed(home: Home) -> None:
+    writing = home.gate("writing")
+    home.script(writes("a", run=writing.line))
+    running = home.start_sprint(task("a"))
+    for arrival in (1, 2, 3):
+        writing.wait_for_agent(arrival)
+        shims = [json.loads(f.read_bytes()) for f in (home.project() / "runs").rglob("shim.json")]
+        living = [shim["pid"] for shim in shims if process_lives(shim["pid"])]
+        assert len(living) == 1
+        os.kill(living[0], signal.SIGKILL)
+    writing.wait_for_agent(4)
+    writing.open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert home.escalations() == []
+    assert home.files() == {"a.txt": b"a\n"}
+
+
+def test_a_planned_framework_that_is_not_set_up_is_the_reason_of_that_task_alone(
+    home: Home,
+) -> None:
+    plan = json.dumps([task("a", framework="command"), task("b")])
+    home.script(does("po", output=plan), writes("b"))
+    answer = home.sprint()
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Escalated", "b": "Done"}
+    assert "`command` has no command" in answer.tasks["a"]["why"]

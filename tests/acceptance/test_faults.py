@@ -151,6 +151,7 @@ def test_a_ledger_locked_in_mid_sprint_for_too_long_stops_it_and_nothing_is_lost
     home: Home,
 ) -> None:
     writing = home.gate("writing")
+    home.set(lease_s=3)
     home.script(writes("a", run=writing.line), writes("b"))
     running = home.start_sprint(task("a"), task("b", "a"))
     writing.wait_for_agent()

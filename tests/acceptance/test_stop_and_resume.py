@@ -184,3 +184,32 @@ def test_a_second_ctrl_c_leaves_at_once_and_nothing_is_lost(home: Home) -> None:
     home.gate("writing").open()
     assert home.caloron("resume").code == 0
     assert home.files() == {"a.txt": b"a\n"}
+
+
+def test_a_new_sprint_after_a_killed_one_has_all_its_slots_and_the_old_one_can_be_resumed(
+    home: Home,
+) -> None:
+    _stuck_writer(home)
+    running = home.start_sprint(task("a"), options=("--parallel", "1"))
+    home.gate("writing").wait_for_agent()
+    running.kill()
+    answer = home.sprint(task("b"), options=("--parallel", "1"))
+    assert answer.code == 0, answer
+    assert answer.data["sprint_id"] == "demo-2"
+    home.gate("writing").open()
+    answer = home.caloron("resume", "demo-1")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
+
+
+def test_a_sprint_stopped_in_mid_verification_goes_on_with_it(home: Home) -> None:
+    verifying = home.gate("verifying")
+    home.set(verify=verifying.line)
+    home.script(writes("a"))
+    running = home.start_sprint(task("a"))
+    verifying.wait_for_agent()
+    assert running.interrupt().code == 11
+    verifying.open()
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}

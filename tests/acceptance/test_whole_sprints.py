@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.acceptance.home import Home, does, process_lives, task, writes
 
 
 def _diamond() -> list[dict[str, object]]:
@@ -128,6 +128,31 @@ def test_a_verification_that_fails_once_is_run_again_before_anybody_is_bothered(
     assert home.comments(answer.tasks["a"]["issue_number"])[-1].startswith("Completed via PR #")
 
 
+def test_a_verification_that_stays_red_ends_with_a_person_after_three_fix_rounds(
+    home: Home,
+) -> None:
+    home.set(verify="echo it is still red; exit 3")
+    home.script(writes("a"), does("fix", run="echo more >> a.txt"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Escalated"}
+    assert "not approved after 3 fix rounds" in answer.tasks["a"]["why"]
+    assert "it is still red" in answer.tasks["a"]["why"]
+    assert home.files() == {}
+
+
+def test_a_verification_that_never_ends_is_red(home: Home) -> None:
+    home.set(verify=f"echo $$ >> {home.root}/pids; sleep 600", verify_timeout_s=0.5)
+    home.set(max_fix_rounds=0)
+    home.script(writes("a"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 10, answer
+    pids = [int(pid) for pid in (home.root / "pids").read_text().split()]
+    assert len(pids) == 2
+    assert not any(process_lives(pid) for pid in pids)
+    assert home.files() == {}
+
+
 def test_verify_runs_in_a_clean_checkout_of_the_merged_result(home: Home) -> None:
     """What an agent leaves ignored in its workspace is not there."""
     home.set(verify="test ! -e junk.log && test -f a.txt && test -f README.md")
@@ -138,13 +163,18 @@ def test_verify_runs_in_a_clean_checkout_of_the_merged_result(home: Home) -> Non
 
 
 def test_never_more_agents_at_once_than_parallel_allows(home: Home) -> None:
-    count = home.root / "count"
+    count, gate = home.root / "count", home.gate("both")
     count.mkdir()
-    line = f"touch {count}/$$; ls {count} | wc -l >> {home.root}/seen; sleep 0.1; rm {count}/$$"
+    line = f"touch {count}/$$; ls {count} | wc -l >> {home.root}/seen; {gate.line}; rm {count}/$$"
     names = [f"t{n}" for n in range(5)]
     review = does("review", run=line, output="APPROVED")
     home.script(*(writes(name, run=line) for name in names), review)
-    answer = home.sprint(*(task(name) for name in names), options=("--parallel", "2"))
+    running = home.start_sprint(*(task(name) for name in names), options=("--parallel", "2"))
+    gate.wait_for_agent(2)
+    why = [t["why"] for t in home.caloron("why").data["tasks"]]
+    assert why.count("waiting for a free slot (2 of 2 busy)") == 3
+    gate.open()
+    answer = running.wait()
     assert answer.code == 0, answer
     seen = [int(line) for line in (home.root / "seen").read_text().split()]
     assert len(seen) == 10

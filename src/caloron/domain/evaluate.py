@@ -16,7 +16,7 @@ from caloron.domain.facts import EffectDone, EffectFailed, Fact, PlanApproved, W
 from caloron.domain.lane import advance_lane, advance_reviews
 from caloron.domain.observations import merge_observations
 from caloron.domain.reactions import bind, react
-from caloron.domain.sprint import Role, State, Task, busy_slots, pull_of
+from caloron.domain.sprint import Role, State, Task, branch_name, busy_slots, pull_of
 from caloron.domain.status import HOLDS_DEPENDENTS, SETTLED, Status
 from caloron.domain.turn import Turn
 from caloron.domain.workflow import open_pull, work_ended
@@ -84,9 +84,11 @@ def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
 
 def _effect_done(turn: Turn, fact: EffectDone) -> None:
     task = turn.state.tasks.get(fact.task)
-    if task is None or fact.kind != "push" or task.pushed == task.head:
+    if task is None or fact.kind != "push":
         return
-    if fact.key.startswith(f"push/{task.branch}/"):
+    if fact.key.startswith(f"push/{branch_name(task.id, turn.sprint.id)}/"):
+        task.own_commit = fact.commit
+    if fact.key.startswith(f"push/{task.branch}/") and task.pushed != task.head:
         task.pushed = fact.commit
 
 
@@ -103,6 +105,10 @@ def _effect_failed(turn: Turn, fact: EffectFailed) -> None:
         task.pushed = task.head = pull.head if pull else ""
     elif task.status is Status.ESCALATED:
         task.held_effects = tuple(sorted({*task.held_effects, fact.key}))
+    elif fact.kind == "open_pull" and not task.head:
+        # Its branch went away under it: there is nothing that a second try could open.
+        again = turn.new_work(task, "implement")
+        turn.escalate(task, f"the forge refused: {fact.message}", held=again)
     else:
         turn.stop_work(task, "the forge refused")
         turn.escalate(task, f"the forge refused: {fact.message}", held=None, effects=(fact.key,))
@@ -116,7 +122,7 @@ def _still_wanted(turn: Turn, task: Task, key: str) -> bool:
     if key == texts.issue_key(sprint, task.id):
         return task.issue is None
     if key == texts.pull_key(sprint, task.id, task.generation):
-        return pull is None and task.work is None and bool(head)
+        return pull is None and task.work is None
     if key.startswith(f"push/{task.branch}/"):
         return key.endswith(f"/{head}") and task.pushed != head
     if key.startswith(f"merge/{pull}/{head}/"):

@@ -111,7 +111,8 @@ def _cancelled_by_person(turn: Turn, task: Task) -> bool:
 def _pull_closed(turn: Turn, task: Task, pull: PullSeen) -> None:
     """Closed without merging: rework in a new pull request; the second time, a person decides."""
     task.pull, task.merging = None, ""
-    task.generation += 1
+    if pull.author == turn.sprint.author:
+        task.generation += 1
     _back_to_own_branch(turn, task)
     if task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW, Status.ESCALATED):
         task.head = ""
@@ -143,7 +144,7 @@ def _back_to_own_branch(turn: Turn, task: Task) -> None:
         if isinstance(seen, PullSeen) and seen.branch == own
     ]
     last = max(pulls, key=lambda p: p.number, default=None)
-    task.branch, task.pushed = own, last.head if last else ""
+    task.branch, task.pushed = own, last.head if last else task.own_commit
 
 
 def _released_by_person(turn: Turn, task: Task) -> None:
@@ -228,11 +229,8 @@ def _verdict(turn: Turn, pull: PullSeen) -> ReviewSeen | None:
     """The last word on the current head."""
     found = [
         seen
-        for seen in turn.state.objects.values()
-        if isinstance(seen, ReviewSeen)
-        and seen.pull == pull.number
-        and seen.head == pull.head
-        and seen.verdict != "commented"
+        for seen in turn.reviews_of(pull.number)
+        if seen.head == pull.head and seen.verdict != "commented"
     ]
     return max(found, key=lambda r: (r.version, r.id), default=None)
 

@@ -68,6 +68,8 @@ class Task(msgspec.Struct, kw_only=True):
     branch: str = ""
     head: str = ""
     pushed: str = ""
+    #: What we pushed last to the task's own branch, whosever branch it is on now.
+    own_commit: str = ""
     #: The agent found nothing to change; only a reviewer can agree to that.
     empty: bool = False
 

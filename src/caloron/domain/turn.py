@@ -16,7 +16,7 @@ from caloron.domain.actions import (
     RetryEffect,
     StartWork,
 )
-from caloron.domain.observations import BranchSeen
+from caloron.domain.observations import BranchSeen, ReviewSeen, Snapshot
 from caloron.domain.sprint import REVIEWER, Role, Sprint, State, Task, Work
 from caloron.domain.status import Status, check_transition
 
@@ -37,6 +37,8 @@ class Turn:
         self.now = now
         self.actions: list[Action] = []
         self.moves: list[Moved] = []
+        self._reviews: dict[int, list[ReviewSeen]] = {}
+        self._reviews_from: dict[str, Snapshot] | None = None
 
     @property
     def sprint(self) -> Sprint:
@@ -45,6 +47,15 @@ class Turn:
     def main_commit(self) -> str:
         seen = self.state.objects.get(f"branch:{self.sprint.main}")
         return seen.commit if isinstance(seen, BranchSeen) else ""
+
+    def reviews_of(self, pull: int) -> list[ReviewSeen]:
+        """The reviews of a pull request; all are sorted once, not once for each that asks."""
+        if self._reviews_from is not self.state.objects:
+            self._reviews, self._reviews_from = {}, self.state.objects
+            for seen in self.state.objects.values():
+                if isinstance(seen, ReviewSeen):
+                    self._reviews.setdefault(seen.pull, []).append(seen)
+        return self._reviews.get(pull, [])
 
     def do(self, action: Action) -> None:
         self.actions.append(action)

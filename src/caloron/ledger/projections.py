@@ -43,7 +43,7 @@ def kv_text(state: State, now: float) -> bytes:
         "interventions": interventions,
         "since": iso(now),
     }
-    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
 
 def _record(task: Task) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Nothing happens here unless one of two variables is set:
 
 `CALORON_CRASH_AT`   `process|name|k|file`: SIGKILL at the k-th time this process reaches the
                      point, once: the file is created first, and a point whose file exists is past.
+                     Several are separated by `;`.
 `CALORON_CRASH_LOG`  a file to which each point reached is appended; the process then stops itself
                      (SIGSTOP) until the reader of the log lets it go on.
 """
@@ -51,11 +52,12 @@ def _record(name: str, count: int) -> None:
 
 
 def _kill_if_here(name: str, count: int) -> None:
-    process, wanted, k, once = _AT.split("|")
-    if (process, wanted, int(k)) != (_process, name, count):
-        return
-    try:
-        os.close(os.open(once, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
-    except FileExistsError:
-        return
-    os.kill(os.getpid(), signal.SIGKILL)
+    for point in _AT.split(";"):
+        process, wanted, k, once = point.split("|")
+        if (process, wanted, int(k)) != (_process, name, count):
+            continue
+        try:
+            os.close(os.open(once, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        except FileExistsError:
+            continue
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from caloron.errors import StoreError
@@ -23,7 +24,9 @@ def write_atomic(path: Path, data: bytes) -> None:
         temporary.replace(path)
         _sync_directory(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        # Where nothing can be written there may be nothing to remove, or no way to do it.
+        with suppress(OSError):
+            temporary.unlink()
         raise StoreError(
             f"cannot write {path}: {error.strerror}",
             hint="the old file is untouched; free space or make the directory writable",

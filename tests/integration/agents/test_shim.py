@@ -354,4 +354,4 @@ def test_a_shim_needs_little_memory(attempt: Attempt) -> None:
     attempt.said("ready")
     attempt.renewals(2)
     status = Path(f"/proc/{attempt.identity()['pid']}/status").read_text()
-    assert int(status.split("VmRSS:")[1].split()[0]) < 22_000
+    assert int(status.split("VmRSS:")[1].split()[0]) <= 15 * 1024

@@ -156,9 +156,7 @@ class World:
         self.failed[effect.key] = effect
         tag = str(type(effect).__struct_config__.tag)
         self.news.append(
-            EffectFailed(
-                key=effect.key, task=effect.task, kind=tag, refusal=kind, message=message
-            )
+            EffectFailed(key=effect.key, task=effect.task, kind=tag, refusal=kind, message=message)
         )
 
     def _do(self, effect: Effect | Probe) -> list[Fact]:
@@ -417,16 +415,12 @@ class World:
         self._put(seen)
         return seen
 
-    def _end_pull(
-        self, pull: PullSeen, state: Literal["closed", "merged"], who: str
-    ) -> PullSeen:
+    def _end_pull(self, pull: PullSeen, state: Literal["closed", "merged"], who: str) -> PullSeen:
         merge = ""
         if state == "merged":
             merge = self.commit()
             self._move_branch("main", merge)
-        seen = _replace(
-            pull, version=self._next(), state=state, ended_by=who, merge_commit=merge
-        )
+        seen = _replace(pull, version=self._next(), state=state, ended_by=who, merge_commit=merge)
         self._put(seen)
         return seen
 

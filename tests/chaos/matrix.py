@@ -1,0 +1,169 @@
+"""One run per crash point: killed there, killed once more while it recovers, then compared."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.forms import done_twice, final_form, left_behind
+from tests.chaos.recorder import Point
+from tests.chaos.world import World
+
+SEED = 20_260_101
+#: More than there are cores: a cell often waits for a lock, a poll or a disk.
+_AT_ONCE = 3
+_RESUMES = 4
+_ENGINE_AFTER_A_SHIM = (
+    "interrupt.before_commit",
+    "interrupt.after_commit",
+    "claim.after_commit",
+    "settle.before_commit",
+)
+
+
+@dataclass
+class Cell:
+    """What became of one run."""
+
+    point: Point
+    second: Point
+    killed: bool = False
+    killed_again: bool = False
+    seconds: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        again = f", then at {self.second}" if self.killed_again else ""
+        return f"killed at {self.point}{again}: " + "; ".join(self.problems)
+
+
+def representatives(recorded: Iterable[tuple[Point, str]]) -> list[Point]:
+    """One point per durable form and kind of process, of a name that was taken least so far."""
+    classes: dict[tuple[str, str], list[Point]] = {}
+    for point, form in recorded:
+        classes.setdefault((point.kind, form), []).append(point)
+    taken: Counter[str] = Counter()
+    chosen = []
+    for members in classes.values():
+        point = min(members, key=lambda p: taken[p.name])
+        taken[point.name] += 1
+        chosen.append(point)
+    return chosen
+
+
+def run_cells(
+    template: World, place: Path, points: Iterable[Point], all_points: list[Point]
+) -> list[Cell]:
+    """Run the matrix, a few cells at a time."""
+    expected = undisturbed(template, place / "undisturbed")
+    cells = [Cell(point, _second(point, all_points)) for point in points]
+
+    def one(numbered: tuple[int, Cell]) -> Cell:
+        number, cell = numbered
+        world = template.copy_to(place / f"cell-{number}")
+        began = time.monotonic()
+        try:
+            _run(world, cell, expected)
+        except AssertionError as error:
+            cell.problems.append(str(error))
+        finally:
+            world.kill_everything()
+        cell.seconds = time.monotonic() - began
+        if not cell.problems:
+            shutil.rmtree(world.place)
+        return cell
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(one, enumerate(cells)))
+
+
+def undisturbed(template: World, place: Path) -> dict[str, Any]:
+    world = template.copy_to(place)
+    assert world.run("sprint", "goal", "--yes") == 0, world.log()
+    assert problems_of(world) == []
+    return final_form(world)
+
+
+def _second(point: Point, all_points: list[Point]) -> Point:
+    """Where the recovery from a kill is killed itself: chosen by a seed, the same in every run."""
+    chance = random.Random(f"{SEED} {point}")
+    if point.kind == "engine":
+        names = sorted({p.name for p in all_points if p.kind == "engine"})
+        return Point("engine", chance.choice(names), chance.randint(1, 3))
+    if chance.random() < 0.5:
+        return Point("engine", chance.choice(_ENGINE_AFTER_A_SHIM), 1)
+    names = sorted({p.name for p in all_points if p.process == point.process} - {point.name})
+    return Point(point.process, chance.choice(names), 1)
+
+
+def _run(world: World, cell: Cell, expected: dict[str, Any]) -> None:
+    first, again = world.place / "killed", world.place / "killed-again"
+    if cell.point.kind == "engine":
+        code = world.run("sprint", "goal", "--yes", CALORON_CRASH_AT=cell.point.at(first))
+        then = cell.second.at(again)
+    else:
+        # A shim's death is the engine's to mend, so both kills belong to one run.
+        both = f"{cell.point.at(first)};{cell.second.at(again)}"
+        code = world.run("sprint", "goal", "--yes", CALORON_CRASH_AT=both)
+        then = both
+    resumes = 0
+    while code == -signal.SIGKILL and resumes < _RESUMES:
+        resumes += 1
+        extra = {"CALORON_CRASH_AT": then}
+        # Killed before the goal was recorded: there is nothing to resume, the user asks again.
+        words = ("resume",) if _goal_recorded(world) else ("sprint", "goal", "--yes")
+        code = world.run(*words, **extra)
+    cell.killed, cell.killed_again = first.exists(), again.exists()
+    if code != 0:
+        cell.problems.append(f"exit code {code}\n{world.log()}")
+    cell.problems += problems_of(world)
+    found = final_form(world)
+    cell.problems += [
+        f"{name}: {found[name]!r} instead of {expected[name]!r}"
+        for name in expected
+        if found[name] != expected[name]
+    ]
+
+
+def _goal_recorded(world: World) -> bool:
+    ledger = world.project / "ledger.sqlite"
+    if not ledger.exists():
+        return False
+    connection = sqlite3.connect(ledger, timeout=10)
+    try:
+        there = "SELECT 1 FROM sqlite_master WHERE name = 'sprints'"
+        if not connection.execute(there).fetchone():
+            return False
+        return connection.execute("SELECT 1 FROM sprints").fetchone() is not None
+    finally:
+        connection.close()
+
+
+def problems_of(world: World) -> list[str]:
+    """What a finished sprint must never leave, whatever happened to it."""
+    problems = [f"done twice: {key}" for key in done_twice(world)]
+    problems += [f"left behind: {path}" for path in left_behind(world)]
+    problems += [f"still running: {line}" for line in world.processes().values()]
+    return problems
+
+
+def told(cells: list[Cell], recorded: int, classes: int) -> str:
+    """The matrix in numbers."""
+    killed = sum(cell.killed for cell in cells)
+    again = sum(cell.killed_again for cell in cells)
+    slowest = max(cell.seconds for cell in cells)
+    failed = sum(bool(cell.problems) for cell in cells)
+    return (
+        f"{recorded} points recorded, {classes} classes, {len(cells)} cells run:"
+        f" {killed} really killed, {again} killed again while recovering,"
+        f" {len(cells) - killed} not reached, {failed} failed; slowest cell {slowest:.1f} s"
+    )

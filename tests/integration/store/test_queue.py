@@ -1,0 +1,243 @@
+"""The queue with real SQLite and real processes: claims, fencing, cap, order, diary and clock."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from caloron.errors import StoreError
+from caloron.store import queue as store
+from caloron.store.database import Database
+from tests.integration.store.conftest import PROCESSES, Queue
+
+
+def _claim_until_empty(path: Path) -> list[tuple[str, int]]:
+    """A worker: claims one by one, until nothing is left."""
+    db = Database(path)
+    mine: list[tuple[str, int]] = []
+    while True:
+        with db.transaction("worker") as connection:
+            taken = store.claim(connection, ["implement"], holder="w", lease_ms=60_000, cap=10**6)
+        if taken is None:
+            return mine
+        mine.append((taken.item, taken.token))
+
+
+def test_eight_processes_claim_two_thousand_items_exactly_once(tmp_path: Path) -> None:
+    queue = Queue(tmp_path / "queue.db")
+    items = [f"item-{n}" for n in range(2000)]
+    queue.add(*items)
+    # What is counted is who gets what, not how durable a claim is.
+    queue.db.rows("PRAGMA synchronous = OFF")
+    with PROCESSES.Pool(8) as pool:
+        found = [c for part in pool.map(_claim_until_empty, [queue.db.path] * 8) for c in part]
+    assert Counter(item for item, _ in found) == Counter(items)
+    assert {token for _, token in found} == {1}
+
+
+def _work_under_a_cap(path: Path) -> int:
+    """A worker: claims and settles; gives back the most that it ever saw in flight."""
+    db = Database(path)
+    most = 0
+    for _ in range(200):
+        with db.transaction("worker") as connection:
+            taken = store.claim(connection, ["implement"], holder="w", lease_ms=60_000, cap=3)
+            most = max(most, len(store.in_flight(connection)))
+        if taken is None:
+            if not db.rows("SELECT 1 FROM work_items WHERE status = 'pending'"):
+                break
+            time.sleep(0.002)
+            continue
+        with db.transaction("worker") as connection:
+            store.settle(connection, taken.item, taken.token, "done")
+    return most
+
+
+def test_the_cap_is_exact_with_many_workers(tmp_path: Path) -> None:
+    queue = Queue(tmp_path / "queue.db")
+    queue.add(*(f"item-{n}" for n in range(120)))
+    with PROCESSES.Pool(6) as pool:
+        most = pool.map(_work_under_a_cap, [queue.db.path] * 6)
+    assert max(most) <= 3
+    assert not queue.db.rows("SELECT 1 FROM work_items WHERE status <> 'done'")
+
+
+def test_the_cap_counts_only_the_kinds_that_are_asked_for(queue: Queue) -> None:
+    queue.add("a", "b")
+    queue.add("v", kind="verify")
+    assert queue.take("implement", cap=1)
+    assert queue.take("implement", cap=1) is None
+    verification = queue.take("verify", cap=1)
+    assert verification is not None
+    assert verification.item == "v"
+
+
+def test_a_claim_sees_only_the_items_of_its_scope_but_the_cap_counts_all(queue: Queue) -> None:
+    queue.add("shop-1/a", "shop-10/a")
+    with queue.db.transaction("test") as connection:
+        mine = store.claim(
+            connection, ["implement"], holder="me", lease_ms=1, cap=9, scope="shop-1/"
+        )
+        rest = store.claim(
+            connection, ["implement"], holder="me", lease_ms=1, cap=9, scope="shop-1/"
+        )
+        capped = store.claim(
+            connection, ["implement"], holder="me", lease_ms=1, cap=1, scope="shop-10/"
+        )
+    assert mine is not None
+    assert mine.item == "shop-1/a"
+    assert rest is None
+    assert capped is None
+
+
+WRITES: dict[str, Callable[[sqlite3.Connection, str, int], object]] = {
+    "begin_attempt": lambda c, item, token: store.begin_attempt(c, item, token, 1000),
+    "renew": lambda c, item, token: store.renew(c, item, token, 1000, active=True),
+    "write_result": lambda c, item, token: store.write_result(c, item, token, {"exit_code": 0}),
+    "settle": lambda c, item, token: store.settle(c, item, token, "done"),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("how", ["reopened", "reopened and claimed", "cancelled"])
+def test_every_write_with_an_old_token_changes_nothing(
+    queue: Queue, write: Callable[[sqlite3.Connection, str, int], object], how: str
+) -> None:
+    queue.add("a")
+    old = queue.must_take()
+    with queue.db.transaction("test") as connection:
+        if how == "cancelled":
+            store.cancel(connection, "a", "nobody needs it")
+        else:
+            store.reopen(connection, "a", "taken over")
+    if how.endswith("claimed"):
+        assert queue.must_take().token > old.token
+    before = queue.everything()
+    with pytest.raises(store.LeaseLost), queue.db.transaction("test") as connection:
+        write(connection, "a", old.token)
+    assert queue.everything() == before
+
+
+def test_a_result_is_written_once(queue: Queue) -> None:
+    queue.add("a")
+    taken = queue.must_take()
+    with queue.db.transaction("test") as connection:
+        store.write_result(connection, "a", taken.token, {"exit_code": 0})
+    with pytest.raises(store.LeaseLost), queue.db.transaction("test") as connection:
+        store.write_result(connection, "a", taken.token, {"exit_code": 1})
+    assert queue.lease("a")["result"] == '{"exit_code": 0}'
+
+
+def test_the_attempt_rises_only_when_an_agent_is_started(queue: Queue) -> None:
+    queue.add("a")
+    for starts in (False, False, True, True):
+        taken = queue.must_take()
+        with queue.db.transaction("test") as connection:
+            if starts:
+                number = store.begin_attempt(connection, "a", taken.token, 1000)
+                assert number == taken.attempt + 1
+                store.renew(connection, "a", taken.token, 1000, active=True)
+            store.reopen(connection, "a", "again")
+    assert queue.lease("a")["attempt"] == 2
+
+
+def test_the_highest_priority_goes_first_then_the_oldest(queue: Queue) -> None:
+    queue.add("old", priority=1)
+    time.sleep(0.005)
+    queue.add("young", priority=1)
+    queue.add("urgent", priority=5)
+    assert [queue.must_take().item for _ in range(3)] == ["urgent", "old", "young"]
+
+
+def test_an_item_waits_for_its_time_by_the_databases_clock(queue: Queue) -> None:
+    with queue.db.transaction("test") as connection:
+        later = store.now_ms(connection) + 3_600_000
+    queue.add("a", not_before=later)
+    assert queue.take() is None
+    queue.shift_clock(3_600_001)
+    assert queue.must_take().item == "a"
+
+
+def test_an_item_that_is_known_is_not_queued_twice(queue: Queue) -> None:
+    queue.add("a")
+    queue.add("a", priority=7)
+    assert queue.must_take().item == "a"
+    assert queue.take() is None
+    assert queue.lease("a")["priority"] == 7
+
+
+def test_leases_run_by_the_databases_clock_alone(queue: Queue) -> None:
+    queue.add("a")
+    taken = queue.must_take()
+    with queue.db.transaction("test") as connection:
+        (held,) = store.in_flight(connection)
+    assert held.expires_at - held.now_ms == pytest.approx(60_000, abs=5_000)
+    queue.shift_clock(1_000_000)
+    with queue.db.transaction("test") as connection:
+        (held,) = store.in_flight(connection)
+        assert held.expires_at < held.now_ms
+        store.renew(connection, "a", taken.token, 60_000, active=False)
+        (held,) = store.in_flight(connection)
+    assert held.expires_at > held.now_ms
+
+
+@pytest.mark.parametrize("statement", ["UPDATE events SET type = 'x'", "DELETE FROM events"])
+def test_the_diary_cannot_be_changed(queue: Queue, statement: str) -> None:
+    queue.add("a")
+    before = queue.everything()
+    with (
+        pytest.raises(StoreError, match="append-only"),
+        queue.db.transaction("test") as connection,
+    ):
+        connection.execute(statement)
+    assert queue.everything() == before
+
+
+def test_an_event_with_a_key_is_told_once(queue: Queue) -> None:
+    with queue.db.transaction("test") as connection:
+        assert store.append_event(connection, "seen", {"n": 1}, key="pull:7@3")
+        assert not store.append_event(connection, "seen", {"n": 2}, key="pull:7@3")
+        assert store.append_event(connection, "seen", {"n": 3})
+    assert [r["payload"] for r in queue.db.rows("SELECT payload FROM events")] == [
+        '{"n": 1}',
+        '{"n": 3}',
+    ]
+
+
+def test_a_change_and_its_event_commit_together_or_not_at_all(queue: Queue) -> None:
+    queue.add("a")
+    before = queue.everything()
+    with pytest.raises(StoreError), queue.db.transaction("test") as connection:
+        assert store.claim(connection, ["implement"], holder="me", lease_ms=1, cap=9)
+        connection.execute("INSERT INTO nowhere VALUES (1)")
+    assert queue.everything() == before
+    queue.must_take()
+    kinds = [r["type"] for r in queue.db.rows("SELECT type FROM events ORDER BY id")]
+    assert kinds == ["work_item_created", "work_item_claimed"]
+
+
+def test_every_change_of_an_item_leaves_a_line_in_the_diary(queue: Queue) -> None:
+    queue.add("a")
+    taken = queue.must_take()
+    with queue.db.transaction("test") as connection:
+        store.begin_attempt(connection, "a", taken.token, 1000)
+        store.write_result(connection, "a", taken.token, {"exit_code": 0})
+        store.settle(connection, "a", taken.token, "done", "all well")
+        store.reopen(connection, "a", "once more")
+        assert store.cancel(connection, "a", "not needed")
+        assert not store.cancel(connection, "a", "not needed")
+    told = [(r["type"], r["work_item_id"]) for r in queue.db.rows("SELECT * FROM events")]
+    assert told == [
+        ("work_item_created", "a"),
+        ("work_item_claimed", "a"),
+        ("attempt_started", "a"),
+        ("attempt_ended", "a"),
+        ("work_item_resolved", "a"),
+        ("work_item_reopened", "a"),
+        ("work_item_resolved", "a"),
+    ]
