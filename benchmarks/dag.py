@@ -14,8 +14,8 @@ from benchmarks.sprints import Event, Home, approves, home, implements
 _TASKS = 40
 _SLOTS = 8
 #: Agents that sleep stand for agents that wait for a model; real ones take minutes.
-_IMPLEMENT_S = (4.0, 8.0)
-_REVIEW_S = 2.0
+_IMPLEMENT_S = (6.0, 12.0)
+_REVIEW_S = 3.0
 _VERIFY = "sleep 0.1"
 
 

@@ -48,7 +48,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def alternate(rounds: int, *blocks: Callable[[], float]) -> list[list[float]]:
-    """Run the blocks in turn, so that what disturbs the machine disturbs all of them alike."""
+    """Run short blocks in turn, so that what disturbs the machine disturbs all of them alike."""
     results: list[list[float]] = [[] for _ in blocks]
     for turn in range(rounds):
         order = range(len(blocks)) if turn % 2 == 0 else reversed(range(len(blocks)))
@@ -57,6 +57,6 @@ def alternate(rounds: int, *blocks: Callable[[], float]) -> list[list[float]]:
     return results
 
 
-def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median of the ratios of neighbours in time."""
-    return median([a / b for a, b in zip(ours, theirs, strict=True)])
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """How long ours takes for each second of theirs, by what is usual for both."""
+    return median(ours) / median(theirs)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.measure import Measure, alternate, median, median_ratio
+from benchmarks.measure import Measure, alternate, median, ratio
 from benchmarks.sprints import PROGRAM, approves, home, implements
 
 _RIVAL = "caloron-alpibru==0.4.2"
@@ -35,7 +35,7 @@ def run() -> list[Measure]:
     return [
         Measure(
             f"`caloron status` cold, of {_RIVAL}",
-            median_ratio(mine, theirs),
+            ratio(mine, theirs),
             "x",
             1 / 3,
             note=f"{median(mine) * 1000:.0f} ms with a finished sprint; the rival"

@@ -183,3 +183,18 @@ def test_the_stateless_fixtures_of_the_first_caloron_work_unchanged(home: Home) 
     assert answer.code == 0, answer
     assert answer.statuses == {"a": "Done"}
     assert answer.tasks["a"]["reason"] == "nothing to do"
+
+
+def test_an_agent_that_rewrites_its_history_delivers_the_tree_it_left(home: Home) -> None:
+    home.script(
+        writes(
+            "a",
+            run="git add -A; git commit -q -m one; git checkout -q --orphan new;"
+            " git commit -q -m all",
+        ),
+        does("review", round=1, output="CHANGES_NEEDED: again"),
+        does("fix", files={"b.txt": "b"}, run="git add -A; git commit -q --amend -m amended"),
+    )
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b"}

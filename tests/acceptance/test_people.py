@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 from tests.acceptance.home import Home, Running, does, task, wait_for, writes
@@ -141,3 +142,60 @@ def test_acts_while_nothing_runs_are_taken_in_by_the_next_resume(home: Home) -> 
     answer = home.caloron("resume")
     assert answer.code == 0, answer
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
+
+
+def test_a_pull_request_closed_for_the_second_time_is_a_matter_for_people(home: Home) -> None:
+    fix = does("fix", run="date +%N >> a.txt")
+    running, pull = _in_review(home, fix)
+    home.caloron("pr", "close", str(pull["number"]))
+    home.gate("review").wait_for_agent(2)
+    second = _open_pull(home)
+    assert second["number"] != pull["number"]
+    home.caloron("pr", "close", str(second["number"]))
+    answer = running.wait()
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Escalated", "b": "Blocked"}
+    assert "for the second time" in answer.tasks["a"]["why"]
+
+    home.gate("review").open()
+    (escalation,) = home.escalations()
+    home.caloron("issue", "comment", str(escalation["number"]), "resolved")
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files().keys() == {"a.txt", "b.txt"}
+
+
+def test_a_person_can_settle_an_escalated_task_by_merging_it(home: Home) -> None:
+    home.script(writes("a"), writes("b"), does("review", "a", output="no idea"))
+    assert home.sprint(task("a"), task("b", "a")).code == 10
+    home.caloron("pr", "merge", str(_open_pull(home)["number"]))
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
+    assert [e["state"] for e in home.escalations()] == ["closed"]
+
+
+def test_a_person_can_settle_an_escalated_task_by_cancelling_it(home: Home) -> None:
+    home.script(does("implement", "a", exit_code=1))
+    answer = home.sprint(task("a"), task("b", "a"))
+    home.caloron("issue", "close", str(answer.tasks["a"]["issue_number"]))
+    answer = home.caloron("resume")
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Cancelled", "b": "Blocked"}
+
+
+def test_a_commit_that_a_person_pushes_to_the_branch_is_what_gets_reviewed_and_merged(
+    home: Home,
+) -> None:
+    running, pull = _in_review(home)
+    line = (
+        f"git clone -q -b {pull['branch']} {home.project() / 'forge.git'} mine && cd mine"
+        " && echo better > a.txt && git commit -q -a -m better && git push -q"
+    )
+    subprocess.run(("sh", "-c", line), cwd=home.root, env=home.environment, check=True)
+    home.gate("review").wait_for_agent(2)
+    home.gate("review").open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"better\n", "b.txt": b"b\n"}
+    assert len(home.reviews(pull["number"])) == 1

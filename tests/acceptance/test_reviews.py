@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.acceptance.home import Answer, Home, does, task, writes
 
 
 def test_a_rejected_change_is_fixed_and_merged_after_the_next_rounds_approval(home: Home) -> None:
@@ -166,4 +166,44 @@ def test_what_a_check_or_a_reviewer_writes_into_its_workspace_never_reaches_main
     )
     answer = home.sprint(task("a"), task("look", "a", kind="check"))
     assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+
+
+def _release(home: Home) -> Answer:
+    """A person says that the cause is gone, and the sprint goes on."""
+    open_ones = [e for e in home.escalations() if e["state"] == "open"]
+    assert len(open_ones) == 1
+    home.caloron("issue", "comment", str(open_ones[0]["number"]), "resolved")
+    return home.caloron("resume")
+
+
+def test_a_released_task_is_asked_about_again_and_gets_its_fix_rounds_anew(home: Home) -> None:
+    rejects = does("review", output="CHANGES_NEEDED: still bad")
+    fixes = does("fix", run="echo more >> a.txt")
+    home.script(writes("a"), rejects, fixes)
+    assert home.sprint(task("a")).code == 10
+    # After the release there is one more fix at once, and then a new review.
+    home.script(does("review", round=[5, 6], output="CHANGES_NEEDED: nearly"), fixes)
+    answer = _release(home)
+    assert answer.code == 0, answer
+    assert answer.tasks["a"]["review_rounds"] == 7
+    assert home.files()["a.txt"].count(b"more") == 6
+    assert len(home.escalations()) == 1
+
+
+def test_a_released_check_is_run_again(home: Home) -> None:
+    home.script(does("check", output="CHANGES_NEEDED: no tests"))
+    assert home.sprint(task("look", kind="check"), task("next", "look", kind="check")).code == 10
+    home.script(default="APPROVED")
+    answer = _release(home)
+    assert answer.code == 0, answer
+
+
+def test_an_unclear_reviewer_gets_another_chance_after_a_release(home: Home) -> None:
+    home.script(writes("a"), does("review", output="hm"))
+    assert home.sprint(task("a")).code == 10
+    home.script()
+    answer = _release(home)
+    assert answer.code == 0, answer
+    assert answer.tasks["a"]["review_rounds"] == 1
     assert home.files() == {"a.txt": b"a\n"}

@@ -186,19 +186,22 @@ def test_a_second_ctrl_c_leaves_at_once_and_nothing_is_lost(home: Home) -> None:
     assert home.files() == {"a.txt": b"a\n"}
 
 
-def test_a_new_sprint_after_a_killed_one_has_all_its_slots_and_the_old_one_can_be_resumed(
+def test_an_agent_of_a_killed_sprint_keeps_its_slot_until_it_ends_and_then_others_go_on(
     home: Home,
 ) -> None:
     _stuck_writer(home)
     running = home.start_sprint(task("a"), options=("--parallel", "1"))
     home.gate("writing").wait_for_agent()
     running.kill()
-    answer = home.sprint(task("b"), options=("--parallel", "1"))
+    second = home.start_sprint(task("b"), options=("--parallel", "1"))
+    home.wait_for_status("b", "InProgress", sprint="demo-2")
+    home.gate("writing").open()
+    answer = second.wait()
     assert answer.code == 0, answer
     assert answer.data["sprint_id"] == "demo-2"
-    home.gate("writing").open()
     answer = home.caloron("resume", "demo-1")
     assert answer.code == 0, answer
+    assert len(_pids(home)) == 1
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
 
 

@@ -84,6 +84,24 @@ def test_a_resolve_round_that_leaves_conflict_markers_is_never_merged(home: Home
     assert b"<<<<" not in home.files()["list.txt"]
 
 
+def test_a_resolve_round_that_throws_the_merge_away_is_a_failure_and_not_a_loop(
+    home: Home,
+) -> None:
+    both = home.gate("both")
+    home.script(
+        *(writes(n, {"list.txt": f"{n}\n"}, run=both.line) for n in "ab"),
+        does("resolve", run="git merge --abort; date +%N >> list.txt"),
+    )
+    running = home.start_sprint(task("a"), task("b"))
+    both.wait_for_agent(2)
+    both.open()
+    answer = running.wait()
+    assert answer.code == 10, answer
+    assert sorted(answer.statuses.values()) == ["Done", "Escalated"]
+    left = next(t for t in answer.tasks.values() if t["status"] == "Escalated")
+    assert "did not merge main in" in left["why"]
+
+
 def test_two_changes_that_are_green_alone_and_red_together_never_make_main_red(home: Home) -> None:
     both = home.gate("both")
     home.set(verify='test "$(ls parts | wc -l)" -le 1 || { echo too many parts; exit 1; }')

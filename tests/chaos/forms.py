@@ -1,4 +1,4 @@
-"""Normal forms: what a user would notice of a sprint, without numbers, hashes, times or attempts."""
+"""Normal forms of a sprint: what a user would notice, without numbers, hashes and times."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import Any
 
 from tests.chaos.world import World, git
 
-#: The fields of a task that the stages steer by; those with hashes count only as set or not set.
+#: The fields of a task that the stages steer by.
 _STEERING = ("status", "generation", "empty", "failures", "incident")
-_SET_OR_NOT = ("head", "pushed", "judged", "merging", "verified", "issue", "pull", "held")
+_SET_OR_NOT = ("head", "issue", "pull", "held")
+#: Commits that count only by whether they are the task's current head.
+_OF_THE_HEAD = ("pushed", "judged", "merging")
 _AT_REST = ("Pending", "Done")
 _OPEN_ACTION = ("planned", "intended")
 _OPEN_ITEM = ("pending", "in_flight")
@@ -70,15 +72,15 @@ class _Forge:
     def shows(self, effect: dict[str, Any]) -> bool:
         match effect["type"]:
             case "push":
-                return self.refs.get(effect["branch"]) == effect["new"]
+                return bool(self.refs.get(effect["branch"]) == effect["new"])
             case "merge":
                 return bool(self.pulls[effect["pull"]]["state"] == "merged")
             case "label":
-                return effect["label"] in self.issues[effect["issue"]]["labels"]
+                return bool(effect["label"] in self.issues[effect["issue"]]["labels"])
             case "close_issue":
                 return bool(self.issues[effect["issue"]]["state"] == "closed")
             case _:
-                return effect["key"] in self.keys
+                return bool(effect["key"] in self.keys)
 
 
 def _ledger_form(ledger: sqlite3.Connection, there: _Forge) -> dict[str, Any]:
@@ -109,7 +111,11 @@ def _ledger_form(ledger: sqlite3.Connection, there: _Forge) -> dict[str, Any]:
 def _steering(task: dict[str, Any]) -> list[str]:
     work = task["work"]["role"] if task["work"] else ""
     steering = [f"{name}={task[name]}" for name in _STEERING]
-    return [*steering, *(name for name in _SET_OR_NOT if task[name]), f"work={work}"]
+    steering += [name for name in _SET_OR_NOT if task[name]]
+    steering += [name for name in _OF_THE_HEAD if task[name] and task[name] == task["head"]]
+    if task["verified"] and task["verified"]["head"] == task["head"]:
+        steering.append("verified")
+    return [*steering, f"work={work}"]
 
 
 def _refs(repository: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ PLAN = [
 
 
 def smallest_sprint(place: Path) -> World:
-    """A planner, a → b; the first review of a rejects, and main moves under b while it is reviewed."""
+    """A planner, a → b; a is rejected once, and main moves under b while b is reviewed."""
     world = new_world(place)
     world.script(*_responses(world.forge_git, place))
     return world

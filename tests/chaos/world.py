@@ -110,11 +110,12 @@ class World:
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
                 continue
             try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-                there = os.readlink(entry / "cwd")
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                there = (entry / "cwd").readlink()
             except OSError:
                 continue
-            if line and (f"{self.place}/" in line or f"{there}/".startswith(f"{self.place}/")):
+            line = b" ".join(words).decode("utf-8", "replace").strip()
+            if line and (f"{self.place}/" in line or there.is_relative_to(self.place)):
                 found[int(entry.name)] = line
         return found
 

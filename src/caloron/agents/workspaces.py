@@ -71,7 +71,7 @@ def create_checkout(mirror: Mirror, directory: Path, commit: str) -> None:
 
 def _clone(mirror: Mirror, directory: Path, identity: tuple[str, str]) -> Path:
     """Clone beside the final place, so that a workspace is either whole or not there."""
-    fresh = directory.with_name(f".{directory.name}.new")
+    fresh = _unfinished(directory)
     remove_workspace(fresh)
     directory.parent.mkdir(parents=True, exist_ok=True)
     settings = {
@@ -132,6 +132,8 @@ def hand_over(
         raise AgentWorkLost(workspace, "HEAD is not a commit any more")
     if inside.run("rev-list", "--count", f"{base}..HEAD") == "0":
         return base
+    if not inside.succeeds("merge-base", base, "HEAD"):
+        inside.put_tree_onto(base)
     try:
         inside.bundle(bundle, ("HEAD", f"^{base}"), cap_bytes)
         return mirror.import_bundle(bundle, ref, cap_bytes)
@@ -189,6 +191,16 @@ def remove_workspace(directory: Path) -> None:
         except PermissionError:
             _make_writable(directory)
             shutil.rmtree(directory)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Delete what is left of a workspace whose making was cut short; no agent was ever in it."""
+    # A git that outlived its engine may still write there: then a part of it stays.
+    shutil.rmtree(_unfinished(directory), ignore_errors=True)
+
+
+def _unfinished(directory: Path) -> Path:
+    return directory.with_name(f".{directory.name}.new")
 
 
 def _make_writable(directory: Path) -> None:
@@ -251,6 +263,13 @@ class _Inside:
                 stderr.seek(0)
                 why = stderr.read(4096).decode("utf-8", "replace")
                 raise AgentWorkLost(self._workspace, why.strip())
+
+    def put_tree_onto(self, base: str) -> None:
+        """Make what HEAD holds one commit on `base`: a history without a common commit with main
+        cannot be merged, but the work in it counts."""
+        message = b"The state that the agent left in a history of its own\n"
+        commit = self.run("commit-tree", "HEAD^{tree}", "-p", base, stdin=message)
+        self.run("update-ref", "HEAD", commit)
 
     def remove_stale_locks(self) -> None:
         """The agent is gone, so a lock that it left behind protects nothing."""

@@ -97,7 +97,12 @@ def _effect_failed(turn: Turn, fact: EffectFailed) -> None:
     task = turn.state.tasks.get(fact.task)
     if task is None or not _still_wanted(turn, task, fact.key):
         return
-    if fact.kind == "merge" and fact.refusal != "refused":
+    if fact.kind == "merge" and fact.refusal == "conflict" and task.status is Status.IN_REVIEW:
+        # The forge is stricter than our own merge was: only a new head can get past it.
+        task.merging, task.verified = "", None
+        turn.move(task, Status.IN_PROGRESS, fact.message)
+        turn.start(task, turn.new_work(task, "resolve", head=task.head, reason=fact.message))
+    elif fact.kind == "merge" and fact.refusal != "refused":
         task.merging, task.verified = "", None
     elif fact.kind == "push" and fact.refusal == "stale_head":
         # A person moved the branch while our agent worked: theirs is the change now.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -12,6 +13,10 @@ ID_PATTERN = re.compile(r"[a-z0-9_-]{1,64}")
 MAX_TASKS = 200
 MAX_TITLE = 200
 MAX_PROMPT = 64_000
+
+#: Where a list of objects may begin. Each is read on to its end, so there is a limit to them.
+_LIST_OF_OBJECTS = re.compile(r"\[(?=\s*\{)")
+_MAX_BEGINNINGS = 100
 
 Kind = Literal["change", "check"]
 
@@ -41,7 +46,7 @@ class PlanProblem(ValueError):
 def find_plan(answer: str) -> list[Any]:
     """The first JSON list of objects in a planner's answer."""
     decoder = json.JSONDecoder()
-    for start in (m.start() for m in re.finditer(r"\[", answer)):
+    for start in (m.start() for m in islice(_LIST_OF_OBJECTS.finditer(answer), _MAX_BEGINNINGS)):
         try:
             found, _ = decoder.raw_decode(answer, start)
         except (ValueError, RecursionError):

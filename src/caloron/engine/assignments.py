@@ -33,6 +33,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float
     #: The commit that the work starts from.
     base: str
+    #: The commit that a resolve round has to merge in.
+    merges: str = ""
     conflicts: tuple[str, ...] = ()
 
 
@@ -67,9 +69,12 @@ class Assigner:
     def assign(
         self, state: State, task: Task | None, work: Work, run_dir: Path
     ) -> Assignment | NothingToRun:
+        if task and work.head and not self._mirror.has(work.head):
+            # A commit that a person pushed to the branch is not in our own repository yet.
+            self._mirror.fetch_branch(task.branch)
         if work.role == "verify":
             return self._verification(work, run_dir)
-        base, conflicts = self._workspace(state, task, work, run_dir)
+        base, merges, conflicts = self._workspace(state, task, work, run_dir)
         command = self._command(state, task, work, run_dir, conflicts)
         return Assignment(
             argv=self._sandbox.wrap(command.argv, run_dir / "workspace"),
@@ -78,6 +83,7 @@ class Assigner:
             stdin=command.stdin,
             limit_s=self._limit(work.role),
             base=base,
+            merges=merges,
             conflicts=conflicts,
         )
 
@@ -102,13 +108,11 @@ class Assigner:
 
     def _workspace(
         self, state: State, task: Task | None, work: Work, run_dir: Path
-    ) -> tuple[str, tuple[str, ...]]:
-        """Where the agent works; the commit it starts from, and files in conflict."""
+    ) -> tuple[str, str, tuple[str, ...]]:
+        """Where the agent works: where it starts, what it merges in, and files in conflict."""
         main = self._mirror.fetch_main()
         start, merge = work.head or main, ""
         conflicts: tuple[str, ...] = ()
-        if work.head and not self._mirror.has(work.head) and task:
-            self._mirror.fetch_branch(task.branch)
         if work.role == "resolve":
             merged = self._mirror.merge(main, start, "Merge for a look at conflicts")
             merge = main
@@ -124,7 +128,7 @@ class Assigner:
             merge=merge,
             identity=self.identity,
         )
-        return start, conflicts
+        return start, merge, conflicts
 
     def _command(
         self,

@@ -17,12 +17,12 @@ class RunDirs:
         return self.root / item / str(token)
 
     def with_workspace(self, sprint: str) -> list[tuple[str, int]]:
-        """Attempts of a sprint, by item and token, whose workspace is still there."""
-        found = (self.root / sprint).glob("*/*/*/workspace")
-        return [
-            (str(place.parent.parent.relative_to(self.root)), int(place.parent.name))
-            for place in sorted(found)
-        ]
+        """Attempts of a sprint, by item and token, whose workspace is there, be it half made."""
+        runs = self.root / sprint
+        found = {
+            p.parent for name in ("workspace", ".workspace.new") for p in runs.glob(f"*/*/*/{name}")
+        }
+        return [(str(run.parent.relative_to(self.root)), int(run.name)) for run in sorted(found)]
 
     def all(self, item: str) -> list[Path]:
         """The attempts of an item, oldest first."""

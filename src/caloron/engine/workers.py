@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from caloron.agents import launch
-from caloron.agents.workspaces import hand_over, remove_workspace, salvage, seal, unresolved
+from caloron.agents.workspaces import (
+    hand_over,
+    remove_unfinished,
+    remove_workspace,
+    salvage,
+    seal,
+    unresolved,
+)
 from caloron.domain.facts import WorkEnded
 from caloron.domain.sprint import AGENT_ROLES, Role, Work
 from caloron.engine.assignments import Assigner, Assignment
@@ -33,6 +40,10 @@ _CHANGES: tuple[Role, ...] = ("implement", "fix", "resolve")
 #: An attempt that is interrupted again and again waits before it is started once more.
 _QUICK_RESTARTS = 3
 _LONGEST_PAUSE_S = 30.0
+
+
+class MergeNotMade(CaloronError):
+    """A resolve round whose result would be in conflict again, for ever."""
 
 
 class Workers:
@@ -79,6 +90,8 @@ class Workers:
         held = {(lease.item, lease.token) for lease in self._queue.in_flight()}
         for item, token in self.runs.with_workspace(self._queue.sprint):
             if (item, token) not in held:
+                # An engine that died right after taking a lease back did not stop its agent.
+                launch.stop(self.runs.of(item, token))
                 self._save_and_remove(item, token)
         for item, token in sorted(held):
             self._begin(item, token, None)
@@ -211,6 +224,7 @@ class Workers:
             "limit_s": given.limit_s,
             "wake": str(self._project.wake),
             "base": given.base,
+            "merges": given.merges,
             "conflicts": list(given.conflicts),
         }
 
@@ -290,12 +304,16 @@ class Workers:
             bundle=run_dir / "work.bundle",
             cap_bytes=_BUNDLE_CAP,
         )
+        merged = spec.get("merges", "")
+        if merged and not self._mirror.is_ancestor(merged, head):
+            raise MergeNotMade(f"the {work.role} round of {task} did not merge main in")
         return head, ()
 
     def _save_and_remove(self, item: str, token: int) -> None:
         """Never lose an agent's work: what is in the workspace goes to a salvage ref first."""
         run_dir = self.runs.of(item, token)
         workspace, base = run_dir / "workspace", read_spec(run_dir).get("base", "")
+        remove_unfinished(workspace)
         if not workspace.exists():
             return
         handed_over = self._mirror.has(f"refs/caloron/work/{item}/{token}")

@@ -11,7 +11,6 @@ import pytest
 from caloron.store.database import Database
 from caloron.store.queue import QUEUE_MIGRATIONS, Claim, claim, enqueue
 
-
 #: Processes that start fast and share nothing with this one.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["caloron.ledger.ledger", "tests.integration.store.conftest"])

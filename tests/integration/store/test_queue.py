@@ -19,21 +19,23 @@ from tests.integration.store.conftest import PROCESSES, Queue
 def _claim_until_empty(path: Path) -> list[tuple[str, int]]:
     """A worker: claims one by one, until nothing is left."""
     db = Database(path)
+    # What is counted is who gets what, not how durable a claim is.
+    db.rows("PRAGMA synchronous = OFF")
     mine: list[tuple[str, int]] = []
     while True:
         with db.transaction("worker") as connection:
             taken = store.claim(connection, ["implement"], holder="w", lease_ms=60_000, cap=10**6)
-        if taken is None:
-            return mine
+            if taken is None:
+                return mine
+            store.settle(connection, taken.item, taken.token, "done")
         mine.append((taken.item, taken.token))
+        time.sleep(0.002)
 
 
 def test_eight_processes_claim_two_thousand_items_exactly_once(tmp_path: Path) -> None:
     queue = Queue(tmp_path / "queue.db")
     items = [f"item-{n}" for n in range(2000)]
     queue.add(*items)
-    # What is counted is who gets what, not how durable a claim is.
-    queue.db.rows("PRAGMA synchronous = OFF")
     with PROCESSES.Pool(8) as pool:
         found = [c for part in pool.map(_claim_until_empty, [queue.db.path] * 8) for c in part]
     assert Counter(item for item, _ in found) == Counter(items)
@@ -81,13 +83,13 @@ def test_a_claim_sees_only_the_items_of_its_scope_but_the_cap_counts_all(queue: 
     queue.add("shop-1/a", "shop-10/a")
     with queue.db.transaction("test") as connection:
         mine = store.claim(
-            connection, ["implement"], holder="me", lease_ms=1, cap=9, scope="shop-1/"
+            connection, ["implement"], holder="me", lease_ms=60_000, cap=9, scope="shop-1/"
         )
         rest = store.claim(
-            connection, ["implement"], holder="me", lease_ms=1, cap=9, scope="shop-1/"
+            connection, ["implement"], holder="me", lease_ms=60_000, cap=9, scope="shop-1/"
         )
         capped = store.claim(
-            connection, ["implement"], holder="me", lease_ms=1, cap=1, scope="shop-10/"
+            connection, ["implement"], holder="me", lease_ms=60_000, cap=1, scope="shop-10/"
         )
     assert mine is not None
     assert mine.item == "shop-1/a"
@@ -212,13 +214,18 @@ def test_an_event_with_a_key_is_told_once(queue: Queue) -> None:
 def test_a_change_and_its_event_commit_together_or_not_at_all(queue: Queue) -> None:
     queue.add("a")
     before = queue.everything()
-    with pytest.raises(StoreError), queue.db.transaction("test") as connection:
-        assert store.claim(connection, ["implement"], holder="me", lease_ms=1, cap=9)
-        connection.execute("INSERT INTO nowhere VALUES (1)")
+    with pytest.raises(StoreError):
+        _claim_and_fail(queue)
     assert queue.everything() == before
     queue.must_take()
     kinds = [r["type"] for r in queue.db.rows("SELECT type FROM events ORDER BY id")]
     assert kinds == ["work_item_created", "work_item_claimed"]
+
+
+def _claim_and_fail(queue: Queue) -> None:
+    with queue.db.transaction("test") as connection:
+        assert store.claim(connection, ["implement"], holder="me", lease_ms=60_000, cap=9)
+        connection.execute("INSERT INTO nowhere VALUES (1)")
 
 
 def test_every_change_of_an_item_leaves_a_line_in_the_diary(queue: Queue) -> None:

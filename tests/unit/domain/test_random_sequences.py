@@ -93,7 +93,9 @@ class Rules:
 
 def _steps(world: World) -> list[Callable[[], object]]:
     """Everything that can happen next, in the world as it is."""
-    pick = [lambda p=p: world.perform(p) for p in range(len(world.journal))]
+    pick: list[Callable[..., object]] = [
+        lambda p=p: world.perform(p) for p in range(len(world.journal))
+    ]
     pick += [lambda p=p: _refuse(world, p) for p in range(min(1, len(world.journal)))]
     for item in world.queue:
         pick += [

@@ -159,7 +159,7 @@ class World:
             EffectFailed(key=effect.key, task=effect.task, kind=tag, refusal=kind, message=message)
         )
 
-    def _do(self, effect: Effect | Probe) -> list[Fact]:
+    def _do(self, effect: Effect | Probe) -> list[Fact]:  # noqa: C901, PLR0911
         match effect:
             case CreateIssue():
                 return [self._put_issue(effect.title, effect.body, CALORON, effect.labels)]

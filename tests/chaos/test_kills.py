@@ -1,0 +1,244 @@
+"""`kill -9` of the engine, of a shim, or of both, at moments that a user would recognise."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.forms import final_form
+from tests.chaos.matrix import problems_of
+from tests.chaos.world import SPRINT, World, new_world
+
+PLAN = [{"id": "a", "title": "A", "agent_prompt": "write a", "depends_on": []}]
+PLANNER = {"when": {"role": "po"}, "output": json.dumps(PLAN)}
+REVIEW = {"when": {"role": "review"}, "output": "APPROVED"}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = new_world(tmp_path / "world", verify="")
+    yield world
+    world.kill_everything()
+
+
+def until(happened: Callable[[], Any], what: str) -> None:
+    """Wait for something that must come; how long it takes proves nothing."""
+    give_up = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < give_up, f"never came: {what}"
+        time.sleep(0.01)
+
+
+def rows(world: World, sql: str) -> list[tuple[Any, ...]]:
+    if not (world.project / "ledger.sqlite").exists():
+        return []
+    connection = sqlite3.connect(world.project / "ledger.sqlite", timeout=10)
+    try:
+        return connection.execute(sql).fetchall()
+    except sqlite3.OperationalError:
+        # Looked before the tables were there.
+        return []
+    finally:
+        connection.close()
+
+
+def noting(name: str, world: World, **more: Any) -> dict[str, Any]:
+    """Let an agent leave a line outside of its workspace each time it runs."""
+    return {"run": f"echo ran >> {world.place}/{name}"} | more
+
+
+def times(name: str, world: World) -> int:
+    file = world.place / name
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def writes_a(**more: Any) -> dict[str, Any]:
+    return {"when": {"role": "implement"}, "files": {"a.txt": "a\n"}, "output": "done"} | more
+
+
+def shims(world: World) -> list[int]:
+    """The shims of this world that live now."""
+    return [pid for pid, line in world.processes().items() if "agents/shim.py" in line]
+
+
+def at_work(world: World, attempt: int = 1) -> bool:
+    """Whether the agent that implements was started for this attempt."""
+    begun = f"SELECT 1 FROM leases WHERE attempt = {attempt} AND item LIKE '%implement'"
+    return bool(rows(world, begun))
+
+
+def kill(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def assert_done(world: World) -> None:
+    form = final_form(world)
+    assert form["statuses"] == {"a": "Done"}
+    assert [name for name, _, _ in form["issues"]] == [f"issue/{SPRINT}/a"], "nothing escalated"
+    assert len(form["pulls"]) == 1
+    assert problems_of(world) == []
+
+
+def failures(world: World) -> int:
+    ((data,),) = rows(world, "SELECT data FROM tasks")
+    return int(json.loads(data)["failures"])
+
+
+def test_the_goal_is_recorded_before_the_planner_is_asked(world: World) -> None:
+    goal = f"sqlite3.connect('{world.project}/ledger.sqlite').execute('SELECT goal FROM sprints')"
+    seen = world.place / "seen"
+    look = f"import sqlite3; open('{seen}', 'w').write({goal}.fetchone()[0])"
+    world.script(PLANNER | {"run": f'python3 -c "{look}"'}, writes_a(), REVIEW)
+
+    assert world.run("sprint", "what I want", "--yes") == 0, world.log()
+
+    assert seen.read_text() == "what I want"
+
+
+def test_an_engine_killed_while_the_planner_thinks_goes_on_with_the_same_planner(
+    world: World,
+) -> None:
+    world.script(PLANNER | noting("asked", world, sleep_s=1.5), writes_a(), REVIEW)
+    engine = world.start("sprint", "goal", "--yes")
+    until(lambda: rows(world, "SELECT 1 FROM leases WHERE attempt = 1"), "a planner at work")
+    kill(engine.pid)
+    engine.wait()
+
+    assert world.run("resume") == 0, world.log()
+
+    assert times("asked", world) == 1
+    assert rows(world, "SELECT goal FROM sprints") == [("goal",)]
+    assert_done(world)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        f"shim/{SPRINT}/po/1-po|shim.result.after_commit|1",
+        "engine|settle.before_commit|1",
+        "engine|settle.after_commit|1",
+        "engine|tick.before_commit|2",
+        "engine|tick.after_commit|2",
+    ],
+)
+def test_a_planner_that_has_answered_is_not_asked_again(world: World, point: str) -> None:
+    world.script(PLANNER | noting("asked", world), writes_a(), REVIEW)
+    killed = world.place / "killed"
+    code = world.run("sprint", "goal", "--yes", CALORON_CRASH_AT=f"{point}|{killed}")
+    if code == -signal.SIGKILL:
+        code = world.run("resume")
+
+    assert code == 0, world.log()
+    assert killed.exists()
+    assert times("asked", world) == 1
+    assert_done(world)
+
+
+def test_an_attempt_whose_shim_is_killed_was_interrupted_and_counts_to_no_cap(
+    world: World,
+) -> None:
+    """Twice failed would be escalated; three times interrupted is not."""
+    interrupted = [writes_a(when={"role": "implement", "attempt": [1, 2, 3]}, sleep_s=60)]
+    world.script(PLANNER, *interrupted, writes_a(), REVIEW)
+    engine = world.start("sprint", "goal", "--yes")
+    for attempt in (1, 2, 3):
+        until(partial(at_work, world, attempt), f"attempt {attempt}")
+        kill(*shims(world))
+        until(lambda: not shims(world) or engine.poll() is not None, "the end of the shim")
+
+    assert engine.wait(60) == 0, world.log()
+
+    reopened = "SELECT count(*) FROM events WHERE type = 'work_item_reopened'"
+    assert rows(world, reopened) == [(3,)]
+    assert failures(world) == 0
+    assert_done(world)
+
+
+def test_engine_and_shim_killed_at_once_leave_no_agent_and_the_work_is_done_again(
+    world: World,
+) -> None:
+    slow = writes_a(when={"role": "implement", "attempt": 1}, sleep_s=60)
+    world.script(PLANNER, slow, writes_a(), REVIEW)
+    engine = world.start("sprint", "goal", "--yes")
+    until(partial(at_work, world), "an agent at work")
+    kill(engine.pid, *shims(world))
+    engine.wait()
+
+    assert world.run("resume") == 0, world.log()
+
+    assert failures(world) == 0
+    assert_done(world)
+
+
+def test_an_agent_outlives_its_engine_and_its_result_is_collected_by_the_next(
+    world: World,
+) -> None:
+    world.script(PLANNER, writes_a(**noting("worked", world), sleep_s=3), REVIEW)
+    engine = world.start("sprint", "goal", "--yes")
+    until(partial(at_work, world), "an agent at work")
+    kill(engine.pid)
+    engine.wait()
+    assert shims(world), "the agent lives on"
+
+    assert world.run("resume") == 0, world.log()
+
+    assert times("worked", world) == 1
+    assert rows(world, "SELECT attempt FROM leases WHERE item LIKE '%implement'") == [(1,)]
+    assert_done(world)
+
+
+def test_work_of_an_agent_that_ended_while_nobody_watched_is_taken_in(world: World) -> None:
+    world.script(PLANNER, writes_a(**noting("worked", world), sleep_s=0.5), REVIEW)
+    engine = world.start("sprint", "goal", "--yes")
+    until(partial(at_work, world), "an agent at work")
+    kill(engine.pid)
+    engine.wait()
+    until(lambda: not shims(world), "the end of the agent")
+
+    assert world.run("resume") == 0, world.log()
+
+    assert times("worked", world) == 1
+    assert_done(world)
+
+
+def test_what_an_agent_had_written_when_it_was_killed_is_kept_under_a_salvage_ref(
+    world: World,
+) -> None:
+    half = writes_a(
+        when={"role": "implement", "attempt": 1},
+        files={"half.txt": "half of it\n"},
+        run=f"touch {world.place}/written; sleep 60",
+    )
+    world.script(PLANNER, half, writes_a(), REVIEW)
+    engine = world.start("sprint", "goal", "--yes")
+    until((world.place / "written").exists, "some work")
+    kill(engine.pid, *shims(world))
+    engine.wait()
+
+    assert world.run("resume") == 0, world.log()
+
+    ((payload,),) = rows(world, "SELECT payload FROM events WHERE type = 'work_salvaged'")
+    kept = json.loads(payload)["ref"]
+    assert (world.project / "mirror.git" / kept).exists()
+    assert_done(world)
+
+
+def test_a_finished_sprint_that_is_resumed_does_nothing_and_says_so_again(world: World) -> None:
+    world.script(PLANNER, writes_a(**noting("worked", world)), REVIEW)
+    assert world.run("sprint", "goal", "--yes") == 0, world.log()
+    before = final_form(world)
+
+    assert world.run("resume") == 0, world.log()
+
+    assert final_form(world) == before
+    assert times("worked", world) == 1

@@ -1,0 +1,254 @@
+"""Done, but the answer was lost: each kind of effect leaves exactly one artefact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from caloron.agents.frameworks import FRAMEWORKS
+from caloron.domain import actions
+from caloron.domain.actions import (
+    AddLabel,
+    CloseIssue,
+    CreateIssue,
+    Effect,
+    Merge,
+    OpenPull,
+    PostComment,
+    PostReview,
+    Push,
+)
+from caloron.domain.observations import marker
+from caloron.domain.sprint import Sprint, State
+from caloron.engine.bell import Bell
+from caloron.engine.effects import Effects
+from caloron.engine.runs import RunDirs
+from caloron.errors import ForgeUnavailable
+from caloron.forge.local import LocalForge, create_local_forge
+from caloron.git.mirror import Mirror
+from caloron.ledger.journal import Journal
+from caloron.ledger.ledger import Ledger, TickCommit
+from caloron.ledger.wake import Wake
+from tests.chaos.world import git
+
+BRANCH = "agent/a/demo-1"
+MUTATIONS = (
+    "create_issue",
+    "comment",
+    "label",
+    "close_issue",
+    "push",
+    "open_pull",
+    "review",
+    "merge",
+)
+
+
+class ForgetfulForge:
+    """A forge that does what it is asked and then, once, does not answer."""
+
+    def __init__(self, forge: LocalForge) -> None:
+        self._forge = forge
+        self.lost: list[str] = []
+        self.forgetting = False
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._forge, name)
+        return self._answer_lost(name, real) if name in MUTATIONS else real
+
+    def _answer_lost(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            answer = real(*args)
+            if self.forgetting:
+                self.forgetting = False
+                self.lost.append(name)
+                raise ForgeUnavailable(f"the answer to {name} was lost")
+            return answer
+
+        return call
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+
+class Bench:
+    """A journal, an executor and a forge that forgets, around one task with a branch."""
+
+    def __init__(self, place: Path) -> None:
+        self.forge = create_local_forge(place, name="demo")
+        self.forgetful = ForgetfulForge(self.forge)
+        self.mirror = Mirror(place / "mirror.git", self.forge.remote())
+        self.mirror.ensure()
+        self.main = self.mirror.fetch_main()
+        self.ledger = Ledger(place / "ledger.sqlite")
+        sprint = Sprint(id="demo", number=0, goal="g", frameworks=FRAMEWORKS, phase="running")
+        self.sprint = self.ledger.create_sprint(sprint, {}).id
+        self.journal = Journal(self.ledger, self.sprint)
+        self.clock = Clock()
+        self.effects = Effects(
+            self.journal,
+            self.forgetful,
+            self.mirror,
+            RunDirs(place / "runs"),
+            self.clock,
+            Bell(Wake(place / "wake")),
+        )
+        self.work = self._commit(self.main)
+
+    def _commit(self, parent: str) -> str:
+        tree = git(self.mirror.path, "rev-parse", f"{parent}^{{tree}}")
+        name = ("-c", "user.name=A", "-c", "user.email=a@localhost")
+        empty = git(self.mirror.path, *name, "commit-tree", tree, "-p", parent, "-m", "work")
+        self.mirror.keep("refs/caloron/work/x", empty)
+        return empty
+
+    def plan(self, effect: Effect) -> None:
+        loaded = self.ledger.load(self.sprint)
+        state = State(sprint=loaded.state.sprint)
+        self.ledger.commit_tick(loaded, TickCommit(state=state, actions=(effect,)))
+
+    def drain(self) -> None:
+        """Perform what is due until nothing is, letting pauses pass."""
+        for _ in range(10):
+            due = self.journal.due()
+            if not due:
+                return
+            for entry in due:
+                self.effects.perform(entry)
+            self.clock.time += 120
+        raise AssertionError(f"still open: {self.journal.waiting()}")
+
+    def do(self, *effects: Effect) -> None:
+        for effect in effects:
+            self.plan(effect)
+            self.drain()
+
+    def states(self) -> list[str]:
+        return [r["state"] for r in self.ledger.db.rows("SELECT state FROM actions ORDER BY id")]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.effects.close()
+    bench.ledger.close()
+    bench.forge.close()
+
+
+def issue() -> CreateIssue:
+    key = "issue/demo-1/a"
+    return CreateIssue(key=key, task="a", title="A", body=marker(key), labels=("caloron:task",))
+
+
+def push(bench: Bench) -> Push:
+    return Push(key=f"push/{BRANCH}", task="a", branch=BRANCH, old="", new=bench.work)
+
+
+def pull() -> OpenPull:
+    key = "pull/demo-1/a/1"
+    body = f"Closes #1\n\n{marker(key)}"
+    return OpenPull(key=key, task="a", title="[a] A", body=body, branch=BRANCH)
+
+
+def merge(bench: Bench) -> Merge:
+    return Merge(
+        key="merge/2", task="a", pull=2, head=bench.work, base=bench.main, message="Merge a"
+    )
+
+
+def review(bench: Bench) -> PostReview:
+    key = f"review/2/{bench.work}/1/1"
+    return PostReview(
+        key=key, task="a", pull=2, head=bench.work, verdict="approved", body=marker(key)
+    )
+
+
+def comment() -> PostComment:
+    key = "comment/demo-1/a/completed/done"
+    return PostComment(key=key, task="a", issue=1, body=f"Done\n\n{marker(key)}")
+
+
+Case = tuple[Callable[[Bench], list[Effect]], Callable[[Bench], Effect], Callable[[Bench], int]]
+
+CASES: dict[type[Any], Case] = {
+    CreateIssue: (lambda b: [], lambda b: issue(), lambda b: len(b.forge.issues())),
+    PostComment: (lambda b: [issue()], lambda b: comment(), lambda b: len(b.forge.comments(1))),
+    AddLabel: (
+        lambda b: [issue()],
+        lambda b: AddLabel(key="label/x", task="a", issue=1, label="caloron:done"),
+        lambda b: b.forge.issue(1).labels.count("caloron:done"),
+    ),
+    CloseIssue: (
+        lambda b: [issue()],
+        lambda b: CloseIssue(key="close/x", task="a", issue=1),
+        lambda b: len(b.forge.issues("closed")),
+    ),
+    Push: (
+        lambda b: [issue()],
+        push,
+        lambda b: int((seen := b.forge.branch(BRANCH)) is not None and seen.commit == b.work),
+    ),
+    OpenPull: (
+        lambda b: [issue(), push(b)],
+        lambda b: pull(),
+        lambda b: len(b.forge.pulls()),
+    ),
+    PostReview: (
+        lambda b: [issue(), push(b), pull()],
+        review,
+        lambda b: len(b.forge.reviews(2)),
+    ),
+    Merge: (
+        lambda b: [issue(), push(b), pull()],
+        merge,
+        lambda b: (
+            git(Path(b.forge.remote()), "log", "--format=%s", "main").splitlines().count("Merge a")
+        ),
+    ),
+}
+
+
+def test_every_kind_of_effect_has_a_case() -> None:
+    assert set(CASES) == set(get_args(actions.Effect))
+
+
+@pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
+def test_an_effect_whose_answer_was_lost_is_found_again_and_not_repeated(
+    bench: Bench, kind: type[Any]
+) -> None:
+    before, effect, count = CASES[kind]
+    bench.do(*before(bench))
+    bench.forgetful.forgetting = True
+
+    bench.do(effect(bench))
+
+    assert len(bench.forgetful.lost) == 1
+    assert count(bench) == 1
+    assert set(bench.states()) == {"done"}
+
+
+@pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
+def test_an_effect_that_was_intended_by_a_dead_engine_is_found_or_done_but_not_repeated(
+    bench: Bench, kind: type[Any]
+) -> None:
+    """The next engine knows nothing of the first one's try but the row in the journal."""
+    before, effect, count = CASES[kind]
+    bench.do(*before(bench))
+    bench.plan(effect(bench))
+    (entry,) = bench.journal.due()
+    bench.journal.intend(entry)
+    bench.effects._do(effect(bench))
+
+    bench.drain()
+
+    assert count(bench) == 1
+    assert set(bench.states()) == {"done"}

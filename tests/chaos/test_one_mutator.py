@@ -1,0 +1,67 @@
+"""Only the effect executor changes a forge: else a crash point would be missing."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.chaos.world import SRC
+
+MUTATIONS = {
+    "create_issue",
+    "comment",
+    "label",
+    "close_issue",
+    "reopen_issue",
+    "push",
+    "open_pull",
+    "close_pull",
+    "review",
+    "merge",
+}
+EXECUTOR = "engine/effects.py"
+#: What people do by their own hand, and the forge itself.
+EXCEPTED = ("cli/issue.py", "cli/pr.py", "forge/")
+
+
+def mutations_in(source: str) -> list[tuple[int, str]]:
+    """Calls of a changing method on something that is named a forge, with their lines."""
+    return [
+        (node.lineno, node.func.attr)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in MUTATIONS
+        and "forge" in ast.unparse(node.func.value).lower()
+    ]
+
+
+def _modules() -> dict[str, Path]:
+    root = SRC / "caloron"
+    return {str(file.relative_to(root)): file for file in sorted(root.rglob("*.py"))}
+
+
+def test_no_module_but_the_effect_executor_changes_a_forge() -> None:
+    found = {
+        name: mutations_in(file.read_text("utf-8"))
+        for name, file in _modules().items()
+        if name != EXECUTOR and not name.startswith(EXCEPTED)
+    }
+
+    assert {name: calls for name, calls in found.items() if calls} == {}
+
+
+def test_the_effect_executor_changes_the_forge_in_one_function_and_marks_it_for_crashes() -> None:
+    tree = ast.parse(_modules()[EXECUTOR].read_text("utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    changing = [f.name for f in functions if mutations_in(ast.unparse(f))]
+    text = _modules()[EXECUTOR].read_text("utf-8")
+
+    assert changing == ["_do"]
+    assert all(f'crashpoint("effect.{step}")' in text for step in ("intend", "do", "record"))
+
+
+def test_a_mutation_would_be_noticed() -> None:
+    assert mutations_in("def f(self):\n    self._forge.comment(1, 'x')\n") == [(2, "comment")]
+    assert mutations_in("session.forge.merge(1, h, b, m)") == [(1, "merge")]
+    assert mutations_in("mirror.merge(base, head, 'm')") == []

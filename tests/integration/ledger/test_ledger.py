@@ -1,0 +1,291 @@
+"""The ledger with real SQLite: one transaction per tick, facts told once, the journal in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from caloron.domain.actions import CancelWork, CreateIssue, RetryEffect, StartWork
+from caloron.domain.facts import EffectFailed, WorkEnded
+from caloron.domain.observations import BranchSeen, IssueSeen
+from caloron.domain.sprint import Sprint, State, Task
+from caloron.domain.status import Status
+from caloron.errors import NotFound, StoreError
+from caloron.ledger import ledger as ledger_module
+from caloron.ledger.journal import Entry
+from caloron.ledger.ledger import StaleTick, TickCommit
+from caloron.store import queue
+from tests.integration.ledger.conftest import Book
+
+
+def issue_of(effect: CreateIssue, number: int, version: int = 1) -> IssueSeen:
+    return IssueSeen(
+        version=version, number=number, title="t", body=effect.body, state="open", author="caloron"
+    )
+
+
+def open_issues(book: Book) -> list[CreateIssue]:
+    """The issues that the first tick wants, put on a forge and seen there."""
+    decision = book.tick()
+    wanted = [a for a in decision.actions if isinstance(a, CreateIssue)]
+    for number, (entry, effect) in enumerate(zip(book.journal.due(), wanted, strict=True), 1):
+        book.journal.intend(entry)
+        book.journal.record(entry, [issue_of(effect, number)])
+    return wanted
+
+
+def test_a_sprint_comes_back_as_it_was_recorded(book: Book) -> None:
+    decision = book.tick()
+    assert book.load().state == msgspec.structs.replace(decision.state, open_effects=2)
+
+
+def test_sprints_of_a_project_are_numbered_from_one(book: Book) -> None:
+    second = book.ledger.create_sprint(Sprint(id="shop", number=0, goal="more"), {})
+    assert (book.sprint, second.id, second.number) == ("shop-1", "shop-2", 2)
+    assert book.ledger.last_sprint() == "shop-2"
+
+
+def test_an_unknown_sprint_is_not_found(book: Book) -> None:
+    with pytest.raises(NotFound, match="shop-9"):
+        book.ledger.load("shop-9")
+
+
+def test_of_two_ticks_on_one_state_the_second_writes_nothing(book: Book) -> None:
+    loaded = book.load()
+    decision = book.decide(loaded)
+    book.commit(loaded, decision)
+    before = book.everything()
+    with pytest.raises(StaleTick):
+        book.commit(loaded, decision)
+    assert book.everything() == before
+
+
+@pytest.mark.parametrize("step", ["put_task", "forget_facts", "plan_action", "put_observation"])
+def test_a_tick_that_fails_in_the_middle_leaves_nothing(
+    book: Book, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    book.tell(BranchSeen(version=1, name="main", commit="c1"))
+    loaded = book.load()
+    decision = book.decide(loaded)
+    before = book.everything()
+    monkeypatch.setitem(ledger_module.SQL, step, "INSERT INTO nowhere VALUES (1)")
+    with pytest.raises(StoreError, match="nowhere"):
+        book.commit(loaded, decision)
+    monkeypatch.undo()
+    assert book.everything() == before
+    book.commit(loaded, decision)
+    assert book.load().facts == ()
+
+
+def test_a_tick_forgets_only_the_facts_that_it_took_in(book: Book) -> None:
+    book.tell(BranchSeen(version=1, name="main", commit="c1"))
+    loaded = book.load()
+    book.tell(BranchSeen(version=2, name="main", commit="c2"))
+    book.commit(loaded, book.decide(loaded))
+    (left,) = book.load().facts
+    assert isinstance(left, BranchSeen)
+    assert left.commit == "c2"
+
+
+def test_a_fact_that_waits_is_not_told_twice(book: Book) -> None:
+    seen = BranchSeen(version=1, name="main", commit="c1")
+    assert (book.tell(seen, seen), book.tell(seen)) == (1, 0)
+    ended = WorkEnded(item="x", task="a", role="review", token=3)
+    assert (book.tell(ended), book.tell(ended)) == (1, 0)
+    assert len(book.load().facts) == 2
+
+
+def test_an_older_picture_never_replaces_a_newer_one(book: Book) -> None:
+    for version, commit in ((5, "new"), (3, "old")):
+        book.tell(BranchSeen(version=version, name="main", commit=commit))
+        book.tick()
+    seen = book.load().state.objects["branch:main"]
+    assert isinstance(seen, BranchSeen)
+    assert seen.commit == "new"
+
+
+def test_more_facts_than_one_tick_takes_wait_for_the_next(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "_FACTS_PER_TICK", 2)
+    book.tell(*(BranchSeen(version=1, name=f"b{n}", commit="c") for n in range(5)))
+    for expected in (2, 2, 1, 0):
+        loaded = book.load()
+        assert len(loaded.facts) == expected
+        book.commit(loaded, book.decide(loaded))
+
+
+def test_moves_and_phases_stand_in_the_diary_with_the_change(book: Book) -> None:
+    book.tick()
+    assert book.events("task_moved") == 1
+    assert book.events("sprint_phase") == 1
+
+
+def test_effects_of_one_task_are_due_one_after_the_other(book: Book) -> None:
+    open_issues(book)
+    book.tick()
+    loaded = book.load()
+    ended = WorkEnded(
+        item="shop-1/a/1-implement", task="a", role="implement", token=1, head="c2", base="c1"
+    )
+    book.tell(ended)
+    book.tick()
+    order = []
+    while due := book.journal.due():
+        assert len({e.effect.task for e in due}) == len(due)
+        order.append(due[0].kind)
+        book.journal.intend(due[0])
+        book.journal.record(due[0], [])
+    assert order == ["label", "push", "open_pull"]
+    assert loaded.state.tasks["a"].status is Status.IN_PROGRESS
+
+
+def test_an_effect_goes_from_planned_over_intended_to_done(book: Book) -> None:
+    book.tick()
+    entry = book.journal.due()[0]
+    assert not entry.intended
+    book.journal.intend(entry)
+    again = _due(book, entry)
+    assert again.intended
+    assert again.tries == 1
+    book.journal.record(entry, [BranchSeen(version=1, name="main", commit="c")])
+    assert entry.id not in {e.id for e in book.journal.due()}
+    assert len(book.load().facts) == 1
+    assert book.events("effect_done") == 1
+
+
+def test_an_effect_is_recorded_once_however_often_it_is_reported(book: Book) -> None:
+    book.tick()
+    entry = book.journal.due()[0]
+    book.journal.intend(entry)
+    for _ in range(2):
+        book.journal.record(entry, [])
+    book.journal.refuse(entry, _failure(entry))
+    assert book.events("effect_done") == 1
+    assert book.load().facts == ()
+
+
+def _due(book: Book, entry: Entry) -> Entry:
+    (found,) = [e for e in book.journal.due() if e.id == entry.id]
+    return found
+
+
+def _failure(entry: Entry) -> EffectFailed:
+    return EffectFailed(
+        key=entry.effect.key, task=entry.effect.task, kind=entry.kind, refusal="refused",
+        message="issues are switched off",
+    )  # fmt: skip
+
+
+def test_a_refused_effect_is_told_and_tried_again_only_when_released(book: Book) -> None:
+    book.tick()
+    entry = book.journal.due()[0]
+    book.journal.intend(entry)
+    book.journal.refuse(entry, _failure(entry))
+    book.tick()
+    assert entry.id not in {e.id for e in book.journal.due()}
+    state = book.load().state
+    assert state.tasks["a"].status is Status.ESCALATED
+    assert "switched off" in state.tasks["a"].reason
+    retry = RetryEffect(key=entry.effect.key)
+    book.ledger.commit_tick(book.load(), TickCommit(state=state, actions=(retry,)))
+    # It is looked for first: the refusal may have come too late to be true.
+    assert _due(book, entry).intended
+
+
+def test_an_effect_without_an_answer_waits_and_is_looked_for_first(book: Book) -> None:
+    book.tick()
+    entry = book.journal.due()[0]
+    book.journal.intend(entry)
+    book.journal.postpone(entry, 500.0, "the forge does not answer")
+    again = _due(book, entry)
+    assert again.intended
+    assert again.not_before == 500.0
+    assert book.journal.waiting() == [(entry.effect.task, "the forge does not answer")]
+    assert book.load().state.open_effects == 2
+
+
+def test_the_same_effect_planned_again_is_one_effect(book: Book) -> None:
+    decision = book.tick()
+    for _ in range(2):
+        loaded = book.load()
+        book.ledger.commit_tick(
+            loaded, TickCommit(state=loaded.state, actions=decision.actions[:1])
+        )
+    assert book.count("actions") == 2
+
+
+def test_starting_known_work_again_fences_off_whoever_still_has_it(book: Book) -> None:
+    open_issues(book)
+    decision = book.tick()
+    start = next(a for a in decision.actions if isinstance(a, StartWork))
+    with book.ledger.db.transaction("test") as connection:
+        old = queue.claim(connection, ["implement"], holder="x", lease_ms=1000, cap=9)
+    assert old is not None
+    loaded = book.load()
+    book.ledger.commit_tick(loaded, TickCommit(state=loaded.state, actions=(start,)))
+    with (
+        pytest.raises(queue.LeaseLost),
+        book.ledger.db.transaction("test") as connection,
+    ):
+        queue.renew(connection, old.item, old.token, 1000, active=True)
+
+
+def test_cancelled_work_is_gone_from_the_queue(book: Book) -> None:
+    open_issues(book)
+    book.tick()
+    loaded = book.load()
+    (item,) = [r["id"] for r in book.ledger.db.rows("SELECT id FROM work_items")]
+    cancel = CancelWork(item=item, reason="closed by a person")
+    book.ledger.commit_tick(loaded, TickCommit(state=loaded.state, actions=(cancel,)))
+    with book.ledger.db.transaction("test") as connection:
+        assert queue.claim(connection, ["implement"], holder="x", lease_ms=1, cap=9) is None
+
+
+def test_a_task_of_an_older_version_loads_with_what_was_added_since(book: Book) -> None:
+    book.tick()
+    (raw,) = book.ledger.db.rows("SELECT data FROM tasks WHERE id = 'a'")
+    small = {"plan": msgspec.json.decode(raw["data"])["plan"], "status": "Ready"}
+    with book.ledger.db.transaction("test") as connection:
+        connection.execute(
+            "UPDATE tasks SET data = ? WHERE id = 'a'", (msgspec.json.encode(small),)
+        )
+    task = book.load().state.tasks["a"]
+    assert task == Task(plan=task.plan, status=Status.READY)
+
+
+def test_two_threads_that_tick_at_once_both_come_through(book: Book) -> None:
+    """The loser of the race runs again from `load`, as the engine does."""
+    from threading import Thread
+
+    errors: list[BaseException] = []
+
+    def tick(act: Callable[[], object]) -> None:
+        for _ in range(50):
+            try:
+                act()
+                return
+            except StaleTick:
+                continue
+            except BaseException as error:  # noqa: BLE001
+                errors.append(error)
+                return
+
+    threads = [Thread(target=tick, args=(book.tick,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert book.count("actions") == 2
+
+
+def test_the_state_of_another_sprint_is_not_touched(book: Book) -> None:
+    other = book.ledger.create_sprint(Sprint(id="shop", number=0, goal="other"), {}).id
+    before = book.ledger.load(other)
+    book.tell(BranchSeen(version=1, name="main", commit="c1"))
+    book.tick()
+    assert book.ledger.load(other) == before
+    assert isinstance(before.state, State)

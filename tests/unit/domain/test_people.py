@@ -1,0 +1,313 @@
+"""People take part on the forge at any time; their later act wins."""
+
+from __future__ import annotations
+
+import pytest
+
+from caloron.domain.actions import CancelWork, Merge, Push, StartWork
+from caloron.domain.observations import PullSeen
+from caloron.domain.status import Status
+from tests.unit.domain.world import PERSON, World, planned, world
+
+
+def in_review() -> World:
+    made = world(planned("a"), planned("b", "a"))
+    made.bring_to_review("a")
+    return made
+
+
+def number(found: int | None) -> int:
+    assert found is not None
+    return found
+
+
+def test_a_person_who_closes_the_issue_cancels_the_task_and_holds_its_dependents() -> None:
+    made = in_review()
+    made.close_issue(number(made.task("a").issue))
+    made.settle()
+    assert made.statuses() == {"a": "Cancelled", "b": "Blocked"}
+    assert made.queue == {}
+    assert "closed by ada" in made.task("a").reason
+
+
+def test_a_person_who_opens_the_issue_again_brings_the_task_back_to_its_pull_request() -> None:
+    made = in_review()
+    made.close_issue(number(made.task("a").issue))
+    made.settle()
+    made.reopen_issue(number(made.task("a").issue))
+    made.settle()
+    assert made.statuses() == {"a": "InReview", "b": "Pending"}
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_an_issue_that_was_closed_while_its_branch_was_pushed_still_comes_back() -> None:
+    made = world(planned("a"))
+    made.end(made.item("a"))
+    made.tick()
+    for effect in list(made.journal):
+        made.journal.remove(effect)
+        made.refuse(effect, "refused")
+    made.close_issue(number(made.task("a").issue))
+    made.settle()
+    assert made.status("a") is Status.CANCELLED
+    made.reopen_issue(number(made.task("a").issue))
+    made.run()
+    assert made.status("a") is Status.DONE
+
+
+def test_a_person_who_merges_completes_the_task_and_stops_its_agent() -> None:
+    made = in_review()
+    made.merge_pull(number(made.task("a").pull))
+    made.settle()
+    assert made.statuses() == {"a": "Done", "b": "InProgress"}
+    assert "merged by ada" in made.task("a").reason
+
+
+def test_a_merge_that_is_seen_with_the_end_of_a_fix_pushes_nothing_more() -> None:
+    made = in_review()
+    made.finish("a", answer="CHANGES_NEEDED: x")
+    made.merge_pull(number(made.task("a").pull))
+    made.end(made.item("a"))
+    decision = made.tick()
+    assert not [a for a in decision.actions if isinstance(a, Push)]
+    assert made.status("a") is Status.DONE
+
+
+def test_a_persons_approval_replaces_the_reviewer() -> None:
+    made = in_review()
+    made.review(number(made.task("a").pull), "approved")
+    decision = made.tick()
+    assert [type(a) for a in decision.actions] == [CancelWork, Merge]
+    made.settle()
+    assert made.status("a") is Status.DONE
+
+
+def test_a_persons_approval_overrides_a_reviewer_who_wanted_changes() -> None:
+    made = in_review()
+    made.finish("a", answer="CHANGES_NEEDED: x")
+    assert made.role("a") == "fix"
+    made.review(number(made.task("a").pull), "approved")
+    made.settle()
+    assert made.status("a") is Status.DONE
+
+
+def test_a_person_who_then_wants_changes_after_all_gets_them() -> None:
+    made = in_review()
+    pull = number(made.task("a").pull)
+    made.finish("a", answer="CHANGES_NEEDED: x")
+    made.review(pull, "approved")
+    made.tick()
+    made.review(pull, "changes_requested", "wait, y is wrong")
+    made.tick()
+    assert made.work("a").reason == "wait, y is wrong"
+
+
+def test_a_person_who_requests_changes_sends_the_task_back_to_its_agent() -> None:
+    made = in_review()
+    made.review(number(made.task("a").pull), "changes_requested", "please no globals\nthanks")
+    made.settle()
+    work = made.work("a")
+    assert (work.role, work.reason) == ("fix", "please no globals")
+
+
+def test_a_comment_in_a_review_is_no_verdict() -> None:
+    made = in_review()
+    made.review(number(made.task("a").pull), "commented", "nice")
+    made.settle()
+    assert made.role("a") == "review"
+
+
+def test_a_review_of_an_older_head_says_nothing_about_this_one() -> None:
+    made = in_review()
+    pull = number(made.task("a").pull)
+    old = made.review(pull, "approved")
+    made.news.clear()
+    made.push(pull)
+    made.tick(old)
+    assert made.role("a") == "verify"
+    assert made.task("a").merging == ""
+
+
+def test_a_conflict_is_resolved_although_a_person_approved_the_change() -> None:
+    made = in_review()
+    made.push_main()
+    made.review(number(made.task("a").pull), "approved")
+    made.settle()
+    made.finish("a", conflicts=("x.py",))
+    assert made.role("a") == "resolve"
+    made.run()
+    assert made.status("a") is Status.DONE
+
+
+def test_a_failed_verification_is_fixed_although_a_person_approved_the_change() -> None:
+    made = in_review()
+    task = made.task("a")
+    made.push_main()
+    made.verify_fails.add(task.head)
+    made.review(number(task.pull), "approved")
+    made.settle()
+    made.finish("a")
+    made.finish("a")
+    assert made.role("a") == "fix"
+    made.run()
+    assert made.status("a") is Status.DONE
+
+
+def test_an_approval_of_a_change_that_never_verified_does_not_merge_it() -> None:
+    made = world(planned("a"), max_fix_rounds=0)
+    made.finish("a")
+    head = made.task("a").head
+    made.verify_fails.add(head)
+    made.finish("a")
+    made.finish("a")
+    assert made.status("a") is Status.ESCALATED
+    made.review(number(made.task("a").pull), "approved")
+    made.settle()
+    assert made.role("a") == "verify"
+    assert not made.effects(Merge)
+
+
+def test_a_pull_request_that_is_closed_is_reworked_in_a_new_one() -> None:
+    made = in_review()
+    first = number(made.task("a").pull)
+    made.close_pull(first)
+    made.settle()
+    assert made.work("a").role == "fix"
+    assert "closed by ada" in made.work("a").reason
+    made.bring_to_review("a")
+    second = number(made.task("a").pull)
+    assert second != first
+    made.close_pull(second)
+    made.settle()
+    assert made.status("a") is Status.ESCALATED
+    assert "for the second time" in made.task("a").reason
+
+
+def test_a_pull_request_that_is_closed_while_its_task_is_escalated_can_still_be_released() -> None:
+    made = in_review()
+    for _ in range(2):
+        made.finish("a", answer="hm")
+    assert made.status("a") is Status.ESCALATED
+    made.close_pull(number(made.task("a").pull))
+    made.settle()
+    made.comment(number(made.task("a").escalation_issue), "resolved")
+    made.settle()
+    assert made.role("a") == "fix"
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_a_push_by_a_person_makes_their_commit_the_change() -> None:
+    made = in_review()
+    commit = made.push(number(made.task("a").pull))
+    made.settle()
+    task = made.task("a")
+    assert (task.head, task.pushed) == (commit, commit)
+    assert made.role("a") == "verify"
+
+
+def test_a_push_that_a_person_overtook_is_given_up_for_theirs() -> None:
+    made = in_review()
+    made.finish("a", answer="CHANGES_NEEDED: x")
+    made.end(made.item("a"))
+    made.tick()
+    commit = made.push(number(made.task("a").pull))
+    made.settle()
+    assert made.task("a").head == commit
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_a_persons_own_pull_request_replaces_the_agents_work() -> None:
+    made = world(planned("a"))
+    pull = made.open_pull(number(made.task("a").issue))
+    made.settle()
+    task = made.task("a")
+    assert (task.pull, task.head, task.branch) == (pull.number, pull.head, "ada/own")
+    assert made.role("a") == "verify"
+    made.run()
+    assert made.status("a") is Status.DONE
+    assert isinstance(made.objects[pull.object], PullSeen)
+
+
+def test_what_follows_a_persons_closed_pull_request_goes_to_the_tasks_own_branch() -> None:
+    made = world(planned("a"))
+    pull = made.open_pull(number(made.task("a").issue))
+    made.settle()
+    made.close_pull(pull.number)
+    made.run()
+    assert made.status("a") is Status.DONE
+    branches = {e.branch for e in made.effects(Push) if isinstance(e, Push)}
+    assert branches == {"agent/a/shop-1"}
+
+
+def test_a_persons_pull_request_is_never_overwritten_by_an_agent_that_was_at_work() -> None:
+    made = in_review()
+    made.close_pull(number(made.task("a").pull))
+    made.settle()
+    fix = made.item("a")
+    made.open_pull(number(made.task("a").issue))
+    made.end(fix)
+    made.settle()
+    assert not [e for e in made.effects(Push) if isinstance(e, Push) and e.branch == "ada/own"]
+
+
+def test_a_persons_pull_request_after_an_empty_change_is_merged_and_not_forgotten() -> None:
+    made = world(planned("a"))
+    made.finish("a", changes=False)
+    made.open_pull(number(made.task("a").issue))
+    made.run()
+    assert "merged" in made.task("a").reason
+
+
+def test_an_effect_that_nobody_needs_any_more_may_fail() -> None:
+    made = in_review()
+    made.end(made.item("a"))
+    made.tick()
+    (post,) = made.journal
+    made.journal.clear()
+    made.push(number(made.task("a").pull))
+    made.tick()
+    made.refuse(post, "refused")
+    made.settle()
+    assert made.status("a") is Status.IN_REVIEW
+
+
+def test_effects_that_were_refused_are_all_tried_again_after_a_release() -> None:
+    made = world(planned("a"))
+    made.end(made.item("a"))
+    made.tick()
+    for effect in list(made.journal):
+        made.journal.remove(effect)
+        made.refuse(effect, "refused", "no rights")
+    made.settle()
+    assert made.status("a") is Status.ESCALATED
+    assert "no rights" in made.task("a").reason
+    made.comment(number(made.task("a").escalation_issue), "resolved")
+    made.run()
+    assert made.status("a") is Status.DONE
+
+
+def test_an_escalation_that_is_over_before_its_issue_was_made_is_closed_all_the_same() -> None:
+    made = in_review()
+    for _ in range(2):
+        made.end(made.item("a"), answer="hm")
+        made.tick()
+    assert made.status("a") is Status.ESCALATED
+    made.review(number(made.task("a").pull), "approved")
+    made.tick()
+    assert made.status("a") is Status.IN_REVIEW
+    made.settle()
+    assert made.issue(made.task("a").escalation_issue).state == "closed"
+
+
+@pytest.mark.parametrize("answer", ["APPROVED", "CHANGES_NEEDED: x"])
+def test_a_verdict_on_a_pull_request_that_was_just_closed_harms_nothing(answer: str) -> None:
+    made = in_review()
+    made.end(made.item("a"), answer=answer)
+    made.close_pull(number(made.task("a").pull), PERSON)
+    decision = made.tick()
+    assert [a.work.role for a in decision.actions if isinstance(a, StartWork)] == ["fix"]
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}

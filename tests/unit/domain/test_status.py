@@ -1,0 +1,69 @@
+"""Statuses and the moves between them."""
+
+from __future__ import annotations
+
+import pytest
+
+from caloron.domain.sprint import Task
+from caloron.domain.status import (
+    HOLDS_DEPENDENTS,
+    SETTLED,
+    TRANSITIONS,
+    IllegalTransition,
+    Status,
+    check_transition,
+)
+from caloron.domain.turn import Turn
+from tests.unit.domain.world import new_state, planned
+
+FORBIDDEN = [(old, new) for old in Status for new in Status if new not in TRANSITIONS[old]]
+
+
+def test_the_statuses_are_those_that_people_know() -> None:
+    assert [str(s) for s in Status] == [
+        "Pending", "Ready", "InProgress", "InReview", "Done", "Blocked", "Escalated", "Cancelled",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), FORBIDDEN)
+def test_a_move_that_the_rules_do_not_know_is_refused(old: Status, new: Status) -> None:
+    with pytest.raises(IllegalTransition, match="a"):
+        check_transition("a", old, new)
+
+
+def test_done_is_final_and_every_other_status_can_become_done() -> None:
+    assert TRANSITIONS[Status.DONE] == frozenset()
+    assert all(Status.DONE in TRANSITIONS[s] for s in Status if s is not Status.DONE)
+
+
+def test_work_never_starts_without_ready() -> None:
+    assert {s for s in Status if Status.IN_PROGRESS in TRANSITIONS[s]} == {
+        Status.READY,
+        Status.IN_REVIEW,
+        Status.ESCALATED,
+    }
+
+
+def test_what_holds_dependents_is_settled_and_not_done() -> None:
+    assert SETTLED - {Status.DONE} == HOLDS_DEPENDENTS
+
+
+def test_a_move_keeps_time_and_reason_and_the_first_start() -> None:
+    turn, task = Turn(new_state(), 5.0), Task(plan=planned("a"), status=Status.READY)
+    turn.move(task, Status.IN_PROGRESS, "go")
+    assert (task.started_at, task.changed_at, task.reason) == (5.0, 5.0, "go")
+    turn.now = 6.0
+    turn.move(task, Status.IN_REVIEW)
+    turn.move(task, Status.IN_PROGRESS)
+    turn.now = 7.0
+    turn.move(task, Status.DONE, "merged")
+    assert (task.started_at, task.completed_at) == (5.0, 7.0)
+    assert [(m.old, m.new) for m in turn.moves][-1] == ("InProgress", "Done")
+
+
+def test_staying_is_no_move_but_may_say_why() -> None:
+    turn, task = Turn(new_state(), 5.0), Task(plan=planned("a"), reason="old")
+    turn.move(task, Status.PENDING)
+    assert task.reason == "old"
+    turn.move(task, Status.PENDING, "new")
+    assert (task.reason, turn.moves) == ("new", [])
