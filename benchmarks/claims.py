@@ -20,6 +20,10 @@ _FILL_ITEM = (
     " VALUES (?, 'implement', '{}', 'pending', 0, 0)"
 )
 _FILL_LEASE = "INSERT INTO leases (item) VALUES (?)"
+_NEXT = (
+    "SELECT id, payload FROM work_items WHERE status = 'pending'"
+    " AND status IN ('pending', 'in_flight') ORDER BY created_at, id LIMIT 1"
+)
 _LEASE = (
     "UPDATE leases SET token = token + 1, holder = ?, expires_at = ?, started_at = NULL,"
     " activity_at = NULL, result = NULL WHERE item = ?"
@@ -63,7 +67,8 @@ class Ours:
 
 
 class Bare:
-    """The same rows in the same tables with the same pragmas, and nothing else."""
+    """Picks the next item and writes the same rows with the same pragmas; no lease is checked,
+    no cap counted, no order of importance kept."""
 
     def __init__(self, path: Path) -> None:
         Database(path, queue.QUEUE_MIGRATIONS).close()
@@ -72,21 +77,21 @@ class Bare:
         for pragma in ("foreign_keys = ON", "journal_mode = WAL", "synchronous = FULL"):
             self._connection.execute(f"PRAGMA {pragma}")
 
-    def fill(self) -> list[str]:
+    def fill(self) -> None:
         items = [f"bench-1/t{self._filled + n}/1-implement" for n in range(_WAITING)]
         self._filled += _WAITING
         self._connection.execute("BEGIN IMMEDIATE")
         for statement in (_FILL_ITEM, _FILL_LEASE):
             self._connection.executemany(statement, [(item,) for item in items])
         self._connection.execute("COMMIT")
-        return items
 
     def turn(self) -> float:
-        items = self.fill()
+        self.fill()
         run = self._connection.execute
         began = time.perf_counter()
-        for item in items:
+        for _ in range(_WAITING):
             run("BEGIN IMMEDIATE")
+            item, _payload = run(_NEXT).fetchone()
             now = int(time.time() * 1000)
             run(_LEASE, ("engine-1", now + _LEASE_MS, item))
             run(_CLAIM, ("engine-1", now, item))

@@ -8,7 +8,7 @@ from pathlib import Path
 from subprocess import run as run_process
 
 from benchmarks.measure import Measure, median
-from benchmarks.schedule import Lasts, Simulation, critical_path
+from benchmarks.schedule import Lasts, Simulation, chains, critical_path
 from benchmarks.sprints import Event, Home, approves, home, implements
 
 _TASKS = 40
@@ -29,6 +29,7 @@ def run() -> list[Measure]:
     lasts = durations(events, needs)
     bound = Simulation(needs, lasts, slots=_SLOTS, merge=merge).run()
     agents = sum(own.implement + own.review for own in lasts.values())
+    links = max(chains(needs).values())
     asleep = {
         task: Lasts(implement=seconds, review=_REVIEW_S, verify=0.1, verify_again=0.1)
         for task, seconds in sleeps.items()
@@ -43,7 +44,8 @@ def run() -> list[Measure]:
             note=f"{took:.1f} s; the schedule of the measured durations {bound:.1f} s"
             f" (critical path {critical_path(needs, lasts):.1f} s, agents' time / {_SLOTS}"
             f" {agents / _SLOTS:.1f} s, a bare merge {merge * 1000:.0f} ms);"
-            f" of their sleeps alone {strict:.1f} s",
+            f" of their sleeps alone {strict:.1f} s; overhead"
+            f" {(took - bound) / links:.2f} s for each of {links} tasks in a row",
         )
     ]
 

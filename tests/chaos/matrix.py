@@ -120,7 +120,7 @@ def _run(world: World, cell: Cell, expected: dict[str, Any]) -> None:
         resumes += 1
         extra = {"CALORON_CRASH_AT": then}
         # Killed before the goal was recorded: there is nothing to resume, the user asks again.
-        words = ("resume",) if _goal_recorded(world) else ("sprint", "goal", "--yes")
+        words = ("resume",) if goal_recorded(world) else ("sprint", "goal", "--yes")
         code = world.run(*words, **extra)
     cell.killed, cell.killed_again = first.exists(), again.exists()
     if code != 0:
@@ -134,7 +134,8 @@ def _run(world: World, cell: Cell, expected: dict[str, Any]) -> None:
     ]
 
 
-def _goal_recorded(world: World) -> bool:
+def goal_recorded(world: World) -> bool:
+    """Whether there is anything to resume."""
     ledger = world.project / "ledger.sqlite"
     if not ledger.exists():
         return False

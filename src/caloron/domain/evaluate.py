@@ -127,7 +127,8 @@ def _still_wanted(turn: Turn, task: Task, key: str) -> bool:
     if key == texts.issue_key(sprint, task.id):
         return task.issue is None
     if key == texts.pull_key(sprint, task.id, task.generation):
-        return pull is None and task.work is None
+        started = task.status in (Status.IN_PROGRESS, Status.ESCALATED)
+        return started and pull is None and task.work is None
     if key.startswith(f"push/{task.branch}/"):
         return key.endswith(f"/{head}") and task.pushed != head
     if key.startswith(f"merge/{pull}/{head}/"):

@@ -103,7 +103,7 @@ def _cancelled_by_person(turn: Turn, task: Task) -> bool:
     elif task.closed_by_person:
         task.judged, task.failures, task.closed_by_person = "", 0, False
         # What was not pushed was not to be: it goes on with what the branch has.
-        task.head = task.pushed
+        task.head, task.empty = task.pushed, False
         turn.move(task, Status.PENDING, f"issue #{issue.number} was opened again")
     return task.status is Status.CANCELLED
 

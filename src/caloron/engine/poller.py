@@ -58,9 +58,9 @@ class Poller:
         pause = self._interval_s
         while not self._stop.wait(pause):
             try:
-                pause = self._interval_s
                 if self.poll():
                     self._bell.ring()
+                pause = self._interval_s
             except ForgeError:
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
             except CaloronError as error:

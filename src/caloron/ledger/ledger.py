@@ -278,4 +278,5 @@ def _put_action(
                 "kind": type(action).__struct_config__.tag,
                 "data": _encode(action),
             }
+            connection.execute(SQL["forget_failed_action"], {"key": action.key})
             connection.execute(SQL["plan_action"], values)

@@ -130,13 +130,10 @@ def claim(
     lease = connection.execute(_SQL["claim"], values).fetchone()
     if lease is None:
         return None
-    row = connection.execute(
-        _SQL["claimed_item"], {"id": lease["item"], "owner": holder}
-    ).fetchone()
-    append_event(
-        connection, "work_item_claimed", {"status": "in_flight"}, actor=holder, item=row["id"]
-    )
-    return Claim(row["id"], row["kind"], row["payload"], lease["token"], lease["attempt"])
+    item = lease["item"]
+    connection.execute(_SQL["claimed_item"], {"id": item, "owner": holder})
+    append_event(connection, "work_item_claimed", {"status": "in_flight"}, actor=holder, item=item)
+    return Claim(item, lease["kind"], lease["payload"], lease["token"], lease["attempt"])
 
 
 def begin_attempt(connection: sqlite3.Connection, item: str, token: int, lease_ms: int) -> int:

@@ -217,6 +217,25 @@ def test_the_same_effect_planned_again_is_one_effect(book: Book) -> None:
     assert book.count("actions") == 2
 
 
+def test_a_refused_effect_that_is_planned_again_comes_after_what_was_planned_since(
+    book: Book,
+) -> None:
+    wanted = [a for a in book.tick().actions if isinstance(a, CreateIssue) and a.task == "a"]
+    entry = book.journal.due()[0]
+    book.journal.intend(entry)
+    book.journal.refuse(entry, _failure(entry))
+    later = msgspec.structs.replace(wanted[0], key="another")
+    loaded = book.load()
+    book.ledger.commit_tick(loaded, TickCommit(state=loaded.state, actions=(later, *wanted)))
+    order = []
+    while due := [e for e in book.journal.due() if e.effect.task == "a"]:
+        assert not due[0].intended
+        order.append(due[0].effect.key)
+        book.journal.intend(due[0])
+        book.journal.record(due[0], [])
+    assert order == ["another", wanted[0].key]
+
+
 def test_starting_known_work_again_fences_off_whoever_still_has_it(book: Book) -> None:
     open_issues(book)
     decision = book.tick()

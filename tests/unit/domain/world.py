@@ -109,6 +109,9 @@ class World:
         self.moves += decision.moves
         for action in decision.actions:
             self._take(action)
+        # An effect that is tried again has the place that it had.
+        place = {key: n for n, key in enumerate(self.known)}
+        self.journal.sort(key=lambda effect: place[effect.key])
 
     def _take(self, action: Action) -> None:
         match action:
@@ -120,9 +123,11 @@ class World:
                 if action.key in self.failed:
                     self.journal.append(self.failed.pop(action.key))
             case _:
-                if self.failed.pop(action.key, None) or action.key not in self.known:
+                if self.failed.pop(action.key, None):
+                    del self.known[action.key]
+                if action.key not in self.known:
+                    self.known[action.key] = action
                     self.journal.append(action)
-                self.known[action.key] = action
 
     def settle(self, limit: int = 200) -> None:
         """Tick and carry out effects until only agents are left to end their work."""

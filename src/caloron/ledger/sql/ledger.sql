@@ -35,8 +35,10 @@ DELETE FROM inbox WHERE sprint = :sprint AND id <= :through
 -- name: plan_action
 INSERT INTO actions (sprint, task, key, kind, data, state)
 VALUES (:sprint, :task, :key, :kind, :data, 'planned')
-ON CONFLICT (key) DO UPDATE SET state = 'planned', data = excluded.data, note = ''
-WHERE state = 'failed'
+ON CONFLICT (key) DO NOTHING
+-- name: forget_failed_action
+-- One that is planned again stands behind what was planned since: a push before its pull request.
+DELETE FROM actions WHERE key = :key AND state = 'failed'
 -- name: retry_action
 UPDATE actions SET state = 'intended', not_before = 0, note = '' WHERE key = :key AND state = 'failed'
 -- name: open_actions

@@ -15,20 +15,21 @@ SET token = token + 1, holder = :holder, expires_at = (SELECT ms FROM clock) + :
 WHERE item = (
     SELECT w.id FROM work_items w JOIN leases l ON l.item = w.id
     WHERE w.status = 'pending' AND w.status IN ('pending', 'in_flight')
-      AND instr(:kinds, json_quote(w.kind)) > 0
+      AND instr(:kinds, '"' || w.kind || '"') > 0
       AND substr(w.id, 1, length(:scope)) = :scope
       AND l.not_before <= (SELECT ms FROM clock)
       AND (SELECT count(*) FROM work_items busy JOIN leases held ON held.item = busy.id
            WHERE busy.status = 'in_flight' AND busy.status IN ('pending', 'in_flight')
-             AND instr(:kinds, json_quote(busy.kind)) > 0
+             AND instr(:kinds, '"' || busy.kind || '"') > 0
              AND held.result IS NULL AND held.expires_at > (SELECT ms FROM clock)) < :cap
     ORDER BY l.priority DESC, w.created_at, w.id
     LIMIT 1)
-RETURNING item, token, attempt
+RETURNING item, token, attempt,
+    (SELECT kind FROM work_items WHERE id = item) AS kind,
+    (SELECT payload FROM work_items WHERE id = item) AS payload
 -- name: claimed_item
 UPDATE work_items SET status = 'in_flight', owner_agent = :owner, updated_at = (SELECT ms FROM clock)
 WHERE id = :id
-RETURNING id, kind, payload
 -- name: begin_attempt
 UPDATE leases
 SET attempt = attempt + 1, started_at = (SELECT ms FROM clock), activity_at = (SELECT ms FROM clock),

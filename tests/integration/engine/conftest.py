@@ -1,0 +1,191 @@
+"""A ledger with a running sprint, a forge that a test scripts, and the engine's own parts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from caloron.agents import launch
+from caloron.agents.sandbox import NoSandbox
+from caloron.domain.actions import Effect, StartWork
+from caloron.domain.sprint import Role, Sprint, Work
+from caloron.engine.assignments import Assigner
+from caloron.engine.bell import Bell
+from caloron.engine.effects import Effects
+from caloron.engine.runs import RunDirs
+from caloron.engine.workers import Workers
+from caloron.git.command import git
+from caloron.git.mirror import Mirror
+from caloron.ledger.journal import Entry, Journal
+from caloron.ledger.ledger import Ledger, TickCommit
+from caloron.ledger.projects import Project, ProjectConfig
+from caloron.ledger.work import Claimed, WorkQueue
+from caloron.ports import Clock, Forge
+from tests.unit.domain.world import planned
+
+ITEM = "shop-1/a/1-implement"
+
+
+class QuietBell:
+    """Keeps what went wrong."""
+
+    def __init__(self) -> None:
+        self.faults: list[BaseException] = []
+        self.rung = threading.Event()
+
+    def ring(self) -> None:
+        self.rung.set()
+
+    def fault(self, error: BaseException) -> None:
+        self.faults.append(error)
+
+
+class FixedClock:
+    def now(self) -> float:
+        return 1000.0
+
+
+class ScriptedForge:
+    """Answers as a test says, and remembers what it was asked to do."""
+
+    author = "caloron"
+    main = "main"
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def answer(*args: Any) -> Any:
+            self.asked.append(name)
+            found = self.answers.get(name)
+            if isinstance(found, BaseException):
+                raise found
+            return found
+
+        return answer
+
+
+class Engine:
+    """The parts of the engine on one ledger, without its loop."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        config = ProjectConfig(name="shop")
+        self.project = Project("shop", home, config)
+        self.ledger = Ledger(self.project.ledger)
+        # Processes are killed here, not the machine.
+        self.ledger.db.rows("PRAGMA synchronous = OFF")
+        given = Sprint(id="shop", number=0, goal="g", given_plan=(planned("a"), planned("b")))
+        self.sprint = self.ledger.create_sprint(given, {}).id
+        self.journal = Journal(self.ledger, self.sprint)
+        self.queue = WorkQueue(self.ledger, self.sprint, holder="test", lease_ms=3_600_000)
+        self.bell = QuietBell()
+        self.runs = RunDirs(self.project.runs)
+        self._mirror: Mirror | None = None
+
+    @property
+    def mirror(self) -> Mirror:
+        """A mirror of a forge with one commit on main."""
+        if self._mirror is None:
+            forge = self.home / "forge.git"
+            git(self.home, "init", "--bare", "-q", "-b", "main", str(forge))
+            git(self.home, "clone", "-q", str(forge), "person")
+            person = self.home / "person"
+            (person / "README").write_text("hello\n")
+            git(person, "add", "-A")
+            git(person, "commit", "-q", "-m", "first")
+            git(person, "push", "-q", "origin", "HEAD:main")
+            self._mirror = Mirror(self.project.mirror, str(forge), "main")
+            self._mirror.ensure()
+        return self._mirror
+
+    def plan(self, *actions: Effect | StartWork) -> None:
+        loaded = self.ledger.load(self.sprint)
+        self.ledger.commit_tick(loaded, TickCommit(state=loaded.state, actions=actions))
+
+    def entry(self) -> Entry:
+        (found,) = self.journal.due()
+        return found
+
+    def effects(self, forge: ScriptedForge) -> Effects:
+        return Effects(
+            self.journal,
+            cast(Forge, forge),
+            cast(Mirror, self._mirror),
+            self.runs,
+            cast(Clock, FixedClock()),
+            cast(Bell, self.bell),
+        )
+
+    def workers(self, *, parallel: int = 4) -> Workers:
+        sandbox = NoSandbox()
+        assigner = Assigner(self.project.config, self.mirror, sandbox, cast(Any, None))
+        return Workers(
+            self.project,
+            self.queue,
+            assigner,
+            self.mirror,
+            sandbox,
+            cast(Bell, self.bell),
+            parallel=parallel,
+        )
+
+    def start_work(self, item: str = ITEM, role: Role = "implement") -> Claimed:
+        self.plan(StartWork(task="a", work=Work(item=item, role=role)))
+        claimed = self.queue.claim((role,), cap=99)
+        assert claimed is not None
+        return claimed
+
+    def shim(self, claimed: Claimed, *argv: str, **changes: Any) -> Path:
+        """A real shim for a claim; its run directory."""
+        run_dir = self.runs.of(claimed.item, claimed.token)
+        (run_dir / "workspace").mkdir(parents=True, exist_ok=True)
+        spec = {
+            "ledger": str(self.ledger.db.path),
+            "item": claimed.item,
+            "token": claimed.token,
+            "lease_ms": 3_600_000,
+            "beat_s": 60.0,
+            "argv": list(argv),
+            "env": {"PATH": "/usr/bin:/bin"},
+            "cwd": str(run_dir / "workspace"),
+            "stdin": "",
+            "output_cap": 1 << 20,
+            "limit_s": 600.0,
+            "wake": "",
+            "base": "",
+            "conflicts": [],
+        } | changes
+        self.process = launch.start(run_dir, spec)
+        return run_dir
+
+    def status(self, item: str = ITEM) -> str:
+        row = self.ledger.db.row("SELECT status FROM work_items WHERE id = ?", (item,))
+        assert row is not None
+        return str(row["status"])
+
+    def events(self, type: str) -> list[dict[str, Any]]:
+        rows = self.ledger.db.rows("SELECT payload FROM events WHERE type = ?", (type,))
+        return [json.loads(r["payload"]) for r in rows]
+
+    def facts(self) -> tuple[msgspec.Struct, ...]:
+        return self.ledger.load(self.sprint).facts
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "Ada")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "ada@example.org")
+    made = Engine(tmp_path)
+    yield made
+    for directory in made.runs.root.rglob("lock"):
+        launch.stop(directory.parent)
+    made.ledger.close()

@@ -1,0 +1,418 @@
+"""The nine rules that make crashes harmless, one by one, on the engine's own parts."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from caloron.agents import attempt, launch
+from caloron.agents.workspaces import create_workspace
+from caloron.domain.actions import (
+    AddLabel,
+    CloseIssue,
+    CreateIssue,
+    Effect,
+    Merge,
+    OpenPull,
+    PostComment,
+    PostReview,
+    Push,
+)
+from caloron.domain.facts import EffectDone, EffectFailed, WorkEnded
+from caloron.domain.observations import BranchSeen, CommentSeen, IssueSeen, PullSeen, ReviewSeen
+from caloron.domain.sprint import Work
+from caloron.domain.supervise import Limits
+from caloron.engine import effects as effects_module
+from caloron.engine import engine as engine_module
+from caloron.engine.bell import Bell
+from caloron.engine.poller import Poller
+from caloron.errors import ForgeError, ForgeUnavailable
+from caloron.ports import Clock, Forge, Poll
+from caloron.stages.context import TickContext
+from caloron.stages.sprint import load_tick_state
+from caloron.store import database, files
+from caloron.store import queue as store
+from tests.integration.agents.conftest import lives, until
+from tests.integration.engine.conftest import ITEM, Engine, FixedClock, ScriptedForge
+
+ISSUE = IssueSeen(version=1, number=7, title="t", body="b", state="open", author="caloron")
+PULL = PullSeen(
+    version=1, number=9, title="t", body="b", state="open", author="caloron", branch="x", head="h"
+)
+MAIN = BranchSeen(version=1, name="main", commit="m")
+COMMENT = CommentSeen(version=1, id=1, issue=7, author="caloron", body="b")
+REVIEW = ReviewSeen(version=1, id=2, pull=9, head="h", verdict="approved", author="caloron")
+
+CREATE = CreateIssue(key="issue/x", task="a", title="t", body="b", labels=())
+LABEL = AddLabel(key="label/x", task="a", issue=7, label="caloron:done")
+CLOSE = CloseIssue(key="close/x", task="a", issue=7)
+PUSH = Push(key="push/x/new/h", task="a", branch="x", old="", new="h")
+MERGE = Merge(key="merge/9/h/m", task="a", pull=9, head="h", base="m", message="m")
+
+
+def test_rule_1_a_later_claim_fences_off_every_write_of_an_earlier_one(engine: Engine) -> None:
+    old = engine.start_work()
+    assert engine.queue.interrupt(old.item, old.token, "taken over")
+    new = engine.queue.claim(("implement",), cap=9)
+    assert new is not None
+    assert new.token > old.token
+    ended = WorkEnded(item=old.item, task="a", role="implement", token=old.token)
+    assert not engine.queue.settle(ended, old.token)
+    assert not engine.queue.interrupt(old.item, old.token, "again")
+    assert engine.facts() == ()
+    assert engine.queue.settle(ended, new.token)
+
+
+def test_rule_1_the_attempt_rises_only_when_an_agent_is_started(engine: Engine) -> None:
+    for _ in range(3):
+        claimed = engine.start_work()
+        assert claimed.attempt == 0
+        engine.queue.interrupt(claimed.item, claimed.token, "the engine died while preparing")
+    claimed = engine.start_work()
+    engine.shim(claimed, "true")
+    launch.wait_until_gone(engine.runs.of(ITEM, claimed.token))
+    lease = engine.queue.lease(ITEM)
+    assert lease is not None
+    assert lease.attempt == 1
+
+
+def test_rule_2_a_free_lock_proves_death_and_is_taken_over_at_once(engine: Engine) -> None:
+    claimed = engine.start_work()
+    run_dir = engine.shim(claimed, "sleep", "1000")
+    agent = int(until(lambda: _identity(run_dir).get("agent_pid"), "the agent is started"))
+    lease = engine.queue.lease(ITEM)
+    assert lease is not None
+    os.kill(_identity(run_dir)["pid"], signal.SIGKILL)
+    engine.process.wait()
+    engine.workers().adopt()
+    until(lambda: engine.status() == "pending", "the item is back in the queue")
+    assert lease.expires_at > lease.now_ms + 3_000_000, "the lease had an hour to run"
+    assert not lives(agent)
+    assert engine.facts() == (), "interrupted is not failed"
+
+
+def test_rule_2_a_live_agent_outlives_its_engine_and_is_collected_by_the_next(
+    engine: Engine,
+) -> None:
+    claimed = engine.start_work("shop-1/a/1-review", "review")
+    run_dir = engine.shim(
+        claimed, "sh", "-c", "until test -e go; do sleep 0.02; done; echo APPROVED"
+    )
+    until(lambda: _identity(run_dir).get("agent_pid"), "the agent is started")
+    engine.workers().adopt()
+    assert engine.status(claimed.item) == "in_flight"
+    (run_dir / "workspace" / "go").touch()
+    until(lambda: engine.status(claimed.item) == "done", "the result is collected")
+    (fact,) = engine.facts()
+    assert isinstance(fact, WorkEnded)
+    assert fact.answer == "APPROVED\n"
+    assert engine.process.wait() == 0
+
+
+def _identity(run_dir: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((run_dir / "shim.json").read_bytes()))
+    except FileNotFoundError:
+        return {}
+
+
+def test_rule_3_after_a_gap_in_the_loop_nothing_is_reaped_or_counted_as_a_stall(
+    engine: Engine,
+) -> None:
+    claimed = engine.start_work()
+    with engine.ledger.db.transaction("test") as connection:
+        store.begin_attempt(connection, ITEM, claimed.token, 1000)
+        connection.execute("UPDATE clock_offset SET ms = 7200000")
+    context = TickContext(
+        ledger=engine.ledger, clock=cast(Clock, FixedClock()), limits=Limits(), grace=True
+    )
+    workers = engine.workers()
+    assert load_tick_state(context, engine.sprint).agents == ()
+    workers.reconcile(grace=True)
+    assert engine.status() == "in_flight"
+    workers.reconcile(grace=False)
+    assert engine.status() == "pending"
+
+
+def test_rule_3_the_loop_notices_that_it_was_away_and_gives_one_lease_of_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(value=1000.0)
+    monkeypatch.setattr(time, "time", lambda: clock.value)
+    loop = SimpleNamespace(_last_loop=0.0, _grace_until=0.0, queue=SimpleNamespace(lease_ms=30_000))
+
+    def away(seconds: float) -> bool:
+        clock.value += seconds
+        return engine_module.Engine._was_away(cast(engine_module.Engine, loop))
+
+    assert [away(s) for s in (0, 5, 34)] == [False, False, False]
+    assert [away(s) for s in (36, 10, 15)] == [True, True, True]
+    assert not away(10)
+
+
+def test_rule_3_leases_know_only_the_databases_clock(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.start_work()
+    monkeypatch.setattr(time, "time", lambda: 9e12)
+    engine.workers().reconcile(grace=False)
+    assert engine.status() == "in_flight"
+
+
+def test_rule_4_the_cap_is_exact_with_many_workers_at_once(engine: Engine) -> None:
+    from caloron.domain.actions import StartWork
+
+    items = [f"shop-1/a/{n}-fix" for n in range(20)]
+    engine.plan(*(StartWork(task="a", work=Work(item=i, role="fix")) for i in items))
+    claims: list[object] = []
+
+    def worker() -> None:
+        while (found := engine.queue.claim(("fix", "review"), cap=3)) is not None:
+            claims.append(found)
+
+    threads = [threading.Thread(target=worker) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(claims) == 3
+
+
+FOUND: list[tuple[Effect, dict[str, Any], str]] = [
+    (CREATE, {"find_issue": ISSUE}, "create_issue"),
+    (
+        PostComment(key="comment/x", task="a", issue=7, body="b"),
+        {"find_comment": COMMENT},
+        "comment",
+    ),
+    (
+        OpenPull(key="pull/x", task="a", title="t", body="b", branch="x"),
+        {"find_pull": PULL},
+        "open_pull",
+    ),
+    (
+        PostReview(key="r/x", task="a", pull=9, head="h", verdict="approved", body="b"),
+        {"find_review": REVIEW},
+        "review",
+    ),
+    (PUSH, {"branch": BranchSeen(version=1, name="x", commit="h")}, "push"),
+    (
+        MERGE,
+        {"pull": PullSeen(
+            version=2, number=9, title="t", body="b", state="merged", author="caloron",
+            branch="x", head="h",
+        ), "branch": MAIN},
+        "merge",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("effect", "there", "doing"), FOUND, ids=[d for _, _, d in FOUND])
+def test_rule_5_an_effect_that_was_intended_is_first_looked_for(
+    engine: Engine, effect: Effect, there: dict[str, Any], doing: str
+) -> None:
+    engine.plan(effect)
+    engine.journal.intend(engine.entry())
+    forge = ScriptedForge(**there)
+    engine.effects(forge).perform(engine.entry())
+    assert doing not in forge.asked
+    assert engine.journal.due() == []
+    assert engine.facts() != ()
+
+
+@pytest.mark.parametrize(("effect", "there", "doing"), FOUND, ids=[d for _, _, d in FOUND])
+def test_rule_5_an_intended_effect_that_is_absent_is_done_once(
+    engine: Engine, effect: Effect, there: dict[str, Any], doing: str
+) -> None:
+    engine.mirror  # noqa: B018 (a push names the repository that it pushes from)
+    engine.plan(effect)
+    engine.journal.intend(engine.entry())
+    made = {"create_issue": ISSUE, "comment": COMMENT, "open_pull": PULL, "review": REVIEW}
+    forge = ScriptedForge(**(made | {"pull": PULL}))
+    engine.effects(forge).perform(engine.entry())
+    assert forge.asked.count(doing) == 1
+    assert engine.journal.due() == []
+
+
+def test_rule_5_the_intention_is_on_disk_before_the_effect_is_done(engine: Engine) -> None:
+    engine.plan(CREATE)
+    states: list[str] = []
+
+    class Looking(ScriptedForge):
+        def create_issue(self, *args: Any) -> IssueSeen:
+            row = engine.ledger.db.row("SELECT state FROM actions")
+            states.append(row["state"] if row else "")
+            return ISSUE
+
+    engine.effects(Looking()).perform(engine.entry())
+    assert states == ["intended"]
+
+
+def test_rule_5_a_push_is_told_with_its_commit_and_a_refusal_with_its_reason(
+    engine: Engine,
+) -> None:
+    engine.mirror  # noqa: B018
+    engine.plan(PUSH)
+    engine.effects(ScriptedForge()).perform(engine.entry())
+    (done,) = engine.facts()
+    assert isinstance(done, EffectDone)
+    assert done.commit == "h"
+    engine.plan(CREATE)
+    engine.effects(ScriptedForge(create_issue=ForgeError("switched off"))).perform(engine.entry())
+    failed = [f for f in engine.facts() if isinstance(f, EffectFailed)]
+    assert [f.message for f in failed] == ["switched off"]
+
+
+def test_rule_6_uncommitted_work_is_saved_before_its_workspace_is_removed(engine: Engine) -> None:
+    claimed = engine.start_work()
+    run_dir = engine.runs.of(ITEM, claimed.token)
+    base = engine.mirror.fetch_main()
+    workspace = run_dir / "workspace"
+    create_workspace(
+        engine.mirror, workspace, start=base, branch="agent/a/shop-1", identity=("a", "a@b")
+    )
+    (workspace / "half.py").write_text("x = 1\n")
+    (run_dir / "spec.json").write_text(json.dumps({"base": base}))
+    engine.workers().adopt()
+    until(lambda: engine.status() == "pending", "the attempt is given back")
+    assert not workspace.exists()
+    (saved,) = engine.events("work_salvaged")
+    from caloron.git.command import git
+
+    assert git(engine.mirror.path, "show", f"{saved['ref']}:half.py").strip() == "x = 1"
+
+
+def test_rule_6_a_workspace_that_cannot_be_saved_is_kept(engine: Engine) -> None:
+    claimed = engine.start_work()
+    run_dir = engine.runs.of(ITEM, claimed.token)
+    workspace = run_dir / "workspace"
+    workspace.mkdir(parents=True)
+    (workspace / "half.py").write_text("x = 1\n")
+    (run_dir / "spec.json").write_text(json.dumps({"base": engine.mirror.fetch_main()}))
+    engine.workers().adopt()
+    until(lambda: engine.status() == "pending", "the attempt is given back")
+    assert (workspace / "half.py").exists()
+    (noted,) = engine.events("salvage_failed")
+    assert noted["kept"] == str(workspace)
+
+
+def test_rule_7_a_failed_read_means_wait_and_look_again_never_act(engine: Engine) -> None:
+    engine.plan(CREATE)
+    engine.journal.intend(engine.entry())
+    forge = ScriptedForge(find_issue=ForgeUnavailable("no answer"))
+    engine.effects(forge).perform(engine.entry())
+    assert forge.asked == ["find_issue"]
+    waiting = engine.entry()
+    assert waiting.intended
+    assert waiting.not_before > FixedClock().now()
+    assert engine.effects(forge).dispatch() == waiting.not_before
+    assert engine.facts() == ()
+
+
+def test_rule_7_an_effect_whose_answer_was_lost_is_looked_for_before_it_is_tried_again(
+    engine: Engine,
+) -> None:
+    engine.plan(CREATE)
+    forge = ScriptedForge(create_issue=ForgeUnavailable("the line broke"))
+    engine.effects(forge).perform(engine.entry())
+    assert engine.entry().intended
+    forge.answers = {"find_issue": ISSUE}
+    engine.effects(forge).perform(engine.entry())
+    assert forge.asked == ["create_issue", "find_issue"]
+
+
+@pytest.mark.parametrize(
+    ("effect", "seen", "asked"),
+    [
+        (LABEL, {"labels": ("caloron:done",)}, ["issue"]),
+        (LABEL, {"labels": ()}, ["issue", "label"]),
+        (CLOSE, {"state": "closed", "closed_by": "ada"}, ["issue"]),
+        (CLOSE, {"state": "open"}, ["issue", "close_issue"]),
+    ],
+)
+def test_rule_7_the_object_is_read_again_before_it_is_labelled_or_closed(
+    engine: Engine, effect: Effect, seen: dict[str, Any], asked: list[str]
+) -> None:
+    import msgspec
+
+    there = msgspec.structs.replace(ISSUE, **seen)
+    engine.plan(effect)
+    forge = ScriptedForge(issue=there, label=there, close_issue=there)
+    engine.effects(forge).perform(engine.entry())
+    assert forge.asked == asked
+    assert engine.journal.due() == []
+
+
+def test_rule_7_a_look_at_the_forge_that_fails_tells_nothing_and_is_made_again(
+    engine: Engine,
+) -> None:
+    forge = ScriptedForge(poll=ForgeUnavailable("no answer"))
+    poller = Poller(engine.ledger, engine.sprint, cast(Forge, forge), cast(Bell, engine.bell), 0.01)
+    poller.start()
+    until(lambda: forge.asked.count("poll") >= 2, "it looks again")
+    assert engine.facts() == ()
+    forge.answers = {"poll": Poll((MAIN,), "5")}
+    until(lambda: engine.facts() == (MAIN,), "what is new is told")
+    poller.stop()
+    assert engine.bell.faults == []
+    assert engine.ledger.get(f"forge_cursor/{engine.sprint}") == "5"
+
+
+def test_rule_8_large_outputs_are_files_and_the_ledger_keeps_a_reference(engine: Engine) -> None:
+    workers = engine.workers()
+    run_dir = engine.home / "run"
+    run_dir.mkdir()
+    (run_dir / "output.log").write_text("x" * 1_000_000 + "\nAPPROVED\n")
+    told = [
+        workers._outcome("a", Work(item="i", role=role), 1, {"exit_code": 0}, run_dir)
+        for role in ("review", "verify")
+    ]  # fmt: skip
+    assert told[0].answer.endswith("APPROVED\n")
+    assert all(len(fact.answer) < 20_000 for fact in told)
+    assert told[1].log == str(run_dir / "output.log")
+
+
+def test_rule_9_every_boundary_of_a_commit_an_effect_and_a_file_is_a_crash_point(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: list[str] = []
+    for module in (database, files, effects_module):
+        monkeypatch.setattr(module, "crashpoint", reached.append)
+    engine.plan(CREATE)
+    assert reached == ["tick.before_commit", "tick.after_commit"]
+    reached.clear()
+    engine.effects(ScriptedForge(create_issue=ISSUE)).perform(engine.entry())
+    assert reached == [
+        "effect.intend.before_commit",
+        "effect.intend.after_commit",
+        "effect.intend",
+        "effect.do",
+        "effect.record.before_commit",
+        "effect.record.after_commit",
+        "effect.record",
+    ]
+    reached.clear()
+    files.write_atomic(engine.home / "file", b"x")
+    assert reached == ["file.temp", "file.fsync", "file.rename"]
+
+
+def test_rule_9_the_shim_has_its_crash_points_in_the_order_of_an_attempt() -> None:
+    source = ast.parse(Path(attempt.__file__).read_text("utf-8"))
+    points = {
+        node.args[0].value
+        for node in ast.walk(source)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "crashpoint"
+        and isinstance(node.args[0], ast.Constant)
+    }
+    assert points == {"shim.lock", "shim.spawn", "shim.exit", "shim.result"}

@@ -1,0 +1,222 @@
+"""The ladder: probe, restart, a person; and forgiveness when an agent works again."""
+
+from __future__ import annotations
+
+import pytest
+
+from caloron.domain.actions import CancelWork, CreateIssue, PostComment, Probe, StartWork
+from caloron.domain.evaluate import Decision
+from caloron.domain.imports import Import, take_over
+from caloron.domain.status import Status
+from caloron.domain.supervise import AgentSeen, Limits, check_health, decide, intervene
+from caloron.domain.why import why
+from tests.unit.domain.world import World, planned, world
+
+LIMITS = Limits(stall_s=100, timeout_s=1000, grace_s=10)
+
+
+class Watch:
+    """One agent at work, watched at moments that a test chooses."""
+
+    def __init__(self) -> None:
+        self.world = world(planned("a"), planned("b", "a"))
+        self.now = 10_000.0
+
+    def look(self, *, silent_s: float, running_s: float = 500.0, after_s: float = 0) -> Decision:
+        self.now += after_s
+        seen = AgentSeen(
+            item=self.world.item("a"), task="a", role="implement",
+            running_s=running_s, silent_s=silent_s,
+        )  # fmt: skip
+        results = [check_health(seen, LIMITS)]
+        state = self.world.state
+        steps = decide(state, results, LIMITS, self.now)
+        decision = intervene(state, results, steps, self.now)
+        self.world.adopt(decision)
+        return decision
+
+
+def kinds(decision: Decision) -> list[type]:
+    return [type(a) for a in decision.actions]
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+def test_an_agent_that_works_is_left_alone(watch: Watch) -> None:
+    assert kinds(watch.look(silent_s=99, running_s=999)) == []
+
+
+def test_the_limits_themselves_are_still_healthy(watch: Watch) -> None:
+    assert kinds(watch.look(silent_s=100, running_s=1000)) == []
+
+
+def test_silence_is_probed_then_restarted_then_escalated(watch: Watch) -> None:
+    item = watch.world.item("a")
+    assert kinds(watch.look(silent_s=101)) == [Probe, PostComment]
+    assert kinds(watch.look(silent_s=105, after_s=4)) == []
+    restart = watch.look(silent_s=112, after_s=7)
+    assert kinds(restart) == [PostComment, StartWork]
+    assert watch.world.item("a") == item
+    end = watch.look(silent_s=101, running_s=101, after_s=101)
+    assert kinds(end) == [CancelWork, CreateIssue]
+    assert watch.world.status("a") is Status.ESCALATED
+    assert "silent" in watch.world.task("a").reason
+    watch.world.tick()
+    assert watch.world.status("b") is Status.BLOCKED
+
+
+def test_an_agent_that_takes_too_long_climbs_the_same_ladder_though_it_is_busy(
+    watch: Watch,
+) -> None:
+    assert kinds(watch.look(silent_s=0, running_s=1001)) == [Probe, PostComment]
+    assert kinds(watch.look(silent_s=0, running_s=1012, after_s=11)) == [PostComment, StartWork]
+
+
+def test_life_after_a_probe_clears_the_count(watch: Watch) -> None:
+    watch.look(silent_s=101)
+    assert watch.world.task("a").interventions == 1
+    watch.look(silent_s=2, after_s=5)
+    assert watch.world.task("a").interventions == 0
+    again = watch.look(silent_s=101, after_s=200)
+    assert kinds(again) == [Probe, PostComment]
+
+
+def test_the_second_silence_of_an_agent_is_probed_as_really_as_the_first(watch: Watch) -> None:
+    """Its effects have keys of their own: a journal does nothing twice."""
+    first = watch.look(silent_s=101)
+    watch.look(silent_s=2, after_s=5)
+    second = watch.look(silent_s=101, after_s=200)
+    keys = [a.key for d in (first, second) for a in d.actions if isinstance(a, Probe | PostComment)]
+    assert len(set(keys)) == 4
+
+
+def test_output_from_before_the_probe_forgives_nothing(watch: Watch) -> None:
+    watch.look(silent_s=101)
+    watch.look(silent_s=50, after_s=5)
+    assert watch.world.task("a").interventions == 1
+
+
+def test_after_a_restart_only_a_finished_attempt_clears_the_count(watch: Watch) -> None:
+    watch.look(silent_s=101)
+    watch.look(silent_s=112, after_s=11)
+    watch.look(silent_s=0, running_s=1, after_s=5)
+    assert watch.world.task("a").interventions == 2
+    watch.world.finish("a")
+    assert watch.world.task("a").interventions == 0
+
+
+def test_an_agent_of_work_that_is_over_is_not_judged(watch: Watch) -> None:
+    stale = AgentSeen(item="shop-1/a/99-fix", task="a", role="fix", running_s=9e9, silent_s=9e9)
+    results = [check_health(stale, LIMITS)]
+    assert decide(watch.world.state, results, LIMITS, watch.now) == []
+
+
+def test_a_release_starts_the_same_work_with_a_fresh_count(watch: Watch) -> None:
+    item = watch.world.item("a")
+    for after in (0, 11, 111):
+        watch.look(silent_s=150, after_s=after)
+    made = watch.world
+    made.settle()
+    escalation = made.task("a").escalation_issue
+    assert escalation is not None
+    made.comment(escalation, "resolved")
+    made.settle()
+    assert made.item("a") == item
+    assert made.task("a").interventions == 0
+    assert kinds(watch.look(silent_s=101)) == [Probe, PostComment]
+
+
+# A state that somebody wrote into the sprint's file
+
+
+def imported(made: World, **statuses: str) -> dict[str, str]:
+    content = Import(statuses=statuses, interventions={})
+    decision, outcome = take_over(made.state, content, 1.0)
+    made.adopt(decision)
+    return outcome
+
+
+def test_a_task_marked_as_done_by_hand_is_completed_and_its_dependents_go_on() -> None:
+    made = world(planned("a"), planned("b", "a"))
+    assert imported(made, a="Done") == {"a": "InProgress → Done"}
+    made.settle()
+    assert made.statuses() == {"a": "Done", "b": "InProgress"}
+
+
+def test_a_task_cancelled_by_hand_stays_cancelled_though_its_issue_is_open() -> None:
+    made = world(planned("a"), planned("b", "a"))
+    imported(made, a="Cancelled")
+    made.settle()
+    assert made.statuses() == {"a": "Cancelled", "b": "Blocked"}
+    assert made.queue == {}
+
+
+def test_a_task_escalated_is_released_by_hand_but_only_to_a_status_that_goes_on() -> None:
+    made = world(planned("a"))
+    for _ in range(2):
+        made.finish("a", exit_code=1, changes=False)
+    for nonsense in ("Foo", "Blocked", ""):
+        assert "cannot be done by hand" in imported(made, a=nonsense)["a"]
+        assert made.status("a") is Status.ESCALATED
+    assert imported(made, a="InProgress") == {"a": "Escalated → InProgress"}
+    assert made.role("a") == "implement"
+
+
+@pytest.mark.parametrize("wanted", ["Pending", "InReview", "Blocked", "Nonsense"])
+def test_an_edit_that_makes_no_sense_changes_nothing_and_says_so(wanted: str) -> None:
+    made = world(planned("a"))
+    before = made.state
+    assert "cannot be done by hand" in imported(made, a=wanted)["a"]
+    assert made.state == before
+    assert imported(made, x="Done") == {"x": "no such task"}
+
+
+def test_what_is_done_cannot_be_undone_by_hand() -> None:
+    made = world(planned("a"))
+    made.run()
+    assert "cannot be done by hand" in imported(made, a="Cancelled")["a"]
+    assert made.status("a") is Status.DONE
+
+
+def test_interventions_can_be_set_by_hand() -> None:
+    made = world(planned("a"))
+    decision, outcome = take_over(
+        made.state, Import(statuses={}, interventions={"a": 2, "x": 1}), 1.0
+    )
+    assert decision.state.tasks["a"].interventions == 2
+    assert outcome == {"a": "interventions set to 2"}
+
+
+# One line for every task that is not done
+
+
+def test_every_waiting_task_says_what_it_waits_for() -> None:
+    made = world(planned("a"), planned("b", "a"))
+
+    def line(task: str) -> str:
+        return why(made.state, made.task(task))
+
+    assert line("a") == "an agent is writing the change"
+    assert line("b") == "waiting for a"
+    made.end(made.item("a"))
+    made.tick()
+    assert line("a") == "its branch is being pushed"
+    made.perform(0)
+    made.tick()
+    assert line("a") == "opening a pull request"
+    made.settle()
+    assert line("a") == "its merged result is being verified"
+    made.finish("a")
+    assert line("a") == "a reviewer is reading it, round 1"
+    made.finish("a", answer="CHANGES_NEEDED: x")
+    assert line("a") == "an agent is fixing it, round 1"
+    for _ in range(2):
+        made.finish("a", changes=False)
+    assert line("a").endswith(
+        f"comment `resolved` on issue #{made.task('a').escalation_issue} to go on"
+    )
+    assert line("b") == "held by a"
+    made.run()
