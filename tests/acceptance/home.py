@@ -232,8 +232,8 @@ class Home:
             if name and name != b"README.md"
         }
 
-    def git(self, *arguments: str, name: str = "demo") -> bytes:
-        argv = ("git", f"--git-dir={self.project(name) / 'forge.git'}", *arguments)
+    def git(self, *arguments: str, place: str = "forge.git") -> bytes:
+        argv = ("git", f"--git-dir={self.project() / place}", *arguments)
         return subprocess.run(argv, check=True, capture_output=True, env=self.environment).stdout
 
     def issues(self, state: str = "all") -> list[dict[str, Any]]:

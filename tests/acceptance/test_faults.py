@@ -113,14 +113,15 @@ def test_a_read_only_home_is_refused_and_can_still_be_looked_at(small_disk: Smal
     assert home.caloron("resume").code == 0
 
 
-def test_a_home_that_becomes_read_only_in_mid_sprint_can_be_resumed(small_disk: SmallDisk) -> None:
+def test_a_stopped_sprint_on_a_disk_that_became_read_only_goes_on_once_it_is_writable(
+    small_disk: SmallDisk,
+) -> None:
     home = small_disk.home
     gate = home.gate("writing")
     home.script(does("implement", "a", run=f"{gate.line}; echo a > a"))
     running = home.start_sprint(task("a"))
     gate.wait_for_agent()
-    # Files that are open for writing keep a disk writable; a lazy way is to fill and stop here.
-    running.interrupt()
+    assert running.interrupt().code == 11
     small_disk.remount("ro")
     gate.open()
     assert home.caloron("resume").code == 8

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.acceptance.home import Answer, Home, does, task, writes
 
 
@@ -53,22 +51,20 @@ def test_a_verdict_that_is_clear_the_second_time_counts(home: Home) -> None:
     assert home.files() == {"a.txt": b"a\n"}
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "APPROVED\nbut please change the name",
-        "approved",
-        "APPROVED.",
-        "I think this is APPROVED",
-        "CHANGES_NEEDED",
-        "not APPROVED\nCHANGES_NEEDED:",
-    ],
-)
-def test_only_the_exact_word_on_the_last_line_approves(home: Home, words: str) -> None:
-    home.script(writes("a"), does("review", output=words))
-    answer = home.sprint(task("a"))
+def test_only_the_exact_word_on_the_last_line_approves(home: Home) -> None:
+    answers = {
+        "goes-on": "APPROVED\nbut please change the name",
+        "lower-case": "approved",
+        "full-stop": "APPROVED.",
+        "in-a-sentence": "I think this is APPROVED",
+        "no-reason": "CHANGES_NEEDED",
+        "empty-reason": "not APPROVED\nCHANGES_NEEDED:",
+    }
+    reviews = (does("review", name, output=words) for name, words in answers.items())
+    home.script(*(writes(name) for name in answers), *reviews)
+    answer = home.sprint(*(task(name) for name in answers))
     assert answer.code == 10, answer
-    assert answer.statuses == {"a": "Escalated"}
+    assert answer.statuses == dict.fromkeys(answers, "Escalated")
     assert home.files() == {}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 
 from tests.acceptance.home import Home, does, process_lives, task, writes
@@ -85,9 +84,7 @@ def test_what_a_stopped_agent_had_written_is_kept(home: Home) -> None:
     assert running.interrupt().code == 11
     saved = home.events("work_salvaged")
     assert len(saved) == 1
-    mirror = home.project() / "mirror.git"
-    shown = os.popen(f"git --git-dir={mirror} show {saved[0]['commit']}:a.txt").read()
-    assert shown == "a\n"
+    assert home.git("show", f"{saved[0]['commit']}:a.txt", place="mirror.git") == b"a\n"
 
 
 def test_a_sprint_stopped_in_mid_planning_is_planned_on_resume(home: Home) -> None:

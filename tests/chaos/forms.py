@@ -43,7 +43,8 @@ def durable_form(world: World) -> str:
     """What a crash at this moment would leave for the next engine to go on with.
 
     What is finished or not begun is left out, and so are names: the same situation of another
-    task is the same form.
+    task is the same form. The last effects of a finished task count once nothing else goes on,
+    since no other task can see them.
     """
     if not (world.project / "ledger.sqlite").exists():
         return ""
@@ -93,14 +94,18 @@ def _ledger_form(ledger: sqlite3.Connection, there: _Forge) -> dict[str, Any]:
     ]
     facts = [json.loads(r["data"]) for r in _all(ledger, "inbox", "id")]
     tasks = [json.loads(r["data"]) for r in _all(ledger, "tasks", "position")]
+    active = [t for t in tasks if t["status"] not in _AT_REST]
+    done = {t["plan"]["id"] for t in tasks if t["status"] == "Done"}
     return {
         "sprints": [
             (r["phase"], json.loads(r["data"])["po"] is not None)
             for r in _all(ledger, "sprints", "number")
         ],
-        "tasks": sorted(_steering(t) for t in tasks if t["status"] not in _AT_REST),
+        "tasks": sorted(_steering(t) for t in active),
         "effects": sorted(
-            (r["kind"], r["state"], there.shows(json.loads(r["data"]))) for r in actions
+            (r["kind"], r["state"], there.shows(json.loads(r["data"])))
+            for r in actions
+            if not active or r["task"] not in done
         ),
         "items": sorted(items),
         "ends": sorted(f["role"] for f in facts if f["type"] == "work_ended"),

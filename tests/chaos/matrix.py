@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import resource
 import shutil
 import signal
 import sqlite3
@@ -20,7 +22,7 @@ from tests.chaos.world import World
 
 SEED = 20_260_101
 #: More than there are cores: a cell often waits for a lock, a poll or a disk.
-_AT_ONCE = 3
+_AT_ONCE = (os.cpu_count() or 1) + 1
 _RESUMES = 4
 _ENGINE_AFTER_A_SHIM = (
     "interrupt.before_commit",
@@ -155,6 +157,12 @@ def problems_of(world: World) -> list[str]:
     problems += [f"left behind: {path}" for path in left_behind(world)]
     problems += [f"still running: {line}" for line in world.processes().values()]
     return problems
+
+
+def cpu_seconds() -> float:
+    """What the processes that were waited for have used: it says more than the time it took."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def told(cells: list[Cell], recorded: int, classes: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.forms import durable_form
-from tests.chaos.world import World
+from tests.chaos.world import PATIENCE_S, World
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ def record(world: World) -> tuple[list[tuple[Point, str]], int]:
     log.touch()
     engine = world.start("sprint", "goal", "--yes", CALORON_CRASH_LOG=str(log))
     found: list[tuple[Point, str]] = []
+    give_up = time.monotonic() + PATIENCE_S
     with log.open("r") as lines:
         while True:
             line = lines.readline()
@@ -48,6 +49,7 @@ def record(world: World) -> tuple[list[tuple[Point, str]], int]:
             elif engine.poll() is not None:
                 return found, engine.returncode
             else:
+                assert time.monotonic() < give_up, f"the sprint hangs after {found[-1:]}"
                 time.sleep(0.0005)
 
 

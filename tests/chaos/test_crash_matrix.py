@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.matrix import Cell, representatives, run_cells, told
+from tests.chaos.matrix import Cell, cpu_seconds, representatives, run_cells, told
 from tests.chaos.recorder import Point, record
 from tests.chaos.smallest import smallest_sprint
 from tests.chaos.world import World
@@ -45,11 +45,12 @@ def test_a_kill_at_any_kind_of_moment_loses_nothing_and_does_nothing_twice(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    began = time.monotonic()
+    began, used = time.monotonic(), cpu_seconds()
     chosen = representatives(recorded)
     cells = run_cells(template, tmp_path, chosen, [point for point, _ in recorded])
     with capsys.disabled():
-        print(f"\nthe reduced matrix took {time.monotonic() - began:.0f} s")
+        took, used = time.monotonic() - began, cpu_seconds() - used
+        print(f"\nthe reduced matrix took {took:.0f} s, of which {used:.0f} s of CPU")
     _judge(cells, recorded, capsys)
 
 

@@ -233,6 +233,25 @@ def test_what_an_agent_had_written_when_it_was_killed_is_kept_under_a_salvage_re
     assert_done(world)
 
 
+def test_a_frozen_agent_whose_lease_was_taken_back_is_ended_by_the_next_engine(
+    world: World,
+) -> None:
+    """The engine that took the lease back died before it could stop the agent."""
+    slow = writes_a(when={"role": "implement", "attempt": 1}, sleep_s=600)
+    world.script(PLANNER, slow, writes_a(), REVIEW)
+    point = f"engine|interrupt.after_commit|1|{world.place}/killed"
+    engine = world.start("sprint", "goal", "--yes", CALORON_CRASH_AT=point)
+    until(partial(at_work, world), "an agent at work")
+    (shim,) = shims(world)
+    os.kill(shim, signal.SIGSTOP)
+    assert engine.wait(60) == -signal.SIGKILL, world.log()
+    assert shims(world) == [shim]
+
+    assert world.run("resume") == 0, world.log()
+
+    assert_done(world)
+
+
 def test_a_finished_sprint_that_is_resumed_does_nothing_and_says_so_again(world: World) -> None:
     world.script(PLANNER, writes_a(**noting("worked", world)), REVIEW)
     assert world.run("sprint", "goal", "--yes") == 0, world.log()

@@ -189,8 +189,20 @@ class Effects:
             case PostReview():
                 return (forge.review(effect.pull, effect.head, effect.verdict, effect.body),)
             case Merge():
+                self._look_for_a_later_no(effect)
                 forge.merge(effect.pull, effect.head, effect.base, effect.message)
                 return self._after_merge(effect)
+
+    def _look_for_a_later_no(self, effect: Merge) -> None:
+        """A person may have asked for changes since the merge was decided."""
+        words = [
+            review
+            for review in self._forge.reviews(effect.pull)
+            if review.head == effect.head and review.verdict != "commented"
+        ]
+        last = max(words, key=lambda r: (r.version, r.id), default=None)
+        if last is not None and last.verdict == "changes_requested":
+            raise StaleHead(f"{last.author} asked for changes in pull request #{effect.pull}")
 
     def _after_push(self, effect: Push) -> tuple[Snapshot, ...]:
         """The pull request with its new head: told together with the push."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from caloron.agents import attempt, launch
@@ -28,7 +29,14 @@ from caloron.domain.actions import (
     Push,
 )
 from caloron.domain.facts import EffectDone, EffectFailed, WorkEnded
-from caloron.domain.observations import BranchSeen, CommentSeen, IssueSeen, PullSeen, ReviewSeen
+from caloron.domain.observations import (
+    BranchSeen,
+    CommentSeen,
+    IssueSeen,
+    PullSeen,
+    ReviewSeen,
+    Verdict,
+)
 from caloron.domain.sprint import Work
 from caloron.domain.supervise import Limits
 from caloron.engine import effects as effects_module
@@ -237,7 +245,7 @@ def test_rule_5_an_intended_effect_that_is_absent_is_done_once(
     engine.plan(effect)
     engine.journal.intend(engine.entry())
     made = {"create_issue": ISSUE, "comment": COMMENT, "open_pull": PULL, "review": REVIEW}
-    forge = ScriptedForge(**(made | {"pull": PULL}))
+    forge = ScriptedForge(**(made | {"pull": PULL, "reviews": [REVIEW]}))
     engine.effects(forge).perform(engine.entry())
     assert forge.asked.count(doing) == 1
     assert engine.journal.due() == []
@@ -342,14 +350,27 @@ def test_rule_7_an_effect_whose_answer_was_lost_is_looked_for_before_it_is_tried
 def test_rule_7_the_object_is_read_again_before_it_is_labelled_or_closed(
     engine: Engine, effect: Effect, seen: dict[str, Any], asked: list[str]
 ) -> None:
-    import msgspec
-
     there = msgspec.structs.replace(ISSUE, **seen)
     engine.plan(effect)
     forge = ScriptedForge(issue=there, label=there, close_issue=there)
     engine.effects(forge).perform(engine.entry())
     assert forge.asked == asked
     assert engine.journal.due() == []
+
+
+@pytest.mark.parametrize(
+    ("later", "merged"), [("changes_requested", False), ("commented", True), ("approved", True)]
+)
+def test_rule_7_a_person_who_says_no_before_the_merge_is_done_is_heard(
+    engine: Engine, later: Verdict, merged: bool
+) -> None:
+    engine.plan(MERGE)
+    word = msgspec.structs.replace(REVIEW, id=3, version=2, verdict=later, author="ada")
+    forge = ScriptedForge(reviews=[word, REVIEW], pull=PULL, branch=MAIN)
+    engine.effects(forge).perform(engine.entry())
+    assert ("merge" in forge.asked) == merged
+    refused = [f.refusal for f in engine.facts() if isinstance(f, EffectFailed)]
+    assert refused == ([] if merged else ["stale_head"])
 
 
 def test_rule_7_a_look_at_the_forge_that_fails_tells_nothing_and_is_made_again(

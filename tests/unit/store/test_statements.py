@@ -1,0 +1,36 @@
+"""SQL in files, and failures of the store in words that say what to do."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from caloron.store.database import store_error
+from caloron.store.statements import load_statements
+
+
+def test_each_statement_of_a_file_is_found_under_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "x.sql"
+    file.write_text("-- a word first\n-- name: one\nSELECT 1\n-- name: two\n-- why\nSELECT 2\n;\n")
+    assert load_statements(file) == {"one": "SELECT 1\n", "two": "-- why\nSELECT 2\n;\n"}
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("database or disk is full", "free some space"),
+        ("disk I/O error", "free some space"),
+        ("database is locked", "another program holds it"),
+        ("attempt to write a readonly database", "make the file and its directory writable"),
+        ("unable to open database file", "make the file and its directory writable"),
+        ("database disk image is malformed", "restore a copy"),
+        ("file is not a database", "restore a copy"),
+    ],
+)
+def test_a_failure_of_the_database_says_what_to_do(said: str, advice: str) -> None:
+    error = store_error(Path("/x/ledger.db"), sqlite3.OperationalError(said))
+    assert str(error) == f"/x/ledger.db: {said}"
+    assert advice in error.hint
+    assert error.exit_code == 8
