@@ -149,6 +149,8 @@ class State(msgspec.Struct, kw_only=True):
     objects: dict[str, Snapshot] = msgspec.field(default_factory=dict)
     #: Effects that are planned and not done: a sprint does not end before its last comment.
     open_effects: int = 0
+    #: Work that waits in the queue for a free slot.
+    queued: frozenset[str] = frozenset()
 
 
 def branch_name(task: str, sprint: str) -> str:

@@ -25,7 +25,7 @@ def why(state: State, task: Task) -> str:
         case Status.READY:
             return _why_ready(state, task)
         case Status.IN_PROGRESS | Status.IN_REVIEW:
-            return _why_active(task)
+            return _why_active(state, task)
         case Status.ESCALATED:
             return f"{task.reason}; {_how_to_release(task)}"
         case Status.BLOCKED | Status.CANCELLED:
@@ -58,8 +58,10 @@ def _why_ready(state: State, task: Task) -> str:
     )
 
 
-def _why_active(task: Task) -> str:
+def _why_active(state: State, task: Task) -> str:
     if task.work:
+        if task.work.item in state.queued:
+            return f"its {task.work.role} waits for a free slot"
         line = _DOING[task.work.role]
         if task.work.role in ("review", "fix"):
             line += f", round {task.work.round}"

@@ -144,7 +144,9 @@ class Engine:
             if phase == "approval" and not self._ask(saved.state):
                 return saved.state
             next_due = self.effects.dispatch()
-            self.workers.dispatch()
+            if not grace:
+                # Until the shims have renewed, the leases do not tell how many slots are taken.
+                self.workers.dispatch()
             self.workers.reconcile(grace=grace)
             self.wake.wait(self._pause(next_due))
 

@@ -236,6 +236,7 @@ def _state_of(connection: sqlite3.Connection, sprint: str, data: bytes) -> State
         tasks={t["id"]: _task_of(t["data"]) for t in tasks},
         objects={o["object"]: _snapshot_of(o["data"]) for o in seen},
         open_effects=effects,
+        queued=queue.pending(connection, f"{sprint}/"),
     )
 
 

@@ -196,6 +196,12 @@ def cancel(connection: sqlite3.Connection, item: str, reason: str) -> bool:
     return cancelled
 
 
+def pending(connection: sqlite3.Connection, scope: str) -> frozenset[str]:
+    """The items that wait to be claimed and whose ids begin with `scope`."""
+    found = connection.execute(_SQL["pending"]).fetchall()
+    return frozenset(row["id"] for row in found if row["id"].startswith(scope))
+
+
 def in_flight(connection: sqlite3.Connection) -> list[InFlight]:
     """Everything that somebody holds right now."""
     found = connection.execute(_SQL["in_flight"]).fetchall()

@@ -8,6 +8,8 @@ ON CONFLICT (item) DO UPDATE SET priority = excluded.priority, not_before = excl
 -- name: has_pending
 -- That a status is open is said again wherever it is one: only then is the short index used.
 SELECT 1 FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in_flight') LIMIT 1
+-- name: pending
+SELECT id FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in_flight')
 -- name: claim
 UPDATE leases
 SET token = token + 1, holder = :holder, expires_at = (SELECT ms FROM clock) + :lease_ms,
