@@ -198,3 +198,13 @@ def test_an_agent_that_rewrites_its_history_delivers_the_tree_it_left(home: Home
     answer = home.sprint(task("a"))
     assert answer.code == 0, answer
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b"}
+
+
+def test_an_agent_gets_the_variables_that_the_user_names_and_no_others(home: Home) -> None:
+    home.script(writes("a", run='echo "$MODEL_KEY,$OTHER_KEY" > keys.txt'))
+    assert home.caloron("config", "set", "pass_env", "MODEL_KEY").code == 0
+    plan = home.plan(task("a"))
+    command = ("sprint", "a goal", "--plan", str(plan), "--yes")
+    answer = home.caloron(*command, MODEL_KEY="k1", OTHER_KEY="k2")
+    assert answer.code == 0, answer
+    assert home.files()["keys.txt"] == b"k1,\n"

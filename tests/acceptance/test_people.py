@@ -199,3 +199,14 @@ def test_a_commit_that_a_person_pushes_to_the_branch_is_what_gets_reviewed_and_m
     assert answer.code == 0, answer
     assert home.files() == {"a.txt": b"better\n", "b.txt": b"b\n"}
     assert len(home.reviews(pull["number"])) == 1
+
+
+def test_a_branch_that_a_person_deletes_ends_with_a_person_and_not_in_a_loop(home: Home) -> None:
+    running, pull = _in_review(home)
+    home.git("update-ref", "-d", f"refs/heads/{pull['branch']}")
+    home.gate("review").open()
+    answer = running.wait()
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Escalated", "b": "Blocked"}
+    assert "the forge refused" in answer.tasks["a"]["reason"]
+    assert len(home.escalations()) == 1

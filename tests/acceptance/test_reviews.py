@@ -203,3 +203,17 @@ def test_an_unclear_reviewer_gets_another_chance_after_a_release(home: Home) -> 
     assert answer.code == 0, answer
     assert answer.tasks["a"]["review_rounds"] == 1
     assert home.files() == {"a.txt": b"a\n"}
+
+
+def test_the_fixing_agent_gets_everything_that_the_reviewer_wrote(home: Home) -> None:
+    home.script(
+        writes("a"),
+        does("review", round=1, output="The name is wrong in line 3.\nCHANGES_NEEDED: see above"),
+        does("fix", match="wrong in line 3", files={"a.txt": "better\n"}),
+        does("review", output="APPROVED"),
+    )
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"better\n"}
+    shown = home.caloron("pr", "show", str(answer.tasks["a"]["pr_number"]))
+    assert "The name is wrong in line 3." in shown.stdout

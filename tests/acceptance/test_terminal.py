@@ -117,3 +117,12 @@ def test_ctrl_c_at_the_terminal_saves_and_stops(home: Home) -> None:
     code, seen = terminal.end()
     assert code == 11, seen
     assert "caloron resume" in seen
+
+
+def test_a_goal_with_brackets_is_only_text_to_the_live_view(home: Home) -> None:
+    home.script(writes("a"))
+    plan = home.plan(task("a"))
+    terminal = Terminal(home, "sprint", "Parse [/b] tags", "--plan", str(plan), "--yes")
+    code, screen = terminal.end()
+    assert code == 0, screen
+    assert "Parse [/b] tags" in screen

@@ -17,7 +17,7 @@ from caloron.ledger.projects import Project, ProjectConfig, create_project, set_
 @click.command()
 @click.argument("name")
 @click.option("--framework", "-f", default="stub", show_default=True, help="Who does the work.")
-@click.option("--repo", "-r", metavar="PATH", help="Start from the main branch of this repository.")
+@click.option("--repo", "-r", metavar="PATH", help="Start from what is checked out there.")
 @click.option("--verify", metavar="LINE", default="", help="Shell line that tests a result.")
 @output_option
 def init(name: str, framework: str, repo: str | None, verify: str) -> None:

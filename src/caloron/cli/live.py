@@ -103,6 +103,17 @@ class LiveTable:
             signal.signal(signal.SIGINT, before)
             self.live.start()
 
+    def _fitting(self, state: State) -> list[Task]:
+        """The tasks in the order of the plan; if they do not fit, first those that move."""
+        tasks = list(state.tasks.values())
+        room = max(5, self.live.console.height - 5)
+        if len(tasks) <= room:
+            return tasks
+        order = {status: n for n, status in enumerate(_INTERESTING)}
+        last = len(order)
+        chosen = sorted(tasks, key=lambda t: (order.get(t.status, last), t.status is Status.DONE))
+        return chosen[:room]
+
     def _draw(self) -> Table:
         from rich.table import Table
         from rich.text import Text
@@ -115,9 +126,8 @@ class LiveTable:
             return table
         table.caption = Text("\n".join(self._notes)) if self._notes else None
         done = sum(1 for t in state.tasks.values() if t.status is Status.DONE)
-        table.title = (
-            f"{state.sprint.id}  {done}/{len(state.tasks)} done  {_shorten(state.sprint.goal, 60)}"
-        )
+        goal = _shorten(state.sprint.goal, max(20, self.live.console.width - 30))
+        table.title = Text(f"{state.sprint.id}  {done}/{len(state.tasks)} done  {goal}")
         table.add_column("task", no_wrap=True, ratio=3)
         table.add_column("status", no_wrap=True, width=10)
         table.add_column("agent", no_wrap=True, width=9)
@@ -125,7 +135,7 @@ class LiveTable:
         table.add_column("why", no_wrap=True, ratio=6, overflow="ellipsis")
         if not state.tasks:
             table.add_row("plan", state.sprint.phase, "po", "", why_sprint(state.sprint))
-        for task in state.tasks.values():
+        for task in self._fitting(state):
             table.add_row(
                 task.id,
                 f"[{_COLOURS.get(task.status, 'default')}]{task.status}",
@@ -134,6 +144,10 @@ class LiveTable:
                 _plain(why(state, task) or task.reason),
             )
         return table
+
+
+#: What to show first when not everything fits.
+_INTERESTING = (Status.ESCALATED, Status.IN_PROGRESS, Status.IN_REVIEW, Status.READY)
 
 
 def _elapsed(task: Task) -> str:

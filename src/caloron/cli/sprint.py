@@ -116,11 +116,14 @@ def _run(session: Session, name: str, command: str) -> int:
             state = engine.run()
         finally:
             restore()
-    return _answer(session, state, command, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    if state.sprint.ended_at is not None:
+        seconds = state.sprint.ended_at - state.sprint.created_at
+    return _answer(session, state, command, seconds)
 
 
 def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> Callable[[], None]:
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, handler) for number in numbers]
 
     def restore() -> None:
@@ -134,7 +137,7 @@ def _answer(session: Session, state: State, command: str, seconds: float) -> int
     data = report(session, state, seconds)
     done, total = data["completed_tasks"], data["total_tasks"]
     if state.sprint.phase != "ended":
-        hint = f"caloron resume --project {session.project.name}"
+        hint = f"caloron resume {state.sprint.id} --project {session.project.name}"
         output.failure(command, "STOPPED", _stopped_line(state), hint=hint, data=data)
         return STOPPED
     if state.sprint.stopped:
@@ -230,6 +233,7 @@ def stop(project: str | None) -> int:
                 f"process {who['pid']} has not stopped yet", hint="wait, then look again"
             )
         time.sleep(0.05)
-    data = {"project": found.name, "stopped": True, "sprint_id": who.get("sprint", "")}
-    output.success("stop", data, f"Stopped {who.get('sprint', '')}. Go on with: caloron resume")
+    name = who.get("sprint", "")
+    data = {"project": found.name, "stopped": True, "sprint_id": name}
+    output.success("stop", data, f"Stopped {name}. Go on with: caloron resume {name}")
     return 0

@@ -52,14 +52,14 @@ def _project(found: ProjectPaths) -> dict[str, Any]:
     data: dict[str, Any] = {"project": found.name, "path": str(found.path)}
     data |= {key: settings.get(key, "") for key in _SHOWN}
     data |= {"total_sprints": 0, "last_sprint": None, "held_by": None}
+    who = holder(found.engine_lock)
     if found.ledger.exists():
         connection = open_read_only(found.ledger)
         try:
             data["total_sprints"] = connection.execute("SELECT count(*) FROM sprints").fetchone()[0]
-            data["last_sprint"] = _last_sprint(connection)
+            data["last_sprint"] = _sprint(connection, who.get("sprint", "") if who else "")
         finally:
             connection.close()
-    who = holder(found.engine_lock)
     if who is not None:
         data["held_by"] = {key: who.get(key) for key in ("pid", "host", "sprint", "started_at")}
     return data
@@ -76,10 +76,12 @@ def _settings(found: ProjectPaths) -> dict[str, str]:
     return {key: str(getattr(config, key)) for key in _SHOWN}
 
 
-def _last_sprint(connection: sqlite3.Connection) -> dict[str, Any] | None:
+def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | None:
+    """The sprint that runs, else the last one."""
     row = connection.execute(
         "SELECT id, number, goal, phase, created_at, ended_at FROM sprints"
-        " ORDER BY number DESC LIMIT 1"
+        " ORDER BY id = ? DESC, number DESC LIMIT 1",
+        (running,),
     ).fetchone()
     if row is None:
         return None
@@ -124,7 +126,7 @@ def _phase(data: dict[str, Any]) -> str:
     who = data["held_by"]
     if who and who["sprint"] == data["last_sprint"]["sprint_id"]:
         return f"{phase} (process {who['pid']})"
-    return "stopped (caloron resume goes on)"
+    return f"stopped (caloron resume {data['last_sprint']['sprint_id']} goes on)"
 
 
 def _line(text: str, width: int = 100) -> str:

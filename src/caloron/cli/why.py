@@ -31,13 +31,14 @@ def why(task: str | None, project: str | None) -> None:
     found = find_project(project)
     connection = require_ledger(found)
     try:
-        state = read_state(connection)
+        who = holder(found.engine_lock)
+        state = read_state(connection, (who or {}).get("sprint", ""))
     finally:
         connection.close()
     if task is not None and task not in state.tasks:
         known = ", ".join(state.tasks) or "none yet"
         raise NotFound(f"sprint {state.sprint.id} has no task {task!r}", hint=f"tasks: {known}")
-    stopped = state.sprint.phase != "ended" and holder(found.engine_lock) is None
+    stopped = state.sprint.phase != "ended" and who is None
 
     def line(unfinished: Task) -> str:
         reason = reason_of(state, unfinished)
@@ -56,6 +57,6 @@ def why(task: str | None, project: str | None) -> None:
     }
     lines = [f"{t['id']}: {t['status']}: {printable(t['why']) or 'it is done'}" for t in tasks]
     if stopped:
-        lines.append("The sprint is stopped; `caloron resume` goes on with it.")
+        lines.append(f"The sprint is stopped; `caloron resume {state.sprint.id}` goes on with it.")
     empty = why_sprint(state.sprint) or "Every task is done."
     success("why", data, "\n".join(lines) or empty)

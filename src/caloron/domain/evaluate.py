@@ -21,6 +21,9 @@ from caloron.domain.status import HOLDS_DEPENDENTS, SETTLED, Status
 from caloron.domain.turn import Turn
 from caloron.domain.workflow import open_pull, work_ended
 
+#: Merges of one head that came too late; more of them means that something else is wrong.
+_MAX_STALE = 5
+
 
 class Decision(msgspec.Struct, frozen=True):
     """The next state, what to do, and which tasks moved."""
@@ -102,8 +105,10 @@ def _effect_failed(turn: Turn, fact: EffectFailed) -> None:
         task.merging, task.verified = "", None
         turn.move(task, Status.IN_PROGRESS, fact.message)
         turn.start(task, turn.new_work(task, "resolve", head=task.head, reason=fact.message))
-    elif fact.kind == "merge" and fact.refusal != "refused":
+    elif fact.kind == "merge" and fact.refusal != "refused" and task.stale_merges < _MAX_STALE:
+        # Main or the branch moved in between: verify what is there now, and try again.
         task.merging, task.verified = "", None
+        task.stale_merges += 1
     elif fact.kind == "push" and fact.refusal == "stale_head":
         # A person moved the branch while our agent worked: theirs is the change now.
         pull = pull_of(turn.state, task)

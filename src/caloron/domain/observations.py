@@ -27,6 +27,11 @@ def marker_key(body: str) -> str:
     return found[1] if found else ""
 
 
+def without_markers(body: str) -> str:
+    """A body as people read it."""
+    return _MARKER.sub("", body).strip()
+
+
 class IssueSeen(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):
     version: int
     number: int

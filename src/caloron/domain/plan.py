@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from itertools import islice
@@ -79,6 +80,9 @@ def _parse_task(item: object, position: int, errors: list[str]) -> PlannedTask |
     except msgspec.ValidationError as error:
         errors.append(f"{where}: {error}")
         return None
+    errors += [f"{where}: {problem}" for problem in _misspelt(item)]
+    if task.id == "po":
+        errors.append(f"{where}: the id `po` is the planner's own")
     if not ID_PATTERN.fullmatch(task.id):
         errors.append(f"{where}: an id is 1 to 64 characters of a-z, 0-9, '_' and '-'")
     for field, text, limit in (
@@ -92,6 +96,14 @@ def _parse_task(item: object, position: int, errors: list[str]) -> PlannedTask |
         elif "\0" in text:
             errors.append(f"{where}: {field} holds a NUL character")
     return task
+
+
+def _misspelt(item: object) -> list[str]:
+    """Fields that nobody reads but that look like one of ours: a typing error changes the plan."""
+    known = [field.name for field in msgspec.structs.fields(PlannedTask)]
+    keys = [str(key) for key in item if key not in known] if isinstance(item, dict) else []
+    close = {key: difflib.get_close_matches(key, known, 1, 0.8) for key in keys}
+    return [f"unknown field {k!r}; did you mean {v[0]!r}?" for k, v in close.items() if v]
 
 
 def _structural_errors(tasks: list[PlannedTask], frameworks: tuple[str, ...]) -> list[str]:

@@ -9,6 +9,7 @@ from caloron.domain.observations import (
     PullSeen,
     ReviewSeen,
     marker_key,
+    without_markers,
 )
 from caloron.domain.sprint import Task, branch_name, pull_of
 from caloron.domain.status import Status
@@ -191,7 +192,7 @@ def _pull_open(turn: Turn, task: Task, pull: PullSeen) -> None:
     if verdict.verdict == "changes_requested":
         turn.stop_work(task, "changes were requested")
         task.merging = ""
-        reject(turn, task, pull.head, verdict_reason(verdict))
+        reject(turn, task, pull.head, verdict_reason(verdict), verdict_details(verdict))
 
 
 def _prefer_person(turn: Turn, task: Task, pull: PullSeen, verdict: ReviewSeen | None) -> None:
@@ -223,6 +224,12 @@ def _adopt_head(turn: Turn, task: Task, pull: PullSeen) -> None:
 def verdict_reason(review: ReviewSeen) -> str:
     first = next((line for line in review.body.splitlines() if line.strip()), "")
     return first.removeprefix("CHANGES_NEEDED:").strip() or "changes requested"
+
+
+def verdict_details(review: ReviewSeen) -> str:
+    """Everything the reviewer wrote, for the agent that has to act on it."""
+    text = without_markers(review.body)
+    return text.removeprefix("CHANGES_NEEDED:").strip() or "changes requested"
 
 
 def _verdict(turn: Turn, pull: PullSeen) -> ReviewSeen | None:

@@ -89,6 +89,8 @@ class Task(msgspec.Struct, kw_only=True):
     verified: Verified | None = None
     #: The head that is being merged.
     merging: str = ""
+    #: How often a merge came too late, because main or the branch had moved.
+    stale_merges: int = 0
 
     incident: int = 0
     escalation_issue: int | None = None

@@ -49,12 +49,14 @@ class Intervention(msgspec.Struct, frozen=True, kw_only=True):
 def check_health(agent: AgentSeen, limits: Limits) -> Health:
     """Silence counts from the last output or use of the processor, not from the start."""
     if agent.running_s > limits.timeout_s:
-        minutes = agent.running_s / 60
-        return Health(agent=agent, status="overdue", reason=f"running for {minutes:.0f} min")
+        return Health(agent=agent, status="overdue", reason=f"running for {_span(agent.running_s)}")
     if agent.silent_s > limits.stall_s:
-        minutes = agent.silent_s / 60
-        return Health(agent=agent, status="stalled", reason=f"silent for {minutes:.0f} min")
+        return Health(agent=agent, status="stalled", reason=f"silent for {_span(agent.silent_s)}")
     return Health(agent=agent, status="healthy")
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
 
 
 def decide(state: State, results: list[Health], limits: Limits, now: float) -> list[Intervention]:

@@ -160,7 +160,7 @@ class Turn:
 
     def release(self, task: Task, who: str) -> None:
         """A person says the cause is gone: counters start again and the held work goes on."""
-        task.failures = task.interventions = task.restarts = 0
+        task.failures = task.interventions = task.restarts = task.stale_merges = 0
         task.rejected = ()
         held, task.held = task.held, None
         self.move(task, task.held_from, f"released by {who}")

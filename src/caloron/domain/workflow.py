@@ -61,7 +61,8 @@ def _changed(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
     elif not committed and (failure := _how_it_failed(fact)):
         _failed(turn, task, work, failure)
     elif not committed and work.role != "implement":
-        _failed(turn, task, work, f"the {work.role} round changed nothing: {fact.last_line}")
+        said = f": {fact.last_line}" if fact.last_line else ""
+        _failed(turn, task, work, f"the {work.role} round changed nothing{said}")
     elif not committed:
         task.failures, task.interventions, task.restarts = 0, 0, 0
         task.empty, task.head = True, fact.head
@@ -74,7 +75,7 @@ def _changed(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
 
 def _publish(turn: Turn, task: Task, head: str) -> None:
     """Push the new head, and open a pull request unless one is open."""
-    task.head = head
+    task.head, task.stale_merges = head, 0
     turn.move(task, Status.IN_PROGRESS)
     pull = pull_of(turn.state, task)
     is_open = pull is not None and pull.state == "open"
@@ -115,9 +116,9 @@ def _judged(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
     elif work.role == "check":
         _check_judged(turn, task, work, verdict)
     elif task.empty:
-        _empty_change_judged(turn, task, work, verdict)
+        _empty_change_judged(turn, task, work, verdict, fact.answer)
     else:
-        _post_verdict(turn, task, work, verdict)
+        _post_verdict(turn, task, work, verdict, fact.answer)
 
 
 def _ask_again(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
@@ -139,15 +140,18 @@ def _check_judged(turn: Turn, task: Task, work: Work, verdict: Approved | Change
 
 
 def _empty_change_judged(
-    turn: Turn, task: Task, work: Work, verdict: Approved | ChangesNeeded
+    turn: Turn, task: Task, work: Work, verdict: Approved | ChangesNeeded, answer: str
 ) -> None:
     if isinstance(verdict, Approved):
         turn.complete(task, "nothing to do", "Nothing to do: the reviewer agrees.")
     else:
-        reject(turn, task, work.head, verdict.reason)
+        details = f"{verdict.reason}\n\n{_explanation(answer)}".strip()
+        reject(turn, task, work.head, verdict.reason, details)
 
 
-def _post_verdict(turn: Turn, task: Task, work: Work, verdict: Approved | ChangesNeeded) -> None:
+def _post_verdict(
+    turn: Turn, task: Task, work: Work, verdict: Approved | ChangesNeeded, answer: str
+) -> None:
     """The verdict becomes a review on the forge; what is seen there decides."""
     if task.pull is None:
         return
@@ -162,9 +166,15 @@ def _post_verdict(turn: Turn, task: Task, work: Work, verdict: Approved | Change
             pull=task.pull,
             head=work.head,
             verdict="approved" if approved else "changes_requested",
-            body=f"{text}\n\n{marker(key)}",
+            body="\n\n".join(part for part in (text, _explanation(answer), marker(key)) if part),
         )
     )
+
+
+def _explanation(answer: str) -> str:
+    """What a reviewer said before the verdict; it must not look like a marker of ours."""
+    lines = answer.rstrip().splitlines()[:-1]
+    return "\n".join(lines).strip().replace("<!--", "<! --")
 
 
 def _verify_ended(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
@@ -185,15 +195,21 @@ def _verify_ended(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
     task.verified = Verified(head=work.head, base=fact.base, ok=ok, log=fact.log)
     if not ok:
         last = fact.last_line or f"exit code {fact.exit_code}"
+        if fact.timed_out:
+            last = "it ran out of time"
         reject(turn, task, work.head, f"verification of the merged result failed: {last}")
 
 
-def reject(turn: Turn, task: Task, head: str, reason: str) -> None:
-    """A head that cannot be merged goes back to its agent, up to the cap."""
+def reject(turn: Turn, task: Task, head: str, reason: str, details: str = "") -> None:
+    """A head that cannot be merged goes back to its agent, up to the cap.
+
+    `reason` is the line that people read; the agent gets the details.
+    """
     if head not in task.rejected:
         task.rejected = (*task.rejected, head)
     verified = task.verified if task.verified and task.verified.head == head else None
-    fix = turn.new_work(task, "fix", head=head, reason=reason, log=verified.log if verified else "")
+    log = verified.log if verified else ""
+    fix = turn.new_work(task, "fix", head=head, reason=details or reason, log=log)
     fix = msgspec.structs.replace(fix, onto_main=verified is not None and not verified.ok)
     if len(task.rejected) > turn.sprint.max_fix_rounds:
         rounds = turn.sprint.max_fix_rounds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -180,7 +181,8 @@ class Assigner:
         return self._mirror.diff(self._mirror.fetch_main(), head)
 
     def _environment(self, state: State, task: Task | None, work: Work) -> dict[str, str]:
-        return {
+        passed = {name: os.environ[name] for name in self._config.pass_env if name in os.environ}
+        return passed | {
             "CALORON_ROLE": work.role,
             "CALORON_TASK_ID": task.id if task else "",
             "CALORON_SPRINT_ID": state.sprint.id,

@@ -146,7 +146,7 @@ def plain_settings(config_file: Path) -> dict[str, str] | None:
     Gives None for a file that needs the real parser: the caller loads it with `projects`.
     """
     settings: dict[str, str] = {}
-    for line in config_file.read_text("utf-8").splitlines():
+    for line in config_file.read_text("utf-8", "replace").splitlines():
         entry = _ENTRY.fullmatch(line)
         if entry is None:
             return None

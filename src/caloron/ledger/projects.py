@@ -83,6 +83,8 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     lease_s: Seconds = 30.0
     poll_s: Seconds = 1.0
     output_cap_mb: Megabytes = 64
+    #: Names of environment variables that agents get, such as the key of their model.
+    pass_env: Words = msgspec.field(default_factory=list)
     git_name: Line = ""
     git_email: Line = ""
 

@@ -108,7 +108,8 @@ def test_a_person_who_requests_changes_sends_the_task_back_to_its_agent() -> Non
     made.review(number(made.task("a").pull), "changes_requested", "please no globals\nthanks")
     made.settle()
     work = made.work("a")
-    assert (work.role, work.reason) == ("fix", "please no globals")
+    assert (work.role, work.reason) == ("fix", "please no globals\nthanks")
+    assert made.task("a").reason == "please no globals"
 
 
 def test_a_comment_in_a_review_is_no_verdict() -> None:

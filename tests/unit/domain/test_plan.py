@@ -186,3 +186,16 @@ def test_the_chain_of_a_task_is_longer_than_that_of_what_follows_it(
 def test_a_long_chain_of_tasks_is_no_problem() -> None:
     plan = parse_plan([raw("t0")] + [raw(f"t{n}", f"t{n - 1}") for n in range(1, 200)])
     assert chain_lengths(plan)["t0"] == 200
+
+
+def test_a_field_that_looks_like_one_of_ours_is_a_typing_error() -> None:
+    plan = [raw("a"), raw("b") | {"depend_on": ["a"]}]
+    assert errors_of(plan) == ("task 'b': unknown field 'depend_on'; did you mean 'depends_on'?",)
+
+
+def test_a_field_that_only_others_read_is_left_alone() -> None:
+    assert parse_plan([raw("a", component="Basket")])[0].id == "a"
+
+
+def test_the_planners_own_id_is_not_for_a_task() -> None:
+    assert errors_of([raw("po")]) == ("task 'po': the id `po` is the planner's own",)
