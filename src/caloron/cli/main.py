@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -107,6 +105,8 @@ def _refuse(error: click.ClickException) -> int:
 
 def _apologise(error: Exception) -> int:
     """Answer a defect of ours: short on the terminal, whole in a file."""
+    import traceback
+
     story = "".join(traceback.format_exception(error))
     hint = "nothing that was recorded is lost; `caloron resume` goes on with a sprint"
     try:
@@ -119,6 +119,8 @@ def _apologise(error: Exception) -> int:
 
 
 def _write_log(story: str) -> Path:
+    from datetime import UTC, datetime
+
     directory = home() / "logs"
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / f"defect-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -59,6 +58,9 @@ class EngineLock:
         """Write down what the holder works on, for whoever is refused."""
         if self._fd is None:
             raise RuntimeError(f"{self.path} is not held by this process")
+        # Whoever only asks for the holder does not need it.
+        from datetime import UTC, datetime
+
         content = json.dumps(
             {
                 "pid": os.getpid(),
