@@ -357,6 +357,36 @@ def test_a_change_is_verified_again_when_main_moved_before_its_merge() -> None:
     assert made.status("a") is Status.DONE
 
 
+def merge_is_due(made: World) -> Merge:
+    """Tick and carry out effects until a merge is the next one to be done."""
+    for _ in range(20):
+        made.poll()
+        made.tick()
+        if made.journal and isinstance(made.journal[0], Merge):
+            merge = made.journal.pop(0)
+            assert isinstance(merge, Merge)
+            return merge
+        while made.journal:
+            made.perform(0)
+    raise AssertionError("no merge comes")
+
+
+def test_a_merge_that_comes_too_late_is_verified_and_tried_again_up_to_a_limit() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    made.end(made.item("a"))
+    refused = 0
+    while made.status("a") is Status.IN_REVIEW:
+        made.refuse(merge_is_due(made), "stale_base")
+        refused += 1
+        made.tick()
+        if made.status("a") is Status.IN_REVIEW:
+            assert made.role("a") == "verify"
+            made.end(made.item("a"))
+    assert refused > 2
+    assert (made.status("a"), made.task("a").merging) == (Status.ESCALATED, "")
+
+
 def test_the_end_of_an_attempt_that_is_told_twice_is_taken_in_once() -> None:
     made = world(planned("a"))
     fact = made.finish("a", exit_code=1, changes=False)
