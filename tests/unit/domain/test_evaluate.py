@@ -379,6 +379,7 @@ def test_a_merge_that_comes_too_late_is_verified_and_tried_again_up_to_a_limit()
     while made.status("a") is Status.IN_REVIEW:
         made.refuse(merge_is_due(made), "stale_base")
         refused += 1
+        assert refused < 20, "it goes on for ever"
         made.tick()
         if made.status("a") is Status.IN_REVIEW:
             assert made.role("a") == "verify"
