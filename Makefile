@@ -27,7 +27,7 @@ test: check
 	@echo "== unit and integration tests"
 	@$(PYTEST) -n $(WORKERS) tests/unit tests/integration
 	@echo "== acceptance tests: whole sprints as a user runs them"
-	@$(PYTEST) -n $(WORKERS) tests/acceptance
+	@$(PYTEST) -n $(WORKERS) tests/acceptance -m "not long"
 	@echo "== crash tests (the long ones: make chaos)"
 	@$(PYTEST) tests/chaos -m "not long"
 
@@ -44,7 +44,7 @@ bench: $(STAMP)
 	@$(BIN)/python -m benchmarks
 
 chaos: $(STAMP)
-	@$(PYTEST) tests/chaos -m long
+	@$(PYTEST) tests/chaos tests/acceptance -m long
 
 venv: $(STAMP)
 

@@ -10,7 +10,20 @@ from benchmarks import table
 from benchmarks.measure import Measure
 
 #: In the order of the table; each is a module with `run() -> list[Measure]`.
-NAMES = ("claims", "dispatch", "dag", "growth", "restart", "memory", "idle", "startup")
+NAMES = (
+    "claims",
+    "dispatch",
+    "dag",
+    "growth",
+    "restart",
+    "memory",
+    "idle",
+    "startup",
+    "events",
+    "sandbox",
+    "starting",
+    "many",
+)
 
 
 def main(names: list[str]) -> int:

@@ -8,7 +8,16 @@ from contextlib import ExitStack
 
 from benchmarks.filling import fill
 from benchmarks.measure import Measure, alternate, median, ratio
-from benchmarks.sprints import PROGRAM, SOURCE, Home, home, implements, stop, wait_for
+from benchmarks.sprints import (
+    PROGRAM,
+    SOURCE,
+    Home,
+    home,
+    implements,
+    started,
+    stop,
+    wait_for,
+)
 
 _SIZES = (1_000, 1_000_000)
 _ROUNDS = 7
@@ -44,7 +53,7 @@ def _stopped_sprint(place: Home) -> None:
     """A sprint that was stopped while its agent was at work."""
     place.write({"t1": []}, [implements("t1", 600)])
     process = place.sprint(parallel=1)
-    wait_for(lambda: _claimed(place, 0) is not None, process)
+    wait_for(lambda: started(place) > 0, process)
     stop(process)
 
 

@@ -18,6 +18,7 @@ as_root() {
 
 debian_packages_missing() {
     command -v git >/dev/null || echo git
+    command -v bwrap >/dev/null || echo bubblewrap
     if ! command -v "$python" >/dev/null; then
         echo python3 python3-venv
     elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then

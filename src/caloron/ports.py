@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -90,35 +91,158 @@ class Forge(Protocol):
         ...
 
 
+Network = Literal["full", "none", "model"]
+Trouble = Literal["", "auth", "quota", "rate_limit", "overflow", "budget", "crash"]
+
+
+class Caps(msgspec.Struct, frozen=True, kw_only=True):
+    """What one sandbox may use at most; the output and the time are the shim's to limit."""
+
+    memory_mb: int = 4096
+    processes: int = 512
+    file_mb: int = 2048
+    disk_mb: int = 10_240
+
+
+class Confinement(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process may see, reach and use."""
+
+    #: The only folder of the host that it may change.
+    workspace: Path
+    #: Its HOME, private to this attempt; None: an empty one that goes away with it.
+    home: Path | None = None
+    #: Files and folders that it may read, at the paths they have outside.
+    read_only: tuple[Path, ...] = ()
+    network: Network = "none"
+    #: With `model`, what may be reached: `host`, `host:port`, `*.domain` or `127.0.0.1:port`.
+    hosts: tuple[str, ...] = ()
+    #: The whole environment that it gets, besides PATH, HOME, language and time zone.
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    caps: Caps = Caps()
+
+
+class Confined(msgspec.Struct, frozen=True, kw_only=True):
+    """How to start a process so that it is confined from its first instruction."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: Path
+    #: Files to be open for reading at these descriptors when argv is started.
+    files: dict[int, Path] = msgspec.field(default_factory=dict)
+    #: A process to run beside it, outside, for as long as it lives: the filtering proxy.
+    beside: tuple[str, ...] = ()
+    #: How many generations of the process belong to the sandbox itself: no signal is for them.
+    wrappers: int = 0
+
+
+class Sandbox(Protocol):
+    """Confines processes to a workspace."""
+
+    name: str
+
+    def check(self) -> None:
+        """Run one; `PreconditionFailed` with the remedy where that is not possible."""
+        ...
+
+    def confine(self, argv: tuple[str, ...], given: Confinement) -> Confined: ...
+
+    def inside(self, workspace: Path) -> Path:
+        """Where a workspace is, seen from inside."""
+        ...
+
+    def home_inside(self, home: Path) -> Path:
+        """Where a private home is, seen from inside."""
+        ...
+
+    def hand_to_agent(self, *folders: Path) -> None:
+        """Let the confined process own these folders and everything in them."""
+        ...
+
+
 class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one agent: who it is, what it is asked, and where it works."""
 
     role: str
     task: str
     prompt: str
+    #: As the agent sees it.
     workspace: Path
-    #: A private directory of this attempt, outside the workspace.
+    #: A private directory of this attempt, outside the workspace and outside the sandbox.
     run_dir: Path
+    #: The agent's HOME as we see it, and as the agent sees it.
+    home: Path
+    home_inside: Path
+    #: What Caloron tells every agent, beside what the repository says itself.
+    instructions: str = ""
+    model: str = ""
+    #: What this run may cost at most; None: no limit.
+    budget_usd: float | None = None
+    #: A conversation to go on with: its id, and the folder where `keep_session` put it.
+    session: str = ""
+    sessions: Path | None = None
 
 
 class AgentCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """How to start an agent: its argv, extra environment, and what it reads on standard input."""
+    """How to start an agent, and what must be reachable for it."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = msgspec.field(default_factory=dict)
+    #: Environment that must never be written down: keys and tokens of the model.
+    secrets: dict[str, str] = msgspec.field(default_factory=dict)
     stdin: str = ""
+    #: The framework's installation and files, readable inside at the same paths.
+    read_only: tuple[Path, ...] = ()
+    #: Hosts of its model.
+    hosts: tuple[str, ...] = ()
+
+
+class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent said and used in one attempt, read from what it left behind."""
+
+    #: Its last words: an answer, a plan, a verdict.
+    text: str = ""
+    tools: dict[str, int] = msgspec.field(default_factory=dict)
+    turns: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    #: None: the framework does not tell.
+    cost_usd: float | None = None
+    model: str = ""
+    session: str = ""
+    stop_reason: str = ""
+    trouble: Trouble = ""
+    #: One line on the trouble, as the provider put it.
+    detail: str = ""
+    #: When a quota or a rate limit is over, in seconds since 1970.
+    reset_at: float | None = None
 
 
 class AgentRunner(Protocol):
-    """A coding-agent framework: turns a request into a process to start."""
+    """A coding-agent framework: turns a request into a process, and its output into a report."""
 
     name: str
+    #: Whether its reports say what a run cost.
+    tells_cost: bool
+
+    def check(self) -> None:
+        """`PreconditionFailed` if it is not installed or has no credential."""
+        ...
 
     def command(self, request: AgentRequest) -> AgentCommand: ...
 
+    def report(self, run_dir: Path) -> AgentReport:
+        """Read `output.log` (and `home/`) of an attempt, also of one that was cut short."""
+        ...
 
-class Sandbox(Protocol):
-    """Confines a process: wraps an argv so that it runs inside."""
+    def keep_session(
+        self, home: Path, sessions: Path, session: str, clean: Callable[[bytes], bytes] = bytes
+    ) -> bool:
+        """Save a conversation from an agent's home, to go on with it later; False: none there.
 
-    def wrap(self, argv: tuple[str, ...], workspace: Path) -> tuple[str, ...]: ...
-    def environment(self, extra: dict[str, str]) -> dict[str, str]: ...
+        `clean` takes out what must not be written down.
+        """
+        ...
+
+    def readable(self, line: str) -> str:
+        """One line of output as a person reads it; empty: not worth showing."""
+        ...

@@ -21,6 +21,8 @@ import yaml
 _SOURCE = Path(__file__).parents[2] / "src"
 #: Far beyond what anything here takes: reaching it means that it never comes.
 _PATIENCE_S = 90.0
+#: The file that opens every gate when a test is over.
+_ENDED = "test-ended"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Answer:
     @cached_property
     def json(self) -> dict[str, Any]:
         envelope: dict[str, Any] = json.loads(self.stdout)
-        assert envelope["ok"] is (self.code == 0), self
+        assert envelope["ok"] is (self.code in (0, 9)), self
         return envelope
 
     @property
@@ -89,19 +91,21 @@ class Running:
 class Gate:
     """A place where an agent waits until the test lets it go on."""
 
+    #: Agents see this folder and cannot change it.
     folder: Path
     name: str
+    home: Home
 
     @property
     def line(self) -> str:
-        """The shell line for a fixture; each agent that comes leaves a mark."""
-        mark, opened = self.folder / f"{self.name}.$$", self.folder / f"{self.name}-open"
-        wait = f'[ -d "{self.folder}" ] && [ ! -e "{opened}" ]'
-        return f'touch "{mark}"; while {wait}; do sleep 0.03; done'
+        """The shell line for a fixture; each agent that comes says so."""
+        opened, ended = self.folder / f"{self.name}-open", self.folder / _ENDED
+        wait = f'[ ! -e "{opened}" ] && [ ! -e "{ended}" ]'
+        return f'echo "at gate {self.name}"; while {wait}; do sleep 0.03; done'
 
     @property
     def arrivals(self) -> int:
-        return len(list(self.folder.glob(f"{self.name}.*")))
+        return self.home.printed("at gate ").count(self.name)
 
     def wait_for_agent(self, count: int = 1) -> None:
         wait_for(lambda: self.arrivals >= count, f"{count} agents at gate {self.name}")
@@ -152,7 +156,7 @@ class Home:
     def init(self, name: str = "demo", *arguments: str, **settings: Any) -> Home:
         """Make a project; the forge is looked at often, so that a person is noticed soon."""
         assert self.caloron("init", name, *arguments).code == 0
-        return self.set(name, poll_s=0.2, **settings)
+        return self.set(name, **{"poll_s": 0.2, "read_only": [str(self._gates)]} | settings)
 
     def set(self, name: str = "demo", **settings: Any) -> Home:
         file = self.project(name) / "config.yml"
@@ -170,7 +174,7 @@ class Home:
         return file
 
     def gate(self, name: str) -> Gate:
-        return Gate(self._gates, name)
+        return Gate(self._gates, name, self)
 
     def project(self, name: str = "demo") -> Path:
         return self.path / "projects" / name
@@ -220,6 +224,10 @@ class Home:
     def _argv(self, arguments: tuple[str, ...], *, json: bool) -> list[str]:
         form = ["--output", "json"] if json else []
         return [sys.executable, "-m", "caloron.cli.main", *arguments, *form]
+
+    def run_outside(self, *argv: str, cwd: Path) -> None:
+        """Run another program as the user does."""
+        subprocess.run(argv, cwd=cwd, env=self.environment, check=True, capture_output=True)
 
     # What the user sees
 
@@ -273,9 +281,46 @@ class Home:
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The lines of the diary of one kind."""
+        return [json.loads(payload) for payload, _ in self._diary(kind)]
+
+    def _diary(self, kind: str) -> list[tuple[str, str]]:
         with self.ledger() as ledger:
-            found = ledger.execute("SELECT payload FROM events WHERE type = ?", (kind,)).fetchall()
-        return [json.loads(row[0]) for row in found]
+            if not ledger.execute("SELECT 1 FROM sqlite_master WHERE name = 'events'").fetchone():
+                return []
+            query = "SELECT payload, work_item_id FROM events WHERE type = ?"
+            return ledger.execute(query, (kind,)).fetchall()
+
+    def attempts(self, role: str, task: str = "") -> int:
+        """How often an agent, or a verification, was started for this role."""
+        items = [item.split("/") for _, item in self._diary("attempt_started")]
+        return sum(i[-1].endswith(f"-{role}") and (not task or i[1] == task) for i in items)
+
+    def printed(self, beginning: str) -> list[str]:
+        """The rests of the lines that begin like this in what agents printed, oldest log first."""
+        found: list[tuple[int, list[str]]] = []
+        for log in self.path.glob("projects/*/runs/*/*/*/*/output.log*"):
+            try:
+                text, at = log.read_text("utf-8", "replace"), log.stat().st_mtime_ns
+            except FileNotFoundError:
+                # What is being written may be renamed meanwhile.
+                continue
+            lines = text.split("\n")[:-1]
+            rests = [line.removeprefix(beginning) for line in lines if line.startswith(beginning)]
+            found.append((at, rests))
+        return [rest for _, rests in sorted(found) for rest in rests]
+
+    def processes(self, words: str = "") -> list[int]:
+        """The living processes whose command lines name this home's place and hold these words."""
+        found = []
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                words_of_it = (place / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            line = b" ".join(words_of_it).decode("utf-8", "replace")
+            if f"{self.root}/" in line and words in line and process_lives(int(place.name)):
+                found.append(int(place.name))
+        return found
 
     @contextmanager
     def ledger(self) -> Iterator[sqlite3.Connection]:
@@ -294,9 +339,7 @@ class Home:
                     running.process.communicate(timeout=20)
                 except subprocess.TimeoutExpired:
                     running.kill()
-        for mark in self._gates.iterdir():
-            mark.unlink()
-        self._gates.rmdir()
+        (self._gates / _ENDED).touch()
 
 
 def task(name: str, *after: str, **fields: Any) -> dict[str, Any]:

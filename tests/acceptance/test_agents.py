@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from tests.acceptance.home import Home, does, task, writes
 
@@ -101,11 +100,13 @@ def test_an_agent_that_deletes_everything_makes_a_change_like_any_other(home: Ho
 
 def test_hooks_and_settings_that_an_agent_plants_run_nowhere(home: Home) -> None:
     trap = home.root / "trapped"
+    # What runs outside leaves a file there; what runs inside changes the commit.
+    spring = f"touch {trap}; touch /workspace/trapped; git add -f /workspace/trapped"
     plant = (
         f"for h in pre-commit post-commit commit-msg post-checkout pre-push; do"
-        f" mkdir -p .git/hooks; printf '#!/bin/sh\\ntouch {trap}\\n' > .git/hooks/$h;"
+        f" mkdir -p .git/hooks; printf '#!/bin/sh\\n{spring}\\n' > .git/hooks/$h;"
         f" chmod +x .git/hooks/$h; done;"
-        f" git config core.fsmonitor 'touch {trap}'; git config diff.external 'touch {trap}'"
+        f" git config core.fsmonitor '{spring}'; git config diff.external '{spring}'"
     )
     home.script(writes("a", run=plant))
     answer = home.sprint(task("a"))
@@ -115,11 +116,11 @@ def test_hooks_and_settings_that_an_agent_plants_run_nowhere(home: Home) -> None
 
 
 def test_children_that_an_agent_leaves_behind_do_not_outlive_it(home: Home) -> None:
-    pids = home.root / "pids"
-    home.script(writes("a", run=f"setsid sleep 600 & echo $! > {pids}; echo started"))
+    name = f"{home.root}/left-behind"
+    home.script(writes("a", run=f"setsid sh -c 'sleep 600; :' {name} & echo started"))
     answer = home.sprint(task("a"))
     assert answer.code == 0, answer
-    assert not Path("/proc", pids.read_text().strip(), "cwd").exists()
+    assert home.processes() == []
 
 
 def test_any_program_can_be_the_agent(home: Home) -> None:
@@ -150,11 +151,14 @@ def test_a_program_without_a_placeholder_gets_the_prompt_on_standard_input(home:
     assert b"a $HOME `and` {brace}" in home.files()["asked.txt"]
 
 
-def test_a_program_that_is_not_there_is_named_in_the_reason(home: Home) -> None:
+def test_a_program_that_is_not_there_is_named_before_anything_is_begun(home: Home) -> None:
     home.set(framework="command", command=["/no/such/agent", "{prompt}"])
     answer = home.sprint(task("a"))
-    assert answer.code == 10, answer
-    assert "/no/such/agent" in answer.tasks["a"]["why"]
+    assert answer.code == 8, answer
+    assert "/no/such/agent" in answer.error["message"]
+    assert "config set command" in answer.error["hint"]
+    assert home.issues() == []
+    assert home.events("sprint_created") == []
 
 
 def test_a_task_may_have_a_framework_of_its_own(home: Home) -> None:
@@ -201,10 +205,10 @@ def test_an_agent_that_rewrites_its_history_delivers_the_tree_it_left(home: Home
 
 
 def test_an_agent_gets_the_variables_that_the_user_names_and_no_others(home: Home) -> None:
-    home.script(writes("a", run='echo "$MODEL_KEY,$OTHER_KEY" > keys.txt'))
+    home.script(writes("a", run='echo "${#MODEL_KEY},${OTHER_KEY-not there}" > keys.txt'))
     assert home.caloron("config", "set", "pass_env", "MODEL_KEY").code == 0
     plan = home.plan(task("a"))
     command = ("sprint", "a goal", "--plan", str(plan), "--yes")
-    answer = home.caloron(*command, MODEL_KEY="k1", OTHER_KEY="k2")
+    answer = home.caloron(*command, MODEL_KEY="0123456789", OTHER_KEY="k2")
     assert answer.code == 0, answer
-    assert home.files()["keys.txt"] == b"k1,\n"
+    assert home.files()["keys.txt"] == b"10,not there\n"

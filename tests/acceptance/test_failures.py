@@ -10,8 +10,7 @@ from tests.acceptance.home import Home, does, process_lives, task, writes
 
 
 def test_a_failed_task_holds_its_dependents_until_a_person_releases_it(home: Home) -> None:
-    tries = home.root / "tries"
-    bad = does("implement", "a", run=f"echo x >> {tries}", output="no network here", exit_code=7)
+    bad = does("implement", "a", output="no network here", exit_code=7)
     others = (writes("b"), writes("c"), writes("free"))
     tasks = (task("a"), task("b", "a"), task("c", "b"), task("free"))
     home.script(bad, *others)
@@ -23,7 +22,7 @@ def test_a_failed_task_holds_its_dependents_until_a_person_releases_it(home: Hom
     assert "no network here" in answer.tasks["a"]["why"]
     assert answer.tasks["b"]["why"] == "held by a"
     assert answer.tasks["c"]["why"] == "held by b"
-    assert tries.read_text().split() == ["x", "x"]
+    assert home.attempts("implement", "a") == 2
     assert home.files() == {"free.txt": b"free\n"}
     assert home.pulls("open") == []
     (escalation,) = home.escalations()
@@ -104,6 +103,24 @@ def test_an_agent_killed_by_a_signal_has_failed(home: Home) -> None:
     assert "exit code 137" in answer.tasks["a"]["why"]
 
 
+def test_an_agent_that_kills_everything_it_can_reach_ends_nobody_but_itself(home: Home) -> None:
+    """Neither its shim nor the agent of another task is there for it to kill."""
+    other = home.gate("other")
+    home.script(does("implement", "a", run="kill -9 -1; sleep 600"), writes("b", run=other.line))
+    running = home.start_sprint(task("a"), task("b"))
+    other.wait_for_agent()
+    home.wait_for_status("a", "Escalated")
+    other.open()
+    answer = running.wait()
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Escalated", "b": "Done"}
+    # Its end was seen and written down by its own shim: both attempts failed, none was lost.
+    assert "exit code 137" in answer.tasks["a"]["why"]
+    assert (home.attempts("implement", "a"), home.attempts("implement", "b")) == (2, 1)
+    reasons = [event["reason"] for event in home.events("work_item_reopened")]
+    assert reasons == ["the agent ended with exit code 137: no output"]
+
+
 def test_an_agent_that_destroys_its_repository_harms_only_its_own_attempt(home: Home) -> None:
     home.script(writes("a", attempt=1, run="rm -rf .git"), writes("a", attempt=2), writes("b"))
     answer = home.sprint(task("a"), task("b"))
@@ -125,7 +142,9 @@ def test_an_agent_whose_shim_is_killed_was_interrupted_and_has_not_failed(home: 
     running = home.start_sprint(task("a"))
     for arrival in (1, 2, 3):
         writing.wait_for_agent(arrival)
-        shims = [json.loads(f.read_bytes()) for f in (home.project() / "runs").rglob("shim.json")]
+        shims = [
+            json.loads(f.read_bytes()) for f in (home.project() / "runs").glob("*/*/*/*/shim.json")
+        ]
         living = [shim["pid"] for shim in shims if process_lives(shim["pid"])]
         assert len(living) == 1
         os.kill(living[0], signal.SIGKILL)

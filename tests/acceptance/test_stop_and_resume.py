@@ -5,17 +5,11 @@ from __future__ import annotations
 import json
 import signal
 
-from tests.acceptance.home import Home, does, process_lives, task, writes
+from tests.acceptance.home import Home, does, task, writes
 
 
 def _stuck_writer(home: Home) -> None:
-    home.script(
-        writes("a", run=f"echo $$ >> {home.root}/pids; {home.gate('writing').line}"), writes("b")
-    )
-
-
-def _pids(home: Home) -> list[int]:
-    return [int(pid) for pid in (home.root / "pids").read_text().split()]
+    home.script(writes("a", run=home.gate("writing").line), writes("b"))
 
 
 def test_ctrl_c_saves_and_stops_and_resume_goes_on_to_the_end(home: Home) -> None:
@@ -29,7 +23,7 @@ def test_ctrl_c_saves_and_stops_and_resume_goes_on_to_the_end(home: Home) -> Non
     assert answer.data["sprint_id"] == "demo-1"
     assert answer.statuses == {"a": "InProgress", "b": "Pending"}
     assert all(task["why"] for task in answer.tasks.values())
-    assert not any(process_lives(pid) for pid in _pids(home))
+    assert home.processes() == []
 
     home.gate("writing").open()
     answer = home.caloron("resume")
@@ -51,7 +45,7 @@ def test_caloron_stop_ends_the_running_sprint_with_its_agents(home: Home) -> Non
     answer = running.wait()
     assert answer.code == 11, answer
     assert answer.error["code"] == "STOPPED"
-    assert not any(process_lives(pid) for pid in _pids(home))
+    assert home.processes() == []
     home.gate("writing").open()
     assert home.caloron("resume").code == 0
     assert home.files() == {"a.txt": b"a\n"}
@@ -105,18 +99,14 @@ def test_a_sprint_stopped_in_mid_planning_is_planned_on_resume(home: Home) -> No
 
 
 def test_a_plan_once_made_is_never_asked_for_again(home: Home) -> None:
-    asked = home.root / "asked"
     plan = json.dumps([task("a")])
-    home.script(
-        does("po", run=f"echo x >> {asked}", output=plan),
-        writes("a", run=home.gate("writing").line),
-    )
+    home.script(does("po", output=plan), writes("a", run=home.gate("writing").line))
     running = home.start_sprint()
     home.gate("writing").wait_for_agent()
     running.interrupt()
     home.gate("writing").open()
     assert home.caloron("resume").code == 0
-    assert asked.read_text().split() == ["x"]
+    assert home.attempts("po") == 1
 
 
 def test_resume_goes_on_after_a_kill(home: Home) -> None:
@@ -125,11 +115,11 @@ def test_resume_goes_on_after_a_kill(home: Home) -> None:
     running = home.start_sprint(task("a"), task("b", "a"))
     home.gate("writing").wait_for_agent()
     running.kill()
-    assert any(process_lives(pid) for pid in _pids(home))
+    assert home.processes("writing-open") != []
     home.gate("writing").open()
     answer = home.caloron("resume")
     assert answer.code == 0, answer
-    assert len(_pids(home)) == 1
+    assert home.attempts("implement", "a") == 1
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
 
 
@@ -171,7 +161,7 @@ def test_a_second_sprint_while_one_runs_is_told_who_holds_the_project(home: Home
 
 def test_a_second_ctrl_c_leaves_at_once_and_nothing_is_lost(home: Home) -> None:
     """An agent that ignores every polite word does not keep its user waiting."""
-    line = f"trap '' TERM; echo $$ >> {home.root}/pids; {home.gate('writing').line}"
+    line = f"trap '' TERM; {home.gate('writing').line}"
     home.script(writes("a", run=line))
     running = home.start_sprint(task("a"))
     home.gate("writing").wait_for_agent()
@@ -198,7 +188,7 @@ def test_an_agent_of_a_killed_sprint_keeps_its_slot_until_it_ends_and_then_other
     assert answer.data["sprint_id"] == "demo-2"
     answer = home.caloron("resume", "demo-1")
     assert answer.code == 0, answer
-    assert len(_pids(home)) == 1
+    assert home.attempts("implement", "a") == 1
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
 
 

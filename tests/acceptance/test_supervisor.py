@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from tests.acceptance.home import Home, does, process_lives, task, wait_for, writes
+from tests.acceptance.home import Home, does, task, wait_for, writes
 
 #: An agent is silent after 0.9 seconds, and has half a second to answer a probe.
 IMPATIENT: dict[str, Any] = {"stall_threshold_m": 0.015, "probe_grace_s": 0.5}
@@ -14,25 +13,23 @@ IMPATIENT: dict[str, Any] = {"stall_threshold_m": 0.015, "probe_grace_s": 0.5}
 LENIENT: dict[str, Any] = {"stall_threshold_m": 0.025, "probe_grace_s": 1}
 
 
-def _hangs(pids: Path) -> str:
+def _hangs(home: Home) -> str:
     """The shell and the scripted agent above it are both stopped: nothing is left to answer."""
-    return f"echo $PPID >> {pids}; echo $$ >> {pids}; kill -STOP $PPID $$"
+    return f"echo 'hanging: {home.root}/'; kill -STOP $PPID $$"
 
 
 def test_a_stopped_agent_is_probed_restarted_escalated_and_released_by_a_comment(
     home: Home,
 ) -> None:
-    pids = home.root / "pids"
     home.set(**IMPATIENT)
-    home.script(does("implement", "a", run=_hangs(pids)), writes("b"))
+    home.script(does("implement", "a", run=_hangs(home)), writes("b"))
     answer = home.sprint(task("a"), task("b", "a"))
     assert answer.code == 10, answer
     assert answer.statuses == {"a": "Escalated", "b": "Blocked"}
     assert "silent" in answer.tasks["a"]["why"]
     # It was started twice, and nothing of it is left.
-    hung = [int(pid) for pid in pids.read_text().split()]
-    assert len(hung) == 4
-    assert not any(process_lives(pid) for pid in hung)
+    assert len(home.printed("hanging: ")) == 2
+    assert home.processes() == []
 
     comments = home.comments(answer.tasks["a"]["issue_number"])
     assert len([c for c in comments if c.startswith("@caloron-agent-a has been silent")]) == 1
@@ -52,9 +49,8 @@ def test_a_stopped_agent_is_probed_restarted_escalated_and_released_by_a_comment
 def test_a_release_while_the_sprint_runs_lets_the_task_go_on_without_a_resume(home: Home) -> None:
     other = home.gate("other")
     home.set(**IMPATIENT)
-    pids = home.root / "pids"
     home.script(
-        does("implement", "a", attempt=[1, 2], run=_hangs(pids)),
+        does("implement", "a", attempt=[1, 2], run=_hangs(home)),
         writes("a"),
         # Busy, so that nobody takes it for a silent one.
         writes("b", run=other.line.replace("sleep 0.03", "echo waiting; sleep 0.1")),
@@ -72,13 +68,13 @@ def test_a_release_while_the_sprint_runs_lets_the_task_go_on_without_a_resume(ho
 
 def test_an_agent_that_comes_back_after_its_restart_is_forgiven(home: Home) -> None:
     home.set(**IMPATIENT)
-    pids = home.root / "pids"
-    home.script(does("implement", "a", attempt=1, run=_hangs(pids)), writes("a", attempt=2))
+    home.script(does("implement", "a", attempt=1, run=_hangs(home)), writes("a", attempt=2))
     answer = home.sprint(task("a"))
     assert answer.code == 0, answer
     assert home.escalations() == []
     assert home.state_file()["interventions"] == {}
-    assert not any(process_lives(int(pid)) for pid in pids.read_text().split())
+    assert len(home.printed("hanging: ")) == 1
+    assert home.processes() == []
 
 
 def test_an_agent_that_is_slow_but_prints_is_left_alone(home: Home) -> None:
@@ -100,23 +96,21 @@ def test_an_agent_that_is_silent_but_busy_is_left_alone(home: Home) -> None:
 
 
 def test_an_agent_that_never_ends_is_stopped_though_it_prints(home: Home) -> None:
-    pids = home.root / "pids"
     home.set(timeout_s=1.5, probe_grace_s=0.5)
     home.script(
-        writes("a", run=f"echo $$ >> {pids}; while :; do echo busy; sleep 0.1; done"),
+        writes("a", run=f": {home.root}/; while :; do echo busy; sleep 0.1; done"),
     )
     answer = home.sprint(task("a"))
     assert answer.code == 10, answer
     assert "running for" in answer.tasks["a"]["why"]
-    assert len(pids.read_text().split()) == 2
-    assert not any(process_lives(int(pid)) for pid in pids.read_text().split())
+    assert home.attempts("implement", "a") == 2
+    assert home.processes() == []
     assert len(home.escalations()) == 1
 
 
 def test_a_reviewer_that_hangs_is_no_approval(home: Home) -> None:
     home.set(**IMPATIENT)
-    pids = home.root / "pids"
-    home.script(writes("a"), does("review", run=_hangs(pids), output="APPROVED"))
+    home.script(writes("a"), does("review", run=_hangs(home), output="APPROVED"))
     answer = home.sprint(task("a"))
     assert answer.code == 10, answer
     assert answer.statuses == {"a": "Escalated"}

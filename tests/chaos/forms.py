@@ -199,7 +199,9 @@ def done_twice(world: World) -> list[str]:
 
 
 def left_behind(world: World) -> list[str]:
-    """Workspaces that a finished sprint did not clean up."""
-    runs = world.project / "runs"
-    found = [*runs.rglob("workspace"), *runs.rglob(".workspace.*")]
-    return [str(path.relative_to(runs)) for path in found if "/.git/" not in str(path)]
+    """Workspaces, and homes with what agents were given, that a finished sprint did not remove."""
+    project = world.project
+    runs, pool = project / "runs", project / "pool"
+    found = [*runs.rglob("workspace"), *runs.rglob(".workspace.*"), *runs.rglob("home")]
+    found += pool.iterdir() if pool.exists() else []
+    return [str(path.relative_to(project)) for path in found if "/.git/" not in str(path)]

@@ -22,8 +22,11 @@ from tests.chaos.world import World
 
 SEED = 20_260_101
 #: More than there are cores: a cell often waits for a lock, a poll or a disk.
-_AT_ONCE = (os.cpu_count() or 1) + 1
+#: Cells wait for the disk and for each other's locks more than they compute.
+_AT_ONCE = 3 * (os.cpu_count() or 1)
 _RESUMES = 4
+#: Workspaces made in advance cost time and change nothing: every so many cells have them.
+_WITH_POOL = 4
 _ENGINE_AFTER_A_SHIM = (
     "interrupt.before_commit",
     "interrupt.after_commit",
@@ -72,6 +75,7 @@ def run_cells(
     def one(numbered: tuple[int, Cell]) -> Cell:
         number, cell = numbered
         world = template.copy_to(place / f"cell-{number}")
+        world.configure(pool=2 if number % _WITH_POOL == 0 else 0)
         began = time.monotonic()
         try:
             _run(world, cell, expected)

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.world import World, new_world
+from tests.chaos.world import World, git, new_world
 
 PLAN = [
     {"id": "a", "title": "A", "agent_prompt": "write a", "depends_on": []},
     {"id": "b", "title": "B", "agent_prompt": "write b", "depends_on": ["a"]},
 ]
+_READING = "reading b"
+_PUSHED = "pushed"
 
 
 def smallest_sprint(place: Path) -> World:
     """A planner, a → b; a is rejected once, and main moves under b while b is reviewed."""
     world = new_world(place)
-    world.script(*_responses(world.forge_git, place))
+    world.person = _push_once
+    world.script(*_responses(world.shown))
     return world
 
 
-def _responses(forge: Path, place: Path) -> list[dict[str, Any]]:
+def _responses(shown: Path) -> list[dict[str, Any]]:
     return [
         {"when": {"role": "po"}, "output": f"The plan:\n{json.dumps(PLAN)}"},
         {"when": {"role": "implement", "task": "a"}, "files": {"a.txt": "a\n"}, "output": "done"},
@@ -30,7 +35,7 @@ def _responses(forge: Path, place: Path) -> list[dict[str, Any]]:
         {"when": {"role": "implement", "task": "b"}, "files": {"b.txt": "b\n"}, "output": "done"},
         {
             "when": {"role": "review", "task": "b", "round": 1},
-            "run": _push_once(forge, place),
+            "run": f"echo {_READING}; while [ ! -e {shown}/{_PUSHED} ]; do sleep 0.02; done",
             "output": "APPROVED",
         },
         {"when": {"role": "resolve"}, "files": {"b.txt": "b and theirs\n"}, "output": "done"},
@@ -38,19 +43,20 @@ def _responses(forge: Path, place: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _push_once(forge: Path, place: Path) -> str:
-    """A person's push to main that conflicts with b; done again, it finds itself done."""
-    return f"""
-set -e
-git --git-dir={forge} cat-file -e main:b.txt 2>/dev/null && exit 0
-clone=$(mktemp -d {place}/clone-XXXXXX)
-trap 'rm -rf "$clone"' EXIT
-export GIT_AUTHOR_NAME=Ada GIT_AUTHOR_EMAIL=ada@localhost
-export GIT_COMMITTER_NAME=Ada GIT_COMMITTER_EMAIL=ada@localhost
-git clone --quiet --branch main {forge} "$clone/c"
-cd "$clone/c"
-echo theirs > b.txt
-git add b.txt
-git commit --quiet -m "Ada writes b too"
-git push --quiet origin HEAD:main
-"""
+def _push_once(world: World) -> None:
+    """A person pushes to main, in conflict with b, while b is read by its reviewer."""
+    done = world.shown / _PUSHED
+    if done.exists() or not world.printed(_READING, of="*/b/*review/*"):
+        return
+    with tempfile.TemporaryDirectory(dir=world.place, prefix="clone-") as place:
+        clone = Path(place, "c")
+        if "b.txt" not in git(world.forge_git, "ls-tree", "--name-only", "main").split():
+            subprocess.run(
+                ("git", "clone", "--quiet", "--branch", "main", world.forge_git, clone), check=True
+            )
+            (clone / "b.txt").write_text("theirs\n", "utf-8")
+            git(clone, "add", "b.txt")
+            ada = ("-c", "user.name=Ada", "-c", "user.email=ada@localhost")
+            git(clone, *ada, "commit", "--quiet", "-m", "Ada writes b too")
+            git(clone, "push", "--quiet", "origin", "HEAD:main")
+    done.touch()

@@ -51,14 +51,13 @@ def rows(world: World, sql: str) -> list[tuple[Any, ...]]:
         connection.close()
 
 
-def noting(name: str, world: World, **more: Any) -> dict[str, Any]:
-    """Let an agent leave a line outside of its workspace each time it runs."""
-    return {"run": f"echo ran >> {world.place}/{name}"} | more
+def noting(name: str, **more: Any) -> dict[str, Any]:
+    """Let an agent print a line each time it runs."""
+    return {"run": f"echo {name}"} | more
 
 
 def times(name: str, world: World) -> int:
-    file = world.place / name
-    return len(file.read_text().splitlines()) if file.exists() else 0
+    return world.printed(name)
 
 
 def writes_a(**more: Any) -> dict[str, Any]:
@@ -95,20 +94,21 @@ def failures(world: World) -> int:
 
 
 def test_the_goal_is_recorded_before_the_planner_is_asked(world: World) -> None:
-    goal = f"sqlite3.connect('{world.project}/ledger.sqlite').execute('SELECT goal FROM sprints')"
-    seen = world.place / "seen"
-    look = f"import sqlite3; open('{seen}', 'w').write({goal}.fetchone()[0])"
-    world.script(PLANNER | {"run": f'python3 -c "{look}"'}, writes_a(), REVIEW)
+    wait = f"echo asked; while [ ! -e {world.shown}/open ]; do sleep 0.05; done"
+    world.script(PLANNER | {"run": wait}, writes_a(), REVIEW)
+    engine = world.start("sprint", "what I want", "--yes")
+    until(partial(times, "asked", world), "a planner at work")
 
-    assert world.run("sprint", "what I want", "--yes") == 0, world.log()
+    assert rows(world, "SELECT goal FROM sprints") == [("what I want",)]
 
-    assert seen.read_text() == "what I want"
+    (world.shown / "open").touch()
+    assert engine.wait(60) == 0, world.log()
 
 
 def test_an_engine_killed_while_the_planner_thinks_goes_on_with_the_same_planner(
     world: World,
 ) -> None:
-    world.script(PLANNER | noting("asked", world, sleep_s=1.5), writes_a(), REVIEW)
+    world.script(PLANNER | noting("asked", sleep_s=1.5), writes_a(), REVIEW)
     engine = world.start("sprint", "goal", "--yes")
     until(lambda: rows(world, "SELECT 1 FROM leases WHERE attempt = 1"), "a planner at work")
     kill(engine.pid)
@@ -132,7 +132,7 @@ def test_an_engine_killed_while_the_planner_thinks_goes_on_with_the_same_planner
     ],
 )
 def test_a_planner_that_has_answered_is_not_asked_again(world: World, point: str) -> None:
-    world.script(PLANNER | noting("asked", world), writes_a(), REVIEW)
+    world.script(PLANNER | noting("asked"), writes_a(), REVIEW)
     killed = world.place / "killed"
     code = world.run("sprint", "goal", "--yes", CALORON_CRASH_AT=f"{point}|{killed}")
     if code == -signal.SIGKILL:
@@ -180,10 +180,35 @@ def test_engine_and_shim_killed_at_once_leave_no_agent_and_the_work_is_done_agai
     assert_done(world)
 
 
+@pytest.mark.parametrize("role", ["po", "review", "verify"])
+@pytest.mark.parametrize("engine_too", [False, True], ids=["shim", "engine and shim"])
+def test_a_shim_killed_in_any_role_leaves_nobody_and_its_work_is_done_again(
+    world: World, role: str, engine_too: bool
+) -> None:
+    """Whatever a sandbox holds ends with its shim; nobody counts it as a failure."""
+    wait = 'echo at work; [ "$CALORON_ATTEMPT" != 1 ] || sleep 600'
+    if role == "verify":
+        world.configure(verify=wait)
+    others: tuple[dict[str, Any], ...] = (PLANNER, writes_a(), REVIEW)
+    world.script(*(r | ({"run": wait} if r["when"]["role"] == role else {}) for r in others))
+    engine = world.start("sprint", "goal", "--yes")
+    until(partial(times, "at work", world), f"the {role} at work")
+    kill(*([engine.pid] if engine_too else []), *shims(world))
+    if engine_too:
+        engine.wait()
+        assert world.run("resume") == 0, world.log()
+    else:
+        assert engine.wait(60) == 0, world.log()
+
+    assert times("at work", world) == 2
+    assert failures(world) == 0
+    assert_done(world)
+
+
 def test_an_agent_outlives_its_engine_and_its_result_is_collected_by_the_next(
     world: World,
 ) -> None:
-    world.script(PLANNER, writes_a(**noting("worked", world), sleep_s=3), REVIEW)
+    world.script(PLANNER, writes_a(**noting("worked"), sleep_s=3), REVIEW)
     engine = world.start("sprint", "goal", "--yes")
     until(partial(at_work, world), "an agent at work")
     kill(engine.pid)
@@ -198,7 +223,7 @@ def test_an_agent_outlives_its_engine_and_its_result_is_collected_by_the_next(
 
 
 def test_work_of_an_agent_that_ended_while_nobody_watched_is_taken_in(world: World) -> None:
-    world.script(PLANNER, writes_a(**noting("worked", world), sleep_s=0.5), REVIEW)
+    world.script(PLANNER, writes_a(**noting("worked"), sleep_s=0.5), REVIEW)
     engine = world.start("sprint", "goal", "--yes")
     until(partial(at_work, world), "an agent at work")
     kill(engine.pid)
@@ -217,11 +242,11 @@ def test_what_an_agent_had_written_when_it_was_killed_is_kept_under_a_salvage_re
     half = writes_a(
         when={"role": "implement", "attempt": 1},
         files={"half.txt": "half of it\n"},
-        run=f"touch {world.place}/written; sleep 60",
+        run="echo written; sleep 60",
     )
     world.script(PLANNER, half, writes_a(), REVIEW)
     engine = world.start("sprint", "goal", "--yes")
-    until((world.place / "written").exists, "some work")
+    until(partial(times, "written", world), "some work")
     kill(engine.pid, *shims(world))
     engine.wait()
 
@@ -253,7 +278,7 @@ def test_a_frozen_agent_whose_lease_was_taken_back_is_ended_by_the_next_engine(
 
 
 def test_a_finished_sprint_that_is_resumed_does_nothing_and_says_so_again(world: World) -> None:
-    world.script(PLANNER, writes_a(**noting("worked", world)), REVIEW)
+    world.script(PLANNER, writes_a(**noting("worked")), REVIEW)
     assert world.run("sprint", "goal", "--yes") == 0, world.log()
     before = final_form(world)
 

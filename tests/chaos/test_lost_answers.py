@@ -32,6 +32,7 @@ from caloron.git.mirror import Mirror
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.wake import Wake
+from caloron.store.redact import Redactor
 from tests.chaos.world import git
 
 BRANCH = "agent/a/demo-1"
@@ -100,6 +101,7 @@ class Bench:
             RunDirs(place / "runs"),
             self.clock,
             Bell(Wake(place / "wake")),
+            Redactor(),
         )
         self.work = self._commit(self.main)
 

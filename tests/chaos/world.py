@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import yaml
@@ -30,6 +32,8 @@ class World:
 
     place: Path
     env: dict[str, str] = field(default_factory=dict)
+    #: What a person does while a sprint runs: called again and again.
+    person: Callable[[World], None] | None = None
 
     @property
     def home(self) -> Path:
@@ -42,6 +46,11 @@ class World:
     @property
     def forge_git(self) -> Path:
         return self.project / "forge.git"
+
+    @property
+    def shown(self) -> Path:
+        """A folder that agents see and cannot change."""
+        return self.place / "shown"
 
     @property
     def fixture(self) -> Path:
@@ -60,7 +69,7 @@ class World:
     def start(self, *args: str, **extra: str) -> subprocess.Popen[bytes]:
         """Start `caloron` in the background; what it prints goes to a file of the world."""
         with (self.place / "cli.log").open("ab") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 (*CLI, *args),
                 env=self.environment(**extra),
                 cwd=self.place,
@@ -68,6 +77,14 @@ class World:
                 stdout=log,
                 stderr=log,
             )
+        if self.person:
+            Thread(target=self._attend, args=(self.person, process), daemon=True).start()
+        return process
+
+    def _attend(self, person: Callable[[World], None], process: subprocess.Popen[bytes]) -> None:
+        while process.poll() is None:
+            person(self)
+            time.sleep(0.02)
 
     def run(self, *args: str, **extra: str) -> int:
         """Run `caloron` to its end; one that does not end is killed and fails the test."""
@@ -99,10 +116,22 @@ class World:
         """A new world that starts like this one did: the same project, nothing run yet."""
         place.mkdir(parents=True)
         shutil.copytree(self.home, place / "home", symlinks=True)
+        copy = World(place, dict(self.env), self.person)
+        copy.shown.mkdir()
         text = self.fixture.read_text("utf-8").replace(str(self.place), str(place))
-        copy = World(place, dict(self.env))
         copy.fixture.write_text(text, "utf-8")
+        copy.configure(read_only=[str(copy.shown)])
         return copy
+
+    def printed(self, line: str, of: str = "*/*/*/*") -> int:
+        """How many times agents printed this line."""
+        found = 0
+        for log in self.project.glob(f"runs/{of}/output.log"):
+            try:
+                found += log.read_text("utf-8", "replace").splitlines().count(line)
+            except FileNotFoundError:
+                continue
+        return found
 
     def processes(self) -> dict[int, str]:
         """Living processes that were started in or for this world, by their command lines."""
@@ -137,8 +166,10 @@ def new_world(place: Path, **settings: Any) -> World:
     place.mkdir(parents=True, exist_ok=True)
     world = World(place)
     world.script()
+    world.shown.mkdir()
     assert world.run("init", PROJECT) == 0, world.log()
-    world.configure(**({"poll_s": 0.2, "lease_s": 2.0, "verify": "test -f README.md"} | settings))
+    quick = {"poll_s": 0.2, "lease_s": 2.0, "read_only": [str(world.shown)]}
+    world.configure(**(quick | {"verify": "test -f README.md"} | settings))
     return world
 
 

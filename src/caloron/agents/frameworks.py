@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from caloron.agents.claude_code import ClaudeCodeRunner
+from caloron.agents.reports import REPORT_FILE, told_report
 from caloron.agents.stub import FixtureError, load_fixture
-from caloron.errors import UsageError
-from caloron.ports import AgentCommand, AgentRequest, AgentRunner
+from caloron.agents.untrusted import clear
+from caloron.errors import PreconditionFailed, UsageError
+from caloron.ports import AgentCommand, AgentReport, AgentRequest, AgentRunner
 
-FRAMEWORKS = ("stub", "command")
+FRAMEWORKS = ("stub", "command", "claude-code")
 
 _STUB = Path(__file__).with_name("stub.py")
 _PLACEHOLDER = re.compile(r"\{(prompt|prompt_file|workspace)\}")
 #: The kernel takes no longer argument than this.
 _ARGUMENT_BYTES = 128 * 1024 - 1
+#: What every sandbox has; a program in there needs nothing else.
+_SYSTEM = tuple(map(Path, ("/usr", "/bin", "/sbin", "/lib", "/lib64")))
 
 
-class StubRunner:
+class _TellsByFile:
+    """What agents have in common that tell about their run through output and a report file."""
+
+    def report(self, run_dir: Path) -> AgentReport:
+        return told_report(run_dir)
+
+    def keep_session(
+        self, home: Path, sessions: Path, session: str, clean: Callable[[bytes], bytes] = bytes
+    ) -> bool:
+        return False
+
+    def readable(self, line: str) -> str:
+        return line.rstrip()
+
+
+def _environment(request: AgentRequest) -> dict[str, str]:
+    return {"CALORON_REPORT": str(request.home_inside / REPORT_FILE)}
+
+
+class StubRunner(_TellsByFile):
     """The scripted agent, with its fixture checked before anything starts."""
 
     name = "stub"
@@ -26,25 +52,36 @@ class StubRunner:
     def __init__(self, fixture: Path) -> None:
         self._fixture = fixture.absolute()
         try:
-            load_fixture(self._fixture)
+            responses = load_fixture(self._fixture).get("responses", [])
         except FixtureError as error:
             raise UsageError(
                 f"the stub fixture {fixture}: {error}",
                 hint="correct the file; nothing was started",
             ) from error
+        self.tells_cost = any("cost_usd" in one.get("report", {}) for one in responses)
+
+    def check(self) -> None:
+        """It is always there."""
 
     def command(self, request: AgentRequest) -> AgentCommand:
         argv = (sys.executable, "-S", "-E", str(_STUB), str(self._fixture))
-        return AgentCommand(argv=argv, stdin=request.prompt)
+        return AgentCommand(
+            argv=argv,
+            env=_environment(request),
+            stdin=request.prompt,
+            read_only=(self._fixture,),
+        )
 
 
-class CommandRunner:
+class CommandRunner(_TellsByFile):
     """Any program: `{prompt}`, `{prompt_file}` and `{workspace}` are filled into its arguments.
 
     Without one of the first two the prompt comes on standard input.
     """
 
     name = "command"
+    #: It may tell a cost, but nothing is known about it before.
+    tells_cost = False
 
     def __init__(self, template: tuple[str, ...]) -> None:
         if not template or not template[0].strip():
@@ -54,25 +91,67 @@ class CommandRunner:
             )
         self._template = template
 
+    def check(self) -> None:
+        program = self._template[0]
+        # A path that is not absolute is one of the workspace, which is not there yet.
+        if ("/" not in program or program.startswith("/")) and shutil.which(program) is None:
+            raise PreconditionFailed(
+                f"the program {program!r} of the framework `command` is not there, "
+                "or may not be run",
+                hint="install it, or change it with caloron config set command",
+            )
+
     def command(self, request: AgentRequest) -> AgentCommand:
         used = set(_PLACEHOLDER.findall(" ".join(self._template)))
         # An argument cannot hold the zero byte.
         values = {
             "prompt": request.prompt.replace("\0", ""),
-            "prompt_file": str(request.run_dir / "prompt.txt"),
+            "prompt_file": str(request.home_inside / "prompt.txt"),
             "workspace": str(request.workspace),
         }
         if "prompt_file" in used:
-            request.run_dir.mkdir(parents=True, exist_ok=True)
-            Path(values["prompt_file"]).write_text(request.prompt, "utf-8")
+            request.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            clear(request.home / "prompt.txt").write_text(request.prompt, "utf-8")
         argv = tuple(_PLACEHOLDER.sub(lambda m: values[m[1]], word) for word in self._template)
         if any(len(word.encode()) > _ARGUMENT_BYTES for word in argv):
             raise UsageError(
                 f"the prompt for {request.task or request.role} is too long for a command line",
                 hint="use {prompt_file} in the command, or no placeholder for standard input",
             )
+        program, needs = _installation(argv[0], request.run_dir)
         given = used & {"prompt", "prompt_file"}
-        return AgentCommand(argv=argv, stdin="" if given else request.prompt)
+        return AgentCommand(
+            argv=(program, *argv[1:]),
+            env=_environment(request),
+            stdin="" if given else request.prompt,
+            read_only=needs,
+        )
+
+
+def _installation(program: str, own: Path) -> tuple[str, tuple[Path, ...]]:
+    """How a program is called inside a sandbox, and what of it must be readable there."""
+    found = shutil.which(program) if "/" not in program or program.startswith("/") else None
+    if found is None:
+        return program, ()
+    place = Path(found).absolute()
+    environment = place.parent.parent
+    if (environment / "pyvenv.cfg").is_file():
+        # Its interpreter finds the packages by the path that it is called by.
+        return str(place), (environment, *_interpreter(place))
+    real = place.resolve()
+    if any(real.is_relative_to(system) for system in _SYSTEM):
+        return program, ()
+    crowded = real.parent in (Path.home(), Path("/"), Path("/tmp"), Path("/var/tmp"))
+    around_us = own.resolve().is_relative_to(real.parent)
+    return str(real), (real if crowded or around_us else real.parent,)
+
+
+def _interpreter(script: Path) -> tuple[Path, ...]:
+    """The Python installation that a virtual environment stands on, if the system has it not."""
+    base = (script.parent / "python").resolve()
+    if any(base.is_relative_to(system) for system in _SYSTEM) or not base.is_file():
+        return ()
+    return (base.parent.parent,)
 
 
 def runner_for(framework: str, *, stub_fixture: str, command: tuple[str, ...]) -> AgentRunner:
@@ -86,6 +165,8 @@ def runner_for(framework: str, *, stub_fixture: str, command: tuple[str, ...]) -
         return StubRunner(Path(stub_fixture))
     if framework == "command":
         return CommandRunner(command)
+    if framework == "claude-code":
+        return ClaudeCodeRunner()
     raise UsageError(
         f"unknown framework `{framework}`",
         hint=f"known frameworks: {', '.join(FRAMEWORKS)}",

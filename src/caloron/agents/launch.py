@@ -43,8 +43,13 @@ class _Identity(NamedTuple):
     agent_start_time: int
 
 
-def start(run_dir: Path, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """Start a shim for a spec; it holds the lock of the run directory from its first moment."""
+def start(
+    run_dir: Path, spec: dict[str, Any], secrets: dict[str, Any] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a shim for a spec; it holds the lock of the run directory from its first moment.
+
+    `secrets` never touch the disk: `env` for the agent, and `redact`, values to keep out of logs.
+    """
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -53,9 +58,9 @@ def start(run_dir: Path, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
         (run_dir / "shim.json").unlink(missing_ok=True)
         write_atomic(run_dir / "spec.json", json.dumps(spec).encode())
         with (run_dir / "shim.log").open("ab") as log:
-            return subprocess.Popen(
+            shim = subprocess.Popen(
                 (sys.executable, "-S", "-E", str(_SHIM), str(run_dir.absolute()), str(lock)),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 cwd="/",
@@ -63,10 +68,22 @@ def start(run_dir: Path, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
                 pass_fds=(lock,),
                 start_new_session=True,
             )
+        _whisper(shim, secrets or {})
+        return shim
     except BlockingIOError as error:
         raise HeldByAnother(f"an agent is already running in {run_dir}") from error
     finally:
         os.close(lock)
+
+
+def _whisper(shim: subprocess.Popen[bytes], secrets: dict[str, Any]) -> None:
+    assert shim.stdin is not None
+    try:
+        shim.stdin.write(json.dumps(secrets).encode())
+        shim.stdin.close()
+    except BrokenPipeError:
+        # It died at once; whoever waits for it will notice.
+        return
 
 
 def wait_until_gone(run_dir: Path) -> None:
@@ -199,6 +216,17 @@ def _end_agent(run_dir: Path) -> None:
     # An id is given out again only once nobody of its session is left.
     if leader is None or leader.started == identity.agent_start_time:
         processes.end_family(identity.agent_pid)
+    # A sandbox whose outer process died while it was being made does not end with that one.
+    argv = _sandbox_argv(run_dir)
+    while argv and (left := processes.started_as(argv)):
+        if not processes.end_family(identity.agent_pid, left):
+            return
+
+
+def _sandbox_argv(run_dir: Path) -> list[str]:
+    """The command line of the run's sandbox, which names the run's own folders; empty: none."""
+    spec = json.loads((run_dir / "spec.json").read_bytes())
+    return list(spec["argv"]) if spec.get("wrappers") else []
 
 
 def _last_output(run_dir: Path) -> str:

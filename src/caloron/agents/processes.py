@@ -44,6 +44,31 @@ def look(pid: int) -> Process | None:
     return Process(pid, fields[0].decode(), int(fields[1]), int(fields[3]), ticks, int(fields[19]))
 
 
+def descendants(ancestor: int) -> dict[int, Process]:
+    """The living children of a process, their children, and so on; not the process itself."""
+    found: dict[int, Process] = {}
+    unseen = _children(ancestor)
+    while unseen:
+        pid = unseen.pop()
+        process = look(pid)
+        if pid not in found and process is not None:
+            found[pid] = process
+            unseen += _children(pid)
+    return {pid: process for pid, process in found.items() if process.state not in _DEAD}
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123
+                children += map(int, file.read().split())
+    except (FileNotFoundError, ProcessLookupError):
+        # It ended meanwhile; its children have another parent now and are found there.
+        return children
+    return children
+
+
 def family(leader: int) -> dict[int, Process]:
     """The living processes of a session, and the descendants of its leader in other sessions."""
     everyone = {}
@@ -58,6 +83,24 @@ def family(leader: int) -> dict[int, Process]:
         grown = not children <= members
         members |= children
     return {pid: everyone[pid] for pid in members if everyone[pid].state not in _DEAD}
+
+
+def started_as(argv: list[str]) -> list[Process]:
+    """The living processes that have exactly this command line."""
+    line = b"".join(os.fsencode(word) + b"\0" for word in argv)
+    found = []
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file:  # noqa: PTH123
+                same = file.read() == line
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        process = look(int(name)) if same else None
+        if process is not None and process.state not in _DEAD:
+            found.append(process)
+    return found
 
 
 def send(process: Process, number: int) -> None:

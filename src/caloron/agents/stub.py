@@ -18,7 +18,7 @@ _CONDITIONS = {
     "attempt": "CALORON_ATTEMPT",
     "round": "CALORON_ROUND",
 }
-_FIELDS = ("when", "match", "output", "files", "run", "sleep_s", "exit_code")
+_FIELDS = ("when", "match", "output", "files", "run", "sleep_s", "exit_code", "report")
 
 
 class FixtureError(ValueError):
@@ -55,6 +55,7 @@ def _check_response(response: object, at: str) -> None:
     _expect(_is_int(code) and 0 <= code <= 255, f"{at}.exit_code", "a number from 0 to 255")
     _check_conditions(response.get("when", {}), f"{at}.when")
     _check_files(response.get("files", {}), f"{at}.files")
+    _expect(isinstance(response.get("report", {}), dict), f"{at}.report", "an object")
 
 
 def _check_conditions(when: object, at: str) -> None:
@@ -136,7 +137,7 @@ def _holds(response: dict[str, Any], prompt: str, environment: dict[str, str]) -
 
 
 def act(response: dict[str, Any], workspace: Path) -> int:
-    """Do what a response says: sleep, files, run, output. Returns the exit code.
+    """Do what a response says: sleep, files, run, report, output. Returns the exit code.
 
     Without an `exit_code` the one of `run` counts, so that a shell line that fails is noticed.
     """
@@ -151,6 +152,8 @@ def act(response: dict[str, Any], workspace: Path) -> int:
             ("sh", "-c", response["run"]), cwd=workspace, stdin=subprocess.DEVNULL, check=False
         )
         code = done.returncode if done.returncode >= 0 else 128 - done.returncode
+    if "report" in response and os.environ.get("CALORON_REPORT"):
+        Path(os.environ["CALORON_REPORT"]).write_text(json.dumps(response["report"]), "utf-8")
     if "output" in response:
         _say(response["output"])
     return int(response.get("exit_code", code))

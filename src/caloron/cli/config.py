@@ -10,14 +10,17 @@ import click
 import msgspec
 
 from caloron.cli.frameworks import require_framework
-from caloron.cli.options import output_option, project_option
-from caloron.cli.output import success
+from caloron.cli.options import dry_run_option, output_option, project_option
+from caloron.cli.output import dry_run as answer_dry_run
+from caloron.cli.output import printable, success
+from caloron.engine.confining import check_setting
 from caloron.errors import NotFound, UsageError
 from caloron.ledger.lock import holder
 from caloron.ledger.projects import Project, load_project, parse_setting, save_config
 
 _FIXED = ("name", "created_at")
 _FORGES = ("local",)
+_LONGEST = 10_000
 #: Typed from where the user stands, read from anywhere.
 _PATHS = ("stub_fixture", "work_dir")
 
@@ -46,15 +49,16 @@ def get_setting(key: str, project: str | None) -> None:
       caloron config get verify
     """
     value = _value(load_project(project), key)
-    success("config.get", {"key": key, "value": value}, _shown(value))
+    success("config.get", {"key": key, "value": value}, printable(_shown(value)))
 
 
 @config.command("set", context_settings={"ignore_unknown_options": True})
 @click.argument("key")
 @click.argument("value")
+@dry_run_option
 @project_option
 @output_option
-def set_setting(key: str, value: str, project: str | None) -> None:
+def set_setting(key: str, value: str, dry_run: bool, project: str | None) -> int:
     """Change one setting; it holds from the next `sprint` or `resume` on.
 
     VALUE of `command` is a line of words as a shell would split it.
@@ -68,19 +72,28 @@ def set_setting(key: str, value: str, project: str | None) -> None:
     _value(loaded, key)
     if key in _FIXED:
         raise UsageError(f"setting {key} cannot be changed", hint="it was fixed by caloron init")
+    if len(value) > _LONGEST:
+        raise UsageError(f"setting {key} is at most {_LONGEST} characters long")
     parsed = parse_setting(key, value)
     if key in _PATHS and parsed:
-        parsed = str(Path(parsed).expanduser().absolute())
+        parsed = _place(key, parsed)
     if key == "framework":
         require_framework(parsed)
+    if key == "read_only":
+        parsed = [_place(key, path) for path in parsed]
+    check_setting(key, parsed)
     if key == "forge" and parsed not in _FORGES:
         raise UsageError(f"forge {parsed!r} is not known", hint=f"take: {', '.join(_FORGES)}")
+    if dry_run:
+        target = f"{key} = {_shown(parsed)}"
+        return answer_dry_run("config.set", [{"action": "set", "target": target}])
     setattr(loaded.config, key, parsed)
     save_config(loaded)
     text = f"{key} = {_shown(parsed)}"
     if holder(loaded.engine_lock) is not None:
         text += "\nA sprint is running; it takes this up after `caloron stop` and `caloron resume`."
-    success("config.set", {"key": key, "value": parsed}, text)
+    success("config.set", {"key": key, "value": parsed}, printable(text))
+    return 0
 
 
 @config.command("list")
@@ -96,7 +109,17 @@ def list_settings(project: str | None) -> None:
     loaded = load_project(project)
     settings = msgspec.structs.asdict(loaded.config)
     text = "\n".join(f"{key:<18} {_shown(value)}".rstrip() for key, value in settings.items())
-    success("config.list", {"project": loaded.name, "settings": settings}, text)
+    data = {"project": loaded.name, "settings": settings}
+    success("config.list", data, printable(text))
+
+
+def _place(key: str, path: str) -> str:
+    try:
+        return str(Path(path).expanduser().absolute())
+    except RuntimeError as error:
+        raise UsageError(
+            f"setting {key} names {path!r}, a home that is not there", hint="nothing was changed"
+        ) from error
 
 
 def _value(project: Project, key: str) -> Any:

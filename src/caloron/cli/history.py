@@ -22,7 +22,13 @@ FROM sprints s ORDER BY s.number DESC LIMIT ?
 
 @click.command()
 @click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many sprints."
+    "--limit",
+    "-n",
+    type=click.IntRange(1, 10**9),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="How many sprints.",
 )
 @project_option
 @output_option

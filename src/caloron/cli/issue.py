@@ -14,7 +14,8 @@ from caloron.cli.forge_view import (
     issue_page,
     person_at_forge,
 )
-from caloron.cli.options import output_option, project_option
+from caloron.cli.options import dry_run_option, output_option, project_option
+from caloron.cli.output import dry_run as answer_dry_run
 from caloron.cli.output import success
 from caloron.cli.person import poke
 from caloron.errors import UsageError
@@ -77,9 +78,10 @@ def show(number: int, project: str | None) -> None:
 @issue.command()
 @click.argument("number", type=NUMBER)
 @click.argument("text")
+@dry_run_option
 @project_option
 @output_option
-def comment(number: int, text: str, project: str | None) -> None:
+def comment(number: int, text: str, dry_run: bool, project: str | None) -> int:
     """Comment on an issue or a pull request; TEXT `-` is read from standard input.
 
     \b
@@ -91,17 +93,22 @@ def comment(number: int, text: str, project: str | None) -> None:
     if not body.strip():
         raise UsageError(f"the comment on #{number} is empty", hint="say something")
     with person_at_forge(project) as (paths, forge):
+        if dry_run:
+            forge.comments(number)
+            return answer_dry_run("issue.comment", [_act("comment on", number)])
         written = forge.comment(number, body)
     poke(paths)
     data = {"number": number, "comment": comment_data(written)}
     success("issue.comment", data, f"Commented on #{number} as {written.author}.")
+    return 0
 
 
 @issue.command()
 @click.argument("number", type=NUMBER)
+@dry_run_option
 @project_option
 @output_option
-def close(number: int, project: str | None) -> None:
+def close(number: int, dry_run: bool, project: str | None) -> int:
     """Close an issue; a task whose issue a person closes is cancelled.
 
     \b
@@ -109,16 +116,21 @@ def close(number: int, project: str | None) -> None:
       caloron issue close 3
     """
     with person_at_forge(project) as (paths, forge):
+        if dry_run:
+            forge.issue(number)
+            return answer_dry_run("issue.close", [_act("close", number)])
         closed = forge.close_issue(number)
     poke(paths)
     success("issue.close", issue_data(closed), f"Issue #{number} is closed.")
+    return 0
 
 
 @issue.command()
 @click.argument("number", type=NUMBER)
+@dry_run_option
 @project_option
 @output_option
-def reopen(number: int, project: str | None) -> None:
+def reopen(number: int, dry_run: bool, project: str | None) -> int:
     """Open a closed issue again.
 
     \b
@@ -126,6 +138,14 @@ def reopen(number: int, project: str | None) -> None:
       caloron issue reopen 3
     """
     with person_at_forge(project) as (paths, forge):
+        if dry_run:
+            forge.issue(number)
+            return answer_dry_run("issue.reopen", [_act("reopen", number)])
         opened = forge.reopen_issue(number)
     poke(paths)
     success("issue.reopen", issue_data(opened), f"Issue #{number} is open.")
+    return 0
+
+
+def _act(action: str, number: int) -> dict[str, str]:
+    return {"action": action, "target": f"issue #{number}"}

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -32,13 +32,17 @@ _COLOURS = {
 }
 
 
+#: What becomes of a plan that waits for approval: ask on the terminal, yes, or not now.
+Approval = Literal["ask", "yes", "hold"]
+
+
 @contextmanager
-def watcher_for(project: Project, *, json: bool) -> Iterator[Watcher]:
+def watcher_for(project: Project, *, json: bool, approval: Approval = "ask") -> Iterator[Watcher]:
     """The right view for where the output goes; with JSON, progress goes to standard error."""
     if json or not is_terminal():
-        yield Lines(to_stderr=json)
+        yield Lines(to_stderr=json, approves=approval == "yes")
         return
-    table = LiveTable(project)
+    table = LiveTable(project, approval)
     with table.live:
         yield table
 
@@ -46,8 +50,9 @@ def watcher_for(project: Project, *, json: bool) -> Iterator[Watcher]:
 class Lines:
     """One line per change, for logs and pipes."""
 
-    def __init__(self, *, to_stderr: bool) -> None:
+    def __init__(self, *, to_stderr: bool, approves: bool = False) -> None:
         self._stderr = to_stderr
+        self._approves = approves
         self._phase = ""
 
     def told(self, line: str) -> None:
@@ -65,16 +70,18 @@ class Lines:
             self.told(f"sprint {state.sprint.id}: {self._phase}{tasks}")
 
     def approves(self, state: State) -> bool | None:
-        return True
+        # There is nobody to ask: the plan is kept for whoever says yes later.
+        return True if self._approves else None
 
 
 class LiveTable:
     """A table of tasks that is drawn again when something changes, and while time passes."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, approval: Approval = "ask") -> None:
         from rich.live import Live
 
         self._project = project
+        self._approval = approval
         self._state: State | None = None
         self._notes: list[str] = []
         self.live: Live = Live(get_renderable=self._draw, refresh_per_second=2, transient=False)
@@ -89,10 +96,10 @@ class LiveTable:
         self._state = state
 
     def approves(self, state: State) -> bool | None:
+        if self._approval != "ask":
+            return True if self._approval == "yes" else None
         self.live.stop()
-        for task in state.tasks.values():
-            after = f"  after {', '.join(task.plan.depends_on)}" if task.plan.depends_on else ""
-            click.echo(f"  {task.id}: {printable(task.plan.title)}{after}")
+        click.echo(plan_text(state))
         # At the prompt Ctrl-C means no, and must not wait for the engine.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
@@ -126,8 +133,10 @@ class LiveTable:
             return table
         table.caption = Text("\n".join(self._notes)) if self._notes else None
         done = sum(1 for t in state.tasks.values() if t.status is Status.DONE)
-        goal = _shorten(state.sprint.goal, max(20, self.live.console.width - 30))
-        table.title = Text(f"{state.sprint.id}  {done}/{len(state.tasks)} done  {goal}")
+        sprint = state.sprint
+        cost = f"${sprint.spent.usd:.2f} of ${sprint.budget_usd:.2f}  " if sprint.spent.usd else ""
+        goal = _shorten(sprint.goal, max(20, self.live.console.width - 30 - len(cost)))
+        table.title = Text(f"{sprint.id}  {done}/{len(state.tasks)} done  {cost}{goal}")
         table.add_column("task", no_wrap=True, ratio=3)
         table.add_column("status", no_wrap=True, width=10)
         table.add_column("agent", no_wrap=True, width=9)
@@ -144,6 +153,15 @@ class LiveTable:
                 _plain(why(state, task) or task.reason),
             )
         return table
+
+
+def plan_text(state: State) -> str:
+    """The tasks of a plan, each with what it waits for."""
+    lines = []
+    for task in state.tasks.values():
+        after = f"  after {', '.join(task.plan.depends_on)}" if task.plan.depends_on else ""
+        lines.append(f"  {task.id}: {printable(task.plan.title)}{after}")
+    return "\n".join(lines)
 
 
 #: What to show first when not everything fits.

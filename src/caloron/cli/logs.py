@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from caloron.cli.options import output_option, project_option
+from caloron.cli.options import output_option, project_option, sprint_name
 from caloron.cli.output import printable, success
 from caloron.cli.status import require_ledger
+from caloron.engine.runs import read_spec
 from caloron.errors import NotFound
 from caloron.ledger.locate import find_project, require_id
 
@@ -20,7 +22,8 @@ from caloron.ledger.locate import find_project, require_id
 @click.option("--sprint", metavar="SPRINT", help="Another sprint than the last one.")
 @click.option(
     "--tail",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 1 << 30),
+    metavar="BYTES",
     default=65_536,
     show_default=True,
     help="At most this many bytes of each log, from its end.",
@@ -37,7 +40,7 @@ def logs(task: str, sprint: str | None, tail: int, project: str | None) -> None:
     """
     found = find_project(project)
     require_id(task, "task")
-    chosen = require_id(sprint, "sprint") if sprint else _last_sprint(require_ledger(found))
+    chosen = sprint_name(found, sprint) if sprint else _last_sprint(require_ledger(found))
     place = found.runs / chosen / task
     if not place.is_dir():
         raise NotFound(
@@ -65,13 +68,30 @@ def _runs(place: Path) -> list[Path]:
 
 
 def _attempt(run: Path, place: Path, tail: int) -> dict[str, Any]:
+    readable = _reader(run)
     return {
         "name": str(run.relative_to(place)),
         "role": run.parent.name.split("-", 1)[1],
         "path": str(run),
         "output": _read(run / "output.log", tail),
         "errors": _read(run / "stderr.log", tail),
+        "readable": readable(_read(run / "output.log", tail)),
     }
+
+
+def _reader(run: Path) -> Callable[[str], str]:
+    """How to make the output of this attempt readable: frameworks have protocols of their own."""
+    framework = read_spec(run).get("framework", "")
+    if framework != "claude-code":
+        return str
+    from caloron.agents.claude_code import ClaudeCodeRunner
+
+    readable = ClaudeCodeRunner().readable
+
+    def text(output: str) -> str:
+        return "\n".join(line for raw in output.splitlines() if (line := readable(raw)))
+
+    return text
 
 
 def _read(path: Path, tail: int) -> str:
@@ -85,5 +105,5 @@ def _read(path: Path, tail: int) -> str:
 
 def _text(attempt: dict[str, Any]) -> str:
     parts = [f"── {attempt['name']}  {attempt['path']}"]
-    parts += [printable(attempt[key]).rstrip() for key in ("output", "errors") if attempt[key]]
+    parts += [printable(attempt[key]).rstrip() for key in ("readable", "errors") if attempt[key]]
     return "\n".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,25 +14,42 @@ import click
 from caloron import __version__
 from caloron.cli import output
 from caloron.cli.options import command_name
-from caloron.errors import CaloronError
+from caloron.errors import CaloronError, PreconditionFailed
 from caloron.ledger.locate import home
 
 INTERRUPTED = 130
+PERMISSION_DENIED = 4
 
 #: Every command in the order of a day's work: where it is, and what it does in one line.
 #: They stand here as text, because importing the commands only to list them takes time.
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("caloron.cli.init:init", "Make a project with its own forge."),
     "config": ("caloron.cli.config:config", "Show and change the settings of a project."),
+    "projects": ("caloron.cli.projects:projects", "List, switch and delete projects."),
+    "org": ("caloron.cli.org:org", "Make, show and check what every agent is told."),
+    "doctor": ("caloron.cli.doctor:doctor", "Check what this machine offers to agents."),
     "sprint": ("caloron.cli.sprint:sprint", "Turn a goal into reviewed, tested, merged code."),
+    "kickoff": ("caloron.cli.kickoff:kickoff", "Plan a goal and hold the plan for approval."),
     "status": ("caloron.cli.status:status", "Show the project and its sprint."),
     "why": ("caloron.cli.why:why", "Say what each unfinished task waits for."),
     "logs": ("caloron.cli.logs:logs", "Show what the agents of a task wrote."),
+    "trace": ("caloron.cli.trace:trace", "Show everything that happened to a task."),
+    "agents": ("caloron.cli.agents:agents", "Show who worked, and what it took."),
     "stop": ("caloron.cli.sprint:stop", "Save and stop the running sprint."),
     "resume": ("caloron.cli.sprint:resume", "Go on with a sprint that was stopped or crashed."),
+    "report": ("caloron.cli.report:report", "Show what a sprint came to: the morning page."),
+    "inbox": ("caloron.cli.inbox:inbox", "List only what needs you, with the commands for it."),
     "history": ("caloron.cli.history:history", "List the sprints so far."),
+    "show": ("caloron.cli.show:show", "Show one sprint with each of its tasks."),
+    "metrics": ("caloron.cli.metrics:metrics", "Show the numbers of all sprints together."),
+    "retro": ("caloron.cli.retro:retro", "Show what a sprint teaches."),
     "issue": ("caloron.cli.issue:issue", "Read, comment and close issues on the forge."),
     "pr": ("caloron.cli.pr:pr", "Read, review and merge pull requests on the forge."),
+    "clean": ("caloron.cli.clean:clean", "Remove old logs, caches, merged branches."),
+    "completion": ("caloron.cli.completion:completion", "Let your shell complete commands."),
+    "introspect": ("caloron.cli.introspect:introspect", "Describe every command as data."),
+    "skill": ("caloron.cli.skill:skill", "Print a SKILL.md that teaches an agent to use this."),
+    "version": ("caloron.cli.version:version", "Print the version."),
 }
 
 
@@ -83,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(error)
     except click.Abort:
         return INTERRUPTED
+    except OSError as error:
+        return _refused_by_machine(error)
     except Exception as error:  # noqa: BLE001 - the last resort, which keeps the whole story
         return _apologise(error)
 
@@ -101,6 +121,20 @@ def _refuse(error: click.ClickException) -> int:
     code = "INVALID_ARGS" if error.exit_code == click.UsageError.exit_code else "GENERAL_ERROR"
     output.failure(command, code, error.format_message(), hint=hint)
     return error.exit_code
+
+
+def _refused_by_machine(error: OSError) -> int:
+    """Answer what no code of ours can put right; any other failure of the system is a defect."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        hint = "make that readable and writable for you, or choose another place with CALORON_HOME"
+        output.failure(output.current_command(), "PERMISSION_DENIED", str(error), hint=hint)
+        return PERMISSION_DENIED
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE):
+        message = f"the machine refused: {error}"
+        hint = "put that right and try again; what was recorded is safe"
+        output.failure(output.current_command(), PreconditionFailed.code, message, hint=hint)
+        return PreconditionFailed.exit_code
+    return _apologise(error)
 
 
 def _apologise(error: Exception) -> int:

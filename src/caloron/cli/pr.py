@@ -13,7 +13,8 @@ from caloron.cli.forge_view import (
     pull_page,
     review_data,
 )
-from caloron.cli.options import output_option, project_option
+from caloron.cli.options import dry_run_option, output_option, project_option
+from caloron.cli.output import dry_run as answer_dry_run
 from caloron.cli.output import is_terminal, printable, success
 from caloron.cli.person import poke
 from caloron.domain.observations import PullSeen, Verdict
@@ -102,11 +103,17 @@ def diff(number: int, project: str | None) -> None:
 @click.option("--approve", is_flag=True, help="The change is good as it is.")
 @click.option("--request-changes", metavar="TEXT", help="What must change; goes to the agent.")
 @click.option("--comment", "remark", metavar="TEXT", help="A remark that decides nothing.")
+@dry_run_option
 @project_option
 @output_option
 def review(
-    number: int, approve: bool, request_changes: str | None, remark: str | None, project: str | None
-) -> None:
+    number: int,
+    approve: bool,
+    request_changes: str | None,
+    remark: str | None,
+    dry_run: bool,
+    project: str | None,
+) -> int:
     """Review the newest commit of a pull request.
 
     \b
@@ -117,18 +124,22 @@ def review(
     verdict, body = _verdict(approve, request_changes, remark)
     with person_at_forge(project) as (paths, forge):
         pull = _open_pull(forge, number, "reviewed")
+        if dry_run:
+            return answer_dry_run("pr.review", [_act(f"say {verdict} on", pull)])
         written = forge.review(number, pull.head, verdict, body)
     poke(paths)
     data = {"number": number, "review": review_data(written)}
     said = verdict.replace("_", " ")
     success("pr.review", data, f"Pull request #{number}: {said} at {pull.head[:12]}.")
+    return 0
 
 
 @pr.command()
 @click.argument("number", type=NUMBER)
+@dry_run_option
 @project_option
 @output_option
-def merge(number: int, project: str | None) -> None:
+def merge(number: int, dry_run: bool, project: str | None) -> int:
     """Merge a pull request as it is now, on your own responsibility.
 
     \b
@@ -136,17 +147,22 @@ def merge(number: int, project: str | None) -> None:
       caloron pr merge 5
     """
     with person_at_forge(project) as (paths, forge):
-        merged = _merge(forge, _open_pull(forge, number, "merged"))
+        pull = _open_pull(forge, number, "merged")
+        if dry_run:
+            return answer_dry_run("pr.merge", [_act("merge", pull)])
+        merged = _merge(forge, pull)
     poke(paths)
     data = pull_data(merged) | {"merge_commit": merged.merge_commit}
     success("pr.merge", data, f"Pull request #{number} is merged as {merged.merge_commit[:12]}.")
+    return 0
 
 
 @pr.command()
 @click.argument("number", type=NUMBER)
+@dry_run_option
 @project_option
 @output_option
-def close(number: int, project: str | None) -> None:
+def close(number: int, dry_run: bool, project: str | None) -> int:
     """Close a pull request without merging it; its task goes back to work.
 
     \b
@@ -154,10 +170,18 @@ def close(number: int, project: str | None) -> None:
       caloron pr close 5
     """
     with person_at_forge(project) as (paths, forge):
-        _open_pull(forge, number, "closed")
+        pull = _open_pull(forge, number, "closed")
+        if dry_run:
+            return answer_dry_run("pr.close", [_act("close", pull)])
         closed = forge.close_pull(number)
     poke(paths)
     success("pr.close", pull_data(closed), f"Pull request #{number} is closed.")
+    return 0
+
+
+def _act(action: str, pull: PullSeen) -> dict[str, str]:
+    target = f"pull request #{pull.number} ({pull.branch} at {pull.head[:12]})"
+    return {"action": action, "target": target}
 
 
 def _verdict(approve: bool, request_changes: str | None, remark: str | None) -> tuple[Verdict, str]:

@@ -24,6 +24,22 @@ from caloron.ledger.lock import holder
 from caloron.store.database import open_read_only
 
 _SHOWN = ("repo", "backend", "framework")
+#: What the sprint's own record says, by the names that people see.
+_RECORDED = {
+    "baseline": "$.baseline",
+    "halted": "$.halted",
+    "verify": "$.verify_line",
+    "budget_usd": "$.budget_usd",
+    "cost_usd": "$.spent.usd",
+    "unsandboxed": "$.unsandboxed",
+}
+_BASELINES = {
+    "red": "MAIN IS RED, as you allowed",
+    "unverified": "NOTHING IS VERIFIED: no tests were found",
+}
+_FACTS = ", ".join(
+    f"json_extract(CAST(data AS TEXT), '{path}') AS {name}" for name, path in _RECORDED.items()
+)
 
 
 @click.command()
@@ -79,7 +95,7 @@ def _settings(found: ProjectPaths) -> dict[str, str]:
 def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | None:
     """The sprint that runs, else the last one."""
     row = connection.execute(
-        "SELECT id, number, goal, phase, created_at, ended_at FROM sprints"
+        f"SELECT id, number, goal, phase, {_FACTS} FROM sprints"
         " ORDER BY id = ? DESC, number DESC LIMIT 1",
         (running,),
     ).fetchone()
@@ -93,6 +109,12 @@ def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | No
         "number": row["number"],
         "goal": row["goal"],
         "phase": row["phase"],
+        "baseline": row["baseline"] or "",
+        "verify": row["verify"] or "",
+        "halted": row["halted"] or "",
+        "budget_usd": row["budget_usd"] or 0.0,
+        "cost_usd": round(row["cost_usd"] or 0.0, 4),
+        "sandboxed": not row["unsandboxed"],
         "completed_tasks": sum(task["status"] == "Done" for task in tasks),
         "total_tasks": len(tasks),
         "tasks": [dict(task) for task in tasks],
@@ -111,6 +133,16 @@ def _text(data: dict[str, Any]) -> str:
         f" {sprint['completed_tasks']}/{sprint['total_tasks']} tasks done"
     )
     lines.append(f"  {_line(sprint['goal'])}")
+    if sprint["verify"]:
+        lines.append(f"  Verified by: {_line(sprint['verify'])}")
+    if told := _BASELINES.get(sprint["baseline"]):
+        lines.append(f"  {told}")
+    if sprint["cost_usd"]:
+        lines.append(f"  Spent ${sprint['cost_usd']:.2f} of ${sprint['budget_usd']:.2f}")
+    if not sprint["sandboxed"]:
+        lines.append("  UNSANDBOXED: its agents run with all your files")
+    if sprint["halted"]:
+        lines.append(f"  Waits: {_line(sprint['halted'])}")
     width = max((len(task["id"]) for task in sprint["tasks"]), default=0)
     for task in sprint["tasks"]:
         line = f"  {task['id']:{width}}  {task['status']:10}  {_line(task['reason'])}"

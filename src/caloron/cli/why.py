@@ -55,8 +55,9 @@ def why(task: str | None, project: str | None) -> None:
         "why": why_sprint(state.sprint),
         "tasks": tasks,
     }
-    lines = [f"{t['id']}: {t['status']}: {printable(t['why']) or 'it is done'}" for t in tasks]
+    told = state.sprint.halted if state.tasks else why_sprint(state.sprint)
+    lines = [f"The sprint waits: {printable(told)}"] if told else []
+    lines += [f"{t['id']}: {t['status']}: {printable(t['why']) or 'it is done'}" for t in tasks]
     if stopped:
         lines.append(f"The sprint is stopped; `caloron resume {state.sprint.id}` goes on with it.")
-    empty = why_sprint(state.sprint) or "Every task is done."
-    success("why", data, "\n".join(lines) or empty)
+    success("why", data, "\n".join(lines) or "Every task is done.")

@@ -82,6 +82,8 @@ class StartWork(msgspec.Struct, frozen=True, kw_only=True, tag="start_work"):
     work: Work
     priority: int = 0
     reason: str = ""
+    #: Not to be started before this time, in seconds since 1970.
+    not_before: float = 0.0
 
 
 class CancelWork(msgspec.Struct, frozen=True, kw_only=True, tag="cancel_work"):
@@ -89,6 +91,13 @@ class CancelWork(msgspec.Struct, frozen=True, kw_only=True, tag="cancel_work"):
 
     item: str
     reason: str
+
+
+class HoldWork(msgspec.Struct, frozen=True, kw_only=True, tag="hold_work"):
+    """Work that waits in the queue is not to be started before a time."""
+
+    item: str
+    until: float
 
 
 class RetryEffect(msgspec.Struct, frozen=True, kw_only=True, tag="retry_effect"):
@@ -106,7 +115,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     reason: str
 
 
-Action = Effect | StartWork | CancelWork | RetryEffect | Probe
+Action = Effect | StartWork | CancelWork | HoldWork | RetryEffect | Probe
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True, tag="moved"):

@@ -10,9 +10,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from caloron.domain import planning, texts
+from caloron.domain import baseline, planning, texts
 from caloron.domain.actions import Action, AddLabel, Moved
-from caloron.domain.facts import EffectDone, EffectFailed, Fact, PlanApproved, WorkEnded
+from caloron.domain.facts import (
+    EffectDone,
+    EffectFailed,
+    Fact,
+    Halt,
+    PlanApproved,
+    RunInterrupted,
+    WorkEnded,
+)
 from caloron.domain.lane import advance_lane, advance_reviews
 from caloron.domain.observations import merge_observations
 from caloron.domain.reactions import bind, react
@@ -62,11 +70,17 @@ def _advance(turn: Turn) -> None:
 def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
     """Snapshots and what people did, then ends of work, then refusals, in one fixed order."""
     ended = [f for f in facts if isinstance(f, WorkEnded)]
+    interrupted = [f for f in facts if isinstance(f, RunInterrupted)]
+    halts = [f for f in facts if isinstance(f, Halt)]
     done = [f for f in facts if isinstance(f, EffectDone)]
     failed = [f for f in facts if isinstance(f, EffectFailed)]
     approvals = [f for f in facts if isinstance(f, PlanApproved)]
     seen = tuple(
-        f for f in facts if not isinstance(f, WorkEnded | EffectDone | EffectFailed | PlanApproved)
+        f
+        for f in facts
+        if not isinstance(
+            f, WorkEnded | RunInterrupted | Halt | EffectDone | EffectFailed | PlanApproved
+        )
     )
     turn.state.objects = merge_observations(turn.state.objects, seen)
     for effect in sorted(done, key=lambda f: f.id):
@@ -77,12 +91,38 @@ def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
     for task in turn.state.tasks.values():
         react(turn, task)
     for end in sorted(ended, key=lambda f: (f.item, f.token)):
-        if end.role == "po":
+        _account(turn, end)
+        if not end.task and end.role == "verify":
+            baseline.ended(turn, end)
+        elif end.role == "po":
             planning.po_ended(turn, end)
         else:
             work_ended(turn, end)
+    for cut in sorted(interrupted, key=lambda f: (f.item, f.token)):
+        _run_interrupted(turn, cut)
     for refusal in sorted(failed, key=lambda f: f.id):
         _effect_failed(turn, refusal)
+    for halt in halts:
+        turn.sprint.halted = halt.reason
+
+
+def _account(turn: Turn, run: WorkEnded | RunInterrupted) -> None:
+    """Every run costs once, whether or not its result is still wanted."""
+    task = turn.state.tasks.get(run.task)
+    payer = task or turn.sprint
+    if run.usage is None or payer.accounted.get(run.item, 0) >= run.token:
+        return
+    payer.accounted = payer.accounted | {run.item: run.token}
+    turn.sprint.spent = turn.sprint.spent.plus(run.usage)
+    if task:
+        task.spent = task.spent.plus(run.usage)
+
+
+def _run_interrupted(turn: Turn, fact: RunInterrupted) -> None:
+    _account(turn, fact)
+    task = turn.state.tasks.get(fact.task)
+    if task and task.work and task.work.item == fact.item and fact.session:
+        task.session = fact.session
 
 
 def _effect_done(turn: Turn, fact: EffectDone) -> None:
@@ -136,6 +176,10 @@ def _still_wanted(turn: Turn, task: Task, key: str) -> bool:
         return started and pull is None and task.work is None
     if key.startswith(f"push/{task.branch}/"):
         return key.endswith(f"/{head}") and task.pushed != head
+    seen = pull_of(turn.state, task)
+    if seen is not None and seen.state != "open":
+        # A person ended the pull request: what follows from that is decided there.
+        return False
     if key.startswith(f"merge/{pull}/{head}/"):
         return task.merging == head
     in_review = task.status in (Status.IN_REVIEW, Status.ESCALATED)

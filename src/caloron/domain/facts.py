@@ -6,8 +6,14 @@ from typing import Literal
 
 import msgspec
 
+from caloron.domain.budget import Usage
+from caloron.domain.feedback import Feedback
 from caloron.domain.observations import BranchSeen, CommentSeen, IssueSeen, PullSeen, ReviewSeen
 from caloron.domain.sprint import Role
+
+Trouble = Literal["", "auth", "quota", "rate_limit", "overflow", "budget", "crash"]
+#: Why nothing was verified: main has no files yet, or no way to verify was found or wanted.
+Skipped = Literal["", "none", "unverified"]
 
 
 class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
@@ -31,10 +37,46 @@ class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
     log: str = ""
     #: Something of ours failed around the agent: what it was.
     fault: str = ""
+    #: The limit that the agent was ended for, such as its memory.
+    over: str = ""
+    #: Who the agent was, and what its provider refused.
+    framework: str = ""
+    trouble: Trouble = ""
+    detail: str = ""
+    reset_at: float | None = None
+    stop_reason: str = ""
+    #: The conversation, to go on with it in the next round.
+    session: str = ""
+    usage: Usage | None = None
+    feedback: Feedback | None = None
+    #: The shell line that verified, or why nothing was verified.
+    how: str = ""
+    skipped: Skipped = ""
 
     @property
     def id(self) -> str:
         return f"{self.item}#{self.token}"
+
+
+class RunInterrupted(msgspec.Struct, frozen=True, kw_only=True, tag="run_interrupted"):
+    """An attempt was cut short and is run again: what it used, and its conversation."""
+
+    item: str
+    task: str
+    token: int
+    usage: Usage
+    session: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.item}#{self.token}#interrupted"
+
+
+class Halt(msgspec.Struct, frozen=True, kw_only=True, tag="halt"):
+    """Nothing more may be started until a person says so."""
+
+    reason: str
+    id: str = "halt"
 
 
 Refusal = Literal["stale_head", "stale_base", "conflict", "refused"]
@@ -72,6 +114,8 @@ class PlanApproved(msgspec.Struct, frozen=True, tag="plan_approved"):
 
 Fact = (
     WorkEnded
+    | RunInterrupted
+    | Halt
     | EffectDone
     | EffectFailed
     | PlanApproved

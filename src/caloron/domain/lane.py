@@ -57,7 +57,7 @@ def _wants_merge(turn: Turn, task: Task) -> bool:
 
 def _is_verified(task: Task) -> bool:
     verified = task.verified
-    return verified is not None and verified.ok and verified.head == task.head
+    return verified is not None and verified.passes and verified.head == task.head
 
 
 def _is_fresh(turn: Turn, task: Task) -> bool:

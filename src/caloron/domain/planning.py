@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from caloron.domain import texts
+from caloron.domain import baseline, texts
 from caloron.domain.actions import CreateIssue, StartWork
 from caloron.domain.facts import WorkEnded
 from caloron.domain.plan import PlannedTask, PlanProblem, chain_lengths, find_plan, parse_plan
+from caloron.domain.providers import said_no
 from caloron.domain.sprint import Sprint, Task, Work, branch_name
 from caloron.domain.turn import Turn
 
@@ -18,6 +19,8 @@ _MAX_PLANS = 2
 def advance(turn: Turn) -> None:
     """Ask the planner, unless it is at work, has given up, or a plan is there."""
     sprint = turn.sprint
+    if sprint.phase == "planning" and baseline.advance(turn):
+        return
     if sprint.phase == "planning" and sprint.given_plan:
         accept_plan(turn, sprint.given_plan)
     elif sprint.phase == "planning" and sprint.po is None and not sprint.stopped:
@@ -27,7 +30,16 @@ def advance(turn: Turn) -> None:
 
 def _ask(turn: Turn, work: Work, reason: str) -> None:
     turn.sprint.po = work
-    turn.do(StartWork(task="", work=work, priority=1000, reason=reason))
+    paused = turn.sprint.paused.get(turn.sprint.framework)
+    turn.do(
+        StartWork(
+            task="",
+            work=work,
+            priority=1000,
+            reason=reason,
+            not_before=paused.until if paused else 0.0,
+        )
+    )
 
 
 def po_ended(turn: Turn, fact: WorkEnded) -> None:
@@ -37,6 +49,9 @@ def po_ended(turn: Turn, fact: WorkEnded) -> None:
     if work is None or fact.token <= work.taken_in or sprint.phase != "planning":
         return
     work = msgspec.structs.replace(work, taken_in=fact.token)
+    if said_no(turn, fact):
+        _ask(turn, work, fact.detail)
+        return
     try:
         plan = parse_plan(find_plan(fact.answer), frameworks=sprint.frameworks)
     except PlanProblem as problem:
@@ -49,8 +64,12 @@ def po_ended(turn: Turn, fact: WorkEnded) -> None:
 def _no_plan(turn: Turn, work: Work, fact: WorkEnded, problem: PlanProblem) -> None:
     sprint = turn.sprint
     sprint.po = work
-    if fact.fault or fact.exit_code or fact.timed_out:
-        what = fact.fault or f"the planner ended with exit code {fact.exit_code}: {fact.last_line}"
+    if fact.fault or fact.trouble or fact.exit_code or fact.timed_out:
+        what = (
+            fact.fault
+            or (fact.trouble and f"the planner failed ({fact.trouble}): {fact.detail}")
+            or f"the planner ended with exit code {fact.exit_code}: {fact.last_line}"
+        )
         sprint.po_failures += 1
         if sprint.po_failures < _MAX_FAILURES:
             _ask(turn, work, what)

@@ -6,12 +6,16 @@ from typing import Literal
 
 import msgspec
 
+from caloron.domain.budget import Spent
+from caloron.domain.feedback import Feedback
 from caloron.domain.observations import PullSeen, Snapshot
 from caloron.domain.plan import PlannedTask
 from caloron.domain.status import Status
 
 Role = Literal["po", "implement", "review", "fix", "resolve", "check", "verify"]
 AGENT_ROLES: tuple[Role, ...] = ("po", "implement", "review", "fix", "resolve", "check")
+#: Main before the sprint; empty: not known yet; skipped: a sprint from before baselines.
+Baseline = Literal["", "green", "red", "none", "unverified", "skipped"]
 Phase = Literal["planning", "approval", "running", "ended"]
 
 REVIEWER = "reviewer-1"
@@ -29,6 +33,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     head: str = ""
     #: What a reviewer, a person or a failed verification asks for.
     reason: str = ""
+    #: Why the last attempt at it failed.
+    note: str = ""
     #: The log of the verification that the work is about.
     log: str = ""
     #: Work on the result of merging main in, because that result is what failed.
@@ -40,6 +46,15 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     since: float = 0.0
 
 
+class Paused(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider that lets nobody work for a while."""
+
+    until: float
+    what: str
+    detail: str = ""
+    times: int = 1
+
+
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """What the verification of one head, merged into one base, came to."""
 
@@ -47,6 +62,12 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     base: str
     ok: bool
     log: str = ""
+    #: It is red, but so was main, and the user allowed that.
+    tolerated: bool = False
+
+    @property
+    def passes(self) -> bool:
+        return self.ok or self.tolerated
 
 
 class Task(msgspec.Struct, kw_only=True):
@@ -101,6 +122,14 @@ class Task(msgspec.Struct, kw_only=True):
     intervened_at: float = 0.0
     #: Steps of the ladder ever taken: tells one probe from the next.
     steps: int = 0
+    #: The conversation of the agent that writes the change.
+    session: str = ""
+    spent: Spent = Spent()
+    #: The last claim of each item whose cost was taken in.
+    accounted: dict[str, int] = msgspec.field(default_factory=dict)
+    #: What its agents said about it: the last word, with the blockers of all.
+    feedback: Feedback | None = None
+
     #: Its issue was closed by a person: opening it again brings the task back.
     closed_by_person: bool = False
 
@@ -141,6 +170,22 @@ class Sprint(msgspec.Struct, kw_only=True):
     plan_errors: tuple[str, ...] = ()
     #: Why there is no plan, when planning gave up.
     stopped: str = ""
+    stopped_by: str = ""
+
+    #: The framework of tasks that name none.
+    framework: str = ""
+    unsandboxed: bool = False
+    baseline: Baseline = "skipped"
+    baseline_work: Work | None = None
+    baseline_tries: int = 0
+    verify_line: str = ""
+    allow_red: bool = False
+    budget_usd: float = 0.0
+    spent: Spent = Spent()
+    accounted: dict[str, int] = msgspec.field(default_factory=dict)
+    paused: dict[str, Paused] = msgspec.field(default_factory=dict)
+    #: Why nothing more is started, until a person resumes the sprint.
+    halted: str = ""
 
 
 class State(msgspec.Struct, kw_only=True):

@@ -22,14 +22,19 @@ def comment_key(sprint: str, task: str, purpose: str, cause: str) -> str:
     return f"comment/{sprint}/{task}/{purpose}/{cause}"
 
 
+def unmarked(text: str) -> str:
+    """Text of others that cannot be taken for a marker of ours."""
+    return text.replace("<!--", "<! --")
+
+
 def issue_body(sprint: Sprint, task: Task) -> str:
     plan = task.plan
     depends = ", ".join(f"`{d}`" for d in plan.depends_on) or "nothing"
     criteria = "\n".join(f"- [ ] {line}" for line in plan.acceptance)
     parts = [
         f"Task `{plan.id}` of sprint `{sprint.id}` ({plan.kind}), depends on {depends}.",
-        plan.agent_prompt,
-        f"### Acceptance\n{criteria}" if criteria else "",
+        unmarked(plan.agent_prompt),
+        f"### Acceptance\n{unmarked(criteria)}" if criteria else "",
         marker(issue_key(sprint.id, plan.id)),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -49,11 +54,11 @@ def escalation_body(sprint: Sprint, task: Task, reason: str) -> str:
     number = "" if task.issue is None else f" (#{task.issue})"
     return (
         f"Task `{task.id}`{number} of sprint `{sprint.id}` needs a person.\n\n"
-        f"**Reason:** {reason}\n\n"
+        f"**Reason:** {unmarked(reason)}\n\n"
         "When the cause is gone, comment `resolved` here; the task then goes on.\n\n"
         f"{marker(key)}"
     )
 
 
 def comment_body(text: str, key: str) -> str:
-    return f"{text}\n\n{marker(key)}"
+    return f"{unmarked(text)}\n\n{marker(key)}"

@@ -93,8 +93,15 @@ class Turn:
         task.work = msgspec.structs.replace(work, since=self.now)
         task.intervened_at = 0.0
         bonus = 0 if work.role in ("implement", "check") else _ROLE_BONUS
+        paused = self.sprint.paused.get(task.plan.framework or self.sprint.framework)
         self.do(
-            StartWork(task=task.id, work=task.work, priority=task.chain * 10 + bonus, reason=reason)
+            StartWork(
+                task=task.id,
+                work=task.work,
+                priority=task.chain * 10 + bonus,
+                reason=reason,
+                not_before=paused.until if paused and work.role != "verify" else 0.0,
+            )
         )
 
     def stop_work(self, task: Task, reason: str) -> None:
@@ -116,6 +123,9 @@ class Turn:
         self.stop_work(task, reason)
         task.held, task.merging = None, ""
         self.move(task, Status.DONE, reason)
+        if self.sprint.baseline == "red" and task.verified and task.verified.ok:
+            # The merged result was green: from now on a red one is refused again.
+            self.sprint.baseline = "green"
         if task.issue is None:
             return
         prefix = f"{self.sprint.id}/{task.id}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from caloron.domain.providers import why_paused
 from caloron.domain.sprint import Sprint, State, Task, busy_slots
 from caloron.domain.status import Status
 
@@ -37,7 +38,13 @@ def why_sprint(sprint: Sprint) -> str:
     """Why there are no tasks yet, or why there will be none."""
     if sprint.stopped:
         return f"no plan: {sprint.stopped}"
+    if sprint.halted:
+        return sprint.halted
     if sprint.phase == "planning":
+        if sprint.baseline_work:
+            return "main is being verified before anything is begun"
+        if sprint.po and (paused := why_paused(sprint, None)):
+            return paused
         return "the planner is at work" if sprint.po else "waiting for a plan"
     return "the plan waits for your yes" if sprint.phase == "approval" else ""
 
@@ -61,7 +68,7 @@ def _why_ready(state: State, task: Task) -> str:
 def _why_active(state: State, task: Task) -> str:
     if task.work:
         if task.work.item in state.queued:
-            return f"its {task.work.role} waits for a free slot"
+            return _why_queued(state, task, task.work.role)
         line = _DOING[task.work.role]
         if task.work.role in ("review", "fix"):
             line += f", round {task.work.round}"
@@ -77,6 +84,15 @@ def _why_active(state: State, task: Task) -> str:
     if task.judged == task.head:
         return "approved: waiting for its turn to merge"
     return "waiting for a review"
+
+
+def _why_queued(state: State, task: Task, role: str) -> str:
+    if state.sprint.halted:
+        return f"its {role} waits: {state.sprint.halted}"
+    paused = why_paused(state.sprint, task)
+    if paused and role != "verify":
+        return f"its {role} waits: {paused}"
+    return f"its {role} waits for a free slot"
 
 
 def _how_to_release(task: Task) -> str:

@@ -6,14 +6,20 @@ import msgspec
 
 from caloron.domain import texts
 from caloron.domain.actions import OpenPull, PostReview, Push
+from caloron.domain.baseline import tolerates
 from caloron.domain.facts import WorkEnded
+from caloron.domain.feedback import feedback_yaml, joined
 from caloron.domain.observations import marker
+from caloron.domain.providers import said_no
 from caloron.domain.review import Approved, ChangesNeeded, parse_verdict
 from caloron.domain.sprint import Task, Verified, Work, pull_of
 from caloron.domain.status import Status
 from caloron.domain.turn import Turn
 
+#: The roles that share one conversation: whoever wrote the change goes on with it.
+_AUTHOR = ("implement", "fix", "resolve")
 _MAX_FAILURES = 2
+_REASON = 500
 _MAX_ASKS = 2
 _MAX_VERIFY_RUNS = 2
 
@@ -26,7 +32,18 @@ def work_ended(turn: Turn, fact: WorkEnded) -> None:
         return
     work = msgspec.structs.replace(work, taken_in=fact.token)
     task.work = None
-    if fact.fault:
+    if fact.session and fact.role in _AUTHOR:
+        task.session = fact.session
+    if fact.trouble == "overflow":
+        # The conversation is what it failed of: the next attempt begins anew.
+        task.session = ""
+    if fact.feedback:
+        cause = f"{work.item.rsplit('/', 1)[1]}-{fact.token}"
+        turn.comment(task, "feedback", cause, feedback_yaml(fact.feedback))
+        task.feedback = joined(task.feedback, fact.feedback)
+    if said_no(turn, fact):
+        turn.start(task, work, fact.detail)
+    elif fact.fault:
         _failed(turn, task, work, fact.fault)
     elif fact.role == "verify":
         _verify_ended(turn, task, work, fact)
@@ -37,10 +54,11 @@ def work_ended(turn: Turn, fact: WorkEnded) -> None:
 
 
 def _failed(turn: Turn, task: Task, work: Work, reason: str) -> None:
-    """One more attempt at once, then a person."""
+    """One more attempt at once, which is told why, then a person."""
+    reason = " ".join(reason.split())[:_REASON]
     task.failures += 1
     if task.failures < _MAX_FAILURES:
-        turn.start(task, work, reason)
+        turn.start(task, msgspec.structs.replace(work, note=reason), reason)
     else:
         turn.escalate(task, reason, held=work)
 
@@ -48,6 +66,10 @@ def _failed(turn: Turn, task: Task, work: Work, reason: str) -> None:
 def _how_it_failed(fact: WorkEnded) -> str:
     if fact.timed_out:
         return "the agent ran out of time"
+    if fact.over:
+        return f"the agent was ended: {fact.over}"
+    if fact.trouble:
+        return f"the agent failed ({fact.trouble}): {fact.detail or fact.last_line}"
     if fact.exit_code:
         return f"the agent ended with exit code {fact.exit_code}: {fact.last_line or 'no output'}"
     return ""
@@ -174,7 +196,7 @@ def _post_verdict(
 def _explanation(answer: str) -> str:
     """What a reviewer said before the verdict; it must not look like a marker of ours."""
     lines = answer.rstrip().splitlines()[:-1]
-    return "\n".join(lines).strip().replace("<!--", "<! --")
+    return texts.unmarked("\n".join(lines).strip())
 
 
 def _verify_ended(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
@@ -183,7 +205,8 @@ def _verify_ended(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
         resolve = turn.new_work(task, "resolve", head=task.head, reason=", ".join(fact.conflicts))
         turn.start(task, resolve)
         return
-    ok = fact.exit_code == 0 and not fact.timed_out
+    gone = fact.skipped == "unverified" and bool(turn.sprint.verify_line)
+    ok = fact.exit_code == 0 and not (fact.timed_out or fact.over or gone)
     if not ok and work.asks < _MAX_VERIFY_RUNS:
         turn.start(
             task,
@@ -192,12 +215,26 @@ def _verify_ended(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
         )
         return
     task.failures = 0
-    task.verified = Verified(head=work.head, base=fact.base, ok=ok, log=fact.log)
-    if not ok:
-        last = fact.last_line or f"exit code {fact.exit_code}"
+    _remember_how(turn, fact)
+    tolerated = tolerates(turn, ok)
+    task.verified = Verified(
+        head=work.head, base=fact.base, ok=ok, log=fact.log, tolerated=tolerated
+    )
+    if not task.verified.passes:
+        last = fact.over or fact.last_line or f"exit code {fact.exit_code}"
         if fact.timed_out:
             last = "it ran out of time"
+        if gone:
+            last = f"nothing is left of what verified main ({turn.sprint.verify_line})"
         reject(turn, task, work.head, f"verification of the merged result failed: {last}")
+
+
+def _remember_how(turn: Turn, fact: WorkEnded) -> None:
+    """A main that was empty tells only now whether there are tests."""
+    sprint = turn.sprint
+    if sprint.baseline == "none" and fact.skipped == "unverified":
+        sprint.baseline = "unverified"
+    sprint.verify_line = sprint.verify_line or fact.how
 
 
 def reject(turn: Turn, task: Task, head: str, reason: str, details: str = "") -> None:
@@ -210,7 +247,7 @@ def reject(turn: Turn, task: Task, head: str, reason: str, details: str = "") ->
     verified = task.verified if task.verified and task.verified.head == head else None
     log = verified.log if verified else ""
     fix = turn.new_work(task, "fix", head=head, reason=details or reason, log=log)
-    fix = msgspec.structs.replace(fix, onto_main=verified is not None and not verified.ok)
+    fix = msgspec.structs.replace(fix, onto_main=verified is not None and not verified.passes)
     if len(task.rejected) > turn.sprint.max_fix_rounds:
         rounds = turn.sprint.max_fix_rounds
         turn.escalate(task, f"not approved after {rounds} fix rounds: {reason}", held=fix)

@@ -1,4 +1,4 @@
-"""Prepares what an agent or a verification needs: a workspace, a prompt, a command line."""
+"""Prepares what an agent or a verification needs: a workspace, a prompt, a confined command."""
 
 from __future__ import annotations
 
@@ -6,37 +6,48 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from caloron.agents import prompting
-from caloron.agents.workspaces import create_checkout, create_workspace
+from caloron.agents.recipes import environment, with_path
+from caloron.domain.facts import Skipped
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import PLANNER, Role, State, Task, Work
 from caloron.domain.turn import agent_of
-from caloron.git.mirror import CALORON_IDENTITY, Conflict, Mirror
+from caloron.engine.confining import Confining, model_of
+from caloron.engine.workplaces import Workplace, Workplaces
+from caloron.git.mirror import Conflict, Mirror, shown
 from caloron.ledger.projects import ProjectConfig
-from caloron.ports import AgentCommand, AgentRequest, AgentRunner, Sandbox
+from caloron.ports import AgentCommand, AgentRequest, AgentRunner, Confined
+from caloron.store.redact import Redactor
 
 _LOG_LIMIT = 20_000
 #: Agents have the supervisor; this only ends one that nobody watches any more.
 _UNWATCHED = 3.0
+_AUTHOR: tuple[Role, ...] = ("implement", "fix", "resolve")
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """A process to start, and what must be known again when it has ended."""
 
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    cwd: Path
-    stdin: str
+    confined: Confined
+    #: Environment that is told to the agent and never written down.
+    secrets: dict[str, str] = msgspec.field(default_factory=dict)
+    stdin: str = ""
     limit_s: float
     #: The commit that the work starts from.
     base: str
     #: The commit that a resolve round has to merge in.
     merges: str = ""
     conflicts: tuple[str, ...] = ()
+    framework: str = ""
+    #: Folders that setup made: not the agent's work.
+    products: tuple[str, ...] = ()
+    #: The shell line that verifies.
+    how: str = ""
+    #: What the shim has to look at besides.
+    watch: dict[str, object] = msgspec.field(default_factory=dict)
 
 
 class NothingToRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +55,11 @@ class NothingToRun(msgspec.Struct, frozen=True, kw_only=True):
 
     base: str
     conflicts: tuple[str, ...] = ()
+    skipped: Skipped = ""
+    #: Setup failed, so verification did too: its log and its last line.
+    failed: str = ""
+    log: str = ""
+    how: str = ""
 
 
 class Assigner:
@@ -53,147 +69,208 @@ class Assigner:
         self,
         config: ProjectConfig,
         mirror: Mirror,
-        sandbox: Sandbox,
+        confining: Confining,
+        workplaces: Workplaces,
         runner: Callable[[str], AgentRunner],
+        *,
+        conventions: str,
+        redactor: Redactor,
+        show: Callable[[str], None] | None = None,
     ) -> None:
         self._config = config
         self._mirror = mirror
-        self._sandbox = sandbox
+        self._confining = confining
+        self._workplaces = workplaces
         self._runner = runner
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        config = self._config
-        name, email = CALORON_IDENTITY
-        return (config.git_name or name, config.git_email or email)
+        self._conventions = conventions
+        self._redactor = redactor
+        #: What earlier sprints teach the planner of this one.
+        self.lessons: Callable[[str], str] = lambda _sprint: ""
+        #: Tells what agents are asked to somebody who wants to know.
+        self._show = show
 
     def assign(
-        self, state: State, task: Task | None, work: Work, run_dir: Path
-    ) -> Assignment | NothingToRun:
-        if task and work.head and not self._mirror.has(work.head):
-            # A commit that a person pushed to the branch is not in our own repository yet.
-            self._mirror.fetch_branch(task.branch)
-        if work.role == "verify":
-            return self._verification(work, run_dir)
-        base, merges, conflicts = self._workspace(state, task, work, run_dir)
-        command = self._command(state, task, work, run_dir, conflicts)
-        return Assignment(
-            argv=self._sandbox.wrap(command.argv, run_dir / "workspace"),
-            env=self._sandbox.environment(self._environment(state, task, work) | command.env),
-            cwd=run_dir / "workspace",
-            stdin=command.stdin,
-            limit_s=self._limit(work.role),
-            base=base,
-            merges=merges,
-            conflicts=conflicts,
-        )
-
-    def _verification(self, work: Work, run_dir: Path) -> Assignment | NothingToRun:
-        """The merged result in a clean checkout, and the project's own test of it."""
-        base = self._mirror.fetch_main()
-        merged = self._mirror.merge(base, work.head, "Merge for verification")
-        if isinstance(merged, Conflict):
-            return NothingToRun(base=base, conflicts=merged.files)
-        if not self._config.verify:
-            return NothingToRun(base=base)
-        checkout = run_dir / "workspace"
-        create_checkout(self._mirror, checkout, merged.commit)
-        return Assignment(
-            argv=self._sandbox.wrap(("sh", "-c", self._config.verify), checkout),
-            env=self._sandbox.environment({"CALORON_ROLE": "verify"}),
-            cwd=checkout,
-            stdin="",
-            limit_s=self._config.verify_timeout_s,
-            base=base,
-        )
-
-    def _workspace(
-        self, state: State, task: Task | None, work: Work, run_dir: Path
-    ) -> tuple[str, str, tuple[str, ...]]:
-        """Where the agent works: where it starts, what it merges in, and files in conflict."""
-        main = self._mirror.fetch_main()
-        start, merge = work.head or main, ""
-        conflicts: tuple[str, ...] = ()
-        if work.role == "resolve":
-            merged = self._mirror.merge(main, start, "Merge for a look at conflicts")
-            merge = main
-            conflicts = merged.files if isinstance(merged, Conflict) else ()
-        elif work.onto_main:
-            merged = self._mirror.merge(main, start, f"Merge {state.sprint.main}", self.identity)
-            start = start if isinstance(merged, Conflict) else merged.commit
-        create_workspace(
-            self._mirror,
-            run_dir / "workspace",
-            start=start,
-            branch=task.branch if task else f"agent/po/{state.sprint.id}",
-            merge=merge,
-            identity=self.identity,
-        )
-        return start, merge, conflicts
-
-    def _command(
         self,
         state: State,
         task: Task | None,
         work: Work,
         run_dir: Path,
-        conflicts: tuple[str, ...],
-    ) -> AgentCommand:
+        budget_usd: float | None = None,
+    ) -> Assignment | NothingToRun:
+        if task and work.head and not self._mirror.has(work.head):
+            # A commit that a person pushed to the branch is not in our own repository yet.
+            self._mirror.fetch_branch(task.branch)
+        if work.role == "verify":
+            return self._verification(task, work, run_dir)
+        return self._agent(state, task, work, run_dir, budget_usd)
+
+    def _verification(
+        self, task: Task | None, work: Work, run_dir: Path
+    ) -> Assignment | NothingToRun:
+        """The merged result, or main itself, in a clean checkout, and the project's own test."""
+        base = commit = self._mirror.fetch_main()
+        if task:
+            merged = self._mirror.merge(base, work.head, "Merge for verification")
+            if isinstance(merged, Conflict):
+                return NothingToRun(base=base, conflicts=shown(merged.files))
+            commit = merged.commit
+        elif self._workplaces.is_empty(base):
+            return NothingToRun(base=base, skipped="none")
+        recipe = self._workplaces.recipe(commit)
+        if problem := self._workplaces.refusal(commit):
+            return NothingToRun(base=base, failed=problem, how=recipe.verify)
+        if not recipe.verify and (task or not recipe.setup):
+            return NothingToRun(base=base, skipped="unverified")
+        place = self._workplaces.checkout(run_dir, commit, scope=task.id if task else "")
+        if not recipe.verify and not place.setup_failed:
+            return NothingToRun(base=base, skipped="unverified")
+        if place.setup_failed:
+            return NothingToRun(
+                base=base, failed=place.setup_failed, log=str(place.log), how=recipe.verify
+            )
+        return Assignment(
+            confined=self._confine(
+                "verify",
+                AgentCommand(argv=("sh", "-c", f"exec 2>&1\n{recipe.verify}")),
+                place,
+                {"CALORON_ROLE": "verify"},
+            ),
+            limit_s=self._config.verify_timeout_s,
+            base=base,
+            how=recipe.verify,
+            watch=self._confining.watch(place.workspace, place.home),
+        )
+
+    def _agent(
+        self,
+        state: State,
+        task: Task | None,
+        work: Work,
+        run_dir: Path,
+        budget_usd: float | None,
+    ) -> Assignment:
         framework = (task.plan.framework if task else "") or self._config.framework
-        prompt = self._prompt(state, task, work, conflicts)
-        return self._runner(framework).command(
+        session = task.session if task and work.role in _AUTHOR else ""
+        place = self._workplaces.prepare(state, task, work, run_dir, restore=bool(session))
+        sandbox = self._confining.sandbox
+        prompt = self._prompt(state, task, work, place, restarted=bool(place.restored))
+        if self._show:
+            self._show(f"asked of {work.item}:\n{prompt}")
+        command = self._runner(framework).command(
             AgentRequest(
                 role=work.role,
                 task=task.id if task else "",
                 prompt=prompt,
-                workspace=run_dir / "workspace",
+                workspace=sandbox.inside(place.workspace),
                 run_dir=run_dir,
+                home=place.home,
+                home_inside=sandbox.home_inside(place.home),
+                instructions=prompting.instructions(self._conventions),
+                model=model_of(self._config, work.role),
+                budget_usd=budget_usd,
+                session=session,
+                sessions=sessions_of(run_dir),
             )
+        )
+        # What was written into the home since belongs to the agent too.
+        sandbox.hand_to_agent(place.home)
+        return Assignment(
+            confined=self._confine(work.role, command, place, self._environment(state, task, work)),
+            secrets=command.secrets | self._passed_on(),
+            stdin=command.stdin,
+            limit_s=self._limit(work.role),
+            base=place.start,
+            merges=place.merges,
+            conflicts=place.conflicts,
+            framework=framework,
+            products=(*place.recipe.products, *place.products),
+            watch=self._confining.watch(place.workspace, place.home),
+        )
+
+    def _confine(
+        self, role: str, command: AgentCommand, place: Workplace, env: dict[str, str]
+    ) -> Confined:
+        inside = self._confining.sandbox.inside(place.workspace)
+        return self._confining.confine(
+            role,
+            with_path(place.recipe, inside, command.argv),
+            place.workspace,
+            place.home,
+            env=environment(place.recipe, inside) | env | command.env,
+            read_only=command.read_only,
+            hosts=command.hosts,
         )
 
     def _prompt(
-        self, state: State, task: Task | None, work: Work, conflicts: tuple[str, ...]
+        self, state: State, task: Task | None, work: Work, place: Workplace, *, restarted: bool
     ) -> str:
-        nonce = secrets.token_hex(4)
+        nonce, sprint = secrets.token_hex(4), state.sprint
         if task is None:
-            return prompting.po(state.sprint.goal, state.sprint.plan_errors, nonce=nonce)
-        plan: PlannedTask = task.plan
-        told: dict[str, Any] = {
-            "title": plan.title,
-            "prompt": plan.agent_prompt,
-            "acceptance": plan.acceptance,
+            return self._clean(
+                prompting.po(
+                    sprint.goal,
+                    sprint.plan_errors,
+                    nonce=nonce,
+                    context=self.lessons(sprint.id),
+                    conventions=self._conventions,
+                )
+            )
+        about: prompting.About = {
             "nonce": nonce,
+            "conventions": self._conventions,
+            "goal": sprint.goal,
+            "restarted": restarted,
         }
+        plan: PlannedTask = task.plan
+        told = (plan.title, plan.agent_prompt, plan.acceptance)
         match work.role:
             case "review":
                 diff = "" if task.empty else self._diff(work.head)
-                return prompting.review(**told, diff=diff, verify_output=_log(work))
+                text = prompting.review(*told, diff, _log(work), **about)
             case "fix":
-                return prompting.fix(**told, reason=work.reason, verify_output=_log(work))
+                reason = "\n\n".join(filter(None, (work.reason, _retold(work))))
+                text = prompting.fix(*told, reason, _log(work), **about)
             case "resolve":
-                return prompting.resolve(**told, files=conflicts)
+                text = prompting.resolve(*told, shown(place.conflicts), **about)
             case "check":
-                return prompting.check(**told)
+                text = prompting.check(*told, **about)
             case _:
-                return prompting.implement(**told, issue=task.issue or 0)
+                text = prompting.implement(*told, task.issue or 0, _retold(work), **about)
+        return self._clean(text)
+
+    def _clean(self, prompt: str) -> str:
+        return self._redactor.text(prompt)
 
     def _diff(self, head: str) -> str:
         return self._mirror.diff(self._mirror.fetch_main(), head)
 
+    def _passed_on(self) -> dict[str, str]:
+        """What the user lets agents have may be a key, so it is treated as one."""
+        return {name: os.environ[name] for name in self._config.pass_env if name in os.environ}
+
     def _environment(self, state: State, task: Task | None, work: Work) -> dict[str, str]:
-        passed = {name: os.environ[name] for name in self._config.pass_env if name in os.environ}
-        return passed | {
+        return {
             "CALORON_ROLE": work.role,
             "CALORON_TASK_ID": task.id if task else "",
             "CALORON_SPRINT_ID": state.sprint.id,
             "CALORON_AGENT_ID": agent_of(task, work.role) if task else PLANNER,
             "CALORON_ROUND": str(work.round),
+            "CALORON_SANDBOXED": "0" if self._confining.sandbox.name == "none" else "1",
         }
 
     def _limit(self, role: Role) -> float:
         if role == "po":
             return self._config.po_timeout_s
         return self._config.timeout_s * _UNWATCHED
+
+
+def sessions_of(run_dir: Path) -> Path:
+    """Where the conversations of a task are kept: runs/<sprint>/<task>/sessions."""
+    return run_dir.parent.parent / "sessions"
+
+
+def _retold(work: Work) -> str:
+    return f"The last attempt at this failed: {work.note}" if work.note else ""
 
 
 def _log(work: Work) -> str:

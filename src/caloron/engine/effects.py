@@ -38,6 +38,7 @@ from caloron.git.mirror import Mirror
 from caloron.ledger.journal import Entry, Journal
 from caloron.ports import Clock, Forge
 from caloron.store.crash import crashpoint
+from caloron.store.redact import Redactor
 
 _THREADS = 4
 _FIRST_PAUSE_S = 0.5
@@ -55,6 +56,7 @@ class Effects:
         runs: RunDirs,
         clock: Clock,
         bell: Bell,
+        redactor: Redactor,
     ) -> None:
         self._journal = journal
         self._forge = forge
@@ -62,6 +64,7 @@ class Effects:
         self._runs = runs
         self._clock = clock
         self._bell = bell
+        self._redactor = redactor
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="effect")
         self._running: set[int] = set()
         self._lock = threading.Lock()
@@ -124,6 +127,7 @@ class Effects:
                     refusal=_refusal(error),
                     message=str(error),
                 ),
+                self._after_refusal(entry.effect),
             )
 
     def _probe(self, entry: Entry, probe: Probe) -> None:
@@ -165,12 +169,12 @@ class Effects:
                 return None
 
     def _do(self, effect: Effect) -> tuple[Snapshot, ...]:
-        forge = self._forge
+        forge, clean = self._forge, self._redactor.text
         match effect:
             case CreateIssue():
-                return (forge.create_issue(effect.title, effect.body, effect.labels),)
+                return (forge.create_issue(clean(effect.title), clean(effect.body), effect.labels),)
             case PostComment():
-                return (forge.comment(effect.issue, effect.body),)
+                return (forge.comment(effect.issue, clean(effect.body)),)
             case AddLabel():
                 there = forge.issue(effect.issue)
                 return (
@@ -185,12 +189,13 @@ class Effects:
                 forge.push(self._mirror.path, effect.branch, effect.new, effect.old)
                 return self._after_push(effect)
             case OpenPull():
-                return (forge.open_pull(effect.title, effect.body, effect.branch),)
+                return (forge.open_pull(clean(effect.title), clean(effect.body), effect.branch),)
             case PostReview():
-                return (forge.review(effect.pull, effect.head, effect.verdict, effect.body),)
+                body = clean(effect.body)
+                return (forge.review(effect.pull, effect.head, effect.verdict, body),)
             case Merge():
                 self._look_for_a_later_no(effect)
-                forge.merge(effect.pull, effect.head, effect.base, effect.message)
+                forge.merge(effect.pull, effect.head, effect.base, clean(effect.message))
                 return self._after_merge(effect)
 
     def _look_for_a_later_no(self, effect: Merge) -> None:
@@ -203,6 +208,16 @@ class Effects:
         last = max(words, key=lambda r: (r.version, r.id), default=None)
         if last is not None and last.verdict == "changes_requested":
             raise StaleHead(f"{last.author} asked for changes in pull request #{effect.pull}")
+
+    def _after_refusal(self, effect: Effect | Probe) -> tuple[Snapshot, ...]:
+        """The pull request as it is: often a person closed or merged it, and that explains it."""
+        if not isinstance(effect, PostReview | Merge):
+            return ()
+        try:
+            return (self._forge.pull(effect.pull),)
+        except (ForgeError, NotFound):
+            # The refusal itself is told, and is enough.
+            return ()
 
     def _after_push(self, effect: Push) -> tuple[Snapshot, ...]:
         """The pull request with its new head: told together with the push."""

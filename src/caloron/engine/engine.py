@@ -5,39 +5,45 @@ from __future__ import annotations
 import os
 import threading
 import time
-from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from caloron.agents.frameworks import runner_for
-from caloron.agents.sandbox import NoSandbox
 from caloron.domain.actions import Moved
-from caloron.domain.facts import PlanApproved
+from caloron.domain.facts import Halt, PlanApproved
 from caloron.domain.imports import take_over
 from caloron.domain.sprint import State
 from caloron.domain.supervise import Limits
-from caloron.engine.assignments import Assigner
 from caloron.engine.bell import Bell
 from caloron.engine.effects import Effects
 from caloron.engine.poller import Poller
 from caloron.engine.tick import run_tick
-from caloron.engine.workers import Workers
+from caloron.engine.workshop import Workshop
 from caloron.errors import PreconditionFailed
 from caloron.git.mirror import Mirror
 from caloron.ledger import projections
 from caloron.ledger.journal import Journal
+from caloron.ledger.learnings import take_in
 from caloron.ledger.ledger import Ledger, StaleTick, TickCommit
 from caloron.ledger.projects import Project
 from caloron.ledger.wake import Wake
 from caloron.ledger.work import WorkQueue
-from caloron.ports import AgentRunner, Clock, Forge
+from caloron.ports import Clock, Forge
 from caloron.stages.context import TickContext
+from caloron.stages.retro import hold_retro
 from caloron.stages.sprint import Saved
 from caloron.store import queue as store_queue
 
 _LONGEST_WAIT_S = 5.0
 _SHORTEST_WAIT_S = 0.05
+
+_BASELINES = {
+    "green": "main is green: {line}",
+    "red": "main is RED ({line}) and you allowed that: red results can be merged until it is green",
+    "unverified": "NOTHING IS VERIFIED: no tests were found, so results are merged on their review"
+    " alone; say how with: caloron config set verify LINE",
+    "none": "main holds nothing to verify yet",
+}
 
 
 class Watcher(Protocol):
@@ -69,6 +75,7 @@ class Engine:
         watcher: Watcher,
         *,
         clock: Clock | None = None,
+        debug: bool = False,
     ) -> None:
         config = project.config
         self.project = project
@@ -81,26 +88,26 @@ class Engine:
         self.bell = Bell(self.wake)
         self._last_loop = self._grace_until = 0.0
         state = ledger.state(sprint)
+        self._baseline = state.sprint.baseline
         mirror = Mirror(project.mirror, forge.remote(), forge.main)
         mirror.ensure()
-        sandbox = NoSandbox()
         self.queue = WorkQueue(
             ledger, sprint, holder=f"engine-{os.getpid()}", lease_ms=int(config.lease_s * 1000)
         )
-        check_frameworks(project, state)
-        assigner = Assigner(config, mirror, sandbox, partial(runner, project))
-        self.workers = Workers(
-            project,
-            self.queue,
-            assigner,
-            mirror,
-            sandbox,
-            self.bell,
-            parallel=state.sprint.parallel,
+        show = watcher.told if debug else None
+        self.workshop = Workshop(
+            project, state, self.queue, mirror, self.bell, tell=watcher.told, show=show
         )
+        self.workers = self.workshop.workers
         self.journal = Journal(ledger, sprint)
         self.effects = Effects(
-            self.journal, forge, mirror, self.workers.runs, self.clock, self.bell
+            self.journal,
+            forge,
+            mirror,
+            self.workers.runs,
+            self.clock,
+            self.bell,
+            self.workshop.redactor,
         )
         self.poller = Poller(ledger, sprint, forge, self.bell, config.poll_s)
         self.limits = Limits(
@@ -119,15 +126,21 @@ class Engine:
         self.wake.create()
         try:
             self._take_in_file()
+            self._take_in_learnings()
             self.poller.poll()
             self.poller.start()
             self.workers.adopt()
+            self.workshop.pool.open()
             state = self._loop()
         finally:
             self._shut_down()
         self._raise_fault()
         if state.sprint.phase == "ended":
             projections.write_history(self.ledger, self.project.sprints_json)
+            for line in hold_retro(
+                self.ledger, self.project.workspace, self.sprint, self.clock.now()
+            ):
+                self.watcher.told(line)
         return state
 
     def _loop(self) -> State:
@@ -137,16 +150,21 @@ class Engine:
             saved = self._tick(grace=grace)
             if saved.moves:
                 self.watcher.moved(saved.state, saved.moves)
+                self.workshop.pool.refresh()
             self.watcher.seen(saved.state)
+            self._tell_baseline(saved.state)
             phase = saved.state.sprint.phase
             if self._stop.is_set() or self.bell.faults or phase == "ended":
+                return saved.state
+            if saved.state.sprint.halted and self.workers.idle:
                 return saved.state
             if phase == "approval" and not self._ask(saved.state):
                 return saved.state
             next_due = self.effects.dispatch()
             if not grace:
                 # Until the shims have renewed, the leases do not tell how many slots are taken.
-                self.workers.dispatch()
+                self.workers.dispatch(halted=bool(saved.state.sprint.halted))
+                self._notice_empty_purse(saved.state)
             self.workers.reconcile(grace=grace)
             self.wake.wait(self._pause(next_due))
 
@@ -165,6 +183,18 @@ class Engine:
             self.bell.ring()
         return bool(answer)
 
+    def _tell_baseline(self, state: State) -> None:
+        found = state.sprint.baseline
+        if found != self._baseline and found in _BASELINES and state.sprint.phase != "ended":
+            self.watcher.told(_BASELINES[found].format(line=state.sprint.verify_line))
+        self._baseline = found
+
+    def _notice_empty_purse(self, state: State) -> None:
+        purse = self.workshop.purse
+        if not state.sprint.halted and purse.exhausted and self.queue.has_pending():
+            self.ledger.tell(self.sprint, [Halt(reason=str(purse))])
+            self.bell.ring()
+
     def _was_away(self) -> bool:
         """Whether the loop itself slept longer than a lease, as a laptop does with its lid shut.
 
@@ -180,7 +210,9 @@ class Engine:
     def _pause(self, next_due: float | None) -> float:
         """How long to sleep when nobody wakes us: thresholds must still be noticed."""
         limits = self.limits
-        longest = min(_LONGEST_WAIT_S, limits.stall_s / 4, limits.grace_s / 4, limits.timeout_s / 4)
+        quarters = min(limits.stall_s, limits.grace_s, limits.timeout_s) / 4
+        # While a workspace is made ready, the engine itself renews the lease.
+        longest = min(_LONGEST_WAIT_S, quarters, self.queue.lease_ms / 3000)
         if next_due is not None:
             longest = min(longest, next_due - self.clock.now())
         return max(longest, _SHORTEST_WAIT_S)
@@ -201,7 +233,14 @@ class Engine:
         self.poller.stop()
         self.effects.close()
         self.workers.stop()
+        self.workshop.pool.close()
         self.wake.close()
+
+    def _take_in_learnings(self) -> None:
+        """Learnings that an older Caloron or a person wrote are for the next planner too."""
+        busy = bool(self.queue.in_flight())
+        for line in take_in(self.ledger, self.project.workspace, busy=busy):
+            self.watcher.told(line)
 
     def _take_in_file(self) -> None:
         """A sprint's file that somebody edited is taken in while no agent is at work."""
@@ -228,17 +267,3 @@ class Engine:
         if found.kind != "ours":
             self.ledger.put(f"projection/{self.sprint}", projections.digest(text))
             projections.write_kv(self.sprint, text)
-
-
-def check_frameworks(project: Project, state: State) -> None:
-    """Refuse a sprint that names a framework which cannot run, before it starts."""
-    plans = (*state.sprint.given_plan, *(task.plan for task in state.tasks.values()))
-    for name in sorted({project.config.framework} | {p.framework for p in plans if p.framework}):
-        runner(project, name)
-
-
-def runner(project: Project, framework: str) -> AgentRunner:
-    """The runner of a framework, as the project has set it up."""
-    config = project.config
-    fixture = os.environ.get("CALORON_STUB_FIXTURE", "") or config.stub_fixture
-    return runner_for(framework, stub_fixture=fixture, command=tuple(config.command))

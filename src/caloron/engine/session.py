@@ -13,14 +13,34 @@ import msgspec
 from caloron.agents.frameworks import FRAMEWORKS
 from caloron.domain.plan import PlannedTask, PlanProblem, parse_plan
 from caloron.domain.sprint import Sprint, State
-from caloron.engine.engine import Engine, SystemClock, Watcher, check_frameworks
+from caloron.engine.confining import Confining
+from caloron.engine.engine import Engine, SystemClock, Watcher
+from caloron.engine.workshop import (
+    frameworks_of,
+    known_secrets,
+    refuse_start_from,
+    runner,
+    sandbox_for,
+)
 from caloron.errors import NotFound, UsageError
 from caloron.forge.local import LocalForge
+from caloron.git.mirror import Mirror
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.lock import EngineLock
 from caloron.ledger.projects import Project
+from caloron.store.redact import Redactor
 
 MAX_PLAN_BYTES = 4 << 20
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user decided for this run; None: as the sprint or the project has it."""
+
+    budget_usd: float | None = None
+    allow_red: bool = False
+    unsandboxed: bool = False
+    #: Print what agents are asked.
+    debug: bool = False
 
 
 class Session:
@@ -45,14 +65,21 @@ class Session:
         self.lock.release()
 
     def begin(
-        self, goal: str, plan: tuple[PlannedTask, ...] | None, *, parallel: int, ask: bool
+        self,
+        goal: str,
+        plan: tuple[PlannedTask, ...] | None,
+        choices: Choices,
+        *,
+        parallel: int,
+        ask: bool,
     ) -> str:
         """Record a new sprint: its goal, and its plan if there is one already."""
         config = self.project.config
+        redactor = Redactor(known_secrets(config))
         sprint = Sprint(
             id=self.project.name,
             number=0,
-            goal=goal,
+            goal=redactor.text(goal),
             created_at=SystemClock().now(),
             parallel=parallel,
             max_fix_rounds=config.max_fix_rounds,
@@ -60,30 +87,65 @@ class Session:
             author=self.forge.author,
             main=self.forge.main,
             ask_before_running=ask,
-            given_plan=plan or (),
+            given_plan=_cleaned(plan or (), redactor),
+            framework=config.framework,
+            baseline="",
+            budget_usd=choices.budget_usd or config.budget_usd,
+            allow_red=choices.allow_red,
+            unsandboxed=choices.unsandboxed,
         )
         if config.repo:
             self.in_step = self.forge.catch_up(Path(config.repo))
-        check_frameworks(self.project, State(sprint=sprint))
+        self._check(State(sprint=sprint))
         return self.ledger.create_sprint(sprint, {}).id
 
-    def engine(self, sprint: str, watcher: Watcher) -> Engine:
+    def _check(self, state: State) -> None:
+        """Refuse what cannot work before anything is begun."""
+        for name in frameworks_of(self.project, state):
+            runner(self.project, name).check()
+        mirror = Mirror(self.project.mirror, self.forge.remote(), self.forge.main)
+        mirror.ensure()
+        refuse_start_from(mirror, mirror.fetch_main())
+        sandbox = sandbox_for(mirror.path, unsandboxed=state.sprint.unsandboxed)
+        sandbox.check()
+        Confining(self.project.config, sandbox).check()
+
+    def engine(self, sprint: str, watcher: Watcher, *, debug: bool = False) -> Engine:
         self.lock.describe(sprint)
-        engine = Engine(self.project, self.ledger, self.forge, sprint, watcher)
+        engine = Engine(self.project, self.ledger, self.forge, sprint, watcher, debug=debug)
         if not self.ledger.get(f"forge_cursor/{sprint}"):
             engine.poller.begin()
         return engine
 
-    def ask_again(self, sprint: str) -> None:
-        """Planning gave up, and a person wants it to be tried once more."""
+    def go_on(self, sprint: str, choices: Choices) -> None:
+        """A person wants the sprint to go on: with what stopped it cleared, and what changed."""
         loaded = self.ledger.load(sprint)
-        state = loaded.state
-        if not state.sprint.stopped:
-            return
-        state.sprint = msgspec.structs.replace(
-            state.sprint, stopped="", phase="planning", ended_at=None, po=None, po_failures=0
+        before = loaded.state.sprint
+        after = msgspec.structs.replace(
+            before,
+            halted="",
+            budget_usd=choices.budget_usd or before.budget_usd,
+            allow_red=before.allow_red or choices.allow_red,
+            unsandboxed=before.unsandboxed or choices.unsandboxed,
         )
-        self.ledger.commit_tick(msgspec.structs.replace(loaded, through=0), TickCommit(state=state))
+        if before.stopped:
+            # Planning gave up, or main was red: both are tried once more.
+            after.stopped = after.stopped_by = ""
+            after.phase, after.ended_at = "planning", None
+            after.po, after.po_failures = None, 0
+            after.baseline_work = None
+        loaded.state.sprint = after
+        if after.phase != "ended":
+            self._check(loaded.state)
+        if after != before:
+            commit = TickCommit(state=loaded.state)
+            self.ledger.commit_tick(msgspec.structs.replace(loaded, through=0), commit)
+
+
+def _cleaned(plan: tuple[PlannedTask, ...], redactor: Redactor) -> tuple[PlannedTask, ...]:
+    """A plan without the secrets that somebody wrote into it."""
+    text = redactor.data(msgspec.json.encode(plan))
+    return msgspec.json.decode(text, type=tuple[PlannedTask, ...])
 
 
 @contextmanager

@@ -12,38 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from caloron.agents import launch
-from caloron.agents.workspaces import (
-    hand_over,
-    remove_unfinished,
-    remove_workspace,
-    salvage,
-    seal,
-    unresolved,
-)
-from caloron.domain.facts import WorkEnded
-from caloron.domain.sprint import AGENT_ROLES, Role, Work
-from caloron.engine.assignments import Assigner, Assignment
+from caloron.agents.workspaces import remove_workspace
+from caloron.domain.facts import RunInterrupted, WorkEnded
+from caloron.domain.sprint import AGENT_ROLES
+from caloron.engine.assignments import Assigner, Assignment, NothingToRun
 from caloron.engine.bell import Bell
+from caloron.engine.outcomes import Outcomes
 from caloron.engine.runs import RunDirs, read_spec
+from caloron.engine.spending import Purse
 from caloron.errors import CaloronError, StoreError
-from caloron.git.mirror import Mirror
 from caloron.ledger.ledger import start_of
 from caloron.ledger.projects import Project
 from caloron.ledger.work import Claimed, WorkQueue, result_of
-from caloron.ports import Sandbox
 from caloron.store import queue as store_queue
 
-_ANSWER_TAIL = 16_384
-_PLAN_LIMIT = 1 << 20
-_BUNDLE_CAP = 512 << 20
-_CHANGES: tuple[Role, ...] = ("implement", "fix", "resolve")
 #: An attempt that is interrupted again and again waits before it is started once more.
 _QUICK_RESTARTS = 3
 _LONGEST_PAUSE_S = 30.0
-
-
-class MergeNotMade(CaloronError):
-    """A resolve round whose result would be in conflict again, for ever."""
+_TICK_S = 0.02
 
 
 class Workers:
@@ -54,8 +40,8 @@ class Workers:
         project: Project,
         queue: WorkQueue,
         assigner: Assigner,
-        mirror: Mirror,
-        sandbox: Sandbox,
+        outcomes: Outcomes,
+        purse: Purse,
         bell: Bell,
         *,
         parallel: int,
@@ -63,8 +49,8 @@ class Workers:
         self._project = project
         self._queue = queue
         self._assigner = assigner
-        self._mirror = mirror
-        self._sandbox = sandbox
+        self._outcomes = outcomes
+        self._purse = purse
         self._bell = bell
         self._parallel = parallel
         self.runs = RunDirs(project.runs)
@@ -72,18 +58,29 @@ class Workers:
         self._preparing: set[tuple[str, int]] = set()
         self._lost: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._stopping = False
+        self.stopping = threading.Event()
 
-    def dispatch(self) -> None:
-        """Start what the queue offers, within the limits."""
-        if self._stopping:
+    def dispatch(self, *, halted: bool = False) -> None:
+        """Start what the queue offers, within the limits; no agent while the sprint is halted."""
+        if self.stopping.is_set():
             return
         for roles in (AGENT_ROLES, ("verify",)):
             while self._queue.has_pending():
+                allowance = self._purse.allowance()
+                if roles is AGENT_ROLES and (halted or allowance == 0):
+                    break
                 claimed = self._queue.claim(roles, self._parallel)
                 if claimed is None:
                     break
+                if roles is AGENT_ROLES:
+                    self._purse.reserve((claimed.item, claimed.token), allowance)
                 self._begin(claimed.item, claimed.token, claimed)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is at work."""
+        with self._lock:
+            return not self._active
 
     def adopt(self) -> None:
         """Take up what an earlier engine left: wait for its live shims, collect its results."""
@@ -92,8 +89,10 @@ class Workers:
             if (item, token) not in held:
                 # An engine that died right after taking a lease back did not stop its agent.
                 launch.stop(self.runs.of(item, token))
-                self._save_and_remove(item, token)
+                self._outcomes.save_and_remove(item, token)
         for item, token in sorted(held):
+            reserved = read_spec(self.runs.of(item, token)).get("budget_usd")
+            self._purse.reserve((item, token), reserved)
             self._begin(item, token, None)
 
     def reconcile(self, *, grace: bool) -> None:
@@ -113,7 +112,7 @@ class Workers:
 
     def stop(self) -> None:
         """End all agents; their work is saved and their attempts count as interrupted."""
-        self._stopping = True
+        self.stopping.set()
         for lease in self._queue.in_flight():
             if lease.result is None:
                 self._queue.interrupt(lease.item, lease.token, "the sprint was stopped")
@@ -128,7 +127,7 @@ class Workers:
 
     def wait(self) -> None:
         """Let running work come to its end without starting more."""
-        self._stopping = True
+        self.stopping.set()
         with self._lock:
             threads = list(self._active.values())
         for thread in threads:
@@ -173,37 +172,70 @@ class Workers:
             with self._lock:
                 self._active.pop((item, token), None)
                 self._preparing.discard((item, token))
+            self._purse.release((item, token))
             self._bell.ring()
 
     def _launch(self, claimed: Claimed) -> bool:
         """Prepare and start the shim; False if the work came to its end without one."""
         work = claimed.start.work
         run_dir = self.runs.of(claimed.item, claimed.token)
+        self._await_earlier_attempts(claimed.item, claimed.token)
         self._pause_after_losses(claimed.item)
         remove_workspace(run_dir / "workspace")
         state = self._queue.ledger.state(self._queue.sprint)
         task = state.tasks.get(claimed.start.task)
-        given = self._assigner.assign(state, task, work, run_dir)
-        if not isinstance(given, Assignment):
-            fact = WorkEnded(
-                item=work.item,
-                task=claimed.start.task,
-                role=work.role,
-                token=claimed.token,
-                base=given.base,
-                head=work.head,
-                conflicts=given.conflicts,
-            )
-            self._queue.settle(fact, claimed.token)
+        budget = self._purse.reserved((claimed.item, claimed.token))
+        given = self._assigner.assign(state, task, work, run_dir, budget)
+        if isinstance(given, NothingToRun):
+            self._settle_without_process(claimed, given)
             return False
-        process = launch.start(run_dir, self._spec(claimed, given, run_dir))
+        spec = self._spec(claimed, given, run_dir) | {"budget_usd": budget}
+        # From now on these are looked for in everything that is written.
+        self._outcomes.secrets.update(given.secrets)
+        whispered = {"env": given.secrets, "redact": self._outcomes.secrets}
+        process = launch.start(run_dir, spec, whispered)
         with self._lock:
             self._preparing.discard((claimed.item, claimed.token))
         process.wait()
         return True
 
+    def _await_earlier_attempts(self, item: str, token: int) -> None:
+        """What an attempt that was taken back leaves is saved before the next one begins."""
+        with self._lock:
+            earlier = [
+                thread
+                for (other, before), thread in self._active.items()
+                if other == item and before < token
+            ]
+        for thread in earlier:
+            thread.join()
+        while any(isinstance(fact, RunInterrupted) and fact.item == item
+                  for fact in self._queue.ledger.load(self._queue.sprint).facts):  # fmt: skip
+            # The tick that takes it in is about to run: it knows the conversation to go on with.
+            if self.stopping.wait(_TICK_S):
+                return
+
+    def _settle_without_process(self, claimed: Claimed, given: NothingToRun) -> None:
+        work = claimed.start.work
+        fact = WorkEnded(
+            item=work.item,
+            task=claimed.start.task,
+            role=work.role,
+            token=claimed.token,
+            base=given.base,
+            head=work.head,
+            conflicts=given.conflicts,
+            exit_code=1 if given.failed else 0,
+            last_line=given.failed,
+            log=given.log,
+            skipped=given.skipped,
+            how=given.how,
+        )
+        self._queue.settle(fact, claimed.token)
+        self._outcomes.remove(claimed.item, claimed.token)
+
     def _spec(self, claimed: Claimed, given: Assignment, run_dir: Path) -> dict[str, Any]:
-        stdin = ""
+        stdin, confined = "", given.confined
         if given.stdin:
             file = run_dir / "prompt.txt"
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -216,9 +248,13 @@ class Workers:
             "lease_ms": self._queue.lease_ms,
             # A busy agent must not look silent only because its shim tells so too rarely.
             "beat_s": self._project.config.stall_threshold_m * 60 / 4,
-            "argv": list(given.argv),
-            "env": given.env,
-            "cwd": str(given.cwd),
+            "argv": list(confined.argv),
+            "env": confined.env,
+            "cwd": str(confined.cwd),
+            "files": {str(fd): str(path) for fd, path in confined.files.items()},
+            "beside": list(confined.beside),
+            "wrappers": confined.wrappers,
+            "watch": given.watch,
             "stdin": stdin,
             "output_cap": self._project.config.output_cap_mb << 20,
             "limit_s": given.limit_s,
@@ -226,6 +262,9 @@ class Workers:
             "base": given.base,
             "merges": given.merges,
             "conflicts": list(given.conflicts),
+            "framework": given.framework,
+            "products": list(given.products),
+            "how": given.how,
         }
 
     def _pause_after_losses(self, item: str) -> None:
@@ -239,96 +278,33 @@ class Workers:
         launch.reap(run_dir)
         lease = self._queue.lease(item)
         if lease is None or lease.token != token:
-            self._save_and_remove(item, token)
+            # Taken back, or not wanted any more: what it cost and said still counts.
+            if cut := self._cut_short(item, token):
+                self._queue.ledger.tell(self._queue.sprint, [cut])
             return
         result = result_of(lease)
+        start = start_of(lease.payload)
         if result is None:
             self._lost[item] = self._lost.get(item, 0) + 1
-            self._save_and_remove(item, token)
-            self._queue.interrupt(item, token, "the attempt was interrupted")
+            cut = self._cut_short(item, token)
+            self._queue.interrupt(item, token, "the attempt was interrupted", cut)
             return
         self._lost.pop(item, None)
-        start = start_of(lease.payload)
-        fact = self._outcome(start.task, start.work, token, result, run_dir)
+        fact = self._outcomes.ended(start.task, start.work, token, result, lease.started_at)
+        if fact.usage:
+            self._purse.settle((item, token), fact.usage.usd)
         if self._queue.settle(fact, token):
-            remove_workspace(run_dir / "workspace")
+            self._outcomes.remove(item, token)
         else:
-            self._save_and_remove(item, token)
+            self._outcomes.save_and_remove(item, token)
 
-    def _outcome(
-        self, task: str, work: Work, token: int, result: dict[str, Any], run_dir: Path
-    ) -> WorkEnded:
-        spec = read_spec(run_dir)
-        conflicts: tuple[str, ...] = ()
-        head = work.head or str(spec.get("base", ""))
-        if work.role in _CHANGES:
-            head, conflicts = self._take_commits(task, work, token, spec, run_dir)
-        return WorkEnded(
-            item=work.item,
-            task=task,
-            role=work.role,
-            token=token,
-            exit_code=int(result.get("exit_code", 0)),
-            timed_out=bool(result.get("timed_out", False)),
-            last_line=str(result.get("last_line", "")),
-            answer=self._answer(work.role, run_dir),
-            head=head,
-            base=str(spec.get("base", "")),
-            conflicts=conflicts,
-            log=str(run_dir / "output.log") if work.role == "verify" else "",
-        )
-
-    def _answer(self, role: Role, run_dir: Path) -> str:
-        if role == "po":
-            return launch.read_all(run_dir, _PLAN_LIMIT)
-        return launch.read_output(run_dir, _ANSWER_TAIL) if role in ("review", "check") else ""
-
-    def _take_commits(
-        self, task: str, work: Work, token: int, spec: dict[str, Any], run_dir: Path
-    ) -> tuple[str, tuple[str, ...]]:
-        """Commit what the agent left, and bring its commits into our own repository."""
-        workspace = run_dir / "workspace"
-        left = unresolved(workspace, tuple(spec.get("conflicts", ())))
-        if left:
-            return work.head, left
-        title = self._queue.ledger.state(self._queue.sprint).tasks[task].plan.title
-        what = title if work.role == "implement" else f"{title} ({work.role})"
-        message = f"{what}\n\nTask: {task}\nAgent: caloron-agent-{task}\n"
-        seal(workspace, self._sandbox, message, self._assigner.identity)
-        head = hand_over(
-            workspace,
-            self._sandbox,
-            self._mirror,
-            base=spec["base"],
-            ref=f"refs/caloron/work/{work.item}/{token}",
-            bundle=run_dir / "work.bundle",
-            cap_bytes=_BUNDLE_CAP,
-        )
-        merged = spec.get("merges", "")
-        if merged and not self._mirror.is_ancestor(merged, head):
-            raise MergeNotMade(f"the {work.role} round of {task} did not merge main in")
-        return head, ()
-
-    def _save_and_remove(self, item: str, token: int) -> None:
-        """Never lose an agent's work: what is in the workspace goes to a salvage ref first."""
-        run_dir = self.runs.of(item, token)
-        workspace, base = run_dir / "workspace", read_spec(run_dir).get("base", "")
-        remove_unfinished(workspace)
-        if not workspace.exists():
-            return
-        handed_over = self._mirror.has(f"refs/caloron/work/{item}/{token}")
-        if base and item.rsplit("-", 1)[-1] in _CHANGES and not handed_over:
-            ref = f"refs/salvage/{item}/{token}"
-            try:
-                commit = salvage(workspace, self._sandbox, self._mirror, ref, base)
-            except CaloronError as error:
-                self._queue.note(
-                    "salvage_failed", item, {"kept": str(workspace), "why": str(error)}
-                )
-                return
-            if commit:
-                self._queue.note("work_salvaged", item, {"ref": ref, "commit": commit})
-        remove_workspace(workspace)
+    def _cut_short(self, item: str, token: int) -> RunInterrupted | None:
+        """Save the work of an attempt that did not end; what it cost, if anybody counts."""
+        cut = self._outcomes.interrupted(item, token)
+        self._outcomes.save_and_remove(item, token)
+        if cut:
+            self._purse.settle((item, token), cut.usage.usd)
+        return cut
 
     def _fault(self, item: str, token: int, error: CaloronError) -> None:
         """Something of ours failed around the agent: the task is told, and tries once more."""
@@ -336,11 +312,19 @@ class Workers:
         if lease is None or lease.token != token:
             return
         start = start_of(lease.payload)
+        cut = self._outcomes.interrupted(item, token)
+        if cut:
+            self._purse.settle((item, token), cut.usage.usd)
         fact = WorkEnded(
             item=item,
             task=start.task,
             role=start.work.role,
             token=token,
             fault=str(error),
+            usage=cut.usage if cut else None,
         )
         self._queue.settle(fact, token)
+        try:
+            self._outcomes.save_and_remove(item, token)
+        except OSError as problem:
+            self._bell.fault(problem)

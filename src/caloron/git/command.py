@@ -9,19 +9,22 @@ from pathlib import Path
 
 from caloron.errors import CaloronError
 
-_SAFE = (
-    "-c", "core.hooksPath=/dev/null",
-    "-c", "core.fsmonitor=false",
-    "-c", "core.pager=cat",
-    "-c", "diff.external=",
-    "-c", "gc.auto=0",
-    "-c", "maintenance.auto=false",
-    "-c", "protocol.ext.allow=never",
-    "-c", "commit.gpgSign=false",
-    "-c", "init.defaultBranch=main",
-    "-c", "advice.detachedHead=false",
-    "-c", "merge.conflictStyle=merge",
-)  # fmt: skip
+_SAFE = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.pager": "cat",
+    # As root, each workspace belongs to an account of its own.
+    "safe.directory": "*",
+    "diff.external": "",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "protocol.ext.allow": "never",
+    "commit.gpgSign": "false",
+    "init.defaultBranch": "main",
+    "advice.detachedHead": "false",
+    "merge.conflictStyle": "merge",
+}
+_OPTIONS = tuple(word for key, value in _SAFE.items() for word in ("-c", f"{key}={value}"))
 
 
 class GitError(CaloronError):
@@ -50,8 +53,16 @@ def git_environment(identity: tuple[str, str] = ("Caloron", "caloron@localhost")
     }
 
 
+def safe_settings() -> dict[str, str]:
+    """The same settings as environment, for a script that calls git."""
+    settings = {"GIT_CONFIG_COUNT": str(len(_SAFE))}
+    for number, (key, value) in enumerate(_SAFE.items()):
+        settings |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return settings
+
+
 def git_argv(repository: Path, args: Sequence[str]) -> list[str]:
-    return ["git", *_SAFE, "-C", str(repository), *args]
+    return ["git", *_OPTIONS, "-C", str(repository), *args]
 
 
 def git(

@@ -5,6 +5,7 @@ No agent can write to it. Nothing in it is ever pruned, because workspaces borro
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import subprocess
@@ -60,6 +61,23 @@ class Conflict:
     files: tuple[str, ...]
 
 
+def shown(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of files as text: git allows bytes that are none, and we carry those as surrogates."""
+    return tuple(
+        name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        for name in names
+    )
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much a change changes."""
+
+    files: int
+    added: int
+    removed: int
+
+
 class Mirror:
     """A bare repository of ours that follows the project's forge."""
 
@@ -74,7 +92,9 @@ class Mirror:
         if config.exists() and "pruneExpire" in config.read_text("utf-8", "replace"):
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        _patiently(lambda: self._git("init", "--quiet", "--bare", "--template=", "."))
+        # Root's agents have user ids of their own and read it as others, whatever root's umask.
+        shared = ("--shared=0644",) if os.geteuid() == 0 else ()
+        _patiently(lambda: self._git("init", "--quiet", "--bare", "--template=", *shared, "."))
         _patiently(lambda: self._git("config", "gc.auto", "0"))
         _patiently(lambda: self._git("config", "gc.pruneExpire", "never"))
 
@@ -90,6 +110,10 @@ class Mirror:
                 hint="push a first commit to it, or name another main branch",
             )
         return self.resolve(ref)
+
+    def newest_main(self) -> str:
+        """The commit of the main branch that was fetched last."""
+        return self.resolve(f"refs/heads/{self.main}")
 
     def fetch_branch(self, branch: str) -> str | None:
         """The newest commit of a branch on the forge, or None if it is not there."""
@@ -151,6 +175,44 @@ class Mirror:
         if process.returncode != 0:
             raise GitError(("diff", range_), process.returncode, "is one of the commits missing?")
         return text
+
+    def size(self, base: str, head: str) -> Size:
+        """How much `head` changed since it left `base`; lines of binary files do not count."""
+        options = ("--no-ext-diff", "--no-textconv", "--no-renames", "--numstat", "-z")
+        listed = self._git("diff", *options, "--merge-base", base, head, "--")
+        rows = [line.split("\t")[:2] for line in listed.split("\0") if line]
+        return Size(
+            len(rows),
+            sum(int(added) for added, _ in rows if added != "-"),
+            sum(int(removed) for _, removed in rows if removed != "-"),
+        )
+
+    def files(self, commit: str) -> dict[str, str]:
+        """The files of a commit with git's names of their content; submodules among them."""
+        listed = self._git("ls-tree", "-r", "-z", "--full-tree", commit)
+        entries = (line.partition("\t") for line in listed.split("\0") if line)
+        return {path: about.split()[2] for about, _, path in entries}
+
+    def submodules(self, commit: str) -> list[str]:
+        listed = self._git("ls-tree", "-r", "-z", "--full-tree", commit)
+        entries = (line.partition("\t") for line in listed.split("\0") if line)
+        return [path for about, _, path in entries if about.startswith("160000")]
+
+    def read(self, commit: str, path: str, limit: int = 1 << 20) -> str:
+        """The beginning of a file of a commit; empty if there is none."""
+        done = git_process(self.path, "cat-file", "blob", f"{commit}:{path}")
+        return done.stdout[:limit].decode("utf-8", "replace") if done.returncode == 0 else ""
+
+    def newest(self, prefix: str) -> str:
+        """The commit of the ref below `prefix` with the highest number; empty if there is none."""
+        listed = self._git("for-each-ref", "--format=%(refname) %(objectname)", prefix)
+        refs = [line.split() for line in listed.splitlines()]
+        numbered = [(int(name.rpartition("/")[2]), commit) for name, commit in refs]
+        return max(numbered, default=(0, ""))[1]
+
+    def merge_base(self, a: str, b: str) -> str:
+        """The newest commit that both have; empty if there is none."""
+        return git(self.path, "merge-base", a, b, check=False)
 
     def ahead(self, base: str, head: str) -> int:
         """How many commits `head` has that `base` has not."""

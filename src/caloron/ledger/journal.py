@@ -58,9 +58,9 @@ class Journal:
         """It is done: say so, and tell the tick what is seen now."""
         self._end(entry, "done", facts, note)
 
-    def refuse(self, entry: Entry, failure: EffectFailed) -> None:
-        """The forge said no, for good."""
-        self._end(entry, "failed", [failure], failure.message)
+    def refuse(self, entry: Entry, failure: EffectFailed, seen: Iterable[Fact] = ()) -> None:
+        """The forge said no, for good; what is seen there now is told before."""
+        self._end(entry, "failed", [*seen, failure], failure.message)
 
     def _end(self, entry: Entry, state: str, facts: Iterable[Fact], note: str) -> None:
         with self.ledger.db.transaction("effect.record") as connection:

@@ -8,8 +8,16 @@ from pathlib import Path
 
 import msgspec
 
-from caloron.domain.actions import CancelWork, Effect, Moved, Probe, RetryEffect, StartWork
-from caloron.domain.facts import EffectDone, EffectFailed, Fact, PlanApproved, WorkEnded
+from caloron.domain.actions import Action, CancelWork, HoldWork, Moved, RetryEffect, StartWork
+from caloron.domain.facts import (
+    EffectDone,
+    EffectFailed,
+    Fact,
+    Halt,
+    PlanApproved,
+    RunInterrupted,
+    WorkEnded,
+)
 from caloron.domain.observations import Snapshot, observation_id
 from caloron.domain.sprint import Sprint, State, Task
 from caloron.errors import CaloronError, NotFound
@@ -50,7 +58,7 @@ class TickCommit(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one tick changes."""
 
     state: State
-    actions: tuple[Effect | Probe | StartWork | CancelWork | RetryEffect, ...] = ()
+    actions: tuple[Action, ...] = ()
     moves: tuple[Moved, ...] = ()
     #: What the sprint's file will hold once it is written; kept so that a stranger's edit is told.
     projection: str = ""
@@ -197,7 +205,9 @@ def tell(connection: sqlite3.Connection, sprint: str, facts: Iterable[Fact]) -> 
 
 
 def fact_id(fact: Fact) -> str:
-    if isinstance(fact, WorkEnded | EffectDone | EffectFailed | PlanApproved):
+    if isinstance(
+        fact, WorkEnded | RunInterrupted | Halt | EffectDone | EffectFailed | PlanApproved
+    ):
         return fact.id
     return observation_id(fact)
 
@@ -254,7 +264,7 @@ def _put_observations(
 def _put_action(
     connection: sqlite3.Connection,
     sprint: str,
-    action: Effect | Probe | StartWork | CancelWork | RetryEffect,
+    action: Action,
 ) -> None:
     match action:
         case StartWork():
@@ -264,9 +274,12 @@ def _put_action(
                 action.work.role,
                 _encode(action).decode(),
                 priority=action.priority,
+                not_before=int(action.not_before * 1000),
             )
             if not added:
                 queue.reopen(connection, action.work.item, action.reason)
+        case HoldWork():
+            queue.hold(connection, action.item, int(action.until * 1000))
         case CancelWork():
             queue.cancel(connection, action.item, action.reason)
         case RetryEffect():

@@ -135,6 +135,7 @@ def _known() -> str:
 
 
 _ENTRY = re.compile(r"([a-z_]+):(?: (.*))?")
+_LIST_ITEM = re.compile(r"- [^'\"|>&*!{\[].*")
 _PLAIN = re.compile(r"[A-Za-z/~][\w./~@+ -]*")
 _QUOTED = re.compile(r"'([^']*)'")
 _WORDS_WITH_MEANING = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
@@ -147,6 +148,8 @@ def plain_settings(config_file: Path) -> dict[str, str] | None:
     """
     settings: dict[str, str] = {}
     for line in config_file.read_text("utf-8", "replace").splitlines():
+        if _LIST_ITEM.fullmatch(line):
+            continue
         entry = _ENTRY.fullmatch(line)
         if entry is None:
             return None
@@ -155,6 +158,6 @@ def plain_settings(config_file: Path) -> dict[str, str] | None:
             settings[key] = quoted[1]
         elif _PLAIN.fullmatch(value) and value.lower() not in _WORDS_WITH_MEANING:
             settings[key] = value
-        elif not re.fullmatch(r"\d+(\.\d+)?|\[\]|null|true|false", value):
+        elif value and not re.fullmatch(r"\d+(\.\d+)?|\[\]|null|true|false", value):
             return None
     return settings

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import yaml
@@ -50,6 +50,14 @@ Words = Annotated[list[str], Meta(description="a list of words")]
 Slots = Annotated[int, Meta(ge=1, le=256, description="a whole number from 1 to 256")]
 Rounds = Annotated[int, Meta(ge=0, le=100, description="a whole number from 0 to 100")]
 Megabytes = Annotated[int, Meta(ge=1, le=4096, description="a whole number from 1 to 4096")]
+Amount = Annotated[int, Meta(ge=1, le=1 << 24, description="a whole number above 0")]
+Pool = Annotated[int, Meta(ge=0, le=64, description="a whole number from 0 to 64")]
+Dollars = Annotated[
+    float, Meta(gt=0, le=1e6, description="a number of dollars above 0, at most a million")
+]
+NetworkPolicy = Annotated[
+    Literal["full", "none", "model"], Meta(description="one of full, none and model")
+]
 Seconds = Annotated[
     float, Meta(gt=0, le=30 * _DAY, description="a number of seconds above 0, at most 30 days")
 ]
@@ -68,7 +76,7 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     framework: Line = "stub"
     work_dir: Line = ""
     created_at: Line = ""
-    #: One shell line that tests the merged result; empty: nothing is verified.
+    #: One shell line that tests the merged result; empty: found out; `none`: nothing is verified.
     verify: Line = ""
     parallel: Slots = 4
     #: The argv of framework `command`.
@@ -87,6 +95,29 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     pass_env: Words = msgspec.field(default_factory=list)
     git_name: Line = ""
     git_email: Line = ""
+    #: One shell line that installs what the project needs; empty: found out; `none`: nothing.
+    setup: Line = ""
+    setup_timeout_s: Seconds = 1800.0
+    #: What agents reach: `model` (the hosts of their model and `allow_hosts`), `full`, `none`.
+    network: NetworkPolicy = "model"
+    #: Other policies by role, as `role=policy`.
+    network_roles: Words = msgspec.field(default_factory=lambda: ["setup=full", "verify=none"])
+    #: Hosts besides those of the model: `host`, `host:port`, `*.domain`, `127.0.0.1:port`.
+    allow_hosts: Words = msgspec.field(default_factory=list)
+    #: Files and folders outside the workspace that agents may read.
+    read_only: Words = msgspec.field(default_factory=list)
+    memory_mb: Amount = 4096
+    max_processes: Amount = 512
+    max_file_mb: Amount = 2048
+    disk_mb: Amount = 10_240
+    #: What a sprint, and one run of an agent, may cost.
+    budget_usd: Dollars = 20.0
+    run_budget_usd: Dollars = 2.0
+    #: The model that agents use; empty: the framework's own choice. By role: `role=model`.
+    model: Line = ""
+    model_roles: Words = msgspec.field(default_factory=list)
+    #: Workspaces that are made ready before they are needed.
+    pool: Pool = 2
 
 
 FIELDS = {field.name: field for field in msgspec.structs.fields(ProjectConfig)}
@@ -118,6 +149,8 @@ def create_project(config: ProjectConfig, furnish: Callable[[Path], None] | None
     config.created_at = config.created_at or datetime.now(UTC).isoformat(timespec="seconds")
     scaffold = place.with_name(f".init-{config.name}-{os.getpid()}")
     try:
+        # Goals, prompts and logs are nobody else's business.
+        home().mkdir(mode=0o700, parents=True, exist_ok=True)
         scaffold.mkdir(parents=True)
         if furnish is not None:
             furnish(scaffold)

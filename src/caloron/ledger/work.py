@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from caloron.domain.actions import StartWork
-from caloron.domain.facts import WorkEnded
+from caloron.domain.facts import RunInterrupted, WorkEnded
 from caloron.ledger.ledger import Ledger, start_of, tell
 from caloron.store import queue
 from caloron.store.queue import InFlight, LeaseLost
+
+_TEXT_IN_DIARY = 4000
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,11 +73,16 @@ class WorkQueue:
             with self.ledger.db.transaction("settle") as connection:
                 queue.settle(connection, fact.item, token, status, fact.last_line)
                 tell(connection, self.sprint, [fact])
+                if fact.usage:
+                    told = _reported(fact)
+                    queue.append_event(connection, "agent_reported", told, item=fact.item)
         except LeaseLost:
             return False
         return True
 
-    def interrupt(self, item: str, token: int, reason: str) -> bool:
+    def interrupt(
+        self, item: str, token: int, reason: str, cut: RunInterrupted | None = None
+    ) -> bool:
         """Give the item back: the attempt was lost, not failed. False if others hold it."""
         with self.ledger.db.transaction("interrupt") as connection:
             held = [
@@ -85,12 +92,28 @@ class WorkQueue:
             ]
             if held:
                 queue.reopen(connection, item, reason)
+                if cut:
+                    tell(connection, self.sprint, [cut])
         return bool(held)
 
     def note(self, type: str, item: str, payload: dict[str, Any]) -> None:
         """Write one line about an item into the diary."""
         with self.ledger.db.transaction("note") as connection:
             queue.append_event(connection, type, payload, item=item)
+
+
+def _reported(fact: WorkEnded) -> dict[str, Any]:
+    """What an agent said and used, as the diary keeps it."""
+    return {
+        "token": fact.token,
+        "framework": fact.framework,
+        "session": fact.session,
+        "stop_reason": fact.stop_reason,
+        "trouble": fact.trouble,
+        "detail": fact.detail,
+        "text": fact.answer[-_TEXT_IN_DIARY:],
+        **msgspec.to_builtins(fact.usage),
+    }
 
 
 def result_of(lease: InFlight) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from caloron.domain.actions import Action, CancelWork, RetryEffect, StartWork
+from caloron.domain.actions import Action, CancelWork, HoldWork, RetryEffect, StartWork
 from caloron.domain.evaluate import Decision, evaluate
 from caloron.domain.plan import PlannedTask, PlanProblem, parse_plan
 from caloron.domain.sprint import State
@@ -82,6 +82,8 @@ def _told(action: Action) -> str:
     match action:
         case StartWork():
             return f"start:{action.work.item}"
+        case HoldWork():
+            return f"hold:{action.item}"
         case CancelWork():
             return f"cancel:{action.item}"
         case RetryEffect():

@@ -196,6 +196,11 @@ def cancel(connection: sqlite3.Connection, item: str, reason: str) -> bool:
     return cancelled
 
 
+def hold(connection: sqlite3.Connection, item: str, until_ms: int) -> None:
+    """An item that waits is not to be claimed before a time."""
+    connection.execute(_SQL["hold"], {"item": item, "until": until_ms})
+
+
 def pending(connection: sqlite3.Connection, scope: str) -> frozenset[str]:
     """The items that wait to be claimed and whose ids begin with `scope`."""
     found = connection.execute(_SQL["pending"]).fetchall()

@@ -56,6 +56,32 @@ def test_a_run_directory_serves_one_shim_at_a_time(attempt: Attempt) -> None:
     assert lives(attempt.agent())
 
 
+def test_a_sandbox_that_lost_its_outer_process_is_ended_with_its_dead_shim(
+    attempt: Attempt,
+) -> None:
+    """Killed while it is being made, a sandbox does not notice that its outer process is gone."""
+    attempt.start_shell("echo ready; exec sleep 1000")
+    attempt.said("ready")
+    assert attempt.shim is not None
+    argv = ["sleep", "1000.25"]
+    spec = json.loads((attempt.run_dir / "spec.json").read_bytes())
+    spec |= {"argv": argv, "wrappers": 2}
+    (attempt.run_dir / "spec.json").write_text(json.dumps(spec))
+    inner = subprocess.Popen(argv, start_new_session=True)
+    stranger = subprocess.Popen(("sleep", "1000.75"), start_new_session=True)
+    try:
+        attempt.shim.kill()
+        attempt.shim.wait()
+        launch.reap(attempt.run_dir)
+        assert inner.wait(30) == -signal.SIGKILL
+        assert stranger.poll() is None
+    finally:
+        inner.kill()
+        stranger.kill()
+        inner.wait()
+        stranger.wait()
+
+
 def test_a_run_that_never_started_is_not_alive_and_can_be_stopped(tmp_path: Path) -> None:
     assert not launch.is_alive(tmp_path / "nothing")
     launch.wait_until_gone(tmp_path / "nothing")

@@ -26,6 +26,7 @@ def test_an_agent_that_ends_leaves_its_result_and_wakes_the_engine(attempt: Atte
         "timed_out": False,
         "bytes": len("hello\noops\n\nbye\n\n"),
         "last_line": "bye",
+        "over": "",
     }
     assert os.read(reader, 10) == b"."
     os.close(reader)

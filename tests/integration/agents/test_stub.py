@@ -23,8 +23,15 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def request(workspace: Path, prompt: str = "", role: str = "implement") -> AgentRequest:
+    run_dir = workspace.parent / "run"
     return AgentRequest(
-        role=role, task="t-1", prompt=prompt, workspace=workspace, run_dir=workspace.parent / "run"
+        role=role,
+        task="t-1",
+        prompt=prompt,
+        workspace=workspace,
+        run_dir=run_dir,
+        home=run_dir / "home",
+        home_inside=run_dir / "home",
     )
 
 
@@ -192,7 +199,7 @@ def test_a_missing_fixture_is_named(tmp_path: Path) -> None:
 def test_an_unknown_framework_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="unknown framework `gpt`") as refused:
         runner_for("gpt", stub_fixture="", command=())
-    assert refused.value.hint == "known frameworks: stub, command"
+    assert refused.value.hint == "known frameworks: stub, command, claude-code"
 
 
 def test_a_command_gets_its_prompt_where_the_template_says(workspace: Path) -> None:

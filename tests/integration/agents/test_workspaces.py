@@ -8,20 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agents.sandbox import NoSandbox
-from caloron.agents.workspaces import (
-    AgentWorkLost,
-    create_checkout,
-    create_workspace,
-    hand_over,
-    remove_workspace,
-    salvage,
-    seal,
-    unresolved,
-)
+from caloron.agents.commits import AgentWorkLost, hand_over, salvage, seal, unresolved
+from caloron.agents.sandbox import Bubblewrap, run
+from caloron.agents.workspaces import create_checkout, create_workspace, remove_workspace
 from caloron.errors import HeldByAnother
 from caloron.git.command import git
 from caloron.git.mirror import BundleRefused, Mirror
+from caloron.ports import Confinement
 
 AGENT = ("agent-1", "agent-1@caloron.local")
 CAP = 50_000_000
@@ -43,7 +36,7 @@ class Bench:
         self.mirror.ensure()
         self.main = self.mirror.fetch_main()
         self.workspace = home / "workspaces" / "task-1"
-        self.sandbox = NoSandbox()
+        self.sandbox = Bubblewrap(mirror=self.mirror.path)
 
     def merge_to_main(self, files: dict[str, str]) -> None:
         for name, content in files.items():
@@ -64,16 +57,15 @@ class Bench:
         return self.workspace
 
     def agent(self, script: str) -> None:
-        """What an agent does, with plain git as it would use it."""
-        subprocess.run(
-            ("sh", "-ec", script),
-            cwd=self.workspace,
-            env={"PATH": os.environ["PATH"], "HOME": str(self.home)},
-            check=True,
-        )
+        """What an agent does, inside the sandbox, with plain git as it would use it."""
+        self.sandbox.hand_to_agent(self.workspace)
+        given = Confinement(workspace=self.workspace)
+        done = run(self.sandbox.confine(("sh", "-ec", script), given))
+        done.check_returncode()
 
     def finish(self, base: str = "") -> str:
-        seal(self.workspace, self.sandbox, MESSAGE, AGENT)
+        since = (base or self.main, self.mirror.fetch_main())
+        seal(self.workspace, self.sandbox, MESSAGE, AGENT, since=since)
         return self.hand_over(base)
 
     def hand_over(self, base: str = "", cap: int = CAP) -> str:
@@ -86,6 +78,9 @@ class Bench:
             bundle=self.home / "run" / "work.bundle",
             cap_bytes=cap,
         )
+
+    def salvage(self, ref: str, base: str) -> str:
+        return salvage(self.workspace, self.sandbox, self.mirror, ref, base, AGENT)
 
     def files(self, commit: str) -> list[str]:
         listed = git(self.mirror.path, "ls-tree", "-r", "-z", "--name-only", commit)
@@ -138,7 +133,7 @@ def test_what_an_agent_leaves_uncommitted_is_committed_for_it(bench: Bench) -> N
     bench.create()
     bench.agent(
         "echo changed > README; rm old; mkdir -p a/b .caloron build; echo x > 'a/b/größe ☃.txt';"
-        "head -c 1000 /dev/urandom > image; cp image /$HOME/image; echo note > .caloron/note;"
+        "head -c 1000 /dev/urandom > image; cp image .caloron/image; echo note > .caloron/note;"
         "echo log > run.log; echo o > build/o; ln -s README link; printf x > run; chmod +x run;"
         "printf 'a\\nb' > \"$(printf 'new\\nline')\""
     )
@@ -146,7 +141,7 @@ def test_what_an_agent_leaves_uncommitted_is_committed_for_it(bench: Bench) -> N
     assert bench.files(head) == [
         ".gitignore", "README", "a/b/größe ☃.txt", "image", "link", "new\nline", "run",
     ]  # fmt: skip
-    assert bench.content(head, "image") == (bench.home / "image").read_bytes()
+    assert bench.content(head, "image") == (bench.workspace / ".caloron" / "image").read_bytes()
     assert bench.content(head, "README") == b"changed\n"
     assert bench.show(head, "%B").strip() == MESSAGE.strip()
     assert bench.show(head, "%an|%P") == f"agent-1|{bench.main}"
@@ -226,16 +221,30 @@ def test_locks_of_a_killed_git_do_not_stand_in_the_way(bench: Bench) -> None:
 def test_planted_configuration_neither_runs_nor_leads_astray(bench: Bench) -> None:
     bench.create()
     bench.agent(
-        "echo 1 > one; mkdir ../elsewhere;"
-        "printf '#!/bin/sh\\ntouch \"$HOME/ran\" /tmp/caloron-trap-$PPID; exit 1\\n' > trap;"
+        "echo 1 > one; mkdir -p .caloron/elsewhere;"
+        "printf '#!/bin/sh\\ntouch /workspace/.caloron/ran; exit 1\\n' > trap;"
         "chmod +x trap; cp trap .git/trap; mkdir -p .git/hooks; cp trap .git/hooks/pre-commit;"
         "git config core.fsmonitor .git/trap; git config core.hooksPath .git/hooks;"
-        "git config core.worktree ../../elsewhere; git config commit.gpgSign true;"
+        "git config core.worktree ../.caloron/elsewhere; git config commit.gpgSign true;"
         "git config gpg.program .git/trap; git config diff.external .git/trap"
     )
     head = bench.finish()
     assert "one" in bench.files(head)
-    assert list(Path("/tmp").glob("caloron-trap-*")) == []
+    assert not (bench.workspace / ".caloron" / "ran").exists()
+
+
+def test_a_planted_filter_runs_inside_and_reaches_nothing(bench: Bench) -> None:
+    secret = bench.home / "secret"
+    secret.write_text("outside\n")
+    bench.create()
+    bench.agent(
+        f"printf '#!/bin/sh\\ncat; cat {secret}; echo x > {bench.home}/written\\n' > .git/f;"
+        "chmod +x .git/f; git config filter.f.clean .git/f; git config filter.f.required false;"
+        "echo '* filter=f' > .gitattributes; echo mine > one"
+    )
+    head = bench.finish()
+    assert bench.content(head, "one") == b"mine\n"
+    assert not (bench.home / "written").exists()
 
 
 @pytest.mark.parametrize(
@@ -243,7 +252,7 @@ def test_planted_configuration_neither_runs_nor_leads_astray(bench: Bench) -> No
     [
         "rm -rf .git",
         "rm -rf .git; echo gitdir: /tmp > .git",
-        "mv .git ../git; ln -s ../git .git",
+        "mv .git /tmp/git; ln -s /tmp/git .git",
         "rm -rf .git/objects",
         "rm .git/HEAD",
         "rm .git/objects/info/alternates",
@@ -287,9 +296,9 @@ def test_a_resolve_round_starts_in_the_middle_of_the_merge_and_ends_with_its_com
 ) -> None:
     head, main = _conflict(bench)
     bench.create(start=head, merge=main)
-    assert unresolved(bench.workspace, ("README", "two", "gone")) == ("README",)
+    assert unresolved(bench.workspace, bench.sandbox, ("README", "two", "gone")) == ("README",)
     bench.agent("echo both > README")
-    assert unresolved(bench.workspace, ("README",)) == ()
+    assert unresolved(bench.workspace, bench.sandbox, ("README",)) == ()
     resolved = bench.finish(base=head)
     assert bench.show(resolved, "%P") == f"{head} {main}"
     assert bench.content(resolved, "README") == b"both\n"
@@ -347,20 +356,20 @@ def test_markers_are_looked_for_in_plain_files_only(bench: Bench) -> None:
     (bench.workspace / "long").write_text("x" * 200_000 + "<<<<<<< HEAD\n")
     (bench.workspace / "end").write_text("x\n>>>>>>> main")
     names = ("pipe", "marked", "link", "inside", "long", "end", "README")
-    assert unresolved(bench.workspace, names) == ("marked", "end")
+    assert unresolved(bench.workspace, bench.sandbox, names) == ("marked", "end")
 
 
 def test_salvage_saves_committed_and_uncommitted_work_and_nothing_else(bench: Bench) -> None:
     ref = "refs/salvage/task-1/1"
-    assert salvage(bench.workspace, bench.sandbox, bench.mirror, ref, bench.main) == ""
+    assert bench.salvage(ref, bench.main) == ""
     bench.create()
-    assert salvage(bench.workspace, bench.sandbox, bench.mirror, ref, bench.main) == ""
+    assert bench.salvage(ref, bench.main) == ""
     bench.agent("echo 1 > one; git add one; git commit -qm one; echo 2 > two")
-    saved = salvage(bench.workspace, bench.sandbox, bench.mirror, ref, bench.main)
+    saved = bench.salvage(ref, bench.main)
     assert bench.mirror.resolve(ref) == saved
     assert {"one", "two"} <= set(bench.files(saved))
-    assert salvage(bench.workspace, bench.sandbox, bench.mirror, ref, bench.main) == saved
-    assert salvage(bench.workspace, bench.sandbox, bench.mirror, ref, saved) == ""
+    assert bench.salvage(ref, bench.main) == saved
+    assert bench.salvage(ref, saved) == ""
 
 
 def test_a_workspace_with_read_only_folders_can_be_removed(bench: Bench) -> None:
@@ -381,3 +390,46 @@ def test_a_checkout_is_exactly_the_commit(bench: Bench) -> None:
         assert sorted(p.name for p in place.iterdir()) == [".git", ".gitignore", "README", "one"]
         assert git(place, "rev-parse", "HEAD") == head
         (place / "rubbish").touch()
+
+
+@pytest.mark.parametrize(
+    "away",
+    [
+        "git checkout -qb elsewhere; git add -A; git commit -qm one; git checkout -q -",
+        "git add -A; git stash -q",
+    ],
+)
+def test_work_that_was_left_on_another_branch_or_in_a_stash_counts(bench: Bench, away: str) -> None:
+    bench.create()
+    bench.agent(f"echo 1 > one; {away}; test ! -e one")
+    head = bench.finish()
+    assert "one" in bench.files(head)
+    assert bench.show(head, "%an|%P") == f"agent-1|{bench.main}"
+
+
+def test_a_folder_that_an_agent_made_unreadable_is_its_work_too(bench: Bench) -> None:
+    bench.create()
+    bench.agent("mkdir -p a/b; echo 1 > a/b/c; chmod 000 a/b/c a/b a")
+    assert "a/b/c" in bench.files(bench.finish())
+
+
+def test_an_agent_speaks_for_nobody_but_the_user(bench: Bench) -> None:
+    bench.create()
+    bench.agent(
+        "git config user.name Linus; echo 1 > one; git add one; git commit -qm one;"
+        "echo 2 > two; git add two; git commit -qm two --author='Evil <e@e>'"
+    )
+    head = bench.finish()
+    assert {"one", "two"} <= set(bench.files(head))
+    log = git(bench.mirror.path, "log", "--format=%an %ae %cn %ce", f"{bench.main}..{head}")
+    assert log == f"{AGENT[0]} {AGENT[1]} {AGENT[0]} {AGENT[1]}"
+
+
+def test_a_merge_by_somebody_else_stays_a_merge(bench: Bench) -> None:
+    bench.merge_to_main({"new": "from main\n"})
+    main = bench.mirror.fetch_main()
+    bench.create(merge=main)
+    bench.agent("git config user.name Linus; echo 1 > one; git add one; git commit -qm merged")
+    head = bench.finish()
+    assert {"one", "new"} <= set(bench.files(head))
+    assert bench.show(head, "%P") == f"{bench.main} {main}"

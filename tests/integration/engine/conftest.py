@@ -12,14 +12,13 @@ import msgspec
 import pytest
 
 from caloron.agents import launch
-from caloron.agents.sandbox import NoSandbox
 from caloron.domain.actions import Effect, StartWork
 from caloron.domain.sprint import Role, Sprint, Work
-from caloron.engine.assignments import Assigner
 from caloron.engine.bell import Bell
 from caloron.engine.effects import Effects
 from caloron.engine.runs import RunDirs
 from caloron.engine.workers import Workers
+from caloron.engine.workshop import Workshop
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
 from caloron.ledger.journal import Entry, Journal
@@ -27,6 +26,7 @@ from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.projects import Project, ProjectConfig
 from caloron.ledger.work import Claimed, WorkQueue
 from caloron.ports import Clock, Forge
+from caloron.store.redact import Redactor
 from tests.unit.domain.world import planned
 
 ITEM = "shop-1/a/1-implement"
@@ -77,7 +77,9 @@ class Engine:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        config = ProjectConfig(name="shop")
+        fixture = home / "fixture.json"
+        fixture.write_text("{}")
+        config = ProjectConfig(name="shop", stub_fixture=str(fixture))
         self.project = Project("shop", home, config)
         self.ledger = Ledger(self.project.ledger)
         # Processes are killed here, not the machine.
@@ -122,20 +124,17 @@ class Engine:
             self.runs,
             cast(Clock, FixedClock()),
             cast(Bell, self.bell),
+            Redactor(),
         )
 
     def workers(self, *, parallel: int = 4) -> Workers:
-        sandbox = NoSandbox()
-        assigner = Assigner(self.project.config, self.mirror, sandbox, cast(Any, None))
-        return Workers(
-            self.project,
-            self.queue,
-            assigner,
-            self.mirror,
-            sandbox,
-            cast(Bell, self.bell),
-            parallel=parallel,
-        )
+        return self.workshop(parallel=parallel).workers
+
+    def workshop(self, *, parallel: int = 4) -> Workshop:
+        state = self.ledger.state(self.sprint)
+        state.sprint.unsandboxed, state.sprint.parallel = True, parallel
+        bell = cast(Bell, self.bell)
+        return Workshop(self.project, state, self.queue, self.mirror, bell)
 
     def start_work(self, item: str = ITEM, role: Role = "implement") -> Claimed:
         self.plan(StartWork(task="a", work=Work(item=item, role=role)))
@@ -162,6 +161,7 @@ class Engine:
             "wake": "",
             "base": "",
             "conflicts": [],
+            "framework": "stub",
         } | changes
         self.process = launch.start(run_dir, spec)
         return run_dir

@@ -389,12 +389,13 @@ def test_rule_7_a_look_at_the_forge_that_fails_tells_nothing_and_is_made_again(
 
 
 def test_rule_8_large_outputs_are_files_and_the_ledger_keeps_a_reference(engine: Engine) -> None:
-    workers = engine.workers()
-    run_dir = engine.home / "run"
-    run_dir.mkdir()
+    outcomes = engine.workshop().outcomes
+    run_dir = engine.runs.of("i", 1)
+    run_dir.mkdir(parents=True)
+    (run_dir / "spec.json").write_text('{"framework": "stub"}')
     (run_dir / "output.log").write_text("x" * 1_000_000 + "\nAPPROVED\n")
     told = [
-        workers._outcome("a", Work(item="i", role=role), 1, {"exit_code": 0}, run_dir)
+        outcomes.ended("a", Work(item="i", role=role), 1, {"exit_code": 0}, None)
         for role in ("review", "verify")
     ]  # fmt: skip
     assert told[0].answer.endswith("APPROVED\n")

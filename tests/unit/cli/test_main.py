@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import click
@@ -133,3 +134,20 @@ def test_the_exit_code_that_a_command_returns_is_the_programs(monkeypatch):
 
     monkeypatch.setattr(program.LazyGroup, "get_command", lambda *_: command)
     assert main(["sprint"]) == 11
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "name"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 8, "PRECONDITION_FAILED"),
+        (PermissionError(errno.EACCES, "Permission denied", "/home/x"), 4, "PERMISSION_DENIED"),
+        (OSError(errno.EINVAL, "Invalid argument"), 1, "GENERAL_ERROR"),
+    ],
+)
+def test_what_the_machine_refuses_is_no_defect_of_ours(failing, capsys, home, error, code, name):
+    failing(error)
+    assert main(["init", "--output=json"]) == code
+    said = json.loads(capsys.readouterr().out)["error"]
+    assert said["code"] == name
+    assert error.strerror in said["message"]
+    assert (home / "logs").exists() is (code == 1)

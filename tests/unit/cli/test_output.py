@@ -72,3 +72,56 @@ def test_text_of_others_cannot_steer_the_terminal():
     assert "\u202e" not in shown
     assert shown.startswith("a")
     assert "b\tc\nd" in shown
+
+
+def test_a_table_shows_the_list_that_the_answer_is_about(capsys):
+    output.begin(["history", "--output", "table"])
+    rows = [
+        {"id": 1, "goal": "a\nb\x1b[2J", "done": True, "parts": ["x", "y"], "more": {"a": 1}},
+        {"id": 10, "goal": "z" * 100, "done": None, "parts": [], "more": {}},
+    ]
+    output.success("history", {"total": 2, "sprints": rows}, "as text")
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["ID", "GOAL", "DONE", "PARTS"]
+    assert "a b\ufffd[2J" in first
+    assert first.split()[-3:] == ["yes", "x,", "y"]
+    assert second.split()[:1] == ["10"]
+    assert "…" in second
+    assert head.index("DONE") == first.index("yes") == second.index("-")
+
+
+@pytest.mark.parametrize("data", [{"a": 1}, {"rows": []}, {"rows": ["a", "b"]}, {}])
+def test_what_is_no_list_of_records_is_told_as_text(capsys, data):
+    output.begin(["status", "--output", "table"])
+    output.success("status", data, "as text")
+    assert capsys.readouterr().out == "as text\n"
+
+
+def test_a_dry_run_says_what_would_be_done_and_exits_with_9(capsys):
+    actions = [{"action": "delete", "target": "a\x1b", "bytes": 1_234_567}]
+    output.begin([])
+    assert output.dry_run("clean", actions) == 9
+    assert capsys.readouterr().out == "would delete a\ufffd (1.2 MB)\n"
+    assert output.dry_run("clean", []) == 9
+    assert capsys.readouterr().out == "would change nothing\n"
+    output.begin(["-ojson"])
+    assert output.dry_run("clean", actions) == 9
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is told["dry_run"] is True
+    assert told["planned_actions"] == actions
+
+
+def test_a_message_about_a_megabyte_is_short_and_cannot_steer_the_terminal(capsys):
+    output.begin([])
+    output.failure("why", "NOT_FOUND", f"no task {'x' * 1_000_000}\x1b[2J")
+    said = capsys.readouterr().err
+    assert len(said) < 5000
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (25_000, "25 kB"), (3_200_000_000, "3.2 GB")],
+)
+def test_sizes_are_said_as_people_say_them(count, said):
+    assert output.size(count) == said

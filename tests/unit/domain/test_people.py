@@ -275,6 +275,19 @@ def test_an_effect_that_nobody_needs_any_more_may_fail() -> None:
     assert made.status("a") is Status.IN_REVIEW
 
 
+def test_a_verdict_that_comes_after_a_person_closed_the_pull_request_escalates_nothing() -> None:
+    made = in_review()
+    made.end(made.item("a"))
+    made.tick()
+    (post,) = made.journal
+    made.journal.clear()
+    made.close_pull(number(made.task("a").pull))
+    made.refuse(post, "refused")
+    made.tick()
+    assert made.status("a") is Status.IN_PROGRESS
+    assert "was closed by" in made.task("a").reason
+
+
 def test_effects_that_were_refused_are_all_tried_again_after_a_release() -> None:
     made = world(planned("a"))
     made.end(made.item("a"))

@@ -5,7 +5,7 @@ Nothing here decides: `World` only carries out actions and tells the resulting f
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,6 +16,7 @@ from caloron.domain.actions import (
     CloseIssue,
     CreateIssue,
     Effect,
+    HoldWork,
     Merge,
     Moved,
     OpenPull,
@@ -85,10 +86,13 @@ class World:
         self.failed: dict[str, Effect | Probe] = {}
         self.known: dict[str, Effect | Probe] = {}
         self.queue: dict[str, tuple[str, Work]] = {}
+        self.held: dict[str, float] = {}
         self.news: list[Fact] = []
         self.moves: list[Moved] = []
         self.done: list[Effect | Probe] = []
         self.verify_fails: set[str] = set()
+        #: Items that no worker has claimed yet, where a test cares.
+        self.waiting: set[str] = set()
         self.unpolled: set[str] = set()
         self._move_branch("main", self.commit())
 
@@ -100,6 +104,7 @@ class World:
         self.news = []
         self.now += 1
         self.state.open_effects = len(self.journal)
+        self.state.queued = frozenset(self.waiting)
         decision = evaluate(self.state, told, self.now)
         self.adopt(decision)
         return decision
@@ -119,6 +124,8 @@ class World:
                 self.queue[action.work.item] = (action.task, action.work)
             case CancelWork():
                 self.queue.pop(action.item, None)
+            case HoldWork():
+                self.held[action.item] = action.until
             case RetryEffect():
                 if action.key in self.failed:
                     self.journal.append(self.failed.pop(action.key))
@@ -223,6 +230,7 @@ class World:
         exit_code: int = 0,
         conflicts: tuple[str, ...] = (),
         fault: str = "",
+        **more: Any,
     ) -> WorkEnded:
         """An agent, or a verification, comes to its end."""
         task, work = self.queue.pop(item)
@@ -246,6 +254,7 @@ class World:
             base=base,
             conflicts=conflicts,
             fault=fault,
+            **more,
         )
         self.news.append(fact)
         return fact

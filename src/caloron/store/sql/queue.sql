@@ -54,6 +54,8 @@ WHERE id = :item AND status = 'in_flight'
 UPDATE work_items SET status = 'pending', updated_at = (SELECT ms FROM clock) WHERE id = :item
 -- name: fence
 UPDATE leases SET token = token + 1, holder = '', expires_at = 0 WHERE item = :item
+-- name: hold
+UPDATE leases SET not_before = max(not_before, :until) WHERE item = :item
 -- name: cancel
 UPDATE work_items SET status = 'cancelled', updated_at = (SELECT ms FROM clock)
 WHERE id = :item AND status IN ('pending', 'in_flight')

@@ -1,0 +1,74 @@
+"""What a sandbox adds to the start of an agent, beside the barest one that bubblewrap makes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import Measure, alternate, median, ratio
+from caloron.agents import sandbox
+from caloron.agents.confined import as_argv
+from caloron.ports import Confinement, Network
+
+_RUNS = 60
+_BARE = ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-pid")
+
+
+def _bare() -> float:
+    began = time.perf_counter()
+    subprocess.run(("bwrap", *_BARE, "true"), check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def _confined(workspace: Path, network: Network) -> Callable[[], float]:
+    bubblewrap = sandbox.Bubblewrap()
+    given = Confinement(workspace=workspace, network=network)
+
+    def once() -> float:
+        began = time.perf_counter()
+        done = sandbox.run(bubblewrap.confine(("true",), given))
+        took = time.perf_counter() - began
+        assert done.returncode == 0, done.stderr
+        return took
+
+    return once
+
+
+def _started(workspace: Path) -> Callable[[], float]:
+    """Without the making of the command line, which happens while a workspace is made ready."""
+    confined = sandbox.Bubblewrap().confine(("true",), Confinement(workspace=workspace))
+    argv = as_argv(confined)
+
+    def once() -> float:
+        began = time.perf_counter()
+        subprocess.run(argv, env=confined.env, check=True, capture_output=True)
+        return time.perf_counter() - began
+
+    return once
+
+
+def run() -> list[Measure]:
+    if shutil.which("bwrap") is None:
+        return [Measure("sandbox start", float("nan"), "x", note="NOT MEASURED: no bubblewrap")]
+    with tempfile.TemporaryDirectory() as place:
+        workspace = Path(place)
+        blocks = (_started(workspace), _confined(workspace, "none"), _confined(workspace, "model"))
+        started, whole, model, bare = alternate(_RUNS, *blocks, _bare)
+    who = "as root" if os.geteuid() == 0 else "as a user"
+    told = f"{who}; `bwrap … true` {median(bare) * 1000:.1f} ms; medians of {_RUNS} runs in turn"
+    return [
+        Measure("sandbox start, of bare `bwrap … true`", ratio(started, bare), "x", note=told),
+        Measure("sandbox start", median(started) * 1000, "ms"),
+        Measure("sandbox start with its command line made", median(whole) * 1000, "ms"),
+        Measure(
+            "sandbox start with network `model`",
+            median(model) * 1000,
+            "ms",
+            note="with the forwarder inside and the proxy outside, until both have ended",
+        ),
+    ]

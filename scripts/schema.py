@@ -1,0 +1,244 @@
+"""Writes docs/schema/caloron.json: what `--output json` of each command holds.
+
+The shapes are written here in short: `s` text, `i` whole number, `n` number, `b` yes or no, a `?`
+behind it: or null; `[x]` a list; a dict is an object with exactly these fields, of which those with
+a `?` may be missing; `{"*": x}` has any names; `...` lets an object grow.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).parents[1] / "docs" / "schema" / "caloron.json"
+
+_TYPES = {"s": "string", "i": "integer", "n": "number", "b": "boolean"}
+
+_ISSUE = {"number": "i", "title": "s", "state": "s", "author": "s", "labels": ["s"],
+          "sprint?": "s", "task?": "s"}  # fmt: skip
+_PULL = {"number": "i", "title": "s", "state": "s", "author": "s", "branch": "s", "head": "s",
+         "closes": ["i"], "sprint?": "s", "task?": "s"}  # fmt: skip
+_COMMENT = {"id": "i", "author": "s", "body": "s"}
+_REVIEW = {"id": "i", "author": "s", "verdict": "s", "head": "s", "body": "s"}
+_SPRINT_TASK = {
+    "id": "s", "title": "s", "kind": "s", "depends_on": ["s"], "status": "s", "why": "s",
+    "reason": "s", "issue_number": "i?", "pr_number": "i?", "review_rounds": "i", "cost_usd": "n",
+    "tokens": "i", "started_at": "s?", "completed_at": "s?",
+}  # fmt: skip
+_SPRINT = {
+    "sprint_id": "s", "number": "i", "project": "s", "goal": "s", "phase": "s", "duration_s": "n",
+    "baseline": "s", "verify": "s", "sandboxed": "b", "budget_usd": "n", "cost_usd": "n",
+    "estimated_cost_usd": "n", "total_tasks": "i", "completed_tasks": "i", "tasks": [_SPRINT_TASK],
+    "forge": "s", "state_file": "s", "next?": "s", "...": "any",
+}  # fmt: skip
+_STATUS_SPRINT = {
+    "sprint_id": "s", "number": "i", "goal": "s", "phase": "s", "baseline": "s", "verify": "s",
+    "halted": "s", "budget_usd": "n", "cost_usd": "n", "sandboxed": "b", "completed_tasks": "i",
+    "total_tasks": "i", "tasks": [{"id": "s", "status": "s", "reason": "s"}],
+}  # fmt: skip
+_AGENT = {
+    "agent_id": "s", "sprints": "i", "tasks": "i", "done": "i", "rounds": "i", "attempts": "i",
+    "failed_attempts": "i", "duration_s": "n", "cost_usd": "n", "tokens": "i", "roles": ["s"],
+    "frameworks": ["s"], "models": ["s"],
+}  # fmt: skip
+_WORK = {
+    "sprint_id": "s", "task": "s", "role": "s", "status": "s", "rounds": "i", "attempts": "i",
+    "failed_attempts": "i", "duration_s": "n", "cost_usd": "n", "tokens": "i", "framework": "s",
+    "model": "s",
+}  # fmt: skip
+_ATTEMPT = {
+    "item": "s", "role": "s", "attempt": "i", "started_at": "s", "ended_at": "s?",
+    "duration_s": "n?", "exit_code": "i?", "cost_usd": "n", "tokens": "i", "model": "s",
+    "logs": "s",
+}  # fmt: skip
+_ORG = {"source": "s", "organisation": "s", "is_empty": "b", "rendered": "s", "warnings": ["s"]}
+_REMOVED = {"action": "s", "target": "s", "bytes": "i", "kind?": "s"}
+_TREND = {"metric": "s", "now": "n?", "before": "n?", "n": "i", "direction": "s", "...": "any"}
+
+#: The `data` of each command by the name that its envelope has.
+COMMANDS: dict[str, Any] = {
+    "init": {"name": "s", "path": "s", "repo": "s", "backend": "s", "framework": "s",
+             "active": "b", "...": "any"},
+    "config.get": {"key": "s", "value": "any"},
+    "config.set": {"key": "s", "value": "any"},
+    "config.list": {"project": "s", "settings": {"*": "any"}},
+    "projects.list": {"active": "s?", "projects": [
+        {"name": "s", "active": "b", "repo": "s", "backend": "s", "framework": "s",
+         "work_dir": "s", "problem": "s"}]},
+    "projects.switch": {"active": "s"},
+    "projects.delete": {"deleted": "s", "bytes": "i", "parts": [_REMOVED], "active": "s?"},
+    "org.init": {"path": "s"},
+    "org.show": _ORG,
+    "org.validate": _ORG | {"valid": "b"},
+    "doctor": {"project": "s?", "checks": [
+        {"check": "s", "ok": "b", "detail": "s", "remedy": "s", "needed": "b"}]},
+    "sprint": _SPRINT,
+    "kickoff": _SPRINT,
+    "resume": _SPRINT,
+    "stop": {"project": "s", "stopped": "b", "sprint_id?": "s"},
+    "status": {"project?": "s", "path?": "s", "repo?": "s", "backend?": "s", "framework?": "s",
+               "total_sprints?": "i", "last_sprint?": [None, _STATUS_SPRINT],
+               "held_by?": [None, {"pid": "i", "host": "s", "sprint": "s", "started_at": "s"}],
+               "active?": "s?", "projects?": "i"},
+    "why": {"sprint_id": "s", "stopped": "b", "why": "s",
+            "tasks": [{"id": "s", "status": "s", "why": "s"}]},
+    "logs": {"sprint_id": "s", "task": "s", "attempts": [
+        {"name": "s", "role": "s", "path": "s", "output": "s", "errors": "s", "readable": "s"}]},
+    "trace": {"sprint_id": "s", "task": "s", "title": "s", "status": "s", "reason": "s",
+              "cost_usd": "n",
+              "events": [{"at": "s", "type": "s", "work": "s", "what": "s",
+                          "payload": {"*": "any"}}],
+              "attempts": [_ATTEMPT],
+              "pending": [{"kind": "s", "key": "s", "tries": "i", "note": "s"}]},
+    "agents.list": {"agents": [_AGENT]},
+    "agents.show": _AGENT | {"work": [_WORK]},
+    "report": {"sprint_id": "s", "number": "i", "project": "s", "goal": "s", "phase": "s",
+               "tasks": [{"id": "s", "title": "s", "status": "s", "cost_usd": "n", "...": "any"}],
+               "needs": [{"...": "any"}], "problems": [{"...": "any"}],
+               "agents": [{"agent": "s", "role": "s", "cost_usd": "n", "...": "any"}],
+               "kpis": {"*": "n?"}, "bring": "s", "...": "any"},
+    "inbox": {"project": "s", "needs": [{"...": "any"}], "...": "any"},
+    "history": {"project": "s", "total": "i", "sprints": [
+        {"sprint_id": "i", "id": "s", "goal": "s", "phase": "s", "completed_tasks": "i",
+         "total_tasks": "i", "started_at": "s", "duration_s": "n?", "...": "any"}]},
+    "show": {"sprint_id": "i", "id": "s", "goal": "s", "phase": "s", "total_tasks": "i",
+             "completed_tasks": "i", "failed_tasks": "i", "cost_usd": "n", "avg_clarity": "n?",
+             "tasks": [{"id": "s", "title": "s", "status": "s", "tests": "s", "cost_usd": "n",
+                        "...": "any"}], "...": "any"},
+    "metrics": {"project": "s", "total_sprints": "i", "total_tasks": "i", "completed_tasks": "i",
+                "failed_tasks": "i", "completion_rate": "n", "avg_clarity": "n?",
+                "avg_sprint_time_s": "n", "supervisor_events": "i", "tests_passing": "i",
+                "top_blockers": [["any"]], "top_tools": [["any"]], "trends": [_TREND],
+                "...": "any"},
+    "retro": {"sprint_id": "s", "kpis": {"*": "n?"}, "report_markdown": "s", "trends": [_TREND],
+              "...": "any"},
+    "issue.list": {"issues": [_ISSUE]},
+    "issue.show": _ISSUE | {"body": "s", "comments": [_COMMENT]},
+    "issue.comment": {"number": "i", "comment": _COMMENT},
+    "issue.close": _ISSUE,
+    "issue.reopen": _ISSUE,
+    "pr.list": {"pull_requests": [_PULL]},
+    "pr.show": _PULL | {"body": "s", "merge_commit": "s", "comments": [_COMMENT],
+                        "reviews": [_REVIEW]},
+    "pr.diff": {"number": "i", "diff": "s"},
+    "pr.review": {"number": "i", "review": _REVIEW},
+    "pr.merge": _PULL | {"merge_commit": "s"},
+    "pr.close": _PULL,
+    "clean": {"project": "s", "removed": [_REMOVED], "bytes": "i",
+              "kept": [{"target": "s", "reason": "s"}]},
+    "completion": {"shell": "s", "script": "s"},
+    "introspect": {"name?": "s", "version?": "s", "acli_version": "s",
+                   "commands?": ["#command"]},
+    "skill": {"path": "s?", "content": "s"},
+    "version": {"tool": "s", "version": "s", "acli_version": "s"},
+}  # fmt: skip
+
+_PARAMETER = {"name": "s", "type": "s", "required": "b", "multiple": "b", "choices?": ["s"]}
+_DEFINITIONS: dict[str, Any] = {
+    "meta": {"duration_ms": "i", "version": "s"},
+    "error": {"code": "s", "message": "s", "hint?": "s"},
+    "planned_action": {"action": "s", "target": "s", "...": "any"},
+    "command": {
+        "name": "s",
+        "description": "s",
+        "arguments": [_PARAMETER],
+        "options": [
+            _PARAMETER | {"aliases": ["s"], "metavar": "s?", "description": "s", "default": "any"}
+        ],
+        "subcommands": ["#command"],
+        "idempotent?": "b",
+        "examples": ["s"],
+    },
+}
+
+
+def expand(shape: Any) -> dict[str, Any]:
+    """A shape as JSON Schema."""
+    if isinstance(shape, str):
+        if shape == "any":
+            return {}
+        if shape.startswith("#"):
+            return {"$ref": f"#/$defs/{shape[1:]}"}
+        kind = _TYPES[shape[0]]
+        return {"type": [kind, "null"] if shape.endswith("?") else kind}
+    if isinstance(shape, list):
+        if shape[0] is None:
+            return {"anyOf": [{"type": "null"}, expand(shape[1])]}
+        return {"type": "array", "items": expand(shape[0])}
+    if "*" in shape:
+        return {"type": "object", "additionalProperties": expand(shape["*"])}
+    fields = {name: value for name, value in shape.items() if name != "..."}
+    return {
+        "type": "object",
+        "properties": {name.rstrip("?"): expand(value) for name, value in fields.items()},
+        "required": [name for name in fields if not name.endswith("?")],
+        "additionalProperties": "..." in shape,
+    }
+
+
+def schema() -> dict[str, Any]:
+    """The whole file."""
+    answers = [{"$ref": f"#/$defs/{name}"} for name in ("success", "dry_run", "failure")]
+    common = {"command": {"type": "string"}, "meta": {"$ref": "#/$defs/meta"}}
+    by_command = [
+        {
+            "if": {"properties": {"command": {"const": name}}, "required": ["data"]},
+            "then": {"properties": {"data": {"$ref": f"#/$defs/data.{name}"}}},
+        }
+        for name in COMMANDS
+    ]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What `caloron … --output json` prints: one envelope",
+        "oneOf": answers,
+        "allOf": by_command,
+        "$defs": {
+            "success": {
+                "type": "object",
+                "properties": {"ok": {"const": True}, **common, "data": {"type": "object"}},
+                "required": ["ok", "command", "data", "meta"],
+                "additionalProperties": False,
+            },
+            "dry_run": {
+                "type": "object",
+                "properties": {
+                    "ok": {"const": True},
+                    **common,
+                    "dry_run": {"const": True},
+                    "planned_actions": {
+                        "type": "array",
+                        "items": {"$ref": "#/$defs/planned_action"},
+                    },
+                },
+                "required": ["ok", "command", "dry_run", "planned_actions", "meta"],
+                "additionalProperties": False,
+            },
+            "failure": {
+                "type": "object",
+                "properties": {
+                    "ok": {"const": False},
+                    **common,
+                    "data": {"type": "object"},
+                    "error": {"$ref": "#/$defs/error"},
+                },
+                "required": ["ok", "command", "error", "meta"],
+                "additionalProperties": False,
+            },
+            **{name: expand(shape) for name, shape in _DEFINITIONS.items()},
+            **{f"data.{name}": expand(shape) for name, shape in COMMANDS.items()},
+        },
+    }
+
+
+def text() -> str:
+    return json.dumps(schema(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(0 if FILE.exists() and FILE.read_text("utf-8") == text() else 1)
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    FILE.write_text(text(), "utf-8")
+    print(f"wrote {FILE}")

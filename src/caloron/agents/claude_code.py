@@ -1,0 +1,236 @@
+"""Runs the real Claude Code without a terminal, and reads what it said, did and used.
+
+The repository's own instructions are kept, its settings are not: hooks, MCP servers and key helpers
+of a project would run as they like, so only the private configuration of the attempt counts, and
+that one imports the project's `CLAUDE.md` and `AGENTS.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from caloron.agents import claude_events
+from caloron.agents.untrusted import clear, folder_in, read_regular
+from caloron.errors import PreconditionFailed, UsageError
+from caloron.ports import AgentCommand, AgentReport, AgentRequest
+from caloron.store.files import write_atomic
+
+KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+
+_HOST = "api.anthropic.com"
+_CONFIG = ".claude"
+_PROJECT_SAYS = ("CLAUDE.md", ".claude/CLAUDE.md", "AGENTS.md")
+_SESSION_LIMIT = 64 << 20
+_LOGIN_LIMIT = 1 << 20
+_NO_SERVERS = '{"mcpServers":{}}'
+#: The CLI's own defaults try for three minutes, and wait five for an answer.
+_PATIENCE = {"CLAUDE_CODE_MAX_RETRIES": "3", "API_TIMEOUT_MS": "300000"}
+_QUIET = {
+    # It may work without asking, also as root: the sandbox is ours.
+    "IS_SANDBOX": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_TELEMETRY": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+}
+_NO_LOGIN = PreconditionFailed(
+    "Claude Code has neither a key nor a login here",
+    hint=f"set one of {', '.join(KEYS)}, or log in by starting `claude` once; for a token that "
+    "lasts, `claude setup-token` makes one for CLAUDE_CODE_OAUTH_TOKEN",
+)
+
+
+class ClaudeCodeRunner:
+    """The framework `claude-code`."""
+
+    name = "claude-code"
+    tells_cost = True
+
+    def check(self) -> None:
+        _program(_find())
+        _secrets()
+        _hosts()
+
+    def command(self, request: AgentRequest) -> AgentCommand:
+        config = clear(request.home / _CONFIG)
+        config.mkdir(mode=0o700, parents=True)
+        imports = "".join(f"@{request.workspace / name}\n" for name in _PROJECT_SAYS)
+        (config / "CLAUDE.md").write_text(imports, "utf-8")
+        program, installation = _program(_find())
+        return AgentCommand(
+            argv=(*program, *_arguments(request)),
+            env=_environment(request),
+            secrets=_secrets(),
+            stdin=request.prompt,
+            read_only=installation,
+            hosts=_hosts(),
+        )
+
+    def report(self, run_dir: Path) -> AgentReport:
+        log = run_dir / "output.log"
+        try:
+            ended_at = log.stat().st_mtime
+            return claude_events.Reading().take(claude_events.lines(log)).report(ended_at)
+        except FileNotFoundError:
+            return claude_events.Reading().report(time.time())
+
+    def keep_session(
+        self, home: Path, sessions: Path, session: str, clean: Callable[[bytes], bytes] = bytes
+    ) -> bool:
+        if not claude_events.SESSION.fullmatch(session):
+            return False
+        data = _conversation(home, f"{session}.jsonl")
+        # A kill may have cut the last line.
+        data = data[: data.rfind(b"\n") + 1]
+        if not data:
+            return False
+        sessions.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomic(sessions / f"{session}.jsonl", clean(data))
+        return True
+
+    def readable(self, line: str) -> str:
+        return claude_events.readable(line)
+
+
+def _arguments(request: AgentRequest) -> list[str]:
+    arguments = ["-p", "--output-format", "stream-json", "--verbose"]
+    arguments += ["--dangerously-skip-permissions", "--setting-sources", "user"]
+    arguments += ["--strict-mcp-config", "--mcp-config", _NO_SERVERS]
+    arguments += _session(request)
+    if request.model:
+        arguments += ["--model", request.model]
+    if request.budget_usd is not None:
+        arguments += ["--max-budget-usd", f"{request.budget_usd:.4f}"]
+    if request.instructions:
+        clear(request.home / "instructions.md").write_text(request.instructions, "utf-8")
+        named = request.home_inside / "instructions.md"
+        arguments += ["--append-system-prompt-file", str(named)]
+    return arguments
+
+
+def _session(request: AgentRequest) -> list[str]:
+    """Go on with a conversation that was kept, or begin one."""
+    if request.sessions is not None and claude_events.SESSION.fullmatch(request.session):
+        kept = request.sessions / f"{request.session}.jsonl"
+        if kept.is_file():
+            # The CLI looks for it under the name of the folder that it is started in.
+            project = re.sub(r"[^a-zA-Z0-9]", "-", str(request.workspace))
+            place = request.home / _CONFIG / "projects" / project
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            shutil.copyfile(kept, place / kept.name)
+            return ["--resume", request.session]
+    return ["--session-id", str(uuid.uuid4())]
+
+
+def _environment(request: AgentRequest) -> dict[str, str]:
+    environment = {"CLAUDE_CONFIG_DIR": str(request.home_inside / _CONFIG)} | _QUIET
+    environment |= {name: os.environ.get(name, value) for name, value in _PATIENCE.items()}
+    if base := os.environ.get("ANTHROPIC_BASE_URL"):
+        environment["ANTHROPIC_BASE_URL"] = base
+    return environment
+
+
+def _secrets() -> dict[str, str]:
+    """The key that is set, or the access token of the user's own login.
+
+    The token that renews a login stays outside: renewing it in a copy would end the user's login.
+    """
+    keys = {name: os.environ[name] for name in KEYS if os.environ.get(name)}
+    if keys:
+        return keys
+    file = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / _CONFIG, ".credentials.json")
+    try:
+        with file.open("rb") as opened:
+            login = json.loads(opened.read(_LOGIN_LIMIT))["claudeAiOauth"]
+            token, expires_ms = str(login["accessToken"]), float(login.get("expiresAt") or "inf")
+    except FileNotFoundError:
+        raise _NO_LOGIN from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PreconditionFailed(
+            f"the login of Claude Code in {file} cannot be read", hint=_NO_LOGIN.hint
+        ) from error
+    if expires_ms / 1000 < time.time():
+        raise PreconditionFailed(
+            f"the login of Claude Code in {file} has expired",
+            hint="start `claude` once to renew it; for a token that lasts, `claude setup-token` "
+            "makes one for CLAUDE_CODE_OAUTH_TOKEN",
+        )
+    return {"CLAUDE_CODE_OAUTH_TOKEN": token}
+
+
+def _hosts() -> tuple[str, ...]:
+    base = os.environ.get("ANTHROPIC_BASE_URL", "")
+    if not base:
+        return (_HOST,)
+    try:
+        url = urlsplit(base)
+        host, port = url.hostname, url.port
+    except ValueError:
+        host, port = None, None
+    if not host or url.scheme not in ("http", "https"):
+        raise UsageError(
+            f"ANTHROPIC_BASE_URL is {base!r}; expected an address such as https://host:port",
+            hint="correct or unset it; nothing was started",
+        )
+    if host in ("localhost", "127.0.0.1"):
+        return (f"127.0.0.1:{port or (443 if url.scheme == 'https' else 80)}",)
+    return (f"{host}:{port}" if port else host,)
+
+
+def _find() -> Path:
+    named = os.environ.get("CALORON_CLAUDE", "")
+    found = shutil.which(named or "claude")
+    if found is None:
+        raise PreconditionFailed(
+            f"Claude Code is not installed: {named or '`claude`'} is not there, or may not be run",
+            hint="install it with `npm install -g @anthropic-ai/claude-code`, "
+            "or name its program in CALORON_CLAUDE",
+        )
+    return Path(found).resolve()
+
+
+def _program(real: Path) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """How to start an installation, and the files of it that must be readable inside."""
+    with real.open("rb") as opened:
+        first = opened.readline(200)
+    package = next((up for up in real.parents if up.parent.name == "@anthropic-ai"), None)
+    # What npm installs lies in folders side by side; the native installation is one file.
+    files = tuple(sorted(package.parent.glob("claude-code*"))) if package else (real,)
+    if not first.startswith(b"#!"):
+        return (str(real),), files
+    if b"node" not in first:
+        raise PreconditionFailed(
+            f"{real} is a script that starts Claude Code, not Claude Code itself",
+            hint="name the program that it starts in CALORON_CLAUDE",
+        )
+    node = shutil.which("node")
+    if node is None:
+        raise PreconditionFailed(
+            f"Claude Code in {real} needs `node`, which is not there", hint="install Node.js"
+        )
+    interpreter = Path(node).resolve()
+    return (str(interpreter), str(real)), (*files, interpreter)
+
+
+def _conversation(home: Path, name: str) -> bytes:
+    """The file of a conversation in an agent's home; empty if there is none to be had."""
+    try:
+        with folder_in(home, _CONFIG, "projects") as projects:
+            folders = [entry.name for entry in os.scandir(projects)]
+    except OSError:
+        return b""
+    for folder in folders:
+        try:
+            with folder_in(home, _CONFIG, "projects", folder) as place:
+                return read_regular(place, name, _SESSION_LIMIT)
+        except OSError:
+            continue
+    return b""

@@ -1,0 +1,284 @@
+"""The organisation's conventions: read from files, merged, and told to every agent.
+
+`organisation.yml` in Caloron's home holds for all projects; `caloron.yml` at the root of a
+repository's main branch says what is different there, key by key.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from caloron.errors import UsageError
+
+ORGANISATION_FILE = "organisation.yml"
+PROJECT_FILE = "caloron.yml"
+ENVIRONMENT = "CALORON_CONVENTIONS"
+
+_MAX_BYTES = 64 * 1024
+_DEEPEST = 5
+#: The sections in the order they are told, and the keys of each; None: the project's own keys.
+_SECTIONS: dict[str, tuple[str, ...] | None] = {
+    "package_naming": ("style", "prefix"),
+    "imports": ("namespace", "style"),
+    "repository_layout": None,
+    "license": ("header",),
+    "dependencies": ("disallow",),
+    "commit_message": ("format",),
+    "branch_naming": ("format",),
+}
+#: What the YAML library raises for a value that does not fit its tag, besides its own errors.
+_UNFIT = (ValueError, LookupError, AttributeError, TypeError, OverflowError, RecursionError)
+_LISTS = (("dependencies", "disallow"),)
+
+EXAMPLE = """\
+# What holds in all projects of this organisation. Every part may be left out, and a project's own
+# caloron.yml may say something else. Agents are told all of it; tests and people hold them to it.
+organisation: Example Ltd
+package_naming:
+  style: kebab-case
+  prefix: example-
+imports:
+  namespace: example
+  style: absolute
+repository_layout:
+  source: src/
+  tests: tests/
+license:
+  header: "SPDX-License-Identifier: Apache-2.0"
+dependencies:
+  disallow: [left-pad]
+commit_message:
+  format: "area: what changes"
+branch_naming:
+  format: "agent/<task>"
+"""
+
+
+class Conventions(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, merged; `extra` is what no section knows."""
+
+    organisation: str = ""
+    sections: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
+    #: Markdown that is told as it is.
+    added: str = ""
+    #: Which files and variables said something.
+    sources: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.organisation or self.sections or self.extra or self.added)
+
+
+def load(home: Path, project_yaml: str | None = None) -> Conventions:
+    """The conventions of a project; what is not understood is a warning, not a failure.
+
+    `UsageError` if a file is not YAML, cannot be read, or is no mapping.
+    """
+    warnings: list[str] = []
+    organisation = _checked(*_organisation(home), warnings)
+    project = _checked(project_yaml or "", PROJECT_FILE, warnings)
+    merged = _merge(organisation, project)
+    added = os.environ.get(ENVIRONMENT, "").strip()
+    said = ((ORGANISATION_FILE, organisation), (PROJECT_FILE, project), (ENVIRONMENT, added))
+    sections = {name: merged[name] for name in _SECTIONS if merged.get(name)}
+    extra = {k: v for k, v in merged.items() if k not in _SECTIONS and k != "organisation"}
+    return Conventions(
+        organisation=merged.get("organisation", ""),
+        sections=sections,
+        extra=extra,
+        added=added,
+        sources=tuple(name for name, content in said if content),
+        warnings=tuple(warnings),
+    )
+
+
+def render(conventions: Conventions) -> str:
+    """The conventions as Markdown for agents; empty if there are none."""
+    if conventions.is_empty:
+        return ""
+    parts = ["## Organisation Conventions"]
+    if conventions.organisation:
+        parts.append(f"Organisation: {conventions.organisation}")
+    for name, section in conventions.sections.items():
+        parts.append(f"### {name.replace('_', ' ').capitalize()}\n\n{_lines(section)}")
+    if conventions.extra:
+        parts.append(f"### Other\n\n{_lines(conventions.extra)}")
+    return "\n\n".join((*parts, conventions.added)).strip()
+
+
+def _organisation(home: Path) -> tuple[str, str]:
+    """The text of the organisation's file, and the name it has in messages."""
+    path = home / ORGANISATION_FILE
+    try:
+        data = path.read_bytes() if path.exists() else b""
+        return data.decode("utf-8-sig"), str(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"the conventions in {path} cannot be read: {error}",
+            hint="make it a readable file in UTF-8, or remove it",
+        ) from error
+
+
+def _checked(text: str, file: str, warnings: list[str]) -> dict[str, Any]:
+    """What a file says, without what has a wrong type."""
+    content = _parse(text, file)
+    kept: dict[str, Any] = {}
+    for key, value in content.items():
+        name = str(key)
+        if value is None:
+            continue
+        if name == "organisation":
+            kept |= _one_line(name, value, file, warnings)
+        elif name in _SECTIONS:
+            section = _section(name, value, file, warnings)
+            kept |= {name: section} if section else {}
+        else:
+            warnings.append(f"{file}: `{name}` is not a known section; agents are told it as it is")
+            kept[name] = _plain(value)
+    return kept
+
+
+def _parse(text: str, file: str) -> dict[Any, Any]:
+    import yaml
+
+    hint = "correct the file; nothing was started"
+    if len(text) > _MAX_BYTES:
+        raise UsageError(f"{file} is larger than {_MAX_BYTES // 1024} KB", hint=hint)
+    try:
+        _refuse_bombs(text, file)
+        content = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{file}{where} is not YAML: {error.problem}", hint=hint) from error
+    except (yaml.YAMLError, *_UNFIT) as error:
+        reason = str(error).splitlines()[0] if str(error) else "nested too deeply"
+        raise UsageError(f"{file} is not YAML: {reason}", hint=hint) from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(f"{file}, line 1: expected `section: …` lines", hint=hint)
+    return content
+
+
+def _refuse_bombs(text: str, file: str) -> None:
+    """A few bytes can stand for more text, or more work, than there is room for."""
+    import yaml
+
+    hint = "write it out plainly; nothing was started"
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        where = f"{file}, line {event.start_mark.line + 1}" if event.start_mark else file
+        if isinstance(event, yaml.AliasEvent):
+            raise UsageError(f"{where}: aliases (`*{event.anchor}`) are not taken", hint=hint)
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > 4 * _DEEPEST:
+            raise UsageError(f"{where} is nested too deeply", hint=hint)
+
+
+def _section(name: str, value: Any, file: str, warnings: list[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        warnings.append(f"{file}: `{name}` is left out: expected a mapping, e.g. {_example(name)}")
+        return {}
+    known = _SECTIONS[name]
+    section: dict[str, Any] = {}
+    for key, item in value.items():
+        field = f"{name}.{key}"
+        if item is None:
+            continue
+        if known is not None and key not in known:
+            warnings.append(f"{file}: `{field}` is not known; agents are told it as it is")
+            section[str(key)] = _plain(item)
+        elif (name, key) in _LISTS:
+            section |= _words(str(key), item, f"{file}: `{field}`", warnings)
+        else:
+            section |= _one_line(str(key), item, file, warnings, field)
+    return section
+
+
+def _one_line(
+    key: str, value: Any, file: str, warnings: list[str], field: str = ""
+) -> dict[str, Any]:
+    if isinstance(value, dict | list):
+        warnings.append(f"{file}: `{field or key}` is left out: expected text")
+        return {}
+    text = _scalar(value)
+    return {key: text} if text else {}
+
+
+def _words(key: str, value: Any, where: str, warnings: list[str]) -> dict[str, Any]:
+    if isinstance(value, str):
+        warnings.append(f"{where} is taken as a list of one: expected a list of names")
+        value = [value]
+    if not isinstance(value, list) or any(isinstance(item, dict | list) for item in value):
+        warnings.append(f"{where} is left out: expected a list of names")
+        return {}
+    # An empty list is said too: it takes back what the organisation disallows.
+    return {key: [text for item in value if (text := _scalar(item))]}
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Both, the second winning key by key; lists are replaced whole."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        deep = isinstance(below, dict) and isinstance(value, dict)
+        merged[key] = _merge(merged[key], value) if deep else value
+    return merged
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A value of any shape as texts, lists and mappings; what is nested too deeply is cut off."""
+    if depth > _DEEPEST:
+        return "…"
+    if isinstance(value, dict):
+        return {_scalar(k): _plain(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(item, depth + 1) for item in value]
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value).strip()
+
+
+def _lines(content: dict[str, Any], indent: str = "") -> str:
+    return "\n".join(line for key, value in content.items() for line in _line(key, value, indent))
+
+
+def _line(key: str, value: Any, indent: str) -> Iterator[str]:
+    label = f"{indent}- {key}:"
+    if isinstance(value, dict):
+        yield label
+        yield _lines(value, indent + "  ")
+    elif isinstance(value, list):
+        flat = all(isinstance(item, str) and "\n" not in item for item in value)
+        if flat:
+            yield f"{label} {', '.join(f'`{item}`' for item in value) or '(none)'}"
+            return
+        yield label
+        for number, item in enumerate(value, 1):
+            yield from _line(str(number), item, indent + "  ")
+    elif "\n" in value:
+        # A licence header is copied as it is, so it keeps its lines.
+        yield label
+        yield from (f"{indent}      {line}" for line in value.splitlines())
+    else:
+        yield f"{label} {value}"
+
+
+def _example(section: str) -> str:
+    if (section, "disallow") in _LISTS:
+        return "`disallow: [name]`"
+    keys = _SECTIONS[section]
+    return f"`{keys[0] if keys else 'source'}: …`"

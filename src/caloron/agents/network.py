@@ -1,0 +1,76 @@
+"""The way out of a sandbox that may reach some hosts only: which, and by what commands."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from caloron.agents import scratch
+from caloron.errors import UsageError
+
+_PROXY = Path(__file__).with_name("proxy.py")
+_FORWARD = Path(__file__).with_name("forward.py")
+_FIRST_PORT = 3128
+_FIRST_OPEN_PORT = 1024
+_INSIDE = "/proxy"
+
+_HOST = re.compile(
+    r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?(?::\d{1,5})?|\[[0-9a-f:.]+\](?::\d{1,5})?"
+)
+_THIS_MACHINE = re.compile(r"(?:127\.0\.0\.1|localhost):(\d+)")
+
+
+class Link(NamedTuple):
+    """A way out: what runs outside, what is mounted, and what runs inside before the agent."""
+
+    beside: tuple[str, ...]
+    arguments: tuple[str, ...]
+    prefix: tuple[str, ...]
+    env: dict[str, str]
+
+
+def open_link(hosts: Iterable[str]) -> Link:
+    """A way out to these hosts and no others."""
+    allowed = tuple(dict.fromkeys(_checked(host) for host in hosts))
+    ports = tuple(
+        sorted({int(local[1]) for host in allowed if (local := _THIS_MACHINE.fullmatch(host))})
+    )
+    folder = scratch.link_folder()
+    python = (sys.executable, "-S", "-E")
+    proxy_port = next(port for port in count(_FIRST_PORT) if port not in ports)
+    inside = map(str, (f"{_INSIDE}/{scratch.SOCKET}", proxy_port, *ports))
+    return Link(
+        beside=(*python, str(_PROXY), str(folder / scratch.SOCKET), *allowed),
+        arguments=("--ro-bind", str(folder), _INSIDE),
+        prefix=(*python, str(_FORWARD), *inside, "--"),
+        env=_environment(f"http://127.0.0.1:{proxy_port}"),
+    )
+
+
+def _environment(proxy: str) -> dict[str, str]:
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+    here = "localhost,127.0.0.1,::1"
+    both = dict.fromkeys(names, proxy) | {"NO_PROXY": here}
+    # Newer versions of Node look at the others only if they are told to.
+    lower = {name.lower(): value for name, value in both.items()}
+    return both | lower | {"NODE_USE_ENV_PROXY": "1"}
+
+
+def _checked(host: str) -> str:
+    known = host.strip().lower()
+    port = int(known.rpartition(":")[2]) if re.search(r":\d{1,5}$", known) else 443
+    if not _HOST.fullmatch(known) or not 0 < port < 65_536:
+        raise UsageError(
+            f"{host!r} is not a host that agents can be allowed to reach",
+            hint="take one of these forms: host, host:port, *.domain, 127.0.0.1:port",
+        )
+    if _THIS_MACHINE.fullmatch(known) and port < _FIRST_OPEN_PORT:
+        raise UsageError(
+            f"{host} cannot be offered to agents: they may not open ports below {_FIRST_OPEN_PORT}",
+            hint="let that server listen on a higher port",
+        )
+    return known

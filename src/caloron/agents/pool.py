@@ -1,0 +1,155 @@
+"""Workspaces made ready before somebody needs one: an agent then starts without waiting for git.
+
+No agent has ever been in one of these; each leaves the pool for good when it is taken.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from caloron.agents.workspaces import clone, remove_workspace
+from caloron.errors import CaloronError
+from caloron.git.command import git
+from caloron.git.mirror import Mirror
+from caloron.ports import Sandbox
+
+#: Puts into a new workspace at a commit what setup makes; what that was, or None: not to be had.
+Furnish = Callable[[Path, str], str | None]
+
+
+_LET_OTHERS_S = 0.5
+
+
+class _Ready(NamedTuple):
+    folder: Path
+    commit: str
+    seed: str
+
+
+class Pool:
+    """Up to `size` workspaces at the newest commit of main, kept so by a thread."""
+
+    def __init__(
+        self, mirror: Mirror, sandbox: Sandbox, folder: Path, size: int, identity: tuple[str, str]
+    ) -> None:
+        self._mirror = mirror
+        self._sandbox = sandbox
+        self._folder = folder
+        self._size = size
+        self._identity = identity
+        self.furnish: Furnish = lambda _workspace, _commit: ""
+        self._ready: list[_Ready] = []
+        self._made = 0
+        self._lock = threading.Lock()
+        self._wanted = threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Begin to fill; what an earlier engine left is made anew."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._size:
+            self._thread = threading.Thread(target=self._fill, name="pool", daemon=True)
+            self._thread.start()
+            self._wanted.set()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._wanted.set()
+        if self._thread:
+            self._thread.join()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def take(self, workspace: Path, home: Path, start: str, branch: str, *, seed: str = "") -> bool:
+        """Move a ready workspace and its home to these places; False if there is none.
+
+        The workspace is on `branch` at `start`, or detached there if no branch is named. It holds
+        what setup made from the lock files that `seed` stands for.
+        """
+        with self._lock:
+            ready = [each for each in self._ready if each.seed == seed]
+            same = [each for each in ready if each.commit == start]
+            found = next(iter(same or ready), None)
+            if found is not None:
+                self._ready.remove(found)
+        self._wanted.set()
+        if found is None:
+            return False
+        workspace.parent.mkdir(parents=True, exist_ok=True)
+        inside = found.folder / "workspace"
+        if found.commit == start and branch:
+            _name_branch(inside, branch, start)
+            self._sandbox.hand_to_agent(inside / ".git" / "refs")
+        else:
+            position = ("-B", branch) if branch else ("--detach",)
+            git(inside, "checkout", "--quiet", *position, start)
+            self._sandbox.hand_to_agent(inside)
+        (found.folder / "home").rename(home)
+        inside.rename(workspace)
+        found.folder.rmdir()
+        return True
+
+    def refresh(self) -> None:
+        """Main may have moved, or a place may be free: look."""
+        self._wanted.set()
+
+    def _fill(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            # Who took a workspace is about to start an agent: that comes first.
+            self._closing.wait(_LET_OTHERS_S)
+            while not self._closing.is_set() and self._make_one():
+                pass
+            if self._closing.is_set():
+                return
+
+    def _make_one(self) -> bool:
+        """Make one workspace more, or a new one for one that main left behind; False: all set."""
+        try:
+            main = self._mirror.fetch_main()
+            with self._lock:
+                full = len(self._ready) >= self._size
+                old = next((r for r in self._ready if full and r.commit != main), None)
+                if full and old is None:
+                    return False
+                if old is not None:
+                    self._ready.remove(old)
+            if old is not None:
+                remove_workspace(old.folder)
+            ready = self._make(main)
+            if ready is None:
+                return False
+        except (CaloronError, OSError):
+            # The pool is a convenience: whoever needs a workspace makes one, and meets the error.
+            return False
+        with self._lock:
+            self._ready.append(ready)
+        return True
+
+    def _make(self, commit: str) -> _Ready | None:
+        self._made += 1
+        folder = self._folder / str(self._made)
+        home = folder / "home"
+        home.mkdir(parents=True)
+        fresh = clone(self._mirror, folder / "workspace", self._identity)
+        git(fresh, "checkout", "--quiet", "--detach", commit)
+        seed = self.furnish(fresh, commit)
+        if seed is None:
+            remove_workspace(folder)
+            return None
+        fresh.rename(folder / "workspace")
+        self._sandbox.hand_to_agent(folder / "workspace", home)
+        return _Ready(folder, commit, seed)
+
+
+def _name_branch(workspace: Path, branch: str, commit: str) -> None:
+    """What `git checkout -B` does when no file changes, without a process."""
+    ref = workspace / ".git" / "refs" / "heads" / branch
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    ref.write_text(f"{commit}\n", "ascii")
+    (workspace / ".git" / "HEAD").write_text(f"ref: refs/heads/{branch}\n", "ascii")

@@ -1,0 +1,85 @@
+"""A project's files as detection sees them: a listing and a reader, and no trust in either."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+
+from caloron.errors import CaloronError
+
+#: Only such names go into a shell line; each is also a word of its own for the shell.
+_PLAIN = re.compile(r"[A-Za-z0-9_.+@-]+(/[A-Za-z0-9_.+@-]+)*\Z")
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """How a project is set up and verified, as its files tell."""
+
+    #: One shell line; empty: nothing to install.
+    setup: str = ""
+    #: One shell line; empty: none found.
+    verify: str = ""
+    #: The files whose content decides whether what setup made can be used again.
+    lock_files: tuple[str, ...] = ()
+    #: What setup is known to make, relative to the workspace; it may make more.
+    products: tuple[str, ...] = ()
+    #: For setup, verify and agents; `{workspace}` stands for the workspace as seen from inside.
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    #: Folders to put first on PATH, with the same placeholder.
+    path: tuple[str, ...] = ()
+    #: One line for people.
+    found: str = ""
+
+
+class ProjectFiles:
+    """What detection asks about a repository; a file that cannot be read counts as empty."""
+
+    def __init__(self, files: Collection[str], read: Callable[[str], str]) -> None:
+        self.names = frozenset(name for name in files if _PLAIN.match(name))
+        self._read = read
+
+    def text(self, name: str) -> str:
+        if name not in self.names:
+            return ""
+        try:
+            return self._read(name)
+        except (OSError, ValueError, CaloronError):
+            return ""
+
+    def toml(self, name: str) -> dict[str, Any]:
+        try:
+            return tomllib.loads(self.text(name))
+        except (ValueError, RecursionError):
+            return {}
+
+    def json(self, name: str) -> dict[str, Any]:
+        try:
+            found = json.loads(self.text(name))
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def present(self, *names: str) -> tuple[str, ...]:
+        """Those of the names that are there, in their order."""
+        return tuple(name for name in names if name in self.names)
+
+    def under(self, folder: str) -> tuple[str, ...]:
+        """Every file below a folder of the repository."""
+        return tuple(sorted(name for name in self.names if name.startswith(f"{folder}/")))
+
+
+def table(value: Any, *keys: str) -> dict[str, Any]:
+    """The table at a path of keys in parsed TOML or JSON; empty where there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def strings(value: Any) -> list[str]:
+    """The strings of a list that should hold strings; each on one line."""
+    items = value if isinstance(value, list) else []
+    return [item for item in items if isinstance(item, str) and item and item.isprintable()]

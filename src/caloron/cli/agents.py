@@ -1,0 +1,196 @@
+"""`caloron agents`: who worked on the sprints of a project, and what it took."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import click
+
+from caloron.cli.options import output_option, project_option
+from caloron.cli.output import success
+from caloron.cli.status import require_ledger
+from caloron.errors import NotFound
+from caloron.ledger.locate import find_project, require_id
+
+_EVENTS = """
+SELECT ts, type, work_item_id AS item, payload FROM events
+WHERE type IN ('attempt_started', 'attempt_ended', 'agent_reported') AND work_item_id IS NOT NULL
+ORDER BY id
+"""
+_TASKS = """
+SELECT sprint, id, status,
+       json_array_length(CAST(data AS TEXT), '$.reviewed') AS rounds
+FROM tasks
+"""
+#: Everybody else is named after the task that it works on.
+_BY_ROLE = {"review": "reviewer-1", "po": "planner-1"}
+_NO_AGENT = "verify"
+
+
+class _Item(NamedTuple):
+    sprint: str
+    task: str
+    role: str
+
+    @property
+    def agent(self) -> str:
+        return _BY_ROLE.get(self.role, self.task)
+
+
+@click.group(invoke_without_command=True)
+@project_option
+@output_option
+@click.pass_context
+def agents(context: click.Context, project: str | None) -> None:
+    """List the agents of the project, or show one (bare `agents` lists).
+
+    \b
+    Examples:
+      caloron agents
+      caloron agents show reviewer-1
+    """
+    if context.invoked_subcommand is None:
+        _list(project)
+
+
+@agents.command("list")
+@project_option
+@output_option
+def list_agents(project: str | None) -> None:
+    """List the agents: their tasks, attempts, review rounds, time and cost.
+
+    \b
+    Example:
+      caloron agents list --output table
+    """
+    _list(project)
+
+
+@agents.command()
+@click.argument("name")
+@project_option
+@output_option
+def show(name: str, project: str | None) -> None:
+    """Show one agent and each piece of work it did.
+
+    \b
+    Example:
+      caloron agents show fix-login
+    """
+    require_id(name, "agent")
+    works = [work for work in _works(project) if work["agent_id"] == name]
+    if not works:
+        raise NotFound(f"no agent {name!r} has worked here", hint="caloron agents list")
+    data = _agent(name, works)
+    lines = [_line(data, len(name))]
+    for work in works:
+        took = f"{work['duration_s']:.0f} s, {work['attempts']} attempts, ${work['cost_usd']:.2f}"
+        lines.append(f"  {work['sprint_id']}  {work['task']}  {work['role']:<9} {took}")
+    runs = [{k: v for k, v in work.items() if k != "agent_id"} for work in works]
+    success("agents.show", data | {"work": runs}, "\n".join(lines))
+
+
+def _list(project: str | None) -> None:
+    by_agent: dict[str, list[dict[str, Any]]] = {}
+    for work in _works(project):
+        by_agent.setdefault(work["agent_id"], []).append(work)
+    rows = [_agent(name, works) for name, works in sorted(by_agent.items())]
+    width = max((len(row["agent_id"]) for row in rows), default=0)
+    text = "\n".join(_line(row, width) for row in rows) or "No agent has worked yet."
+    success("agents.list", {"agents": rows}, text)
+
+
+def _works(project: str | None) -> list[dict[str, Any]]:
+    """Each piece of work of an agent: one item of the queue with all its attempts."""
+    found = find_project(project)
+    if not found.ledger.exists():
+        return []
+    connection = require_ledger(found)
+    try:
+        rounds = {(row["sprint"], row["id"]): row for row in connection.execute(_TASKS)}
+        return list(_collect(connection, rounds))
+    finally:
+        connection.close()
+
+
+def _collect(
+    connection: sqlite3.Connection, tasks: dict[tuple[str, str], sqlite3.Row]
+) -> Iterator[dict[str, Any]]:
+    works: dict[str, dict[str, Any]] = {}
+    began: dict[str, int] = {}
+    for row in connection.execute(_EVENTS):
+        item = _item(row["item"])
+        if item is None or item.role == _NO_AGENT:
+            continue
+        work = works.setdefault(row["item"], _new(item, tasks.get((item.sprint, item.task))))
+        if row["type"] == "attempt_started":
+            work["attempts"] += 1
+            began[row["item"]] = row["ts"]
+            continue
+        told = json.loads(row["payload"])
+        if row["type"] == "attempt_ended":
+            work["duration_s"] += (row["ts"] - began.get(row["item"], row["ts"])) / 1000
+            work["failed_attempts"] += bool(told.get("exit_code"))
+        else:
+            work["cost_usd"] += told.get("usd", 0.0)
+            work["tokens"] += told.get("tokens_in", 0) + told.get("tokens_out", 0)
+            work["framework"] = told.get("framework", "")
+            work["model"] = told.get("model", "")
+    yield from works.values()
+
+
+def _item(name: str) -> _Item | None:
+    parts = name.split("/")
+    if len(parts) != 3:
+        return None
+    return _Item(parts[0], parts[1], parts[2].rpartition("-")[2])
+
+
+def _new(item: _Item, task: sqlite3.Row | None) -> dict[str, Any]:
+    return {
+        "agent_id": item.agent,
+        "sprint_id": item.sprint,
+        "task": item.task,
+        "role": item.role,
+        "status": task["status"] if task else "",
+        "rounds": (task["rounds"] or 0) if task else 0,
+        "attempts": 0,
+        "failed_attempts": 0,
+        "duration_s": 0.0,
+        "cost_usd": 0.0,
+        "tokens": 0,
+        "framework": "",
+        "model": "",
+    }
+
+
+def _agent(name: str, works: list[dict[str, Any]]) -> dict[str, Any]:
+    tasks = {(work["sprint_id"], work["task"]): work for work in works}
+    done = sum(work["status"] == "Done" for work in tasks.values())
+    rounds = sum(work["rounds"] for work in tasks.values())
+    return {
+        "agent_id": name,
+        "sprints": len({work["sprint_id"] for work in works}),
+        "tasks": len(tasks),
+        "done": done,
+        "rounds": len(works) if name == _BY_ROLE["review"] else rounds,
+        "attempts": sum(work["attempts"] for work in works),
+        "failed_attempts": sum(work["failed_attempts"] for work in works),
+        "duration_s": round(sum(work["duration_s"] for work in works), 1),
+        "cost_usd": round(sum(work["cost_usd"] for work in works), 4),
+        "tokens": sum(work["tokens"] for work in works),
+        "roles": sorted({work["role"] for work in works}),
+        "frameworks": sorted({work["framework"] for work in works if work["framework"]}),
+        "models": sorted({work["model"] for work in works if work["model"]}),
+    }
+
+
+def _line(row: dict[str, Any], width: int) -> str:
+    return (
+        f"{row['agent_id']:{width}}  {row['done']}/{row['tasks']} tasks,"
+        f" {row['attempts']} attempts, {row['rounds']} rounds,"
+        f" {row['duration_s']:.0f} s, ${row['cost_usd']:.2f}"
+    )

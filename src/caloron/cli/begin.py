@@ -1,0 +1,176 @@
+"""How a sprint begins: its goal, where its tasks come from, and what holds for this run alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+import msgspec
+
+from caloron.cli import output
+from caloron.cli.options import Finite, choice_options, dry_run_option, is_text
+from caloron.domain.plan import MAX_TITLE, PlannedTask
+from caloron.engine.session import Choices, read_plan
+from caloron.errors import NotFound, PreconditionFailed, UsageError
+from caloron.ledger.projects import Project, load_project
+from caloron.store.database import open_read_only
+
+MAX_GOAL = 64_000
+_LONGEST_S = 30 * 86_400.0
+_AUTO = "auto"
+
+FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
+
+
+class _PlannerSeconds(click.ParamType[Any]):
+    """A number of seconds, or `auto`."""
+
+    name = "seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | str:
+        if value == _AUTO:
+            return _AUTO
+        return _SECONDS.convert(value, param, ctx)
+
+
+_SECONDS = Finite(min=0, min_open=True, max=_LONGEST_S)
+
+
+def begin_options(command: FC) -> FC:
+    """What can be said about a sprint when it begins; passed on as keywords."""
+    options = (
+        click.option("--plan", metavar="FILE", help="Take the tasks from this JSON file."),
+        click.option("--single", is_flag=True, help="The goal is one task; ask no planner."),
+        click.option("--graph", "-g", metavar="FILE", help="Plan with this composition."),
+        click.option(
+            "--parallel", "-n", type=click.IntRange(1, 256), metavar="N", help="How many agents."
+        ),
+        click.option(
+            "--timeout",
+            "-t",
+            "timeout_s",
+            type=_SECONDS,
+            metavar="S",
+            help="Longest run of an agent, in this run of the sprint.",
+        ),
+        click.option(
+            "--po-timeout",
+            "po_timeout_s",
+            type=_PlannerSeconds(),
+            metavar="auto|S",
+            help="Longest run of the planner; auto: 300 s and 60 s per sprint so far, up to 900.",
+        ),
+        choice_options,
+        dry_run_option,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+class Beginning(NamedTuple):
+    """A sprint that can begin."""
+
+    project: Project
+    goal: str
+    tasks: tuple[PlannedTask, ...] | None
+    choices: Choices
+    parallel: int
+
+
+def prepare(goal: str, project: str | None, given: dict[str, Any]) -> Beginning:
+    """Everything that was said, checked; nothing is begun."""
+    if not goal.strip() or len(goal) > MAX_GOAL or "\0" in goal or not is_text(goal):
+        raise UsageError(f"a goal is 1 to {MAX_GOAL} characters of text (in UTF-8)")
+    sources = [f"--{name}" for name in ("plan", "single", "graph") if given[name]]
+    if len(sources) > 1:
+        raise UsageError(f"{' and '.join(sources)} exclude each other", hint="give one of them")
+    if given["graph"]:
+        _refuse_graph(given["graph"])
+    if given["plan"] is not None and (not given["plan"] or "\0" in given["plan"]):
+        raise UsageError(f"--plan {given['plan']!r} names no file", hint="give a JSON file")
+    tasks = read_plan(Path(given["plan"])) if given["plan"] else None
+    if given["single"]:
+        tasks = (_one_task(goal),)
+    found = _with_limits(load_project(project), given["timeout_s"], given["po_timeout_s"])
+    choices = Choices(**{n: given[n] for n in Choices.__struct_fields__ if n in given})
+    return Beginning(found, goal, tasks, choices, given["parallel"] or found.config.parallel)
+
+
+def would_begin(command: str, begin: Beginning, *, hold: bool) -> int:
+    """The answer of a dry run: checks what can be checked without writing anything."""
+    from caloron.agents.frameworks import FRAMEWORKS
+    from caloron.cli.alone import refuse_held
+    from caloron.engine.workshop import runner
+
+    refuse_held(begin.project)
+    config = begin.project.config
+    named = {task.framework for task in begin.tasks or () if task.framework in FRAMEWORKS}
+    for name in sorted({config.framework, *named}):
+        runner(begin.project, name).check()
+    actions = [
+        {"action": "begin sprint", "target": f"{begin.project.name}-{_sprints(begin.project) + 1}"}
+    ]
+    if begin.tasks is None:
+        actions.append({"action": "ask the planner for tasks of", "target": begin.goal})
+    if hold:
+        actions.append({"action": "hold the plan for", "target": "your approval"})
+    else:
+        actions += [{"action": "run task", "target": task.id} for task in begin.tasks or ()]
+    return output.dry_run(command, actions)
+
+
+def _refuse_graph(graph: str) -> None:
+    if not _is_file(Path(graph)):
+        raise NotFound(f"there is no composition {graph}", hint="check the path")
+    raise PreconditionFailed(
+        "this Caloron cannot run compositions yet, so --graph has nothing to run",
+        hint="leave --graph out, or give the tasks with --plan FILE; nothing was started",
+    )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _one_task(goal: str) -> PlannedTask:
+    line = " ".join(goal.split())
+    words = re.findall(r"[a-z0-9]+", line.lower())
+    name = "-".join(words)[:40].strip("-")
+    return PlannedTask(
+        id=name if name not in ("", "po", "baseline") else "task",
+        title=line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1]}…",
+        agent_prompt=goal,
+    )
+
+
+def _with_limits(
+    project: Project, timeout_s: float | None, po_timeout_s: float | str | None
+) -> Project:
+    config = project.config
+    if po_timeout_s == _AUTO:
+        po_timeout_s = min(900.0, 300.0 + 60.0 * _sprints(project))
+    config = msgspec.structs.replace(
+        config,
+        timeout_s=timeout_s or config.timeout_s,
+        po_timeout_s=float(po_timeout_s or config.po_timeout_s),
+    )
+    return dataclasses.replace(project, config=config)
+
+
+def _sprints(project: Project) -> int:
+    if not project.ledger.exists():
+        return 0
+    with closing(open_read_only(project.ledger)) as connection:
+        row = connection.execute("SELECT COALESCE(max(number), 0) FROM sprints").fetchone()
+    return int(row[0])

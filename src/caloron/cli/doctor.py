@@ -1,0 +1,67 @@
+"""`caloron doctor`: what this machine offers to agents, found out by trying it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+import msgspec
+
+from caloron.agents.doctor import Finding, examine, framework
+from caloron.cli.options import output_option, project_option
+from caloron.cli.output import failure, printable, success, wants_json
+from caloron.errors import PreconditionFailed
+from caloron.ledger.locate import home
+from caloron.ledger.projects import Project, load_project
+
+
+@click.command()
+@project_option
+@output_option
+def doctor(project: str | None) -> int:
+    """Check what this machine offers to agents: sandbox, limits, network, framework.
+
+    Each check really tries it, and says what to do where it fails.
+
+    \b
+    Examples:
+      caloron doctor
+      caloron doctor --project shop --output json
+    """
+    loaded = _project(project)
+    findings = [_shown(finding) for finding in examine(home())]
+    if loaded is not None:
+        findings.append(_shown(_framework(loaded)))
+    rows = [msgspec.structs.asdict(finding) for finding in findings]
+    data = {"project": loaded.name if loaded else None, "checks": rows}
+    failed = [finding for finding in findings if finding.needed and not finding.ok]
+    if not failed:
+        success("doctor", data, "Agents can run here.")
+        return 0
+    names = ", ".join(finding.check for finding in failed)
+    hint = failed[0].remedy if wants_json() else "follow the remedies above, then run it again"
+    failure(
+        "doctor", PreconditionFailed.code, f"agents cannot run here: {names}", hint=hint, data=data
+    )
+    return PreconditionFailed.exit_code
+
+
+def _project(name: str | None) -> Project | None:
+    """The named project or the active one; a machine can be looked at before there is any."""
+    return load_project(name) if name or (home() / "active").exists() else None
+
+
+def _shown(finding: Finding) -> Finding:
+    if not wants_json():
+        mark = "ok  " if finding.ok else "FAIL" if finding.needed else "note"
+        click.echo(f"{mark} {finding.check:<16} {printable(finding.detail)}")
+        for line in finding.remedy.splitlines():
+            click.echo(f"     {'':<16} {printable(line)}")
+    return finding
+
+
+def _framework(project: Project) -> Finding:
+    from caloron.engine.workshop import runner
+
+    name = project.config.framework
+    return framework(name, partial(runner, project, name))

@@ -1,0 +1,51 @@
+"""`caloron inbox`: only what needs you, with the commands for it."""
+
+from __future__ import annotations
+
+import click
+
+from caloron.cli.looking import as_data, has_ledger, is_running, opened, options_for
+from caloron.cli.options import output_option, project_option
+from caloron.cli.output import success
+from caloron.cli.pages import Page, Section, as_text
+from caloron.cli.report import need_item
+from caloron.domain.needs import Need, needs_of
+from caloron.ledger.figures import waiting_states
+from caloron.ledger.locate import find_project
+
+
+@click.command()
+@project_option
+@output_option
+def inbox(project: str | None) -> None:
+    """List what waits for you in every sprint of the project, newest first.
+
+    \b
+    Examples:
+      caloron inbox
+      caloron inbox --output json
+    """
+    found, states = find_project(project), []
+    if has_ledger(project):
+        with opened(project) as (_, connection):
+            states = waiting_states(connection)
+    options = options_for(found, project)
+    needs = [
+        need
+        for state in reversed(states)
+        for need in needs_of(state, running=is_running(found, state.sprint.id), options=options)
+    ]
+    data = {"project": found.name, "needs": as_data(needs)}
+    success("inbox", data, _text(needs))
+
+
+def _text(needs: list[Need]) -> str:
+    if not needs:
+        return "Nothing needs you."
+    count = "One thing needs you" if len(needs) == 1 else f"{len(needs)} things need you"
+    sprints = dict.fromkeys(need.sprint for need in needs)
+    sections = [
+        Section(f"Sprint {name}", items=[need_item(n) for n in needs if n.sprint == name])
+        for name in sprints
+    ]
+    return as_text(Page(title=count, sections=sections))

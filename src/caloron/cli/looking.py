@@ -1,0 +1,74 @@
+"""What the commands that look back share: the ledger to read, and how numbers are said."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from caloron.cli.status import require_ledger
+from caloron.errors import CaloronError
+from caloron.ledger.locate import ProjectPaths, active_project_name, find_project
+from caloron.ledger.lock import holder
+from caloron.store.database import store_error
+
+
+def has_ledger(project: str | None) -> bool:
+    """Whether the project has ever had a sprint."""
+    return find_project(project).ledger.exists()
+
+
+@contextmanager
+def opened(project: str | None) -> Iterator[tuple[ProjectPaths, sqlite3.Connection]]:
+    """A project and its ledger, of one moment, to look into."""
+    found = find_project(project)
+    connection = require_ledger(found)
+    try:
+        connection.execute("BEGIN")
+        yield found, connection
+    except sqlite3.Error as error:
+        raise store_error(found.ledger, error) from error
+    finally:
+        connection.close()
+
+
+def as_data(found: Any) -> Any:
+    """Typed things as plain data, just as JSON has them."""
+    return msgspec.json.decode(msgspec.json.encode(found))
+
+
+def is_running(found: ProjectPaths, sprint: str) -> bool:
+    """Whether an engine works on this sprint right now."""
+    who = holder(found.engine_lock)
+    return who is not None and who.get("sprint") == sprint
+
+
+def options_for(found: ProjectPaths, project: str | None) -> str:
+    """What a command needs besides, so that it acts on this project when it is copied."""
+    if project is None:
+        return ""
+    try:
+        active = active_project_name()
+    except CaloronError:
+        active = ""
+    return "" if active == found.name else f" --project {found.name}"
+
+
+def span(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 60 else f"{minutes / 60:.1f} h"
+
+
+def moment(at: float | None) -> str:
+    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def dollars(usd: float) -> str:
+    return f"${usd:.2f}" if usd else "-"

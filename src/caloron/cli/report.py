@@ -1,0 +1,167 @@
+"""`caloron report`: the morning page of a sprint: what was merged, what waits, what it cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from caloron.cli.looking import dollars, is_running, opened, options_for, span
+from caloron.cli.options import output_option, project_option
+from caloron.cli.output import success
+from caloron.cli.pages import FORMATS, Item, Page, Section, render
+from caloron.cli.report_data import collect
+from caloron.domain.needs import Need
+from caloron.domain.retro import AgentKpis, Kpis
+from caloron.ledger.figures import figures_of, find_sprint
+from caloron.ledger.ledger import read_state
+
+
+@click.command()
+@click.argument("sprint", required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="The page as text, Markdown or one HTML file; with --output json it is in `page`.",
+)
+@project_option
+@output_option
+def report(sprint: str | None, form: str, project: str | None) -> None:
+    """Show what the last sprint (or SPRINT: its id or number) came to.
+
+    What was merged, what waits for you and the commands for it, what it cost, and what went wrong.
+
+    \b
+    Examples:
+      caloron report
+      caloron report 3 --format html > report.html
+      caloron report --output json
+    """
+    with opened(project) as (found, connection):
+        name = find_sprint(connection, sprint or "")
+        state, runs = read_state(connection, name), figures_of(connection, name).runs
+    running, options = is_running(found, name), options_for(found, project)
+    data = collect(found, state, runs, running=running, options=options)
+    page = render(_page(data), form)
+    if form != "text":
+        data["page"] = page
+    success("report", data, page.rstrip("\n"))
+
+
+def _page(data: dict[str, Any]) -> Page:
+    kpis = msgspec.convert(data["kpis"], Kpis)
+    merged = [t for t in data["tasks"] if t["status"] == "Done"]
+    others = [t for t in data["tasks"] if t["status"] != "Done"]
+    done = f"{kpis.completed_tasks} of {kpis.total_tasks} tasks done"
+    bring = [Item("Bring what was merged to you:", [data["bring"]])] if data["bring"] else []
+    return Page(
+        title=f"Sprint {data['sprint_id']}: {done}",
+        lead=data["goal"],
+        sections=[
+            Section("In short", items=[Item(line) for line in _in_short(data, kpis)]),
+            Section("Done", rows=[_HEAD, *(_done_row(t) for t in merged)], items=bring),
+            Section("Waits for you", items=[_need(need) for need in data["needs"]]),
+            Section("Not done", rows=[_LEFT, *(_left_row(t) for t in others)]),
+            Section("Problems", items=[_problem(p) for p in data["problems"]]),
+            Section("Agents", rows=[_AGENTS, *map(_agent_row, data["agents"])]),
+        ],
+    )
+
+
+def _in_short(data: dict[str, Any], kpis: Kpis) -> list[str]:
+    phase = "running" if data["running"] else data["phase"]
+    ended = f", ended {data['ended_at']}" if data["ended_at"] else ""
+    lines = [f"{phase}: began {data['started_at']}{ended}, {span(kpis.sprint_time_s)}"]
+    guess = f" (${kpis.estimated_cost_usd:.2f} of it a guess)" if kpis.estimated_cost_usd else ""
+    lines.append(
+        f"cost: ${kpis.cost_usd:.2f} of ${data['budget_usd']:.2f}{guess},"
+        f" {kpis.total_tokens} tokens; agents worked {span(kpis.total_time_min * 60)}"
+    )
+    how = f" ({data['verify']})" if data["verify"] else ""
+    lines.append(
+        f"verification{how}: {kpis.tests_passing} of {kpis.completed_tasks} done tasks green;"
+        f" {kpis.verify_failures} of {kpis.verify_runs} runs red; main before: "
+        + (data["baseline"] or "not looked at yet")
+    )
+    lines.append(
+        f"reviews: {sum(t['review_rounds'] for t in data['tasks'])}; fixes: {kpis.fix_rounds};"
+        f" conflicts: {kpis.conflict_count}; interventions: {kpis.total_interventions}"
+    )
+    if not data["sandboxed"]:
+        lines.append("UNSANDBOXED: its agents ran with all your files within reach")
+    return lines
+
+
+_HEAD = ("task", "title", "pull request", "change", "verified", "reviews", "cost", "time")
+_LEFT = ("task", "title", "status", "why", "reviews", "cost", "time")
+_AGENTS = ("agent", "role", "runs", "failed", "time", "cost", "tokens", "clarity")
+
+
+def _done_row(task: dict[str, Any]) -> tuple[str, ...]:
+    diff = task["diff"]
+    change = f"{_files(diff['files'])} +{diff['added']} -{diff['removed']}" if diff else "-"
+    return (
+        task["id"],
+        task["title"][:60],
+        f"#{task['pr_number']} {task['pr_state']}" if task["pr_number"] else task["why"],
+        change,
+        task["verification"] or "-",
+        str(task["review_rounds"]),
+        dollars(task["cost_usd"]),
+        _time(task),
+    )
+
+
+def _left_row(task: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        task["id"],
+        task["title"][:60],
+        task["status"],
+        task["why"][:160],
+        str(task["review_rounds"]),
+        dollars(task["cost_usd"]),
+        _time(task),
+    )
+
+
+def _files(count: int) -> str:
+    return f"{count} file" if count == 1 else f"{count} files"
+
+
+def _time(task: dict[str, Any]) -> str:
+    return "-" if task["elapsed_s"] is None else span(task["elapsed_s"])
+
+
+def _agent_row(row: dict[str, Any]) -> tuple[str, ...]:
+    agent = msgspec.convert(row, AgentKpis)
+    return (
+        agent.agent,
+        agent.role,
+        str(agent.runs),
+        str(agent.failed_runs),
+        span(agent.time_s),
+        dollars(agent.cost_usd),
+        str(agent.tokens),
+        "-" if agent.clarity is None else f"{agent.clarity:.0f}/10",
+    )
+
+
+def _need(found: dict[str, Any]) -> Item:
+    return need_item(msgspec.convert(found, Need))
+
+
+def need_item(need: Need) -> Item:
+    """One thing that waits for a person, as every page says it."""
+    holds = f" (holds {', '.join(need.holds)})" if need.holds else ""
+    return Item(f"{need.task or need.sprint}: {need.why}{holds}", need.commands)
+
+
+def _problem(problem: dict[str, Any]) -> Item:
+    times = f" ({problem['times']} times)" if problem["times"] > 1 else ""
+    who = " ".join(part for part in (problem["task"], problem["role"]) if part)
+    text = f"{who}: {problem['what']}{times}" if who else problem["what"]
+    return Item(text, files=[problem["log"]] if problem["log"] else ())

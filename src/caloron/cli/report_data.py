@@ -1,0 +1,160 @@
+"""A sprint as the morning page shows it, as data; every number is worked out from the ledger."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from caloron.cli.looking import as_data, moment
+from caloron.domain.needs import needs_of
+from caloron.domain.observations import ReviewSeen
+from caloron.domain.retro import Run, agent_kpis, compute_kpis, verification_of
+from caloron.domain.sprint import State, Task, pull_of
+from caloron.domain.status import Status
+from caloron.domain.why import why
+from caloron.errors import CaloronError
+from caloron.git.mirror import Mirror, Size
+from caloron.ledger.locate import ProjectPaths
+
+
+def collect(
+    found: ProjectPaths, state: State, runs: tuple[Run, ...], *, running: bool, options: str
+) -> dict[str, Any]:
+    """The sprint as data; every number in it is worked out from the ledger."""
+    sprint = state.sprint
+    kpis = compute_kpis(state, runs, time.time())
+    mirror = Mirror(found.mirror, str(found.forge_git), sprint.main)
+    needs = needs_of(state, running=running, options=options)
+    return {
+        "sprint_id": sprint.id,
+        "number": sprint.number,
+        "project": found.name,
+        "goal": sprint.goal,
+        "phase": sprint.phase,
+        "running": running,
+        "stopped": sprint.stopped,
+        "started_at": moment(sprint.created_at),
+        "ended_at": moment(sprint.ended_at),
+        "baseline": sprint.baseline,
+        "verify": sprint.verify_line,
+        "sandboxed": not sprint.unsandboxed,
+        "budget_usd": sprint.budget_usd,
+        "tasks": [_task(state, task, runs, mirror, options) for task in state.tasks.values()],
+        "needs": as_data(needs),
+        "problems": _problems(found, state, runs),
+        "agents": as_data(agent_kpis(state, runs)),
+        "kpis": as_data(kpis),
+        "bring": _bring(found, state),
+    }
+
+
+def _task(
+    state: State, task: Task, runs: tuple[Run, ...], mirror: Mirror, options: str
+) -> dict[str, Any]:
+    pull = pull_of(state, task)
+    mine = [run for run in runs if run.task == task.id]
+    size = _size(state, task, mirror)
+    return {
+        "id": task.id,
+        "title": task.plan.title,
+        "status": str(task.status),
+        "why": why(state, task) or task.reason,
+        "issue_number": task.issue,
+        "pr_number": task.pull,
+        "pr_state": pull.state if pull else None,
+        "pr_command": f"caloron pr show {task.pull}{options}" if task.pull else None,
+        "merge_commit": pull.merge_commit if pull else "",
+        "diff": asdict(size) if size else None,
+        "verification": verification_of(task),
+        "verify_log": task.verified.log if task.verified else "",
+        "reviews": _reviews(state, task),
+        "review_rounds": len(task.reviewed),
+        "runs": len(mine),
+        "agent_s": round(sum(r.seconds for r in mine if r.role != "verify"), 1),
+        "elapsed_s": _elapsed(task),
+        "cost_usd": round(task.spent.usd, 4),
+        "tokens": task.spent.tokens_in + task.spent.tokens_out,
+        "interventions": task.steps,
+    }
+
+
+def _elapsed(task: Task) -> float | None:
+    if task.started_at is None:
+        return None
+    return round((task.completed_at or task.changed_at) - task.started_at, 1)
+
+
+def _reviews(state: State, task: Task) -> list[dict[str, str]]:
+    seen = [r for r in state.objects.values() if isinstance(r, ReviewSeen)]
+    return [
+        {"verdict": review.verdict, "author": review.author}
+        for review in sorted(seen, key=lambda r: r.id)
+        if task.pull is not None and review.pull == task.pull
+    ]
+
+
+def _size(state: State, task: Task, mirror: Mirror) -> Size | None:
+    """How much the task changes; None where our own repository cannot tell."""
+    pull = pull_of(state, task)
+    base = task.verified.base if task.verified else ""
+    ends = (base, task.head)
+    if not base and pull and pull.merge_commit:
+        ends = (f"{pull.merge_commit}^1", pull.merge_commit)
+    if not all(ends):
+        return None
+    try:
+        return mirror.size(*ends)
+    except (CaloronError, OSError):
+        # A commit that only the forge has, or a mirror that was removed: no number is better.
+        return None
+
+
+def _problems(found: ProjectPaths, state: State, runs: tuple[Run, ...]) -> list[dict[str, Any]]:
+    """Everything that did not go as it should, once each, with its log."""
+    problems: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for run in runs:
+        if run.end not in ("failed", "interrupted"):
+            continue
+        whose = run.task or ("planner" if run.role == "po" else "main")
+        what = run.problem or run.end
+        new = {"task": whose, "role": run.role, "what": what, "times": 0}
+        known = problems.setdefault((whose, run.role, what), new)
+        known |= {"times": known["times"] + 1, "log": _log(found, run)}
+    told = list(problems.values())
+    if state.sprint.stopped:
+        told.append({"task": "", "role": "", "what": state.sprint.stopped, "times": 1, "log": ""})
+    for task in state.tasks.values():
+        if task.status is Status.DONE and verification_of(task) == "red, allowed" and task.verified:
+            what = "merged although red, as main was"
+            log = task.verified.log
+            told.append({"task": task.id, "role": "verify", "what": what, "times": 1, "log": log})
+    return told
+
+
+def _log(found: ProjectPaths, run: Run) -> str:
+    """The log of a run; where the diary does not name its folder, of the newest one."""
+    place = found.runs / run.item
+    folders = [place / str(run.token)] if run.token else _numbered(place)
+    logs = [folder / "output.log" for folder in folders]
+    return next((str(log) for log in logs if log.exists()), str(place) if place.exists() else "")
+
+
+def _numbered(place: Path) -> list[Path]:
+    if not place.is_dir():
+        return []
+    found = [folder for folder in place.iterdir() if folder.name.isdigit()]
+    return sorted(found, key=lambda folder: -int(folder.name))
+
+
+def _bring(found: ProjectPaths, state: State) -> str:
+    """The command that brings what was merged to the user; empty if nothing was."""
+    if not any(task.status is Status.DONE and task.pull for task in state.tasks.values()):
+        return ""
+    from caloron.ledger.projects import load_project
+
+    repo, main = load_project(found.name).config.repo, quote(state.sprint.main)
+    where = quote(str(found.forge_git))
+    return f"git -C {quote(repo)} pull {where} {main}" if repo else f"git clone {where}"

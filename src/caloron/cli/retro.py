@@ -1,0 +1,46 @@
+"""`caloron retro`: what a sprint teaches."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from caloron.cli.looking import as_data, opened
+from caloron.cli.options import output_option, project_option
+from caloron.cli.output import printable, success
+from caloron.domain.learnings import improvements
+from caloron.ledger.figures import ended_records, figures_of, find_sprint, read_kept
+from caloron.stages.retro import Retro, look_back, write_retro_report
+
+
+@click.command()
+@click.option("--sprint", metavar="SPRINT", help="Another sprint than the last: id or number.")
+@project_option
+@output_option
+def retro(sprint: str | None, project: str | None) -> None:
+    """Show the retro of the last sprint: numbers, trends, improvements, feedback.
+
+    It is worked out anew from the ledger; each sprint that ends also writes it to
+    `workspace/retro_report.md` of the project.
+
+    \b
+    Examples:
+      caloron retro
+      caloron retro --sprint 3 --output json
+    """
+    with opened(project) as (_, connection):
+        figures = figures_of(connection, find_sprint(connection, sprint or ""))
+        records, kept = ended_records(connection), read_kept(connection)
+    found = look_back(figures, records, improvements(records, kept), time.time())
+    page = write_retro_report(found)
+    success("retro", _data(found, page), printable(page).rstrip("\n"))
+
+
+def _data(found: Retro, page: str) -> dict[str, Any]:
+    names = ("kpis", "agents", "feedback", "analysis", "trends", "improvements")
+    told = {name: as_data(getattr(found, name)) for name in names}
+    for improvement in told["improvements"]:
+        del improvement["key"]
+    return {"sprint_id": found.state.sprint.id, **told, "report_markdown": page}

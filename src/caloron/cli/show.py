@@ -1,0 +1,119 @@
+"""`caloron show`: one sprint with each of its tasks: status, tools, tests and cost."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from caloron.cli.looking import dollars, moment, opened, span
+from caloron.cli.options import output_option, project_option
+from caloron.cli.output import success
+from caloron.cli.pages import Item, Page, Section, as_text
+from caloron.domain.retro import Run, blockers_of, compute_kpis, tools_of, verification_of
+from caloron.domain.sprint import State, Task
+from caloron.ledger.figures import Figures, figures_of, find_sprint
+
+
+@click.command()
+@click.argument("sprint")
+@project_option
+@output_option
+def show(sprint: str, project: str | None) -> None:
+    """Show SPRINT, by its id or its number, with each of its tasks.
+
+    \b
+    Examples:
+      caloron show 3
+      caloron show shop-3 --output json
+    """
+    with opened(project) as (_, connection):
+        figures = figures_of(connection, find_sprint(connection, sprint))
+    data = _record(figures)
+    success("show", data, as_text(_page(data)))
+
+
+def _record(figures: Figures) -> dict[str, Any]:
+    state, runs = figures.state, figures.runs
+    kpis, sprint = compute_kpis(state, runs, time.time()), state.sprint
+    return {
+        "sprint_id": sprint.number,
+        "id": sprint.id,
+        "goal": sprint.goal,
+        "phase": sprint.phase,
+        "stopped": sprint.stopped,
+        "completed_at": moment(sprint.ended_at) or None,
+        "duration_s": kpis.sprint_time_s,
+        "total_tasks": kpis.total_tasks,
+        "completed_tasks": kpis.completed_tasks,
+        "failed_tasks": kpis.total_tasks - kpis.completed_tasks,
+        "avg_clarity": kpis.avg_clarity,
+        "supervisor_events": kpis.total_interventions,
+        "tests_passing": kpis.tests_passing,
+        "review_cycles": sum(len(task.reviewed) for task in state.tasks.values()),
+        "cost_usd": kpis.cost_usd,
+        "tokens": kpis.total_tokens,
+        "tools_used": tools_of(state, runs),
+        "blockers": list(blockers_of(state)),
+        "tasks": [_task(state, task, runs) for task in state.tasks.values()],
+    }
+
+
+def _task(state: State, task: Task, runs: tuple[Run, ...]) -> dict[str, Any]:
+    mine = tuple(run for run in runs if run.task == task.id)
+    alone = State(sprint=state.sprint, tasks={task.id: task})
+    return {
+        "id": task.id,
+        "title": task.plan.title,
+        "status": str(task.status),
+        "reason": task.reason,
+        "tests": verification_of(task),
+        "tools": sorted(tools_of(alone, mine)),
+        "clarity": (task.feedback.task_clarity or None) if task.feedback else None,
+        "assessment": task.feedback.self_assessment if task.feedback else None,
+        "review_rounds": len(task.reviewed),
+        "runs": len(mine),
+        "cost_usd": round(task.spent.usd, 4),
+        "tokens": task.spent.tokens_in + task.spent.tokens_out,
+        "issue_number": task.issue,
+        "pr_number": task.pull,
+    }
+
+
+_HEAD = ("task", "status", "tests", "reviews", "runs", "clarity", "cost", "tools", "reason")
+
+
+def _page(data: dict[str, Any]) -> Page:
+    done = f"{data['completed_tasks']}/{data['total_tasks']} tasks"
+    clarity = data["avg_clarity"]
+    lines = [
+        f"{data['phase']}, {span(data['duration_s'])}",
+        f"cost: ${data['cost_usd']:.2f}, {data['tokens']} tokens",
+        f"clarity: {'not told' if clarity is None else f'{clarity}/10'}",
+        f"interventions: {data['supervisor_events']}; tests passing: {data['tests_passing']}",
+        *([f"stopped: {data['stopped']}"] if data["stopped"] else []),
+    ]
+    return Page(
+        title=f"Sprint {data['id']} (#{data['sprint_id']}): {done}",
+        lead=data["goal"],
+        sections=[
+            Section("In short", items=[Item(line) for line in lines]),
+            Section("Tasks", rows=[_HEAD, *(_row(task) for task in data["tasks"])]),
+            Section("Blockers", items=[Item(text) for text in data["blockers"][:10]]),
+        ],
+    )
+
+
+def _row(task: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        task["id"],
+        task["status"],
+        task["tests"] or "-",
+        str(task["review_rounds"]),
+        str(task["runs"]),
+        "-" if task["clarity"] is None else f"{task['clarity']}/10",
+        dollars(task["cost_usd"]),
+        ", ".join(task["tools"][:4]) or "-",
+        task["reason"][:100],
+    )

@@ -1,0 +1,242 @@
+"""`caloron trace`: everything that ever happened to a task, in order."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from caloron.cli.options import output_option, project_option, sprint_name
+from caloron.cli.output import printable, success
+from caloron.cli.status import require_ledger
+from caloron.errors import NotFound
+from caloron.ledger.locate import ProjectPaths, find_project, require_id
+
+#: What is no task of a plan and has a story all the same: the planner, and main before the sprint.
+_BESIDE = ("po", "baseline")
+
+_NEWEST_SPRINT = """
+SELECT s.id FROM sprints s JOIN tasks t ON t.sprint = s.id
+WHERE t.id = ? ORDER BY s.number DESC LIMIT 1
+"""
+_TASK = """
+SELECT status, reason, json_extract(CAST(data AS TEXT), '$.plan.title') AS title,
+       json_extract(CAST(data AS TEXT), '$.spent.usd') AS cost
+FROM tasks WHERE sprint = ? AND id = ?
+"""
+_EVENTS = """
+SELECT id, ts, type, actor, work_item_id AS item, payload FROM events
+WHERE work_item_id >= :item || '/' AND work_item_id < :item || '0'
+UNION ALL
+SELECT id, ts, type, actor, work_item_id, payload FROM events
+WHERE type IN ('task_moved', 'effect_done', 'effect_failed', 'state_imported')
+  AND json_extract(payload, '$.sprint') = :sprint
+  AND (json_extract(payload, '$.task') = :task OR json_type(payload, '$.changes."' || :task || '"') IS NOT NULL)
+ORDER BY id
+"""  # noqa: E501 - a condition of SQL reads best on one line
+_PENDING = """
+SELECT kind, key, tries, note FROM actions
+WHERE sprint = ? AND task = ? AND state IN ('planned', 'intended') ORDER BY id
+"""
+_EFFECTS = {
+    "create_issue": "its issue was opened",
+    "open_pull": "its pull request was opened",
+    "push": "its branch was pushed",
+    "review": "the review was written on the forge",
+    "merge": "its pull request was merged",
+    "close_issue": "its issue was closed",
+}
+_LONGEST = 200
+
+
+@click.command()
+@click.argument("task")
+@click.option("--sprint", metavar="SPRINT", help="Another sprint than the newest with that task.")
+@project_option
+@output_option
+def trace(task: str, sprint: str | None, project: str | None) -> None:
+    """Show everything that ever happened to TASK, in order (`po` is the planner).
+
+    Moves, work and attempts with their time, what agents reported and cost, acts on the forge.
+
+    \b
+    Examples:
+      caloron trace fix-login
+      caloron trace po --sprint 3 --output json
+    """
+    found = find_project(project)
+    require_id(task, "task")
+    connection = require_ledger(found)
+    try:
+        chosen = sprint_name(found, sprint) if sprint else _newest(connection, task)
+        data = _story(connection, found, chosen, task)
+    finally:
+        connection.close()
+    success("trace", data, _text(data))
+
+
+def _newest(connection: sqlite3.Connection, task: str) -> str:
+    row = connection.execute(_NEWEST_SPRINT, (task,)).fetchone()
+    if row is None and task in _BESIDE:
+        row = connection.execute("SELECT id FROM sprints ORDER BY number DESC LIMIT 1").fetchone()
+    if row is None:
+        raise NotFound(f"no sprint has a task {task!r}", hint="caloron status")
+    return str(row["id"])
+
+
+def _story(
+    connection: sqlite3.Connection, found: ProjectPaths, sprint: str, task: str
+) -> dict[str, Any]:
+    if connection.execute("SELECT 1 FROM sprints WHERE id = ?", (sprint,)).fetchone() is None:
+        raise NotFound(f"there is no sprint {sprint}", hint="caloron history")
+    row = connection.execute(_TASK, (sprint, task)).fetchone()
+    if row is None and task not in _BESIDE:
+        raise NotFound(f"sprint {sprint} has no task {task!r}", hint="caloron status")
+    values = {"item": f"{sprint}/{task}", "sprint": sprint, "task": task}
+    raw = [_decoded(event) for event in connection.execute(_EVENTS, values)]
+    attempts = _attempts(raw, found)
+    reported = sum(attempt["cost_usd"] for attempt in attempts)
+    return {
+        "sprint_id": sprint,
+        "task": task,
+        "title": row["title"] if row else "",
+        "status": row["status"] if row else "",
+        "reason": row["reason"] if row else "",
+        # What was cut short is in the task's own sum only.
+        "cost_usd": round((row["cost"] or 0.0) if row else reported, 4),
+        "events": [_entry(event) for event in raw],
+        "attempts": attempts,
+        "pending": [dict(effect) for effect in connection.execute(_PENDING, (sprint, task))],
+    }
+
+
+def _decoded(row: sqlite3.Row) -> dict[str, Any]:
+    return dict(row) | {"payload": json.loads(row["payload"])}
+
+
+def _attempts(events: list[dict[str, Any]], found: ProjectPaths) -> list[dict[str, Any]]:
+    """Each process that was started, with what came of it."""
+    attempts: list[dict[str, Any]] = []
+    newest: dict[str, dict[str, Any]] = {}
+    for event in events:
+        item, told = event["item"], event["payload"]
+        if event["type"] == "attempt_started":
+            newest[item] = {
+                "item": item,
+                "role": item.rpartition("-")[2],
+                "attempt": told["attempt"],
+                "started_at": _iso(event["ts"]),
+                "ended_at": None,
+                "duration_s": None,
+                "exit_code": None,
+                "cost_usd": 0.0,
+                "tokens": 0,
+                "model": "",
+                "logs": str(found.runs / item),
+                "began": event["ts"],
+            }
+            attempts.append(newest[item])
+        elif item in newest and event["type"] == "attempt_ended":
+            newest[item] |= {
+                "ended_at": _iso(event["ts"]),
+                "duration_s": round((event["ts"] - newest[item]["began"]) / 1000, 1),
+                "exit_code": told.get("exit_code"),
+            }
+        elif item in newest and event["type"] == "agent_reported":
+            newest[item] |= {
+                "cost_usd": round(told.get("usd", 0.0), 4),
+                "tokens": told.get("tokens_in", 0) + told.get("tokens_out", 0),
+                "model": told.get("model", ""),
+            }
+    return [{k: v for k, v in attempt.items() if k != "began"} for attempt in attempts]
+
+
+def _entry(event: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "at": _iso(event["ts"]),
+        "type": event["type"],
+        "work": event["item"].rpartition("/")[2] if event["item"] else "",
+        "what": _words(event["type"], event["payload"], event["actor"] or ""),
+        "payload": event["payload"],
+    }
+
+
+def _words(kind: str, told: dict[str, Any], actor: str) -> str:
+    """One event in a few words."""
+    if kind == "work_item_claimed":
+        return f"taken by {actor}"
+    if kind in _WORDS:
+        return _WORDS[kind](told)
+    details = ", ".join(f"{k} {v}" for k, v in told.items() if k not in ("sprint", "task"))
+    return f"{kind.replace('_', ' ')}: {details}"
+
+
+def _effect(told: dict[str, Any]) -> str:
+    kind, parts = str(told["kind"]), told["key"].split("/")
+    if kind == "label":
+        return f"label {parts[-1]} was put on its issue"
+    if kind == "comment":
+        return f"commented on its issue ({parts[3] if len(parts) > 3 else parts[-1]})"
+    return _EFFECTS.get(kind, kind.replace("_", " ")) + _because(told["note"])
+
+
+def _ended(told: dict[str, Any]) -> str:
+    end = "it took too long" if told.get("timed_out") else f"exit code {told.get('exit_code')}"
+    return f"ended: {told.get('over') or end}{_because(told.get('last_line'))}"
+
+
+def _reported(told: dict[str, Any]) -> str:
+    tokens = told.get("tokens_in", 0) + told.get("tokens_out", 0)
+    parts = [told.get("framework", ""), told.get("model", "")]
+    parts += [f"${told['usd']:.4f}"] if told.get("usd") else []
+    parts += [f"{tokens} tokens"] if tokens else []
+    parts += [f"{told['trouble']}: {told.get('detail', '')}"] if told.get("trouble") else []
+    return f"the agent reported ({', '.join(filter(None, parts))})"
+
+
+def _because(reason: str | None) -> str:
+    line = " ".join((reason or "").split())
+    return f" ({line[:_LONGEST]})" if line else ""
+
+
+_WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "task_moved": lambda told: f"{told['old']} → {told['new']}{_because(told.get('reason'))}",
+    "effect_done": _effect,
+    "effect_failed": lambda told: (
+        f"the forge refused {told['kind'].replace('_', ' ')}{_because(told['note'])}"
+    ),
+    "work_item_created": lambda told: f"{told['kind']} waits for a free place",
+    "attempt_started": lambda told: f"attempt {told['attempt']} began",
+    "attempt_ended": _ended,
+    "agent_reported": _reported,
+    "work_item_resolved": lambda told: f"closed as {told['status']}{_because(told.get('notes'))}",
+    "work_item_reopened": lambda told: f"to be done again{_because(told.get('reason'))}",
+}
+
+
+def _iso(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _text(data: dict[str, Any]) -> str:
+    cost = f", ${data['cost_usd']:.2f}" if data["cost_usd"] else ""
+    status = f": {data['status']}{_because(data['reason'])}" if data["status"] else ""
+    lines = [f"{data['task']} of {data['sprint_id']}{status}{cost}"]
+    durations = {(a["item"].rpartition("/")[2], a["ended_at"]): a for a in data["attempts"]}
+    for entry in data["events"]:
+        attempt = durations.get((entry["work"], entry["at"]))
+        ended = entry["type"] == "attempt_ended" and attempt
+        took = f" after {attempt['duration_s']:g} s" if attempt and ended else ""
+        what = entry["what"].replace("ended:", f"ended{took}:", 1) if took else entry["what"]
+        lines.append(f"  {_clock(entry['at'])}  {entry['work']:<12} {what}".rstrip())
+    lines += [f"  not done yet: {p['kind'].replace('_', ' ')}{_because(p['note'])}"
+              for p in data["pending"]]  # fmt: skip
+    return printable("\n".join(lines))
+
+
+def _clock(moment: str) -> str:
+    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"

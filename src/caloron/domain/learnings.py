@@ -1,0 +1,325 @@
+"""What a project has learned: improvements with their fate, and what the next planner is told.
+
+All of it is worked out anew from the sprints each time. Kept are only things that cannot be: what
+an older Caloron or a person wrote down, and which improvements stood in which planner's prompt.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from caloron.domain.analysis import PRIORITIES, RULE, Finding, Priority, analyze
+from caloron.domain.retro import Kpis, Run, blockers_of, compute_kpis, verification_of
+from caloron.domain.sprint import State
+from caloron.domain.status import Status
+
+Fate = Literal["pending", "applied", "retired"]
+#: So many good sprints in a row, and nobody needs to be told any more.
+RETIRE_AFTER = 2
+#: A change of at most this share is no change.
+DEAD_BAND = 0.05
+_TOLD_SPRINTS = 100
+_IN_CONTEXT = 8
+_EARLIER = 10
+
+_FILLER = frozenset(
+    re.findall(
+        r"\w+",
+        "a an and are as at be been by for from had has have in is it its of on or so that the"
+        " their them then there these this to was were will with",
+    )
+)
+#: Which rule's number an improvement in words of others stands for.
+_ABOUT = (
+    ("task-clarity", re.compile(r"clarit|unclear|ambigu|clearer|specif", re.IGNORECASE)),
+    ("interventions", re.compile(r"supervisor|intervention|stall|timeout", re.IGNORECASE)),
+    ("dependencies", re.compile(r"depend|\bdag\b", re.IGNORECASE)),
+    ("tools", re.compile(r"\btool", re.IGNORECASE)),
+    ("review-loops", re.compile(r"review", re.IGNORECASE)),
+    ("red-results", re.compile(r"\btests?\b|verif", re.IGNORECASE)),
+)
+
+
+class SprintRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One sprint that ended, as the next ones remember it."""
+
+    id: str
+    goal: str = ""
+    kpis: Kpis = Kpis()
+    findings: tuple[Finding, ...] = ()
+    blockers: tuple[str, ...] = ()
+    #: Why it came to no plan or was not begun.
+    stopped: str = ""
+    #: What was merged although red.
+    debts: tuple[str, ...] = ()
+
+
+class Noted(msgspec.Struct, frozen=True, kw_only=True):
+    """An improvement in the words of an older Caloron or of a person."""
+
+    text: str
+    #: The last sprint that had ended when it was written down; it is judged by later ones.
+    since: str = ""
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What cannot be worked out from the sprints."""
+
+    sprints: tuple[SprintRecord, ...] = ()
+    noted: tuple[Noted, ...] = ()
+    #: Improvements that a person has retired, by key.
+    dropped: tuple[str, ...] = ()
+    #: Which improvements stood in the planner's prompt of which sprint.
+    told: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    last_po_context: str = ""
+
+
+class Improvement(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to do better, and what has become of it."""
+
+    id: str
+    #: The same for the same meaning.
+    key: str
+    text: str
+    rule: str = ""
+    category: str = "Observation"
+    priority: Priority = "medium"
+    action: str = ""
+    evidence: str = ""
+    status: Fate = "pending"
+    #: The sprints that showed the need, the planners that were told, and good sprints since.
+    seen_in: tuple[str, ...] = ()
+    applied_in: tuple[str, ...] = ()
+    good_since: int = 0
+    for_planner: bool = True
+
+
+class Trend(msgspec.Struct, frozen=True, kw_only=True):
+    """A number beside the mean of earlier sprints."""
+
+    metric: str
+    now: float
+    before: float
+    #: How many earlier sprints have the number.
+    n: int
+    direction: Literal["improved", "degraded", "stable"]
+
+
+def record_of(state: State, runs: Sequence[Run], now: float) -> SprintRecord:
+    """A sprint as the next ones remember it."""
+    kpis = compute_kpis(state, runs, now)
+    return SprintRecord(
+        id=state.sprint.id,
+        goal=state.sprint.goal,
+        kpis=kpis,
+        findings=analyze(state, kpis).improvements,
+        blockers=blockers_of(state),
+        stopped=state.sprint.stopped,
+        debts=tuple(
+            f"{task.id} (pull request #{task.pull})"
+            for task in state.tasks.values()
+            if task.status is Status.DONE and verification_of(task) == "red, allowed"
+        ),
+    )
+
+
+def same_meaning(text: str) -> str:
+    """One key for texts that differ in case, order, numbers, punctuation or small words only."""
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    words = re.findall(r"[^\W\d_]{2,}", plain)
+    kept = {_stem(word) for word in words} - _FILLER
+    return " ".join(sorted(kept)) or plain.strip()
+
+
+def _stem(word: str) -> str:
+    plural = len(word) > 3 and word.endswith("s") and not word.endswith("ss")
+    return word[:-1] if plural else word
+
+
+def improvements(records: Sequence[SprintRecord], kept: Kept) -> tuple[Improvement, ...]:
+    """Every improvement once, the most urgent first, with what has become of it."""
+    found: dict[str, Improvement] = {}
+    for noted in kept.noted:
+        key = same_meaning(noted.text)
+        rule = rule_about(noted.text)
+        if key not in found:
+            found[key] = _followed(
+                Improvement(id="", key=key, text=noted.text, rule=rule), records, kept, noted.since
+            )
+    # The newest finding speaks for all of its kind.
+    newest = {finding.rule: finding for record in records for finding in record.findings}
+    for finding in newest.values():
+        key = same_meaning(finding.description)
+        found[key] = _followed(_improvement(key, finding), records, kept)
+    fates: tuple[Fate, ...] = ("applied", "pending", "retired")
+    ordered = sorted(
+        found.values(),
+        key=lambda i: (i.status == "retired", PRIORITIES.index(i.priority), fates.index(i.status)),
+    )
+    return tuple(
+        msgspec.structs.replace(improvement, id=f"imp-{number}")
+        for number, improvement in enumerate(ordered, 1)
+    )
+
+
+def _improvement(key: str, finding: Finding) -> Improvement:
+    return Improvement(
+        id="",
+        key=key,
+        text=finding.description,
+        rule=finding.rule,
+        category=finding.category,
+        priority=finding.priority,
+        action=finding.action,
+        evidence=finding.evidence,
+        for_planner=finding.for_planner,
+    )
+
+
+def _followed(
+    improvement: Improvement, records: Sequence[SprintRecord], kept: Kept, since: str = ""
+) -> Improvement:
+    """What has become of an improvement: who was told, and whether the numbers are good now."""
+    ids = [record.id for record in records]
+    later = records[ids.index(since) + 1 :] if since in ids else records
+    seen, good = [], 0
+    for record in later:
+        if any(finding.rule == improvement.rule for finding in record.findings):
+            seen.append(record.id)
+            good = 0
+        else:
+            good += int(_judged(improvement.rule, record))
+    applied = tuple(sprint for sprint, keys in kept.told.items() if improvement.key in keys)
+    dropped = improvement.key in kept.dropped
+    status: Fate = "applied" if applied else "pending"
+    return msgspec.structs.replace(
+        improvement,
+        seen_in=tuple(seen),
+        applied_in=applied,
+        good_since=good,
+        status="retired" if dropped or good >= RETIRE_AFTER else status,
+    )
+
+
+def _judged(rule: str, record: SprintRecord) -> bool:
+    """Whether a sprint without the finding is good news about it."""
+    if rule in RULE:
+        return RULE[rule].judged(record.kpis)
+    return record.kpis.total_tasks > 0 and record.kpis.completed_tasks == record.kpis.total_tasks
+
+
+def rule_about(text: str) -> str:
+    return next((name for name, pattern in _ABOUT if pattern.search(text)), "")
+
+
+_METRICS: tuple[tuple[str, Callable[[Kpis], float | None], bool], ...] = (
+    ("completion_rate", lambda k: k.completion_rate, True),
+    ("clean_task_pct", lambda k: k.clean_task_pct, True),
+    ("avg_clarity", lambda k: k.avg_clarity, True),
+    ("avg_review_cycles", lambda k: k.avg_review_cycles, False),
+    ("avg_interventions", lambda k: k.avg_interventions, False),
+    ("avg_tokens_per_task", lambda k: k.avg_tokens_per_task, False),
+    ("avg_cost_per_task", lambda k: k.avg_cost_per_task, False),
+    ("avg_time_per_task", lambda k: k.avg_time_per_task, False),
+)
+
+
+def trends(now: Kpis, earlier: Iterable[Kpis]) -> tuple[Trend, ...]:
+    """Each number beside its mean in earlier sprints that have it."""
+    past = [kpis for kpis in earlier if kpis.total_tasks][-_EARLIER:]
+    found = []
+    for name, read, more_is_better in _METRICS:
+        value = read(now) if now.total_tasks else None
+        before = [known for kpis in past if (known := read(kpis)) is not None]
+        if value is None or not before:
+            continue
+        mean = sum(before) / len(before)
+        found.append(
+            Trend(
+                metric=name,
+                now=value,
+                before=round(mean, 4),
+                n=len(before),
+                direction=_direction(value, mean, more_is_better=more_is_better),
+            )
+        )
+    return tuple(found)
+
+
+def _direction(
+    value: float, mean: float, *, more_is_better: bool
+) -> Literal["improved", "degraded", "stable"]:
+    if abs(value - mean) <= DEAD_BAND * abs(mean) + 1e-9:
+        return "stable"
+    return "improved" if (value > mean) is more_is_better else "degraded"
+
+
+def po_context(records: Sequence[SprintRecord], kept: Kept) -> tuple[str, tuple[str, ...]]:
+    """What the next planner is told, and the keys of the improvements in it."""
+    known = [*kept.sprints, *records]
+    live = [i for i in improvements(records, kept) if i.status != "retired" and i.for_planner]
+    chosen = live[:_IN_CONTEXT]
+    if not known and not chosen:
+        return "", ()
+    lines = [f"The last {len(known)} sprints of this project:" if known else ""]
+    lines += _older(known[:-2])
+    lines += [_line(record) for record in known[-2:]]
+    if chosen:
+        lines += ["", "What to do better this time:"]
+        lines += [f"- [{i.priority}] {i.text}{_because(i)}" for i in chosen]
+    debts = [f"- {record.id}: {debt}" for record in known for debt in record.debts]
+    if debts:
+        lines += ["", "Merged although red, still to be put right:", *debts[-_IN_CONTEXT:]]
+    if known and known[-1].blockers:
+        lines += ["", f"What stood in the way in {known[-1].id}:"]
+        lines += [f"- {text[:300]}" for text in known[-1].blockers[-_IN_CONTEXT:]]
+    return "\n".join(lines), tuple(i.key for i in chosen)
+
+
+def _because(improvement: Improvement) -> str:
+    where = f" ({', '.join(improvement.seen_in[-3:])})" if improvement.seen_in else ""
+    return f" — {improvement.evidence}{where}" if improvement.evidence else where
+
+
+def _older(older: Sequence[SprintRecord]) -> list[str]:
+    if not older:
+        return []
+    done = sum(record.kpis.completed_tasks for record in older)
+    total = sum(record.kpis.total_tasks for record in older)
+    share = f" ({100 * done / total:.0f} %)" if total else ""
+    lines = [f"- {older[0].id} to {older[-1].id}: {done}/{total} tasks done{share}"]
+    themes = Counter(same_meaning(text) for record in older for text in set(record.blockers))
+    first = {same_meaning(text): text for record in reversed(older) for text in record.blockers}
+    again = [(key, n) for key, n in themes.most_common(3) if n >= 2]
+    return lines + [f"  again and again ({n} times): {first[key][:60]}" for key, n in again]
+
+
+def _line(record: SprintRecord) -> str:
+    kpis = record.kpis
+    parts = [f"{kpis.completed_tasks}/{kpis.total_tasks} tasks done"]
+    if record.stopped:
+        parts.append(f"stopped: {record.stopped[:160]}")
+    if kpis.avg_clarity is not None:
+        parts.append(f"clarity {kpis.avg_clarity:.1f}/10")
+    if kpis.avg_review_cycles is not None:
+        parts.append(f"{kpis.avg_review_cycles:.2f} reviews per task")
+    if kpis.total_interventions:
+        parts.append(f"{kpis.total_interventions} interventions")
+    if kpis.cost_usd:
+        parts.append(f"${kpis.cost_usd:.2f}")
+    goal = " ".join(record.goal.split())[:100]
+    return f"- {record.id}: {', '.join(parts)}" + (f' — "{goal}"' if goal else "")
+
+
+def with_told(kept: Kept, sprint: str, context: str, keys: tuple[str, ...]) -> Kept:
+    """Remember what the planner of a sprint was told."""
+    told = {name: had for name, had in kept.told.items() if name != sprint} | {sprint: keys}
+    return msgspec.structs.replace(
+        kept, told=dict(list(told.items())[-_TOLD_SPRINTS:]), last_po_context=context
+    )

@@ -1,0 +1,278 @@
+"""What a sprint came to, in numbers: from its state and the runs that the diary tells of.
+
+`None` means that there is nothing to take a mean of; a number is never made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypedDict
+
+import msgspec
+
+from caloron.domain.sprint import PLANNER, REVIEWER, Role, State, Task
+from caloron.domain.status import Status
+
+_DAY = 86_400.0
+#: A task with this many reviews went in a loop.
+LOOP = 3
+CLEAR = 7
+
+End = Literal["done", "failed", "interrupted", "running"]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of an agent, or of a verification, as the diary tells of it."""
+
+    item: str
+    role: Role
+    #: Empty for the planner and for the verification of main.
+    task: str = ""
+    attempt: int = 1
+    #: The claim, which names the folder of its files; 0: the diary does not say.
+    token: int = 0
+    started_at: float = 0.0
+    seconds: float = 0.0
+    end: End = "done"
+    exit_code: int = 0
+    #: How it failed, in one line.
+    problem: str = ""
+    framework: str = ""
+    model: str = ""
+    usd: float = 0.0
+    tokens: int = 0
+    tools: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class AgentKpis(msgspec.Struct, frozen=True, kw_only=True):
+    """One agent in one sprint: a task's own, the reviewer, or the planner."""
+
+    agent: str
+    role: Literal["planner", "developer", "checker", "reviewer"]
+    runs: int = 0
+    failed_runs: int = 0
+    tasks_completed: int = 0
+    tasks_failed: int = 0
+    clarity: float | None = None
+    cost_usd: float = 0.0
+    tokens: int = 0
+    time_s: float = 0.0
+    review_cycles: int = 0
+    interventions: int = 0
+
+
+class Kpis(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of a sprint."""
+
+    total_tasks: int = 0
+    completed_tasks: int = 0
+    completion_rate: float = 0.0
+    failure_count: int = 0
+    escalated_count: int = 0
+    blocked_count: int = 0
+    cancelled_count: int = 0
+    sprint_time_s: float = 0.0
+    sprint_days: float = 0.0
+    tasks_per_day: float = 0.0
+    total_interventions: int = 0
+    avg_interventions: float = 0.0
+    clean_task_pct: float = 0.0
+    feedback_count: int = 0
+    #: Of how many tasks the agent said how clear they were.
+    clarity_count: int = 0
+    avg_clarity: float | None = None
+    high_clarity_pct: float | None = None
+    avg_review_cycles: float | None = None
+    review_loop_count: int = 0
+    fix_rounds: int = 0
+    conflict_count: int = 0
+    failed_runs: int = 0
+    interrupted_runs: int = 0
+    verify_runs: int = 0
+    verify_failures: int = 0
+    #: Merged results that were verified and green.
+    tests_passing: int = 0
+    #: Merged although red, because main was red and the user allowed that.
+    red_merges: int = 0
+    cost_usd: float = 0.0
+    estimated_cost_usd: float = 0.0
+    total_tokens: int = 0
+    avg_tokens_per_task: float | None = None
+    avg_cost_per_task: float | None = None
+    total_time_min: float = 0.0
+    avg_time_per_task: float | None = None
+
+
+def compute_kpis(state: State, runs: Sequence[Run], now: float) -> Kpis:
+    """The numbers of one sprint; `now` stands for the end of one that goes on."""
+    sprint, tasks = state.sprint, list(state.tasks.values())
+    total, done = len(tasks), sum(t.status is Status.DONE for t in tasks)
+    seconds = max(0.0, (sprint.ended_at or now) - sprint.created_at)
+    steps = sum(t.steps for t in tasks)
+    clarities = [t.feedback.task_clarity for t in tasks if t.feedback and t.feedback.task_clarity]
+    reviewed = [len(t.reviewed) for t in tasks if t.reviewed]
+    agents = [run for run in runs if run.role != "verify"]
+    checks = [run for run in runs if run.role == "verify" and run.task]
+    finished = [t for t in tasks if t.status is Status.DONE]
+    time_s = {t.id: sum(r.seconds for r in agents if r.task == t.id) for t in finished}
+    return Kpis(
+        total_tasks=total,
+        completed_tasks=done,
+        completion_rate=_share(done, total, 3),
+        failure_count=_count(tasks, Status.ESCALATED),
+        escalated_count=_count(tasks, Status.ESCALATED, Status.BLOCKED),
+        blocked_count=_count(tasks, Status.BLOCKED),
+        cancelled_count=_count(tasks, Status.CANCELLED),
+        sprint_time_s=round(seconds, 1),
+        sprint_days=round(seconds / _DAY, 1),
+        tasks_per_day=_per_day(done, seconds),
+        total_interventions=steps,
+        avg_interventions=_share(steps, total, 2),
+        clean_task_pct=_percent(sum(not t.steps for t in finished), total) or 0.0,
+        feedback_count=sum(t.feedback is not None for t in tasks),
+        clarity_count=len(clarities),
+        avg_clarity=_mean(clarities, 1),
+        high_clarity_pct=_percent(sum(c >= CLEAR for c in clarities), len(clarities)),
+        avg_review_cycles=_mean(reviewed, 2),
+        review_loop_count=sum(n >= LOOP for n in reviewed),
+        fix_rounds=len({r.item for r in runs if r.role == "fix"}),
+        conflict_count=len({r.item for r in runs if r.role == "resolve"}),
+        failed_runs=sum(r.end == "failed" for r in agents),
+        interrupted_runs=sum(r.end == "interrupted" for r in agents),
+        verify_runs=len(checks),
+        verify_failures=sum(r.end == "failed" for r in checks),
+        tests_passing=sum(verification_of(t) == "green" for t in finished),
+        red_merges=sum(verification_of(t) == "red, allowed" for t in finished),
+        cost_usd=round(sprint.spent.usd, 4),
+        estimated_cost_usd=round(sprint.spent.estimated_usd, 4),
+        total_tokens=sprint.spent.tokens_in + sprint.spent.tokens_out,
+        avg_tokens_per_task=_mean([_tokens(t) for t in finished], 0),
+        avg_cost_per_task=_mean([t.spent.usd for t in finished], 4),
+        total_time_min=round(sum(r.seconds for r in agents) / 60, 1),
+        avg_time_per_task=_mean([s / 60 for s in time_s.values()], 2),
+    )
+
+
+def agent_kpis(state: State, runs: Sequence[Run]) -> tuple[AgentKpis, ...]:
+    """Who did what, for how long and for how much; the shares add up to what the sprint spent."""
+    reviews = [run for run in runs if run.role == "review"]
+    rows = [_planner(state, runs), *(_author(t, runs) for t in state.tasks.values())]
+    if reviews:
+        tasks = {run.task for run in reviews}
+        rows.append(
+            AgentKpis(
+                agent=REVIEWER,
+                role="reviewer",
+                review_cycles=sum(len(t.reviewed) for t in state.tasks.values() if t.id in tasks),
+                cost_usd=round(sum(r.usd for r in reviews), 4),
+                tokens=sum(r.tokens for r in reviews),
+                **_of_runs(reviews),
+            )
+        )
+    return tuple(row for row in rows if row.runs or row.cost_usd)
+
+
+def _planner(state: State, runs: Sequence[Run]) -> AgentKpis:
+    tasks, spent = state.tasks.values(), state.sprint.spent
+    usd = spent.usd - sum(t.spent.usd for t in tasks)
+    tokens = spent.tokens_in + spent.tokens_out - sum(_tokens(t) for t in tasks)
+    own = [run for run in runs if run.role == "po"]
+    return AgentKpis(
+        agent=PLANNER,
+        role="planner",
+        cost_usd=max(0.0, round(usd, 4)),
+        tokens=max(0, tokens),
+        **_of_runs(own),
+    )
+
+
+def _author(task: Task, runs: Sequence[Run]) -> AgentKpis:
+    """The task's own agent: what the task cost without its reviews."""
+    mine = [run for run in runs if run.task == task.id]
+    reviews = [run for run in mine if run.role == "review"]
+    said = task.feedback.task_clarity if task.feedback else 0
+    return AgentKpis(
+        agent=task.agent,
+        role="checker" if task.plan.kind == "check" else "developer",
+        tasks_completed=int(task.status is Status.DONE),
+        tasks_failed=int(task.status is Status.ESCALATED),
+        clarity=float(said) if said else None,
+        cost_usd=max(0.0, round(task.spent.usd - sum(r.usd for r in reviews), 4)),
+        tokens=max(0, _tokens(task) - sum(r.tokens for r in reviews)),
+        review_cycles=len(task.reviewed),
+        interventions=task.steps,
+        **_of_runs([run for run in mine if run.role not in ("review", "verify")]),
+    )
+
+
+class _OfRuns(TypedDict):
+    runs: int
+    failed_runs: int
+    time_s: float
+
+
+def _of_runs(runs: Sequence[Run]) -> _OfRuns:
+    failed = sum(run.end == "failed" for run in runs)
+    return {
+        "runs": len(runs),
+        "failed_runs": failed,
+        "time_s": round(sum(run.seconds for run in runs), 1),
+    }
+
+
+def verification_of(task: Task) -> str:
+    """What the last verification of the task's merged result came to, in the words of a report."""
+    found = task.verified
+    if found is None:
+        return ""
+    if not found.ok:
+        return "red, allowed" if found.tolerated else "red"
+    # One without a log had nothing to run.
+    return "green" if found.log else "not verified"
+
+
+def tools_of(state: State, runs: Sequence[Run]) -> dict[str, int]:
+    """How often each tool was used: as the frameworks count, else as the agents say."""
+    used: dict[str, int] = {}
+    for run in runs:
+        for name, times in run.tools.items():
+            used[name] = used.get(name, 0) + times
+    counted = {run.task for run in runs if run.tools}
+    for task in state.tasks.values():
+        if task.feedback and task.id not in counted:
+            for name in task.feedback.tools_used:
+                used[name] = used.get(name, 0) + 1
+    return dict(sorted(used.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def blockers_of(state: State) -> tuple[str, ...]:
+    """What stood in the way: what agents say, and why tasks were given to a person."""
+    said = [b for t in state.tasks.values() if t.feedback for b in t.feedback.blockers]
+    told = [f"{t.id}: {t.reason}" for t in state.tasks.values() if t.status is Status.ESCALATED]
+    stopped = [state.sprint.stopped] if state.sprint.stopped else []
+    return tuple(dict.fromkeys(" ".join(text.split()) for text in (*said, *told, *stopped)))
+
+
+def _count(tasks: Iterable[Task], *statuses: Status) -> int:
+    return sum(task.status in statuses for task in tasks)
+
+
+def _tokens(task: Task) -> int:
+    return task.spent.tokens_in + task.spent.tokens_out
+
+
+def _share(part: float, whole: float, digits: int) -> float:
+    return round(part / whole, digits) if whole else 0.0
+
+
+def _percent(part: float, whole: float) -> float | None:
+    return round(100 * part / whole, 1) if whole else None
+
+
+def _mean(values: Sequence[float], digits: int) -> float | None:
+    return round(sum(values) / len(values), digits) if values else None
+
+
+def _per_day(done: int, seconds: float) -> float:
+    """Of the time as it is: a sprint of minutes would be 0.0 days."""
+    return round(done / (seconds / _DAY), 1) if seconds else 0.0

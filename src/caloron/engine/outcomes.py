@@ -1,0 +1,270 @@
+"""What an attempt came to: its commits, its answer, its cost; and nothing of it is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from caloron.agents import feedback
+from caloron.agents.commits import (
+    SecretInCommits,
+    hand_over,
+    named_secret,
+    salvage,
+    seal,
+    unresolved,
+)
+from caloron.agents.workspaces import remove_unfinished, remove_workspace
+from caloron.domain.budget import Usage, guess_usd
+from caloron.domain.facts import RunInterrupted, WorkEnded
+from caloron.domain.feedback import Feedback
+from caloron.domain.sprint import Role, Work
+from caloron.engine.assignments import sessions_of
+from caloron.engine.runs import RunDirs, read_spec
+from caloron.errors import CaloronError
+from caloron.git.mirror import Mirror, shown
+from caloron.ledger.work import WorkQueue
+from caloron.ports import AgentReport, AgentRunner, Sandbox
+from caloron.store.redact import Redactor
+
+_ANSWER_TAIL = 16_384
+_PLAN_LIMIT = 1 << 20
+_BUNDLE_CAP = 512 << 20
+_CHANGES: tuple[Role, ...] = ("implement", "fix", "resolve")
+#: The provider said no: the work goes on later where it is, so nothing is published.
+_LATER = ("auth", "quota", "rate_limit")
+
+
+class MergeNotMade(CaloronError):
+    """A resolve round whose result would be in conflict again, for ever."""
+
+
+class Outcomes:
+    """Reads what attempts left behind, whoever started them."""
+
+    def __init__(
+        self,
+        queue: WorkQueue,
+        mirror: Mirror,
+        sandbox: Sandbox,
+        runs: RunDirs,
+        runner: Callable[[str], AgentRunner],
+        *,
+        identity: tuple[str, str],
+        secrets: dict[str, str],
+    ) -> None:
+        self._queue = queue
+        self._mirror = mirror
+        self._sandbox = sandbox
+        self._runs = runs
+        self._runner = runner
+        self._identity = identity
+        self.secrets = secrets
+
+    def ended(
+        self, task: str, work: Work, token: int, result: dict[str, Any], started_at: int | None
+    ) -> WorkEnded:
+        """The fact for an attempt that came to its end."""
+        run_dir = self._runs.of(work.item, token)
+        spec = read_spec(run_dir)
+        report, usage = self._report(spec, run_dir)
+        seconds = time.time() - started_at / 1000 if started_at else 0.0
+        conflicts: tuple[str, ...] = ()
+        head = work.head or str(spec.get("base", ""))
+        base = str(spec.get("base", ""))
+        over = str(result.get("over", ""))
+        if work.role in _CHANGES and (report.trouble in _LATER or over):
+            # Not the end of its work: it is saved, and not published.
+            head = base
+            self._salvage(work.item, token, spec)
+        elif work.role in _CHANGES:
+            head, conflicts = self._take_commits(task, work, token, spec, run_dir)
+        return WorkEnded(
+            item=work.item,
+            task=task,
+            role=work.role,
+            token=token,
+            exit_code=int(result.get("exit_code", 0)),
+            timed_out=bool(result.get("timed_out", False)),
+            last_line=self._last_line(result, report),
+            over=over,
+            answer=_answer(work.role, report.text),
+            head=head,
+            base=base,
+            conflicts=conflicts,
+            log=str(run_dir / "output.log") if work.role == "verify" else "",
+            how=str(spec.get("how", "")),
+            framework=str(spec.get("framework", "")),
+            trouble=report.trouble,
+            detail=report.detail,
+            reset_at=report.reset_at,
+            stop_reason=report.stop_reason,
+            session=report.session,
+            usage=usage,
+            feedback=_feedback(task, work.role, report, seconds),
+        )
+
+    def interrupted(self, item: str, token: int) -> RunInterrupted | None:
+        """The fact for an attempt that was cut short: what it cost, and its conversation.
+
+        None: it used nothing that anybody counts.
+        """
+        run_dir = self._runs.of(item, token)
+        report, usage = self._report(read_spec(run_dir), run_dir)
+        if usage is None or not (usage.usd or usage.tokens_in or report.session):
+            return None
+        _, task, work = item.split("/")
+        author = work.rsplit("-", 1)[-1] in _CHANGES
+        return RunInterrupted(
+            item=item,
+            task="" if task == "po" else task,
+            token=token,
+            usage=usage,
+            session=report.session if author else "",
+        )
+
+    def save_and_remove(self, item: str, token: int) -> None:
+        """Never lose an agent's work: what is in the workspace goes to a salvage ref first."""
+        run_dir = self._runs.of(item, token)
+        workspace, spec = run_dir / "workspace", read_spec(run_dir)
+        remove_unfinished(workspace)
+        if workspace.exists() and item.rsplit("-", 1)[-1] in _CHANGES:
+            handed_over = self._mirror.has(f"refs/caloron/work/{item}/{token}")
+            if spec.get("base") and not handed_over and not self._salvage(item, token, spec):
+                remove_workspace(run_dir / "home")
+                return
+        self.remove(item, token)
+
+    def remove(self, item: str, token: int) -> None:
+        """The workspace and the private home of an attempt, with the credential in it."""
+        run_dir = self._runs.of(item, token)
+        remove_workspace(run_dir / "home")
+        remove_workspace(run_dir / "workspace")
+
+    def _salvage(self, item: str, token: int, spec: dict[str, Any]) -> bool:
+        """Save uncommitted and unpublished work under a ref; False if that was not possible."""
+        workspace, ref = self._runs.of(item, token) / "workspace", f"refs/salvage/{item}/{token}"
+        products = spec.get("products", ())
+        try:
+            commit = salvage(
+                workspace,
+                self._sandbox,
+                self._mirror,
+                ref,
+                spec["base"],
+                self._identity,
+                leave_out=products,
+                secrets=self.secrets,
+            )
+        except SecretInCommits as error:
+            # A key must not stay on the disk; the task starts again without this work.
+            self._queue.note("work_dropped", item, {"why": str(error)})
+            return True
+        except CaloronError as error:
+            self._queue.note("salvage_failed", item, {"kept": str(workspace), "why": str(error)})
+            return False
+        if commit:
+            self._queue.note("work_salvaged", item, {"ref": ref, "commit": commit})
+        return True
+
+    def _report(self, spec: dict[str, Any], run_dir: Path) -> tuple[AgentReport, Usage | None]:
+        """What the agent told about its run; its conversation is kept for the next one."""
+        framework = spec.get("framework")
+        if not framework:
+            return AgentReport(), None
+        runner = self._runner(framework)
+        report = self._cleaned(runner.report(run_dir))
+        # An agent can read its own key, and a conversation holds all that it ever read.
+        clean = Redactor(self.secrets).data
+        kept = report.session and runner.keep_session(
+            run_dir / "home", sessions_of(run_dir), report.session, clean
+        )
+        if not kept:
+            report = msgspec.structs.replace(report, session="")
+        cost = report.cost_usd
+        if cost is None and runner.tells_cost:
+            cap = spec.get("budget_usd") or float("inf")
+            cost = guess_usd(report.tokens_in, report.tokens_out, cap)
+        usage = Usage(
+            usd=cost or 0.0,
+            estimated=report.cost_usd is None and bool(cost),
+            tokens_in=report.tokens_in,
+            tokens_out=report.tokens_out,
+            turns=report.turns,
+            tools=report.tools,
+            model=report.model,
+        )
+        return report, usage
+
+    def _cleaned(self, report: AgentReport) -> AgentReport:
+        """The report without keys: only what the agent printed was looked through before."""
+        clean = Redactor(self.secrets).text
+        return msgspec.structs.replace(
+            report,
+            text=clean(report.text),
+            session=clean(report.session),
+            model=clean(report.model),
+            stop_reason=clean(report.stop_reason),
+            detail=clean(report.detail),
+        )
+
+    def _take_commits(
+        self, task: str, work: Work, token: int, spec: dict[str, Any], run_dir: Path
+    ) -> tuple[str, tuple[str, ...]]:
+        """Commit what the agent left, and bring its commits into our own repository."""
+        workspace = run_dir / "workspace"
+        left = unresolved(workspace, self._sandbox, tuple(spec.get("conflicts", ())))
+        if left:
+            return work.head, shown(left)
+        title = self._queue.ledger.state(self._queue.sprint).tasks[task].plan.title
+        what = title if work.role == "implement" else f"{title} ({work.role})"
+        message = f"{what}\n\nTask: {task}\nAgent: caloron-agent-{task}\n"
+        products = spec.get("products", ())
+        since = (spec["base"], self._mirror.newest_main())
+        seal(workspace, self._sandbox, message, self._identity, since=since, leave_out=products)
+        secret = named_secret(workspace, self._sandbox, spec["base"], self.secrets)
+        if secret:
+            raise SecretInCommits(f"the commits of {task} hold the value of {secret}")
+        head = hand_over(
+            workspace,
+            self._sandbox,
+            self._mirror,
+            base=spec["base"],
+            ref=f"refs/caloron/work/{work.item}/{token}",
+            bundle=run_dir / "work.bundle",
+            cap_bytes=_BUNDLE_CAP,
+        )
+        merged = spec.get("merges", "")
+        if merged and not self._mirror.is_ancestor(merged, head):
+            raise MergeNotMade(f"the {work.role} round of {task} did not merge main in")
+        return head, ()
+
+    def _last_line(self, result: dict[str, Any], report: AgentReport) -> str:
+        """The last line of the answer; a framework with a protocol prints lines of its own."""
+        lines = [line for line in report.text.splitlines() if line.strip()]
+        return (lines[-1].strip()[:500] if lines else "") or str(result.get("last_line", ""))
+
+
+def _answer(role: Role, text: str) -> str:
+    if role == "po":
+        return text[:_PLAN_LIMIT]
+    return text[-_ANSWER_TAIL:]
+
+
+def _feedback(task: str, role: Role, report: AgentReport, seconds: float) -> Feedback | None:
+    """What the agent said about its task, with the numbers that we measured."""
+    said = feedback.parse(report.text) if task and role not in ("review", "verify") else None
+    if said is None:
+        return None
+    return msgspec.structs.replace(
+        said,
+        task_id=task,
+        agent_role="developer" if role != "check" else "checker",
+        tools_used=said.tools_used or tuple(sorted(report.tools)),
+        tokens_consumed=report.tokens_in + report.tokens_out,
+        time_to_complete_min=max(1, int(seconds // 60)),
+    )

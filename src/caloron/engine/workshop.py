@@ -1,0 +1,207 @@
+"""Puts the parts together that do the work of one sprint: sandbox, workspaces, agents, money."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from caloron.agents import conventions
+from caloron.agents.frameworks import runner_for
+from caloron.agents.pool import Pool
+from caloron.agents.sandbox import Bubblewrap, NoSandbox
+from caloron.agents.seeds import Seeds
+from caloron.domain.sprint import State
+from caloron.engine.assignments import Assigner
+from caloron.engine.bell import Bell
+from caloron.engine.confining import Confining
+from caloron.engine.outcomes import Outcomes
+from caloron.engine.runs import RunDirs
+from caloron.engine.spending import Purse
+from caloron.engine.workers import Workers
+from caloron.engine.workplaces import Workplaces
+from caloron.errors import PreconditionFailed
+from caloron.git.mirror import CALORON_IDENTITY, Mirror
+from caloron.ledger.learnings import context_for
+from caloron.ledger.locate import home
+from caloron.ledger.projects import Project, ProjectConfig
+from caloron.ledger.work import WorkQueue
+from caloron.ports import AgentRunner, Sandbox
+from caloron.store.redact import Redactor, secrets_in
+
+_LFS_FILTER = "filter=lfs"
+#: Where a machine's administrator says which packages to use.
+_PACKAGE_SETTINGS = (Path("/etc/pip.conf"), Path("/etc/npmrc"))
+_PACKAGE_MANAGERS = (
+    "PIP_", "UV_INDEX", "UV_DEFAULT_INDEX", "NPM_CONFIG_", "CARGO_REGISTRIES_", "GOPROXY",
+    "GONOSUMDB", "GOSUMDB", "GOFLAGS", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+)  # fmt: skip
+
+
+class Workshop:
+    """Everything that turns queued work into commits, answers and verdicts."""
+
+    def __init__(
+        self,
+        project: Project,
+        state: State,
+        queue: WorkQueue,
+        mirror: Mirror,
+        bell: Bell,
+        *,
+        tell: Callable[[str], None] | None = None,
+        show: Callable[[str], None] | None = None,
+    ) -> None:
+        config = project.config
+        self.sandbox = sandbox_for(mirror.path, unsandboxed=state.sprint.unsandboxed)
+        self.runner = cache(lambda name: runner(project, name))
+        self.secrets = known_secrets(config)
+        self.redactor = Redactor(self.secrets)
+        who = identity(config)
+        self._confining = Confining(config, self.sandbox)
+        self.pool = Pool(mirror, self.sandbox, project.path / "pool", config.pool, who)
+        seeds = self._seeds(project)
+        if tell:
+            seeds.announce = tell
+        self._workplaces = Workplaces(
+            config,
+            mirror,
+            self.sandbox,
+            seeds,
+            self.pool,
+            who,
+            lambda commit: refuse_start_from(mirror, commit),
+        )
+        self.purse = self._purse(project, state)
+        self.outcomes = Outcomes(
+            queue,
+            mirror,
+            self.sandbox,
+            RunDirs(project.runs),
+            self.runner,
+            identity=who,
+            secrets=self.secrets,
+        )
+        assigner = self._assigner(config, mirror, show)
+        assigner.lessons = lambda sprint: context_for(queue.ledger, sprint)
+        self.workers = Workers(
+            project,
+            queue,
+            assigner,
+            self.outcomes,
+            self.purse,
+            bell,
+            parallel=state.sprint.parallel,
+        )
+        seeds.cancelled = self.workers.stopping
+
+    def _purse(self, project: Project, state: State) -> Purse:
+        config, sprint = project.config, state.sprint
+        return Purse(
+            sprint.budget_usd or config.budget_usd,
+            sprint.spent.usd,
+            config.run_budget_usd,
+            metered=any(self.runner(name).tells_cost for name in frameworks_of(project, state)),
+        )
+
+    def _assigner(
+        self, config: ProjectConfig, mirror: Mirror, show: Callable[[str], None] | None
+    ) -> Assigner:
+        found = conventions.load(home(), mirror.read(mirror.fetch_main(), "caloron.yml") or None)
+        #: What of the organisation's conventions was not understood.
+        self.warnings = found.warnings
+        return Assigner(
+            config,
+            mirror,
+            self._confining,
+            self._workplaces,
+            self.runner,
+            conventions=conventions.render(found),
+            redactor=self.redactor,
+            show=show,
+        )
+
+    def _seeds(self, project: Project) -> Seeds:
+        confining = self._confining
+        return Seeds(
+            project.path / "seeds",
+            self.sandbox,
+            network=confining.network("setup"),
+            hosts=confining.allow_hosts,
+            caps=confining.caps,
+            timeout_s=project.config.setup_timeout_s,
+            read_only=(*confining.read_only, *_PACKAGE_SETTINGS),
+            env=_setup_environment(),
+        )
+
+
+def sandbox_for(mirror: Path, *, unsandboxed: bool) -> Sandbox:
+    return NoSandbox() if unsandboxed else Bubblewrap(mirror=mirror)
+
+
+def frameworks_of(project: Project, state: State) -> list[str]:
+    """The frameworks that a sprint names, each once."""
+    plans = (*state.sprint.given_plan, *(task.plan for task in state.tasks.values()))
+    return sorted({project.config.framework} | {p.framework for p in plans if p.framework})
+
+
+def runner(project: Project, framework: str) -> AgentRunner:
+    """The runner of a framework, as the project has set it up."""
+    config = project.config
+    fixture = os.environ.get("CALORON_STUB_FIXTURE", "") or config.stub_fixture
+    return runner_for(framework, stub_fixture=fixture, command=tuple(config.command))
+
+
+def known_secrets(config: ProjectConfig) -> dict[str, str]:
+    """The values that must appear nowhere: what looks like a key, and what agents are given."""
+    given = {name: os.environ[name] for name in config.pass_env if os.environ.get(name)}
+    return secrets_in(os.environ) | secrets_in({f"{name}_KEY": v for name, v in given.items()})
+
+
+def identity(config: ProjectConfig) -> tuple[str, str]:
+    """Who commits: the user, as the settings or git's own configuration say."""
+    name = config.git_name or _git_setting(config, "user.name")
+    email = config.git_email or _git_setting(config, "user.email")
+    return (name, email) if name and email else CALORON_IDENTITY
+
+
+def _git_setting(config: ProjectConfig, key: str) -> str:
+    """A setting of the user's own git, in the user's own repository."""
+    place = ("-C", config.repo) if config.repo and Path(config.repo).is_dir() else ()
+    done = subprocess.run(
+        ("git", *place, "config", "--get", key), capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
+
+
+def refuse_start_from(mirror: Mirror, commit: str) -> None:
+    """Refuse a commit that agents cannot work on, or whose conventions cannot be read.
+
+    Submodules and LFS files are not in a clone of ours: agents would work on half a project.
+    """
+    conventions.load(home(), mirror.read(commit, "caloron.yml") or None)
+    if modules := mirror.submodules(commit):
+        raise PreconditionFailed(
+            f"the repository has submodules ({', '.join(modules[:3])}), which agents cannot see",
+            hint="put their files into the repository, or run the sprint in the submodule itself",
+        )
+    attributes = [name for name in mirror.files(commit) if name.endswith(".gitattributes")]
+    for name in attributes:
+        if _LFS_FILTER in mirror.read(commit, name):
+            raise PreconditionFailed(
+                f"the repository keeps files in Git LFS ({name}), which agents cannot see",
+                hint="take those files out of LFS (git lfs migrate export), or out of the project",
+            )
+
+
+def _setup_environment() -> dict[str, str]:
+    """Where the user's package managers look; an address with a password in it stays outside."""
+    told = {
+        name: value
+        for name, value in os.environ.items()
+        if name.upper().startswith(_PACKAGE_MANAGERS) and not value.startswith("/")
+    }
+    kept_back = secrets_in(told)
+    return {name: value for name, value in told.items() if name not in kept_back}

@@ -1,0 +1,202 @@
+"""What reports and retros need from the ledger: sprints, their tasks, and the runs of the diary."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from caloron.domain.learnings import Kept, SprintRecord, record_of
+from caloron.domain.retro import Run
+from caloron.domain.sprint import Sprint, State, Task
+from caloron.errors import NotFound
+from caloron.ledger.locate import require_id
+from caloron.store.statements import load_statements
+
+_SQL = load_statements(Path(__file__).parent / "sql" / "figures.sql")
+_sprint_of = msgspec.json.Decoder(Sprint).decode
+_task_of = msgspec.json.Decoder(Task).decode
+_kept_of = msgspec.json.Decoder(Kept).decode
+
+#: The provider said no: not the agent's failure.
+_REFUSED = ("auth", "quota", "rate_limit")
+_LARGEST_NUMBER = 1 << 62
+#: What is older teaches nothing any more, and would make each plan wait.
+_REMEMBERED = 500
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """One sprint: its state without what was seen on the forge, and its runs."""
+
+    state: State
+    runs: tuple[Run, ...]
+
+
+def find_sprint(connection: sqlite3.Connection, named: str = "") -> str:
+    """The id of a sprint that a user names by id or by number; the last one when none is named."""
+    if not named:
+        row = connection.execute(_SQL["last"]).fetchone()
+        if row is None:
+            raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
+        return str(row["id"])
+    number = named.removeprefix("#")
+    if number.isascii() and number.isdigit():
+        known = int(number) if len(number) < 19 else _LARGEST_NUMBER
+        row = connection.execute(_SQL["by_number"], {"number": known}).fetchone()
+    else:
+        row = connection.execute(_SQL["by_id"], {"id": require_id(named, "sprint")}).fetchone()
+    if row is None:
+        raise NotFound(f"there is no sprint {named}", hint="caloron history lists them")
+    return str(row["id"])
+
+
+def figures_of(connection: sqlite3.Connection, sprint: str) -> Figures:
+    row = connection.execute(_SQL["sprint"], {"sprint": sprint}).fetchone()
+    if row is None:
+        raise NotFound(f"there is no sprint {sprint}", hint="caloron history lists them")
+    return _figures(connection, row)
+
+
+def all_figures(connection: sqlite3.Connection, last: int = 0) -> list[Figures]:
+    """Every sprint in order, or only the last so many, with its tasks and runs."""
+    newest = connection.execute(_SQL["newest"]).fetchone()[0]
+    after = {"after": newest - last if last else 0}
+    rows = connection.execute(_SQL["sprints"], after).fetchall()
+    return [_figures(connection, row) for row in rows]
+
+
+def _figures(connection: sqlite3.Connection, row: sqlite3.Row) -> Figures:
+    return Figures(_state(connection, row), _runs_of(connection, row["id"]))
+
+
+def _state(connection: sqlite3.Connection, row: sqlite3.Row) -> State:
+    tasks = connection.execute(_SQL["tasks"], {"sprint": row["id"]})
+    return State(
+        sprint=_sprint_of(row["data"]), tasks={t["id"]: _task_of(t["data"]) for t in tasks}
+    )
+
+
+def _runs_of(connection: sqlite3.Connection, sprint: str) -> tuple[Run, ...]:
+    # "0" is the character that follows "/".
+    ends = {"low": f"{sprint}/", "high": f"{sprint}0"}
+    return tuple(runs_in(connection.execute(_SQL["runs"], ends)))
+
+
+def ended_records(connection: sqlite3.Connection) -> list[SprintRecord]:
+    """The sprints that have ended, as the next ones remember them; very old ones are forgotten."""
+    known = all_figures(connection, last=_REMEMBERED)
+    return records_of(found for found in known if found.state.sprint.phase == "ended")
+
+
+def records_of(figures: Iterable[Figures]) -> list[SprintRecord]:
+    return [record_of(f.state, f.runs, f.state.sprint.ended_at or 0.0) for f in figures]
+
+
+def waiting_states(connection: sqlite3.Connection) -> list[State]:
+    """The sprints in which something may wait for a person, oldest first."""
+    found = connection.execute(_SQL["waiting"]).fetchall()
+    return [_state(connection, row) for row in found]
+
+
+def read_kept(connection: sqlite3.Connection) -> Kept:
+    """What was learned and cannot be worked out from the sprints."""
+    row = connection.execute(_SQL["kept"]).fetchone()
+    return _kept_of(row["value"]) if row else Kept()
+
+
+def runs_in(diary: Iterable[sqlite3.Row]) -> list[Run]:
+    """The runs that the diary of a sprint tells of, in the order in which they began."""
+    items: dict[str, _Item] = {}
+    order: list[tuple[_Item, int]] = []
+    for row in diary:
+        name = row["item"]
+        if name.count("/") != 2:
+            continue
+        item = items.setdefault(name, _Item(name))
+        before = len(item.runs)
+        item.take(row["type"], row["ts"] / 1000, json.loads(row["payload"]))
+        if len(item.runs) > before:
+            order.append((item, before))
+    return [item.runs[place] for item, place in order]
+
+
+class _Item:
+    """One piece of work, and the processes that were started for it."""
+
+    def __init__(self, name: str) -> None:
+        _, task, work = name.split("/")
+        self.role: Any = work.rsplit("-", 1)[-1]
+        self.task = "" if task in ("po", "baseline") and self.role in ("po", "verify") else task
+        self.name = name
+        self.runs: list[Run] = []
+        self._waits = False
+
+    def take(self, type: str, at: float, told: dict[str, Any]) -> None:
+        match type:
+            case "work_item_claimed":
+                self._waits = True
+            case "attempt_started":
+                self._cut_off(at, "")
+                self._waits = False
+                self._begin(at, end="running", attempt=int(told.get("attempt", 1)))
+            case "attempt_ended":
+                self._ended(at, told)
+            case "agent_reported":
+                self._reported(told)
+            case "work_item_reopened":
+                self._cut_off(at, str(told.get("reason", "")))
+            case "work_item_resolved" if told.get("status") == "cancelled":
+                self._cut_off(at, "not needed any more")
+            case "work_item_resolved" if told.get("status") == "failed" and self._waits:
+                # It failed before a process was there, such as in setup.
+                self._begin(at, end="failed", exit_code=1, problem=str(told.get("notes") or ""))
+                self._waits = False
+
+    def _begin(self, at: float, **known: Any) -> None:
+        self.runs.append(
+            Run(item=self.name, role=self.role, task=self.task, started_at=at, **known)
+        )
+
+    def _change(self, **known: Any) -> None:
+        self.runs[-1] = msgspec.structs.replace(self.runs[-1], **known)
+
+    def _cut_off(self, at: float, why: str) -> None:
+        if self.runs and self.runs[-1].end == "running":
+            seconds = max(0.0, at - self.runs[-1].started_at)
+            self._change(end="interrupted", seconds=seconds, problem=why)
+
+    def _ended(self, at: float, told: dict[str, Any]) -> None:
+        if not self.runs or self.runs[-1].end != "running":
+            return
+        code = int(told.get("exit_code", 0))
+        problem = str(told.get("over") or "")
+        if told.get("timed_out"):
+            problem = "it ran out of time"
+        elif code and not problem:
+            problem = f"exit code {code}: {told.get('last_line') or 'no output'}"
+        self._change(
+            end="failed" if problem else "done",
+            seconds=max(0.0, at - self.runs[-1].started_at),
+            exit_code=code,
+            problem=problem,
+        )
+
+    def _reported(self, told: dict[str, Any]) -> None:
+        if not self.runs:
+            return
+        trouble, detail = told.get("trouble", ""), told.get("detail", "")
+        if trouble:
+            end = "interrupted" if trouble in _REFUSED else "failed"
+            self._change(end=end, problem=f"{trouble}: {detail}" if detail else trouble)
+        self._change(
+            token=int(told.get("token", 0)),
+            framework=str(told.get("framework", "")),
+            model=str(told.get("model", "")),
+            usd=float(told.get("usd", 0.0)),
+            tokens=int(told.get("tokens_in", 0)) + int(told.get("tokens_out", 0)),
+            tools=dict(told.get("tools") or {}),
+        )

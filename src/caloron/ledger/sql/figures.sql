@@ -1,0 +1,29 @@
+-- name: sprints
+SELECT id, number, data FROM sprints WHERE number > :after ORDER BY number
+-- name: sprint
+SELECT id, number, data FROM sprints WHERE id = :sprint
+-- name: tasks
+SELECT sprint, id, data FROM tasks WHERE sprint = :sprint ORDER BY position
+-- name: runs
+-- What tells of processes. Items begin with their sprint, so one sprint is one range of the index of
+-- items; the plus signs keep SQLite from walking through the whole diary in another order.
+SELECT work_item_id AS item, ts, type, payload FROM events
+WHERE work_item_id >= :low AND work_item_id < :high
+  AND +type IN ('work_item_claimed', 'attempt_started', 'attempt_ended', 'agent_reported',
+               'work_item_reopened', 'work_item_resolved')
+ORDER BY +id
+-- name: waiting
+SELECT id, number, data FROM sprints s
+WHERE phase <> 'ended' OR json_extract(CAST(data AS TEXT), '$.stopped') <> ''
+   OR EXISTS (SELECT 1 FROM tasks t WHERE t.sprint = s.id AND t.status = 'Escalated')
+ORDER BY number
+-- name: by_number
+SELECT id FROM sprints WHERE number = :number
+-- name: by_id
+SELECT id FROM sprints WHERE id = :id
+-- name: newest
+SELECT COALESCE(max(number), 0) FROM sprints
+-- name: last
+SELECT id FROM sprints ORDER BY number DESC LIMIT 1
+-- name: kept
+SELECT value FROM kv WHERE key = 'learnings'

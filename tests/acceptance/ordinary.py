@@ -1,0 +1,58 @@
+"""A home of a user who is not root: what holds for one kind of user must hold for the other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from tests.acceptance.home import Home
+from tests.integration.agents.cage import ORDINARY
+
+_PYTHON = "/usr/bin/python3"
+_NEEDED = (
+    "click", "yaml", "_yaml", "msgspec", "rich", "markdown_it", "mdurl", "pygments",
+)  # fmt: skip
+
+
+class OrdinaryHome(Home):
+    """Everything in it belongs to somebody without an account, who runs `caloron` there."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        library = root / "library"
+        skip = shutil.ignore_patterns("__pycache__")
+        installed = Path(sysconfig.get_path("purelib"))
+        for name in _NEEDED:
+            if (installed / name).is_dir():
+                shutil.copytree(installed / name, library / name, ignore=skip)
+        source = Path(self.environment["PYTHONPATH"]) / "caloron"
+        shutil.copytree(source, library / "caloron", ignore=skip)
+        self.environment |= {"PYTHONPATH": str(library), "HOME": str(root), "PATH": "/usr/bin:/bin"}
+        with (root / "gitconfig").open("a") as file:
+            # Who looks at it afterwards is root.
+            file.write("[safe]\n\tdirectory = *\n")
+        for folder, _, files in os.walk(root):
+            for name in (".", *files):
+                os.chown(Path(folder, name), ORDINARY, ORDINARY, follow_symlinks=False)
+
+    def _argv(self, arguments: tuple[str, ...], *, json: bool) -> list[str]:
+        who = (f"--reuid={ORDINARY}", f"--regid={ORDINARY}", "--clear-groups")
+        _, *rest = super()._argv(arguments, json=json)
+        return ["setpriv", *who, "--", _PYTHON, *rest]
+
+
+def version_of_system_python() -> tuple[int, ...]:
+    """Ours, if the system's own interpreter can run what is installed for us."""
+    code = "import sys; print(*sys.version_info[:2])"
+    if not Path(_PYTHON).exists():
+        return ()
+    told = subprocess.run((_PYTHON, "-c", code), capture_output=True, text=True, check=True)
+    return tuple(map(int, told.stdout.split()))
+
+
+def can_be_ordinary() -> bool:
+    return os.getuid() == 0 and version_of_system_python() == sys.version_info[:2]

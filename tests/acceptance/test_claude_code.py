@@ -1,0 +1,246 @@
+"""Whole sprints with the real Claude Code in the real sandbox, against a scripted model."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.home import Home, task, wait_for
+from tests.support.claude import claude
+from tests.support.model_server import (
+    DROPPED,
+    HANGS,
+    Asked,
+    ModelServer,
+    Rule,
+    Turn,
+    Use,
+    bash,
+    too_many,
+    unauthorized,
+    write,
+)
+
+_KEY = "sk-ant-planted-key-4711"
+_PLANS = "You are the product owner"
+_IMPLEMENTS = "Carry out the task below"
+_REVIEWS = "You are the reviewer"
+_FIXES = "was not accepted"
+_FILE = "/workspace/greet.py"
+
+
+@pytest.fixture
+def model() -> Iterator[ModelServer]:
+    with ModelServer(Rule((_REVIEWS,), [["It does what was asked.\nAPPROVED"]])) as server:
+        yield server
+
+
+@pytest.fixture
+def home(bare_home: Home, model: ModelServer) -> Home:
+    bare_home.environment |= {
+        "CALORON_CLAUDE": str(claude()),
+        "ANTHROPIC_BASE_URL": model.url,
+        "ANTHROPIC_API_KEY": _KEY,
+        "CLAUDE_CODE_MAX_RETRIES": "1",
+    }
+    return bare_home.init("demo", "--framework", "claude-code", verify="python3 greet.py")
+
+
+def implements(*turns: Turn) -> Rule:
+    return Rule((_IMPLEMENTS,), turns or [[write(_FILE, "print('hello')\n")], ["I wrote it."]])
+
+
+def asked_to(model: ModelServer, words: str) -> list[Asked]:
+    return [asked for asked in model.requests if words in asked.prompt]
+
+
+def test_it_plans_writes_is_rejected_fixes_in_the_same_conversation_and_is_merged(
+    home: Home, model: ModelServer
+) -> None:
+    plan = [{"id": "greet", "title": "Greet", "agent_prompt": "Write greet.py."}]
+    edit = {"file_path": _FILE, "old_string": "hello", "new_string": "hello, world"}
+    model.rules[:] = [
+        Rule((_PLANS,), [[json.dumps(plan)]]),
+        implements(
+            ["I begin.", write(_FILE, "print('hello')\n")],
+            [bash("python3 greet.py && pwd && id -un")],
+            ["I wrote greet.py with a greeting."],
+        ),
+        Rule((_REVIEWS, "hello, world"), [["Good.\nAPPROVED"]]),
+        Rule((_REVIEWS,), [["Nobody is named.\nCHANGES_NEEDED: greet the world"]]),
+        Rule((_FIXES,), [[Use("Read", {"file_path": _FILE})], [Use("Edit", edit)], ["Fixed."]]),
+    ]
+    answer = home.sprint()
+    assert answer.code == 0, answer
+    assert answer.statuses == {"greet": "Done"}
+    assert home.files() == {"greet.py": b"print('hello, world')\n"}
+    verdicts = [verdict for verdict, _ in home.reviews(home.pulls()[0]["number"])]
+    assert verdicts == ["changes_requested", "approved"]
+    fixes = asked_to(model, _FIXES)
+    assert "greet the world" in fixes[0].prompt
+    assert "I wrote greet.py with a greeting." in fixes[0].text
+    assert "/workspace\nagent" in fixes[0].text
+    assert "I wrote greet.py with a greeting." not in asked_to(model, _REVIEWS)[0].text
+    assert all("You work for Caloron" in asked.text for asked in model.requests)
+    assert answer.data["cost_usd"] > 0
+    assert answer.tasks["greet"]["cost_usd"] > 0
+    assert answer.tasks["greet"]["tokens"] > 0
+    assert key_is_nowhere(home)
+
+
+def key_is_nowhere(home: Home) -> bool:
+    files = [file for file in home.path.rglob("*") if file.is_file() and not file.is_symlink()]
+    assert files
+    return not any(_KEY.encode() in file.read_bytes() for file in files)
+
+
+def test_a_refused_key_stops_the_sprint_until_a_person_has_put_it_right(
+    home: Home, model: ModelServer
+) -> None:
+    rule = implements()
+    rule.faults = [unauthorized()] * 99
+    model.rules.append(rule)
+    stopped = home.sprint(task("greet"))
+    assert stopped.code == 11, stopped
+    assert "Invalid API key" in stopped.error["message"]
+    assert "caloron resume" in stopped.error["hint"]
+    assert "Invalid API key" in home.caloron("why", json=False).stdout
+    rule.faults.clear()
+    resumed = home.caloron("resume")
+    assert (resumed.code, resumed.statuses) == (0, {"greet": "Done"}), resumed
+    assert home.escalations() == []
+
+
+def test_a_used_up_quota_is_waited_for_and_is_nobodys_failure(
+    home: Home, model: ModelServer
+) -> None:
+    del home.environment["ANTHROPIC_API_KEY"]
+    home.environment["CLAUDE_CODE_OAUTH_TOKEN"] = _KEY
+    reset = int(time.time()) + 20
+    told = {"status": "rejected", "reset": str(reset), "representative_claim": "five_hour"}
+    headers = {f"anthropic_ratelimit_unified_{name}": value for name, value in told.items()}
+    rule = implements()
+    rule.faults = [too_many(20, **headers)]
+    model.rules.append(rule)
+    running = home.start_sprint(task("greet"))
+
+    def why() -> str:
+        said = home.caloron("why", json=False)
+        return said.stdout if "quota until" in said.stdout else ""
+
+    assert "claude-code" in wait_for(why, "`caloron why` says until when the quota lasts")
+    assert time.time() < reset
+    assert len(asked_to(model, _IMPLEMENTS)) == 1
+    answer = running.wait()
+    assert time.time() >= reset
+    assert (answer.code, answer.statuses) == (0, {"greet": "Done"}), answer
+    assert home.escalations() == []
+    assert home.state_file()["state"]["tasks"]["greet"].get("failures", 0) == 0
+    assert key_is_nowhere(home)
+
+
+def test_a_dropped_stream_does_no_harm(home: Home, model: ModelServer) -> None:
+    rule = implements()
+    rule.faults = [DROPPED]
+    model.rules.append(rule)
+    answer = home.sprint(task("greet"))
+    assert (answer.code, answer.statuses) == (0, {"greet": "Done"}), answer
+
+
+def test_a_provider_that_is_down_fails_the_attempt_and_the_next_one_succeeds(
+    home: Home, model: ModelServer
+) -> None:
+    rule = implements()
+    rule.faults = [DROPPED] * 3
+    model.rules.append(rule)
+    answer = home.sprint(task("greet"))
+    assert (answer.code, answer.statuses) == (0, {"greet": "Done"}), answer
+
+
+def test_an_agent_whose_model_hangs_is_restarted_and_goes_on_where_it_was(
+    home: Home, model: ModelServer
+) -> None:
+    home.set(stall_threshold_m=0.1, probe_grace_s=2.0)
+    begin = bash("echo one > begun.txt")
+    model.rules += [
+        Rule((_IMPLEMENTS, "were interrupted"), [[write(_FILE, "print(1)\n")], ["I went on."]]),
+        Rule((_IMPLEMENTS,), [["never said"]], [HANGS], anywhere=("echo one > begun.txt",)),
+        Rule((_IMPLEMENTS,), [["I begin.", begin]]),
+    ]
+    answer = home.sprint(task("greet"))
+    assert (answer.code, answer.statuses) == (0, {"greet": "Done"}), answer
+    assert home.files() == {"begun.txt": b"one\n", "greet.py": b"print(1)\n"}
+    said = "\n".join(home.comments(home.issues()[0]["number"]))
+    assert "The agent is restarted" in said
+    assert "I begin." in asked_to(model, "were interrupted")[0].text
+
+
+def test_an_engine_that_was_killed_leaves_its_agent_at_work(home: Home, model: ModelServer) -> None:
+    model.rules.append(
+        implements(["I begin.", bash("sleep 8")], [write(_FILE, "print(1)\n")], ["."])
+    )
+    running = home.start_sprint(task("greet"))
+    wait_for(lambda: asked_to(model, _IMPLEMENTS), "the agent asks its model")
+    running.kill()
+    answer = home.caloron("resume")
+    assert (answer.code, answer.statuses) == (0, {"greet": "Done"}), answer
+    assert [asked.turn for asked in asked_to(model, _IMPLEMENTS)] == [0, 1, 2]
+
+
+def test_a_budget_that_is_used_up_stops_the_sprint_until_there_is_more(
+    home: Home, model: ModelServer
+) -> None:
+    model.tokens_in = 200_000
+    model.rules.append(implements([bash("true")]))
+    stopped = home.sprint(task("greet"), options=("--budget", "0.30"))
+    assert stopped.code == 11, stopped
+    assert "budget" in stopped.error["message"]
+    assert stopped.error["hint"].endswith("--budget MORE")
+    model.tokens_in = 1000
+    model.rules[-1] = implements()
+    resumed = home.caloron("resume", "--budget", "50")
+    assert (resumed.code, resumed.statuses) == (0, {"greet": "Done"}), resumed
+    assert resumed.data["cost_usd"] > 0.30
+
+
+def test_what_the_project_tells_agents_reaches_them_and_its_hooks_do_not_run(
+    home: Home, model: ModelServer, tmp_path: Path
+) -> None:
+    hook = {"type": "command", "command": "touch /workspace/HOOKED"}
+    hooks = {event: [{"hooks": [hook]}] for event in ("SessionStart", "Stop", "UserPromptSubmit")}
+    model.rules.append(
+        Rule(
+            ("do prepare",),
+            [
+                [
+                    write("/workspace/CLAUDE.md", "PROJECT-SAYS: use tabs\n"),
+                    write("/workspace/.claude/settings.json", json.dumps({"hooks": hooks})),
+                    write(_FILE, "print('hello')\n"),
+                ],
+                ["Prepared."],
+            ],
+        )
+    )
+    model.rules.append(Rule(("do greet",), [[bash("echo '# more' >> greet.py")], ["Done."]]))
+    answer = home.sprint(task("prepare"), task("greet", "prepare"))
+    assert answer.code == 0, answer
+    assert "PROJECT-SAYS: use tabs" in asked_to(model, "do greet")[0].text
+    assert set(home.files()) == {"CLAUDE.md", ".claude/settings.json", "greet.py"}
+
+
+def test_a_missing_cli_or_key_is_said_before_anything_begins(home: Home) -> None:
+    home.environment["CALORON_CLAUDE"] = "/nowhere/claude"
+    refused = home.sprint(task("greet"))
+    assert refused.code == 8, refused
+    assert "Claude Code is not installed" in refused.error["message"]
+    home.environment["CALORON_CLAUDE"] = str(claude())
+    del home.environment["ANTHROPIC_API_KEY"]
+    home.environment["HOME"] = str(home.root)
+    refused = home.sprint(task("greet"))
+    assert refused.code == 8, refused
+    assert "ANTHROPIC_API_KEY" in refused.error["hint"]
+    assert home.issues() == []

@@ -1,0 +1,235 @@
+"""Every argument of every command gets what nobody should type; no traceback reaches a user."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from caloron.cli.main import main
+from caloron.cli.tree import EXIT_CODES, Leaf, leaves
+from caloron.ledger.projects import FIELDS
+from scripts.schema import schema
+from tests.acceptance.home import Home, does, task, writes
+from tests.support.json_schema import problems
+
+MEGABYTE = "x" * (1 << 20)
+#: What a terminal must never be sent, and what argv can hold although it is no text.
+VALUES = (
+    "", " ", "\n", "ö€\U0001d54f\u202e", "\x1b[2J\x07", "\udcff\udc80", MEGABYTE, "é" * 5000,
+    "-", "--", "-x", "--zork", "-1", "0", "1", "99999999999999999999", "1e999", "nan", "auto",
+    "..", "../../outside.txt", "/", "./no/such/file", "~", "~nobody/x", ".", "a/b",
+    "outside.txt", "demo", "demo-1",
+    "a", "po", "[]", "{}", "null", "a b", "%s%n{0}", "$(touch gone)", "a\0b", "*",
+)  # fmt: skip
+#: They start agents, a planner or a sandbox, or wait for one: a few values say enough.
+SLOW = {("sprint",), ("kickoff",), ("resume",), ("doctor",)}
+FEW = ("", "\x1b[2J", "\udcff", MEGABYTE, "--zork", "-1", "..", "./no/such/file", "nan", "a\0b")
+DOCUMENTED = set(EXIT_CODES) - {130}
+#: The only ways to exit with 1: a person did not say yes, or conventions have warnings.
+ONE = {"NOT_CONFIRMED", "GENERAL_ERROR"}
+GOOD = {
+    "number": "1",
+    "name": "demo",
+    "key": "parallel",
+    "value": "3",
+    "goal": "go",
+    "shell": "bash",
+}
+LEAVES = list(leaves())
+SCHEMA = schema()
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home with a sprint in it, to be copied: a command must not only be refused at the door."""
+    home = Home(tmp_path_factory.mktemp("every"))
+    home.init().script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    home.script(does("implement", "b", exit_code=1))
+    assert home.sprint(task("b")).code == 10
+    yield home.path
+    home.close()
+
+
+@pytest.fixture
+def place(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of that home, with a user's file beside it that nobody may touch."""
+    ours = tmp_path / "deep" / "er"
+    ours.mkdir(parents=True)
+    shutil.copytree(filled, ours / "home", ignore=shutil.ignore_patterns("wake"))
+    (tmp_path / "outside.txt").write_text("mine")
+    (ours / "outside.txt").write_text("mine")
+    monkeypatch.setenv("CALORON_HOME", str(ours / "home"))
+    monkeypatch.setenv("HOME", str(ours))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.delenv("CALORON_STUB_FIXTURE", raising=False)
+    monkeypatch.chdir(ours)
+    with Path(os.devnull).open(encoding="utf-8") as nobody:
+        monkeypatch.setattr("sys.stdin", nobody)
+        yield ours
+
+
+@pytest.fixture
+def check(place: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Runs one command line in one form, and asserts everything that holds for every answer."""
+
+    def run(leaf: Leaf, form: str, *rest: str) -> int:
+        line = [*leaf.words, "--output", form, *rest]
+        capfd.readouterr()
+        code = main(line)
+        out, err = capfd.readouterr()
+        shown = [word if len(word) < 200 else f"{word[:20]}… {len(word)}" for word in line]
+        about = f"{shown}: exit {code}\n{out[:500]}\n{err[:500]}"
+        assert code in DOCUMENTED, about
+        assert "Traceback" not in out + err, about
+        assert not (place / "home" / "logs").exists(), about
+        assert len(out) < 1 << 22, about
+        assert len(err) < 1 << 16, about
+        if form == "json":
+            _is_envelope(out, code, about)
+        else:
+            assert not set("\x1b\x07\x00") & set(out + err), about
+            assert (code in (0, 9)) or "error: " in err, about
+            assert not out.startswith("error: "), about
+        return code
+
+    return run
+
+
+def _is_envelope(out: str, code: int, about: str) -> None:
+    told = json.loads(out)
+    assert told["ok"] is (code in (0, 9)), about
+    assert problems(told, SCHEMA, SCHEMA) == [], about
+    if not told["ok"]:
+        assert code != 1 or told["error"]["code"] in ONE, about
+        assert "defect" not in told["error"]["message"], about
+
+
+def _lines(leaf: Leaf) -> Iterator[list[str]]:
+    """One bad value at a time, in each place; what else is required is good."""
+    values = FEW if leaf.words in SLOW else VALUES
+    arguments = [p for p in leaf.command.params if isinstance(p, click.Argument)]
+    good = [GOOD.get(str(p.name), "a") for p in arguments if p.required]
+    yield []
+    yield ["a"] * (len(arguments) + 1)
+    for position in range(len(arguments)):
+        for value in values:
+            others = [GOOD.get(str(p.name), "a") for p in arguments]
+            yield [*others[:position], value, *others[position + 1 :]]
+            yield ["--", *others[:position], value, *others[position + 1 :]]
+    for option in leaf.command.params:
+        if not isinstance(option, click.Option) or option.name == "output":
+            continue
+        name = max(option.opts, key=len)
+        if option.is_flag:
+            yield [f"{name}=yes", *good]
+            continue
+        for value in values:
+            if name != "--out" or "outside" not in value:
+                yield [f"{name}={value}", *good]
+    yield [MEGABYTE, "-o"]
+
+
+def _harmless(leaf: Leaf, line: list[str]) -> bool:
+    """A goal that is good begins a sprint; what that does is told elsewhere."""
+    return not (leaf.words in {("doctor",)} and line == [])
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: " ".join(leaf.words))
+def test_no_command_line_brings_a_traceback_or_an_undocumented_exit(
+    leaf: Leaf, check: Any, place: Path
+) -> None:
+    for number, line in enumerate(_lines(leaf)):
+        if not _harmless(leaf, line):
+            continue
+        check(leaf, "json", *line)
+        if number % 3 == 0:
+            check(leaf, "text", *line)
+    assert (place / "outside.txt").read_text() == "mine"
+    assert (place.parents[1] / "outside.txt").read_text() == "mine"
+    assert not (place / "gone").exists()
+
+
+def test_every_setting_takes_or_refuses_every_value(check: Any, place: Path) -> None:
+    by_words = {leaf.words: leaf for leaf in LEAVES}
+    set_one, get_one = by_words["config", "set"], by_words["config", "get"]
+    file = place / "home" / "projects" / "demo" / "config.yml"
+    good = file.read_bytes()
+    for key in (*FIELDS, "no_such_key"):
+        for value in VALUES:
+            if check(set_one, "json", "--", key, value) == 0:
+                assert check(get_one, "text", key) == 0
+                file.write_bytes(good)
+            assert file.read_bytes() == good
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: " ".join(leaf.words))
+def test_a_dry_run_changes_nothing(leaf: Leaf, check: Any, place: Path) -> None:
+    if not any("--dry-run" in p.opts for p in leaf.command.params):
+        return
+    before = _tree(place)
+    arguments = [p for p in leaf.command.params if isinstance(p, click.Argument) and p.required]
+    for name in ("demo", "neu"):
+        good = [(GOOD | {"name": name}).get(str(p.name), "a") for p in arguments]
+        for form in ("json", "text", "table"):
+            code = check(leaf, form, "--dry-run", *good)
+            assert code in (9, 2, 3, 5, 8), leaf.words
+    assert _tree(place) == before
+
+
+def _tree(place: Path) -> dict[str, bytes]:
+    """Every file with its content; what a reader of SQLite leaves beside it is no change."""
+    beside = ("-shm", "-wal")
+    return {
+        str(file.relative_to(place)): file.read_bytes()
+        for file in sorted(place.rglob("*"))
+        if file.is_file() and not file.name.endswith(beside)
+    }
+
+
+def test_every_command_that_changes_something_can_be_tried_first() -> None:
+    changing = {
+        "init", "config set", "projects switch", "projects delete", "org init", "sprint", "kickoff",
+        "resume", "stop", "issue comment", "issue close", "issue reopen", "pr review", "pr merge",
+        "pr close", "clean", "skill",
+    }  # fmt: skip
+    can = {
+        " ".join(x.words) for x in LEAVES if any("--dry-run" in p.opts for p in x.command.params)
+    }
+    assert changing <= can
+
+
+def test_every_command_answers_in_all_three_forms() -> None:
+    for leaf in LEAVES:
+        (form,) = [p for p in leaf.command.params if p.name == "output"]
+        assert isinstance(form.type, click.Choice), leaf.words
+        assert list(form.type.choices) == ["text", "json", "table"], leaf.words
+
+
+def test_a_broken_home_is_told_and_not_a_defect(place: Path, check: Any) -> None:
+    project = place / "home" / "projects" / "demo"
+    damages = {
+        "config.yml": b"\xff\xfe: [",
+        "ledger.sqlite": b"this is no database, but long enough to look like one" * 20,
+        "forge.sqlite": b"this is no database, but long enough to look like one" * 20,
+        "sprints.json": b"{",
+    }
+    quick = [leaf for leaf in LEAVES if leaf.words not in SLOW]
+    for name, content in damages.items():
+        good = (project / name).read_bytes() if (project / name).exists() else b""
+        for beside in project.glob(f"{name}-*"):
+            beside.unlink()
+        (project / name).write_bytes(content)
+        for leaf in quick:
+            arguments = [p for p in leaf.command.params if isinstance(p, click.Argument)]
+            line = [GOOD.get(str(p.name), "a") for p in arguments if p.required]
+            dry = ["--dry-run"] if any("--dry-run" in p.opts for p in leaf.command.params) else []
+            check(leaf, "json", *dry, *line)
+        (project / name).write_bytes(good)

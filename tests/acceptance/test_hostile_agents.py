@@ -1,0 +1,262 @@
+"""Agents that do harm get at nothing, end as they must, and the sprint goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.home import Home, Running, does, task, wait_for, writes
+from tests.acceptance.hostile import (
+    DAEMON,
+    GROUPS,
+    TRAP,
+    assert_each_ended_as_it_must,
+    let_loose,
+)
+from tests.acceptance.ordinary import OrdinaryHome, can_be_ordinary
+from tests.acceptance.repositories import from_repository
+
+_AS_USER = pytest.param(
+    "user", marks=pytest.mark.skipif(not can_be_ordinary(), reason="only root can be another user")
+)
+
+
+@pytest.fixture(params=["as we are", _AS_USER])
+def anyones_home(request: pytest.FixtureRequest) -> Iterator[Home]:
+    # Not in pytest's own folder, which no other user can enter.
+    root = Path(tempfile.mkdtemp(prefix="caloron-hostile-"))
+    root.chmod(0o755)
+    home = OrdinaryHome(root) if request.param == "user" else Home(root)
+    try:
+        yield home.init()
+    finally:
+        home.close()
+        shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_whatever_agents_do_ends_as_it_must_and_the_sprint_goes_on(
+    anyones_home: Home, group: str
+) -> None:
+    habits = GROUPS[group]
+    answer = let_loose(anyones_home, habits)
+    assert answer.code == (10 if any(h.refused for h in habits.values()) else 0), answer
+    assert_each_ended_as_it_must(anyones_home, answer, habits)
+
+
+def _daemon(home: Home) -> str:
+    return DAEMON.replace(TRAP, str(home.root / "trapped"))
+
+
+def _daemons(home: Home) -> list[int]:
+    """The processes that an agent of this home left behind, as the machine sees them."""
+    return home.processes("os.setsid()")
+
+
+@contextmanager
+def _a_daemon_at_work(home: Home) -> Iterator[Running]:
+    """A sprint whose first agent waits, with a daemon beside it; later ones just work."""
+    waits = f"{_daemon(home)}; trap '' TERM; {home.gate('waiting').line}"
+    home.script(writes("a", attempt=1, run=waits), writes("a"))
+    running = home.start_sprint(task("a"))
+    wait_for(lambda: home.printed("daemon") and _daemons(home), "a daemon")
+    yield running
+
+
+def _shims(home: Home) -> list[int]:
+    return home.processes("agents/shim.py")
+
+
+def test_daemons_end_when_their_agent_is_stopped(home: Home) -> None:
+    with _a_daemon_at_work(home) as running:
+        assert home.caloron("stop").code == 0
+        assert running.wait().code == 11
+    assert home.processes() == []
+
+
+def test_daemons_end_when_their_agent_runs_out_of_time(home: Home) -> None:
+    home.set(po_timeout_s=2)
+    home.script(does("po", run=f"{_daemon(home)}; trap '' TERM; while :; do sleep 1; done"))
+    running = home.start_sprint()
+    wait_for(lambda: _daemons(home), "a daemon")
+    assert running.wait().code != 0
+    assert home.processes() == []
+
+
+def test_daemons_end_with_a_shim_that_is_killed(home: Home) -> None:
+    with _a_daemon_at_work(home) as running:
+        for pid in _shims(home):
+            os.kill(pid, signal.SIGKILL)
+        answer = running.wait()
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+    assert home.processes() == []
+
+
+@pytest.mark.parametrize("with_shim", [False, True], ids=["engine", "engine and shim"])
+def test_daemons_end_after_a_kill_once_the_sprint_is_resumed(home: Home, with_shim: bool) -> None:
+    with _a_daemon_at_work(home) as running:
+        running.kill()
+        shims = _shims(home)
+        assert shims
+        assert _daemons(home)
+        for pid in shims if with_shim else ():
+            os.kill(pid, signal.SIGKILL)
+    if not with_shim:
+        # Nobody is hurt by the death of an engine: the agent goes on to its end.
+        home.gate("waiting").open()
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+    assert home.processes() == []
+    assert home.attempts("implement") == 1 + with_shim
+
+
+@pytest.mark.parametrize(
+    "megabytes", [200, pytest.param(1024, marks=pytest.mark.long)], ids=["200 MB", "1 GB"]
+)
+def test_endless_output_is_bounded_on_disk_and_in_memory(home: Home, megabytes: int) -> None:
+    home.set(output_cap_mb=4)
+    done = home.gate("printed")
+    home.script(writes("a", run=f"yes | head -c {megabytes}M; echo; {done.line}"), writes("b"))
+    running = home.start_sprint(task("a"), task("b"))
+    done.wait_for_agent()
+    peaks = [_peak_mb(pid) for pid in _shims(home)]
+    peaks_of_engine = _peak_mb(running.pid)
+    done.open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert answer.statuses == {"a": "Done", "b": "Done"}
+    assert max(peaks) < 20
+    assert peaks_of_engine < 120
+    logs = list((home.project() / "runs").rglob("output.log*"))
+    assert max(log.stat().st_size for log in logs) < 5 << 20
+
+
+def _peak_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def test_an_agent_that_did_nothing_is_done_only_if_a_reviewer_agrees(home: Home) -> None:
+    home.script(
+        does("implement", output="All done!"),
+        does("review", "a", output="CHANGES_NEEDED: there is nothing"),
+        does("fix", output="All done!"),
+    )
+    answer = home.sprint(task("a"), task("b"))
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Escalated", "b": "Done"}
+    assert answer.tasks["b"]["reason"] == "nothing to do"
+    assert home.files() == {}
+
+
+#: As long as a task's prompt may be, in letters of four bytes: more than a command line takes.
+_LONG = "\N{OWL}" * 60_000
+
+
+@pytest.mark.parametrize("words", [(), ("{prompt_file}",)], ids=["stdin", "file"])
+def test_a_prompt_longer_than_any_command_line_reaches_a_program_whole(
+    home: Home, words: tuple[str, ...]
+) -> None:
+    line = "cat $1 | tr -dc '\\360' | wc -c > owls.txt; echo APPROVED"
+    home.set(framework="command", command=["sh", "-c", line, "sh", *words])
+    home.set(verify="none")
+    answer = home.sprint(task("a", agent_prompt=_LONG))
+    assert answer.code == 0, answer
+    assert int(home.files()["owls.txt"]) == len(_LONG)
+
+
+def test_a_prompt_that_fits_no_command_line_is_named_with_what_to_do(home: Home) -> None:
+    home.set(framework="command", command=["sh", "-c", "echo APPROVED", "sh", "{prompt}"])
+    answer = home.sprint(task("a", agent_prompt=_LONG), task("b"))
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Escalated", "b": "Done"}
+    assert "too long for a command line" in answer.tasks["a"]["why"]
+    assert home.attempts("implement", "a") == 0
+
+
+def test_what_setup_installed_lands_in_no_commit_even_if_the_agent_commits_it(
+    bare_home: Home,
+) -> None:
+    package = json.dumps({"name": "x", "version": "1.0.0", "scripts": {"test": "true"}})
+    home = from_repository(bare_home, {"package.json": package, ".gitignore": "other\n"})
+    home.set(setup="mkdir -p node_modules/m; echo x > node_modules/m/index.js", verify="true")
+    commit = ": > .git/info/exclude; git add -f .; git commit -q -m all; echo y >> a.txt"
+    home.script(
+        writes(
+            "a", run=f"ls node_modules; mkdir -p node_modules/n; echo > node_modules/n/f; {commit}"
+        )
+    )
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files().keys() == {"package.json", ".gitignore", "a.txt"}
+    every = home.git("log", "--all", "--format=", "--name-only").decode().split()
+    assert not [name for name in every if name.startswith(("node_modules", ".caloron"))]
+
+
+def test_a_conflict_in_a_file_whose_name_is_no_text_is_a_conflict_like_any_other(
+    home: Home,
+) -> None:
+    name = "\"$(printf 'bad\\377')\""
+    together = home.gate("together")
+    home.script(
+        *(does("implement", t, run=f"{together.line}; echo {t} > {name}") for t in ("a", "b")),
+        does("resolve", run=f"echo both > {name}"),
+    )
+    running = home.start_sprint(task("a"), task("b"))
+    together.wait_for_agent(2)
+    together.open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert home.git("cat-file", "blob", os.fsdecode(b"main:bad\xff")) == b"both\n"
+
+
+def test_what_an_agent_does_to_the_files_of_its_prompt_reaches_nobody(home: Home) -> None:
+    line = (
+        "cat {prompt_file} > seen; rm -f {prompt_file}; ln -s /etc/passwd {prompt_file};"
+        " rm -rf ~/.[a-z]* ~/*; ln -s / ~/report.json; echo APPROVED"
+    )
+    home.set(framework="command", command=["sh", "-c", line])
+    answer = home.sprint(task("a"), task("b", "a"))
+    assert answer.code == 0, answer
+    assert b"do b" in home.files()["seen"]
+    assert Path("/etc/passwd").read_text().startswith("root:")
+
+
+def test_after_an_hour_of_sleep_nobody_is_reaped_restarted_or_blamed(home: Home) -> None:
+    """Everybody stands still, and the leases are as old as if it had been an hour."""
+    home.set(lease_s=3, stall_threshold_m=1, timeout_s=600)
+    gate = home.gate("working")
+    home.script(writes("a", run=gate.line), writes("b", run=gate.line))
+    running = home.start_sprint(task("a"), task("b"))
+    gate.wait_for_agent(2)
+    pids = sorted(home.processes())
+    shims = _shims(home)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    with home.ledger() as ledger:
+        ledger.execute(
+            "UPDATE leases SET expires_at = expires_at - 3600000,"
+            " activity_at = activity_at - 3600000 WHERE expires_at IS NOT NULL"
+        )
+    # Longer than a lease and the longest pause of the engine: it must notice that it was away.
+    time.sleep(9)
+    for pid in reversed(pids):
+        os.kill(pid, signal.SIGCONT)
+    time.sleep(5)
+    assert _shims(home) == shims
+    gate.open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert (home.attempts("implement", "a"), home.attempts("implement", "b")) == (1, 1)
+    assert home.events("work_item_reopened") == []

@@ -1,0 +1,95 @@
+"""A plan can be held for approval, and a sprint begun in the ways that its options say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.acceptance.home import Home, does, task, writes
+
+PLAN = json.dumps([task("a"), task("b", "a")])
+
+
+@pytest.mark.parametrize("command", [("kickoff",), ("sprint", "--plan-only")])
+def test_a_plan_is_held_until_somebody_says_yes(home: Home, command: tuple[str, ...]) -> None:
+    home.script(does("po", output=PLAN), writes("a"), writes("b"))
+    held = home.caloron(command[0], "make it so", *command[1:])
+    assert held.code == 0, held
+    assert held.data["phase"] == "approval"
+    assert [t["depends_on"] for t in held.data["tasks"]] == [[], ["a"]]
+    assert held.data["next"] == "caloron resume demo-1 --project demo --yes"
+    assert home.issues() == []
+
+    waiting = home.caloron("resume")
+    assert waiting.code == 11
+    assert waiting.error["hint"].endswith("--yes")
+    assert home.issues() == []
+
+    ran = home.caloron("resume", "1", "--yes")
+    assert ran.code == 0, ran
+    assert set(ran.statuses.values()) == {"Done"}
+    assert home.attempts("po") == 1
+
+
+def test_a_goal_that_is_one_task_asks_no_planner(home: Home) -> None:
+    home.script(does("implement", files={"a.txt": "a\n"}))
+    answer = home.caloron("sprint", "Fix the Login, please!", "--single", "--yes")
+    assert answer.code == 0, answer
+    assert list(answer.tasks) == ["fix-the-login-please"]
+    assert answer.data["tasks"][0]["title"] == "Fix the Login, please!"
+    assert home.attempts("po") == 0
+    assert home.files() == {"a.txt": b"a\n"}
+
+
+@pytest.mark.parametrize("goal", ["日本語", "po", "baseline", "!!!", "x" * 5000])
+def test_any_goal_makes_a_task_with_a_good_name(home: Home, goal: str) -> None:
+    home.script()
+    answer = home.caloron("sprint", goal, "--single", "--dry-run")
+    assert answer.code == 9, answer
+    (run,) = [a["target"] for a in answer.json["planned_actions"] if a["action"] == "run task"]
+    assert 0 < len(run) <= 64
+    assert run not in ("po", "baseline")
+
+
+def test_a_graph_is_refused_with_a_word_and_begins_nothing(home: Home) -> None:
+    home.script()
+    graph = home.root / "graph.json"
+    graph.write_text("{}")
+    answer = home.caloron("sprint", "go", "--graph", str(graph), "--yes")
+    assert answer.code == 8
+    assert "composition" in answer.error["message"]
+    assert home.caloron("sprint", "go", "--graph", "nowhere.json").code == 3
+    assert home.caloron("sprint", "go", "--graph", str(graph), "--single").code == 2
+    assert home.caloron("history").data["total"] == 0
+
+
+def test_a_planner_that_takes_too_long_is_ended_after_the_time_that_was_given(home: Home) -> None:
+    home.script(does("po", run="sleep 1000"))
+    answer = home.caloron("sprint", "go", "--po-timeout", "0.5", "--yes")
+    assert answer.code == 8, answer
+    assert home.caloron("config", "get", "po_timeout_s").data["value"] == 900
+    for refused in ("soon", "0", "-1", "nan", "inf", "1e99"):
+        assert home.caloron("sprint", "go", "--po-timeout", refused).code == 2
+        assert home.caloron("sprint", "go", "--timeout", refused).code == 2
+        assert home.caloron("sprint", "go", "--budget", refused).code == 2
+
+
+def test_a_dry_run_of_a_sprint_says_its_tasks_and_begins_nothing(home: Home) -> None:
+    home.script()
+    plan = home.plan(task("a"), task("b", "a"))
+    answer = home.caloron("sprint", "go", "--plan", str(plan), "--dry-run")
+    assert answer.code == 9
+    assert [a["target"] for a in answer.json["planned_actions"]] == ["demo-1", "a", "b"]
+    asked = home.caloron("kickoff", "go", "--po-timeout", "auto", "--dry-run")
+    assert "planner" in asked.json["planned_actions"][1]["action"]
+    assert home.caloron("history").data["total"] == 0
+    assert not (home.project() / "ledger.sqlite").exists()
+
+
+def test_a_goal_of_bytes_that_are_no_text_is_refused(home: Home) -> None:
+    home.script(does("implement", files={"a.txt": "a\n"}))
+    answer = home.caloron("sprint", "caf\udce9", "--single", "--yes")
+    assert answer.code == 2, answer
+    assert "UTF-8" in answer.error["message"]
+    assert home.caloron("history").data["total"] == 0

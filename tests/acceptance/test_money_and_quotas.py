@@ -1,0 +1,141 @@
+"""What agents cost is counted, a budget is kept, and a provider's no is nobody's failure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.acceptance.home import Home, does, task, wait_for, writes
+
+
+def _paid(name: str, usd: float) -> dict[str, Any]:
+    return writes(name, report={"cost_usd": usd, "tokens_in": 100, "tokens_out": 10})
+
+
+def _reports(words: str, **what: Any) -> dict[str, Any]:
+    """An agent that ends with this report, a JSON object in which the shell fills things in."""
+    return does("implement", "a", run=f'echo "{words}" > $CALORON_REPORT; exit 1', **what)
+
+
+def test_a_used_up_budget_stops_the_sprint_and_more_money_lets_it_go_on(home: Home) -> None:
+    home.script(_paid("a", 0.6), _paid("b", 0.6), _paid("c", 0.6))
+    tasks = (task("a"), task("b", "a"), task("c", "b"))
+    answer = home.sprint(*tasks, options=("--budget", "1"))
+    assert answer.code == 11, answer
+    assert answer.error["code"] == "STOPPED"
+    assert "the budget of $1.00 is used up" in answer.error["message"]
+    assert "--budget" in answer.error["hint"]
+    assert answer.data["budget_usd"] == 1
+    assert answer.data["cost_usd"] == 1.2
+    assert answer.statuses["c"] == "Pending"
+    asked = home.attempts("implement")
+    assert asked == 2
+
+    again = home.caloron("resume")
+    assert again.code == 11, again
+    assert home.attempts("implement") == asked
+    assert "budget" in home.caloron("why", json=False).stdout
+
+    answer = home.caloron("resume", "--budget", "5")
+    assert answer.code == 0, answer
+    assert answer.data["budget_usd"] == 5
+    assert answer.data["cost_usd"] == 1.8
+    assert answer.data["estimated_cost_usd"] == 0
+    assert {name: t["cost_usd"] for name, t in answer.tasks.items()} == dict.fromkeys("abc", 0.6)
+    assert answer.tasks["a"]["tokens"] == 110
+    assert "budget: $5.00, of which $1.20 is spent" in answer.stderr
+
+
+def test_agents_side_by_side_never_have_more_than_the_budget_between_them(home: Home) -> None:
+    """What a run may spend is set aside while it works, so the second has to wait for the rest."""
+    home.set(run_budget_usd=1.0)
+    both = home.gate("both")
+    home.script(*(_paid(name, 0.2) | {"run": both.line} for name in "ab"))
+    running = home.start_sprint(task("a"), task("b"), options=("--budget", "1"))
+    both.wait_for_agent()
+    home.wait_for_status("b", "InProgress")
+    assert home.attempts("implement") == 1
+    both.open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert answer.data["cost_usd"] == 0.4
+
+
+def test_an_interrupted_agents_money_is_counted_too(home: Home) -> None:
+    writing = home.gate("writing")
+    spent = "echo '{\"cost_usd\": 0.25}' > $CALORON_REPORT"
+    home.script(_paid("b", 0.1), writes("a", run=f"{spent}; {writing.line}"))
+    running = home.start_sprint(task("a"))
+    writing.wait_for_agent()
+    assert running.interrupt().code == 11
+    writing.open()
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert answer.data["cost_usd"] == 0.5
+
+
+def test_a_used_up_quota_is_waited_for_and_is_no_failure(home: Home) -> None:
+    quota = (
+        r"{\"trouble\": \"quota\", \"detail\": \"5-hour limit\","
+        r" \"reset_at\": $(($(date +%s) + 6))}"
+    )
+    home.script(
+        _reports(quota, attempt=1),
+        # One real failure is forgiven; if the quota counted as another, it would be escalated.
+        does("implement", "a", attempt=2, exit_code=1),
+        writes("a", attempt=3),
+    )
+    running = home.start_sprint(task("a"))
+
+    def waits() -> bool:
+        if home.attempts("implement") != 1:
+            return False
+        (told,) = home.caloron("why").data["tasks"]
+        return "waits: stub: quota until " in told["why"]
+
+    wait_for(waits, "a task that waits for its quota")
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert home.escalations() == []
+    assert home.attempts("implement") == 3
+    assert home.files() == {"a.txt": b"a\n"}
+
+
+def test_a_refused_credential_stops_the_sprint_until_the_user_has_put_it_right(home: Home) -> None:
+    auth = r"{\"trouble\": \"auth\", \"detail\": \"invalid x-api-key\"}"
+    home.script(_reports(auth), writes("b"))
+    answer = home.sprint(task("a"), task("b", "a"))
+    assert answer.code == 11, answer
+    assert "no valid credential" in answer.error["message"]
+    assert "invalid x-api-key" in answer.error["message"]
+    assert "caloron resume" in answer.error["hint"]
+    assert home.escalations() == []
+    assert home.attempts("implement") == 1
+
+    home.script(writes("a"), writes("b"))
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
+
+
+def test_a_planner_without_quota_is_waited_for_too(home: Home) -> None:
+    quota = r'echo "{\"trouble\": \"quota\", \"reset_at\": $(($(date +%s) + 3))}" > $CALORON_REPORT'
+    home.script(
+        does("po", attempt=1, run=f"{quota}; exit 1"),
+        does("po", output=json.dumps([task("a")])),
+        writes("a"),
+    )
+    answer = home.sprint()
+    assert answer.code == 0, answer
+    assert home.attempts("po") == 2
+
+
+def test_a_report_that_is_nonsense_is_no_harm(home: Home) -> None:
+    home.script(
+        writes("a", run="head -c 200000 /dev/urandom > $CALORON_REPORT"),
+        writes("b", run="ln -sf /etc/passwd $CALORON_REPORT"),
+        writes("c", run='echo "{\\"cost_usd\\": -5, \\"trouble\\": 7}" > $CALORON_REPORT'),
+    )
+    answer = home.sprint(task("a"), task("b"), task("c"))
+    assert answer.code == 0, answer
+    assert answer.data["cost_usd"] == 0

@@ -1,0 +1,412 @@
+"""Looking back: the morning page, what waits for a person, and what the next planner is told."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from caloron.domain.budget import Usage
+from caloron.domain.facts import RunInterrupted
+from caloron.domain.learnings import po_context
+from caloron.domain.sprint import State
+from caloron.domain.status import Status
+from caloron.domain.supervise import Limits
+from caloron.engine.engine import SystemClock
+from caloron.engine.tick import run_tick
+from caloron.ledger.figures import ended_records, read_kept
+from caloron.ledger.ledger import Ledger, TickCommit
+from caloron.stages.context import TickContext
+from tests.acceptance.home import Home, does, task, writes
+
+UNCLEAR = """done
+---
+caloron_feedback:
+  task_clarity: 3
+  blockers: ["the \\"docs\\" were <missing>"]
+  tools_used: [bash]
+  self_assessment: completed
+  notes: it was hard to guess
+---
+"""
+LESSON = "Write clearer tasks: name the inputs, the outputs and what must hold when it is done"
+
+
+def told(home: Home, *command: str) -> dict[str, Any]:
+    answer = home.caloron(*command)
+    assert answer.code == 0, answer
+    return answer.data
+
+
+def page(home: Home, *command: str) -> str:
+    answer = home.caloron(*command, json=False)
+    assert answer.code == 0, answer
+    return answer.stdout
+
+
+def workspace(home: Home, name: str = "") -> Path:
+    return home.project() / "workspace" / name
+
+
+def planned(*tasks: dict[str, Any]) -> dict[str, Any]:
+    return does("po", output=json.dumps(tasks))
+
+
+def asked_of_the_planner(home: Home, sprint: str) -> str:
+    (prompt,) = (home.project() / "runs" / sprint / "po").glob("*/*/prompt.txt")
+    return prompt.read_text()
+
+
+@pytest.fixture
+def mixed(home: Home) -> Home:
+    """A sprint with one merged task that cost something, one that failed, and one that is held."""
+    home.set(verify="echo verified; test -f a.txt")
+    home.script(
+        writes("a", output=UNCLEAR, report={"cost_usd": 0.5, "tokens_in": 100, "tokens_out": 20}),
+        does("implement", "b", output="no disk", exit_code=9),
+    )
+    answer = home.sprint(task("a"), task("b"), task("c", "b"))
+    assert answer.code == 10, answer
+    return home
+
+
+def test_the_morning_page_says_what_was_merged_what_waits_and_what_it_cost(mixed: Home) -> None:
+    data = told(mixed, "report")
+    tasks = {t["id"]: t for t in data["tasks"]}
+    pull = tasks["a"]["pr_number"]
+    assert (tasks["a"]["pr_state"], tasks["a"]["verification"]) == ("merged", "green")
+    assert tasks["a"]["diff"] == {"files": 1, "added": 1, "removed": 0}
+    assert [r["verdict"] for r in tasks["a"]["reviews"]] == ["approved"]
+    assert (tasks["a"]["cost_usd"], tasks["a"]["tokens"]) == (0.5, 120)
+    assert Path(tasks["a"]["verify_log"]).read_text() == "verified\n"
+    (need,) = data["needs"]
+    assert (need["task"], need["holds"]) == ("b", ["c"])
+    (problem,) = data["problems"]
+    assert (problem["what"], problem["times"]) == ("exit code 9: no disk", 2)
+    assert Path(problem["log"]).read_text() == "no disk\n"
+    costs = {agent["agent"]: agent["cost_usd"] for agent in data["agents"]}
+    assert costs == {"a": 0.5, "b": 0.0, "reviewer-1": 0.0}
+    text = page(mixed, "report")
+    assert text.startswith("Sprint demo-1: 1 of 3 tasks done\n")
+    assert f"#{pull} merged" in text
+    assert "$0.50 of $20.00" in text
+    assert problem["log"] in text
+    assert str(mixed.project() / "forge.git") in data["bring"]
+
+
+def test_the_commands_that_are_named_let_the_task_go_on_and_the_retro_is_written_anew(
+    mixed: Home,
+) -> None:
+    (need,) = told(mixed, "inbox")["needs"]
+    before = (workspace(mixed) / "retro_report.md").read_text()
+    assert "1 of 3 tasks done" in before
+    mixed.script(*(writes(name, output="done") for name in "abc"))
+    for command in need["commands"]:
+        answer = mixed.caloron(*command.split()[1:])
+        assert answer.code == 0, answer
+    assert told(mixed, "inbox")["needs"] == []
+    assert page(mixed, "inbox") == "Nothing needs you.\n"
+    after = (workspace(mixed) / "retro_report.md").read_text()
+    assert "3 of 3 tasks done" in after
+    learned = json.loads(workspace(mixed, "learnings.json").read_text())
+    assert [s["completed"] for s in learned["sprints"]] == [3]
+
+
+def test_a_sprint_that_runs_has_a_page_and_needs_nobody(home: Home) -> None:
+    writing = home.gate("writing")
+    home.script(writes("a", run=writing.line))
+    running = home.start_sprint(task("a"), task("b", "a"))
+    writing.wait_for_agent()
+    data = told(home, "report")
+    assert (data["running"], data["phase"], data["needs"]) == (True, "running", [])
+    assert {t["id"]: t["why"] for t in data["tasks"]} == {
+        "a": "an agent is writing the change",
+        "b": "waiting for a",
+    }
+    assert told(home, "inbox")["needs"] == []
+    assert not workspace(home, "retro_report.md").exists()
+    assert running.interrupt().code == 11
+    (need,) = told(home, "inbox")["needs"]
+    assert (need["kind"], need["commands"]) == ("resume", ["caloron resume demo-1"])
+    (problem,) = told(home, "report")["problems"]
+    assert (problem["task"], problem["what"]) == ("a", "the sprint was stopped")
+
+
+class _Outside(HTMLParser):
+    """Collects what a browser would load, and the text that it would show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.shown = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("script", "link", "img", "iframe", "object", "embed", "missing"):
+            self.loads.append(tag)
+        self.loads += [f"{tag}.{name}" for name, _ in attrs if name in ("src", "href", "onload")]
+
+    def handle_data(self, data: str) -> None:
+        self.shown += data
+
+
+def test_the_page_as_html_is_one_file_that_loads_nothing_and_shows_text_as_text(
+    home: Home,
+) -> None:
+    evil = '<script src="http://x.invalid/a.js"></script>'
+    home.script(does("implement", output=f"{evil}`|#", exit_code=1))
+    home.caloron("sprint", f"goal {evil}", "--yes", "--plan", str(home.plan(task("a", title=evil))))
+    found = _Outside()
+    text = page(home, "report", "--format", "html")
+    found.feed(text)
+    assert found.loads == []
+    assert evil in found.shown
+    assert "default-src 'none'" in text
+    assert "url(" not in text
+    marked = page(home, "report", "--format", "md")
+    assert "<script" not in marked
+    assert told(home, "report", "--format", "md")["page"] == marked
+
+
+def test_show_names_a_sprint_by_number_and_tells_status_tools_tests_and_cost(mixed: Home) -> None:
+    data = told(mixed, "show", "1")
+    assert data == told(mixed, "show", "demo-1")
+    tasks = {t["id"]: t for t in data["tasks"]}
+    assert (tasks["a"]["status"], tasks["a"]["tests"], tasks["a"]["tools"]) == (
+        "Done",
+        "green",
+        ["bash"],
+    )
+    assert (tasks["a"]["cost_usd"], tasks["a"]["clarity"]) == (0.5, 3)
+    assert (data["completed_tasks"], data["total_tasks"], data["cost_usd"]) == (1, 3, 0.5)
+    assert 'the "docs" were <missing>' in data["blockers"]
+    assert "#1" in page(mixed, "show", "#1")
+
+
+def test_metrics_fill_every_field(mixed: Home) -> None:
+    data = told(mixed, "metrics")
+    assert (data["total_sprints"], data["total_tasks"], data["completed_tasks"]) == (1, 3, 1)
+    assert (data["failed_tasks"], data["completion_rate"]) == (2, 0.333)
+    assert (data["avg_clarity"], data["tests_passing"], data["cost_usd"]) == (3.0, 1, 0.5)
+    assert data["avg_sprint_time_s"] > 0
+    assert data["supervisor_events"] == 0
+    assert ['the "docs" were <missing>', 1] in data["top_blockers"]
+    assert data["top_tools"] == [["bash", 1]]
+
+
+@pytest.mark.parametrize("command", [("metrics",), ("inbox",)])
+def test_before_the_first_sprint_there_is_nothing_and_that_is_no_error(
+    home: Home, command: tuple[str, ...]
+) -> None:
+    assert told(home, *command)["project"] == "demo"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("report",), 3),
+        (("retro",), 3),
+        (("show", "1"), 3),
+        (("report", "../../etc"), 3),
+        (("show",), 2),
+        (("report", "--format", "pdf"), 2),
+    ],
+)
+def test_what_is_not_there_is_said_so(home: Home, command: tuple[str, ...], code: int) -> None:
+    assert home.caloron(*command).code == code
+
+
+def test_a_lesson_of_the_first_sprint_stands_in_the_prompt_of_the_second_planner(
+    home: Home,
+) -> None:
+    home.script(
+        planned(task("a")),
+        writes("a", output=UNCLEAR),
+        writes("b", output=UNCLEAR.replace("clarity: 3", "clarity: 9").replace("<missing>", "ok")),
+    )
+    assert home.sprint().code == 0
+    assert "earlier sprints" not in asked_of_the_planner(home, "demo-1").lower()
+    report = (workspace(home) / "retro_report.md").read_text()
+    assert LESSON in report
+    home.script(
+        planned(task("b")),
+        writes("b", output=UNCLEAR.replace("clarity: 3", "clarity: 9")),
+    )
+    assert home.sprint().code == 0
+    prompt = asked_of_the_planner(home, "demo-2")
+    assert LESSON in prompt
+    assert "demo-1: 1/1 tasks done, clarity 3.0/10" in prompt
+    assert 'the "docs" were <missing>' in prompt
+    learned = json.loads(workspace(home, "learnings.json").read_text())
+    assert learned["last_po_context"] in prompt
+    status = {i["text"]: (i["status"], i["applied_in"]) for i in learned["improvements"]}
+    assert status[LESSON] == ("applied", ["demo-2"])
+    trends = {t["metric"]: t for t in told(home, "retro")["trends"]}
+    assert trends["avg_clarity"]["direction"] == "improved"
+    assert (trends["avg_clarity"]["before"], trends["avg_clarity"]["n"]) == (3.0, 1)
+
+
+def test_a_sprint_that_comes_to_nothing_never_repeats_the_numbers_of_the_one_before(
+    mixed: Home,
+) -> None:
+    mixed.set(verify="false")
+    answer = mixed.sprint(task("x"))
+    assert answer.code == 8, answer
+    shown = told(mixed, "show", "2")
+    assert (shown["completed_tasks"], shown["total_tasks"], shown["cost_usd"]) == (0, 0, 0)
+    assert (shown["avg_clarity"], shown["tasks"], shown["tools_used"]) == (None, [], {})
+    assert "main is red" in (workspace(mixed) / "retro_report.md").read_text()
+    assert "main is red" in page(mixed, "report")
+    needs = {need["sprint"]: need for need in told(mixed, "inbox")["needs"]}
+    assert needs["demo-2"]["commands"][1] == "caloron resume demo-2 --allow-red"
+    data = told(mixed, "metrics")
+    assert (data["total_sprints"], data["total_tasks"], data["completed_tasks"]) == (2, 3, 1)
+
+
+# One fact changes, and exactly what depends on it.
+
+Change = Callable[[Ledger], None]
+
+
+def more_cost(ledger: Ledger) -> None:
+    """A run that was cut short is told of: it cost a quarter of a dollar."""
+    cut = RunInterrupted(item="demo-1/a/1-implement", task="a", token=99, usage=Usage(usd=0.25))
+    ledger.tell("demo-1", [cut])
+    run_tick(TickContext(ledger=ledger, clock=SystemClock(), limits=Limits()), "demo-1")
+
+
+def one_more_round(ledger: Ledger) -> None:
+    _change(ledger, lambda state: {"reviewed": (*state.tasks["a"].reviewed, "another")})
+
+
+def a_failure(ledger: Ledger) -> None:
+    _change(ledger, lambda state: {"status": Status.ESCALATED, "reason": "it broke"})
+
+
+def _change(ledger: Ledger, fields: Callable[[State], dict[str, Any]]) -> None:
+    loaded = ledger.load("demo-1")
+    changed = msgspec.structs.replace(loaded.state.tasks["a"], **fields(loaded.state))
+    state = msgspec.structs.replace(loaded.state, tasks=loaded.state.tasks | {"a": changed})
+    ledger.commit_tick(loaded, TickCommit(state=state))
+
+
+def leaves(data: Any, path: str = "") -> dict[str, Any]:
+    """Every single value of an answer, by where it stands; lists of records by their names."""
+    if isinstance(data, dict):
+        return {k: v for name in data for k, v in leaves(data[name], f"{path}.{name}").items()}
+    if isinstance(data, list) and data and isinstance(data[0], dict):
+        names = [
+            str(e.get("id") or e.get("agent") or e.get("task") or n) for n, e in enumerate(data)
+        ]
+        return leaves(dict(zip(names, data, strict=True)), path)
+    return {path.lstrip("."): data}
+
+
+def everything(home: Home, ledger: Ledger) -> dict[str, Any]:
+    """All that report, metrics and the next planner's prompt say."""
+    found = {f"report.{k}": v for k, v in leaves(told(home, "report")).items()}
+    found |= {f"metrics.{k}": v for k, v in leaves(told(home, "metrics")).items()}
+    with ledger.db.snapshot() as connection:
+        context, _ = po_context(ended_records(connection), read_kept(connection))
+    line = re.search(r"^- demo-1: (.*) — ", context, re.MULTILINE)
+    assert line is not None
+    found["prompt"] = line[1]
+    return found
+
+
+COST = {
+    "report.tasks.a.cost_usd": (0.5, 0.75),
+    "report.agents.a.cost_usd": (0.5, 0.75),
+    "report.kpis.cost_usd": (0.5, 0.75),
+    "report.kpis.avg_cost_per_task": (0.5, 0.75),
+    "metrics.cost_usd": (0.5, 0.75),
+    "prompt": (
+        "1/1 tasks done, clarity 3.0/10, 1.00 reviews per task, $0.50",
+        "1/1 tasks done, clarity 3.0/10, 1.00 reviews per task, $0.75",
+    ),
+}
+ROUND = {
+    "report.tasks.a.review_rounds": (1, 2),
+    "report.agents.a.review_cycles": (1, 2),
+    "report.agents.reviewer-1.review_cycles": (1, 2),
+    "report.kpis.avg_review_cycles": (1.0, 2.0),
+    "metrics.review_cycles": (1, 2),
+    "prompt": (
+        "1/1 tasks done, clarity 3.0/10, 1.00 reviews per task, $0.50",
+        "1/1 tasks done, clarity 3.0/10, 2.00 reviews per task, $0.50",
+    ),
+}
+
+
+@pytest.fixture
+def single(home: Home) -> Home:
+    home.set(verify="echo verified")
+    home.script(writes("a", output=UNCLEAR, report={"cost_usd": 0.5}))
+    assert home.sprint(task("a")).code == 0
+    return home
+
+
+@pytest.fixture
+def ledger(single: Home) -> Any:
+    opened = Ledger(single.project() / "ledger.sqlite")
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"), [(more_cost, COST), (one_more_round, ROUND)], ids=["cost", "round"]
+)
+def test_one_fact_changes_exactly_the_numbers_that_depend_on_it(
+    single: Home, ledger: Ledger, change: Change, expected: dict[str, Any]
+) -> None:
+    before = everything(single, ledger)
+    change(ledger)
+    after = everything(single, ledger)
+    assert before.keys() == after.keys()
+    changed = {k: (before[k], after[k]) for k in before if before[k] != after[k]}
+    assert changed == expected
+    single.script(planned(task("b")), writes("b"))
+    assert single.sprint().code == 0
+    prompt = asked_of_the_planner(single, "demo-2")
+    assert f"- demo-1: {expected['prompt'][1]} — " in prompt
+
+
+def test_a_failure_changes_everything_that_counts_it_and_no_cost_or_clarity(
+    single: Home, ledger: Ledger
+) -> None:
+    before = everything(single, ledger)
+    a_failure(ledger)
+    after = everything(single, ledger)
+    changed = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
+    assert after["report.tasks.a.status"] == "Escalated"
+    assert (after["metrics.completed_tasks"], after["metrics.failed_tasks"]) == (0, 1)
+    assert after["prompt"].startswith("0/1 tasks done, clarity 3.0/10")
+    assert {k.split(".")[2] for k in changed if k.startswith("report.kpis")} == {
+        "completed_tasks", "completion_rate", "failure_count", "escalated_count", "tasks_per_day",
+        "clean_task_pct", "tests_passing", "avg_tokens_per_task", "avg_cost_per_task",
+        "avg_time_per_task",
+    }  # fmt: skip
+    same = ("report.kpis.cost_usd", "metrics.cost_usd", "metrics.avg_clarity", "report.goal")
+    assert changed.isdisjoint(same)
+
+
+@pytest.mark.parametrize("point", ["learnings.before_commit", "learnings.after_commit"])
+def test_a_crash_in_the_retro_loses_nothing_and_doubles_nothing(home: Home, point: str) -> None:
+    home.script(writes("a", output=UNCLEAR))
+    once = home.root / "killed"
+    killed = home.caloron(
+        *("sprint", "make it so", "--yes", "--plan", str(home.plan(task("a")))),
+        CALORON_CRASH_AT=f"engine|{point}|1|{once}",
+    )
+    assert (killed.code, once.exists()) == (-9, True)
+    assert not workspace(home, "learnings.json").exists()
+    assert home.caloron("resume").code == 0
+    learned = json.loads(workspace(home, "learnings.json").read_text())
+    assert [s["sprint_id"] for s in learned["sprints"]] == ["demo-1"]
+    assert "1 of 1 tasks done" in workspace(home, "retro_report.md").read_text()
+    assert not list(workspace(home).glob("learnings.json.*"))

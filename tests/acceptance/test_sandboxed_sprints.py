@@ -1,0 +1,307 @@
+"""Agents are confined unless the user says otherwise aloud; main is verified before they begin."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.acceptance.home import Home, does, task, writes
+from tests.acceptance.repositories import from_repository, path_without
+
+
+def test_agents_see_their_workspace_and_nothing_of_the_users(home: Home) -> None:
+    mine = home.root / "mine.txt"
+    mine.write_text("a user's own\n")
+    line = (
+        f"pwd; echo sandboxed: $CALORON_SANDBOXED; cat {mine} && echo 'saw a file';"
+        f" touch {home.root}/planted && echo 'left a file';"
+        f" cat {home.project()}/config.yml {home.project()}/ledger.sqlite && echo 'saw ours'"
+    )
+    home.script(writes("a", run=f"{line}; true"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert answer.data["sandboxed"] is True
+    assert "UNSANDBOXED" not in answer.stderr
+    attempts = home.caloron("logs", "a").data["attempts"]
+    assert attempts[0]["output"] == "/workspace\nsandboxed: 1\n"
+    assert not (home.root / "planted").exists()
+
+
+def test_without_a_sandbox_a_sprint_says_so_aloud_and_records_it(home: Home) -> None:
+    home.script(writes("a", run=f"touch {home.root}/planted; echo sandboxed: $CALORON_SANDBOXED"))
+    answer = home.sprint(task("a"), options=("--unsandboxed",))
+    assert answer.code == 0, answer
+    assert "UNSANDBOXED" in answer.stderr
+    assert answer.data["sandboxed"] is False
+    assert home.printed("sandboxed: ") == ["0"]
+    assert (home.root / "planted").exists()
+    again = home.caloron("resume")
+    assert again.data["sandboxed"] is False
+
+
+def test_a_machine_without_bubblewrap_is_told_the_remedy_and_nothing_is_begun(home: Home) -> None:
+    home.script(writes("a"))
+    home.environment["PATH"] = path_without(home, "bwrap")
+    answer = home.sprint(task("a"))
+    assert answer.code == 8, answer
+    assert answer.error["code"] == "PRECONDITION_FAILED"
+    assert "bwrap" in answer.error["message"]
+    assert "bubblewrap" in answer.error["hint"]
+    assert home.events("sprint_created") == []
+    assert home.issues() == []
+
+    answer = home.sprint(task("a"), options=("--unsandboxed",))
+    assert answer.code == 0, answer
+    assert "UNSANDBOXED" in answer.stderr
+
+
+def test_a_red_main_stops_the_sprint_before_any_agent_is_asked(bare_home: Home) -> None:
+    home = from_repository(bare_home, {"old.txt": "old\n"})
+    home.set(verify="echo no good file; test -f good.txt")
+    home.script(does("po", output=json.dumps([task("a")])), writes("a", {"good.txt": "good\n"}))
+    answer = home.sprint()
+    assert answer.code == 8, answer
+    assert answer.error["code"] == "PRECONDITION_FAILED"
+    assert "main is red" in answer.error["message"]
+    assert "no good file" in answer.error["message"]
+    assert "--allow-red" in answer.error["hint"]
+    assert (home.attempts("verify"), home.attempts("po"), home.issues()) == (2, 0, [])
+
+    assert home.caloron("resume").code == 8
+    answer = home.caloron("resume", "--allow-red")
+    assert answer.code == 0, answer
+    assert "main is RED" in answer.stderr
+    # The task made it green, and from then on a red result is no longer taken.
+    assert answer.data["baseline"] == "green"
+    assert home.files()["good.txt"] == b"good\n"
+
+
+def test_a_main_that_stays_red_takes_results_only_because_the_user_allowed_it(
+    bare_home: Home,
+) -> None:
+    home = from_repository(bare_home, {"old.txt": "old\n"})
+    home.set(verify="exit 3")
+    home.script(writes("a"))
+    answer = home.sprint(task("a"), options=("--allow-red",))
+    assert answer.code == 0, answer
+    assert answer.data["baseline"] == "red"
+    assert home.files()["a.txt"] == b"a\n"
+
+
+def test_a_main_that_is_put_right_needs_no_permission(bare_home: Home) -> None:
+    home = from_repository(bare_home, {"old.txt": "old\n"})
+    home.set(verify="test ! -e old.txt || grep -q new old.txt")
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 8
+    (home.root / "source" / "old.txt").write_text("new\n")
+    commit = ("git", "commit", "-q", "-a", "-m", "put right")
+    home.run_outside(*commit, cwd=home.root / "source")
+    home.run_outside("git", "push", "-q", str(home.project() / "forge.git"), "main",
+                     cwd=home.root / "source")  # fmt: skip
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert answer.data["baseline"] == "green"
+
+
+def test_an_empty_main_is_never_red(home: Home) -> None:
+    home.set(verify="test -f a.txt")
+    home.script(writes("a"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert answer.data["baseline"] == "none"
+    assert home.attempts("verify", "baseline") == 0
+
+
+def test_a_project_without_tests_is_told_aloud_that_nothing_is_verified(bare_home: Home) -> None:
+    home = from_repository(bare_home, {"notes.txt": "notes\n"})
+    home.script(writes("a"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert "NOTHING IS VERIFIED" in answer.stderr
+    assert "config set verify" in answer.stderr
+    assert answer.data["baseline"] == "unverified"
+    assert answer.data["verify"] == ""
+
+
+def test_an_empty_project_that_gets_no_tests_is_told_so_too(home: Home) -> None:
+    home.script(writes("a"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert "NOTHING IS VERIFIED" in answer.stderr
+    assert answer.data["baseline"] == "unverified"
+
+
+_CALC = "def twice(n):\n    return 2 * n\n"
+_TEST_CALC = (
+    "import unittest\n\nfrom calc import twice\n\n\n"
+    "class TwiceTest(unittest.TestCase):\n"
+    "    def test_twice(self):\n        self.assertEqual(twice(4), 8)\n"
+)
+
+
+def test_the_tests_of_a_python_project_are_found_and_decide(bare_home: Home) -> None:
+    home = from_repository(bare_home, {"calc.py": _CALC, "test_calc.py": _TEST_CALC})
+    broken = _CALC.replace("2 * n", "3 * n")
+    home.script(
+        writes("a", {"calc.py": broken}),
+        does("fix", match="12 != 8", files={"calc.py": f"{_CALC}# again\n"}),
+    )
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert "unittest" in answer.data["verify"]
+    assert answer.data["baseline"] == "green"
+    assert home.files()["calc.py"] == f"{_CALC}# again\n".encode()
+    reasons = [move["reason"] for move in home.events("task_moved")]
+    assert [r for r in reasons if "verification of the merged result failed" in r]
+
+
+def test_tests_that_the_first_task_of_an_empty_project_writes_are_run_at_once(home: Home) -> None:
+    home.script(writes("a", {"calc.py": _CALC, "test_calc.py": _TEST_CALC}))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert (answer.data["baseline"], home.attempts("verify", "a")) == ("none", 1)
+    assert "unittest" in answer.data["verify"]
+    assert "NOTHING IS VERIFIED" not in answer.stderr
+
+
+def test_what_agents_are_asked_is_printed_on_request(home: Home) -> None:
+    home.script(writes("a"))
+    quiet = home.sprint(task("a", agent_prompt="paint the shed blue"))
+    assert "paint the shed blue" not in quiet.stderr
+    answer = home.sprint(task("a", agent_prompt="paint the shed green"), options=("--debug",))
+    assert answer.code == 0, answer
+    assert "paint the shed green" in answer.stderr
+    assert answer.data["sprint_id"] == "demo-2"
+
+
+def test_what_an_agent_says_about_its_task_is_yaml_on_its_issue(home: Home) -> None:
+    said = (
+        "All done.\nCALORON_FEEDBACK_START\ntask_clarity: 8\n"
+        'blockers: ["no docs: anywhere"]\ntools_used: [sed]\nself_assessment: completed\n'
+        'notes: it is "fine": really # yes\nCALORON_FEEDBACK_END\n'
+    )
+    home.script(writes("a", output=said))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    comments = home.comments(answer.tasks["a"]["issue_number"])
+    (comment,) = [c for c in comments if "caloron_feedback:" in c]
+    feedback = yaml.safe_load(comment.split("---")[1])["caloron_feedback"]
+    assert feedback["task_id"] == "a"
+    assert feedback["task_clarity"] == 8
+    assert feedback["blockers"] == ["no docs: anywhere"]
+    assert feedback["tools_used"] == ["sed"]
+    assert feedback["self_assessment"] == "completed"
+    assert "really" in feedback["notes"]
+
+
+def test_commits_are_the_users_and_name_their_agent(home: Home) -> None:
+    line = "git add a.txt && git commit -q -m mine && echo more > more.txt"
+    home.script(writes("a", run=line))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    form = "%an <%ae>|%cn <%ce>|%(trailers:key=Agent,valueonly,separator=;)"
+    log = home.git("log", "--no-merges", f"--format={form}", "main", "--", "a.txt", "more.txt")
+    ada = "Ada <ada@example.invalid>"
+    lines = log.decode().splitlines()
+    assert lines == [f"{ada}|{ada}|caloron-agent-a"] * len(lines)
+    assert len(lines) == 2
+
+
+def test_a_repository_with_submodules_is_refused_at_the_start(bare_home: Home) -> None:
+    modules = '[submodule "lib"]\n\tpath = lib\n\turl = ../lib\n'
+    link = f"git update-index --add --cacheinfo 160000,{'1' * 40},lib"
+    home = from_repository(bare_home, {".gitmodules": modules}, more=link)
+    home.script(writes("a"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 8, answer
+    assert "submodules (lib)" in answer.error["message"]
+    assert answer.error["hint"]
+    assert home.events("sprint_created") == []
+
+
+def test_a_repository_with_files_in_lfs_is_refused_at_the_start(bare_home: Home) -> None:
+    attributes = "*.bin filter=lfs diff=lfs merge=lfs -text\n"
+    home = from_repository(bare_home, {"data/.gitattributes": attributes, "data/x.txt": "x\n"})
+    home.script(writes("a"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 8, answer
+    assert "Git LFS (data/.gitattributes)" in answer.error["message"]
+    assert home.events("sprint_created") == []
+
+
+@contextmanager
+def _greeting() -> Iterator[int]:
+    """A service of this machine that says hello to everybody."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            while True:
+                try:
+                    with server.accept()[0] as caller:
+                        caller.sendall(b"hello")
+                except OSError:
+                    return
+
+        threading.Thread(target=greet, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def test_each_role_reaches_what_its_network_policy_allows(home: Home) -> None:
+    with _greeting() as allowed, _greeting() as other:
+        program = home.root / "gates" / "hears.py"
+        program.write_text(
+            "import socket, sys\n"
+            "def hears(port):\n"
+            "    try:\n"
+            "        with socket.create_connection(('127.0.0.1', port), 5) as there:\n"
+            "            return there.recv(5) == b'hello'\n"
+            "    except OSError:\n"
+            "        return False\n"
+            "print('heard:', sys.argv[1], *(hears(int(p)) for p in sys.argv[2:]), flush=True)\n"
+        )
+        line = f"python3 {program} $CALORON_ROLE {allowed} {other}"
+        home.set(
+            allow_hosts=[f"127.0.0.1:{allowed}"],
+            network_roles=["implement=full", "review=none"],
+        )
+        home.script(
+            does("po", run=line, output=json.dumps([task("a")])),
+            writes("a", run=line),
+            does("review", run=line, output="APPROVED"),
+        )
+        answer = home.sprint()
+    assert answer.code == 0, answer
+    assert home.printed("heard: ") == [
+        "po True False",
+        "implement True True",
+        "review False False",
+    ]
+
+
+@pytest.mark.parametrize("entry", ["dance=full", "po=some", "po"])
+def test_a_network_policy_that_means_nothing_is_refused(home: Home, entry: str) -> None:
+    home.script(writes("a"))
+    home.set(network_roles=[entry])
+    answer = home.sprint(task("a"))
+    assert answer.code == 2, answer
+    assert entry in answer.error["message"]
+    assert home.issues() == []
+
+
+def test_a_readable_folder_is_seen_by_agents_and_cannot_be_changed(home: Home) -> None:
+    library = home.root / "library"
+    library.mkdir()
+    Path(library, "book.txt").write_text("words\n")
+    home.set(read_only=[str(library)])
+    home.script(writes("a", run=f"cat {library}/book.txt > a.txt; echo x > {library}/book.txt; :"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"words\n"}
+    assert Path(library, "book.txt").read_text() == "words\n"

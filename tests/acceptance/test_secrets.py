@@ -1,0 +1,293 @@
+"""A key of the user's reaches only agents it is meant for, and is written down nowhere."""
+
+from __future__ import annotations
+
+import base64
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.home import Answer, Home, does, task, writes
+from tests.support.claude import claude
+from tests.support.model_server import ModelServer, Rule, bash, write
+
+_NAME = "ANTHROPIC_API_KEY"
+_KEY = "sk-ant-api03-" + "Zq7Lw0Tn3Xc9Vb5Rm1" * 4
+
+
+def _everything(home: Home) -> Iterator[tuple[str, bytes]]:
+    """Every file of the home, and what its databases and repositories hold in other forms."""
+    for file in home.path.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            yield str(file), file.read_bytes()
+    for file in home.path.rglob("*.sqlite"):
+        connection = sqlite3.connect(file)
+        yield f"{file} (rows)", "\n".join(connection.iterdump()).encode()
+        connection.close()
+    for place in home.path.rglob("objects"):
+        if (place.parent / "HEAD").is_file():
+            yield f"{place} (objects)", _objects(place.parent)
+
+
+def _objects(repository: Path) -> bytes:
+    command = ("git", f"--git-dir={repository}", "cat-file", "--batch", "--batch-all-objects")
+    return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def _where(home: Home, *answers: Answer) -> list[str]:
+    """The places where the key can be read, in any of its usual clothes."""
+    key = _KEY.encode()
+    forms = (key, base64.b64encode(key), key.hex().encode())
+    said = [(f"answer {n}", (a.stdout + a.stderr).encode()) for n, a in enumerate(answers)]
+    return [name for name, data in (*_everything(home), *said) if any(f in data for f in forms)]
+
+
+def test_an_agent_is_not_given_keys_that_it_was_not_promised(home: Home) -> None:
+    home.environment |= {_NAME: _KEY, "AWS_SECRET_ACCESS_KEY": _KEY}
+    home.script(writes("a", run=f"env; cat /proc/*/environ; echo; echo 'key: '${_NAME}"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    # The agent would have printed it, and redaction would have left its mark.
+    assert home.printed("key: ") == [""]
+    output = home.caloron("logs", "a").data["attempts"][0]["output"]
+    assert "redacted" not in output
+    assert _where(home, answer) == []
+
+
+def test_a_key_that_an_agent_prints_everywhere_is_written_down_nowhere(home: Home) -> None:
+    home.environment[_NAME] = _KEY
+    home.set(pass_env=[_NAME])
+    said = (
+        f'echo "key: ${_NAME}"; printf %s "${_NAME}" >&2; printf %s "${_NAME}" | base64 -w0; echo;'
+        f' printf \'{{"detail": "%s"}}\' ${_NAME} > $CALORON_REPORT;'
+        f' echo "notes: ${_NAME}"; echo "self_assessment: ${_NAME}"; echo "${_NAME}" > ~/kept;'
+        f' echo "x" > a.txt; git add a.txt'
+    )
+    home.script(
+        does("implement", "a", attempt=1, run=f"{said}; git reset -q --hard; exit 1"),
+        does("implement", "a", run=said),
+        does("review", round=1, run=f'echo "CHANGES_NEEDED: say ${_NAME}"'),
+        does("fix", run=f"{said}; echo y > a.txt"),
+        does("review", run=f"echo ${_NAME}; echo APPROVED"),
+    )
+    answer = home.sprint(task("a", agent_prompt=f"use the key {_KEY} for it", title="A"))
+    assert answer.code == 0, answer
+    # It was really given, and really printed.
+    assert home.printed("key: ") == [f"[redacted {_NAME}]"] * 3
+    logs = home.caloron("logs", "a")
+    assert _where(home, answer, logs, home.caloron("issue", "show", "1")) == []
+
+
+def test_a_key_in_a_goal_or_a_plan_is_not_kept(home: Home) -> None:
+    home.environment[_NAME] = _KEY
+    home.script(writes("a"))
+    plan = home.plan(task("a", agent_prompt=f"log in with {_KEY}", acceptance=[_KEY]))
+    answer = home.caloron("sprint", f"use {_KEY}", "--plan", str(plan), "--yes", "--debug")
+    assert answer.code == 0, answer
+    assert _where(home, answer) == []
+
+
+def test_commits_that_hold_a_key_are_refused_and_named(home: Home) -> None:
+    home.environment[_NAME] = _KEY
+    home.set(pass_env=[_NAME])
+    home.script(writes("a", run=f"echo ${_NAME} > key.txt"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Escalated"}
+    assert f"hold the value of {_NAME}" in answer.tasks["a"]["why"]
+    assert home.pulls() == []
+    assert _where(home, answer) == []
+
+
+def test_a_key_that_was_committed_and_taken_out_again_is_refused_too(home: Home) -> None:
+    home.environment[_NAME] = _KEY
+    home.set(pass_env=[_NAME])
+    line = f"echo ${_NAME} > k; git add k; git commit -q -m k; git rm -q k; git commit -q -m no"
+    home.script(writes("a", run=line))
+    answer = home.sprint(task("a"))
+    assert answer.code == 10, answer
+    assert f"hold the value of {_NAME}" in answer.tasks["a"]["why"]
+    assert _where(home, answer) == []
+
+
+def test_a_stopped_agents_work_with_a_key_in_it_is_not_saved(home: Home) -> None:
+    home.environment[_NAME] = _KEY
+    home.set(pass_env=[_NAME])
+    writing = home.gate("writing")
+    home.script(writes("a", run=f"echo ${_NAME} > key.txt; {writing.line}"))
+    running = home.start_sprint(task("a"))
+    writing.wait_for_agent()
+    answer = running.interrupt()
+    assert answer.code == 11, answer
+    home.script(writes("a"))
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+    assert _where(home, answer) == []
+
+
+#: A value that only its name tells to be a secret.
+_WORD_NAME = "SHOP_PASSWORD"
+_WORD = "correct7horse!battery&staple"
+
+
+def _word_is_where(home: Home, *answers: Answer) -> list[str]:
+    word = _WORD.encode()
+    forms = (word, base64.b64encode(word), base64.b64encode(b"x" + word)[4:-4])
+    said = [(f"answer {n}", (a.stdout + a.stderr).encode()) for n, a in enumerate(answers)]
+    return [name for name, data in (*_everything(home), *said) if any(f in data for f in forms)]
+
+
+@pytest.fixture
+def shop(home: Home) -> Home:
+    """A home whose agents are given a password."""
+    home.environment[_WORD_NAME] = _WORD
+    return home.set(pass_env=[_WORD_NAME])
+
+
+def _looked_at(home: Home) -> list[Answer]:
+    """Everything that a person can be shown."""
+    numbers = [str(i["number"]) for i in home.issues()]
+    asked = [("status",), ("why", "a"), ("logs", "a"), ("config", "show"), ("doctor",)]
+    asked += [("issue", "show", number) for number in numbers]
+    asked += [("pr", "show", str(p["number"])) for p in home.pulls()]
+    return [home.caloron(*words, json=form) for words in asked for form in (True, False)]
+
+
+def test_a_password_said_in_pieces_in_reviews_and_in_feedback_is_written_down_nowhere(
+    shop: Home,
+) -> None:
+    value = f"${_WORD_NAME}"
+    pieces = (
+        f'word="{value}"; printf "in pieces: ${{word%horse*}}"; sleep 0.2;'
+        ' echo "${word#*correct7}";'
+        f' head -c 65530 /dev/zero | tr "\\0" x; echo " {value}"; echo "a {value}" | base64;'
+        f" printf %s '{value}' | tr a-z A-Z > /dev/null; echo \"{value}\" >&2;"
+        f' printf "CALORON_FEEDBACK_START\\nnotes: {value}\\nblockers: [{value}]\\n'
+        f'self_assessment: {value}\\nCALORON_FEEDBACK_END\\n"'
+    )
+    shop.script(
+        writes("a", run=pieces),
+        does(
+            "review", round=1, run=f'echo "{value} is known"; echo "CHANGES_NEEDED: hide {value}"'
+        ),
+        does("fix", run=f"echo more > more.txt; {pieces}"),
+        does("review", run=f'echo "still {value}"; echo APPROVED'),
+    )
+    answer = shop.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert _word_is_where(shop, answer, *_looked_at(shop)) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(f'echo x > "${_WORD_NAME}"', id="the name of a file"),
+        pytest.param(f'mkdir "${_WORD_NAME}"; echo x > "${_WORD_NAME}/f"', id="a folder"),
+        pytest.param(f'git add .; git commit -q -m "${_WORD_NAME}"', id="a message"),
+        pytest.param(f'printf "${_WORD_NAME}" | base64 > coded.txt', id="base64"),
+        pytest.param(f'printf "\\0\\1${_WORD_NAME}\\0" > binary.bin', id="a binary"),
+        pytest.param(f'ln -s "/${_WORD_NAME}" link', id="a link"),
+        pytest.param(
+            f'git config log.showRoot false; git checkout -q --orphan o; echo "${_WORD_NAME}" > k;'
+            " git add .; git commit -q -m k",
+            id="a root that is not shown",
+        ),
+        pytest.param(
+            "git config core.bigFileThreshold 1; echo '* -diff binary' > .git/info/attributes;"
+            f' echo "${_WORD_NAME}" > k',
+            id="a file that is not shown",
+        ),
+        pytest.param(
+            f'git checkout -q -b side; echo "${_WORD_NAME}" > k; git add k; git commit -q -m k;'
+            " git checkout -q -; git merge -q --no-ff -s ours side -m m",
+            id="a side branch",
+        ),
+    ],
+)
+def test_a_password_in_any_part_of_a_commit_is_refused(shop: Home, line: str) -> None:
+    shop.script(writes("a", run=line), writes("b"))
+    answer = shop.sprint(task("a"), task("b"))
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Escalated", "b": "Done"}
+    assert f"hold the value of {_WORD_NAME}" in answer.tasks["a"]["why"]
+    assert _word_is_where(shop, answer, *_looked_at(shop)) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(
+            f'git add .; GIT_AUTHOR_NAME="${_WORD_NAME}" git commit -q -m x', id="an author"
+        ),
+        pytest.param(
+            f'git add .; GIT_COMMITTER_NAME="${_WORD_NAME}" git commit -q -m x', id="a committer"
+        ),
+        pytest.param(
+            "git config i18n.logOutputEncoding UTF-16; git add .;"
+            f' git commit -q -m "${_WORD_NAME}"',
+            id="a message shown in other letters",
+        ),
+    ],
+)
+def test_commits_in_another_name_become_one_of_the_users_without_the_password(
+    shop: Home, line: str
+) -> None:
+    shop.script(writes("a", run=line), writes("b"))
+    answer = shop.sprint(task("a"), task("b"))
+    assert answer.statuses == {"a": "Done", "b": "Done"}
+    assert _word_is_where(shop, answer, *_looked_at(shop)) == []
+
+
+def test_a_password_is_on_no_command_line_and_in_no_environment_but_the_agents(
+    shop: Home,
+) -> None:
+    gate = shop.gate("seen")
+    shop.script(writes("a", run=gate.line))
+    running = shop.start_sprint(task("a", agent_prompt=f"use {_WORD}"))
+    gate.wait_for_agent()
+    lines, environments = [], []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            lines += [place.name] if _WORD.encode() in (place / "cmdline").read_bytes() else []
+            held = _WORD.encode() in (place / "environ").read_bytes()
+            environments += [(place / "cmdline").read_bytes()] if held else []
+    gate.open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert lines == []
+    # The user's own command has it, and what runs inside the sandbox; no helper of ours.
+    assert not [line for line in environments if b"shim.py" in line or b"proxy.py" in line]
+    assert _word_is_where(shop, answer) == []
+
+
+def test_the_key_of_the_model_is_kept_nowhere_though_the_agent_reads_and_repeats_it(
+    bare_home: Home,
+) -> None:
+    """Claude Code's own tools see its environment, and its conversation is kept for later."""
+    show = f"echo ${_NAME}; printf ${_NAME} | base64 -w0; env; cat /proc/self/environ"
+    rules = [
+        Rule(("Carry out the task below",), [[bash(show)], [write("/workspace/a.txt", "a\n")],
+                                             [f"The key is {_KEY}."]]),
+        Rule(("You are the reviewer", "second"), [["APPROVED"]]),
+        Rule(("You are the reviewer",), [[bash(show)], [f"{_KEY}\nCHANGES_NEEDED: say {_KEY}"]]),
+        Rule(("was not accepted",), [[bash(show)], [write("/workspace/a.txt", "second\n")],
+                                     [f"It was {_KEY}."]]),
+    ]  # fmt: skip
+    with ModelServer(*rules) as model:
+        bare_home.environment |= {
+            "CALORON_CLAUDE": str(claude()),
+            "ANTHROPIC_BASE_URL": model.url,
+            _NAME: _KEY,
+        }
+        home = bare_home.init("demo", "--framework", "claude-code", verify="none")
+        answer = home.sprint(task("a"))
+        asked = [a.text for a in model.requests]
+    assert answer.code == 0, answer
+    # The tool really showed it to the model, so it was in the conversation.
+    assert any(_KEY in text for text in asked)
+    assert _where(home, answer, *_looked_at(home)) == []

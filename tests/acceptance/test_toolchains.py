@@ -1,0 +1,120 @@
+"""Real package managers: what setup makes in one workspace works in the next."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from caloron.agents.recipes import lock_hash
+from tests.integration.agents.seedbed import Place, found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def needs(tool: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(shutil.which(tool) is None, reason=f"{tool} is not installed here")
+
+
+def test_python_works_at_its_place_in_the_second_workspace(place: Place) -> None:
+    files = {
+        "requirements.txt": "--no-index\n./lib\n",
+        "lib/pyproject.toml": _BACKEND.format(name="greet"),
+        "lib/backend.py": _WHEEL.format(name="greet"),
+        "app.py": "import greet\n",
+    }
+    recipe = found(files)
+    for name, ran in (("1", True), ("2", False)):
+        workspace = place.workspace(name, files)
+        assert place.plant(workspace, recipe, lock_hash(recipe, files)) is ran
+        said = place.inside(workspace, recipe, "python3 -c 'import app, greet; print(greet.HI)'")
+        assert said == "hello from greet"
+        prefix = place.inside(workspace, recipe, "python3 -c 'import sys; print(sys.prefix)'")
+        assert prefix == "/workspace/.venv"
+        assert place.inside(workspace, recipe, ".venv/bin/pip --version").startswith("pip ")
+    changed = files | {"lib/backend.py": _WHEEL.format(name="greet").replace("hello", "bye")}
+    third = place.workspace("3", changed)
+    assert place.plant(third, recipe, lock_hash(recipe, changed)) is True
+    assert place.inside(third, recipe, "python3 -c 'import greet; print(greet.HI)'").startswith(
+        "bye"
+    )
+
+
+#: A build backend in a few lines, because the usual ones would have to be downloaded.
+_BACKEND = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "{name}"
+version = "1"
+"""
+_WHEEL = """
+import zipfile
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    file = "{name}-1-py3-none-any.whl"
+    info = "{name}-1.dist-info/"
+    with zipfile.ZipFile(folder + "/" + file, "w") as wheel:
+        wheel.writestr("{name}.py", "HI = 'hello from {name}'")
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: {name}\\nVersion: 1\\n")
+        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\n"
+                       "Tag: py3-none-any\\n")
+        wheel.writestr(info + "RECORD", "")
+    return file
+"""
+
+
+@needs("npm")
+def test_node_modules_work_in_the_second_workspace(place: Place) -> None:
+    files = {
+        "package.json": json.dumps(
+            {
+                "name": "shop",
+                "dependencies": {"greet": "file:lib"},
+                "scripts": {"test": "node app.js"},
+            }
+        ),
+        "lib/package.json": json.dumps({"name": "greet", "version": "1.0.0", "main": "i.js"}),
+        "lib/i.js": "module.exports = 'hello from greet'\n",
+        "app.js": "console.log(require('greet'))\n",
+    }
+    recipe = found(files)
+    for name, ran in (("1", True), ("2", False)):
+        workspace = place.workspace(name, files)
+        assert place.plant(workspace, recipe, lock_hash(recipe, files)) is ran
+        assert place.inside(workspace, recipe, recipe.verify).endswith("hello from greet")
+
+
+@needs("cargo")
+def test_rust_is_tested_in_the_second_workspace(place: Place) -> None:
+    files = {
+        "Cargo.toml": '[package]\nname = "shop"\nversion = "1.0.0"\nedition = "2021"\n',
+        "src/lib.rs": "#[test]\nfn adds() { assert_eq!(1 + 1, 2); }\n",
+    }
+    recipe = found(files)
+    for name, ran in (("1", True), ("2", False)):
+        workspace = place.workspace(name, files)
+        assert place.plant(workspace, recipe, lock_hash(recipe, files)) is ran
+        assert "1 passed" in place.inside(workspace, recipe, recipe.verify)
+
+
+@needs("go")
+def test_go_is_tested_in_the_second_workspace(place: Place) -> None:
+    files = {
+        "go.mod": "module shop\n\ngo 1.21\n\nrequire greet v1.0.0\n\nreplace greet => ./lib\n",
+        "lib/go.mod": "module greet\n\ngo 1.21\n",
+        "lib/greet.go": 'package greet\n\nconst Hi = "hello"\n',
+        "a_test.go": 'package shop\n\nimport (\n\t"greet"\n\t"testing"\n)\n\n'
+        'func TestHi(t *testing.T) {\n\tif greet.Hi != "hello" {\n\t\tt.Fail()\n\t}\n}\n',
+    }
+    recipe = found(files)
+    first, second = place.workspace("1", files), place.workspace("2", files)
+    assert place.plant(first, recipe, lock_hash(recipe, files)) is True
+    assert place.plant(second, recipe, lock_hash(recipe, files)) is False
+    assert place.inside(second, recipe, recipe.verify).startswith("ok")

@@ -1,0 +1,113 @@
+"""Fifty hostile agents in a row: nobody is left, nothing leaks, and honest work is merged."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.home import Answer, Home, task, writes
+from tests.acceptance.hostile import HABITS, LIMITS, acts, assert_each_ended_as_it_must
+
+_HONEST_BETWEEN = 10
+#: Far beyond what it takes; a sprint that hangs needs it.
+_PATIENCE_S = 900.0
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    home = Home(tmp_path)
+    yield home.init().set(parallel=2, **LIMITS)
+    home.close()
+
+
+class _Census:
+    """What an engine holds while it runs, counted again and again."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.handles: list[int] = []
+        self.threads: list[int] = []
+        self.resident_mb: list[float] = []
+        threading.Thread(target=self._count, daemon=True).start()
+
+    def _count(self) -> None:
+        place = Path(f"/proc/{self._pid}")
+        while True:
+            try:
+                self.handles.append(len(list((place / "fd").iterdir())))
+                self.threads.append(len(list((place / "task").iterdir())))
+                status = (place / "status").read_text()
+                self.resident_mb.append(int(status.split("VmRSS:")[1].split()[0]) / 1024)
+            except (OSError, IndexError):
+                return
+            time.sleep(0.2)
+
+
+def _mounts() -> set[str]:
+    """Mount points of this machine, without those of other tests that come and go."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return {line.split()[4] for line in lines}
+
+
+def _scratch() -> set[str]:
+    """Folders of proxies and unfinished files; what is kept for all agents is not counted."""
+    place = Path(f"/tmp/caloron-{os.getuid()}")
+    found = place.iterdir() if place.exists() else ()
+    return {path.name for path in found if path.name.startswith(("net-", ".new-"))}
+
+
+def _ours_in_tmp() -> set[str]:
+    return {p.name for p in Path("/tmp").iterdir() if p.name.startswith("caloron-check-")}
+
+
+@pytest.mark.long
+def test_fifty_hostile_agents_leave_nobody_and_nothing_and_honest_work_is_merged(
+    home: Home,
+) -> None:
+    assert len(HABITS) >= 50
+    names = list(HABITS)
+    honest = [f"honest-{n}" for n in range(len(names) // _HONEST_BETWEEN)]
+    trap = str(home.root / "trapped")
+    home.script(
+        *(acts(name, HABITS[name], trap) for name in names),
+        *(writes(name) for name in (*honest, "honest")),
+    )
+    before = _mounts(), _scratch(), _ours_in_tmp()
+    # One honest task after each ten hostile ones, in the order in which they are begun.
+    tasks = [task(name) for name in names]
+    for number, name in enumerate(honest):
+        tasks.insert((number + 1) * (_HONEST_BETWEEN + 1) - 1, task(name))
+    running = home.start_sprint(*tasks, task("honest"))
+    census = _Census(running.pid)
+    out, err = running.process.communicate(timeout=_PATIENCE_S)
+    answer = Answer(running.process.returncode, out, err)
+
+    assert answer.code == 10, answer
+    assert {answer.statuses[name] for name in honest} == {"Done"}
+    for name in honest:
+        assert home.git("cat-file", "blob", f"main:{name}.txt") == f"{name}\n".encode()
+    assert_each_ended_as_it_must(home, answer, names, also=[f"{name}.txt" for name in honest])
+
+    _assert_steady(census)
+    assert (_mounts() - before[0], _ours_in_tmp() - before[2]) == (set(), set())
+    assert _scratch() - before[1] == set()
+    runs = home.project() / "runs"
+    assert [str(place) for place in runs.rglob("home") if place.is_dir()] == []
+    kept = [str(place) for place in runs.rglob("workspace")]
+    # What could not be taken is kept for a person, and nothing else.
+    refused = [name for name in names if HABITS[name].refused]
+    assert not [place for place in kept if not any(f"/{name}/" in place for name in refused)]
+    assert list((home.project() / "pool").glob("*")) == []
+
+
+def _assert_steady(census: _Census) -> None:
+    """The second half of the sprint needs no more than the first."""
+    for counted in (census.handles, census.threads, census.resident_mb):
+        half = len(counted) // 2
+        assert half > 10
+        assert max(counted[half:]) <= max(counted[:half]) * 1.3 + 10, counted[:: len(counted) // 40]

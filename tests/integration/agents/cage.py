@@ -1,0 +1,152 @@
+"""A place with things worth stealing, and a sandbox beside them, as root and as a user."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+import caloron
+
+#: Somebody without an account and without rights.
+ORDINARY = 12_345
+SECRET = "marker-of-a-planted-secret"
+_SYSTEM_PYTHON = Path("/usr/bin/python3")
+_DRIVER = Path(__file__).with_name("escapes.py")
+
+
+class Answer(NamedTuple):
+    """How a command in the sandbox ended; `refused` if it was never started."""
+
+    code: int
+    out: str
+    err: str
+    refused: str
+    hint: str
+    argv: list[str]
+
+
+class Cage:
+    """Everything that a project has, owned by whoever runs the sandbox."""
+
+    def __init__(self, root: Path, uid: int) -> None:
+        self.root = root
+        self.uid = uid
+        self.user_home = root / "user"
+        self.project = root / "project"
+        self.run_dir = self.project / "runs" / "a"
+        self.workspace = self.run_dir / "workspace"
+        self.home = self.run_dir / "home"
+        self.mirror = self.project / "mirror.git"
+        self.valuables = (
+            self.user_home / ".ssh" / "id_ed25519",
+            self.user_home / ".aws" / "credentials",
+            self.user_home / ".cargo" / "credentials.toml",
+            self.project / "ledger.sqlite",
+            self.project / "forge.git" / "config",
+            self.project / "forge.sqlite",
+            self.project / "runs" / "b" / "workspace" / "code.py",
+            self.run_dir / "spec.json",
+            root / "elsewhere.txt",
+        )
+        for folder in (self.workspace, self.home, self.mirror):
+            folder.mkdir(parents=True)
+        for file in (*self.valuables, self.mirror / "HEAD"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(SECRET)
+        self._python = sys.executable
+        self._environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.user_home),
+            "PYTHONPATH": str(Path(caloron.__file__).parents[1]),
+            "MY_TOKEN": SECRET,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+        }
+
+    def run(self, *argv: str, **request: Any) -> Answer:
+        """Run a command in the sandbox."""
+        asked = {"argv": argv, "workspace": str(self.workspace), "home": str(self.home)} | request
+        done = subprocess.run(
+            (self._python, str(_DRIVER)) if self.uid == os.getuid() else self._driver(),
+            input=json.dumps(asked),
+            capture_output=True,
+            text=True,
+            env=self._environment,
+            cwd="/",
+            check=False,
+            **self._identity(),
+        )
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        empty = Answer(-1, "", "", "", "", [])
+        return empty._replace(**told)
+
+    def shell(self, script: str, **request: Any) -> Answer:
+        return self.run("sh", "-c", script, **request)
+
+    def python(self, script: str, **request: Any) -> Answer:
+        return self.run("PYTHON", script, **request)
+
+    def outside(self, script: str) -> None:
+        """Do something as the user who runs the sandbox."""
+        who = {"GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.invalid"}
+        who |= {name.replace("AUTHOR", "COMMITTER"): value for name, value in who.items()}
+        environment = self._environment | who | {"GIT_CONFIG_NOSYSTEM": "1"}
+        argv = ("sh", "-c", script)
+        subprocess.run(argv, env=environment, cwd=self.root, check=True, **self._identity())
+
+    def _identity(self) -> dict[str, Any]:
+        if self.uid == os.getuid():
+            return {}
+        return {"user": self.uid, "group": self.uid, "extra_groups": []}
+
+    def _driver(self) -> tuple[str, ...]:
+        return (self._python, str(self.root / "driver.py"))
+
+    def become_ordinary(self) -> None:
+        """Give everything to the ordinary user, with a program that such a user can run."""
+        source = self.root / "source"
+        skip = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(caloron.__file__).parent, source / "caloron", ignore=skip)
+        shutil.copytree(Path(msgspec.__file__).parent, source / "msgspec", ignore=skip)
+        shutil.copy(_DRIVER, self.root / "driver.py")
+        self._environment["PYTHONPATH"] = str(source)
+        self._python = str(_SYSTEM_PYTHON)
+        for folder, _, files in os.walk(self.root):
+            for name in (".", *files):
+                os.chown(Path(folder, name), self.uid, self.uid, follow_symlinks=False)
+
+
+def can_be_ordinary() -> bool:
+    """Whether the system has an interpreter that runs our modules for everybody."""
+    if os.getuid() != 0:
+        return True
+    if not _SYSTEM_PYTHON.exists():
+        return False
+    asked = (_SYSTEM_PYTHON, "-c", "import sys; print(*sys.version_info[:2])")
+    said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+    return said == [str(part) for part in sys.version_info[:2]]
+
+
+@contextmanager
+def new_cage(who: str) -> Iterator[Cage]:
+    # Not in pytest's own folder, which no other user can enter.
+    root = Path(tempfile.mkdtemp(prefix="caloron-cage-"))
+    root.chmod(0o755)
+    ordinary = who == "user" and os.getuid() == 0
+    cage = Cage(root, ORDINARY if ordinary else os.getuid())
+    if ordinary:
+        cage.become_ordinary()
+    try:
+        yield cage
+    finally:
+        shutil.rmtree(root)

@@ -1,0 +1,547 @@
+"""The real Claude Code, started as its runner says, against a scripted model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.agents.claude_code import ClaudeCodeRunner
+from caloron.errors import PreconditionFailed, UsageError
+from caloron.ports import AgentCommand, AgentReport, AgentRequest
+from tests.support.claude import claude
+from tests.support.model_server import (
+    DROPPED,
+    HANGS,
+    STALLS,
+    Fault,
+    ModelServer,
+    Rule,
+    bash,
+    overflow,
+    too_many,
+    unauthorized,
+    write,
+)
+
+_KEY = "sk-ant-planted-key-4711"
+#: Far beyond what anything here takes.
+_PATIENCE_S = 60
+
+
+@pytest.fixture
+def model() -> Iterator[ModelServer]:
+    with ModelServer() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: ModelServer) -> None:
+    for name in ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CALORON_CLAUDE", str(claude()))
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", _KEY)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", model.url)
+    monkeypatch.setenv("CLAUDE_CODE_MAX_RETRIES", "1")
+
+
+class Agent:
+    """Attempts of one agent in one workspace."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.workspace = root / "workspace"
+        self.workspace.mkdir()
+        self.runner = ClaudeCodeRunner()
+        self.runs = 0
+
+    def request(self, prompt: str, **fields: Any) -> AgentRequest:
+        self.runs += 1
+        run_dir = self.root / f"run-{self.runs}"
+        return AgentRequest(
+            role="implement",
+            task="t",
+            prompt=prompt,
+            workspace=self.workspace,
+            run_dir=run_dir,
+            home=run_dir / "home",
+            home_inside=run_dir / "home",
+            **fields,
+        )
+
+    def ask(self, prompt: str, **fields: Any) -> AgentReport:
+        """One whole attempt."""
+        request = self.request(prompt, **fields)
+        self.start(request).wait(_PATIENCE_S)
+        return self.runner.report(request.run_dir)
+
+    def start(self, request: AgentRequest, **environment: str) -> subprocess.Popen[bytes]:
+        """Start it the way the shim does: clean environment, prompt by a file, output to one."""
+        command = self.runner.command(request)
+        (request.run_dir / "stdin").write_text(command.stdin)
+        with (
+            (request.run_dir / "stdin").open() as stdin,
+            (request.run_dir / "output.log").open("wb") as output,
+            (request.run_dir / "stderr.log").open("wb") as errors,
+        ):
+            return subprocess.Popen(
+                command.argv,
+                stdin=stdin,
+                stdout=output,
+                stderr=errors,
+                cwd=self.workspace,
+                env=surroundings(command, request) | environment,
+                start_new_session=True,
+            )
+
+
+def surroundings(command: AgentCommand, request: AgentRequest) -> dict[str, str]:
+    basis = {"PATH": os.environ["PATH"], "HOME": str(request.home_inside)}
+    return basis | command.env | command.secrets
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Agent:
+    return Agent(tmp_path)
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    give_up = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up, f"never happened: {what}"
+        time.sleep(0.05)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_plan_is_answered_with_what_it_used_and_cost(agent: Agent, model: ModelServer) -> None:
+    plan = '[{"id": "a", "title": "A", "agent_prompt": "write ä"}]'
+    model.rules.append(Rule(("make a plan",), [[plan]]))
+    report = agent.ask("make a plan")
+    assert report.text == plan
+    assert (report.tokens_in, report.tokens_out, report.turns) == (1000, 50, 1)
+    assert (report.cost_usd or 0) > 0
+    assert (report.stop_reason, report.trouble, report.detail) == ("end_turn", "", "")
+    assert report.model
+    assert report.session
+
+
+def test_it_works_with_its_own_tools_and_they_are_counted(agent: Agent, model: ModelServer) -> None:
+    file = agent.workspace / "a.txt"
+    steps = [[write(str(file), "hello\n")], [bash("cat a.txt"), bash("echo more >> a.txt")]]
+    model.rules.append(Rule(("do it",), [*steps, ["It is done."]]))
+    report = agent.ask("do it")
+    assert file.read_text() == "hello\nmore\n"
+    assert report.text == "It is done."
+    assert report.tools == {"Write": 1, "Bash": 2}
+    assert (report.tokens_in, report.tokens_out) == (3000, 150)
+    assert list(agent.workspace.iterdir()) == [file]
+
+
+def test_a_prompt_that_fits_no_command_line_comes_whole(agent: Agent, model: ModelServer) -> None:
+    report = agent.ask("x" * 1_000_000 + " is the end")
+    assert report.text == "Done."
+    assert model.requests[0].prompt.count("x") >= 1_000_000
+
+
+def test_a_kept_conversation_goes_on_in_another_home(agent: Agent, model: ModelServer) -> None:
+    sessions = agent.root / "sessions"
+    model.rules.append(Rule(("first",), [["My first answer."]]))
+    begun = agent.ask("first")
+    assert agent.runner.keep_session(agent.root / "run-1" / "home", sessions, begun.session)
+    gone_on = agent.ask("second", session=begun.session, sessions=sessions)
+    assert gone_on.session == begun.session
+    spoken = model.requests[-1].text
+    assert "first" in spoken
+    assert "My first answer." in spoken
+    assert model.requests[-1].prompt == "second"
+
+
+def test_a_conversation_that_was_killed_goes_on(agent: Agent, model: ModelServer) -> None:
+    sessions = agent.root / "sessions"
+    model.rules.append(Rule(("first",), [["I begin.", bash("echo begun; sleep 600")]]))
+    model.rules.append(Rule(("go on",), [["I went on."]]))
+    request = agent.request("first")
+    process = agent.start(request)
+    # The CLI writes its conversation down a moment after it has told it.
+    until(lambda: b"echo begun" in conversation(request.home), "the tool is called")
+    kill(process)
+    cut = agent.runner.report(request.run_dir)
+    assert (cut.trouble, cut.detail) == ("crash", "it ended without a result")
+    assert (cut.text, cut.tools, cut.cost_usd) == ("I begin.", {"Bash": 1}, None)
+    assert cut.tokens_in == 1000
+    assert agent.runner.keep_session(request.home, sessions, cut.session)
+    report = agent.ask("go on", session=cut.session, sessions=sessions)
+    assert report.text == "I went on."
+    assert "I begin." in model.requests[-1].text
+
+
+def conversation(home: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in home.glob(".claude/projects/*/*.jsonl"))
+
+
+def test_a_conversation_that_was_not_kept_is_begun_anew(agent: Agent) -> None:
+    lost = "0f8fad5b-d9cb-469f-a165-70867728950e"
+    report = agent.ask("hello", session=lost, sessions=agent.root / "sessions")
+    assert report.text == "Done."
+    assert report.session not in ("", lost)
+
+
+def test_a_key_that_is_refused_is_named_as_such(agent: Agent, model: ModelServer) -> None:
+    model.rules.append(Rule((), [["never"]], faults=[unauthorized()] * 9))
+    report = agent.ask("hello")
+    assert report.trouble == "auth"
+    assert "Invalid API key" in report.detail
+    assert report.cost_usd == 0
+
+
+def test_a_rate_limit_is_over_after_what_the_provider_said(
+    agent: Agent, model: ModelServer
+) -> None:
+    model.rules.append(Rule((), [["never"]], faults=[too_many(3)] * 9))
+    before = time.time()
+    report = agent.ask("hello")
+    assert report.trouble == "rate_limit"
+    assert report.reset_at is not None
+    assert before + 3 <= report.reset_at <= time.time() + 3
+
+
+def test_a_rate_limit_that_the_cli_does_not_wait_for_ends_when_nobody_knows(
+    agent: Agent, model: ModelServer
+) -> None:
+    model.rules.append(Rule((), [["never"]], faults=[too_many(3600)] * 9))
+    report = agent.ask("hello")
+    assert (report.trouble, report.reset_at, len(model.requests)) == ("rate_limit", None, 1)
+
+
+def test_the_quota_of_a_subscription_tells_when_it_begins_anew(
+    agent: Agent, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    monkeypatch.setenv("CLAUDE_CODE_OAUTH_TOKEN", "sk-ant-oat01-planted")
+    reset = int(time.time()) + 7200
+    model.rules.append(Rule((), [["never"]], faults=[used_up(reset)] * 9))
+    report = agent.ask("hello")
+    assert (report.trouble, report.reset_at) == ("quota", reset)
+    assert "limit" in report.detail
+    assert model.requests[0].headers["authorization"] == "Bearer sk-ant-oat01-planted"
+
+
+def used_up(reset: int) -> Fault:
+    return too_many(
+        3600,
+        anthropic_ratelimit_unified_status="rejected",
+        anthropic_ratelimit_unified_reset=str(reset),
+        anthropic_ratelimit_unified_representative_claim="five_hour",
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "trouble"),
+    [
+        (overflow(), "overflow"),
+        (Fault(500), "crash"),
+        (Fault(529, "overloaded_error", "Overloaded"), "rate_limit"),
+        (Fault(403, "permission_error", "no"), "auth"),
+        (Fault(400, "invalid_request_error", "Your credit balance is too low"), "auth"),
+        (DROPPED, "crash"),
+    ],
+    ids=["overflow", "500", "529", "403", "credit", "dropped"],
+)
+def test_each_failure_of_the_provider_has_its_class(
+    agent: Agent, model: ModelServer, fault: Fault, trouble: str
+) -> None:
+    model.rules.append(Rule((), [["never"]], faults=[fault] * 9))
+    report = agent.ask("hello")
+    assert (report.trouble, report.detail != "") == (trouble, True)
+
+
+def test_one_dropped_stream_does_no_harm(agent: Agent, model: ModelServer) -> None:
+    model.rules.append(Rule((), [["Here it is."]], faults=[DROPPED]))
+    report = agent.ask("hello")
+    assert (report.text, report.trouble) == ("Here it is.", "")
+    assert report.tokens_in > 0
+
+
+@pytest.mark.parametrize("fault", [HANGS, STALLS], ids=["silent", "half-way"])
+def test_a_model_that_hangs_is_ended_from_outside_with_a_sensible_report(
+    agent: Agent, model: ModelServer, fault: Fault
+) -> None:
+    model.rules.append(Rule(("hello",), [["I look.", bash("true")]]))
+    model.rules.insert(0, Rule(("hello",), [["never"]], [fault], anywhere=('"command": "true"',)))
+    request = agent.request("hello")
+    process = agent.start(request)
+    until(lambda: len(model.requests) == 2, "the model is asked again")
+    process.terminate()
+    process.wait(_PATIENCE_S)
+    report = agent.runner.report(request.run_dir)
+    assert (report.trouble, report.text, report.tools) == ("crash", "I look.", {"Bash": 1})
+    assert report.session
+
+
+def test_model_and_budget_are_what_was_asked_for(agent: Agent, model: ModelServer) -> None:
+    model.rules.append(Rule((), [[bash("true")]]))
+    report = agent.ask("hello", model="claude-sonnet-4-5", budget_usd=0.001)
+    assert {asked.model for asked in model.requests} == {"claude-sonnet-4-5"}
+    assert (report.trouble, report.model) == ("budget", "claude-sonnet-4-5")
+    assert (report.cost_usd or 0) >= 0.001
+
+
+def test_what_the_project_says_is_kept_and_what_it_would_run_does_not_run(
+    agent: Agent, model: ModelServer
+) -> None:
+    workspace, ran = agent.workspace, agent.root / "RAN"
+    line = {"type": "command", "command": f"touch {ran}"}
+    events = ("SessionStart", "UserPromptSubmit", "PreToolUse", "Stop", "SessionEnd")
+    settings = {
+        "hooks": {event: [{"matcher": "", "hooks": [line]}] for event in events},
+        "apiKeyHelper": f"touch {ran}",
+        "env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:1"},
+        "enableAllProjectMcpServers": True,
+    }
+    (workspace / ".claude").mkdir()
+    for name in ("settings.json", "settings.local.json"):
+        (workspace / ".claude" / name).write_text(json.dumps(settings))
+    server = {"command": "touch", "args": [str(ran)]}
+    (workspace / ".mcp.json").write_text(json.dumps({"mcpServers": {"planted": server}}))
+    (workspace / "CLAUDE.md").write_text("PROJECT-SAYS: use tabs\n@more.md\n")
+    (workspace / "more.md").write_text("PROJECT-SAYS-MORE\n")
+    (workspace / "AGENTS.md").write_text("AGENTS-ARE-TOLD\n")
+    subprocess.run(("git", "init", "-q", str(workspace)), check=True)
+    model.rules.append(Rule(("hello",), [[bash("true")], ["Done."]]))
+    report = agent.ask("hello", instructions="CALORON-SAYS: commit nothing")
+    assert (report.text, report.trouble) == ("Done.", "")
+    told = model.requests[0].text
+    for words in ("PROJECT-SAYS:", "PROJECT-SAYS-MORE", "AGENTS-ARE-TOLD", "CALORON-SAYS:"):
+        assert words in told
+    assert not ran.exists()
+
+
+def test_the_key_is_on_no_command_line_and_in_no_file(agent: Agent, model: ModelServer) -> None:
+    command = agent.runner.command(agent.request("hello"))
+    assert _KEY not in " ".join((*command.argv, *command.env.values()))
+    assert command.secrets == {"ANTHROPIC_API_KEY": _KEY}
+    assert agent.ask("hello").text == "Done."
+    assert model.requests[0].headers["x-api-key"] == _KEY
+    written = [f for f in agent.root.rglob("*") if f.is_file() and _KEY.encode() in f.read_bytes()]
+    assert written == []
+
+
+def test_a_login_gives_its_access_token_and_keeps_what_renews_it(
+    agent: Agent, model: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    log_in(tmp_path / "user", time.time() + 3600)
+    command = agent.runner.command(agent.request("hello"))
+    assert command.secrets == {"CLAUDE_CODE_OAUTH_TOKEN": "sk-ant-oat01-mine"}
+    assert agent.ask("hello").text == "Done."
+    assert model.requests[0].headers["authorization"] == "Bearer sk-ant-oat01-mine"
+    homes = [f.read_bytes() for f in agent.root.glob("run-*/**/*") if f.is_file()]
+    assert not any(b"renewal" in data for data in homes)
+
+
+def log_in(home: Path, until: float) -> None:
+    login = {
+        "accessToken": "sk-ant-oat01-mine",
+        "refreshToken": "sk-ant-ort01-renewal",
+        "expiresAt": until * 1000,
+    }
+    (home / ".claude").mkdir(parents=True)
+    (home / ".claude" / ".credentials.json").write_text(json.dumps({"claudeAiOauth": login}))
+
+
+def test_without_key_or_login_nothing_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runner = ClaudeCodeRunner()
+    runner.check()
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "")
+    with pytest.raises(PreconditionFailed, match="neither a key nor a login") as refused:
+        runner.check()
+    assert "ANTHROPIC_API_KEY" in refused.value.hint
+    log_in(tmp_path / "user", time.time() - 1)
+    with pytest.raises(PreconditionFailed, match="has expired"):
+        runner.check()
+    (tmp_path / "user/.claude/.credentials.json").write_text("[]")
+    with pytest.raises(PreconditionFailed, match="cannot be read"):
+        runner.check()
+
+
+def test_a_missing_cli_is_refused_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALORON_CLAUDE", "/nowhere/claude")
+    with pytest.raises(PreconditionFailed, match="/nowhere/claude is not there") as refused:
+        ClaudeCodeRunner().check()
+    assert "npm install -g @anthropic-ai/claude-code" in refused.value.hint
+    monkeypatch.delenv("CALORON_CLAUDE")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(PreconditionFailed, match="is not installed"):
+        ClaudeCodeRunner().check()
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("", "api.anthropic.com"),
+        ("https://gateway.example.invalid/v1", "gateway.example.invalid"),
+        ("https://gateway.example.invalid:8443", "gateway.example.invalid:8443"),
+        ("http://127.0.0.1:4000", "127.0.0.1:4000"),
+        ("http://localhost:4000/", "127.0.0.1:4000"),
+    ],
+)
+def test_the_host_of_the_model_is_the_one_of_its_address(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, address: str, host: str
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", address)
+    assert agent.runner.command(agent.request("hello")).hosts == (host,)
+
+
+def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("gateway", "http://host:port", "ftp://host"):
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", address)
+        with pytest.raises(UsageError, match="ANTHROPIC_BASE_URL"):
+            ClaudeCodeRunner().check()
+
+
+def test_without_an_address_of_its_own_it_asks_through_the_proxy_and_nowhere_else(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_BASE_URL")
+    monkeypatch.setenv("CLAUDE_CODE_MAX_RETRIES", "0")
+    asked = []
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_CONNECT(self) -> None:
+            asked.append(self.path)
+            self.send_error(502)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{proxy.server_port}"
+        request = agent.request("hello")
+        process = agent.start(request, HTTPS_PROXY=address, HTTP_PROXY=address)
+        # It asks for its settings again and again before it asks its model; this is enough.
+        until(lambda: len(asked) >= 4, "the proxy is asked")
+        kill(process)
+        proxy.shutdown()
+        thread.join()
+    assert set(asked) == {"api.anthropic.com:443"}
+    assert agent.runner.report(request.run_dir).trouble == "crash"
+
+
+def test_the_installation_is_readable_wherever_links_lead(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "claude").symlink_to(claude())
+    monkeypatch.delenv("CALORON_CLAUDE")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    command = agent.runner.command(agent.request("hello"))
+    program = Path(command.argv[0])
+    assert program == claude().resolve()
+    assert any(program.is_relative_to(place) for place in command.read_only)
+    assert {place.parent.name for place in command.read_only} == {"@anthropic-ai"}
+    native = tmp_path / "share" / "versions" / "2.1.197"
+    native.parent.mkdir(parents=True)
+    native.write_bytes(b"\x7fELF")
+    native.chmod(0o755)
+    monkeypatch.setenv("CALORON_CLAUDE", str(native))
+    command = agent.runner.command(agent.request("hello"))
+    assert (command.argv[0], command.read_only) == (str(native), (native,))
+
+
+def test_an_agent_cannot_have_other_files_kept_as_its_conversation(tmp_path: Path) -> None:
+    runner, session = ClaudeCodeRunner(), "0f8fad5b-d9cb-469f-a165-70867728950e"
+    sessions, outside = tmp_path / "sessions", tmp_path / "outside"
+    outside.mkdir()
+    (outside / f"{session}.jsonl").write_text("the user's own\n")
+    for trick in ("file", "folder", "projects", "pipe", "home"):
+        home = tmp_path / trick
+        place = home / ".claude" / "projects" / "-workspace"
+        if trick == "file":
+            place.mkdir(parents=True)
+            (place / f"{session}.jsonl").symlink_to(outside / f"{session}.jsonl")
+        elif trick == "pipe":
+            place.mkdir(parents=True)
+            os.mkfifo(place / f"{session}.jsonl")
+        elif trick == "folder":
+            place.parent.mkdir(parents=True)
+            place.symlink_to(outside)
+        elif trick == "projects":
+            place.parent.parent.mkdir(parents=True)
+            (outside / "-workspace").symlink_to(outside)
+            place.parent.symlink_to(outside)
+        assert not runner.keep_session(home, sessions, session), trick
+    for name in ("", "../outside/x", f"{session}/..", "x" * 36):
+        assert not runner.keep_session(tmp_path, sessions, name)
+    assert not sessions.exists()
+
+
+def test_a_line_that_a_kill_cut_in_half_is_not_kept(tmp_path: Path) -> None:
+    runner, session = ClaudeCodeRunner(), "0f8fad5b-d9cb-469f-a165-70867728950e"
+    place = tmp_path / "home" / ".claude" / "projects" / "-workspace"
+    place.mkdir(parents=True)
+    (place / f"{session}.jsonl").write_text('{"type": "user"}\n{"type": "assis')
+    assert runner.keep_session(tmp_path / "home", tmp_path / "sessions", session)
+    assert (tmp_path / "sessions" / f"{session}.jsonl").read_text() == '{"type": "user"}\n'
+    (place / f"{session}.jsonl").write_text('{"type": "assis')
+    assert not runner.keep_session(tmp_path / "home", tmp_path / "sessions", session)
+
+
+def test_what_setup_left_in_a_home_leads_nowhere(agent: Agent, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "CLAUDE.md").write_text("the user's own\n")
+    ask = agent.request("hello", instructions="ours")
+    ask.home.mkdir(parents=True)
+    (ask.home / ".claude").symlink_to(outside)
+    (ask.home / "instructions.md").symlink_to(outside / "CLAUDE.md")
+    agent.runner.command(ask)
+    assert [(f.name, f.read_text()) for f in outside.iterdir()] == [
+        ("CLAUDE.md", "the user's own\n")
+    ]
+    (ask.home / ".claude" / "settings.json").write_text('{"hooks": {}}')
+    agent.runner.command(ask)
+    assert not (ask.home / ".claude" / "settings.json").exists()
+
+
+def test_a_run_that_never_began_is_reported(tmp_path: Path) -> None:
+    report = ClaudeCodeRunner().report(tmp_path)
+    assert (report.trouble, report.text, report.cost_usd) == ("crash", "", None)
+
+
+def test_the_interpreter_of_a_script_is_found(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "node_modules" / "@anthropic-ai" / "claude-code"
+    package.mkdir(parents=True)
+    (package / "cli.js").write_text("#!/usr/bin/env node\n")
+    (package / "cli.js").chmod(0o755)
+    node = tmp_path / "bin" / "node"
+    node.parent.mkdir()
+    node.symlink_to(sys.executable)
+    monkeypatch.setenv("CALORON_CLAUDE", str(package / "cli.js"))
+    monkeypatch.setenv("PATH", str(node.parent))
+    command = agent.runner.command(agent.request("hello"))
+    assert command.argv[:2] == (str(node.resolve()), str(package / "cli.js"))
+    assert set(command.read_only) == {package, node.resolve()}
+    node.unlink()
+    with pytest.raises(PreconditionFailed, match="needs `node`"):
+        agent.runner.command(agent.request("hello"))

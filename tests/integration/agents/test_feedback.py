@@ -1,0 +1,237 @@
+"""Feedback is read out of whatever an agent wrote, and nothing it writes is a crash."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caloron.agents.feedback import parse
+from caloron.domain.feedback import Feedback, feedback_yaml
+
+AS_ASKED = """Done, all tests pass.
+
+---
+caloron_feedback:
+  task_clarity: 8   # quite clear
+  blockers: ["no network", 'pip: "offline"']
+  self_assessment: completed
+  notes: "added a test"
+---
+"""
+EXPECTED = Feedback(
+    task_clarity=8,
+    blockers=("no network", 'pip: "offline"'),
+    self_assessment="completed",
+    notes="added a test",
+)
+
+
+def test_the_block_is_read_as_it_was_asked_for() -> None:
+    assert parse(AS_ASKED) == EXPECTED
+    assert parse(AS_ASKED + "\nAPPROVED\n") == EXPECTED
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        AS_ASKED.replace("---\ncal", "```yaml\ncal").replace("---\n", "```\n"),
+        AS_ASKED.replace("---\n", "\n"),
+        AS_ASKED.replace("---\ncal", "Here it is:\n\ncal").replace("---\n", "Bye.\n"),
+        AS_ASKED.rstrip().removesuffix("---"),
+        AS_ASKED.replace("caloron_feedback:\n", ""),
+        AS_ASKED.replace("caloron_feedback:\n", "").replace("\n  ", "\n"),
+        AS_ASKED.replace("\n  ", "\n"),
+        AS_ASKED.replace("\n", "\r\n"),
+        "CALORON_FEEDBACK_START\n"
+        + json.dumps(
+            {
+                "task_clarity": 8,
+                "blockers": ["no network", 'pip: "offline"'],
+                "self_assessment": "completed",
+                "notes": "added a test",
+            }
+        )
+        + "\nCALORON_FEEDBACK_END\n",
+        "```json\n"
+        + json.dumps(
+            {
+                "caloron_feedback": {
+                    "task_clarity": "8/10",
+                    "blockers": ["no network", 'pip: "offline"'],
+                    "self_assessment": "Completed",
+                    "notes": "added a test",
+                }
+            },
+            indent=2,
+        )
+        + "\n```",
+        AS_ASKED.replace(
+            """["no network", 'pip: "offline"']""", """\n    - no network\n    - 'pip: "offline"'"""
+        ),
+    ],
+)
+def test_other_forms_of_the_same_block_say_the_same(answer: str) -> None:
+    assert parse(answer) == EXPECTED
+
+
+def test_the_last_of_several_blocks_counts() -> None:
+    earlier = AS_ASKED.replace("8", "2").replace("completed", "failed")
+    assert parse(earlier + "\nthen\n" + AS_ASKED) == EXPECTED
+    joined = earlier.rstrip().removesuffix("---") + AS_ASKED.partition("---\n")[2]
+    assert parse(joined) == EXPECTED
+
+
+def test_broken_quoting_loses_only_what_is_broken() -> None:
+    said = parse(AS_ASKED.replace('"added a test"', 'he said "no" and: left'))
+    assert said is not None
+    assert said.task_clarity == 8
+    assert said.blockers[0] == "no network"
+    assert said.self_assessment == "completed"
+    assert "left" in said.notes
+
+
+@pytest.mark.parametrize("escape", ["\\UFFFFFFFF", "\\U00110000", "\\xZZ"])
+def test_an_escape_that_is_no_character_is_no_crash(escape: str) -> None:
+    said = parse(AS_ASKED.replace("added a test", escape))
+    assert said is not None
+    assert said.task_clarity == 8
+
+
+def test_half_a_block_gives_what_is_there() -> None:
+    said = parse(AS_ASKED[: AS_ASKED.index("  self_assessment")] + "  self_ass")
+    assert said is not None
+    assert said.task_clarity == 8
+    assert "no network" in said.blockers
+    # What was not said is not taken for a success.
+    assert said.self_assessment == "partial"
+
+
+def test_a_verdict_right_after_an_unclosed_block_does_not_spoil_it() -> None:
+    said = parse(AS_ASKED.rstrip().removesuffix("---\n").removesuffix("---") + "APPROVED")
+    assert said is not None
+    assert said.task_clarity == 8
+    assert "APPROVED" not in said.notes
+
+
+@pytest.mark.parametrize(
+    ("clarity", "expected"),
+    [
+        ("8/10", 8), ("11", 10), ("0", 1), ("7.6", 8), ("90%", 9), ("high", 0), ("", 0),
+        ("9" * 999, 10),
+    ],
+)  # fmt: skip
+def test_clarity_is_a_number_from_1_to_10_or_0_for_not_said(clarity: str, expected: int) -> None:
+    said = parse(f"---\ncaloron_feedback:\n  task_clarity: {clarity}\n  notes: x\n---")
+    assert said is not None
+    assert said.task_clarity == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("COMPLETED", "completed"), ("done", "completed"), ("completed, no errors", "completed"),
+        ("not completed", "failed"), ("partially done", "partial"), ("blocked", "blocked"),
+        ("crashed", "partial"), ("¯", "partial"), ("[completed]", "completed"),
+    ],
+)  # fmt: skip
+def test_an_assessment_is_one_of_four_and_never_completed_by_accident(
+    word: str, expected: str
+) -> None:
+    said = parse(f"---\ncaloron_feedback:\n  task_clarity: 5\n  self_assessment: {word}\n---")
+    assert said is not None
+    assert said.self_assessment == expected
+
+
+@pytest.mark.parametrize("nothing", ["none", "[]", "", "~", "N/A", "[none]", '[""]'])
+def test_no_blockers_in_many_words_are_no_blockers(nothing: str) -> None:
+    said = parse(f"---\ncaloron_feedback:\n  task_clarity: 5\n  blockers: {nothing}\n---")
+    assert said is not None
+    assert said.blockers == ()
+
+
+def test_blockers_given_as_text_are_a_list_of_one() -> None:
+    said = parse("---\ncaloron_feedback:\n  task_clarity: 5\n  blockers: the disk, full\n---")
+    assert said is not None
+    assert said.blockers == ("the disk, full",)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["", "I am done.", "Notes: I changed x.\nBlockers are none.", "---\na: 1\n---", "```\n```"],
+)
+def test_an_answer_without_feedback_has_none(answer: str) -> None:
+    assert parse(answer) is None
+
+
+def test_an_echo_of_what_was_asked_for_claims_nothing() -> None:
+    from caloron.agents import prompting
+
+    said = parse(prompting.implement("T", "p", [], nonce="7f3a"))
+    assert said is not None
+    assert (said.task_clarity, said.self_assessment, said.notes) == (0, "partial", "")
+
+
+def test_what_caloron_measures_is_not_taken_from_the_agent() -> None:
+    liar = Feedback(task_id="other", agent_role="boss", task_clarity=4, tokens_consumed=1)
+    assert parse(feedback_yaml(liar)) == Feedback(task_clarity=4)
+
+
+def test_lengths_are_capped() -> None:
+    long = Feedback(
+        task_clarity=3,
+        blockers=tuple("b" * 3000 for _ in range(30)),
+        tools_used=tuple(f"t{n}" for n in range(90)),
+        notes="n" * 9000,
+    )
+    said = parse(feedback_yaml(long).replace("b" * 3000, "b" * 400))
+    assert said is not None
+    assert len(said.blockers) <= 20
+    assert all(len(item) <= 500 for item in said.blockers)
+    assert len(said.notes) <= 2000
+
+
+@settings(deadline=None)
+@given(st.text() | st.text("caloron_feedbktsy:-`{}[]\"',\n# 8&*|>!%@", max_size=400))
+def test_nothing_an_agent_says_is_a_crash(answer: str) -> None:
+    parse(answer)
+    parse(f"---\ncaloron_feedback:\n  task_clarity: {answer}\n  blockers: {answer}\n---")
+    parse("---\ncaloron_feedback:\n" + answer)
+    parse('{"caloron_feedback": {"notes": 1, "blockers": ' + answer)
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        Feedback,
+        task_clarity=st.integers(1, 10),
+        self_assessment=st.sampled_from(["completed", "partial", "blocked", "failed"]),
+        blockers=st.lists(
+            st.from_regex(r"[a-z]{3,20}x( [a-z]{3,9}x){0,5}", fullmatch=True), max_size=5
+        ).map(tuple),
+        notes=st.from_regex(r"([a-z]{3,20}x[:.,#\"'\n]? ?){0,6}[a-z]+x", fullmatch=True),
+    )
+)  # fmt: skip
+def test_what_caloron_writes_it_also_reads(feedback: Feedback) -> None:
+    assert parse(feedback_yaml(feedback)) == feedback
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "caloron_feedback:\n  blockers: " + "[" * 50_000,
+        "caloron_feedback: {" * 5_000,
+        "---\n" * 50_000 + "caloron_feedback:",
+        "task_clarity: 1\nnotes: x\n" * 20_000,
+        "caloron_feedback:\n  notes: &a [x]\n  blockers: [" + "*a," * 5_000 + "]",
+        " " * 100_000 + "caloron_feedback:",
+        "`" * 100_000,
+        "-" * 100_000,
+        "> " * 60_000 + "notes",
+    ],
+)
+def test_a_hostile_answer_comes_to_an_end_and_claims_no_success(hostile: str) -> None:
+    said = parse(hostile)
+    assert said is None or said.self_assessment == "partial"

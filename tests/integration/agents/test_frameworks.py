@@ -1,0 +1,242 @@
+"""What the frameworks `stub` and `command` need inside a sandbox, and what they tell afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.agents.frameworks import FRAMEWORKS, CommandRunner, StubRunner, runner_for
+from caloron.errors import PreconditionFailed
+from caloron.ports import AgentCommand, AgentReport, AgentRequest, AgentRunner
+
+
+class Run:
+    """One run directory, with the home of its agent in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.run_dir = root / "run"
+        self.home = self.run_dir / "home"
+        self.home.mkdir(parents=True)
+        self.workspace = root / "workspace"
+        self.workspace.mkdir()
+
+    def request(self, prompt: str = "hello", **fields: Any) -> AgentRequest:
+        whole: dict[str, Any] = {
+            "role": "implement",
+            "task": "t",
+            "prompt": prompt,
+            "workspace": self.workspace,
+            "run_dir": self.run_dir,
+            "home": self.home,
+            "home_inside": self.home,
+        }
+        return AgentRequest(**whole | fields)
+
+    def play(self, runner: AgentRunner) -> AgentReport:
+        command = runner.command(self.request())
+        with (self.run_dir / "output.log").open("wb") as output:
+            subprocess.run(
+                command.argv,
+                input=command.stdin.encode(),
+                stdout=output,
+                cwd=self.workspace,
+                env={"PATH": os.environ["PATH"], **command.env},
+                check=True,
+            )
+        return runner.report(self.run_dir)
+
+    def told(self, report: object) -> AgentReport:
+        data = report if isinstance(report, bytes) else json.dumps(report).encode()
+        (self.home / "report.json").write_bytes(data)
+        return CommandRunner(("true",)).report(self.run_dir)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def stub(run: Run, **response: Any) -> StubRunner:
+    fixture = run.run_dir / "fixture.json"
+    fixture.write_text(json.dumps({"responses": [response]}))
+    return StubRunner(fixture)
+
+
+TOLD: dict[str, Any] = {
+    "cost_usd": 0.5,
+    "tokens_in": 10,
+    "tokens_out": 3,
+    "session": "s-1",
+    "model": "m",
+    "stop_reason": "end",
+    "trouble": "quota",
+    "detail": "used up",
+    "reset_at": 1794808229.5,
+}
+
+
+def test_the_scripted_agent_tells_what_its_fixture_says(run: Run) -> None:
+    runner = stub(run, output="Ümläut", report=TOLD)
+    assert runner.tells_cost
+    assert run.play(runner) == AgentReport(text="Ümläut\n", **TOLD)
+
+
+def test_without_a_cost_in_its_fixture_the_scripted_agent_tells_none(run: Run) -> None:
+    runner = stub(run, output="hi", report={"tokens_in": 1})
+    assert not runner.tells_cost
+    assert run.play(runner).cost_usd is None
+    assert not stub(run, output="hi").tells_cost
+
+
+def test_any_program_may_tell_about_its_run(run: Run) -> None:
+    script = 'echo hi; echo \'{"cost_usd": 2}\' > "$CALORON_REPORT"'
+    report = run.play(CommandRunner(("sh", "-c", script)))
+    assert (report.text, report.cost_usd, report.trouble) == ("hi\n", 2, "")
+
+
+@pytest.mark.parametrize(
+    ("report", "detail"),
+    [
+        (b"{", "its report.json is not JSON"),
+        (b"\xff", "its report.json is not JSON"),
+        (b"[" * 60_000, "its report.json is not JSON"),
+        ([], "its report.json is not an object"),
+        (b" " * 70_000, "more than 65536 bytes"),
+        ({"cost_usd": "1"}, "unusable fields: cost_usd"),
+        ({"cost_usd": -1}, "unusable fields: cost_usd"),
+        ({"cost_usd": True}, "unusable fields: cost_usd"),
+        (b'{"cost_usd": NaN}', "unusable fields: cost_usd"),
+        (b'{"reset_at": 1e400}', "unusable fields: reset_at"),
+        ({"tokens_in": 1.5}, "unusable fields: tokens_in"),
+        ({"trouble": "other"}, "unusable fields: trouble"),
+        ({"trouble": []}, "unusable fields: trouble"),
+        ({"session": 1}, "unusable fields: session"),
+        ({"text": "x", "tools": {}}, "unusable fields: text, tools"),
+    ],
+)
+def test_a_report_that_cannot_be_used_says_so_and_counts_for_nothing(
+    run: Run, report: object, detail: str
+) -> None:
+    told = run.told(report)
+    assert detail in told.detail
+    assert told == AgentReport(detail=told.detail)
+
+
+def test_what_is_good_in_a_report_counts_beside_what_is_not(run: Run) -> None:
+    told = run.told({"cost_usd": 1, "reset_at": None, "detail": "two\nlines\x1b[2J", "turns": 3})
+    assert (told.cost_usd, told.reset_at) == (1, None)
+    assert told.detail == "two lines [2J (its report.json has unusable fields: turns)"
+
+
+def test_a_report_that_is_a_link_or_a_pipe_is_not_read(run: Run, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.json"
+    outside.write_text('{"cost_usd": 1}')
+    place = run.home / "report.json"
+    runner = CommandRunner(("true",))
+    place.symlink_to(outside)
+    assert runner.report(run.run_dir).cost_usd is None
+    place.unlink()
+    os.mkfifo(place)
+    report = runner.report(run.run_dir)
+    assert (report.cost_usd, "not a regular file" in report.detail) == (None, True)
+    place.unlink()
+    place.mkdir()
+    assert runner.report(run.run_dir).cost_usd is None
+
+
+def test_a_long_output_keeps_the_plan_at_its_beginning_and_the_verdict_at_its_end(
+    run: Run,
+) -> None:
+    log = run.run_dir / "output.log"
+    runner = CommandRunner(("true",))
+    assert runner.report(run.run_dir).text == ""
+    log.write_bytes(b"PLAN" + b"x" * 1_048_564 + b"VERDICT\n")
+    assert len(runner.report(run.run_dir).text) == 1 << 20
+    log.write_bytes(b"PLAN" + b"x" * 5_000_000 + b"VERDICT\n")
+    text = runner.report(run.run_dir).text
+    assert text.startswith("PLANxx")
+    assert text.endswith("xxVERDICT\n")
+    assert "bytes omitted" in text
+    assert len(text) < (1 << 20) + 100
+
+
+def test_paths_are_named_as_the_agent_sees_them(run: Run) -> None:
+    inside = {"workspace": Path("/workspace"), "home_inside": Path("/home/agent")}
+    ask = run.request("the prompt", **inside)
+    command = CommandRunner(("sh", "{workspace}", "{prompt_file}")).command(ask)
+    assert command.argv == ("sh", "/workspace", "/home/agent/prompt.txt")
+    assert (run.home / "prompt.txt").read_text() == "the prompt"
+    assert command.env == {"CALORON_REPORT": "/home/agent/report.json"}
+    fixture = run.run_dir / "fixture.json"
+    assert stub(run, output="").command(ask).read_only == (fixture,)
+
+
+def needs(run: Run, program: str) -> AgentCommand:
+    return CommandRunner((program, "-x")).command(run.request())
+
+
+def executable(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_program_of_the_system_needs_nothing_more(run: Run) -> None:
+    command = needs(run, "sh")
+    assert (command.argv, command.read_only) == (("sh", "-x"), ())
+
+
+def test_a_program_elsewhere_is_readable_with_the_folder_it_really_lies_in(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = executable(tmp_path / "share" / "agent" / "agent")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "my-agent").symlink_to(real)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    for name in ("my-agent", str(tmp_path / "bin" / "my-agent")):
+        command = needs(run, name)
+        assert (command.argv, command.read_only) == ((str(real), "-x"), (real.parent,))
+
+
+def test_a_program_right_in_a_home_does_not_make_the_home_readable(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = executable(tmp_path / "user" / "agent")
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    assert needs(run, str(program)).read_only == (program,)
+
+
+def test_a_program_of_a_virtual_environment_comes_with_all_of_it(run: Run, tmp_path: Path) -> None:
+    environment = tmp_path / "venv"
+    program = executable(environment / "bin" / "agent")
+    (environment / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (environment / "bin" / "python").symlink_to("/usr/bin/env")
+    command = needs(run, str(program))
+    assert (command.argv[0], command.read_only) == (str(program), (environment,))
+    base = executable(tmp_path / "python-3.12" / "bin" / "python3.12")
+    (environment / "bin" / "python").unlink()
+    (environment / "bin" / "python").symlink_to(base)
+    assert needs(run, str(program)).read_only == (environment, tmp_path / "python-3.12")
+
+
+def test_a_program_that_is_not_there_is_refused_before_anything_starts() -> None:
+    for name in ("no-such-agent", "/nowhere/agent"):
+        with pytest.raises(PreconditionFailed, match=name) as refused:
+            CommandRunner((name,)).check()
+        assert "caloron config set command" in refused.value.hint
+    CommandRunner(("sh",)).check()
+    CommandRunner(("./agent-of-the-repository",)).check()
+
+
+def test_every_framework_is_made_by_its_name(run: Run) -> None:
+    stub(run, output="")
+    fixture = str(run.run_dir / "fixture.json")
+    made = [runner_for(name, stub_fixture=fixture, command=("sh",)) for name in FRAMEWORKS]
+    assert tuple(runner.name for runner in made) == FRAMEWORKS
+    assert not any(runner.keep_session(run.home, run.run_dir, "s") for runner in made)

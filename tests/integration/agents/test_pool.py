@@ -1,0 +1,126 @@
+"""Workspaces that are ready before they are needed are as good as ones made on demand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from caloron.agents.pool import Pool
+from caloron.agents.sandbox import Bubblewrap, run
+from caloron.git.command import git
+from caloron.git.mirror import Mirror
+from caloron.ports import Confinement
+from tests.integration.agents.conftest import until
+
+ADA = ("Ada", "ada@example.org")
+
+
+class Bench:
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        forge = home / "forge.git"
+        git(home, "init", "--bare", "-q", str(forge))
+        git(home, "clone", "-q", str(forge), "person")
+        self.commit("first")
+        self.mirror = Mirror(home / "mirror.git", str(forge))
+        self.mirror.ensure()
+        self.sandbox = Bubblewrap(mirror=self.mirror.path)
+        self.pool = Pool(self.mirror, self.sandbox, home / "pool", 2, ADA)
+
+    def commit(self, name: str) -> str:
+        person = self.home / "person"
+        (person / name).write_text(name)
+        git(person, "add", "-A")
+        git(person, "commit", "-q", "-m", name)
+        git(person, "push", "-q", "origin", "HEAD:main")
+        return git(person, "rev-parse", "HEAD")
+
+    def filled(self, commit: str) -> None:
+        def ready() -> bool:
+            return [each.commit for each in self.pool._ready] == [commit, commit]
+
+        until(ready, f"two workspaces at {commit} are ready")
+
+    def inside(self, place: Path, line: str) -> str:
+        given = Confinement(workspace=place / "workspace", home=place / "home")
+        done = run(self.sandbox.confine(("sh", "-c", line), given))
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode().strip()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.pool.close()
+
+
+def _take(bench: Bench, name: str, start: str, branch: str = "agent/a/s-1") -> Path:
+    place = bench.home / "runs" / name
+    assert bench.pool.take(place / "workspace", place / "home", start, branch)
+    return place
+
+
+def test_an_agent_works_and_commits_in_a_workspace_of_the_pool(bench: Bench) -> None:
+    main = bench.mirror.fetch_main()
+    bench.pool.open()
+    bench.filled(main)
+    place = _take(bench, "1", main)
+    line = "git status -sb; echo x > new; git add new; git commit -qm mine; git log --format=%an,%s"
+    assert bench.inside(place, line) == "## agent/a/s-1\nAda,mine\nCaloron,first"
+    assert bench.inside(place, "touch ~/mine && ls ~") == "mine"
+    bench.filled(main)
+
+
+def test_a_workspace_is_moved_to_another_commit_when_that_is_wanted(bench: Bench) -> None:
+    first = bench.mirror.fetch_main()
+    second = bench.commit("second")
+    bench.pool.open()
+    bench.filled(second)
+    place = _take(bench, "1", first, "agent/b/s-1")
+    assert bench.inside(place, "git status -sb; ls; echo y > first; git commit -qam y") == (
+        "## agent/b/s-1\nfirst"
+    )
+    detached = _take(bench, "2", second, "")
+    assert bench.inside(detached, "git rev-parse HEAD; ls") == f"{second}\nfirst\nsecond"
+
+
+def test_the_pool_follows_main(bench: Bench) -> None:
+    bench.pool.open()
+    bench.filled(bench.mirror.fetch_main())
+    newer = bench.commit("newer")
+    bench.pool.refresh()
+    bench.filled(newer)
+
+
+def test_an_empty_pool_says_so_and_a_closed_one_leaves_nothing(bench: Bench) -> None:
+    place = bench.home / "run"
+    assert not bench.pool.take(place / "workspace", place / "home", "x", "b")
+    bench.pool.open()
+    bench.filled(bench.mirror.fetch_main())
+    bench.pool.close()
+    assert not (bench.home / "pool").exists()
+
+
+def test_two_workspaces_as_root_have_two_owners(bench: Bench) -> None:
+    main = bench.mirror.fetch_main()
+    bench.pool.open()
+    bench.filled(main)
+    owners = {(_take(bench, name, main) / "workspace").stat().st_uid for name in "ab"}
+    assert owners == {os.getuid()} if os.getuid() else len(owners - {0}) == 2
+
+
+def test_agents_of_a_root_who_hides_everything_still_read_the_mirror(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        made = Bench(tmp_path)
+        made.pool.open()
+        made.filled(made.mirror.fetch_main())
+        place = _take(made, "1", made.mirror.fetch_main())
+        assert made.inside(place, "git log --format=%s; cat first") == "first\nfirst"
+        made.pool.close()
+    finally:
+        os.umask(before)

@@ -1,0 +1,357 @@
+"""The sandbox where it cannot run, where it must refuse, and how its processes end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from caloron.agents import handover, network, sandbox, scratch, seccomp, visible
+from caloron.agents.confined import as_argv
+from caloron.agents.sandbox import Bubblewrap, NoSandbox, run
+from caloron.errors import PreconditionFailed, UsageError
+from caloron.ports import Caps, Confinement
+from tests.integration.agents.conftest import until
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    return folder
+
+
+def fake(tmp_path: Path, script: str) -> str:
+    """A program in the place of bubblewrap."""
+    program = tmp_path / "bwrap"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+# Where it cannot run
+
+
+def test_a_sandbox_can_run_here() -> None:
+    Bubblewrap().check()
+
+
+def test_without_bubblewrap_the_user_is_told_what_to_install(workspace: Path) -> None:
+    missing = Bubblewrap(binary="no-such-bwrap")
+    with pytest.raises(PreconditionFailed) as refusal:
+        missing.check()
+    assert "apt-get install bubblewrap" in refusal.value.hint
+    with pytest.raises(PreconditionFailed):
+        missing.confine(("true",), Confinement(workspace=workspace))
+
+
+@pytest.mark.parametrize(
+    ("complaint", "meaning", "remedy"),
+    [
+        ("setting up uid map: Permission denied", "AppArmor", "profile bwrap"),
+        ("loopback: Failed RTM_NEWADDR: Operation not permitted", "AppArmor", "userns,"),
+        ("No permissions to create new namespace, likely because the kernel does not allow",
+         "does not let users make namespaces", "kernel.unprivileged_userns_clone=1"),
+        ("Creating new namespace failed: nesting depth or /proc/sys/user/max_*_namespaces exceeded",
+         "no more namespaces", "max_user_namespaces"),
+        ("likely because the kernel does not support user namespaces", "kernel", "CONFIG_USER_NS"),
+        ("Creating new namespace failed: Resource temporarily unavailable", "processes", "ulimit"),
+        ("Can't mount proc on /newroot/proc: Operation not permitted", "masked", "systempaths"),
+        ("Unknown option --disable-userns", "too old", "0.8"),
+        ("something nobody ever saw", "something nobody ever saw", "caloron doctor"),
+    ],
+)  # fmt: skip
+def test_what_bubblewrap_complains_about_is_told_with_its_remedy(
+    tmp_path: Path, complaint: str, meaning: str, remedy: str
+) -> None:
+    with pytest.raises(PreconditionFailed) as refusal:
+        Bubblewrap(binary=fake(tmp_path, f'echo "bwrap: {complaint}" >&2; exit 1')).check()
+    assert meaning in str(refusal.value)
+    assert remedy in refusal.value.hint
+
+
+@pytest.mark.parametrize("script", ["exit 0", "echo out"])
+def test_a_sandbox_that_runs_nothing_is_no_sandbox(tmp_path: Path, script: str) -> None:
+    with pytest.raises(PreconditionFailed):
+        Bubblewrap(binary=fake(tmp_path, script)).check()
+
+
+# What it refuses
+
+
+@pytest.mark.parametrize("kind", [Bubblewrap, NoSandbox])
+def test_a_workspace_that_is_a_link_or_not_there_is_refused(
+    tmp_path: Path, kind: type[Bubblewrap | NoSandbox]
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("/")
+    for place in (link, tmp_path / "nothing"):
+        with pytest.raises(PreconditionFailed, match="is not a folder"):
+            kind().confine(("true",), Confinement(workspace=place))
+
+
+@pytest.mark.parametrize(
+    "host", ["", "two words", "http://x.org", "x.org:0", "x.org:70000", "*", "*.*.x", "-x", "x/y"]
+)
+def test_what_is_no_host_is_refused(workspace: Path, host: str) -> None:
+    given = Confinement(workspace=workspace, network="model", hosts=(host,))
+    with pytest.raises(UsageError, match="is not a host"):
+        Bubblewrap().confine(("true",), given)
+
+
+def test_a_port_that_nobody_inside_could_open_is_refused() -> None:
+    with pytest.raises(UsageError, match="below 1024"):
+        network.open_link(("127.0.0.1:80",))
+
+
+def test_a_port_of_the_machine_may_be_that_of_the_forwarder(workspace: Path) -> None:
+    given = Confinement(workspace=workspace, network="model", hosts=("localhost:3128",))
+    done = run(Bubblewrap().confine(("sh", "-c", "echo $HTTPS_PROXY"), given))
+    assert done.stdout == b"http://127.0.0.1:3129\n"
+
+
+def test_a_limit_is_never_asked_to_be_above_what_the_user_may(workspace: Path) -> None:
+    """`prlimit` would fail, and with it the agent."""
+    given = Confinement(workspace=workspace, caps=Caps(memory_mb=1 << 23, file_mb=1 << 23))
+    script = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))\n"
+        "from pathlib import Path\n"
+        "from caloron.agents.sandbox import Bubblewrap, run\n"
+        "from caloron.ports import Caps, Confinement\n"
+        "given = Confinement(workspace=Path(sys.argv[1]), caps=Caps(file_mb=1 << 20))\n"
+        "print(run(Bubblewrap().confine(('sh', '-c', 'ulimit -f'), given)).stdout.decode())\n"
+    )
+    said = subprocess.run(
+        (sys.executable, "-c", script, str(workspace)), capture_output=True, text=True, check=True
+    )
+    assert int(said.stdout) == (1 << 30) // 512
+    assert run(Bubblewrap().confine(("true",), given)).returncode == 0
+
+
+# Without one
+
+
+def test_without_a_sandbox_the_environment_is_still_an_allow_list(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "secret")
+    given = Confinement(workspace=workspace, home=workspace, env={"GIVEN": "1"})
+    confined = NoSandbox().confine(("env",), given)
+    assert confined.cwd == workspace
+    known = {"PATH", "HOME", "LANG", "LC_ALL", "TERM", "TZ", "GIVEN"}
+    assert set(confined.env) - set(visible.certificates()) <= known
+    assert confined.env["HOME"] == str(workspace)
+    assert confined.argv == ("env",)
+    assert NoSandbox().inside(workspace) == workspace
+
+
+# How its processes end
+
+
+@pytest.fixture
+def running(workspace: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A sandbox with a daemon in it that ignores whoever asks it to end."""
+    script = "(setsid sh -c 'trap \"\" TERM HUP INT; while :; do date > beat; sleep 0.05; done' &)"
+    given = Confinement(workspace=workspace)
+    confined = Bubblewrap().confine(("sh", "-c", f"{script}; sleep 600"), given)
+    with subprocess.Popen(as_argv(confined), env=confined.env, cwd="/") as process:
+        until((workspace / "beat").exists, "the daemon beats")
+        yield process
+        process.kill()
+
+
+def beats(workspace: Path) -> bool:
+    (workspace / "beat").unlink(missing_ok=True)
+    time.sleep(0.5)
+    return (workspace / "beat").exists()
+
+
+def test_who_ends_the_outer_process_ends_everybody(
+    running: subprocess.Popen[bytes], workspace: Path
+) -> None:
+    assert beats(workspace)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    until(lambda: not beats(workspace), "everybody has ended")
+
+
+def test_exit_codes_come_out(workspace: Path) -> None:
+    given = Confinement(workspace=workspace)
+    assert run(Bubblewrap().confine(("sh", "-c", "exit 42"), given)).returncode == 42
+    assert run(Bubblewrap().confine(("sh", "-c", "kill -9 $$"), given)).returncode == 137
+    assert run(Bubblewrap().confine(("no-such-program",), given)).returncode != 0
+
+
+def test_sandboxes_start_from_many_threads_at_once(tmp_path: Path) -> None:
+    codes: list[int] = []
+    bubblewrap = Bubblewrap()
+
+    def one(number: int) -> None:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        given = Confinement(workspace=folder, network="model" if number % 2 else "none")
+        done = run(bubblewrap.confine(("sh", "-c", f"exit {number}"), given))
+        codes.append(done.returncode)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(codes) == list(range(8))
+
+
+def test_no_process_of_a_sandbox_gets_a_secret_by_its_command_line(workspace: Path) -> None:
+    given = Confinement(workspace=workspace, env={"API_KEY": "very-secret"})
+    confined = Bubblewrap().confine(("sh", "-c", "echo $API_KEY"), given)
+    assert "very-secret" not in " ".join(confined.argv)
+    assert run(confined).stdout == b"very-secret\n"
+
+
+# Whose the folders are
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
+class TestHandingOver:
+    def test_everything_in_the_folders_belongs_to_one_agent(self, tmp_path: Path) -> None:
+        one, two = tmp_path / "one", tmp_path / "two"
+        for folder in (one / "a" / "b", two):
+            folder.mkdir(parents=True)
+        (one / "a" / "file").touch()
+        Bubblewrap().hand_to_agent(one, two)
+        owners = {path.lstat().st_uid for path in (one, one / "a" / "b", one / "a" / "file", two)}
+        assert len(owners) == 1
+        assert owners.pop() >= 1_900_000_000
+
+    def test_links_are_not_followed(self, tmp_path: Path, workspace: Path) -> None:
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (outside / "file").touch()
+        (workspace / "folder").symlink_to(outside)
+        (workspace / "file").symlink_to(outside / "file")
+        Bubblewrap().hand_to_agent(workspace)
+        assert {outside.stat().st_uid, (outside / "file").stat().st_uid} == {0}
+        assert (workspace / "folder").lstat().st_uid != 0
+
+    def test_a_folder_keeps_its_agent_when_it_moves(self, tmp_path: Path, workspace: Path) -> None:
+        Bubblewrap().hand_to_agent(workspace)
+        owner = workspace.stat().st_uid
+        moved = workspace.rename(tmp_path / "moved")
+        (moved / "new").touch()
+        home = tmp_path / "home"
+        home.mkdir()
+        Bubblewrap().hand_to_agent(moved, home)
+        assert {moved.stat().st_uid, (moved / "new").stat().st_uid, home.stat().st_uid} == {owner}
+
+    def test_a_tree_without_end_is_no_trap(self, workspace: Path) -> None:
+        deep = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\n"
+        subprocess.run((sys.executable, "-c", deep), cwd=workspace, check=True)
+        handover.give(workspace, handover.agent_uid(workspace))
+        assert workspace.stat().st_uid >= 1_900_000_000
+        subprocess.run(("rm", "-rf", str(workspace)), check=True)
+
+    def test_agents_of_two_workspaces_have_two_user_ids(self, tmp_path: Path) -> None:
+        found = {handover.agent_uid(_made(tmp_path / name)) for name in ("a", "b", "c")}
+        assert len(found) == 3
+
+    def test_a_mirror_that_its_agent_could_not_read_is_refused(
+        self, tmp_path: Path, workspace: Path
+    ) -> None:
+        mirror = _made(tmp_path / "mirror.git")
+        mirror.chmod(0o700)
+        with pytest.raises(PreconditionFailed, match="agents cannot read"):
+            Bubblewrap(mirror=mirror).confine(("true",), Confinement(workspace=workspace))
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+# What it is started with
+
+
+def test_what_a_killed_proxy_left_behind_is_removed(workspace: Path) -> None:
+    left = scratch.link_folder()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(left / scratch.SOCKET))
+        # Bound, never listened to: what a proxy leaves that was killed.
+    used = scratch.link_folder()
+    with socket.socket(socket.AF_UNIX) as alive:
+        alive.bind(str(used / scratch.SOCKET))
+        alive.listen()
+        scratch.prune(left.parent)
+        assert not left.exists()
+        assert used.exists()
+    (used / scratch.SOCKET).unlink()
+    used.rmdir()
+
+
+def test_what_no_sandbox_was_started_with_for_long_is_removed() -> None:
+    file, unused, fresh = (
+        scratch.keep("passwd-1", b"x"),
+        scratch.link_folder(),
+        scratch.link_folder(),
+    )
+    for path in (file, unused):
+        os.utime(path, (1, 1))
+    scratch.prune(file.parent)
+    assert (file.exists(), unused.exists(), fresh.exists()) == (False, False, True)
+    fresh.rmdir()
+
+
+def test_no_folder_of_a_proxy_stays_when_it_ended_as_it_should(workspace: Path) -> None:
+    confined = Bubblewrap().confine(
+        ("sh", "-c", "until [ -S /proxy/proxy.sock ]; do sleep 0.01; done"),
+        Confinement(workspace=workspace, network="model"),
+    )
+    folder = Path(confined.beside[4]).parent
+    assert folder.is_dir()
+    assert run(confined).returncode == 0
+    assert not folder.exists()
+
+
+def test_a_scratch_folder_that_others_can_enter_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: f"test-{os.getpid()}")
+    place = Path(f"/tmp/caloron-test-{os.getpid()}")
+    place.symlink_to(tmp_path)
+    try:
+        with pytest.raises(PreconditionFailed, match="not a folder of yours alone"):
+            scratch.folder()
+    finally:
+        place.unlink()
+
+
+def test_the_filter_of_system_calls_is_made_for_the_machines_we_know() -> None:
+    known = {seccomp.program(machine) for machine in ("x86_64", "aarch64")}
+    assert len(known) == 2
+    assert all(len(code) % 8 == 0 and len(code) < 4096 * 8 for code in known)
+    assert seccomp.program("riscv64") == b""
+    assert seccomp.program() in known
+
+
+def test_where_a_workspace_is_inside_does_not_depend_on_where_it_is_outside() -> None:
+    assert Bubblewrap().inside(Path("/a/b")) == sandbox.WORKSPACE
+    assert Bubblewrap().home_inside(Path("/a/c")) == sandbox.HOME
+
+
+def test_an_organisations_certificates_are_visible_inside_wherever_they_lie(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "own-ca.pem"
+    bundle.write_text("certificates\n")
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    given = Confinement(workspace=workspace)
+    done = run(Bubblewrap().confine(("sh", "-c", 'cat "$SSL_CERT_FILE"'), given))
+    assert done.stdout == b"certificates\n"

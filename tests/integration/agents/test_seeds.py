@@ -1,0 +1,304 @@
+"""Setup runs once, and what it made works in every workspace: real tools in the real sandbox."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.agents.processes import family
+from caloron.agents.recipes import Recipe
+from caloron.agents.sandbox import NoSandbox
+from caloron.agents.seeds import Seeds, SetupFailed
+from caloron.ports import Caps
+from tests.integration.agents.conftest import until
+from tests.integration.agents.seedbed import Place
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def line(setup: str) -> Recipe:
+    return Recipe(setup=setup, lock_files=("lock",), products=("made", "deep/made"))
+
+
+#: What it made says which run made it.
+COUNTED = line("mkdir made && date +%N >made/when && ln -s when made/link")
+
+
+def made(workspace: Path) -> str:
+    return (workspace / "made" / "when").read_text()
+
+
+def test_setup_runs_once_and_the_second_workspace_gets_a_copy(place: Place) -> None:
+    first, second = place.workspace("1", {"lock": ""}), place.workspace("2", {"lock": ""})
+    assert place.plant(first, COUNTED) is True
+    assert place.plant(second, COUNTED) is False
+    assert made(first) == made(second)
+    assert (second / "made" / "link").readlink() == Path("when")
+    assert not os.path.samestat((first / "made/when").stat(), (second / "made/when").stat())
+    assert place.left() == []
+
+
+def test_other_processes_use_the_same_seed(place: Place) -> None:
+    first, second = place.workspace("1", {}), place.workspace("2", {})
+    assert place.plant(first, COUNTED) is True
+    assert place.plant(second, COUNTED, seeds=place.new_seeds()) is False
+
+
+def test_another_lock_file_line_or_environment_runs_setup_again(place: Place) -> None:
+    others = {
+        "lock": (COUNTED, "other"),
+        "line": (line(COUNTED.setup + " && true"), "same"),
+        "env": (Recipe(setup=COUNTED.setup, products=("made",), env={"A": "1"}), "same"),
+    }
+    assert place.plant(place.workspace("1", {}), COUNTED) is True
+    for name, (recipe, lock) in others.items():
+        assert place.plant(place.workspace(name, {}), recipe, lock) is True, name
+
+
+def test_another_version_of_a_tool_runs_setup_again(place: Place, monkeypatch: Any) -> None:
+    tool = place.folder / "bin" / "node"
+    tool.parent.mkdir()
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    recipe = line(f": node; {COUNTED.setup}")
+    ran = []
+    for number, version in enumerate(("20", "20", "22")):
+        tool.write_text(f"#!/bin/sh\necho v{version}\n")
+        tool.chmod(0o755)
+        seeds = Seeds(
+            place.folder / "seeds", place.sandbox, network="none", hosts=(), caps=Caps(),
+            timeout_s=60, read_only=(tool.parent,),
+        )  # fmt: skip
+        workspace = place.workspace(str(number), {})
+        ran.append(place.plant(workspace, recipe, seeds=seeds))
+    assert ran == [True, False, True]
+
+
+def test_what_an_agents_branch_made_is_not_for_others_but_main_is_for_all(place: Place) -> None:
+    def plant(name: str, lock: str, scope: str) -> bool:
+        return place.plant(place.workspace(name, {}), COUNTED, lock, scope=scope)
+
+    assert plant("1", "branch", "task-a") is True
+    assert plant("2", "branch", "task-a") is False
+    assert plant("3", "branch", "task-b") is True
+    assert plant("4", "branch", "") is True
+    assert plant("5", "main", "") is True
+    assert plant("6", "main", "task-a") is False
+
+
+def test_nothing_that_setup_made_looks_like_work(place: Place) -> None:
+    made = "mkdir -p .venv src/x.egg-info 'a [b]/.venv' && touch .venv/a src/x.egg-info/b"
+    files = {"src/x.py": "", ".gitignore": "*.o\n", "a [b]/x.py": ""}
+    for name, ran in (("1", True), ("2", False)):
+        workspace = place.workspace(name, files)
+        assert place.plant(workspace, line(made)) is ran
+        assert (workspace / "src/x.egg-info/b").exists()
+        assert (workspace / "a [b]/.venv").is_dir()
+        assert place.inside(workspace, COUNTED, "touch '.venv/c' 'a [b]/.venv/c'") == ""
+        assert place.inside(workspace, COUNTED, "git status --porcelain") == ""
+
+
+def test_what_may_be_made_of_any_file_is_not_for_other_commits(place: Place) -> None:
+    recipe = line("mkdir -p node_modules dist 'we!rd #1' && cp source dist && touch 'we!rd #1/a'")
+    for name in "12":
+        workspace = place.workspace(name, {"source": name})
+        assert place.plant(workspace, recipe) is True
+        assert (workspace / "dist/source").read_text() == name
+        assert place.inside(workspace, recipe, "git status --porcelain") == ""
+    assert place.whole() == 0
+    assert "also made" in place.folder.joinpath("1", "setup.log").read_text()
+
+
+def test_what_is_tracked_is_not_planted_over(place: Place) -> None:
+    place.plant(place.workspace("1", {}), COUNTED)
+    second = place.workspace("2", {"made/when": "tracked"})
+    assert place.plant(second, COUNTED) is False
+    assert made(second) == "tracked"
+
+
+def test_a_link_in_the_repository_leads_no_copy_outside(place: Place) -> None:
+    recipe = line("mkdir -p deep/made && touch deep/made/x")
+    place.plant(place.workspace("1", {"deep/a": ""}), recipe)
+    outside = place.folder / "outside"
+    outside.mkdir()
+    second = place.workspace("2", {})
+    (second / "deep").symlink_to(outside)
+    assert place.plant(second, recipe) is False
+    assert list(outside.iterdir()) == []
+
+
+def test_a_link_that_setup_left_is_not_followed(place: Place) -> None:
+    secret = place.folder / "secret"
+    secret.write_text("top secret")
+    recipe = line(f"ln -s {place.folder} made && mkdir .venv && ln -s {secret} .venv/stolen")
+    for name, ran in (("1", True), ("2", False)):
+        workspace = place.workspace(name, {})
+        assert place.plant(workspace, recipe) is ran
+        assert (workspace / ".venv/stolen").is_symlink()
+        assert (workspace / "made").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "trap", ["ln -sf {outside} .git/info/exclude", "mkfifo .git/info/exclude", "rm -r .git/info"]
+)
+def test_a_trap_that_setup_left_in_git_harms_nobody_outside(place: Place, trap: str) -> None:
+    outside = place.folder / "outside"
+    outside.write_text("untouched")
+    setup = f"rm -f .git/info/exclude; {trap.format(outside=outside)}; touch made"
+    workspace = place.workspace("1", {})
+    place.plant(workspace, line(setup))
+    assert outside.read_text() == "untouched"
+    assert place.inside(workspace, COUNTED, "git status --porcelain") == ""
+
+
+def test_a_failing_setup_says_why_and_leaves_nothing(place: Place) -> None:
+    workspace = place.workspace("1", {})
+    recipe = line("echo begun; touch half; echo 'no such package: leftpad' >&2; exit 3")
+    with pytest.raises(SetupFailed, match="no such package: leftpad") as failed:
+        place.plant(workspace, recipe)
+    assert failed.value.log.read_text() == "begun\nno such package: leftpad\n"
+    assert str(failed.value.log) in failed.value.hint
+    assert place.whole() == 0
+    assert place.left() == []
+    with pytest.raises(SetupFailed):
+        place.plant(place.workspace("2", {}), recipe)
+
+
+def test_the_time_limit_ends_every_process(place: Place) -> None:
+    workspace = place.workspace("1", {})
+    script = "(setsid sh -c 'trap \"\" TERM; while :; do sleep 1; touch alive; done' &) ; sleep 999"
+    with pytest.raises(SetupFailed, match="did not end within 2 s"):
+        place.plant(workspace, line(script), seeds=place.new_seeds(timeout_s=2))
+    ours = [pid for pid in family(os.getpid()) if "alive" in _command_line(pid)]
+    assert ours == []
+    assert place.whole() == 0
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def test_a_setup_that_fills_the_disk_is_ended(place: Place) -> None:
+    script = "i=0; while :; do i=$((i+1)); head -c 4000000 /dev/zero >f$i; sleep 0.05; done"
+    with pytest.raises(SetupFailed, match="MB on disk, of 20 allowed"):
+        place.plant(place.workspace("1", {}), line(script), seeds=place.new_seeds(30, disk_mb=20))
+
+
+def test_a_flood_of_output_is_cut_and_its_end_is_kept(place: Place) -> None:
+    workspace = place.workspace("1", {})
+    with pytest.raises(SetupFailed, match="the last word"):
+        place.plant(workspace, line("yes | head -c 40000000; echo the last word; exit 1"))
+    size = workspace.with_name("setup.log").stat().st_size
+    assert (16 << 20) <= size < (17 << 20)
+
+
+def test_two_at_once_run_setup_once(place: Place) -> None:
+    recipe = line(f"sleep 1; {COUNTED.setup}")
+    workspaces = [place.workspace(str(number), {}) for number in range(3)]
+    ran: list[bool] = []
+
+    def plant(workspace: Path, seeds: Seeds) -> None:
+        ran.append(place.plant(workspace, recipe, seeds=seeds))
+
+    threads = [
+        threading.Thread(target=plant, args=(workspace, place.new_seeds()))
+        for workspace in workspaces
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ran) == [False, False, True]
+    assert len({made(workspace) for workspace in workspaces}) == 1
+
+
+_PLANT = """
+import sys
+from pathlib import Path
+from tests.integration.agents.test_seeds import Place, line
+place = Place(Path(sys.argv[1]))
+place.plant(Path(sys.argv[2]), line(sys.argv[3]))
+"""
+
+
+def _in_another_process(place: Place, workspace: Path, recipe: Recipe) -> subprocess.Popen[bytes]:
+    argv = (sys.executable, "-c", _PLANT, str(place.folder), str(workspace), recipe.setup)
+    root = Path(__file__).parents[3]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join((str(root), *sys.path))}
+    return subprocess.Popen(argv, env=env, cwd=root)
+
+
+def test_killed_in_the_middle_of_setup_nothing_half_made_is_used(place: Place) -> None:
+    first, second = place.workspace("1", {}), place.workspace("2", {})
+    recipe = line("mkdir made; touch made/half; [ -e go ] || sleep 600; touch made/whole")
+    process = _in_another_process(place, first, recipe)
+    until((first / "made/half").exists, "setup has begun")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (second / "go").touch()
+    assert place.plant(second, recipe) is True
+    assert (second / "made/whole").exists()
+    assert place.whole() == 1
+    assert place.left() == []
+
+
+def test_killed_while_a_seed_is_copied_it_is_made_again(place: Place) -> None:
+    first, second = place.workspace("1", {}), place.workspace("2", {})
+    recipe = line("mkdir made && cd made && seq 30000 | xargs touch && touch whole")
+    process = _in_another_process(place, first, recipe)
+    seeds = place.folder / "seeds"
+    until(lambda: list(seeds.glob(".new-*/files/made")), "the copy has begun")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    place.plant(second, recipe)
+    assert sum(1 for _ in (second / "made").iterdir()) == 30_001
+    assert place.left() == []
+
+
+def test_only_the_seeds_that_were_used_last_are_kept(place: Place) -> None:
+    for number in range(9):
+        place.plant(place.workspace(str(number), {}), COUNTED, f"lock {number}")
+        if number == 7:
+            assert place.plant(place.workspace("again", {}), COUNTED, "lock 0") is False
+    assert place.whole() == 8
+    assert place.plant(place.workspace("first", {}), COUNTED, "lock 0") is False
+    assert place.plant(place.workspace("second", {}), COUNTED, "lock 1") is True
+    assert len(list((place.folder / "seeds").glob("*.lock"))) == 8
+
+
+def test_without_a_sandbox_or_lock_files_every_workspace_runs_setup(tmp_path: Path) -> None:
+    place = Place(tmp_path, NoSandbox())
+    first, second = place.workspace("1", {}), place.workspace("2", {})
+    assert place.plant(first, COUNTED) is True
+    assert place.plant(second, COUNTED) is True
+    confined = Place(tmp_path / "confined")
+    assert confined.plant(confined.workspace("1", {}), COUNTED, lock="") is True
+    assert confined.plant(confined.workspace("2", {}), COUNTED, lock="") is True
+
+
+def test_no_setup_is_nothing_to_do(place: Place) -> None:
+    assert place.plant(place.workspace("1", {}), Recipe()) is False
+
+
+def test_a_secret_of_the_environment_is_not_in_the_log(place: Place) -> None:
+    seeds = Seeds(
+        place.folder / "seeds", place.sandbox, network="none", hosts=(), caps=Caps(),
+        timeout_s=60, read_only=(), env={"INDEX_TOKEN": "s3cr3t-0123456789abcdef"},
+    )  # fmt: skip
+    workspace = place.workspace("1", {})
+    place.plant(workspace, line('echo "with $INDEX_TOKEN"'), seeds=seeds)
+    log = workspace.with_name("setup.log").read_text()
+    assert "with" in log
+    assert "s3cr3t" not in log

@@ -1,0 +1,166 @@
+"""`caloron clean`: gives disk back, and never takes what is saved nowhere else."""
+
+from __future__ import annotations
+
+import io
+import os
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.cli.main import main
+from caloron.ledger.lock import EngineLock
+
+_DAY_S = 86_400
+
+
+@pytest.fixture
+def old(sprinted: Path) -> Path:
+    """The sprint ended forty days ago."""
+    ended = time.time() - 40 * _DAY_S
+    with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
+        ledger.execute("UPDATE sprints SET ended_at = ?", (ended,))
+    return sprinted
+
+
+def left_workspace(project: Path, work: str) -> Path:
+    workspace = project / "runs" / "demo-1" / "a" / work / "1" / "workspace"
+    workspace.mkdir(parents=True, exist_ok=True)
+    (workspace / "file").write_text("work")
+    return workspace
+
+
+def refer(project: Path, ref: str) -> None:
+    # What the forge merged last is fetched by the next sprint, so the mirror's own main is used.
+    mirror = ["git", f"--git-dir={project / 'mirror.git'}"]
+    subprocess.run([*mirror, "update-ref", ref, "refs/heads/main"], check=True)
+
+
+def removed(told: dict[str, Any]) -> set[str]:
+    return {thing["kind"] for thing in told["data"]["removed"]}
+
+
+def test_logs_go_when_they_are_old_and_their_sprint_is_over(run, old: Path) -> None:
+    assert run("clean", "--older-than", "41", "--yes")[1]["data"]["removed"] == []
+    code, told = run("clean", "--dry-run")
+    assert code == 9
+    targets = {a["target"] for a in told["planned_actions"]}
+    assert targets == {str(old / "runs" / "demo-1"), "agent/a/demo-1"}
+    assert (old / "runs" / "demo-1").exists()
+    code, told = run("clean", "--yes")
+    assert code == 0
+    assert removed(told) == {"logs", "branch"}
+    assert told["data"]["bytes"] > 0
+    assert not (old / "runs" / "demo-1").exists()
+    assert run("status")[0] == run("history")[0] == run("trace", "a")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("phase", "running"), ("status", "Escalated"), ("status", "Blocked")]
+)
+def test_what_a_sprint_may_go_on_with_stays(run, old: Path, column: str, value: str) -> None:
+    table = "sprints" if column == "phase" else "tasks"
+    with sqlite3.connect(old / "ledger.sqlite") as ledger:
+        ledger.execute(f"UPDATE {table} SET {column} = ?", (value,))
+    workspace = left_workspace(old, "9-review")
+    assert run("clean", "--yes", "--older-than", "0")[1]["data"]["removed"] == []
+    assert workspace.exists()
+
+
+def test_a_workspace_whose_work_is_saved_nowhere_stays_with_its_logs(run, old: Path) -> None:
+    workspace = left_workspace(old, "9-implement")
+    code, told = run("clean", "--yes", "--older-than", "0")
+    assert code == 0
+    assert removed(told) == {"branch"}
+    assert [kept["target"] for kept in told["data"]["kept"]] == [str(workspace)]
+    assert (workspace / "file").read_text() == "work"
+    refer(old, "refs/salvage/demo-1/a/9-implement/1")
+    code, told = run("clean", "--yes", "--older-than", "50")
+    assert removed(told) == {"workspace"}
+    assert not workspace.exists()
+
+
+def test_a_workspace_without_work_goes_at_once(run, old: Path) -> None:
+    workspace = left_workspace(old, "9-verify")
+    assert removed(run("clean", "--yes", "--older-than", "50")[1]) == {"workspace"}
+    assert not workspace.exists()
+
+
+def test_a_branch_goes_when_main_holds_it_and_its_pull_request_stays_readable(run, old) -> None:
+    forge = ["git", f"--git-dir={old / 'forge.git'}"]
+    tip = "-c", "user.name=a", "-c", "user.email=a@example.invalid"
+    tree = subprocess.run(
+        [*forge, "rev-parse", "main^{tree}"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    alone = subprocess.run(
+        [forge[0], *tip, forge[1], "commit-tree", "-m", "not merged", tree],
+        check=True, capture_output=True, text=True,
+    ).stdout.strip()  # fmt: skip
+    subprocess.run([*forge, "branch", "agent/b/demo-1", alone], check=True)
+    subprocess.run([*forge, "branch", "agent/a/demo-2", "main"], check=True)
+    before = run("pr", "show", "2")[1]["data"], run("pr", "diff", "2")[1]["data"]
+    _, told = run("clean", "--yes")
+    gone = [t["target"] for t in told["data"]["removed"] if t["kind"] == "branch"]
+    assert gone == ["agent/a/demo-1"]
+    left = subprocess.run([*forge, "branch"], check=True, capture_output=True, text=True).stdout
+    assert left.split() == ["agent/a/demo-2", "agent/b/demo-1", "*", "main"]
+    assert (run("pr", "show", "2")[1]["data"], run("pr", "diff", "2")[1]["data"]) == before
+
+
+def test_saved_work_is_forgotten_only_when_that_is_asked_for(run, old: Path) -> None:
+    ref = "refs/salvage/demo-1/a/9-implement/1"
+    refer(old, ref)
+    assert removed(run("clean", "--yes")[1]) == {"logs", "branch"}
+    known = ["git", f"--git-dir={old / 'mirror.git'}", "rev-parse", "--verify", "-q", ref]
+    assert subprocess.run(known, check=False, capture_output=True).returncode == 0
+    assert removed(run("clean", "--yes", "--salvage")[1]) == {"salvage"}
+    assert subprocess.run(known, check=False, capture_output=True).returncode != 0
+
+
+def test_caches_go_by_their_age_and_the_pool_always(run, sprinted: Path, home: Path) -> None:
+    ancient = time.time() - 40 * _DAY_S
+    for name in ("pool/1", "seeds/young", "seeds/old"):
+        (sprinted / name).mkdir(parents=True)
+        (sprinted / name / "file").write_text("x" * 1000)
+    (home / "logs").mkdir()
+    (home / "logs" / "defect-1.log").write_text("oh")
+    os.utime(sprinted / "seeds" / "old", (ancient, ancient))
+    os.utime(home / "logs" / "defect-1.log", (ancient, ancient))
+    _, told = run("clean", "--yes")
+    assert removed(told) == {"pool", "seed", "defect"}
+    assert [p.name for p in (sprinted / "seeds").iterdir()] == ["young"]
+    assert told["data"]["bytes"] >= 2000
+
+
+def test_nothing_is_removed_while_an_engine_or_an_agent_is_at_work(run, old: Path) -> None:
+    lock = EngineLock(old / "engine.lock")
+    lock.acquire("demo-1")
+    try:
+        assert run("clean", "--yes")[0] == 5
+        assert run("clean", "--dry-run")[0] == 5
+    finally:
+        lock.release()
+    with sqlite3.connect(old / "ledger.sqlite") as ledger:
+        ledger.execute("UPDATE work_items SET status = 'in_flight' WHERE id LIKE '%-fix'")
+        ledger.execute("UPDATE leases SET result = NULL, expires_at = 9e15 WHERE item LIKE '%-fix'")
+    code, told = run("clean", "--yes")
+    assert code == 5
+    assert "demo-1/a/" in told["error"]["message"]
+    assert run("projects", "delete", "demo", "--force")[0] == 5
+    assert (old / "runs" / "demo-1").exists()
+
+
+def test_without_yes_it_asks_and_shows_sizes(old: Path, monkeypatch, capsys) -> None:
+    for typed in ("", "n\n", "perhaps\n"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        capsys.readouterr()
+        assert main(["clean"]) == 1
+        assert "kB  logs" in capsys.readouterr().err
+        assert (old / "runs" / "demo-1").exists()
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert main(["clean"]) == 0
+    assert not (old / "runs" / "demo-1").exists()

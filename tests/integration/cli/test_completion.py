@@ -1,0 +1,65 @@
+"""The scripts for shells are good, and what they ask for is answered."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from caloron.cli.main import main
+
+_CALORON = """#!/bin/sh
+exec "{python}" -m caloron.cli.main "$@"
+"""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_a_script_that_it_can_read(shell: str, run, capsys, tmp_path: Path) -> None:
+    code, told = run("completion", shell)
+    assert code == 0
+    assert "_CALORON_COMPLETE" in told["data"]["script"]
+    assert main(["completion", shell]) == 0
+    script = tmp_path / "script"
+    script.write_text(capsys.readouterr().out)
+    if shutil.which(shell):
+        subprocess.run([shell, "-n", str(script)], check=True)
+
+
+def test_another_shell_is_refused(run) -> None:
+    assert run("completion", "tcsh")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("caloron pro", {"projects"}),
+        ("caloron projects sw", {"switch"}),
+        ("caloron sprint --plan-o", {"--plan-only"}),
+        ("caloron status --output ", {"text", "json", "table"}),
+    ],
+)
+def test_bash_completes_commands_options_and_values(line, expected, capsys, tmp_path) -> None:
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    program = tmp_path / "bin" / "caloron"
+    program.parent.mkdir()
+    program.write_text(_CALORON.format(python=sys.executable))
+    program.chmod(0o755)
+    words = line.split(" ")
+    ask = (
+        f"source {tmp_path}/script; COMP_WORDS=({' '.join(words[:-1])} '{words[-1]}');"
+        f" COMP_CWORD={len(words) - 1}; _caloron_completion caloron;"
+        ' printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    environment = os.environ | {
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    done = subprocess.run(
+        ["bash", "-c", ask], env=environment, capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) == expected

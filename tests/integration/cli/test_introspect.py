@@ -1,0 +1,86 @@
+"""`introspect`, `skill` and `version` say what the program really takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from caloron import __version__
+from caloron.cli.main import COMMANDS, cli, main
+from caloron.cli.tree import leaves
+
+
+def by_words(commands: list[dict[str, Any]], *before: str) -> dict[tuple[str, ...], dict[str, Any]]:
+    found = {}
+    for command in commands:
+        words = (*before, command["name"])
+        found[words] = command
+        found |= by_words(command["subcommands"], *words)
+    return found
+
+
+def test_every_command_is_described_with_the_very_names_of_its_options(run) -> None:
+    code, told = run("introspect")
+    assert code == 0
+    assert told["data"]["version"] == __version__
+    described = by_words(told["data"]["commands"])
+    assert [words[0] for words in described if len(words) == 1] == list(COMMANDS)
+    for words, command in leaves():
+        options = {o["name"] for o in described[words]["options"]}
+        real = {max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)}
+        assert options == real
+        assert described[words]["examples"], words
+    sprint = {o["name"]: o for o in described["sprint",]["options"]}
+    assert sprint["--project"]["type"] == "string"
+    assert sprint["--parallel"]["type"] == "integer"
+    assert sprint["--yes"]["type"] == "flag"
+    assert sprint["--output"]["choices"] == ["text", "json", "table"]
+    assert sprint["--output"]["default"] == "text"
+
+
+def test_the_options_that_are_described_are_taken(run) -> None:
+    context = click.Context(cli)
+    for words, command in leaves():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                parser = command.make_parser(context)
+                name = max(parameter.opts, key=len)
+                parser.parse_args([name] if parameter.is_flag else [name, "x"])
+                assert name in parser._long_opt, words
+
+
+def test_the_version_of_the_specification_alone(run, capsys) -> None:
+    assert run("introspect", "--acli-version")[1]["data"] == {"acli_version": "0.1.0"}
+    assert run("version")[1]["data"] == {
+        "tool": "caloron",
+        "version": __version__,
+        "acli_version": "0.1.0",
+    }
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out == f"caloron {__version__}\nacli 0.1.0\n"
+
+
+def test_a_skill_names_every_command_and_every_exit_code(run, tmp_path: Path) -> None:
+    out = tmp_path / "skills" / "SKILL.md"
+    assert run("skill", "--out", str(out), "--dry-run")[0] == 9
+    assert not out.exists()
+    code, told = run("skill", "--out", str(out))
+    assert code == 0
+    content = out.read_text("utf-8")
+    assert told["data"] == {"path": str(out), "content": content}
+    front = yaml.safe_load(content.split("---\n")[1])
+    assert front.keys() == {"name", "description", "when_to_use"}
+    for words, _ in leaves():
+        assert f"- `caloron {' '.join(words)}`" in content or words == ("agents",)
+    assert "- 11 `STOPPED`" in content
+    assert run("skill")[1]["data"]["content"] == content
+
+
+def test_what_only_looks_is_idempotent_and_what_changes_something_is_not(run) -> None:
+    described = by_words(run("introspect")[1]["data"]["commands"])
+    assert described["status",]["idempotent"]
+    assert not described["projects", "delete"]["idempotent"]
+    assert not described["sprint",]["idempotent"]

@@ -1,0 +1,69 @@
+"""`caloron org`: the conventions of the house, made, shown and checked."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from caloron.cli.main import main
+
+
+def test_the_example_is_written_once_and_is_understood(run, home: Path) -> None:
+    assert run("org", "init", "--dry-run")[0] == 9
+    assert not (home / "organisation.yml").exists()
+    code, told = run("org", "init")
+    assert code == 0
+    assert told["data"]["path"] == str(home / "organisation.yml")
+    assert run("org", "validate")[0] == 0
+    code, told = run("org", "show")
+    assert told["data"]["organisation"] == "Example Ltd"
+    assert told["data"]["rendered"].startswith("## Organisation Conventions")
+    (home / "organisation.yml").write_text("organisation: Mine\n")
+    assert run("org", "init")[0] == 5
+    assert (home / "organisation.yml").read_text() == "organisation: Mine\n"
+
+
+def test_nothing_to_check_is_not_found_and_nothing_to_show_is_empty(run) -> None:
+    assert run("org", "validate")[0] == 3
+    code, told = run("org", "show")
+    assert code == 0
+    assert told["data"]["is_empty"]
+
+
+def test_warnings_exit_with_1_and_no_yaml_with_2(run, home: Path, capsys) -> None:
+    home.mkdir()
+    (home / "organisation.yml").write_text("dependencies: [left-pad]\n")
+    code, told = run("org", "validate")
+    assert code == 1
+    assert told["data"]["valid"] is False
+    assert "dependencies" in told["data"]["warnings"][0]
+    assert main(["org", "validate"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "warning: " in said.err
+    (home / "organisation.yml").write_text("a: [\n")
+    assert run("org", "validate")[0] == 2
+    assert run("org", "show")[0] == 2
+
+
+def test_a_projects_own_file_is_merged_in_from_its_main_or_from_a_directory(
+    run, home: Path, tmp_path: Path
+) -> None:
+    home.mkdir()
+    (home / "organisation.yml").write_text("organisation: House\nlicense: {header: A}\n")
+    repo = tmp_path / "repo"
+    subprocess.run(["git", "init", "-q", "-b", "main", repo], check=True)
+    (repo / "caloron.yml").write_text("license: {header: B}\n")
+    mine = ["git", "-C", str(repo), "-c", "user.email=a@example.invalid"]
+    subprocess.run([*mine, "add", "."], check=True)
+    subprocess.run([*mine, "commit", "-qm", "conventions"], check=True)
+    assert run("init", "shop", "--repo", str(repo))[0] == 0
+    (repo / "caloron.yml").write_text("license: {header: C}\n")
+    for place, header in ((None, "A"), ("shop", "B"), (str(repo), "C")):
+        options = ("--project", place) if place else ()
+        code, told = run("org", "show", *options)
+        assert code == 0
+        assert f"header: {header}" in told["data"]["rendered"]
+        assert "House" in told["data"]["rendered"]
+    assert run("org", "show", "--project", "nowhere")[0] == 3
+    assert run("org", "show", "--project", "./nowhere")[0] == 3

@@ -1,0 +1,111 @@
+"""`caloron projects`: nothing is deleted without showing what, and nothing outside a project."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.cli.main import main
+from caloron.ledger.lock import EngineLock
+
+
+@pytest.fixture
+def two(run: Any) -> None:
+    assert run("init", "shop")[0] == 0
+    assert run("init", "scratch")[0] == 0
+
+
+@pytest.mark.usefixtures("two")
+def test_the_list_marks_the_active_project_and_survives_a_broken_one(run, home: Path) -> None:
+    (home / "projects" / "shop" / "config.yml").write_text("parallel: many\n")
+    _, told = run("projects", "list")
+    assert told["data"]["active"] == "scratch"
+    rows = {row["name"]: row for row in told["data"]["projects"]}
+    assert rows["scratch"]["active"]
+    assert not rows["shop"]["active"]
+    assert "parallel" in rows["shop"]["problem"]
+
+
+@pytest.mark.usefixtures("two")
+def test_switching_changes_what_later_commands_act_on(run) -> None:
+    assert run("projects", "switch", "shop", "--dry-run")[0] == 9
+    assert run("status")[1]["data"]["project"] == "scratch"
+    assert run("projects", "switch", "shop")[0] == 0
+    assert run("status")[1]["data"]["project"] == "shop"
+    assert run("projects", "switch", "nowhere")[0] == 3
+    assert run("status")[1]["data"]["project"] == "shop"
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize("name", ["..", ".", "", "../projects/shop", "/", "shop/..", "SHOP", "*"])
+def test_a_name_that_is_no_name_deletes_nothing(run, home: Path, name: str) -> None:
+    code, told = run("projects", "delete", name, "--force")
+    assert code == 2
+    assert told["error"]["code"] == "INVALID_ARGS"
+    assert {p.name for p in (home / "projects").iterdir()} >= {"shop", "scratch"}
+
+
+@pytest.mark.usefixtures("two")
+def test_deleting_shows_what_goes_and_wants_the_name_again(run, home, monkeypatch, capsys) -> None:
+    (home / "kv").mkdir()
+    ours, others = home / "kv" / "shop-1.json", home / "kv" / "shop-1-1.json"
+    ours.write_text("{}")
+    others.write_text("{}")
+    for typed in ("", "scratch\n", "shop-1\n"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        assert main(["projects", "delete", "shop"]) == 1
+        said = capsys.readouterr()
+        assert str(home / "projects" / "shop" / "forge.git") in said.err
+        assert str(ours) in said.err
+        assert str(others) not in said.err
+        assert (home / "projects" / "shop" / "config.yml").exists()
+    monkeypatch.setattr("sys.stdin", io.StringIO("shop\n"))
+    assert main(["projects", "delete", "shop"]) == 0
+    assert {p.name for p in (home / "projects").iterdir()} == {"scratch"}
+    assert not ours.exists()
+    assert others.exists()
+
+
+@pytest.mark.usefixtures("two")
+def test_deleting_the_active_project_leaves_none_active(run, home: Path) -> None:
+    code, told = run("projects", "delete", "scratch", "--force")
+    assert code == 0
+    assert told["data"]["deleted"] == "scratch"
+    assert told["data"]["active"] is None
+    assert not (home / "active").exists()
+    assert run("status")[1]["data"]["active"] is None
+
+
+@pytest.mark.usefixtures("two")
+def test_a_project_that_an_engine_holds_is_not_deleted(run, home: Path) -> None:
+    lock = EngineLock(home / "projects" / "shop" / "engine.lock")
+    lock.acquire("shop-1")
+    try:
+        for option in ("--force", "--dry-run"):
+            code, told = run("projects", "delete", "shop", option)
+            assert code == 5
+            assert "shop-1" in told["error"]["message"]
+    finally:
+        lock.release()
+    assert (home / "projects" / "shop" / "config.yml").exists()
+
+
+@pytest.mark.usefixtures("two")
+def test_a_project_that_is_a_link_is_not_followed(run, home: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (home / "projects" / "shop").rename(elsewhere)
+    (home / "projects" / "shop").symlink_to(elsewhere)
+    assert run("projects", "delete", "shop", "--force")[0] == 8
+    assert (elsewhere / "config.yml").exists()
+
+
+def test_a_table_has_a_column_for_each_field(two, capsys) -> None:
+    capsys.readouterr()
+    assert main(["projects", "list", "--output", "table"]) == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["NAME", "ACTIVE"]
+    assert [line.split()[0] for line in (first, second)] == ["scratch", "shop"]
+    assert head.index("ACTIVE") == first.index("yes") == second.index("no")

@@ -1,0 +1,121 @@
+"""`trace` and `agents`: the whole story of a task, and who took part in it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+from caloron.cli.main import main
+
+
+def test_a_trace_tells_everything_that_happened_in_order(run, sprinted: Path, capsys) -> None:
+    code, told = run("trace", "a")
+    assert code == 0
+    data = told["data"]
+    moves = [e["what"].partition(" (")[0] for e in data["events"] if e["type"] == "task_moved"]
+    assert moves == [
+        "Pending → Ready",
+        "Ready → InProgress",
+        "InProgress → InReview",
+        "InReview → InProgress",
+        "InProgress → InReview",
+        "InReview → Done",
+    ]
+    times = [e["at"] for e in data["events"]]
+    assert times == sorted(times)
+    assert [a["role"] for a in data["attempts"]] == ["implement", "review", "fix", "review"]
+    assert all(a["exit_code"] == 0 and a["duration_s"] >= 0 for a in data["attempts"])
+    forge = [e["what"] for e in data["events"] if e["type"] == "effect_done"]
+    assert "its pull request was opened" in forge
+    assert "its pull request was merged" in forge
+    assert data["pending"] == []
+    assert main(["trace", "a", "--sprint", "1"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("a of demo-1: Done")
+    assert "make it better" in said
+
+
+def test_every_event_of_the_task_is_in_its_trace(run, sprinted: Path) -> None:
+    """Nothing that the diary says about the task is left out."""
+    with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
+        rows = ledger.execute("SELECT work_item_id, payload FROM events").fetchall()
+    about = [
+        (item, payload)
+        for item, payload in rows
+        if (item or "").startswith("demo-1/a/") or json.loads(payload).get("task") == "a"
+    ]
+    assert len(run("trace", "a")[1]["data"]["events"]) == len(about)
+    baseline = run("trace", "baseline")[1]["data"]["events"]
+    assert baseline
+    assert all(event["work"] == "1-verify" for event in baseline)
+
+
+def test_what_was_taken_over_from_the_sprints_file_is_told_for_its_task_alone(
+    run, sprinted
+) -> None:
+    before = len(run("trace", "a")[1]["data"]["events"])
+    with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
+        for changes in ({"a": "Done"}, {"other": "Done"}):
+            payload = json.dumps({"sprint": "demo-1", "changes": changes})
+            ledger.execute(
+                "INSERT INTO events (ts, type, payload) VALUES (9e12, 'state_imported', ?)",
+                (payload,),
+            )
+    events = run("trace", "a")[1]["data"]["events"]
+    assert len(events) == before + 1
+    assert events[-1]["what"] == "state imported: changes {'a': 'Done'}"
+
+
+def test_a_changed_cost_changes_exactly_the_cost_that_is_told(run, sprinted: Path) -> None:
+    before = run("trace", "a")[1]["data"]
+    with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
+        (raw,) = ledger.execute("SELECT data FROM tasks WHERE id = 'a'").fetchone()
+        task = json.loads(raw)
+        task["spent"]["usd"] = 1.25
+        ledger.execute("UPDATE tasks SET data = ?", (json.dumps(task).encode(),))
+    after = run("trace", "a")[1]["data"]
+    assert after.pop("cost_usd") == 1.25
+    assert before.pop("cost_usd") == 0
+    assert after == before
+
+
+def test_what_is_not_there_is_not_found(run, sprinted: Path) -> None:
+    for arguments in (("b",), ("a", "--sprint", "7"), ("a", "--sprint", "other-1")):
+        code, told = run("trace", *arguments)
+        assert code == 3
+        assert told["error"]["hint"]
+    assert run("trace", "../a")[0] == 2
+    assert run("trace", "a", "--sprint", "..")[0] == 2
+
+
+def test_agents_are_listed_with_their_tasks_attempts_and_rounds(run, sprinted: Path) -> None:
+    for words in (("agents",), ("agents", "list")):
+        code, told = run(*words)
+        assert code == 0
+        agents = {agent["agent_id"]: agent for agent in told["data"]["agents"]}
+        assert agents.keys() == {"a", "reviewer-1"}
+        assert (agents["a"]["tasks"], agents["a"]["done"]) == (1, 1)
+        assert agents["a"]["attempts"] == 2
+        assert agents["a"]["rounds"] == 2
+        assert agents["a"]["roles"] == ["fix", "implement"]
+        assert agents["reviewer-1"]["attempts"] == 2
+    code, told = run("agents", "show", "a")
+    assert [work["role"] for work in told["data"]["work"]] == ["implement", "fix"]
+    assert run("agents", "show", "nobody")[0] == 3
+    assert run("agents", "show", "..")[0] == 2
+
+
+def test_a_project_without_a_sprint_has_no_agents_and_no_trace(run) -> None:
+    assert run("init", "demo")[0] == 0
+    assert run("agents")[1]["data"]["agents"] == []
+    assert run("trace", "a")[0] == 3
+
+
+def test_the_form_of_the_answer_may_stand_before_or_behind_the_command(run, capsys) -> None:
+    assert run("init", "demo")[0] == 0
+    capsys.readouterr()
+    assert main(["agents", "--output", "json", "list"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"] == "agents.list"
+    assert main(["agents", "--output", "json", "list", "--output", "text"]) == 0
+    assert capsys.readouterr().out == "No agent has worked yet.\n"

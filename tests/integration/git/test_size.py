@@ -1,0 +1,49 @@
+"""How much a change changes, as the report tells it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from caloron.git.command import GitError
+from caloron.git.mirror import Mirror, Size
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Mirror:
+    found = Mirror(tmp_path, str(tmp_path))
+    argv = ("git", "init", "--quiet", "--initial-branch=main", str(tmp_path))
+    subprocess.run(argv, check=True)
+    return found
+
+
+def commit(mirror: Mirror, **files: str | bytes) -> str:
+    for name, content in files.items():
+        data = content if isinstance(content, bytes) else content.encode()
+        (mirror.path / name).write_bytes(data)
+    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.invalid")
+    for arguments in (("add", "-A"), (*who, "commit", "--quiet", "--message", "x")):
+        subprocess.run(("git", "-C", str(mirror.path), *arguments), check=True)
+    return mirror.resolve("HEAD")
+
+
+def test_lines_and_files_are_counted_from_where_the_change_left_main(mirror: Mirror) -> None:
+    start = commit(mirror, a="1\n2\n3\n")
+    change = commit(mirror, a="1\n3\n4\n5\n", b="new\n", c=b"\0\1\2")
+    subprocess.run(("git", "-C", str(mirror.path), "checkout", "-q", start), check=True)
+    main = commit(mirror, d="many\n" * 100)
+    assert mirror.size(start, change) == Size(files=3, added=3, removed=1)
+    assert mirror.size(main, change) == Size(files=3, added=3, removed=1)
+    assert mirror.size(change, change) == Size(files=0, added=0, removed=0)
+
+
+def test_a_name_with_a_line_end_in_it_is_one_file(mirror: Mirror) -> None:
+    start = commit(mirror, a="1\n")
+    assert mirror.size(start, commit(mirror, **{"x\n\ty": "1\n"})) == Size(1, 1, 0)
+
+
+def test_a_commit_that_is_not_there_is_an_error(mirror: Mirror) -> None:
+    with pytest.raises(GitError):
+        mirror.size(commit(mirror, a="1"), "0" * 40)

@@ -1,0 +1,328 @@
+"""A model's Messages API that follows a script: what it says, which tools it calls, how it fails.
+
+The turn of a conversation is found from the conversation itself, so that several agents can be
+served at once and a request that is sent again gets the same answer again.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+#: How long a server that does not answer keeps its connection.
+_HANG_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Use:
+    """One call of one of the agent's own tools."""
+
+    tool: str
+    input: dict[str, Any]
+
+
+def bash(command: str) -> Use:
+    return Use("Bash", {"command": command, "description": "a step"})
+
+
+def write(path: str, content: str) -> Use:
+    return Use("Write", {"file_path": path, "content": content})
+
+
+#: What the model answers in one turn: texts and tool calls.
+Turn = Sequence["str | Use"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An answer that is none."""
+
+    status: int = 0
+    kind: str = "api_error"
+    message: str = "scripted fault"
+    headers: dict[str, str] = field(default_factory=dict)
+    #: Close the connection in the middle of a stream, or say nothing at all, or stop half-way.
+    drop: bool = False
+    hang: bool = False
+    stall: bool = False
+
+
+def unauthorized() -> Fault:
+    return Fault(401, "authentication_error", "invalid x-api-key")
+
+
+def too_many(retry_after: int, **headers: str) -> Fault:
+    told = {"retry-after": str(retry_after)} | {k.replace("_", "-"): v for k, v in headers.items()}
+    return Fault(429, "rate_limit_error", "This request would exceed your rate limit.", told)
+
+
+def overflow() -> Fault:
+    message = "prompt is too long: 250000 tokens > 200000 maximum"
+    return Fault(400, "invalid_request_error", message)
+
+
+DROPPED = Fault(drop=True)
+HANGS = Fault(hang=True)
+STALLS = Fault(stall=True)
+
+
+@dataclass
+class Rule:
+    """If all of these words are in what was asked, these are the turns of the answer."""
+
+    when: tuple[str, ...]
+    turns: Sequence[Turn]
+    #: Played before the rule answers at all: one for each request.
+    faults: list[Fault] = field(default_factory=list)
+    #: Words of the whole request that a rule is for: system prompt and all that was said.
+    anywhere: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it came, and what to look for in it."""
+
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+    @property
+    def model(self) -> str:
+        return str(self.body.get("model", ""))
+
+    @property
+    def text(self) -> str:
+        """Everything in it that the model reads."""
+        return "\n".join((_texts(self.body.get("system", "")), *map(_told, self.messages)))
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.body.get("messages", [])
+        return found
+
+    @property
+    def prompt(self) -> str:
+        """What a person, or Caloron, asked last."""
+        return _told(self.messages[self._asked_at()])
+
+    @property
+    def turn(self) -> int:
+        """How many answers were given since."""
+        return sum(m["role"] == "assistant" for m in self.messages[self._asked_at() :])
+
+    def _asked_at(self) -> int:
+        asked = [n for n, m in enumerate(self.messages) if m["role"] == "user" and not _result(m)]
+        return asked[-1] if asked else 0
+
+
+def _result(message: dict[str, Any]) -> bool:
+    content = message["content"]
+    return isinstance(content, list) and any(b.get("type") == "tool_result" for b in content)
+
+
+def _told(message: dict[str, Any]) -> str:
+    return _texts(message["content"])
+
+
+def _texts(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = []
+    for block in content:
+        if block.get("type") == "text":
+            parts.append(str(block["text"]))
+        elif block.get("type") == "tool_result":
+            parts.append(_texts(block.get("content") or ""))
+        elif block.get("type") == "tool_use":
+            parts.append(json.dumps(block["input"]))
+    return "\n".join(parts)
+
+
+class ModelServer:
+    """A scripted model on a loopback port of its own; use as a context manager."""
+
+    def __init__(self, *rules: Rule, default: str = "Done.") -> None:
+        self.rules = list(rules)
+        self.default = default
+        self.requests: list[Asked] = []
+        #: What the model says it used in each answer.
+        self.tokens_in, self.tokens_out = 1000, 50
+        self._lock = threading.Lock()
+        self.closing = threading.Event()
+        server = self
+
+        class Handler(_Handler):
+            model = server
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> ModelServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, asked: Asked) -> Turn | Fault:
+        with self._lock:
+            self.requests.append(asked)
+            for rule in self.rules:
+                if all(word in asked.prompt for word in rule.when) and all(
+                    word in asked.text for word in rule.anywhere
+                ):
+                    if rule.faults:
+                        return rule.faults.pop(0)
+                    return rule.turns[min(asked.turn, len(rule.turns) - 1)]
+        return [self.default]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    model: ModelServer
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if not self.path.startswith("/v1/messages") or "count_tokens" in self.path:
+            self._json(404, {"type": "error", "error": {"type": "not_found_error", "message": ""}})
+            return
+        asked = Asked({k.lower(): v for k, v in self.headers.items()}, body)
+        answer = self.model.answer(asked)
+        try:
+            self._play(asked, answer)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def _play(self, asked: Asked, answer: Turn | Fault) -> None:
+        if isinstance(answer, Fault) and answer.hang:
+            self._wait()
+        elif isinstance(answer, Fault) and answer.status:
+            error = {"type": answer.kind, "message": answer.message}
+            self._json(answer.status, {"type": "error", "error": error}, answer.headers)
+        elif asked.body.get("stream"):
+            self._stream(asked, answer)
+        elif isinstance(answer, Fault):
+            self._hang_up()
+        else:
+            self._json(200, self._message(asked) | self._ended(answer))
+
+    def _json(
+        self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _stream(self, asked: Asked, answer: Turn | Fault) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        if isinstance(answer, Fault):
+            for event in self._events(asked, ["This will never be sa"]):
+                if event["type"] == "content_block_stop":
+                    break
+                self._event(event)
+            self._wait() if answer.stall else self._hang_up()
+            return
+        for event in self._events(asked, answer):
+            self._event(event)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _event(self, event: dict[str, Any]) -> None:
+        data = f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+    def _wait(self) -> None:
+        self.model.closing.wait(_HANG_S)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _message(self, asked: Asked) -> dict[str, Any]:
+        return {
+            "id": f"msg_{time.time_ns()}",
+            "type": "message",
+            "role": "assistant",
+            "model": asked.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": self.model.tokens_in, "output_tokens": 1},
+        }
+
+    def _ended(self, turn: Turn) -> dict[str, Any]:
+        tools = any(isinstance(part, Use) for part in turn)
+        return {
+            "content": [_block(part) for part in turn],
+            "stop_reason": "tool_use" if tools else "end_turn",
+            "usage": {
+                "input_tokens": self.model.tokens_in,
+                "output_tokens": self.model.tokens_out,
+            },
+        }
+
+    def _events(self, asked: Asked, turn: Turn) -> Iterator[dict[str, Any]]:
+        yield {"type": "message_start", "message": self._message(asked)}
+        for index, part in enumerate(turn):
+            block = _block(part)
+            if isinstance(part, Use):
+                empty, delta = (
+                    block | {"input": {}},
+                    {
+                        "type": "input_json_delta",
+                        "partial_json": json.dumps(part.input),
+                    },
+                )
+            else:
+                empty, delta = block | {"text": ""}, {"type": "text_delta", "text": part}
+            yield {"type": "content_block_start", "index": index, "content_block": empty}
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+            yield {"type": "content_block_stop", "index": index}
+        ended = self._ended(turn)
+        yield {
+            "type": "message_delta",
+            "delta": {"stop_reason": ended["stop_reason"], "stop_sequence": None},
+            "usage": ended["usage"],
+        }
+        yield {"type": "message_stop"}
+
+
+def _block(part: str | Use) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    identity = f"toolu_{time.time_ns()}"
+    return {"type": "tool_use", "id": identity, "name": part.tool, "input": part.input}

@@ -1,0 +1,119 @@
+"""Main is verified before anything is asked of an agent."""
+
+from __future__ import annotations
+
+import pytest
+
+from caloron.domain.facts import Skipped
+from caloron.domain.status import Status
+from caloron.domain.why import why_sprint
+from tests.unit.domain.world import World, new_state, planned
+
+
+@pytest.fixture
+def made() -> World:
+    state = new_state(planned("a"))
+    state.sprint.baseline = ""
+    made = World(state)
+    made.tick()
+    return made
+
+
+def _end(made: World, **how: object) -> None:
+    (item,) = made.queue
+    made.end(item, **how)  # type: ignore[arg-type]
+    made.tick()
+
+
+def test_nothing_is_begun_before_main_is_known_to_be_green(made: World) -> None:
+    ((task, work),) = made.queue.values()
+    assert (task, work.role, work.item) == ("", "verify", "shop-1/baseline/1-verify")
+    assert not made.state.tasks
+    assert why_sprint(made.state.sprint) == "main is being verified before anything is begun"
+    _end(made, how="make test")
+    assert (made.state.sprint.baseline, made.state.sprint.verify_line) == ("green", "make test")
+    assert list(made.state.tasks) == ["a"]
+
+
+def test_a_red_main_is_looked_at_twice_and_then_stops_the_sprint(made: World) -> None:
+    _end(made, exit_code=1)
+    assert made.queue, "once more"
+    _end(made, exit_code=1, answer="1 failed")
+    assert made.state.sprint.phase == "ended"
+    assert made.state.sprint.stopped == "main is red before the sprint: 1 failed"
+    assert not made.state.tasks
+    assert not made.queue
+
+
+def test_a_main_that_is_red_only_once_is_flaky_and_good_enough(made: World) -> None:
+    _end(made, exit_code=1)
+    _end(made)
+    assert made.state.sprint.baseline == "green"
+
+
+@pytest.mark.parametrize("skipped", ["none", "unverified"])
+def test_a_main_without_anything_to_verify_is_never_red(made: World, skipped: Skipped) -> None:
+    _end(made, skipped=skipped)
+    assert made.state.sprint.baseline == skipped
+    assert list(made.state.tasks) == ["a"]
+
+
+def test_on_an_allowed_red_main_red_passes_until_a_merge_turned_it_green() -> None:
+    state = new_state(planned("a"), planned("b", "a"), planned("c", "b"))
+    state.sprint.baseline = ""
+    state.sprint.allow_red = True
+    made = World(state)
+    made.tick()
+    _end(made, exit_code=1)
+    _end(made, exit_code=1)
+    assert made.state.sprint.baseline == "red"
+    made.settle()
+    made.finish("a")
+    made.finish("a", exit_code=1)
+    made.finish("a", exit_code=1)
+    assert made.role("a") == "review", "the reviewer decides, with the log"
+    made.finish("a")
+    assert (made.status("a"), made.state.sprint.baseline) == (Status.DONE, "red")
+    made.finish("b")
+    made.finish("b")
+    made.finish("b")
+    assert (made.status("b"), made.state.sprint.baseline) == (Status.DONE, "green")
+    made.finish("c")
+    made.finish("c", exit_code=1)
+    made.finish("c", exit_code=1)
+    assert made.role("c") == "fix", "main is green now, and stays so"
+
+
+def test_an_empty_main_that_gets_code_without_tests_is_unverified_from_then_on() -> None:
+    made = World(new_state(planned("a")))
+    made.state.sprint.baseline = "none"
+    made.settle()
+    made.finish("a")
+    made.finish("a", skipped="unverified")
+    assert str(made.state.sprint.baseline) == "unverified"
+
+
+def test_a_change_that_takes_the_tests_away_is_red(made: World) -> None:
+    _end(made, how="make test")
+    made.settle()
+    made.finish("a")
+    made.finish("a", skipped="unverified")
+    made.finish("a", skipped="unverified")
+    assert made.role("a") == "fix"
+    assert "nothing is left of what verified main (make test)" in made.task("a").reason
+
+
+def test_a_main_that_could_not_be_looked_at_is_not_called_red(made: World) -> None:
+    made.state.sprint.allow_red = True
+    _end(made, fault="agents cannot be given / to read")
+    _end(made, fault="agents cannot be given / to read")
+    sprint = made.state.sprint
+    assert sprint.stopped == "main could not be verified: agents cannot be given / to read"
+    assert sprint.stopped_by == ""
+
+
+def test_the_next_attempt_is_told_why_the_last_one_failed(made: World) -> None:
+    _end(made)
+    made.settle()
+    made.finish("a", fault="the commits hold\nthe value of MY_KEY")
+    assert made.work("a").note == "the commits hold the value of MY_KEY"

@@ -1,0 +1,100 @@
+"""Money: what a run may spend, and what all of them have spent."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caloron.domain.budget import Spent, Usage, allowance, guess_usd
+from caloron.domain.facts import RunInterrupted
+from caloron.engine.spending import Purse
+from tests.unit.domain.world import planned, world
+
+_usd = st.floats(0, 1000)
+
+
+@given(_usd.filter(bool), st.lists(st.tuples(st.floats(0.01, 50), st.floats(0, 1))))
+def test_runs_that_keep_to_their_allowance_never_spend_more_than_the_budget(
+    budget: float, runs: list[tuple[float, float]]
+) -> None:
+    """Each run is given an allowance and uses a part of it, while earlier ones are at work."""
+    spent = 0.0
+    at_work: list[float] = []
+    for cap, part in runs:
+        given_usd = allowance(budget, spent, sum(at_work), cap)
+        assert 0 <= given_usd <= cap
+        at_work.append(given_usd)
+        if len(at_work) > 3:
+            spent += at_work.pop(0) * part
+    assert spent + sum(at_work) <= budget * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent", "reserved", "cap", "expected"),
+    [
+        (20, 0, 0, 2, 2),
+        (20, 19, 0, 2, 1),
+        (20, 18, 2, 2, 0),
+        (20, 19.99, 0, 2, 0),
+        (0.01, 0, 0, 2, 0.01),
+        (0.01, 0.01, 0, 2, 0),
+    ],
+)
+def test_the_next_run_gets_what_is_left_and_nothing_when_that_is_too_little(
+    budget: float, spent: float, reserved: float, cap: float, expected: float
+) -> None:
+    assert allowance(budget, spent, reserved, cap) == pytest.approx(expected)
+
+
+def test_a_run_that_told_no_cost_is_guessed_within_its_cap() -> None:
+    assert guess_usd(1_000_000, 0, cap=100) == 15
+    assert guess_usd(1_000_000, 1_000_000, cap=2) == 2
+    assert guess_usd(0, 0, cap=2) == 0
+
+
+def test_every_run_costs_once_however_often_its_end_is_told() -> None:
+    made = world(planned("a"))
+    made.settle()
+    usage = Usage(usd=0.5, tokens_in=10, tokens_out=5)
+    fact = made.finish("a", usage=usage)
+    made.tick(fact)
+    made.tick(fact, fact)
+    assert made.state.sprint.spent == Spent(usd=0.5, tokens_in=10, tokens_out=5, runs=1)
+    assert made.task("a").spent == made.state.sprint.spent
+
+
+def test_a_run_that_was_cut_short_costs_too_and_keeps_its_conversation() -> None:
+    made = world(planned("a"))
+    made.settle()
+    item = made.item("a")
+    cut = RunInterrupted(
+        item=item, task="a", token=1, usage=Usage(usd=0.2, estimated=True), session="s-1"
+    )
+    made.tick(cut, cut)
+    assert made.task("a").spent.usd == 0.2
+    assert made.state.sprint.spent.estimated_usd == 0.2
+    assert made.task("a").session == "s-1"
+    assert made.task("a").failures == 0
+
+
+def test_a_purse_keeps_what_runs_at_work_may_still_spend() -> None:
+    purse = Purse(3.0, 0.0, 2.0, metered=True)
+    assert purse.allowance() == 2
+    purse.reserve(("a", 1), 2)
+    assert purse.allowance() == 1
+    purse.reserve(("b", 1), 1)
+    assert purse.allowance() == 0
+    assert not purse.exhausted, "a run at work may give something back"
+    purse.settle(("a", 1), 0.5)
+    assert purse.allowance() == 1.5
+    purse.settle(("b", 1), 1)
+    purse.spent = 3.0
+    assert purse.exhausted
+    assert "$3.00" in str(purse)
+
+
+def test_nobody_counts_what_nobody_tells() -> None:
+    purse = Purse(1.0, 5.0, 2.0, metered=False)
+    assert purse.allowance() is None
+    assert not purse.exhausted

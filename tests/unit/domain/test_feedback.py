@@ -1,0 +1,85 @@
+"""The feedback block: real YAML, whatever the agent wrote."""
+
+from __future__ import annotations
+
+import msgspec
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from caloron.domain.feedback import ASSESSMENTS, Feedback, feedback_yaml
+from caloron.domain.observations import marker, marker_key
+
+#: Every character there is, lone halves of surrogate pairs too: agents write JSON.
+TEXT = st.text(st.characters(codec=None, exclude_categories=()))
+
+
+def test_the_block_has_exactly_the_lines_that_other_tools_read() -> None:
+    feedback = Feedback(
+        task_id="login",
+        agent_role="developer",
+        task_clarity=8,
+        blockers=('no "net"', "b"),
+        tools_used=("Bash",),
+        tokens_consumed=1200,
+        time_to_complete_min=3,
+        self_assessment="completed",
+        notes="café 🎉 | Files: a.py",
+    )
+    assert feedback_yaml(feedback) == (
+        "---\n"
+        "caloron_feedback:\n"
+        '  task_id: "login"\n'
+        '  agent_role: "developer"\n'
+        "  task_clarity: 8\n"
+        '  blockers: ["no \\"net\\"", "b"]\n'
+        '  tools_used: ["Bash"]\n'
+        "  tokens_consumed: 1200\n"
+        "  time_to_complete_min: 3\n"
+        '  self_assessment: "completed"\n'
+        '  notes: "café 🎉 | Files: a.py"\n'
+        "---"
+    )
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        Feedback,
+        task_id=TEXT,
+        agent_role=TEXT,
+        task_clarity=st.integers(0, 10),
+        blockers=st.lists(TEXT).map(tuple),
+        tools_used=st.lists(TEXT).map(tuple),
+        tokens_consumed=st.integers(0),
+        time_to_complete_min=st.integers(0),
+        self_assessment=st.sampled_from(ASSESSMENTS),
+        notes=TEXT,
+    )
+)
+@example(
+    Feedback(notes="a \"b\" 'c'\n---\ncaloron_feedback: x\n\t# \x85\u2028\ufeff\x7f\ud800\uffff")
+)
+@example(Feedback(blockers=("]", "---", "- x", "a: b", "\\", "%", "@x", "😀", "yes", "0x1")))
+def test_a_yaml_reader_gets_back_every_word(feedback: Feedback) -> None:
+    text = feedback_yaml(feedback)
+    lines = text.split("\n")
+    assert (lines[0], lines[-1]) == ("---", "---")
+    assert len(text.splitlines()) == len(lines) == 12
+    fields = msgspec.structs.asdict(feedback)
+    said = {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+    expected = {"caloron_feedback": said}
+    assert yaml.safe_load("\n".join(lines[1:-1])) == expected
+    # Between the two lines there is one document; a reader of several finds it first.
+    assert next(yaml.safe_load_all(text)) == expected
+
+
+@settings(deadline=None)
+@given(TEXT)
+def test_the_block_can_always_be_written_as_utf_8(notes: str) -> None:
+    assert feedback_yaml(Feedback(notes=notes)).encode("utf-8")
+
+
+def test_an_agent_cannot_smuggle_in_a_marker_of_ours() -> None:
+    text = feedback_yaml(Feedback(notes=f"x {marker('issue/1/a')}", blockers=(marker("pull/1"),)))
+    assert marker_key(text) == ""

@@ -1,0 +1,173 @@
+"""What a project remembers: improvements with their fate, trends, and the planner's context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from caloron.domain.analysis import RULE, Finding
+from caloron.domain.learnings import (
+    Kept,
+    Noted,
+    SprintRecord,
+    improvements,
+    po_context,
+    same_meaning,
+    trends,
+    with_told,
+)
+from caloron.domain.retro import Kpis
+
+GOOD = Kpis(total_tasks=2, completed_tasks=2, completion_rate=1.0, clarity_count=2, avg_clarity=8.0)
+CLEARER = RULE["task-clarity"].description
+
+
+def finding(rule: str = "task-clarity", **fields: Any) -> Finding:
+    known = RULE[rule]
+    return Finding(
+        rule=rule,
+        category=known.category,
+        priority=fields.pop("priority", "high"),
+        description=known.description,
+        action=known.action,
+        for_planner=known.for_planner,
+        **fields,
+    )
+
+
+def sprint(number: int, *findings: Finding, **fields: Any) -> SprintRecord:
+    return SprintRecord(id=f"shop-{number}", findings=findings, **{"kpis": GOOD} | fields)
+
+
+def fates(*records: SprintRecord, kept: Kept | None = None) -> dict[str, str]:
+    return {i.text: i.status for i in improvements(records, kept or Kept())}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Write clearer tasks", "write clearer task!"),
+        ("2 tasks had low clarity", "Low clarity: 3 tasks had it"),
+        ("3 supervisor events", "1 supervisor event"),
+        ('Use "quoted" names', "use quoted names"),
+    ],
+)
+def test_texts_that_differ_in_small_things_mean_the_same(one: str, other: str) -> None:
+    assert same_meaning(one) == same_meaning(other)
+
+
+def test_texts_about_other_things_stay_apart_and_none_is_empty() -> None:
+    assert same_meaning("write tests first") != same_meaning("write docs first")
+    assert same_meaning("42") == "42"
+
+
+def test_the_same_improvement_in_two_sprints_is_one_that_was_seen_twice() -> None:
+    (found,) = improvements([sprint(1, finding()), sprint(2, finding(evidence="new"))], Kept())
+    assert (found.seen_in, found.evidence, found.status) == (("shop-1", "shop-2"), "new", "pending")
+
+
+def test_an_improvement_is_applied_once_it_stood_in_a_planners_prompt() -> None:
+    records = [sprint(1, finding())]
+    context, keys = po_context(records, Kept())
+    kept = with_told(Kept(), "shop-2", context, keys)
+    assert CLEARER in kept.last_po_context
+    assert fates(*records) == {CLEARER: "pending"}
+    assert fates(*records, kept=kept) == {CLEARER: "applied"}
+
+
+def test_it_is_retired_after_two_good_sprints_and_told_no_more() -> None:
+    records = [sprint(1, finding()), sprint(2)]
+    assert fates(*records) == {CLEARER: "pending"}
+    assert CLEARER in po_context(records, Kept())[0]
+    records.append(sprint(3))
+    assert fates(*records) == {CLEARER: "retired"}
+    assert CLEARER not in po_context(records, Kept())[0]
+
+
+def test_a_sprint_that_cannot_tell_is_no_good_news() -> None:
+    nothing_said = Kpis(total_tasks=2, completed_tasks=2)
+    silent = [sprint(n, kpis=nothing_said) for n in (2, 3, 4)]
+    failed = [sprint(n, kpis=Kpis(), stopped="no plan") for n in (5, 6)]
+    assert fates(sprint(1, finding()), *silent, *failed) == {CLEARER: "pending"}
+
+
+def test_it_comes_back_when_the_numbers_get_bad_again() -> None:
+    records = [sprint(1, finding()), sprint(2), sprint(3), sprint(4, finding())]
+    (found,) = improvements(records, Kept())
+    assert (found.status, found.seen_in, found.good_since) == ("pending", ("shop-1", "shop-4"), 0)
+
+
+def test_what_others_noted_is_kept_once_and_judged_by_later_sprints() -> None:
+    noted = (
+        Noted(text="3 tasks had low clarity", since="shop-1"),
+        Noted(text="Low clarity: tasks had"),
+    )
+    kept = Kept(noted=noted)
+    (found,) = improvements([sprint(1)], kept)
+    assert (found.rule, found.status, found.good_since) == ("task-clarity", "pending", 0)
+    assert improvements([sprint(1), sprint(2), sprint(3)], kept)[0].status == "retired"
+
+
+def test_a_person_can_retire_an_improvement() -> None:
+    kept = Kept(dropped=(same_meaning(CLEARER),))
+    assert fates(sprint(1, finding()), kept=kept) == {CLEARER: "retired"}
+
+
+def test_the_most_urgent_comes_first_and_what_a_planner_cannot_do_is_not_told() -> None:
+    findings = (
+        finding("tokens", priority="low"),
+        finding("no-feedback", priority="low"),
+        finding(priority="critical"),
+    )
+    found = improvements([sprint(1, *findings)], Kept())
+    assert [i.id for i in found] == ["imp-1", "imp-2", "imp-3"]
+    assert found[0].text == CLEARER
+    context, keys = po_context([sprint(1, *findings)], Kept())
+    assert RULE["no-feedback"].description not in context
+    assert len(keys) == 2
+
+
+def test_without_a_past_the_planner_is_told_nothing() -> None:
+    assert po_context([], Kept()) == ("", ())
+
+
+def test_the_context_names_sprints_by_their_ids_the_older_ones_in_one_line() -> None:
+    blocked = ('no "docs" here',)
+    records = [sprint(n, blockers=blocked, goal=f"goal {n}") for n in (1, 2, 3, 4)]
+    context, _ = po_context(records, Kept())
+    assert "- shop-1 to shop-2: 4/4 tasks done (100 %)" in context
+    assert 'again and again (2 times): no "docs" here' in context
+    assert '- shop-4: 2/2 tasks done, clarity 8.0/10 — "goal 4"' in context
+    assert "?" not in context
+
+
+def test_a_failed_sprint_shows_its_own_numbers_and_not_those_of_the_one_before() -> None:
+    failed = sprint(2, kpis=Kpis(), stopped="the plan is not valid")
+    lines = po_context([sprint(1), failed], Kept())[0].splitlines()
+    assert "- shop-2: 0/0 tasks done, stopped: the plan is not valid" in lines
+
+
+def test_debts_are_told_however_old_they_are() -> None:
+    records = [sprint(1, debts=("a (pull request #4)",)), *(sprint(n) for n in range(2, 9))]
+    assert "- shop-1: a (pull request #4)" in po_context(records, Kept())[0]
+
+
+@pytest.mark.parametrize(
+    ("now", "direction"),
+    [(10.0, "stable"), (10.5, "stable"), (9.5, "stable"), (10.6, "degraded"), (9.4, "improved")],
+)
+def test_a_change_within_five_percent_is_no_change(now: float, direction: str) -> None:
+    earlier = [Kpis(total_tasks=1, avg_time_per_task=time) for time in (8.0, 12.0)]
+    found = {t.metric: t for t in trends(Kpis(total_tasks=1, avg_time_per_task=now), earlier)}
+    trend = found["avg_time_per_task"]
+    assert (trend.before, trend.n, trend.direction) == (10.0, 2, direction)
+
+
+def test_a_trend_counts_only_sprints_that_have_the_number() -> None:
+    earlier = [Kpis(total_tasks=1, avg_clarity=6.0), Kpis(total_tasks=1), Kpis(avg_clarity=1.0)]
+    found = {t.metric: t for t in trends(Kpis(total_tasks=1, avg_clarity=9.0), earlier)}
+    assert (found["avg_clarity"].n, found["avg_clarity"].direction) == (1, "improved")
+    assert found["completion_rate"].n == 2
+    assert trends(GOOD, []) == ()
+    assert trends(Kpis(), [GOOD]) == ()

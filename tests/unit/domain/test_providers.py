@@ -1,0 +1,111 @@
+"""A provider that says no is waited for, or stops the sprint; it is never the agent's failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from caloron.domain.actions import StartWork
+from caloron.domain.facts import Halt
+from caloron.domain.status import Status
+from caloron.domain.why import why, why_sprint
+from tests.unit.domain.world import World, new_state, planned, world
+
+
+def _starts(made: World, **end: object) -> StartWork:
+    """End the work of task a; the start that follows at once."""
+    made.end(made.item("a"), changes=False, framework="claude-code", **end)  # type: ignore[arg-type]
+    decision = made.tick()
+    (start,) = [a for a in decision.actions if isinstance(a, StartWork)]
+    return start
+
+
+@pytest.fixture
+def made() -> World:
+    made = world(planned("a"), planned("b"))
+    made.state.sprint.framework = "claude-code"
+    made.settle()
+    return made
+
+
+def test_a_quota_pauses_the_provider_until_its_reset_and_counts_no_failure(made: World) -> None:
+    item = made.item("a")
+    waiting = made.item("b")
+    made.waiting = {waiting}
+    start = _starts(made, trouble="quota", reset_at=5000.0, detail="limit reached", exit_code=1)
+    assert (start.work.item, start.not_before) == (item, 5000.0)
+    assert made.held == {waiting: 5000.0}, "what waits for the same provider waits too"
+    assert made.task("a").failures == 0
+    assert made.status("a") is Status.IN_PROGRESS
+    made.waiting = {item, waiting}
+    made.tick()
+    line = "its implement waits: claude-code: quota until 1970-01-01 01:23 UTC"
+    assert why(made.state, made.task("a")) == why(made.state, made.task("b")) == line
+
+
+def test_a_rate_limit_without_a_reset_waits_longer_each_time(made: World) -> None:
+    pauses = []
+    for _ in range(9):
+        start = _starts(made, trouble="rate_limit")
+        pauses.append(start.not_before - made.now)
+        made.now = start.not_before
+    assert pauses[:3] == [60, 120, 240]
+    assert pauses[-1] == 3600
+    assert made.task("a").failures == 0
+
+
+def test_the_pause_is_over_once_the_provider_answers(made: World) -> None:
+    _starts(made, trouble="quota", reset_at=5000.0)
+    made.finish("a", framework="claude-code")
+    assert made.state.sprint.paused == {}
+
+
+def test_a_refused_credential_halts_the_sprint_and_keeps_the_work(made: World) -> None:
+    item = made.item("a")
+    start = _starts(made, trouble="auth", detail="invalid x-api-key", exit_code=1)
+    assert start.work.item == item
+    assert "claude-code has no valid credential: invalid x-api-key" in made.state.sprint.halted
+    assert made.task("a").failures == 0
+    assert why_sprint(made.state.sprint) == made.state.sprint.halted
+
+
+@pytest.mark.parametrize("trouble", ["overflow", "crash", "budget"])
+def test_any_other_trouble_is_a_failure_and_the_second_one_asks_a_person(
+    made: World, trouble: str
+) -> None:
+    made.task("a").session = "s-1"
+    _starts(made, trouble=trouble, detail="why")
+    assert made.task("a").failures == 1
+    assert (made.task("a").session == "") is (trouble == "overflow")
+    made.finish("a", changes=False, trouble=trouble, detail="why")
+    assert made.status("a") is Status.ESCALATED
+    assert made.task("a").reason == f"the agent failed ({trouble}): why"
+
+
+def test_the_author_goes_on_with_its_conversation_and_the_reviewer_does_not(made: World) -> None:
+    made.finish("a", session="author")
+    made.finish("a")
+    assert made.role("a") == "review"
+    made.finish("a", session="reviewer", answer="CHANGES_NEEDED: more")
+    assert made.role("a") == "fix"
+    assert made.task("a").session == "author"
+
+
+def test_a_planner_without_quota_is_asked_again_after_the_reset() -> None:
+    made = World(new_state())
+    made.state.sprint.framework = "claude-code"
+    made.tick()
+    (item,) = made.queue
+    for _ in range(3):
+        made.end(item, framework="claude-code", trouble="quota", reset_at=9000.0)
+        decision = made.tick()
+        (start,) = decision.actions
+        assert isinstance(start, StartWork)
+        assert start.not_before == 9000.0
+    assert made.state.sprint.phase == "planning"
+    assert why_sprint(made.state.sprint) == "claude-code: quota until 1970-01-01 02:30 UTC"
+
+
+def test_a_halt_is_kept_until_somebody_goes_on(made: World) -> None:
+    made.tick(Halt(reason="the budget of $1.00 is used up"))
+    made.tick()
+    assert made.state.sprint.halted == "the budget of $1.00 is used up"

@@ -1,0 +1,261 @@
+"""The numbers of a sprint, what the rules find in them, and what waits for a person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caloron.domain.analysis import RULES, analyze
+from caloron.domain.budget import Spent
+from caloron.domain.feedback import Feedback, joined
+from caloron.domain.needs import needs_of
+from caloron.domain.retro import (
+    Kpis,
+    Run,
+    agent_kpis,
+    blockers_of,
+    compute_kpis,
+    tools_of,
+    verification_of,
+)
+from caloron.domain.sprint import Sprint, State, Task, Verified
+from caloron.domain.status import Status
+from tests.unit.domain.world import planned
+
+
+def task(name: str, status: Status = Status.DONE, *needs: str, **fields: Any) -> Task:
+    return Task(plan=planned(name, *needs), status=status, **fields)
+
+
+def sprint_of(*tasks: Task, **fields: Any) -> State:
+    known: dict[str, Any] = {"id": "shop-1", "number": 1, "goal": "a shop", "phase": "ended"}
+    return State(sprint=Sprint(**known | fields), tasks={t.id: t for t in tasks})
+
+
+def run(name: str, role: Any = "implement", **fields: Any) -> Run:
+    number = fields.pop("number", 1)
+    return Run(item=f"shop-1/{name}/{number}-{role}", task=name, role=role, **fields)
+
+
+def numbers(state: State, *runs: Run) -> Kpis:
+    return compute_kpis(state, runs, now=0.0)
+
+
+def rules(state: State, *runs: Run) -> set[str]:
+    return {found.rule for found in analyze(state, numbers(state, *runs)).improvements}
+
+
+def test_the_example_of_the_ancestor_gives_the_same_numbers() -> None:
+    found = numbers(sprint_of(task("a"), task("b"), created_at=36_000.0, ended_at=50_400.0))
+    assert (found.total_tasks, found.completed_tasks, found.completion_rate) == (2, 2, 1.0)
+    assert (found.sprint_days, found.tasks_per_day) == (0.2, 12.0)
+
+
+def test_a_sprint_without_tasks_has_zeros_and_no_means() -> None:
+    found = numbers(sprint_of(stopped="main is red"))
+    assert (found.completion_rate, found.tasks_per_day, found.avg_interventions) == (0, 0, 0)
+    assert (found.avg_clarity, found.avg_review_cycles, found.avg_tokens_per_task) == (None,) * 3
+
+
+def test_escalated_and_blocked_tasks_are_counted_as_the_original_counts_them() -> None:
+    found = numbers(
+        sprint_of(
+            task("a", Status.ESCALATED),
+            task("b", Status.BLOCKED, "a"),
+            task("c", Status.CANCELLED),
+            task("d"),
+        )
+    )
+    assert (found.escalated_count, found.blocked_count, found.failure_count) == (2, 1, 1)
+    assert (found.cancelled_count, found.completion_rate) == (1, 0.25)
+
+
+def test_an_agent_that_did_not_say_how_clear_a_task_was_does_not_lower_the_mean() -> None:
+    said = [Feedback(task_clarity=clarity) for clarity in (8, 5, 0)]
+    found = numbers(sprint_of(*(task(str(n), feedback=f) for n, f in enumerate(said)), task("x")))
+    assert (found.feedback_count, found.clarity_count, found.avg_clarity) == (3, 2, 6.5)
+    assert found.high_clarity_pct == 50.0
+
+
+def test_interventions_count_for_good_although_the_ladder_forgives() -> None:
+    found = numbers(sprint_of(task("a", steps=3, interventions=0), task("b")))
+    assert (found.total_interventions, found.avg_interventions) == (3, 1.5)
+    assert found.clean_task_pct == 50.0
+
+
+def test_rounds_are_counted_by_work_and_not_by_attempts() -> None:
+    runs = [
+        run("a", "fix", number=2, end="failed"),
+        run("a", "fix", number=2),
+        run("a", "fix", number=5),
+        run("a", "resolve", number=7),
+        run("a", "verify", number=3, end="failed"),
+        run("a", "verify", number=8),
+    ]
+    found = numbers(sprint_of(task("a", reviewed=("1", "2", "3"))), *runs)
+    assert (found.fix_rounds, found.conflict_count, found.failed_runs) == (2, 1, 1)
+    assert (found.verify_runs, found.verify_failures) == (2, 1)
+    assert (found.avg_review_cycles, found.review_loop_count) == (3.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("verified", "words"),
+    [
+        (None, ""),
+        (Verified(head="h", base="b", ok=True, log="x"), "green"),
+        (Verified(head="h", base="b", ok=True), "not verified"),
+        (Verified(head="h", base="b", ok=False, log="x"), "red"),
+        (Verified(head="h", base="b", ok=False, log="x", tolerated=True), "red, allowed"),
+    ],
+)
+def test_only_a_verification_that_ran_is_called_green(verified: Verified, words: str) -> None:
+    state = sprint_of(task("a", verified=verified))
+    assert verification_of(state.tasks["a"]) == words
+    assert numbers(state).tests_passing == (words == "green")
+    assert numbers(state).red_merges == (words == "red, allowed")
+
+
+cents = st.integers(0, 5000)
+
+
+@given(planner=cents, tasks=st.lists(st.tuples(cents, cents), max_size=5))
+def test_what_the_agents_cost_adds_up_to_what_the_sprint_spent(
+    planner: int, tasks: list[tuple[int, int]]
+) -> None:
+    made, runs = [], [Run(item="shop-1/po/1-po", role="po", usd=planner / 100)]
+    for number, (own, review) in enumerate(tasks):
+        spent = Spent(usd=(own + review) / 100, tokens_in=own + review)
+        made.append(task(f"t{number}", spent=spent))
+        runs.append(run(f"t{number}", usd=own / 100, tokens=own))
+        runs.append(run(f"t{number}", "review", number=3, usd=review / 100, tokens=review))
+    total = planner + sum(own + review for own, review in tasks)
+    state = sprint_of(*made, spent=Spent(usd=total / 100, tokens_in=total))
+    agents = agent_kpis(state, runs)
+    assert sum(agent.cost_usd for agent in agents) == pytest.approx(total / 100, abs=0.001)
+    assert sum(agent.tokens for agent in agents) == total
+
+
+def test_a_run_that_was_cut_short_is_paid_by_the_agent_of_its_task() -> None:
+    state = sprint_of(task("a", spent=Spent(usd=0.75)), spent=Spent(usd=0.75))
+    (agent,) = agent_kpis(state, [run("a", usd=0.5), run("a", end="interrupted")])
+    assert (agent.agent, agent.cost_usd, agent.runs) == ("a", 0.75, 2)
+
+
+def test_tools_are_those_that_frameworks_count_else_those_that_agents_name() -> None:
+    said = Feedback(tools_used=("make", "bash"))
+    state = sprint_of(task("a", feedback=said), task("b", feedback=said))
+    assert tools_of(state, [run("a", tools={"Edit": 3})]) == {"Edit": 3, "bash": 1, "make": 1}
+
+
+def test_a_later_round_keeps_what_stood_in_the_way_before() -> None:
+    first = Feedback(task_clarity=4, blockers=("no docs",), tokens_consumed=10)
+    last = Feedback(blockers=("slow",), tokens_consumed=5, self_assessment="completed")
+    found = joined(first, last)
+    assert (found.task_clarity, found.blockers) == (4, ("no docs", "slow"))
+    assert (found.tokens_consumed, found.self_assessment) == (15, "completed")
+
+
+def test_blockers_are_what_agents_say_and_why_a_person_is_needed_each_once() -> None:
+    said = Feedback(blockers=('a "quoted"\nword', "slow"))
+    state = sprint_of(
+        task("a", feedback=said), task("b", Status.ESCALATED, reason="no disk", feedback=said)
+    )
+    assert blockers_of(state) == ('a "quoted" word', "slow", "b: no disk")
+
+
+@pytest.mark.parametrize(
+    ("rule", "state", "runs"),
+    [
+        ("task-clarity", sprint_of(task("a", feedback=Feedback(task_clarity=4))), ()),
+        ("dependencies", sprint_of(task("a", feedback=Feedback(blockers=("b not in DAG",)))), ()),
+        ("tools", sprint_of(task("a", feedback=Feedback(blockers=("tool jq missing",)))), ()),
+        ("conflicts", sprint_of(task("a")), (run("a", "resolve"),)),
+        ("review-loops", sprint_of(task("a", reviewed=("1", "2", "3"))), ()),
+        ("interventions", sprint_of(task("a", steps=1)), ()),
+        ("failures", sprint_of(task("a", Status.ESCALATED), task("b")), ()),
+        ("many-failures", sprint_of(task("a", Status.ESCALATED), task("b")), ()),
+        ("red-results", sprint_of(task("a")), (run("a", "verify", end="failed"),)),
+        ("tokens", sprint_of(task("a", spent=Spent(tokens_in=40_000))), ()),
+        ("no-plan", sprint_of(stopped="the plan is not valid"), ()),
+        ("no-feedback", sprint_of(task("a")), ()),
+    ],
+)
+def test_each_rule_speaks_of_its_own_number_and_is_silent_without(
+    rule: str, state: State, runs: tuple[Run, ...]
+) -> None:
+    good = Feedback(task_clarity=8, self_assessment="completed")
+    assert rules(sprint_of(task("a", feedback=good))) == set()
+    assert rule in rules(state, *runs)
+    assert rules(state, *runs) <= {rule, "no-feedback", "failures", "many-failures"}
+
+
+def test_every_rule_is_tried_above() -> None:
+    assert len(RULES) == 12
+
+
+@pytest.mark.parametrize(
+    ("state", "mood"),
+    [
+        (sprint_of(task("a")), "neutral"),
+        (sprint_of(task("a", feedback=Feedback(task_clarity=9))), "positive"),
+        (sprint_of(task("a", feedback=Feedback(task_clarity=2))), "mixed"),
+        (sprint_of(task("a", Status.ESCALATED, feedback=Feedback(task_clarity=9))), "negative"),
+        (sprint_of(stopped="main is red"), "negative"),
+    ],
+)
+def test_the_mood_is_that_of_the_agents_corrected_by_what_failed(state: State, mood: str) -> None:
+    assert analyze(state, numbers(state)).sentiment == mood
+
+
+def test_a_task_that_needs_a_person_comes_with_the_commands_and_with_what_it_holds() -> None:
+    state = sprint_of(
+        task("a", Status.ESCALATED, reason="no disk", escalation_issue=7, issue=1, works=1),
+        task("b", Status.BLOCKED, "a"),
+        task("c", Status.BLOCKED, "b"),
+        task("d"),
+    )
+    (need,) = needs_of(state, running=False, options=" --project shop")
+    assert (need.task, need.why, need.holds) == ("a", "no disk", ("b", "c"))
+    assert need.commands == (
+        "caloron logs a --sprint shop-1 --project shop",
+        "caloron issue comment 7 resolved --project shop",
+        "caloron resume shop-1 --project shop",
+    )
+    (running,) = needs_of(state, running=True)
+    assert running.commands[-1] == "caloron issue comment 7 resolved"
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "command"),
+    [
+        ({"phase": "approval"}, "approval", "caloron resume shop-1"),
+        ({"phase": "running"}, "resume", "caloron resume shop-1"),
+        (
+            {"phase": "running", "halted": "the budget of $5", "budget_usd": 5.0},
+            "halted",
+            "caloron resume shop-1 --budget 10",
+        ),
+        ({"stopped": "red", "stopped_by": "red main"}, "stopped", "caloron resume shop-1"),
+        ({"stopped": "no plan"}, "no_plan", "caloron resume shop-1"),
+    ],
+)
+def test_a_sprint_that_stands_still_needs_somebody(
+    fields: dict[str, Any], kind: str, command: str
+) -> None:
+    (need,) = needs_of(sprint_of(task("a", Status.PENDING), **fields), running=False)
+    assert (need.kind, need.commands[0]) == (kind, command)
+
+
+def test_a_sprint_that_runs_or_is_done_needs_nobody() -> None:
+    assert needs_of(sprint_of(task("a")), running=False) == ()
+    assert needs_of(sprint_of(task("a", Status.PENDING), phase="running"), running=True) == ()
+
+
+def test_numbers_survive_the_ledger() -> None:
+    state = sprint_of(task("a", feedback=Feedback(blockers=('"',))))
+    again = msgspec.json.decode(msgspec.json.encode(state.tasks["a"]), type=Task)
+    assert again.feedback == state.tasks["a"].feedback
