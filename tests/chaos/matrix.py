@@ -21,8 +21,7 @@ from tests.chaos.recorder import Point
 from tests.chaos.world import World
 
 SEED = 20_260_101
-#: More than there are cores: a cell often waits for a lock, a poll or a disk.
-#: Cells wait for the disk and for each other's locks more than they compute.
+#: More than there are cores: a cell often waits for a lock, a poll or a lease.
 _AT_ONCE = 3 * (os.cpu_count() or 1)
 _RESUMES = 4
 #: Workspaces made in advance cost time and change nothing: every so many cells have them.

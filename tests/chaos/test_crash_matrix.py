@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,27 @@ _ENOUGH = 0.8
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return smallest_sprint(tmp_path_factory.mktemp("template") / "world")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file system in memory where one may be mounted, else a folder.
+
+    What a killed process wrote is the kernel's, on a disk or not; only a power cut would differ.
+    """
+    place = tmp_path_factory.mktemp("matrix")
+    mount = ("mount", "-t", "tmpfs", "-o", "size=4g", "tmpfs", str(place))
+    mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    yield place
+    if mounted:
+        subprocess.run(("umount", "--lazy", str(place)), check=True)
 
 
 @pytest.fixture(scope="module")
-def recorded(template: World, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Point, str]]:
-    world = template.copy_to(tmp_path_factory.mktemp("record") / "world")
+def template(place: Path) -> World:
+    return smallest_sprint(place / "template")
+
+
+@pytest.fixture(scope="module")
+def recorded(template: World, place: Path) -> list[tuple[Point, str]]:
+    world = template.copy_to(place / "recorded")
     points, code = record(world)
     assert code == 0, world.log()
     return points
@@ -42,12 +58,12 @@ def _judge(
 def test_a_kill_at_any_kind_of_moment_loses_nothing_and_does_nothing_twice(
     template: World,
     recorded: list[tuple[Point, str]],
-    tmp_path: Path,
+    place: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     began, used = time.monotonic(), cpu_seconds()
     chosen = representatives(recorded)
-    cells = run_cells(template, tmp_path, chosen, [point for point, _ in recorded])
+    cells = run_cells(template, place / "reduced", chosen, [point for point, _ in recorded])
     with capsys.disabled():
         took, used = time.monotonic() - began, cpu_seconds() - used
         print(f"\nthe reduced matrix took {took:.0f} s, of which {used:.0f} s of CPU")
@@ -58,9 +74,9 @@ def test_a_kill_at_any_kind_of_moment_loses_nothing_and_does_nothing_twice(
 def test_a_kill_at_every_single_crash_point_loses_nothing_and_does_nothing_twice(
     template: World,
     recorded: list[tuple[Point, str]],
-    tmp_path: Path,
+    place: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     points = [point for point, _ in recorded]
-    cells = run_cells(template, tmp_path, points, points)
+    cells = run_cells(template, place / "every", points, points)
     _judge(cells, recorded, capsys)
