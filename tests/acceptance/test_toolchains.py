@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,15 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def needs(tool: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(shutil.which(tool) is None, reason=f"{tool} is not installed here")
+def needs(tool: str, ask: str = "--version") -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not _runs(tool, ask), reason=f"{tool} does not run here")
+
+
+def _runs(tool: str, ask: str) -> bool:
+    """Whether a tool is there and works: one that rustup gave to another HOME does not."""
+    if shutil.which(tool) is None:
+        return False
+    return subprocess.run((tool, ask), capture_output=True, check=False).returncode == 0
 
 
 def test_python_works_at_its_place_in_the_second_workspace(place: Place) -> None:
@@ -104,7 +112,7 @@ def test_rust_is_tested_in_the_second_workspace(place: Place) -> None:
         assert "1 passed" in place.inside(workspace, recipe, recipe.verify)
 
 
-@needs("go")
+@needs("go", "version")
 def test_go_is_tested_in_the_second_workspace(place: Place) -> None:
     files = {
         "go.mod": "module shop\n\ngo 1.21\n\nrequire greet v1.0.0\n\nreplace greet => ./lib\n",
