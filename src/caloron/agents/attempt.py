@@ -127,7 +127,9 @@ class Shim:
             "agent_pid": agent.pid if agent else 0,
             "agent_start_time": agent.started if agent else 0,
         }
-        write_atomic(self._run_dir / "shim.json", json.dumps(identity).encode())
+        # No process of this boot is looked for in the next one.
+        text = json.dumps(identity).encode()
+        write_atomic(self._run_dir / "shim.json", text, durable=False)
 
     def _open_ledger(self) -> Database:
         path = Path(self._spec["ledger"])

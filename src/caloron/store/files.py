@@ -10,8 +10,11 @@ from caloron.errors import StoreError
 from caloron.store.crash import crashpoint
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replace a file durably: temporary file, fsync, rename, fsync of the directory."""
+def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace a file durably: temporary file, fsync, rename, fsync of the directory.
+
+    What is not durable outlives every process but not the machine, and waits for no disk.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -19,10 +22,12 @@ def write_atomic(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             crashpoint("file.temp")
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         crashpoint("file.fsync")
         temporary.replace(path)
-        _sync_directory(path.parent)
+        if durable:
+            _sync_directory(path.parent)
     except OSError as error:
         # Where nothing can be written there may be nothing to remove, or no way to do it.
         with suppress(OSError):
