@@ -1,16 +1,39 @@
-"""Writes the generated parts of docs/reference.md: every command, and the exit codes."""
+"""Writes docs/commands.md, and the generated parts of docs/reference.md.
+
+Both are made from the very objects that parse the command line.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from caloron.cli.tree import EXIT_CODES, describe
+import click
+
+from caloron.cli.tree import EXIT_CODES, Leaf, describe, leaves
 
 FILE = Path(__file__).parents[1] / "docs" / "reference.md"
+MANUAL = FILE.with_name("commands.md")
 #: On every command, and told once above the table.
 _COMMON = ("--output", "--project", "--dry-run")
+
+_MANUAL_HEAD = """# Commands
+
+<!-- made by scripts/reference.py -->
+
+What `caloron COMMAND --help` says, in one page. An overview in one table, the settings and the exit codes
+are in the [reference](reference.md).
+
+| on nearly every command | means |
+|---|---|
+| `-o`, `--output text\\|json\\|table` | text or a table for people, or one JSON envelope for machines |
+| `-p`, `--project NAME` | act on this project instead of the active one |
+| `--dry-run` | on commands that change something: say what would be done, do none of it, exit with 9 |
+"""
 
 
 def commands() -> str:
@@ -47,6 +70,56 @@ def exit_codes() -> str:
     return "\n".join(rows)
 
 
+def manual() -> str:
+    """Every command with its explanation, its options and its examples."""
+    return "\n".join((_MANUAL_HEAD, *(_entry(leaf) for leaf in leaves())))
+
+
+def _entry(leaf: Leaf) -> str:
+    command, name = leaf.command, " ".join(("caloron", *leaf.words))
+    usage = " ".join(command.collect_usage_pieces(click.Context(command, info_name=name)))
+    said, examples = _explained(command)
+    parts = [f"## {name}", *said, f"```text\n{name} {usage}\n```"]
+    options = [o for o in command.params if isinstance(o, click.Option) and not o.hidden]
+    own = [o for o in options if max(o.opts, key=len) not in _COMMON]
+    if own:
+        rows = [f"| {_cell(_spelt(o))} | {_cell(_meant(o))} |" for o in own]
+        parts.append("\n".join(("| option | meaning |", "|---|---|", *rows)))
+    if examples:
+        parts.append("\n".join(("```sh", *examples, "```")))
+    return "\n\n".join(parts) + "\n"
+
+
+def _explained(command: click.Command) -> tuple[list[str], list[str]]:
+    """The paragraphs of a command's help, and the lines of its examples."""
+    said: list[str] = []
+    for part in re.split(r"\n\s*\n", inspect.cleandoc(command.help or "")):
+        lines = [line.strip() for line in part.splitlines() if line.strip() != "\b"]
+        if re.fullmatch(r"Examples?:", lines[0]):
+            return said, lines[1:]
+        said.append("\n".join(lines))
+    return said, []
+
+
+def _spelt(option: click.Option) -> str:
+    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
+    if option.is_flag:
+        return names
+    value = option.metavar or str(option.name).upper()
+    if isinstance(option.type, click.Choice):
+        value = "|".join(map(str, option.type.choices))
+    return f"{names} `{value}`"
+
+
+def _meant(option: click.Option) -> str:
+    shown = option.show_default and option.default not in (None, "", False)
+    return f"{option.help or ''}{f' Default: `{option.default}`.' if shown else ''}"
+
+
+def _cell(content: str) -> str:
+    return content.replace("|", "\\|").replace("<", "&lt;")
+
+
 def text(old: str) -> str:
     """The file with its generated parts made anew; what is written by hand stays."""
     for part, content in (("commands", commands()), ("exit codes", exit_codes())):
@@ -59,9 +132,20 @@ def text(old: str) -> str:
     return old
 
 
+def files() -> Iterator[tuple[Path, str]]:
+    """Each file of ours with what it should say."""
+    yield FILE, text(FILE.read_text("utf-8"))
+    yield MANUAL, manual()
+
+
+def stale() -> list[Path]:
+    """The files that do not say what the commands say."""
+    return [f for f, wanted in files() if not f.exists() or f.read_text("utf-8") != wanted]
+
+
 if __name__ == "__main__":
-    found = FILE.read_text("utf-8")
     if "--check" in sys.argv:
-        sys.exit(0 if text(found) == found else 1)
-    FILE.write_text(text(found), "utf-8")
-    print(f"wrote {FILE}")
+        sys.exit(1 if stale() else 0)
+    for file, content in files():
+        file.write_text(content, "utf-8")
+        print(f"wrote {file}")
