@@ -25,14 +25,14 @@ _MANUAL_HEAD = """# Commands
 
 <!-- made by scripts/reference.py -->
 
-What `caloron COMMAND --help` says, in one page. An overview in one table, the settings and the exit codes
-are in the [reference](reference.md).
+What `caloron COMMAND --help` says, in one page. An overview in one table, the settings and the
+exit codes are in the [reference](reference.md).
 
 | on nearly every command | means |
 |---|---|
-| `-o`, `--output text\\|json\\|table` | text or a table for people, or one JSON envelope for machines |
+| `-o`, `--output text\\|json\\|table` | for people, or one JSON envelope for machines |
 | `-p`, `--project NAME` | act on this project instead of the active one |
-| `--dry-run` | on commands that change something: say what would be done, do none of it, exit with 9 |
+| `--dry-run` | where something changes: say what would be done, do none of it, exit with 9 |
 """
 
 
