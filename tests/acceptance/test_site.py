@@ -9,6 +9,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -91,6 +92,14 @@ def test_nothing_of_the_site_is_loaded_from_elsewhere(site: Path) -> None:
     pages = [file.read_text("utf-8") for file in site.rglob("*.html")]
     assert not any('class="mermaid"' in page or "data-md-component=source" in page
                    or 'data-md-component="source"' in page for page in pages)  # fmt: skip
+
+
+def test_the_picture_of_a_sprint_is_whole_and_ends_with_the_result() -> None:
+    picture = ElementTree.parse(DOCS / "sprint.svg").getroot()
+    texts = [element.text or "" for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+    words = " ".join(texts).replace("\xa0", " ")
+    assert "caloron sprint" in words
+    assert words.rindex("tasks are done") > words.rindex("InReview")
 
 
 def test_what_is_loaded_is_there(site: Path) -> None:
