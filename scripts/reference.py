@@ -51,17 +51,8 @@ def _rows(command: dict[str, Any], before: str) -> list[str]:
     for argument in command["arguments"]:
         shown = argument["name"].upper().removesuffix("_ID")
         words.append(shown if argument["required"] else f"[{shown}]")
-    words += [_option(o) for o in command["options"] if o["name"] not in _COMMON]
-    line = " ".join(words).replace("|", "\\|")
-    return [f"| `{line}` | {command['description']} |"]
-
-
-def _option(option: dict[str, Any]) -> str:
-    if option["type"] == "flag":
-        return f"[{option['name']}]"
-    if choices := option.get("choices"):
-        return f"[{option['name']} {'|'.join(choices)}]"
-    return f"[{option['name']} {option['metavar']}]"
+    place = f"{MANUAL.name}#caloron-{name.replace(' ', '-')}"
+    return [f"| [`{' '.join(words)}`]({place}) | {command['description']} |"]
 
 
 def exit_codes() -> str:

@@ -72,6 +72,7 @@ def test_every_page_is_built(site: Path) -> None:
     built = {file.relative_to(site) for file in site.rglob("*.html")}
     assert wanted <= built
     assert "resolved" in (site / "git-protocol.html").read_text("utf-8")
+    assert "text|json|table" in (site / "commands.html").read_text("utf-8")
 
 
 def test_nothing_of_the_site_is_loaded_from_elsewhere(site: Path) -> None:
@@ -124,7 +125,8 @@ def test_a_broken_link_and_a_page_in_no_menu_fail_the_build(
     tmp_path: Path, page: str, added: str
 ) -> None:
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    shutil.copytree(DOCS, tmp_path / "docs")
+    for folder in ("docs", "scripts"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     with (tmp_path / "docs" / page).open("a") as file:
         file.write(added)
     done = build(tmp_path, tmp_path / "site")
