@@ -10,7 +10,10 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from caloron.ledger.projects import ProjectConfig
+from caloron.cli.frameworks import require_framework
+from caloron.engine.confining import check_setting
+from caloron.errors import CaloronError
+from caloron.ledger.projects import ProjectConfig, parse_setting
 from tests.support.command_lines import calls, problem, synopsis_calls
 from tests.support.documents import (
     DOCS,
@@ -156,6 +159,38 @@ def test_every_setting_is_in_the_reference() -> None:
             for name in re.findall(r"`(\w+)`", cell)}  # fmt: skip
     fields = {field.name for field in msgspec.structs.fields(ProjectConfig)}
     assert told == fields - {"name", "created_at"}
+
+
+@pytest.mark.parametrize("page", pages(), ids=_named)
+def test_every_setting_that_a_page_makes_is_one_that_can_be_made(page: Path) -> None:
+    lines = shell_lines(page.read_text("utf-8"))
+    for words in (words for _, line in lines for words in calls(line)):
+        if words[:2] == ["config", "set"]:
+            assert refusal(*words[2:4]) == "", words
+
+
+def refusal(key: str, value: str) -> str:
+    """Why a setting cannot have a value; whether a file is there is not asked."""
+    try:
+        parsed = parse_setting(key, value)
+        if key == "framework":
+            require_framework(parsed)
+        elif key != "read_only":
+            check_setting(key, parsed)
+    except CaloronError as error:
+        return str(error)
+    return ""
+
+
+def test_a_setting_that_cannot_be_made_is_found() -> None:
+    for key, value in (
+        ("verfiy", "x"),
+        ("parallel", "many"),
+        ("framework", "cluade"),
+        ("network_roles", "setup=some"),
+        ("allow_hosts", "https://x"),
+    ):
+        assert refusal(key, value)
 
 
 def test_every_variable_of_the_environment_is_in_the_reference() -> None:
