@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 import yaml
@@ -227,7 +227,7 @@ def parse_setting(key: str, text: str) -> Any:
     try:
         if kind in (int, float):
             value = kind(text)
-        elif kind is not str:
+        elif get_origin(kind) is list:
             value = _split(text)
     except ValueError as error:
         raise _bad_value(key, text, "") from error
