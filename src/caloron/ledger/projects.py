@@ -287,7 +287,8 @@ def _typed(raw: dict[str, Any], file: Path) -> ProjectConfig:
 def _checked(key: str, value: Any, where: str) -> Any:
     try:
         return msgspec.convert(value, FIELDS[key].type)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        # The latter: bytes that are no text cannot be compared with the words of a choice.
         raise _bad_value(key, value, where) from error
 
 
