@@ -8,12 +8,13 @@ STAMP := .venv/.complete
 PYTEST := $(BIN)/pytest
 WORKERS ?= 4
 
-.PHONY: help demo test check bench chaos venv lock clean
+.PHONY: help demo test check docs bench chaos venv lock clean
 
 help:
 	@echo "make demo    a sprint with the scripted agent on a sample project, live on this terminal"
-	@echo "make test    lint, types, imports, then every test"
+	@echo "make test    lint, types, imports, the documentation, then every test"
 	@echo "make check   lint, types and imports only"
+	@echo "make docs    the documentation site, in build/site"
 	@echo "make bench   the benchmarks"
 	@echo "make chaos   the long crash tests (minutes)"
 	@echo "make venv    the development environment in .venv"
@@ -23,7 +24,7 @@ help:
 demo: $(STAMP)
 	@scripts/demo.sh
 
-test: check
+test: check docs
 	@echo "== unit and integration tests"
 	@$(PYTEST) -n $(WORKERS) tests/unit tests/integration
 	@echo "== acceptance tests: whole sprints as a user runs them"
@@ -39,6 +40,12 @@ check: $(STAMP)
 	@$(BIN)/mypy
 	@echo "== imports"
 	@$(BIN)/lint-imports --no-cache
+
+# The variable silences a notice that MkDocs will be replaced; it says nothing about this site.
+docs: $(STAMP)
+	@echo "== documentation"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html; with search: python3 -m http.server -b 127.0.0.1 -d build/site"
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks

@@ -9,7 +9,7 @@ python=${PYTHON:-python3}
 unset PIP_FIND_LINKS PIP_NO_INDEX PIP_EXTRA_INDEX_URL
 
 "$python" -m piptools compile pyproject.toml \
-    --extra dev --all-build-deps --allow-unsafe --generate-hashes --strip-extras --no-config \
+    --extra dev --extra docs --all-build-deps --allow-unsafe --generate-hashes --strip-extras --no-config \
     --no-header --no-annotate --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
     --no-emit-options --quiet ${UPGRADE:+--upgrade} --output-file requirements.lock
 

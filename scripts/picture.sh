@@ -1,46 +1,64 @@
 #!/usr/bin/env bash
-# Draws docs/sprint.svg anew from a real run of the demo's sprint in a terminal (needs tmux).
+# Records docs/sprint.svg anew: the demo's sprint as it looks at a terminal (needs tmux).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 make venv >/dev/null
-scripts/demo.sh >/dev/null
 
-export CALORON_HOME=$PWD/.demo/home PATH=$PWD/.venv/bin:$PATH
-fixture=$PWD/.demo/picture.json
+place=$(mktemp -d)
+socket=$place/tmux
+trap 'tmux -S "$socket" kill-server 2>/dev/null || true; rm -rf "$place"' EXIT
+python=$PWD/.venv/bin/python picture=$PWD/scripts/picture.py
+export HOME=$place PATH=$PWD/.venv/bin:$PATH
+unset CALORON_HOME
+
+mkdir -p ~/src ~/frames
+cp -r examples/demo/project ~/src/tally
+git -C ~/src/tally init --quiet --initial-branch=main
+git config --global user.name Ada
+git config --global user.email ada@example.org
+git -C ~/src/tally add --all
+git -C ~/src/tally commit --quiet --message "Read numbers that people type"
 # The scripted agents take a moment, so that there is something to see.
-python3 - examples/demo/fixture.json "$fixture" <<'PY'
+"$python" - examples/demo/fixture.json ~/fixture.json <<'PY'
 import json, sys
 script = json.load(open(sys.argv[1]))
 for response in script["responses"]:
-    response["sleep_s"] = 1.2
+    response["sleep_s"] = 1.5
 json.dump(script, open(sys.argv[2], "w"))
 PY
-caloron init picture --repo .demo/tally --verify "python3 -m unittest discover -q -s tests" >/dev/null
-caloron config set stub_fixture "$fixture" >/dev/null
+caloron init tally --repo ~/src/tally --verify "python3 -m unittest discover -q -s tests" >/dev/null
+caloron config set stub_fixture ~/fixture.json >/dev/null
 
-session=caloron-picture-$$
-tmux new-session -d -s "$session" -x 100 -y 16 \
-    "PS1='$ ' caloron sprint 'Let tally report mean, median, range and deviation' --yes; sleep 30"
-trap 'tmux kill-session -t "$session" 2>/dev/null || true' EXIT
-until caloron status | grep -q '1/4 tasks done'; do sleep 0.2; done
-sleep 4
-middle=$(tmux capture-pane -p -t "$session")
-until caloron status | grep -q 'ended'; do sleep 0.2; done
+screen() { tmux -S "$socket" "$@"; }
+screen -f /dev/null new-session -d -x 96 -y 24 "PS1='$ ' exec bash --norc --noprofile -i"
+number=0
+record() {
+    number=$((number + 1))
+    screen capture-pane -p -e -J >"$HOME/frames/$(printf %04d "$number")"
+}
+# Until these words are on the screen.
+record_until() {
+    local end=$((SECONDS + 120))
+    until record && grep -qF -- "$1" "$HOME/frames/$(printf %04d "$number")"; do
+        if [ "$SECONDS" -gt "$end" ]; then
+            echo "picture: never saw: $1" >&2
+            screen capture-pane -p >&2
+            exit 1
+        fi
+        sleep 0.2
+    done
+}
+
 sleep 1
-end=$(tmux capture-pane -p -t "$session")
-printf '%s\n\n%s\n' "$middle" "$end" | .venv/bin/python -c '
-import re, sys
-from rich.console import Console
-from rich.text import Text
-lines = [l for l in sys.stdin.read().splitlines() if l.strip()]
-console = Console(record=True, width=100, file=open("/dev/null", "w"))
-text = Text("\n".join(["$ caloron sprint \"Let tally report mean, median, range and deviation\"", *lines]))
-for word, style in {"Done": "green", "InReview": "blue", "InProgress": "cyan", "Pending": "dim"}.items():
-    text.highlight_regex(rf"\b{word}\b", style)
-text.highlight_regex(r"(?m)^(task|picture-1) .*$", "bold")
-console.print(text)
-svg = console.export_svg(title="caloron")
-# The picture must not fetch fonts from anywhere.
-svg = re.sub(r"<!--.*?-->|@font-face \{.*?\}", "", svg, flags=re.DOTALL)
-open("docs/sprint.svg", "w").write(svg)
-'
+screen send-keys -l 'caloron sprint "Let tally report mean, median, range and deviation"'
+record
+screen send-keys Enter
+record_until "[y/N]"
+screen send-keys -l y
+record
+screen send-keys Enter
+record_until "tasks are done"
+sleep 0.5
+record
+
+"$python" "$picture" "$HOME" ~/frames docs/sprint.svg

@@ -1,16 +1,39 @@
-"""Writes the generated parts of docs/reference.md: every command, and the exit codes."""
+"""Writes docs/commands.md, and the generated parts of docs/reference.md.
+
+Both are made from the very objects that parse the command line.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from caloron.cli.tree import EXIT_CODES, describe
+import click
+
+from caloron.cli.tree import EXIT_CODES, Leaf, describe, leaves
 
 FILE = Path(__file__).parents[1] / "docs" / "reference.md"
+MANUAL = FILE.with_name("commands.md")
 #: On every command, and told once above the table.
 _COMMON = ("--output", "--project", "--dry-run")
+
+_MANUAL_HEAD = """# Commands
+
+<!-- made by scripts/reference.py -->
+
+What `caloron COMMAND --help` says, in one page. An overview in one table, the settings and the
+exit codes are in the [reference](reference.md).
+
+| on nearly every command | means |
+|---|---|
+| `-o`, `--output text\\|json\\|table` | for people, or one JSON envelope for machines |
+| `-p`, `--project NAME` | act on this project instead of the active one |
+| `--dry-run` | where something changes: say what would be done, do none of it, exit with 9 |
+"""
 
 
 def commands() -> str:
@@ -28,23 +51,64 @@ def _rows(command: dict[str, Any], before: str) -> list[str]:
     for argument in command["arguments"]:
         shown = argument["name"].upper().removesuffix("_ID")
         words.append(shown if argument["required"] else f"[{shown}]")
-    words += [_option(o) for o in command["options"] if o["name"] not in _COMMON]
-    line = " ".join(words).replace("|", "\\|")
-    return [f"| `{line}` | {command['description']} |"]
-
-
-def _option(option: dict[str, Any]) -> str:
-    if option["type"] == "flag":
-        return f"[{option['name']}]"
-    if choices := option.get("choices"):
-        return f"[{option['name']} {'|'.join(choices)}]"
-    return f"[{option['name']} {option['metavar']}]"
+    place = f"{MANUAL.name}#caloron-{name.replace(' ', '-')}"
+    return [f"| [`{' '.join(words)}`]({place}) | {command['description']} |"]
 
 
 def exit_codes() -> str:
     rows = ["| code | name | meaning |", "|---|---|---|"]
     rows += [f"| {code} | `{name}` | {what} |" for code, (name, what) in EXIT_CODES.items()]
     return "\n".join(rows)
+
+
+def manual() -> str:
+    """Every command with its explanation, its options and its examples."""
+    return "\n".join((_MANUAL_HEAD, *(_entry(leaf) for leaf in leaves())))
+
+
+def _entry(leaf: Leaf) -> str:
+    command, name = leaf.command, " ".join(("caloron", *leaf.words))
+    usage = " ".join(command.collect_usage_pieces(click.Context(command, info_name=name)))
+    said, examples = _explained(command)
+    parts = [f"## {name}", *said, f"```text\n{name} {usage}\n```"]
+    options = [o for o in command.params if isinstance(o, click.Option) and not o.hidden]
+    own = [o for o in options if max(o.opts, key=len) not in _COMMON]
+    if own:
+        rows = [f"| {_cell(_spelt(o))} | {_cell(_meant(o))} |" for o in own]
+        parts.append("\n".join(("| option | meaning |", "|---|---|", *rows)))
+    if examples:
+        parts.append("\n".join(("```sh", *examples, "```")))
+    return "\n\n".join(parts) + "\n"
+
+
+def _explained(command: click.Command) -> tuple[list[str], list[str]]:
+    """The paragraphs of a command's help, and the lines of its examples."""
+    said: list[str] = []
+    for part in re.split(r"\n\s*\n", inspect.cleandoc(command.help or "")):
+        lines = [line.strip() for line in part.splitlines() if line.strip() != "\b"]
+        if re.fullmatch(r"Examples?:", lines[0]):
+            return said, lines[1:]
+        said.append("\n".join(lines))
+    return said, []
+
+
+def _spelt(option: click.Option) -> str:
+    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len))
+    if option.is_flag:
+        return names
+    value = option.metavar or str(option.name).upper()
+    if isinstance(option.type, click.Choice):
+        value = "|".join(map(str, option.type.choices))
+    return f"{names} `{value}`"
+
+
+def _meant(option: click.Option) -> str:
+    shown = option.show_default and option.default not in (None, "", False)
+    return f"{option.help or ''}{f' Default: `{option.default}`.' if shown else ''}"
+
+
+def _cell(content: str) -> str:
+    return content.replace("|", "\\|").replace("<", "&lt;")
 
 
 def text(old: str) -> str:
@@ -59,9 +123,20 @@ def text(old: str) -> str:
     return old
 
 
+def files() -> Iterator[tuple[Path, str]]:
+    """Each file of ours with what it should say."""
+    yield FILE, text(FILE.read_text("utf-8"))
+    yield MANUAL, manual()
+
+
+def stale() -> list[Path]:
+    """The files that do not say what the commands say."""
+    return [f for f, wanted in files() if not f.exists() or f.read_text("utf-8") != wanted]
+
+
 if __name__ == "__main__":
-    found = FILE.read_text("utf-8")
     if "--check" in sys.argv:
-        sys.exit(0 if text(found) == found else 1)
-    FILE.write_text(text(found), "utf-8")
-    print(f"wrote {FILE}")
+        sys.exit(1 if stale() else 0)
+    for file, content in files():
+        file.write_text(content, "utf-8")
+        print(f"wrote {file}")

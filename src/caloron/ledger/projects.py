@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 import yaml
@@ -227,7 +227,7 @@ def parse_setting(key: str, text: str) -> Any:
     try:
         if kind in (int, float):
             value = kind(text)
-        elif kind is not str:
+        elif get_origin(kind) is list:
             value = _split(text)
     except ValueError as error:
         raise _bad_value(key, text, "") from error
@@ -287,7 +287,8 @@ def _typed(raw: dict[str, Any], file: Path) -> ProjectConfig:
 def _checked(key: str, value: Any, where: str) -> Any:
     try:
         return msgspec.convert(value, FIELDS[key].type)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        # The latter: bytes that are no text cannot be compared with the words of a choice.
         raise _bad_value(key, value, where) from error
 
 

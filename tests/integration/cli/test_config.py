@@ -28,6 +28,8 @@ def file(run, home):
         ("command", "agent --file '{prompt file}' -q", ["agent", "--file", "{prompt file}", "-q"]),
         ("command", "", []),
         ("framework", "command", "command"),
+        ("network", "none", "none"),
+        ("network_roles", "setup=model verify=none", ["setup=model", "verify=none"]),
     ],
 )
 def test_what_was_set_is_what_one_gets(run, file, key, typed, value):
@@ -47,6 +49,7 @@ def test_what_was_set_is_what_one_gets(run, file, key, typed, value):
         ("lease_s", "-1", "number of seconds"),
         ("verify", "one\ntwo", "one line"),
         ("command", "agent 'unclosed", "list of words"),
+        ("network", "some", "one of full, none and model"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_name_and_what_was_expected(

@@ -1,0 +1,138 @@
+"""The commands of the README and of the first pages, run from their own text."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.claude import claude
+from tests.support.documents import DOCS, ROOT, Block, blocks
+from tests.support.model_server import ModelServer, Rule, write
+from tests.support.newcomer import Newcomer, Typed
+
+#: What cannot be typed as it stands, and what is typed instead.
+_STAND_INS = {
+    # The clone is there, with what is not committed yet.
+    "git clone <this repository> caloron && cd caloron": "cd caloron",
+}
+#: Blocks that are held by another test, because they would run this one again.
+_HELD_ELSEWHERE = {"make test\n"}
+_ANSWERS = {"[y/N": "y\n"}
+
+_PLAN = [{"id": "discount", "title": "Discount", "agent_prompt": "Write discount.py."}]
+_CODE = "def discounted(price):\n    return price * 0.9\n"
+
+
+def shell_blocks(page: Path) -> list[Block]:
+    return [block for block in blocks(page.read_text("utf-8")) if block.language == "sh"]
+
+
+@pytest.fixture
+def model() -> Iterator[ModelServer]:
+    """What the real Claude Code talks to."""
+    rules = (
+        Rule(("You are the product owner",), [[json.dumps(_PLAN)]]),
+        Rule(
+            ("Carry out the task below",),
+            [[write("/workspace/discount.py", _CODE)], ["I wrote it."]],
+        ),
+        Rule(("You are the reviewer",), [["It does what was asked.\nAPPROVED"]]),
+    )
+    with ModelServer(*rules) as server:
+        yield server
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path, model: ModelServer) -> Newcomer:
+    found = Newcomer(tmp_path, claude())
+    found.environment |= {
+        "ANTHROPIC_BASE_URL": model.url,
+        "ANTHROPIC_API_KEY": "sk-ant-planted-key-4711",
+        "CLAUDE_CODE_MAX_RETRIES": "1",
+    }
+    return found
+
+
+def types(newcomer: Newcomer, cwd: Path, *texts: str) -> Typed:
+    script = "".join(texts)
+    for told, instead in _STAND_INS.items():
+        script = script.replace(told, instead)
+    typed = newcomer.types(script, cwd, _ANSWERS)
+    assert typed.code == 0, f"{script}\n----\n{typed.screen}"
+    return typed
+
+
+def first_line(block: Block) -> str:
+    return block.text.partition("\n")[0]
+
+
+@pytest.mark.parametrize("block", shell_blocks(ROOT / "README.md"), ids=first_line)
+def test_a_block_of_the_readme_does_what_it_says(
+    newcomer: Newcomer, model: ModelServer, block: Block
+) -> None:
+    if block.text in _HELD_ELSEWHERE:
+        return
+    typed = types(newcomer, newcomer.checkout, block.text)
+    if "make demo" in block.text:
+        assert "all 4 tasks are done" in typed.screen
+        assert_demo_left_its_result(newcomer)
+        assert_page_about_the_demo_holds(newcomer, block)
+    if "caloron sprint" in block.text:
+        assert model.requests, "the real Claude Code was not asked"
+        assert_merged(newcomer)
+
+
+def test_the_readme_shows_a_demo_a_sprint_and_the_tests() -> None:
+    text = "".join(block.text for block in shell_blocks(ROOT / "README.md"))
+    assert all(line in text for line in ("make demo", "caloron sprint ", "make test"))
+
+
+def test_getting_started_leads_to_the_result_in_ones_own_repository(newcomer: Newcomer) -> None:
+    """All of its blocks, one after the other in one shell; the last choice of an agent counts."""
+    types(newcomer, newcomer.home, *(b.text for b in shell_blocks(DOCS / "getting-started.md")))
+    assert "discounted" in (newcomer.shop / "discount.py").read_text()
+
+
+def assert_demo_left_its_result(newcomer: Newcomer) -> None:
+    done = subprocess.run(
+        ("python3", "-m", "tally", "1", "2", "3", "6"),
+        cwd=newcomer.checkout / ".demo" / "result",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split()[:4] == ["mean", "3", "median", "2.5"]
+
+
+def assert_page_about_the_demo_holds(newcomer: Newcomer, demo: Block) -> None:
+    """The page begins with the same command, and goes on with looking around."""
+    first, *others = shell_blocks(DOCS / "five-minutes.md")
+    assert first.text == demo.text
+    typed = types(newcomer, newcomer.checkout, *(block.text for block in others))
+    assert "4 of 4 tasks done" in typed.screen
+    assert "CHANGES_NEEDED" in typed.screen
+
+
+def assert_merged(newcomer: Newcomer) -> None:
+    """The work is on the project's forge, and the user's repository is as it was."""
+    (forge,) = (newcomer.home / ".caloron" / "projects").glob("*/forge.git")
+    shown = subprocess.run(
+        ("git", "-C", str(forge), "show", "main:discount.py"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout == _CODE
+    assert not (newcomer.shop / "discount.py").exists()
+
+
+def test_a_misspelt_command_or_option_is_noticed(newcomer: Newcomer) -> None:
+    for line in ("make dmeo", "caloron doctr", "caloron init shop --repository ~/src/shop"):
+        script = f"export PATH=$PWD/.venv/bin:$PATH\n{line}\necho never\n"
+        typed = newcomer.types(script, newcomer.checkout, {})
+        assert typed.code != 0, line
+        assert "never" not in typed.screen

@@ -1,0 +1,97 @@
+"""Checks a line with `caloron …` in it against the very objects that parse the command line."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+
+from caloron.cli.main import cli
+
+_ENDS_COMMAND = frozenset({";", "&", "&&", "|", "||", "(", ")"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+#: What stands for something of the reader's: `N`, `TASK`, `…`, `<goal>`.
+_PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*|…|<[^>]+>")
+
+
+def calls(line: str) -> Iterator[list[str]]:
+    """The words after `caloron` in each call of it that a shell line makes."""
+    without_numbers = re.sub(r"(?<=\s)\d(?=[<>])", "", line)  # 2>&1
+    lexer = shlex.shlex(without_numbers, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if word in _ENDS_COMMAND:
+            yield from _call(words)
+            words = []
+        else:
+            words.append(word)
+
+
+def _call(words: list[str]) -> Iterator[list[str]]:
+    while words and _ASSIGNMENT.fullmatch(words[0]):
+        words = words[1:]
+    if words[:1] == ["caloron"]:
+        yield _without_redirections(words[1:])
+
+
+def _without_redirections(words: list[str]) -> list[str]:
+    for number, word in enumerate(words):
+        if set(word) <= set("<>&") and word:
+            return words[:number]
+    return words
+
+
+def synopsis_calls(span: str) -> Iterator[list[str]]:
+    """The same for code in a text, where `[…]` may be left out and `a|b` are choices."""
+    if span.split()[:1] == ["caloron"]:
+        plain = re.sub(r"\[([^\]]*)\]", r"\1", span)
+        quoted = re.sub(r'(?<![\w"])([\w.-]+)(\|[\w.-]+)+', r"\1", plain)
+        yield from calls(quoted)
+
+
+def problem(words: list[str], *, whole: bool = True) -> str:
+    """What the program would not take, or an empty text.
+
+    `whole`: arguments that a command needs must be there; a text may name a command alone.
+    """
+    command: click.Command = cli
+    context = click.Context(cli, info_name="caloron")
+    while isinstance(command, click.Group):
+        rest = [word for word in words if not word.startswith("-")]
+        if not rest:
+            break
+        if _PLACEHOLDER.fullmatch(rest[0]):
+            return ""
+        found = command.get_command(context, rest[0])
+        if found is None:
+            if command.invoke_without_command and command is not cli:
+                break
+            return f"there is no command {context.command_path} {rest[0]}"
+        words = [*words[: words.index(rest[0])], *words[words.index(rest[0]) + 1 :]]
+        command, context = found, click.Context(found, info_name=rest[0], parent=context)
+    try:
+        return _refused(command, context, words, whole=whole)
+    except click.UsageError as error:
+        return f"{context.command_path}: {error.format_message()}"
+
+
+def _refused(
+    command: click.Command, context: click.Context, words: list[str], *, whole: bool
+) -> str:
+    """Parse without running: no callback is called, nothing is looked up."""
+    given, left, _ = command.make_parser(context).parse_args(list(words))
+    if left and not isinstance(command, click.Group):
+        return f"{context.command_path} takes no {left[0]!r}"
+    for parameter in command.params:
+        value = given.get(parameter.name or "")
+        told = value if isinstance(value, list | tuple) else (value,)
+        if whole and parameter.required and not isinstance(value, str | tuple | list):
+            raise click.MissingParameter(ctx=context, param=parameter)
+        for word in told:
+            if isinstance(word, str) and not _PLACEHOLDER.fullmatch(word):
+                parameter.type.convert(word, parameter, context)
+    return ""

@@ -1,0 +1,87 @@
+"""What the project's Markdown says: its blocks, its commands, its links and its headings."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+_FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>\w*)[^\n]*$")
+_SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """A fenced block."""
+
+    language: str
+    text: str
+    line: int
+
+
+def pages() -> list[Path]:
+    """The README, the changes, and every page of the documentation."""
+    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The fenced blocks of a page, without the indentation that a list gives them."""
+    opened: re.Match[str] | None = None
+    held: list[str] = []
+    first = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        fence = _FENCE.match(line)
+        if opened is None and fence:
+            opened, held, first = fence, [], number + 1
+        elif opened and fence and fence["fence"] == opened["fence"] and not fence["language"]:
+            yield Block(opened["language"], textwrap.dedent("\n".join(held)) + "\n", first)
+            opened = None
+        else:
+            held.append(line)
+    assert opened is None, f"a block that begins in line {first - 1} never ends"
+
+
+def prose(text: str) -> str:
+    """A page without its fenced blocks; the lines keep their numbers."""
+    lines = text.splitlines()
+    for block in blocks(text):
+        for number in range(block.line - 1, block.line + block.text.count("\n")):
+            if number - 1 < len(lines):
+                lines[number - 1] = ""
+    return "\n".join(lines)
+
+
+def spans(text: str) -> Iterator[tuple[int, str]]:
+    """What stands as code in the text of a page, with its line; a table's `\\|` is a `|`."""
+    for number, line in enumerate(prose(text).splitlines(), 1):
+        for found in _SPAN.finditer(line):
+            yield number, found[1].replace("\\|", "|")
+
+
+def links(text: str) -> Iterator[str]:
+    """Where the links and pictures of a page lead."""
+    for found in _LINK.finditer(_SPAN.sub("", prose(text))):
+        yield found[1]
+
+
+def anchors(text: str) -> set[str]:
+    """The names by which the headings of a page are reached."""
+    found = (re.sub(r"[^\w\- ]", "", h[1].lower()) for h in _HEADING.finditer(prose(text)))
+    return {re.sub(r"[- ]+", "-", heading.strip()) for heading in found}
+
+
+def shell_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Each line in the blocks of a page that a reader may type into a shell, with its number."""
+    for block in blocks(text):
+        for number, line in enumerate(block.text.replace("\\\n", " ").splitlines(), block.line):
+            typed = line.lstrip()
+            if typed.startswith("$ "):
+                yield number, typed[2:]
+            elif block.language == "sh":
+                yield number, typed

@@ -1,0 +1,212 @@
+"""What the documents say can be typed, looked up and followed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+from caloron.cli.frameworks import require_framework
+from caloron.engine.confining import check_setting
+from caloron.errors import CaloronError
+from caloron.ledger.projects import ProjectConfig, parse_setting
+from tests.support.command_lines import calls, problem, synopsis_calls
+from tests.support.documents import (
+    DOCS,
+    ROOT,
+    anchors,
+    blocks,
+    links,
+    pages,
+    prose,
+    shell_lines,
+    spans,
+)
+
+#: Not for users: set by the engine for its own processes, by click, or by tests.
+_NOT_FOR_USERS = re.compile(
+    r"CALORON_(IDENTITY|CRASH_\w+|COMPLETE|SANDBOXED|FEEDBACK_|REPORT|ROLE|TASK_ID|ROUND|ATTEMPT"
+    r"|SPRINT_ID|AGENT_ID)"
+)
+
+
+def _named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", pages(), ids=_named)
+def test_every_command_of_a_page_is_one_that_the_program_takes(page: Path) -> None:
+    text = page.read_text("utf-8")
+    wrong = [
+        f"line {number}: {line}: {trouble}"
+        for number, line in shell_lines(text)
+        for words in calls(line)
+        if (trouble := problem(words))
+    ]
+    wrong += [
+        f"line {number}: {span}: {trouble}"
+        for number, span in spans(text)
+        for words in synopsis_calls(span)
+        if (trouble := problem(words, whole=False))
+    ]
+    assert wrong == []
+
+
+def test_the_documents_show_many_commands() -> None:
+    shown = [w for p in pages() for _, li in shell_lines(p.read_text("utf-8")) for w in calls(li)]
+    assert len(shown) > 100
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "caloron sprnt 'go'",
+        "caloron sprint go --bugdet 5",
+        "caloron sprint go --budget much",
+        "caloron sprint",
+        "caloron sprint go home",
+        "caloron pr list --state half",
+        "caloron config put verify x",
+        "caloron issue comment seven resolved",
+        "cd shop && CALORON_HOME=x caloron reprot > page.html",
+        "caloron report --format html > report.html; caloron logs",
+    ],
+)
+def test_a_command_that_cannot_be_typed_is_found(line: str) -> None:
+    assert any(problem(words) for words in calls(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "caloron --version",
+        "caloron sprint 'go # on' --budget 5 -y  # as said",
+        "make venv && caloron doctor | tee log; FOO=1 caloron status 2>&1",
+        "caloron issue comment N resolved",
+        "caloron agents",
+        "git caloron nonsense",
+    ],
+)
+def test_a_command_that_can_be_typed_is_left_alone(line: str) -> None:
+    assert not any(problem(words) for words in calls(line))
+
+
+def test_a_synopsis_is_read_as_its_parts() -> None:
+    assert not any(problem(w) for w in synopsis_calls("caloron report [SPRINT] --format md|html"))
+    assert any(problem(w) for w in synopsis_calls("caloron report [SPRINT] [--from md|html]"))
+
+
+@pytest.mark.parametrize("page", pages(), ids=_named)
+def test_every_target_of_make_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text("utf-8")
+    lines = [line for _, line in (*shell_lines(text), *spans(text))]
+    named = {m[1] for line in lines for m in re.finditer(r"(?:^|&& )make ([a-z]+)", line)}
+    for target in named:
+        done = subprocess.run(("make", "-n", target), cwd=ROOT, capture_output=True, check=False)
+        assert b"No rule to make target" not in done.stderr, target
+
+
+def test_ci_runs_what_the_readme_calls_the_tests() -> None:
+    ci = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
+    assert "make test" in ci
+    done = subprocess.run(
+        ("make", "-n", "test"), cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for part in ("ruff check", "mypy", "lint-imports", "mkdocs build --strict"):
+        assert part in done.stdout
+    for folder in ("tests/unit", "tests/integration", "tests/acceptance", "tests/chaos"):
+        assert re.search(rf"pytest .*{folder}\b", done.stdout), folder
+
+
+@pytest.mark.parametrize("page", pages(), ids=_named)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def broken_links(page: Path) -> list[str]:
+    return [link for link in links(page.read_text("utf-8")) if not _leads_somewhere(page, link)]
+
+
+def _leads_somewhere(page: Path, link: str) -> bool:
+    """Addresses of other sites are not asked."""
+    scheme, _, path, _, place = urlsplit(link)
+    target = page.parent / path if path else page
+    if scheme:
+        return True
+    return target.is_file() and (not place or place in anchors(target.read_text("utf-8")))
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    other = tmp_path / "other.md"
+    other.write_text("# Other\n\n## What does not hold\n")
+    page = tmp_path / "page.md"
+    page.write_text("[a](other.md#what-does-not-hold) [b](https://x.example) `[no](link.md)`\n")
+    assert broken_links(page) == []
+    page.write_text("# Here\n[a](other.md#gone), ![b](gone.svg) [c](#here) [d](#there)\n")
+    assert broken_links(page) == ["other.md#gone", "gone.svg", "#there"]
+
+
+def test_every_setting_is_in_the_reference() -> None:
+    """Only what `caloron init` fixes itself is not for people to set."""
+    reference = (DOCS / "reference.md").read_text("utf-8")
+    table = reference.partition("## Settings")[2].partition("\n## ")[0]
+    told = {name for cell in re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE)
+            for name in re.findall(r"`(\w+)`", cell)}  # fmt: skip
+    fields = {field.name for field in msgspec.structs.fields(ProjectConfig)}
+    assert told == fields - {"name", "created_at"}
+
+
+@pytest.mark.parametrize("page", pages(), ids=_named)
+def test_every_setting_that_a_page_makes_is_one_that_can_be_made(page: Path) -> None:
+    lines = shell_lines(page.read_text("utf-8"))
+    for words in (words for _, line in lines for words in calls(line)):
+        if words[:2] == ["config", "set"]:
+            assert refusal(*words[2:4]) == "", words
+
+
+def refusal(key: str, value: str) -> str:
+    """Why a setting cannot have a value; whether a file is there is not asked."""
+    try:
+        parsed = parse_setting(key, value)
+        if key == "framework":
+            require_framework(parsed)
+        elif key != "read_only":
+            check_setting(key, parsed)
+    except CaloronError as error:
+        return str(error)
+    return ""
+
+
+def test_a_setting_that_cannot_be_made_is_found() -> None:
+    for key, value in (
+        ("verfiy", "x"),
+        ("parallel", "many"),
+        ("framework", "cluade"),
+        ("network_roles", "setup=some"),
+        ("allow_hosts", "https://x"),
+    ):
+        assert refusal(key, value)
+
+
+def test_every_variable_of_the_environment_is_in_the_reference() -> None:
+    sources = (file.read_text("utf-8") for file in (ROOT / "src").rglob("*.py"))
+    used = {name for text in sources for name in re.findall(r"CALORON_[A-Z_]+", text)}
+    reference = (DOCS / "reference.md").read_text("utf-8")
+    told = set(re.findall(r"CALORON_[A-Z_]+", reference.partition("## Environment")[2]))
+    assert {name for name in used if not _NOT_FOR_USERS.fullmatch(name)} == told
+
+
+def test_blocks_are_read_whole_and_without_the_indentation_of_a_list() -> None:
+    text = "1. do\n\n   ```sh\n   a \\\n     b\n   ```\n\n````md\n```sh\nno\n```\n````\n`x` \\\n"
+    assert [(b.language, b.text, b.line) for b in blocks(text)] == [
+        ("sh", "a \\\n  b\n", 4),
+        ("md", "```sh\nno\n```\n", 9),
+    ]
+    assert [line for _, line in shell_lines(text)] == ["a    b"]
+    assert "do" in prose(text)
+    assert "no" not in prose(text)
+    assert list(spans(text)) == [(13, "x")]
