@@ -129,6 +129,20 @@ def project_names() -> list[str]:
     )
 
 
+def unusable_project_names() -> list[str]:
+    """Folders that hold a project under a name that no command takes, as an older Caloron allowed."""
+    directory = projects_directory()
+    if not directory.is_dir():
+        return []
+    return sorted(
+        entry.name
+        for entry in directory.iterdir()
+        if not entry.name.startswith(".")
+        and not is_valid_id(entry.name)
+        and (entry / "config.yml").is_file()
+    )
+
+
 def _known() -> str:
     names = project_names()
     return f"known projects: {', '.join(names)}" if names else "make one: caloron init NAME"
