@@ -76,12 +76,10 @@ class Conventions(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.organisation or self.sections or self.extra or self.added)
 
 
-def load(
-    home: Path, project_yaml: str | None = None, work_dir: Path | None = None
-) -> Conventions:
+def load(home: Path, project_yaml: str | None = None, work_dir: Path | None = None) -> Conventions:
     """The conventions of a project; what is not understood is a warning, not a failure.
 
-    An older Caloron looked for the project's in `work_dir`; the repository's own have the last word.
+    An older Caloron looked for the project's in `work_dir`; the repository's own go before those.
     `UsageError` if a file is not YAML, cannot be read, or is no mapping.
     """
     warnings: list[str] = []

@@ -126,7 +126,7 @@ def _task(
     task: dict[Any, Any] = _without_unknown(item, number, warnings)
     if "agent_prompt" not in task and "issue_template" in item:
         task["agent_prompt"] = item["issue_template"]
-    spec = agents.get(item.get("assigned_to") or "", {}).get("spec")
+    spec = agents.get(str(item.get("assigned_to")), {}).get("spec")
     if isinstance(spec, Mapping):
         if spec.get("framework") and not task.get("framework"):
             task["framework"] = spec["framework"]

@@ -130,7 +130,7 @@ def project_names() -> list[str]:
 
 
 def unusable_project_names() -> list[str]:
-    """Folders that hold a project under a name that no command takes, as an older Caloron allowed."""
+    """Folders with a project whose name no command takes; an older Caloron took any."""
     directory = projects_directory()
     if not directory.is_dir():
         return []

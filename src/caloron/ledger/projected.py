@@ -58,7 +58,7 @@ def write(ledger: Ledger, *texts: tuple[Projected, bytes]) -> None:
     changed = [(file, text) for file, text in texts if not _says(ledger, file, text)]
     if not changed:
         return
-    with ledger.db.transaction("projection") as connection:
+    with ledger.db.transaction(changed[0][0].name.partition("/")[0]) as connection:
         for file, text in changed:
             remember_projection(connection, file.name, digest(text))
     for file, text in changed:
