@@ -14,7 +14,7 @@ from caloron.domain.history import remembered, with_adopted
 from caloron.domain.learnings import Kept, SprintRecord
 from caloron.domain.retro import Kpis
 
-NUMBERS = {
+NUMBERS: dict[str, Any] = {
     "total_tasks": 2,
     "completed_tasks": 2,
     "failed_tasks": 0,
