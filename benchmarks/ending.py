@@ -38,9 +38,8 @@ class Project:
         self._paths = ProjectPaths("bench", path)
         self._ledger = Ledger(self._paths.ledger)
         self._workspace = path / "workspace"
-        self._files = WorkFiles(
-            self._ledger, self._workspace, framework="stub", tell=str.strip
-        )
+        told: list[str] = []
+        self._files = WorkFiles(self._ledger, self._workspace, framework="stub", tell=told.append)
         self._adopt(sprints // _ADOPTED)
         self._numbers = iter(range(sprints // _ADOPTED + 1, 1 << 30))
         with self._ledger.db.transaction("fill") as connection:

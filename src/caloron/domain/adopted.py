@@ -78,7 +78,8 @@ def adopt(records: list[Record], taken: Mapping[int, str] | None = None) -> list
     for record in records:
         goal = text_of(record.get("goal"))
         recorded = _number(record.get("sprint_id"))
-        if recorded not in own and known.get(recorded) == goal:
+        same = known.get(recorded) == goal or (recorded in known and _is_ours(record))
+        if same and recorded not in own:
             continue
         number = recorded if recorded > last and recorded not in known else last + 1
         while number in known:
@@ -88,6 +89,11 @@ def adopt(records: list[Record], taken: Mapping[int, str] | None = None) -> list
         known[number], last = goal, number
         before = record if "total_tasks" in record and not _failed(record) else before
     return found
+
+
+def _is_ours(record: Record) -> bool:
+    """Whether we wrote the record, whatever somebody made of it since."""
+    return "id" in record or record.get("adopted") is True
 
 
 def _cleaned(record: Record, number: int, before: Record | None) -> Record:

@@ -198,5 +198,7 @@ def _json(content: Any) -> bytes:
 
 
 def _yaml(content: Any) -> bytes:
-    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=10_000)
+    # The one in C is ten times as fast, and there is one file for each task.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(content, Dumper=dumper, sort_keys=False, allow_unicode=True, width=10_000)
     return text.encode("utf-8", "replace")

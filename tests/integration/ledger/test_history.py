@@ -162,7 +162,8 @@ def test_what_an_older_caloron_adds_later_is_taken_over_too_and_our_numbers_stay
     finish(book)
     write_history(book.ledger, project)
     (ours,) = read(project)
-    put(project, [ours | {"completed_tasks": 99}, {"sprint_id": 2, "goal": "theirs"}])
+    edited = ours | {"completed_tasks": 99, "goal": "another goal"}
+    put(project, [edited, {"sprint_id": 2, "goal": "theirs"}])
     (told,) = write_history(book.ledger, project)
     assert "1 sprints" in told
     records = read(project)
