@@ -6,7 +6,7 @@ Standard library only: the commands that only look read such a file before anyth
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 Record = dict[str, Any]
@@ -49,15 +49,20 @@ class Facts(NamedTuple):
     tools: tuple[str, ...]
 
 
-def parse_history(text: bytes) -> list[Record]:
-    """The records of a `sprints.json`; `ValueError` says what is wrong with the file."""
+def parse_foreign(text: bytes) -> Any:
+    """JSON that somebody else wrote, without what can be stored nowhere; else a `ValueError`."""
     try:
         # NaN is no JSON, and no number that could be counted with.
         found = json.loads(text, parse_constant=lambda _: None)
-        # Halves of characters can be written in JSON, and stored nowhere.
-        found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+        # Halves of characters can be written in JSON.
+        return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def parse_history(text: bytes) -> list[Record]:
+    """The records of a `sprints.json`; `ValueError` says what is wrong with the file."""
+    found = parse_foreign(text)
     if isinstance(found, Mapping):
         found = found.get("sprints")
     if not isinstance(found, list):
@@ -65,12 +70,17 @@ def parse_history(text: bytes) -> list[Record]:
     return [entry for entry in found if isinstance(entry, dict)]
 
 
-def adopt(records: list[Record], taken: Mapping[int, str] | None = None) -> list[Adopted]:
+def adopt(
+    records: list[Record],
+    taken: Mapping[int, str] | None = None,
+    before_this: Iterable[Record] = (),
+) -> list[Adopted]:
     """The sprints that are not known yet, each under a number of its own, in the file's order.
 
     The older Caloron counted its list, so that an id may stand there twice. `taken` are the numbers
-    in use with the goals that they stand for.
+    in use with the goals that they stand for; `before_this` was adopted before.
     """
+    seen = {_fingerprint(record) for record in before_this}
     known = dict(taken or {})
     found: list[Adopted] = []
     own: set[int] = set()
@@ -79,7 +89,7 @@ def adopt(records: list[Record], taken: Mapping[int, str] | None = None) -> list
         goal = text_of(record.get("goal"))
         recorded = _number(record.get("sprint_id"))
         same = known.get(recorded) == goal or (recorded in known and _is_ours(record))
-        if same and recorded not in own:
+        if (same and recorded not in own) or _fingerprint(record) in seen:
             continue
         number = recorded if recorded > last and recorded not in known else last + 1
         while number in known:
@@ -89,6 +99,13 @@ def adopt(records: list[Record], taken: Mapping[int, str] | None = None) -> list
         known[number], last = goal, number
         before = record if "total_tasks" in record and not _failed(record) else before
     return found
+
+
+def _fingerprint(record: Record) -> tuple[str, ...]:
+    """The same for a record as it was written and as it was adopted."""
+    recorded = record.get("recorded_id", record.get("sprint_id"))
+    parts = (recorded, record.get("goal"), record.get("completed_at"))
+    return tuple(map(repr, parts))
 
 
 def _is_ours(record: Record) -> bool:

@@ -89,8 +89,11 @@ def _take_over(ledger: Ledger, project: ProjectPaths, seen: Seen) -> list[str]:
         ledger.put(TAKEN_OVER, "1")
         kept = set_aside(ledger, path, "corrupt")
         return [f"{path} is corrupt ({error}); it is kept as {kept}"]
-    known = ledger.db.rows(SQL["numbers_taken"], _of_history())
-    found = adopt(records, {row["number"]: text_of(row["goal"]) for row in known})
+    theirs = ledger.db.rows(SQL["newest_entries"], _of_history() | {"whose": "theirs", "limit": -1})
+    before = [json.loads(row["text"]) for row in theirs]
+    taken = {record["sprint_id"]: text_of(record.get("goal")) for record in before}
+    taken |= {row["number"]: text_of(row["goal"]) for row in ledger.db.rows(SQL["goals"])}
+    found = adopt(records, taken, before)
     with ledger.db.transaction("adoption") as connection:
         for number, record in found:
             connection.execute(

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from caloron.domain.adopted import parse_foreign
 from caloron.domain.identities import manifest_of, next_version, versions_of
 from caloron.domain.plan import PlannedTask
 from caloron.domain.skills import default_skills
@@ -132,7 +133,8 @@ class WorkFiles:
         with self._ledger.db.transaction("versions") as connection:
             found = versions_of(figures.state, figures.runs, self._stall_m)
             for agent, entry in found.items():
-                entry["version"] = next_version(theirs.get(agent) or ())
+                known = theirs.get(agent)
+                entry["version"] = next_version(known if isinstance(known, list) else ())
                 entry["created_at"] = before.get(agent, entry)["created_at"]
                 row = {"file": VERSIONS, "key": agent, "whose": "ours", "version": 0}
                 row |= {"position": number, "text": json.dumps(entry)}
@@ -178,8 +180,8 @@ def _planned(plan: PlannedTask, framework: str) -> dict[str, Any]:
 
 def _parsed(text: bytes, is_sound: Callable[[Any], bool]) -> Any:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = parse_foreign(text)
+    except ValueError:
         return None
     return found if is_sound(found) else None
 

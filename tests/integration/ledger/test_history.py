@@ -115,6 +115,10 @@ def test_the_sprints_of_an_older_caloron_stay_and_its_file_is_kept_beside(
     assert take_in_history(book.ledger, project) == []
     assert write_history(book.ledger, project) == []
     assert read(project) == records
+    # A copy that somebody brings back, or a crash before it was kept beside, doubles nothing.
+    put(project, json.dumps({"sprints": OLDER}, indent=3))
+    take_in_history(book.ledger, project)
+    assert read(project) == records
 
 
 def test_who_only_looks_sees_the_same_before_and_after_they_are_taken_over(

@@ -116,20 +116,24 @@ OLDER = {
     "a": [{"version": "1.0", "model": "balanced"}, {"version": "1.1", "model": "strong"}],
     "gone": [{"version": "1.0", "notes": 'says "hello"'}],
     "odd": "not even a list",
+    "b": 5,
+    "half \ud800": [],
 }
 
 
 def test_entries_of_others_are_never_lost_and_ours_follow_them(book: Book, desk: Desk) -> None:
     desk.put("agent_versions.json", OLDER)
     desk.files.take_in()
-    assert "3 agents" in desk.told[0]
+    assert "5 agents" in desk.told[0]
     work(book, "a")
+    work(book, "b")
     finish(book)
     desk.files.write_versions(book.sprint)
     found = desk.read("agent_versions.json")
     assert found["a"][:2] == OLDER["a"]
     assert [entry["version"] for entry in found["a"]] == ["1.0", "1.1", "1.2"]
     assert (found["gone"], found["odd"]) == (OLDER["gone"], OLDER["odd"])
+    assert (found["b"], found["half ?"]) == (5, [])
     # The same again changes nothing, and an edit is theirs from then on.
     desk.files.write_versions(book.sprint)
     assert desk.read("agent_versions.json") == found
