@@ -73,7 +73,7 @@ def _version(state: State, kpis: AgentKpis, runs: Sequence[Run], stall_m: float)
         "framework": (used[-1].framework if used else "") or sprint.framework,
         "capabilities": list(task.plan.required_skills) if task else [],
         "extra_instructions": "",
-        "stall_threshold": stall_m,
+        "stall_threshold": round(stall_m) if stall_m == round(stall_m) else stall_m,
         "changes": [{"field": "initial", "reason": f"worked in sprint {sprint.id}"}],
         "performance": ({} if kpis.clarity is None else {"clarity": kpis.clarity})
         | {

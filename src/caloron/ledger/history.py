@@ -9,7 +9,7 @@ import json
 import sqlite3
 from typing import Any
 
-from caloron.domain.adopted import adopt, parse_history, text_of
+from caloron.domain.adopted import adopt, parse_foreign, parse_history, text_of
 from caloron.domain.history import history_record
 from caloron.ledger.earlier import HISTORY, TAKEN_OVER
 from caloron.ledger.figures import figures_of
@@ -17,6 +17,8 @@ from caloron.ledger.ledger import SQL, Ledger
 from caloron.ledger.locate import ProjectPaths
 from caloron.ledger.projected import LARGEST_FILE, Projected, Seen, look, set_aside, write
 from caloron.store import queue
+
+_EMPTY: dict[str, Any] = {"sprints": []}
 
 
 def _file(project: ProjectPaths) -> Projected:
@@ -69,14 +71,17 @@ def take_in_history(ledger: Ledger, project: ProjectPaths) -> list[str]:
     The file as it was is kept beside its place.
     """
     seen = look(ledger, _file(project))
-    first = not ledger.get(TAKEN_OVER)
-    if seen.whose == "ours" or (seen.whose == "nobody" and first):
-        if first:
+    if seen.whose == "ours" or (seen.whose == "nobody" and _is_first(ledger)):
+        if _is_first(ledger):
             ledger.put(TAKEN_OVER, "1")
         return []
     told = _take_over(ledger, project, seen) if seen.whose == "foreign" else []
     _write(ledger, project)
     return told
+
+
+def _is_first(ledger: Ledger) -> bool:
+    return not ledger.get(TAKEN_OVER)
 
 
 def _take_over(ledger: Ledger, project: ProjectPaths, seen: Seen) -> list[str]:
@@ -94,6 +99,10 @@ def _take_over(ledger: Ledger, project: ProjectPaths, seen: Seen) -> list[str]:
     taken = {record["sprint_id"]: text_of(record.get("goal")) for record in before}
     taken |= {row["number"]: text_of(row["goal"]) for row in ledger.db.rows(SQL["goals"])}
     found = adopt(records, taken, before)
+    if not found and (records or parse_foreign(seen.text) == _EMPTY) and _is_first(ledger):
+        # An empty one, or our own from before digests were remembered: there is nothing to keep.
+        ledger.put(TAKEN_OVER, "1")
+        return []
     with ledger.db.transaction("adoption") as connection:
         for number, record in found:
             connection.execute(

@@ -175,6 +175,23 @@ def test_what_an_older_caloron_adds_later_is_taken_over_too_and_our_numbers_stay
     assert records[0] == ours
 
 
+def test_a_file_without_news_is_taken_without_a_word(book: Book, project: ProjectPaths) -> None:
+    finish(book)
+    write_history(book.ledger, project)
+    ours = read(project)
+    book.ledger.db.rows("DELETE FROM kv")
+    book.ledger.db.rows("DELETE FROM entries")
+    for content in ([], [ours[0] | {"tools_used": ["written", "before"]}]):
+        put(project, content)
+        assert take_in_history(book.ledger, project) == []
+        assert read(project) == ours
+        book.ledger.db.rows("DELETE FROM kv")
+    assert list(project.path.glob("sprints.json.*")) == []
+    put(project, ["junk"])
+    take_in_history(book.ledger, project)
+    assert kept_beside(project, "foreign") == ['{"sprints": ["junk"]}']
+
+
 def test_a_file_that_was_deleted_comes_back(book: Book, project: ProjectPaths) -> None:
     finish(book)
     write_history(book.ledger, project)
