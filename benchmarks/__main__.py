@@ -15,6 +15,7 @@ NAMES = (
     "dispatch",
     "dag",
     "growth",
+    "ending",
     "restart",
     "memory",
     "idle",

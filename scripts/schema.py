@@ -35,8 +35,8 @@ _SPRINT = {
 }  # fmt: skip
 _STATUS_SPRINT = {
     "sprint_id": "s", "number": "i", "goal": "s", "phase": "s", "baseline": "s", "verify": "s",
-    "halted": "s", "budget_usd": "n", "cost_usd": "n", "sandboxed": "b", "completed_tasks": "i",
-    "total_tasks": "i", "tasks": [{"id": "s", "status": "s", "reason": "s"}],
+    "halted": "s", "budget_usd": "n", "cost_usd": "n", "sandboxed": "b?", "completed_tasks": "i",
+    "total_tasks": "i", "tasks": [{"id": "s", "status": "s", "reason": "s"}], "adopted": "b",
 }  # fmt: skip
 _AGENT = {
     "agent_id": "s", "sprints": "i", "tasks": "i", "done": "i", "rounds": "i", "attempts": "i",
@@ -102,13 +102,15 @@ COMMANDS: dict[str, Any] = {
     "inbox": {"project": "s", "needs": [{"...": "any"}], "...": "any"},
     "history": {"project": "s", "total": "i", "sprints": [
         {"sprint_id": "i", "id": "s", "goal": "s", "phase": "s", "completed_tasks": "i",
-         "total_tasks": "i", "started_at": "s", "duration_s": "n?", "...": "any"}]},
+         "total_tasks": "i", "started_at": "s?", "duration_s": "n?", "adopted": "b",
+         "...": "any"}]},
     "show": {"sprint_id": "i", "id": "s", "goal": "s", "phase": "s", "total_tasks": "i",
-             "completed_tasks": "i", "failed_tasks": "i", "cost_usd": "n", "avg_clarity": "n?",
-             "tasks": [{"id": "s", "title": "s", "status": "s", "tests": "s", "cost_usd": "n",
-                        "...": "any"}], "...": "any"},
-    "metrics": {"project": "s", "total_sprints": "i", "total_tasks": "i", "completed_tasks": "i",
-                "failed_tasks": "i", "completion_rate": "n", "avg_clarity": "n?",
+             "completed_tasks": "i", "failed_tasks": "i", "cost_usd": "n?", "avg_clarity": "n?",
+             "adopted": "b", "tasks": [{"id": "s", "title": "s", "status": "s", "tests": "s",
+                                        "cost_usd": "n", "...": "any"}], "...": "any"},
+    "metrics": {"project": "s", "total_sprints": "i", "adopted_sprints": "i", "total_tasks": "i",
+                "completed_tasks": "i", "failed_tasks": "i", "completion_rate": "n",
+                "avg_clarity": "n?",
                 "avg_sprint_time_s": "n", "supervisor_events": "i", "tests_passing": "i",
                 "top_blockers": [["any"]], "top_tools": [["any"]], "trends": [_TREND],
                 "...": "any"},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
+import pytest
+
 from tests.acceptance.home import Home, does, task, writes
 
 
@@ -121,6 +123,32 @@ def test_an_edit_while_an_agent_is_at_work_is_set_aside(home: Home) -> None:
     assert home.files() == {"a.txt": b"a\n"}
     assert len(list((home.path / "kv").glob("demo-1.json.foreign-*"))) == 1
     assert home.events("state_imported") == []
+
+
+@pytest.mark.parametrize("moment", ["before_commit", "after_commit"])
+@pytest.mark.parametrize("file", ["dag.json", "sprints.json", "agent_versions.json"])
+def test_a_crash_around_any_file_leaves_one_that_the_next_run_puts_right(
+    home: Home, file: str, moment: str
+) -> None:
+    home.script(writes("a"))
+    # The second time, because the first versions are written before anybody worked.
+    times = 2 if file == "agent_versions.json" else 1
+    once = home.root / "killed"
+    killed = home.caloron(
+        *("sprint", "make it so", "--yes", "--plan", str(home.plan(task("a")))),
+        CALORON_CRASH_AT=f"engine|{file}.{moment}|{times}|{once}",
+    )
+    assert (killed.code, once.exists()) == (-9, True)
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    workspace = home.project() / "workspace"
+    assert [t["id"] for t in json.loads((workspace / "dag.json").read_bytes())] == ["a"]
+    assert (workspace / "agents" / "a.agent").is_file()
+    records = json.loads((home.project() / "sprints.json").read_bytes())["sprints"]
+    assert [(r["id"], r["completed_tasks"], r["exit_code"]) for r in records] == [("demo-1", 1, 0)]
+    versions = json.loads((workspace / "agent_versions.json").read_bytes())
+    assert {name: len(v) for name, v in versions.items()} == {"a": 1, "reviewer-1": 1}
+    assert home.events("state_file_set_aside") == []
 
 
 def _write(home: Home, text: str) -> None:

@@ -161,7 +161,30 @@ def final_form(world: World) -> dict[str, Any]:
         "reviews": sorted(
             (names[r["pull"]], _round(r["marker_key"]), r["verdict"]) for r in reviews
         ),
+        "files": _files(world.project),
     }
+
+
+def _files(project: Path) -> dict[str, Any]:
+    """What the files say that scripts read."""
+    workspace = project / "workspace"
+    history = _json(project / "sprints.json").get("sprints", [])
+    learnings = _json(workspace / "learnings.json").get("sprints", [])
+    versions = _json(workspace / "agent_versions.json")
+    return {
+        "sprints": [(r["id"], r["exit_code"], r["completed_tasks"]) for r in history],
+        "learnings": [(r["sprint_id"], r["completed"]) for r in learnings],
+        "plan": [task["id"] for task in _json(workspace / "dag.json")],
+        "agents": sorted(file.name for file in workspace.glob("agents/*.agent")),
+        "versions": sorted((agent, len(known)) for agent, known in versions.items()),
+        "skills": sorted(_json(workspace / "skill_store.json")),
+        "set aside": sorted(file.name for file in workspace.glob("*.json.*-*")),
+    }
+
+
+def _json(file: Path) -> Any:
+    """Nothing for a file that is missing; one that is half written fails here."""
+    return json.loads(file.read_bytes()) if file.exists() else {}
 
 
 def _purpose(key: str) -> str:

@@ -1,7 +1,7 @@
 """The organisation's conventions: read from files, merged, and told to every agent.
 
 `organisation.yml` in Caloron's home holds for all projects; `caloron.yml` at the root of a
-repository's main branch says what is different there, key by key.
+repository's main branch, or in the project's workspace, says what is different there, key by key.
 """
 
 from __future__ import annotations
@@ -76,17 +76,24 @@ class Conventions(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.organisation or self.sections or self.extra or self.added)
 
 
-def load(home: Path, project_yaml: str | None = None) -> Conventions:
+def load(home: Path, project_yaml: str | None = None, work_dir: Path | None = None) -> Conventions:
     """The conventions of a project; what is not understood is a warning, not a failure.
 
+    An older Caloron looked for the project's in `work_dir`; the repository's own go before those.
     `UsageError` if a file is not YAML, cannot be read, or is no mapping.
     """
     warnings: list[str] = []
-    organisation = _checked(*_organisation(home), warnings)
+    organisation = _checked(*_read(home / ORGANISATION_FILE), warnings)
+    beside = _checked(*_read(work_dir / PROJECT_FILE), warnings) if work_dir else {}
     project = _checked(project_yaml or "", PROJECT_FILE, warnings)
-    merged = _merge(organisation, project)
+    merged = _merge(_merge(organisation, beside), project)
     added = os.environ.get(ENVIRONMENT, "").strip()
-    said = ((ORGANISATION_FILE, organisation), (PROJECT_FILE, project), (ENVIRONMENT, added))
+    said = (
+        (ORGANISATION_FILE, organisation),
+        (str(work_dir and work_dir / PROJECT_FILE), beside),
+        (PROJECT_FILE, project),
+        (ENVIRONMENT, added),
+    )
     sections = {name: merged[name] for name in _SECTIONS if merged.get(name)}
     extra = {k: v for k, v in merged.items() if k not in _SECTIONS and k != "organisation"}
     return Conventions(
@@ -113,9 +120,8 @@ def render(conventions: Conventions) -> str:
     return "\n\n".join((*parts, conventions.added)).strip()
 
 
-def _organisation(home: Path) -> tuple[str, str]:
-    """The text of the organisation's file, and the name it has in messages."""
-    path = home / ORGANISATION_FILE
+def _read(path: Path) -> tuple[str, str]:
+    """The text of a file that may be missing, and the name it has in messages."""
     try:
         data = path.read_bytes() if path.exists() else b""
         return data.decode("utf-8-sig"), str(path)

@@ -15,8 +15,10 @@ import msgspec
 from caloron.cli import output
 from caloron.cli.options import Finite, choice_options, dry_run_option, is_text
 from caloron.domain.plan import MAX_TITLE, PlannedTask
+from caloron.domain.plan_forms import Plan
 from caloron.engine.session import Choices, read_plan
 from caloron.errors import NotFound, PreconditionFailed, UsageError
+from caloron.ledger.earlier import Earlier, earlier_sprints
 from caloron.ledger.projects import Project, load_project
 from caloron.store.database import open_read_only
 
@@ -83,6 +85,8 @@ class Beginning(NamedTuple):
     tasks: tuple[PlannedTask, ...] | None
     choices: Choices
     parallel: int
+    #: What of the plan's file has no effect.
+    warnings: tuple[str, ...] = ()
 
 
 def prepare(goal: str, project: str | None, given: dict[str, Any]) -> Beginning:
@@ -96,12 +100,19 @@ def prepare(goal: str, project: str | None, given: dict[str, Any]) -> Beginning:
         _refuse_graph(given["graph"])
     if given["plan"] is not None and (not given["plan"] or "\0" in given["plan"]):
         raise UsageError(f"--plan {given['plan']!r} names no file", hint="give a JSON file")
-    tasks = read_plan(Path(given["plan"])) if given["plan"] else None
+    plan = read_plan(Path(given["plan"])) if given["plan"] else None
     if given["single"]:
-        tasks = (_one_task(goal),)
+        plan = Plan(tasks=(_one_task(goal),))
     found = _with_limits(load_project(project), given["timeout_s"], given["po_timeout_s"])
     choices = Choices(**{n: given[n] for n in Choices.__struct_fields__ if n in given})
-    return Beginning(found, goal, tasks, choices, given["parallel"] or found.config.parallel)
+    return Beginning(
+        found,
+        goal,
+        plan.tasks if plan else None,
+        choices,
+        given["parallel"] or found.config.parallel,
+        plan.warnings if plan else (),
+    )
 
 
 def would_begin(command: str, begin: Beginning, *, hold: bool) -> int:
@@ -118,6 +129,7 @@ def would_begin(command: str, begin: Beginning, *, hold: bool) -> int:
     actions = [
         {"action": "begin sprint", "target": f"{begin.project.name}-{_sprints(begin.project) + 1}"}
     ]
+    actions += [{"action": "leave out", "target": warning} for warning in begin.warnings]
     if begin.tasks is None:
         actions.append({"action": "ask the planner for tasks of", "target": begin.goal})
     if hold:
@@ -169,8 +181,13 @@ def _with_limits(
 
 
 def _sprints(project: Project) -> int:
+    """The number of the last sprint, also if an older Caloron ran it."""
     if not project.ledger.exists():
-        return 0
+        return _newest(earlier_sprints(project, None, 1))
     with closing(open_read_only(project.ledger)) as connection:
         row = connection.execute("SELECT COALESCE(max(number), 0) FROM sprints").fetchone()
-    return int(row[0])
+        return max(int(row[0]), _newest(earlier_sprints(project, connection, 1)))
+
+
+def _newest(earlier: Earlier) -> int:
+    return max((sprint.number for sprint in earlier.sprints), default=0)

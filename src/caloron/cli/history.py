@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
+from caloron.ledger.earlier import EarlierSprint, earlier_sprints
 from caloron.ledger.locate import find_project
 from caloron.store.database import open_read_only
 
@@ -41,13 +42,21 @@ def history(limit: int, project: str | None) -> None:
     """
     found = find_project(project)
     total, rows = 0, []
-    if found.ledger.exists():
-        connection = open_read_only(found.ledger)
-        try:
+    connection = open_read_only(found.ledger) if found.ledger.exists() else None
+    try:
+        if connection is not None:
             total = connection.execute("SELECT count(*) FROM sprints").fetchone()[0]
             rows = [_record(dict(row)) for row in connection.execute(_SQL, (limit,))]
-        finally:
+        earlier = earlier_sprints(found, connection, limit)
+    finally:
+        if connection is not None:
             connection.close()
+    if earlier.problem:
+        click.echo(f"warning: {printable(earlier.problem)}", err=True)
+    if earlier.sprints:
+        rows += map(_adopted, earlier.sprints)
+        rows = sorted(rows, key=lambda row: -row["sprint_id"])[:limit]
+        total += earlier.total
     text = "\n".join(_text(row) for row in rows) or "No sprint yet."
     success("history", {"project": found.name, "total": total, "sprints": rows}, text)
 
@@ -63,7 +72,34 @@ def _record(row: dict[str, Any]) -> dict[str, Any]:
         "total_tasks": row["total"],
         "started_at": datetime.fromtimestamp(row["created_at"], UTC).isoformat(timespec="seconds"),
         "duration_s": round(ended - row["created_at"], 1) if ended else None,
+        "adopted": False,
     }
+
+
+def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
+    """A sprint of an older Caloron, which wrote down when it ended."""
+    from caloron.domain.adopted import facts_of
+
+    facts = facts_of(sprint.record)
+    return {
+        "sprint_id": sprint.number,
+        "id": sprint.id,
+        "goal": facts.goal,
+        "phase": "failed" if facts.exit_code else "ended",
+        "completed_tasks": facts.completed,
+        "total_tasks": facts.total,
+        "started_at": _began(facts.completed_at, facts.duration_s),
+        "duration_s": facts.duration_s,
+        "adopted": True,
+    }
+
+
+def _began(completed_at: str, duration_s: float) -> str | None:
+    try:
+        ended = datetime.fromisoformat(completed_at)
+        return (ended - timedelta(seconds=duration_s)).isoformat(timespec="seconds")
+    except (ValueError, OverflowError):
+        return None
 
 
 def _text(row: dict[str, Any]) -> str:
@@ -71,5 +107,5 @@ def _text(row: dict[str, Any]) -> str:
     goal = " ".join(printable(row["goal"]).split())[:80]
     return (
         f"#{row['sprint_id']} {row['completed_tasks']}/{row['total_tasks']} tasks,"
-        f" {row['phase']}{took}\n   {goal}"
+        f" {row['phase']}{took}{' (adopted)' if row['adopted'] else ''}\n   {goal}"
     )

@@ -10,10 +10,13 @@ import click
 
 from caloron.cli.looking import as_data, has_ledger, opened, span
 from caloron.cli.options import output_option, project_option
-from caloron.cli.output import success
+from caloron.cli.output import printable, success
 from caloron.cli.pages import Item, Page, Section, as_text
+from caloron.domain.adopted import facts_of
+from caloron.domain.history import remembered, with_adopted
 from caloron.domain.learnings import Kept, SprintRecord, improvements, same_meaning, trends
 from caloron.domain.retro import Kpis, tools_of
+from caloron.ledger.earlier import Earlier, earlier_sprints
 from caloron.ledger.figures import Figures, all_figures, read_kept, records_of
 from caloron.ledger.locate import find_project
 from caloron.stages.retro import figure
@@ -30,13 +33,21 @@ def metrics(project: str | None) -> None:
       caloron metrics
       caloron metrics --output json
     """
+    found = find_project(project)
     ended, kept = [], Kept()
     if has_ledger(project):
         with opened(project) as (_, connection):
             ended = [f for f in all_figures(connection) if f.state.sprint.phase == "ended"]
-            kept = read_kept(connection)
+            kept = read_kept(connection, -1)
+            earlier = earlier_sprints(found, connection)
+    else:
+        earlier = earlier_sprints(found, None)
+    if earlier.problem:
+        click.echo(f"warning: {printable(earlier.problem)}", err=True)
+    adopted = [remembered(s.id, s.record) for s in reversed(earlier.sprints)]
+    kept = with_adopted(kept, adopted)
     records = records_of(ended)
-    data = {"project": find_project(project).name} | _totals(ended, [*kept.sprints, *records])
+    data = {"project": found.name} | _totals(ended, [*kept.sprints, *records], earlier)
     data["trends"] = _trends(records)
     data["improvements"] = [
         {"id": i.id, "status": i.status, "priority": i.priority, "text": i.text}
@@ -45,7 +56,9 @@ def metrics(project: str | None) -> None:
     success("metrics", data, as_text(_page(data)))
 
 
-def _totals(ended: Sequence[Figures], records: Sequence[SprintRecord]) -> dict[str, Any]:
+def _totals(
+    ended: Sequence[Figures], records: Sequence[SprintRecord], earlier: Earlier
+) -> dict[str, Any]:
     kpis = [record.kpis for record in records]
     total, done = sum(k.total_tasks for k in kpis), sum(k.completed_tasks for k in kpis)
     clarity_n = sum(k.clarity_count for k in kpis)
@@ -53,8 +66,11 @@ def _totals(ended: Sequence[Figures], records: Sequence[SprintRecord]) -> dict[s
     tools: Counter[str] = Counter()
     for figures in ended:
         tools.update(tools_of(figures.state, figures.runs))
+    for sprint in earlier.sprints:
+        tools.update(facts_of(sprint.record).tools)
     return {
         "total_sprints": len(records),
+        "adopted_sprints": len(records) - len(ended),
         "total_tasks": total,
         "completed_tasks": done,
         "failed_tasks": total - done,
@@ -120,8 +136,9 @@ def _page(data: dict[str, Any]) -> Page:
         for t in data["trends"]
     ]
     live = [i for i in data["improvements"] if i["status"] != "retired"]
+    adopted = f", {data['adopted_sprints']} of them adopted" if data["adopted_sprints"] else ""
     return Page(
-        title=f"{data['project']}: {data['total_sprints']} sprints",
+        title=f"{data['project']}: {data['total_sprints']} sprints{adopted}",
         sections=[
             Section("All sprints", items=[Item(line) for line in lines]),
             Section("The last sprint beside earlier ones", rows=[_TREND, *rows]),

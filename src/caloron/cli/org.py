@@ -20,6 +20,7 @@ from caloron.cli.options import dry_run_option, output_option
 from caloron.cli.output import printable, success
 from caloron.errors import AlreadyExists, CaloronError, NotFound, UsageError
 from caloron.ledger.locate import find_project, home, is_valid_id
+from caloron.ledger.projects import load_project
 from caloron.store.files import write_atomic
 
 project_place_option = click.option(
@@ -108,7 +109,10 @@ def validate(project: str | None) -> int:
 
 
 def _load(project: str | None) -> Conventions:
-    return load(home(), _project_yaml(project) if project is not None else None)
+    if project is None:
+        return load(home())
+    work_dir = load_project(project).workspace if is_valid_id(project) else None
+    return load(home(), _project_yaml(project), work_dir)
 
 
 def _project_yaml(project: str) -> str | None:

@@ -13,7 +13,14 @@ from caloron.cli.alone import alone, refuse_held, size_of, state_files
 from caloron.cli.options import dry_run_option, output_option
 from caloron.cli.output import printable, size, success
 from caloron.errors import CaloronError, PreconditionFailed
-from caloron.ledger.locate import ProjectPaths, find_project, home, project_names, require_id
+from caloron.ledger.locate import (
+    ProjectPaths,
+    find_project,
+    home,
+    project_names,
+    require_id,
+    unusable_project_names,
+)
 from caloron.ledger.projects import load_project, set_active
 
 _SHOWN = ("repo", "backend", "framework", "work_dir")
@@ -42,6 +49,7 @@ def list_projects() -> None:
     """
     active = _active()
     rows = [_row(name, active) for name in project_names()]
+    rows += [_unusable(name) for name in unusable_project_names()]
     text = "\n".join(_line(row) for row in rows) or "No project yet. Make one: caloron init NAME"
     success("projects.list", {"active": active, "projects": rows}, text)
 
@@ -123,6 +131,11 @@ def _row(name: str, active: str | None) -> dict[str, Any]:
     except CaloronError as error:
         return row | dict.fromkeys(_SHOWN, "") | {"problem": str(error)}
     return row | {key: getattr(config, key) for key in _SHOWN} | {"problem": ""}
+
+
+def _unusable(name: str) -> dict[str, Any]:
+    problem = "this name cannot be used: rename its folder to a-z, 0-9, '_' and '-'"
+    return {"name": name, "active": False} | dict.fromkeys(_SHOWN, "") | {"problem": problem}
 
 
 def _line(row: dict[str, Any]) -> str:

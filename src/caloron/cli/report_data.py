@@ -155,6 +155,6 @@ def _bring(found: ProjectPaths, state: State) -> str:
         return ""
     from caloron.ledger.projects import load_project
 
-    repo, main = load_project(found.name).config.repo, quote(state.sprint.main)
+    repo, main = load_project(found.name).repository, quote(state.sprint.main)
     where = quote(str(found.forge_git))
-    return f"git -C {quote(repo)} pull {where} {main}" if repo else f"git clone {where}"
+    return f"git -C {quote(str(repo))} pull {where} {main}" if repo else f"git clone {where}"

@@ -11,9 +11,13 @@ from caloron.cli.looking import dollars, moment, opened, span
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import success
 from caloron.cli.pages import Item, Page, Section, as_text
+from caloron.domain.adopted import facts_of
 from caloron.domain.retro import Run, blockers_of, compute_kpis, tools_of, verification_of
 from caloron.domain.sprint import State, Task
+from caloron.ledger.earlier import find_earlier
 from caloron.ledger.figures import Figures, figures_of, find_sprint
+from caloron.ledger.locate import ProjectPaths, find_project
+from caloron.store.database import open_read_only
 
 
 @click.command()
@@ -28,10 +32,49 @@ def show(sprint: str, project: str | None) -> None:
       caloron show 3
       caloron show shop-3 --output json
     """
-    with opened(project) as (_, connection):
-        figures = figures_of(connection, find_sprint(connection, sprint))
-    data = _record(figures)
+    data = _adopted(find_project(project), sprint) or _own(project, sprint)
     success("show", data, as_text(_page(data)))
+
+
+def _own(project: str | None, sprint: str) -> dict[str, Any]:
+    with opened(project) as (_, connection):
+        return _record(figures_of(connection, find_sprint(connection, sprint)))
+
+
+def _adopted(found: ProjectPaths, named: str) -> dict[str, Any] | None:
+    """A sprint of an older Caloron: its numbers are all that there is of it."""
+    connection = open_read_only(found.ledger) if found.ledger.exists() else None
+    try:
+        sprint = find_earlier(found, connection, named)
+    finally:
+        if connection is not None:
+            connection.close()
+    if sprint is None:
+        return None
+    facts = facts_of(sprint.record)
+    failed = f"it ended with exit code {facts.exit_code}" if facts.exit_code else ""
+    return {
+        "sprint_id": sprint.number,
+        "id": sprint.id,
+        "goal": facts.goal,
+        "phase": "failed" if failed else "ended",
+        "stopped": failed,
+        "completed_at": facts.completed_at or None,
+        "duration_s": facts.duration_s,
+        "total_tasks": facts.total,
+        "completed_tasks": facts.completed,
+        "failed_tasks": facts.failed,
+        "avg_clarity": facts.clarity,
+        "supervisor_events": facts.interventions,
+        "tests_passing": None,
+        "review_cycles": None,
+        "cost_usd": None,
+        "tokens": None,
+        "tools_used": dict.fromkeys(facts.tools, 1),
+        "blockers": list(facts.blockers),
+        "tasks": [],
+        "adopted": True,
+    }
 
 
 def _record(figures: Figures) -> dict[str, Any]:
@@ -57,6 +100,7 @@ def _record(figures: Figures) -> dict[str, Any]:
         "tools_used": tools_of(state, runs),
         "blockers": list(blockers_of(state)),
         "tasks": [_task(state, task, runs) for task in state.tasks.values()],
+        "adopted": False,
     }
 
 
@@ -89,11 +133,15 @@ def _page(data: dict[str, Any]) -> Page:
     clarity = data["avg_clarity"]
     lines = [
         f"{data['phase']}, {span(data['duration_s'])}",
-        f"cost: ${data['cost_usd']:.2f}, {data['tokens']} tokens",
         f"clarity: {'not told' if clarity is None else f'{clarity}/10'}",
-        f"interventions: {data['supervisor_events']}; tests passing: {data['tests_passing']}",
+        f"interventions: {data['supervisor_events']}",
         *([f"stopped: {data['stopped']}"] if data["stopped"] else []),
     ]
+    if data["adopted"]:
+        lines.append("adopted: an older Caloron ran it, and left these numbers alone")
+    else:
+        lines[1:1] = [f"cost: ${data['cost_usd']:.2f}, {data['tokens']} tokens"]
+        lines[3] += f"; tests passing: {data['tests_passing']}"
     return Page(
         title=f"Sprint {data['id']} (#{data['sprint_id']}): {done}",
         lead=data["goal"],

@@ -77,6 +77,7 @@ def sprint(
 def run_new(begin: Beginning, command: str, approval: Approval) -> int:
     """Record a new sprint and drive it: to its end, or to its plan if that is to be held."""
     with held(begin.project) as session:
+        session.told += [f"the plan: {warning}" for warning in begin.warnings]
         name = session.begin(
             begin.goal,
             begin.tasks,
@@ -143,6 +144,8 @@ def _run(session: Session, name: str, command: str, chosen: Choices, approval: A
     json = output.wants_json()
     with watcher_for(session.project, json=json, approval=approval) as watcher:
         engine = session.engine(name, watcher, debug=chosen.debug)
+        for line in session.told:
+            watcher.told(line)
         _say_conditions(session, engine, watcher)
         if not session.in_step:
             watcher.told(
@@ -307,12 +310,12 @@ def report(session: Session, state: State, seconds: float) -> dict[str, Any]:
 
 def _merged_text(session: Session, state: State, seconds: float) -> str:
     total = len(state.tasks)
-    repo = session.project.config.repo
+    repo = session.project.repository
     where = session.project.forge_git
     from_forge = shlex.quote(str(where))
     bring = f"git clone {from_forge}"
     if repo:
-        bring = f"git -C {shlex.quote(repo)} pull {from_forge} main"
+        bring = f"git -C {shlex.quote(str(repo))} pull {from_forge} main"
     return (
         f"Sprint {state.sprint.id}: all {total} tasks are done, in {seconds:.0f} s.\n"
         f"Bring the result to you: {bring}"

@@ -13,6 +13,7 @@ import click
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.errors import NotFound
+from caloron.ledger.earlier import EarlierSprint, earlier_sprints
 from caloron.ledger.locate import (
     ProjectPaths,
     find_project,
@@ -69,13 +70,18 @@ def _project(found: ProjectPaths) -> dict[str, Any]:
     data |= {key: settings.get(key, "") for key in _SHOWN}
     data |= {"total_sprints": 0, "last_sprint": None, "held_by": None}
     who = holder(found.engine_lock)
-    if found.ledger.exists():
-        connection = open_read_only(found.ledger)
-        try:
+    connection = open_read_only(found.ledger) if found.ledger.exists() else None
+    try:
+        if connection is not None:
             data["total_sprints"] = connection.execute("SELECT count(*) FROM sprints").fetchone()[0]
             data["last_sprint"] = _sprint(connection, who.get("sprint", "") if who else "")
-        finally:
+        earlier = earlier_sprints(found, connection, 1)
+    finally:
+        if connection is not None:
             connection.close()
+    data["total_sprints"] += earlier.total
+    if data["last_sprint"] is None and earlier.sprints:
+        data["last_sprint"] = _adopted(earlier.sprints[0])
     if who is not None:
         data["held_by"] = {key: who.get(key) for key in ("pid", "host", "sprint", "started_at")}
     return data
@@ -118,6 +124,30 @@ def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | No
         "completed_tasks": sum(task["status"] == "Done" for task in tasks),
         "total_tasks": len(tasks),
         "tasks": [dict(task) for task in tasks],
+        "adopted": False,
+    }
+
+
+def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
+    """The last sprint of an older Caloron, until there is one of ours."""
+    from caloron.domain.adopted import facts_of
+
+    facts = facts_of(sprint.record)
+    return {
+        "sprint_id": sprint.id,
+        "number": sprint.number,
+        "goal": facts.goal,
+        "phase": "ended",
+        "baseline": "",
+        "verify": "",
+        "halted": "",
+        "budget_usd": 0.0,
+        "cost_usd": 0.0,
+        "sandboxed": None,
+        "completed_tasks": facts.completed,
+        "total_tasks": facts.total,
+        "tasks": [],
+        "adopted": True,
     }
 
 
@@ -139,7 +169,9 @@ def _text(data: dict[str, Any]) -> str:
         lines.append(f"  {told}")
     if sprint["cost_usd"]:
         lines.append(f"  Spent ${sprint['cost_usd']:.2f} of ${sprint['budget_usd']:.2f}")
-    if not sprint["sandboxed"]:
+    if sprint["adopted"]:
+        lines.append("  Adopted: an older Caloron ran it")
+    elif not sprint["sandboxed"]:
         lines.append("  UNSANDBOXED: its agents run with all your files")
     if sprint["halted"]:
         lines.append(f"  Waits: {_line(sprint['halted'])}")

@@ -17,7 +17,9 @@ class Import(msgspec.Struct, frozen=True, kw_only=True):
     """What a foreign file says about each task."""
 
     statuses: dict[str, str]
+    #: Interventions as the tasks tell them, and as they are counted by agent.
     interventions: dict[str, int]
+    agents: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 def take_over(state: State, content: Import, now: float) -> tuple[Decision, dict[str, str]]:
@@ -30,11 +32,12 @@ def take_over(state: State, content: Import, now: float) -> tuple[Decision, dict
             outcome[name] = "no such task"
         elif wanted != task.status:
             outcome[name] = _take_over_one(turn, task, wanted)
-    for name, count in content.interventions.items():
-        task = turn.state.tasks.get(name)
-        if task is not None and count != task.interventions:
-            task.interventions = count
-            outcome.setdefault(name, f"interventions set to {count}")
+    for name, task in turn.state.tasks.items():
+        told = (content.interventions.get(name), content.agents.get(task.agent))
+        changed = [count for count in told if count is not None and count != task.interventions]
+        if changed:
+            task.interventions = changed[0]
+            outcome.setdefault(name, f"interventions set to {changed[0]}")
     return Decision(turn.state, tuple(turn.actions), tuple(turn.moves)), outcome
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
+from caloron.agents.frameworks import FRAMEWORKS
 from caloron.domain.actions import Moved
 from caloron.domain.facts import Halt, PlanApproved
 from caloron.domain.imports import take_over
@@ -22,12 +23,15 @@ from caloron.engine.workshop import Workshop
 from caloron.errors import PreconditionFailed
 from caloron.git.mirror import Mirror
 from caloron.ledger import projections
+from caloron.ledger.history import write_history
 from caloron.ledger.journal import Journal
 from caloron.ledger.learnings import take_in
 from caloron.ledger.ledger import Ledger, StaleTick, TickCommit
+from caloron.ledger.projected import digest, set_aside
 from caloron.ledger.projects import Project
 from caloron.ledger.wake import Wake
 from caloron.ledger.work import WorkQueue
+from caloron.ledger.workfiles import WorkFiles
 from caloron.ports import Clock, Forge
 from caloron.stages.context import TickContext
 from caloron.stages.retro import hold_retro
@@ -89,6 +93,16 @@ class Engine:
         self._last_loop = self._grace_until = 0.0
         state = ledger.state(sprint)
         self._baseline = state.sprint.baseline
+        self._plan_written = False
+        self.files = WorkFiles(
+            ledger,
+            project.workspace,
+            framework=config.framework,
+            frameworks=FRAMEWORKS,
+            model=config.model,
+            stall_m=config.stall_threshold_m,
+            tell=watcher.told,
+        )
         mirror = Mirror(project.mirror, forge.remote(), forge.main)
         mirror.ensure()
         self.queue = WorkQueue(
@@ -127,6 +141,7 @@ class Engine:
         try:
             self._take_in_file()
             self._take_in_learnings()
+            self.files.take_in()
             self.poller.poll()
             self.poller.start()
             self.workers.adopt()
@@ -136,18 +151,24 @@ class Engine:
             self._shut_down()
         self._raise_fault()
         if state.sprint.phase == "ended":
-            projections.write_history(self.ledger, self.project.sprints_json)
-            for line in hold_retro(
-                self.ledger, self.project.workspace, self.sprint, self.clock.now()
-            ):
-                self.watcher.told(line)
+            self._write_down()
         return state
+
+    def _write_down(self) -> None:
+        """What people and scripts read of a sprint that has ended."""
+        told = write_history(self.ledger, self.project)
+        self.files.write_versions(self.sprint)
+        workspace = self.project.workspace
+        told += hold_retro(self.ledger, workspace, self.sprint, self.clock.now())
+        for line in told:
+            self.watcher.told(line)
 
     def _loop(self) -> State:
         """Tick, act on it, sleep until something happens."""
         while True:
             grace = self._was_away()
             saved = self._tick(grace=grace)
+            self._write_plan(saved.state)
             if saved.moves:
                 self.watcher.moved(saved.state, saved.moves)
                 self.workshop.pool.refresh()
@@ -175,6 +196,12 @@ class Engine:
                 return run_tick(context, self.sprint)
             except StaleTick:
                 continue
+
+    def _write_plan(self, state: State) -> None:
+        """A plan never changes, so once for each time that the engine runs is enough."""
+        if state.tasks and not self._plan_written:
+            self.files.write_plan(state)
+            self._plan_written = True
 
     def _ask(self, state: State) -> bool:
         answer = self.watcher.approves(state)
@@ -245,9 +272,12 @@ class Engine:
     def _take_in_file(self) -> None:
         """A sprint's file that somebody edited is taken in while no agent is at work."""
         found = projections.look_at(self.ledger, self.sprint)
-        if found.kind == "corrupt" or (found.kind == "edited" and self.queue.in_flight()):
-            kind = "corrupt" if found.kind == "corrupt" else "foreign"
-            kept = projections.set_aside(self.ledger, self.sprint, kind)
+        busy = found.kind == "edited" and self.queue.in_flight()
+        if busy or found.kind in ("corrupt", "earlier"):
+            kind: Literal["corrupt", "foreign"] = (
+                "corrupt" if found.kind == "corrupt" else "foreign"
+            )
+            kept = set_aside(self.ledger, projections.kv_path(self.sprint), kind)
             self.watcher.told(f"the sprint's file was {kind}; it is kept as {kept}")
         elif found.kind == "edited" and found.content is not None:
             loaded = self.ledger.load(self.sprint)
@@ -265,5 +295,5 @@ class Engine:
                 self.watcher.told(f"taken over from the sprint's file: {task}: {change}")
         text = projections.kv_text(self.ledger.state(self.sprint), self.clock.now())
         if found.kind != "ours":
-            self.ledger.put(f"projection/{self.sprint}", projections.digest(text))
+            self.ledger.put(f"projection/{self.sprint}", digest(text))
             projections.write_kv(self.sprint, text)

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from caloron.agents.frameworks import FRAMEWORKS
-from caloron.domain.plan import PlannedTask, PlanProblem, parse_plan
+from caloron.domain.plan import PlannedTask, PlanProblem
+from caloron.domain.plan_forms import Plan, parse_plan_file
 from caloron.domain.sprint import Sprint, State
 from caloron.engine.confining import Confining
 from caloron.engine.engine import Engine, SystemClock, Watcher
@@ -23,8 +24,9 @@ from caloron.engine.workshop import (
     sandbox_for,
 )
 from caloron.errors import NotFound, UsageError
-from caloron.forge.local import LocalForge
+from caloron.forge.local import LocalForge, create_local_forge
 from caloron.git.mirror import Mirror
+from caloron.ledger.history import take_in_history
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.lock import EngineLock
 from caloron.ledger.projects import Project
@@ -54,10 +56,30 @@ class Session:
         self.lock.acquire()
         try:
             self.ledger = Ledger(project.ledger)
-            self.forge = LocalForge(project.path)
+            #: What was taken over from an older Caloron, in lines for people.
+            self.told = take_in_history(self.ledger, project)
+            self.forge = self._forge()
         except BaseException:
             self.lock.release()
             raise
+
+    def _forge(self) -> LocalForge:
+        """The project's forge; a project that an older Caloron made has none, and gets one now."""
+        project = self.project
+        made = project.forge_git.exists() and project.forge_sqlite.exists()
+        if made or self.ledger.has_sprints():
+            # A forge that is lost is not replaced in silence.
+            return LocalForge(project.path)
+        source = project.repository
+        begins = f"main begins as {source}" if source else "main is empty but for a README"
+        self.told.append(f"{project.name} had no forge of its own and got one; its {begins}")
+        if project.config.repo and source is None:
+            self.told.append(
+                f"repo {project.config.repo!r} is a name on a forge, and agents work on this disk:"
+                " to begin with your code instead, stop now, delete forge.git and forge.sqlite in"
+                f" {project.path}, and name a clone with `caloron config set repo PATH`"
+            )
+        return create_local_forge(project.path, source=source, name=project.name)
 
     def close(self) -> None:
         self.ledger.close()
@@ -94,8 +116,8 @@ class Session:
             allow_red=choices.allow_red,
             unsandboxed=choices.unsandboxed,
         )
-        if config.repo:
-            self.in_step = self.forge.catch_up(Path(config.repo))
+        if repository := self.project.repository:
+            self.in_step = self.forge.catch_up(repository)
         self._check(State(sprint=sprint))
         return self.ledger.create_sprint(sprint, {}).id
 
@@ -158,13 +180,11 @@ def held(project: Project) -> Iterator[Session]:
         session.close()
 
 
-def read_plan(path: Path) -> tuple[PlannedTask, ...]:
+def read_plan(path: Path) -> Plan:
     """A plan from a file, valid or refused with everything that is wrong with it."""
     raw = _read_json(path)
-    if isinstance(raw, dict) and isinstance(raw.get("tasks"), list):
-        raw = raw["tasks"]
     try:
-        return parse_plan(raw, frameworks=FRAMEWORKS)
+        return parse_plan_file(raw, frameworks=FRAMEWORKS)
     except PlanProblem as problem:
         raise UsageError(
             f"the plan {path} cannot be run: " + "; ".join(problem.errors),

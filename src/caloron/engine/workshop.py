@@ -84,7 +84,7 @@ class Workshop:
             identity=who,
             secrets=self.secrets,
         )
-        assigner = self._assigner(config, mirror, show)
+        assigner = self._assigner(project, mirror, show)
         assigner.lessons = lambda sprint: context_for(queue.ledger, sprint)
         self.workers = Workers(
             project,
@@ -107,13 +107,14 @@ class Workshop:
         )
 
     def _assigner(
-        self, config: ProjectConfig, mirror: Mirror, show: Callable[[str], None] | None
+        self, project: Project, mirror: Mirror, show: Callable[[str], None] | None
     ) -> Assigner:
-        found = conventions.load(home(), mirror.read(mirror.fetch_main(), "caloron.yml") or None)
+        on_main = mirror.read(mirror.fetch_main(), "caloron.yml") or None
+        found = conventions.load(home(), on_main, project.workspace)
         #: What of the organisation's conventions was not understood.
         self.warnings = found.warnings
         return Assigner(
-            config,
+            project.config,
             mirror,
             self._confining,
             self._workplaces,

@@ -66,7 +66,8 @@ class LocalForge:
         if not (repository.is_dir() and records.is_file()):
             raise PreconditionFailed(
                 f"there is no complete forge in {directory}",
-                hint="`caloron init` makes one, and finishes one that it was stopped at",
+                hint="`caloron init` makes one, and finishes one that it was stopped at;"
+                " a project of an older Caloron gets one with its first `caloron sprint`",
             )
         self.actor = actor
         self._repository = BareRepository(repository.resolve(), identity)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from caloron.domain.history import remembered, with_adopted
 from caloron.domain.learnings import Kept, SprintRecord, record_of
 from caloron.domain.retro import Run
 from caloron.domain.sprint import Sprint, State, Task
@@ -50,8 +51,16 @@ def find_sprint(connection: sqlite3.Connection, named: str = "") -> str:
     else:
         row = connection.execute(_SQL["by_id"], {"id": require_id(named, "sprint")}).fetchone()
     if row is None:
-        raise NotFound(f"there is no sprint {named}", hint="caloron history lists them")
+        raise NotFound(f"there is no sprint {named}", hint=_hint(connection, number))
     return str(row["id"])
+
+
+def _hint(connection: sqlite3.Connection, named: str) -> str:
+    if connection.execute(_SQL["has_entries"]).fetchone():
+        who = {"number": named if len(named) < 19 else "", "id": named}
+        if connection.execute(_SQL["is_adopted"], who).fetchone():
+            return f"an older Caloron ran it, and left only numbers: caloron show {named}"
+    return "caloron history lists them"
 
 
 def figures_of(connection: sqlite3.Connection, sprint: str) -> Figures:
@@ -102,10 +111,18 @@ def waiting_states(connection: sqlite3.Connection) -> list[State]:
     return [_state(connection, row) for row in found]
 
 
-def read_kept(connection: sqlite3.Connection) -> Kept:
-    """What was learned and cannot be worked out from the sprints."""
+def read_kept(connection: sqlite3.Connection, last: int = _REMEMBERED) -> Kept:
+    """What was learned and cannot be worked out from the sprints, with those of an older Caloron.
+
+    Of these only the last so many; all of them for -1.
+    """
     row = connection.execute(_SQL["kept"]).fetchone()
-    return _kept_of(row["value"]) if row else Kept()
+    kept = _kept_of(row["value"]) if row else Kept()
+    if not connection.execute(_SQL["has_entries"]).fetchone():
+        return kept
+    rows = connection.execute(_SQL["adopted"], {"limit": last}).fetchall()
+    found = [remembered(row["key"], json.loads(row["text"])) for row in reversed(rows)]
+    return with_adopted(kept, found)
 
 
 def runs_in(diary: Iterable[sqlite3.Row]) -> list[Run]:

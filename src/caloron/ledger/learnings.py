@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,10 @@ from caloron.domain.learnings import (
     with_told,
 )
 from caloron.domain.retro import Kpis
-from caloron.errors import StoreError
 from caloron.ledger.figures import ended_records, read_kept
 from caloron.ledger.ledger import SQL, Ledger, remember_projection
-from caloron.ledger.projections import digest
+from caloron.ledger.projected import Projected, digest, look, set_aside, write
 from caloron.store import queue
-from caloron.store.files import write_atomic
 
 _NAME = "learnings"
 _LARGEST_FILE = 16 << 20
@@ -39,6 +36,10 @@ _MOST, _LONGEST = 1000, 1000
 
 def learnings_file(workspace: Path) -> Path:
     return workspace / "learnings.json"
+
+
+def _file(workspace: Path) -> Projected:
+    return Projected(name=_NAME, path=learnings_file(workspace))
 
 
 def report_file(workspace: Path) -> Path:
@@ -61,9 +62,7 @@ def write_learnings(ledger: Ledger, workspace: Path, *, busy: bool) -> list[str]
     told = take_in(ledger, workspace, busy=busy)
     with ledger.db.snapshot() as connection:
         text = file_text(ended_records(connection), read_kept(connection))
-    with ledger.db.transaction("learnings") as connection:
-        remember_projection(connection, _NAME, digest(text))
-    write_atomic(learnings_file(workspace), text)
+    write(ledger, (_file(workspace), text))
     return told
 
 
@@ -103,28 +102,22 @@ def _improvement(found: Improvement) -> dict[str, Any]:
 def take_in(ledger: Ledger, workspace: Path, *, busy: bool) -> list[str]:
     """Deal with a file that is not ours; lines for people about what was done."""
     path = learnings_file(workspace)
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_FILE + 1)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise _unusable(path, error) from error
-    if digest(text) in ledger.get(f"projection/{_NAME}").split():
+    seen = look(ledger, _file(workspace))
+    if seen.whose != "foreign":
         return []
     try:
-        found = _parsed(text)
+        found = _parsed(seen.text)
     except ValueError as error:
-        return [f"{path} is corrupt ({error}); it is kept as {_set_aside(ledger, path, 'corrupt')}"]
+        return [f"{path} is corrupt ({error}); it is kept as {set_aside(ledger, path, 'corrupt')}"]
     if busy:
-        return [f"{path} was changed; it is kept as {_set_aside(ledger, path, 'foreign')}"]
+        return [f"{path} was changed; it is kept as {set_aside(ledger, path, 'foreign')}"]
     with ledger.db.snapshot() as connection:
         kept = taken_over(read_kept(connection), ended_records(connection), found)
     value = msgspec.json.encode(kept).decode()
     with ledger.db.transaction("learnings") as connection:
         connection.execute(SQL["put_kv"], {"key": _NAME, "value": value})
         # Taken over once: the file is as good as ours until it is written anew.
-        remember_projection(connection, _NAME, digest(text))
+        remember_projection(connection, _NAME, digest(seen.text))
         payload = {"file": str(path), "sprints": len(kept.sprints), "improvements": len(kept.noted)}
         queue.append_event(connection, "state_imported", payload)
     return [
@@ -232,23 +225,3 @@ def _text(value: object, longest: int = _LONGEST) -> str:
 def _number(value: object) -> float:
     fits = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if fits and 0 <= value < 1e12 else 0.0  # type: ignore[operator, arg-type]
-
-
-def _unusable(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"{path} cannot be used: {error.strerror}",
-        hint="make it a file that you can read and move, or move it away; nothing is lost with it",
-    )
-
-
-def _set_aside(ledger: Ledger, path: Path, kind: str) -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
-    kept = path.with_name(f"{path.name}.{kind}-{stamp}")
-    try:
-        path.rename(kept)
-    except OSError as error:
-        raise _unusable(path, error) from error
-    with ledger.db.transaction("set_aside") as connection:
-        payload = {"file": str(path), "kind": kind, "kept": str(kept)}
-        queue.append_event(connection, "state_file_set_aside", payload)
-    return kept

@@ -102,6 +102,9 @@ class Ledger:
             raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
         return str(row["id"])
 
+    def has_sprints(self) -> bool:
+        return self.db.row(SQL["last_sprint"]) is not None
+
     def unfinished(self) -> list[str]:
         """Sprints that were begun and have not ended."""
         return [str(row["id"]) for row in self.db.rows(SQL["unfinished_sprints"])]

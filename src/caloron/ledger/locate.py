@@ -129,6 +129,20 @@ def project_names() -> list[str]:
     )
 
 
+def unusable_project_names() -> list[str]:
+    """Folders with a project whose name no command takes; an older Caloron took any."""
+    directory = projects_directory()
+    if not directory.is_dir():
+        return []
+    return sorted(
+        entry.name
+        for entry in directory.iterdir()
+        if not entry.name.startswith(".")
+        and not is_valid_id(entry.name)
+        and (entry / "config.yml").is_file()
+    )
+
+
 def _known() -> str:
     names = project_names()
     return f"known projects: {', '.join(names)}" if names else "make one: caloron init NAME"

@@ -7,8 +7,6 @@ aside and written anew.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +18,7 @@ from caloron.domain.imports import Import
 from caloron.domain.sprint import REVIEWER, State, Task
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.locate import home, require_id
-from caloron.store import queue
+from caloron.ledger.projected import Projected, look
 from caloron.store.files import write_atomic
 
 
@@ -66,8 +64,8 @@ def iso(moment: float | None) -> str | None:
     return None if moment is None else datetime.fromtimestamp(moment, UTC).isoformat()
 
 
-def digest(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()
+class _Count(msgspec.Struct):
+    count: int = 0
 
 
 class _FileTask(msgspec.Struct):
@@ -81,69 +79,41 @@ class _FileState(msgspec.Struct):
 
 class _File(msgspec.Struct):
     state: _FileState
+    #: An older Caloron counted without a name for the count.
+    interventions: dict[str, int | _Count] = msgspec.field(default_factory=dict)
 
 
 class FoundFile(msgspec.Struct, frozen=True, kw_only=True):
     """What was found in the place of the sprint's file."""
 
-    kind: Literal["ours", "edited", "corrupt", "missing"]
+    #: `earlier`: it was there before the sprint.
+    kind: Literal["ours", "edited", "earlier", "corrupt", "missing"]
     content: Import | None = None
 
 
 def look_at(ledger: Ledger, sprint: str) -> FoundFile:
     """Whose text stands in the sprint's file."""
+    file = Projected(name=sprint, path=kv_path(sprint))
+    seen = look(ledger, file)
+    if seen.whose != "foreign":
+        return FoundFile(kind="ours" if seen.whose == "ours" else "missing")
     try:
-        text = kv_path(sprint).read_bytes()
-    except FileNotFoundError:
-        return FoundFile(kind="missing")
-    if digest(text) in ledger.get(f"projection/{sprint}").split():
-        return FoundFile(kind="ours")
-    try:
-        found = msgspec.json.decode(text, type=_File)
+        found = msgspec.json.decode(seen.text, type=_File)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError):
         return FoundFile(kind="corrupt")
+    if not ledger.get(f"projection/{sprint}"):
+        # It tells of a sprint that an older Caloron ran under this name.
+        return FoundFile(kind="earlier")
     content = Import(
         statuses={i: t.status for i, t in found.state.tasks.items()},
         interventions={i: t.intervention_count for i, t in found.state.tasks.items()},
+        agents={
+            agent: told if isinstance(told, int) else told.count
+            for agent, told in found.interventions.items()
+        },
     )
     return FoundFile(kind="edited", content=content)
 
 
-def set_aside(ledger: Ledger, sprint: str, kind: str) -> Path:
-    """Keep a file that cannot be taken in, beside its place, and write that down."""
-    path = kv_path(sprint)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
-    kept = path.with_name(f"{path.name}.{kind}-{stamp}")
-    path.rename(kept)
-    with ledger.db.transaction("set_aside") as connection:
-        payload = {"sprint": sprint, "kind": kind, "kept": str(kept)}
-        queue.append_event(connection, "state_file_set_aside", payload)
-    return kept
-
-
 def write_kv(sprint: str, text: bytes) -> None:
     write_atomic(kv_path(sprint), text)
-
-
-def write_history(ledger: Ledger, path: Path) -> None:
-    """`sprints.json`: one record per sprint that ended, under its integer."""
-    rows = ledger.db.rows(
-        "SELECT s.number, s.goal, s.created_at, s.ended_at,"
-        " (SELECT count(*) FROM tasks t WHERE t.sprint = s.id) AS total,"
-        " (SELECT count(*) FROM tasks t WHERE t.sprint = s.id AND t.status = 'Done') AS done"
-        " FROM sprints s WHERE s.ended_at IS NOT NULL ORDER BY s.number"
-    )
-    sprints = [
-        {
-            "sprint_id": row["number"],
-            "completed_at": iso(row["ended_at"]),
-            "goal": row["goal"],
-            "exit_code": 0 if row["total"] and row["done"] == row["total"] else 10,
-            "duration_s": round(row["ended_at"] - row["created_at"], 1),
-            "total_tasks": row["total"],
-            "completed_tasks": row["done"],
-            "failed_tasks": row["total"] - row["done"],
-        }
-        for row in rows
-    ]
-    write_atomic(path, (json.dumps({"sprints": sprints}, indent=2) + "\n").encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 _DAY = 86_400.0
+_FORGE_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 Name = Annotated[
     str,
@@ -134,6 +136,19 @@ class Project(ProjectPaths):
         """Where agents work and learnings are kept: `work_dir`, or beside the ledger."""
         chosen = self.config.work_dir
         return Path(chosen).expanduser() if chosen else self.path / "workspace"
+
+    @property
+    def repository(self) -> Path | None:
+        """The user's own repository; None if there is none on this disk.
+
+        An older Caloron kept the name that the repository has on a forge in that setting.
+        """
+        named = self.config.repo
+        if not named:
+            return None
+        place = Path(named).expanduser()
+        is_name = not place.is_absolute() and _FORGE_NAME.fullmatch(named) is not None
+        return None if is_name and not place.is_dir() else place
 
 
 def create_project(config: ProjectConfig, furnish: Callable[[Path], None] | None = None) -> Project:

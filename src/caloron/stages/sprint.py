@@ -10,7 +10,8 @@ from caloron.domain.facts import Fact
 from caloron.domain.sprint import State
 from caloron.domain.supervise import AgentSeen, Health, Intervention, Limits
 from caloron.ledger.ledger import Loaded, TickCommit
-from caloron.ledger.projections import digest, kv_text, write_kv
+from caloron.ledger.projected import digest
+from caloron.ledger.projections import kv_text, write_kv
 from caloron.stages.context import TickContext
 
 

@@ -191,3 +191,17 @@ def test_any_text_is_taken_or_refused_with_words(text: str) -> None:
     except UsageError as error:
         outcome = f"## {error}"
     assert outcome == "" or outcome.startswith(("## Organisation", "## caloron.yml"))
+
+
+def test_those_in_the_work_dir_hold_and_those_of_the_repository_go_before_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "organisation.yml").write_text("organisation: Acme\nlicense: {header: org}\n")
+    work_dir = tmp_path / "work"
+    work_dir.mkdir()
+    (work_dir / "caloron.yml").write_text("license: {header: work}\nimports: {style: absolute}\n")
+    found = load(tmp_path, "license: {header: main}\n", work_dir)
+    assert (found.organisation, found.sections["license"]) == ("Acme", {"header": "main"})
+    assert found.sections["imports"] == {"style": "absolute"}
+    assert found.sources == ("organisation.yml", str(work_dir / "caloron.yml"), "caloron.yml")
+    assert load(tmp_path, None, tmp_path / "nowhere").sources == ("organisation.yml",)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from caloron.ledger import projections
+from caloron.domain.imports import Import, take_over
 from caloron.ledger.ledger import TickCommit
-from caloron.ledger.projections import digest, kv_path, kv_text, look_at, set_aside, write_kv
+from caloron.ledger.projected import digest, set_aside
+from caloron.ledger.projections import kv_path, kv_text, look_at, write_kv
 from tests.integration.ledger.conftest import Book
 
 
@@ -94,7 +95,7 @@ def test_a_file_that_makes_no_sense_is_corrupt(book: Book, text: bytes) -> None:
 def test_what_is_set_aside_is_kept_and_written_down(book: Book) -> None:
     write(book)
     kv_path(book.sprint).write_bytes(b"{")
-    kept = set_aside(book.ledger, book.sprint, "corrupt")
+    kept = set_aside(book.ledger, kv_path(book.sprint), "corrupt")
     assert kept.read_bytes() == b"{"
     assert kept.name.startswith("shop-1.json.corrupt-")
     assert not kv_path(book.sprint).exists()
@@ -108,13 +109,26 @@ def test_a_sprint_id_that_leaves_its_folder_is_refused() -> None:
         kv_path("../../etc/passwd")
 
 
-def test_history_keeps_one_record_per_sprint_under_its_integer(book: Book) -> None:
-    state = book.tick().state
-    state.sprint.phase, state.sprint.ended_at = "ended", 61.0
-    book.ledger.commit_tick(book.load(), TickCommit(state=state))
-    file = kv_path(book.sprint).with_name("sprints.json")
-    projections.write_history(book.ledger, file)
-    (record,) = json.loads(file.read_bytes())["sprints"]
-    assert record["sprint_id"] == 1
-    assert (record["exit_code"], record["duration_s"]) == (10, 60.0)
-    assert (record["total_tasks"], record["completed_tasks"], record["failed_tasks"]) == (2, 0, 2)
+@pytest.mark.parametrize("told", [3, {"count": 3}], ids=["an older Caloron's", "ours"])
+def test_interventions_may_be_set_by_agent_in_either_form(book: Book, told: Any) -> None:
+    write(book)
+    content = json.loads(kv_path(book.sprint).read_bytes())
+    content["interventions"] = {"a": told}
+    kv_path(book.sprint).write_text(json.dumps(content))
+    found = look_at(book.ledger, book.sprint).content
+    assert found is not None
+    decision, outcome = take_over(book.load().state, found, 200.0)
+    assert decision.state.tasks["a"].interventions == 3
+    assert outcome == {"a": "interventions set to 3"}
+
+
+def test_a_file_that_says_nothing_new_about_interventions_changes_nothing(book: Book) -> None:
+    content = Import(statuses={}, interventions={"a": 0}, agents={"ghost": 4})
+    assert take_over(book.tick().state, content, 200.0)[1] == {}
+
+
+def test_a_file_that_was_there_before_the_sprint_is_not_about_it(book: Book) -> None:
+    older = {"state": {"tasks": {"a": {"status": "Done"}}}, "interventions": {"a": 2}, "since": ""}
+    kv_path(book.sprint).parent.mkdir(parents=True)
+    kv_path(book.sprint).write_text(json.dumps(older))
+    assert look_at(book.ledger, book.sprint).kind == "earlier"

@@ -27,3 +27,12 @@ SELECT COALESCE(max(number), 0) FROM sprints
 SELECT id FROM sprints ORDER BY number DESC LIMIT 1
 -- name: kept
 SELECT value FROM kv WHERE key = 'learnings'
+-- name: has_entries
+-- A ledger that no sprint was begun in since may be of an older form, and those who look change nothing.
+SELECT 1 FROM sqlite_master WHERE name = 'entries'
+-- name: adopted
+SELECT key, text FROM entries WHERE file = 'sprints.json' AND whose = 'theirs'
+ORDER BY position DESC LIMIT :limit
+-- name: is_adopted
+SELECT 1 FROM entries
+WHERE file = 'sprints.json' AND whose = 'theirs' AND (key = :id OR position = CAST(:number AS INTEGER))

@@ -1,5 +1,7 @@
 -- name: next_number
-SELECT COALESCE(max(number), 0) + 1 FROM sprints
+-- Sprints that were taken over from an older Caloron have their numbers too.
+SELECT max(COALESCE((SELECT max(number) FROM sprints), 0),
+           COALESCE((SELECT max(position) FROM entries WHERE file = 'sprints.json' AND whose = 'theirs'), 0)) + 1
 -- name: insert_sprint
 INSERT INTO sprints (id, number, goal, phase, created_at, version, data)
 VALUES (:id, :number, :goal, :phase, :created_at, 1, :data)
@@ -63,3 +65,20 @@ WHERE sprint = :sprint AND state IN ('planned', 'intended') AND note <> ''
 SELECT value FROM kv WHERE key = :key
 -- name: put_kv
 INSERT INTO kv (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+-- name: put_entry
+INSERT INTO entries (file, key, position, whose, version, text)
+VALUES (:file, :key, :position, :whose, :version, :text)
+ON CONFLICT (file, key, whose) DO UPDATE
+SET position = excluded.position, version = excluded.version, text = excluded.text
+-- name: entries
+SELECT key, position, whose, text FROM entries WHERE file = :file ORDER BY position, key
+-- name: newest_entries
+SELECT key, text FROM entries WHERE file = :file AND whose = :whose
+ORDER BY position DESC, key LIMIT :limit
+-- name: forget_entry
+DELETE FROM entries WHERE file = :file AND key = :key AND whose = :whose
+-- name: unrecorded_sprints
+SELECT s.id FROM sprints s LEFT JOIN entries e ON e.file = :file AND e.key = s.id AND e.whose = 'ours'
+WHERE s.phase = 'ended' AND e.version IS NOT s.version ORDER BY s.number
+-- name: goals
+SELECT number, goal FROM sprints
