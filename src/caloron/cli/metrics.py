@@ -12,11 +12,12 @@ from caloron.cli.looking import as_data, has_ledger, opened, span
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import success
 from caloron.cli.pages import Item, Page, Section, as_text
-from caloron.domain.learnings import Kept, SprintRecord, improvements, same_meaning, trends
+from caloron.domain.learnings import Kept, SprintRecord, improvements, same_meaning
 from caloron.domain.retro import Kpis, tools_of
+from caloron.domain.trends import trends
 from caloron.ledger.figures import Figures, all_figures, read_kept, records_of
 from caloron.ledger.locate import find_project
-from caloron.stages.retro import figure
+from caloron.stages.retro_page import figure
 
 
 @click.command()

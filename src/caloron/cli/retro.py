@@ -12,7 +12,8 @@ from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.domain.learnings import improvements
 from caloron.ledger.figures import ended_records, figures_of, find_sprint, read_kept
-from caloron.stages.retro import Retro, look_back, write_retro_report
+from caloron.stages.retro import Retro, look_back
+from caloron.stages.retro_page import write_retro_report
 
 
 @click.command()
@@ -39,8 +40,10 @@ def retro(sprint: str | None, project: str | None) -> None:
 
 
 def _data(found: Retro, page: str) -> dict[str, Any]:
-    names = ("kpis", "agents", "feedback", "analysis", "trends", "improvements")
+    names = ("kpis", "agents", "roles", "feedback", "analysis", "trends", "improvements")
+    sprint = found.state.sprint
     told = {name: as_data(getattr(found, name)) for name in names}
+    told |= {"model_analysis": as_data(sprint.insight), "model_problem": sprint.insight_problem}
     for improvement in told["improvements"]:
         del improvement["key"]
-    return {"sprint_id": found.state.sprint.id, **told, "report_markdown": page}
+    return {"sprint_id": sprint.id, **told, "report_markdown": page}

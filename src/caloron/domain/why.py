@@ -46,6 +46,8 @@ def why_sprint(sprint: Sprint) -> str:
         if sprint.po and (paused := why_paused(sprint, None)):
             return paused
         return "the planner is at work" if sprint.po else "waiting for a plan"
+    if sprint.phase == "retro":
+        return "a model looks back at the sprint"
     return "the plan waits for your yes" if sprint.phase == "approval" else ""
 
 

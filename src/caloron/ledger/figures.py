@@ -130,7 +130,8 @@ class _Item:
     def __init__(self, name: str) -> None:
         _, task, work = name.split("/")
         self.role: Any = work.rsplit("-", 1)[-1]
-        self.task = "" if task in ("po", "baseline") and self.role in ("po", "verify") else task
+        of_the_sprint = ("po", "po"), ("baseline", "verify"), ("retro", "retro")
+        self.task = "" if (task, self.role) in of_the_sprint else task
         self.name = name
         self.runs: list[Run] = []
         self._waits = False

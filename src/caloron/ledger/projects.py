@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 import yaml
@@ -57,6 +57,9 @@ Dollars = Annotated[
 ]
 NetworkPolicy = Annotated[
     Literal["full", "none", "model"], Meta(description="one of full, none and model")
+]
+RetroBy = Annotated[
+    Literal["auto", "rules", "model"], Meta(description="one of auto, rules and model")
 ]
 Seconds = Annotated[
     float, Meta(gt=0, le=30 * _DAY, description="a number of seconds above 0, at most 30 days")
@@ -116,6 +119,9 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     #: The model that agents use; empty: the framework's own choice. By role: `role=model`.
     model: Line = ""
     model_roles: Words = msgspec.field(default_factory=list)
+    #: Who writes the retro: `rules` alone, or a `model` besides; `auto`: a model where one drives
+    #: the framework, and is paid from the same budget.
+    retro: RetroBy = "auto"
     #: Workspaces that are made ready before they are needed.
     pool: Pool = 2
 
@@ -227,7 +233,7 @@ def parse_setting(key: str, text: str) -> Any:
     try:
         if kind in (int, float):
             value = kind(text)
-        elif kind is not str:
+        elif get_origin(kind) is list:
             value = _split(text)
     except ValueError as error:
         raise _bad_value(key, text, "") from error

@@ -18,7 +18,7 @@ from caloron.errors import NotFound, StoreError, UsageError
 from caloron.ledger.figures import ended_records, figures_of, find_sprint, read_kept, waiting_states
 from caloron.ledger.learnings import context_for, learnings_file, take_in, write_learnings
 from caloron.ledger.ledger import TickCommit
-from caloron.stages.retro import hold_retro
+from caloron.stages.retro_page import hold_retro
 from caloron.store import queue
 from tests.integration.ledger.conftest import Book
 

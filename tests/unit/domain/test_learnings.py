@@ -14,10 +14,10 @@ from caloron.domain.learnings import (
     improvements,
     po_context,
     same_meaning,
-    trends,
     with_told,
 )
 from caloron.domain.retro import Kpis
+from caloron.domain.trends import trends
 
 GOOD = Kpis(total_tasks=2, completed_tasks=2, completion_rate=1.0, clarity_count=2, avg_clarity=8.0)
 CLEARER = RULE["task-clarity"].description
