@@ -19,6 +19,7 @@ NAMES = (
     "memory",
     "idle",
     "startup",
+    "looking",
     "events",
     "sandbox",
     "starting",

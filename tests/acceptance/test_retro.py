@@ -20,8 +20,9 @@ from caloron.domain.status import Status
 from caloron.domain.supervise import Limits
 from caloron.engine.engine import SystemClock
 from caloron.engine.tick import run_tick
-from caloron.ledger.figures import ended_records, read_kept
+from caloron.ledger.figures import read_kept
 from caloron.ledger.ledger import Ledger, TickCommit
+from caloron.ledger.records import ended_records
 from caloron.stages.context import TickContext
 from tests.acceptance.home import Home, does, task, writes
 

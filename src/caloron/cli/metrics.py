@@ -13,10 +13,11 @@ from caloron.cli.options import output_option, project_option
 from caloron.cli.output import success
 from caloron.cli.pages import Item, Page, Section, as_text
 from caloron.domain.learnings import Kept, SprintRecord, improvements, same_meaning
-from caloron.domain.retro import Kpis, tools_of
+from caloron.domain.retro import Kpis
 from caloron.domain.trends import trends
-from caloron.ledger.figures import Figures, all_figures, read_kept, records_of
+from caloron.ledger.figures import read_kept
 from caloron.ledger.locate import find_project
+from caloron.ledger.records import REMEMBERED, ended_records
 from caloron.stages.retro_page import figure
 
 
@@ -31,29 +32,28 @@ def metrics(project: str | None) -> None:
       caloron metrics
       caloron metrics --output json
     """
-    ended, kept = [], Kept()
+    records: list[SprintRecord] = []
+    kept = Kept()
     if has_ledger(project):
         with opened(project) as (_, connection):
-            ended = [f for f in all_figures(connection) if f.state.sprint.phase == "ended"]
-            kept = read_kept(connection)
-    records = records_of(ended)
-    data = {"project": find_project(project).name} | _totals(ended, [*kept.sprints, *records])
+            records, kept = ended_records(connection, last=0), read_kept(connection)
+    data = {"project": find_project(project).name} | _totals([*kept.sprints, *records])
     data["trends"] = _trends(records)
     data["improvements"] = [
         {"id": i.id, "status": i.status, "priority": i.priority, "text": i.text}
-        for i in improvements(records, kept)
+        for i in improvements(records[-REMEMBERED:], kept)
     ]
     success("metrics", data, as_text(_page(data)))
 
 
-def _totals(ended: Sequence[Figures], records: Sequence[SprintRecord]) -> dict[str, Any]:
+def _totals(records: Sequence[SprintRecord]) -> dict[str, Any]:
     kpis = [record.kpis for record in records]
     total, done = sum(k.total_tasks for k in kpis), sum(k.completed_tasks for k in kpis)
     clarity_n = sum(k.clarity_count for k in kpis)
     clarity = sum((k.avg_clarity or 0.0) * k.clarity_count for k in kpis)
     tools: Counter[str] = Counter()
-    for figures in ended:
-        tools.update(tools_of(figures.state, figures.runs))
+    for record in records:
+        tools.update(record.tools)
     return {
         "total_sprints": len(records),
         "total_tasks": total,
@@ -65,7 +65,7 @@ def _totals(ended: Sequence[Figures], records: Sequence[SprintRecord]) -> dict[s
         "avg_sprint_time_s": _mean([k.sprint_time_s for k in kpis]),
         "supervisor_events": sum(k.total_interventions for k in kpis),
         "tests_passing": sum(k.tests_passing for k in kpis),
-        "review_cycles": sum(len(t.reviewed) for f in ended for t in f.state.tasks.values()),
+        "review_cycles": sum(record.review_cycles for record in records),
         "fix_rounds": sum(k.fix_rounds for k in kpis),
         "failed_runs": sum(k.failed_runs for k in kpis),
         "cost_usd": round(sum(k.cost_usd for k in kpis), 4),

@@ -11,7 +11,8 @@ from caloron.cli.looking import as_data, opened
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.domain.learnings import improvements
-from caloron.ledger.figures import ended_records, figures_of, find_sprint, read_kept
+from caloron.ledger.figures import figures_of, find_sprint, read_kept
+from caloron.ledger.records import REMEMBERED, ended_records
 from caloron.stages.retro import Retro, look_back
 from caloron.stages.retro_page import write_retro_report
 
@@ -33,8 +34,8 @@ def retro(sprint: str | None, project: str | None) -> None:
     """
     with opened(project) as (_, connection):
         figures = figures_of(connection, find_sprint(connection, sprint or ""))
-        records, kept = ended_records(connection), read_kept(connection)
-    found = look_back(figures, records, improvements(records, kept), time.time())
+        records, kept = ended_records(connection, last=0), read_kept(connection)
+    found = look_back(figures, records, improvements(records[-REMEMBERED:], kept), time.time())
     page = write_retro_report(found)
     success("retro", _data(found, page), printable(page).rstrip("\n"))
 

@@ -23,8 +23,9 @@ from caloron.domain.facts import (
 )
 from caloron.domain.lane import advance_lane, advance_reviews
 from caloron.domain.observations import merge_observations
+from caloron.domain.pauses import busy_slots
 from caloron.domain.reactions import bind, react
-from caloron.domain.sprint import Role, State, Task, branch_name, busy_slots, pull_of
+from caloron.domain.sprint import Role, State, Task, branch_name, pull_of
 from caloron.domain.status import HOLDS_DEPENDENTS, SETTLED, Status
 from caloron.domain.turn import Turn
 from caloron.domain.workflow import open_pull, work_ended

@@ -11,7 +11,7 @@ import msgspec
 from caloron.domain.actions import Action, CancelWork, StartWork
 from caloron.domain.facts import WorkEnded
 from caloron.domain.insight import InsightProblem, parse_insight
-from caloron.domain.providers import why_paused
+from caloron.domain.pauses import why_paused
 from caloron.domain.sprint import Work
 from caloron.domain.turn import Turn
 

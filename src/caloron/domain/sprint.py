@@ -225,8 +225,3 @@ def pull_of(state: State, task: Task) -> PullSeen | None:
     """The task's pull request as last seen."""
     seen = state.objects.get(f"pull:{task.pull}")
     return seen if isinstance(seen, PullSeen) else None
-
-
-def busy_slots(state: State) -> int:
-    """How many agents are at work or queued: what `--parallel` limits."""
-    return sum(1 for t in state.tasks.values() if t.work and t.work.role != "verify")

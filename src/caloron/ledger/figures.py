@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from caloron.domain.learnings import Kept, SprintRecord, record_of
+from caloron.domain.learnings import Kept
 from caloron.domain.retro import Run
 from caloron.domain.sprint import Sprint, State, Task
 from caloron.errors import NotFound
 from caloron.ledger.locate import require_id
 from caloron.store.statements import load_statements
 
-_SQL = load_statements(Path(__file__).parent / "sql" / "figures.sql")
+SQL = load_statements(Path(__file__).parent / "sql" / "figures.sql")
 _sprint_of = msgspec.json.Decoder(Sprint).decode
 _task_of = msgspec.json.Decoder(Task).decode
 _kept_of = msgspec.json.Decoder(Kept).decode
@@ -25,8 +25,6 @@ _kept_of = msgspec.json.Decoder(Kept).decode
 #: The provider said no: not the agent's failure.
 _REFUSED = ("auth", "quota", "rate_limit")
 _LARGEST_NUMBER = 1 << 62
-#: What is older teaches nothing any more, and would make each plan wait.
-_REMEMBERED = 500
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -39,42 +37,30 @@ class Figures(msgspec.Struct, frozen=True):
 def find_sprint(connection: sqlite3.Connection, named: str = "") -> str:
     """The id of a sprint that a user names by id or by number; the last one when none is named."""
     if not named:
-        row = connection.execute(_SQL["last"]).fetchone()
+        row = connection.execute(SQL["last"]).fetchone()
         if row is None:
             raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
         return str(row["id"])
     number = named.removeprefix("#")
     if number.isascii() and number.isdigit():
         known = int(number) if len(number) < 19 else _LARGEST_NUMBER
-        row = connection.execute(_SQL["by_number"], {"number": known}).fetchone()
+        row = connection.execute(SQL["by_number"], {"number": known}).fetchone()
     else:
-        row = connection.execute(_SQL["by_id"], {"id": require_id(named, "sprint")}).fetchone()
+        row = connection.execute(SQL["by_id"], {"id": require_id(named, "sprint")}).fetchone()
     if row is None:
         raise NotFound(f"there is no sprint {named}", hint="caloron history lists them")
     return str(row["id"])
 
 
 def figures_of(connection: sqlite3.Connection, sprint: str) -> Figures:
-    row = connection.execute(_SQL["sprint"], {"sprint": sprint}).fetchone()
+    row = connection.execute(SQL["sprint"], {"sprint": sprint}).fetchone()
     if row is None:
         raise NotFound(f"there is no sprint {sprint}", hint="caloron history lists them")
-    return _figures(connection, row)
-
-
-def all_figures(connection: sqlite3.Connection, last: int = 0) -> list[Figures]:
-    """Every sprint in order, or only the last so many, with its tasks and runs."""
-    newest = connection.execute(_SQL["newest"]).fetchone()[0]
-    after = {"after": newest - last if last else 0}
-    rows = connection.execute(_SQL["sprints"], after).fetchall()
-    return [_figures(connection, row) for row in rows]
-
-
-def _figures(connection: sqlite3.Connection, row: sqlite3.Row) -> Figures:
     return Figures(_state(connection, row), _runs_of(connection, row["id"]))
 
 
 def _state(connection: sqlite3.Connection, row: sqlite3.Row) -> State:
-    tasks = connection.execute(_SQL["tasks"], {"sprint": row["id"]})
+    tasks = connection.execute(SQL["tasks"], {"sprint": row["id"]})
     return State(
         sprint=_sprint_of(row["data"]), tasks={t["id"]: _task_of(t["data"]) for t in tasks}
     )
@@ -83,28 +69,18 @@ def _state(connection: sqlite3.Connection, row: sqlite3.Row) -> State:
 def _runs_of(connection: sqlite3.Connection, sprint: str) -> tuple[Run, ...]:
     # "0" is the character that follows "/".
     ends = {"low": f"{sprint}/", "high": f"{sprint}0"}
-    return tuple(runs_in(connection.execute(_SQL["runs"], ends)))
-
-
-def ended_records(connection: sqlite3.Connection) -> list[SprintRecord]:
-    """The sprints that have ended, as the next ones remember them; very old ones are forgotten."""
-    known = all_figures(connection, last=_REMEMBERED)
-    return records_of(found for found in known if found.state.sprint.phase == "ended")
-
-
-def records_of(figures: Iterable[Figures]) -> list[SprintRecord]:
-    return [record_of(f.state, f.runs, f.state.sprint.ended_at or 0.0) for f in figures]
+    return tuple(runs_in(connection.execute(SQL["runs"], ends)))
 
 
 def waiting_states(connection: sqlite3.Connection) -> list[State]:
     """The sprints in which something may wait for a person, oldest first."""
-    found = connection.execute(_SQL["waiting"]).fetchall()
+    found = connection.execute(SQL["waiting"]).fetchall()
     return [_state(connection, row) for row in found]
 
 
 def read_kept(connection: sqlite3.Connection) -> Kept:
     """What was learned and cannot be worked out from the sprints."""
-    row = connection.execute(_SQL["kept"]).fetchone()
+    row = connection.execute(SQL["kept"]).fetchone()
     return _kept_of(row["value"]) if row else Kept()
 
 

@@ -26,9 +26,10 @@ from caloron.domain.learnings import (
 )
 from caloron.domain.retro import Kpis
 from caloron.errors import StoreError
-from caloron.ledger.figures import ended_records, read_kept
+from caloron.ledger.figures import read_kept
 from caloron.ledger.ledger import SQL, Ledger, remember_projection
 from caloron.ledger.projections import digest
+from caloron.ledger.records import ended_records
 from caloron.store import queue
 from caloron.store.files import write_atomic
 

@@ -11,9 +11,10 @@ from caloron.domain.learnings import improvements, same_meaning
 from caloron.domain.retro import AgentKpis, Kpis, RoleKpis, verification_of
 from caloron.domain.sprint import Task
 from caloron.domain.trends import Trend
-from caloron.ledger.figures import ended_records, figures_of, read_kept
+from caloron.ledger.figures import figures_of, read_kept
 from caloron.ledger.learnings import report_file, write_learnings
 from caloron.ledger.ledger import Ledger
+from caloron.ledger.records import ended_records, keep_records
 from caloron.stages.retro import FeedbackItem, Retro, look_back
 from caloron.store.files import write_atomic
 
@@ -25,6 +26,7 @@ _MOST_TEXT = 40_000
 
 def hold_retro(ledger: Ledger, workspace: Path, sprint: str, now: float) -> list[str]:
     """Write the retro's page and the learnings of a sprint that has ended; lines for people."""
+    keep_records(ledger)
     told = write_learnings(ledger, workspace, busy=False)
     with ledger.db.snapshot() as connection:
         figures = figures_of(connection, sprint)
