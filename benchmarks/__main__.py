@@ -20,6 +20,7 @@ NAMES = (
     "idle",
     "startup",
     "looking",
+    "live",
     "events",
     "sandbox",
     "starting",
