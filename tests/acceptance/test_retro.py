@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.acceptance.home import Home, does, task, writes
 
@@ -172,6 +173,42 @@ def test_show_names_a_sprint_by_number_and_tells_status_tools_tests_and_cost(mix
     assert (data["completed_tasks"], data["total_tasks"], data["cost_usd"]) == (1, 3, 0.5)
     assert 'the "docs" were <missing>' in data["blockers"]
     assert "#1" in page(mixed, "show", "#1")
+
+
+def test_for_an_agent_that_died_without_a_word_its_issue_says_so_and_no_word_is_counted(
+    mixed: Home,
+) -> None:
+    issue = {t["id"]: t["issue_number"] for t in told(mixed, "report")["tasks"]}["b"]
+    said = [c for c in mixed.comments(issue) if "caloron_feedback:" in c]
+    assert len(said) == 2
+    for comment in said:
+        block = yaml.safe_load(comment.split("---")[1])["caloron_feedback"]
+        assert (block["self_assessment"], block["task_clarity"]) == ("crashed", 0)
+        assert block["blockers"] == ["the agent ended with exit code 9: no disk"]
+    assert told(mixed, "report")["kpis"]["feedback_count"] == 1
+
+
+@pytest.mark.parametrize("kind", ["no plan", "red main", "no feedback", "failed"])
+def test_the_retro_is_written_whatever_became_of_the_sprint(home: Home, kind: str) -> None:
+    words = {
+        "no plan": "**stopped**: the plan is not valid",
+        "red main": "**stopped**: main is red before the sprint",
+        "no feedback": "Ask agents for feedback",
+        "failed": "a: Escalated: the agent ended with exit code 9",
+    }
+    if kind == "red main":
+        home.script(writes("a"))
+        assert home.sprint(task("a")).code == 0
+        home.set(verify="false")
+    fails = does("implement", exit_code=9) if kind == "failed" else writes("a")
+    home.script(does("po", output="no plan"), fails)
+    home.sprint(*([] if kind == "no plan" else [task("a")]))
+    last = told(home, "history")["sprints"][0]["id"]
+    text = (workspace(home) / "retro_report.md").read_text()
+    assert text.startswith(f"# Retro of sprint {last}\n")
+    assert words[kind] in text
+    assert (workspace(home) / "retro" / f"sprint-{last}.md").read_text() == text
+    assert "| Completion rate |" in text
 
 
 def test_metrics_fill_every_field(mixed: Home) -> None:
