@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from scripts import schema
 from tests.acceptance.home import Home, does, task, writes
+from tests.support.json_schema import problems
 
+PUBLISHED = json.loads(schema.FILE.read_bytes())
 PRICE = {"cost_usd": 0.25, "tokens_in": 90, "tokens_out": 10, "model": "thinker-1"}
 ADVICE = {
     "category": "TaskTemplate",
@@ -83,6 +86,7 @@ def test_the_model_gets_numbers_and_feedback_and_what_it_says_stands_beside_the_
         report
     )
     found = told(asking, "retro", "--sprint", "1")
+    assert problems(asking.caloron("retro").json, PUBLISHED, PUBLISHED) == []
     assert found["model_analysis"]["sentiment"] == "mixed"
     assert found["report_markdown"] == report
     assert (found["kpis"]["cost_usd"], found["kpis"]["total_tokens"]) == (0.75, 100)
@@ -178,6 +182,14 @@ def test_without_money_left_no_model_is_asked(asking: Home) -> None:
     more = asking.caloron("resume", "--budget", "2")
     assert (more.code, more.data["cost_usd"]) == (0, 1.25), more
     assert page(asking).endswith("the analysis by stub thinker-1.\n")
+
+
+def test_a_setting_with_fixed_words_takes_them_and_no_others(home: Home) -> None:
+    for key, word in (("retro", "model"), ("network", "none")):
+        assert told(home, "config", "set", key, word)["value"] == word
+        assert told(home, "config", "get", key)["value"] == word
+        wrong = home.caloron("config", "set", key, "sometimes")
+        assert (wrong.code, "expected one of" in wrong.error["message"]) == (2, True)
 
 
 def test_by_itself_only_a_framework_that_a_model_drives_is_asked(home: Home) -> None:

@@ -293,7 +293,7 @@ def _typed(raw: dict[str, Any], file: Path) -> ProjectConfig:
 def _checked(key: str, value: Any, where: str) -> Any:
     try:
         return msgspec.convert(value, FIELDS[key].type)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise _bad_value(key, value, where) from error
 
 
