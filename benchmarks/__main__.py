@@ -20,6 +20,8 @@ NAMES = (
     "memory",
     "idle",
     "startup",
+    "looking",
+    "live",
     "events",
     "sandbox",
     "starting",

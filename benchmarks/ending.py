@@ -19,7 +19,7 @@ from caloron.ledger.history import write_history
 from caloron.ledger.ledger import SQL, Ledger
 from caloron.ledger.locate import ProjectPaths
 from caloron.ledger.workfiles import WorkFiles
-from caloron.stages.retro import hold_retro
+from caloron.stages.retro_page import hold_retro
 from caloron.store import queue
 
 _SIZES = (10, 10_000)

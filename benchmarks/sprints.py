@@ -22,6 +22,12 @@ PROGRAM = (sys.executable, "-c", "import sys; from caloron.cli.main import main;
 _PATIENCE_S = 180.0
 
 
+def our_program() -> tuple[str, ...]:
+    """The installed script where there is one, as a user starts it."""
+    script = Path(sys.executable).with_name("caloron")
+    return (str(script),) if script.exists() else PROGRAM
+
+
 class Event(NamedTuple):
     id: int
     #: Milliseconds of the ledger's own clock.

@@ -1,7 +1,8 @@
-"""`caloron status` from a cold start, against the ancestor's published package."""
+"""`status`, `history` and `why` from a cold start, against the ancestor's published package."""
 
 from __future__ import annotations
 
+import compileall
 import os
 import subprocess
 import sys
@@ -10,44 +11,52 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.measure import Measure, alternate, median, ratio
-from benchmarks.sprints import PROGRAM, approves, home, implements
+from benchmarks.sprints import SOURCE, approves, home, implements, our_program
 
 _RIVAL = "caloron-alpibru==0.4.2"
 _RUNS = 21
 _TASKS = 4
+_COMMANDS = ("status", "history", "why")
 
 
 def run() -> list[Measure]:
     rival = rival_program()
+    # As an installation has it: a checkout may hold sources that were never compiled.
+    compileall.compile_dir(SOURCE, quiet=1)
     names = [f"t{n}" for n in range(_TASKS)]
     with home() as place:
         place.write({n: [] for n in names}, [*(implements(n) for n in names), approves()])
         place.finish(place.sprint(parallel=_TASKS))
-        ours = _timed((*_our_program(), "status"), place.environment)
+        ours = [_timed((*our_program(), command), place.environment) for command in _COMMANDS]
         bare = _timed((sys.executable, "-c", "pass"), place.environment)
         if rival is None:
-            mine, theirs = alternate(_RUNS, ours, bare)
-            return [_without_rival(mine, theirs)]
+            *mine, empty = alternate(_RUNS, *ours, bare)
+            return [_without_rival(*pair, empty) for pair in zip(_COMMANDS, mine, strict=True)]
         other = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         other["CALORON_HOME"] = str(place.directory / "rival")
         subprocess.run((rival, "init", "bench"), env=other, check=True, capture_output=True)
-        mine, theirs, empty = alternate(_RUNS, ours, _timed((rival, "status"), other), bare)
+        *mine, theirs, empty = alternate(_RUNS, *ours, _timed((rival, "status"), other), bare)
     return [
-        Measure(
-            f"`caloron status` cold, of {_RIVAL}",
-            ratio(mine, theirs),
-            "x",
-            1 / 3,
-            note=f"{median(mine) * 1000:.0f} ms with a finished sprint; the rival"
-            f" {median(theirs) * 1000:.0f} ms without one; a bare interpreter"
-            f" {median(empty) * 1000:.0f} ms; medians of {_RUNS} runs in turn",
-        )
+        _beside(command, times, theirs, empty)
+        for command, times in zip(_COMMANDS, mine, strict=True)
     ]
 
 
-def _without_rival(mine: list[float], bare: list[float]) -> Measure:
+def _beside(command: str, mine: list[float], theirs: list[float], bare: list[float]) -> Measure:
     return Measure(
-        "`caloron status` cold",
+        f"`{command}` cold, of {_RIVAL}'s `status`",
+        ratio(mine, theirs),
+        "x",
+        1 / 3,
+        note=f"{median(mine) * 1000:.0f} ms with a finished sprint; the rival"
+        f" {median(theirs) * 1000:.0f} ms without one; a bare interpreter"
+        f" {median(bare) * 1000:.0f} ms; medians of {_RUNS} runs in turn",
+    )
+
+
+def _without_rival(command: str, mine: list[float], bare: list[float]) -> Measure:
+    return Measure(
+        f"`{command}` cold",
         median(mine) * 1000,
         "ms",
         note=f"NOT COMPARED: {_RIVAL} could not be installed;"
@@ -68,11 +77,6 @@ def rival_program() -> Path | None:
             print(f"!! {_RIVAL} cannot be installed: {done.stderr.strip()[-500:]}")
             return None
     return program
-
-
-def _our_program() -> tuple[str, ...]:
-    script = Path(sys.executable).with_name("caloron")
-    return (str(script),) if script.exists() else PROGRAM
 
 
 def _timed(command: tuple[str | Path, ...], environment: dict[str, str]) -> Callable[[], float]:

@@ -55,6 +55,8 @@ _ATTEMPT = {
 }  # fmt: skip
 _ORG = {"source": "s", "organisation": "s", "is_empty": "b", "rendered": "s", "warnings": ["s"]}
 _REMOVED = {"action": "s", "target": "s", "bytes": "i", "kind?": "s"}
+_ADVICE = {"category": "s", "priority": "s", "description": "s", "evidence": "s",
+           "applies_when": "s"}  # fmt: skip
 _TREND = {"metric": "s", "now": "n?", "before": "n?", "n": "i", "direction": "s", "...": "any"}
 
 #: The `data` of each command by the name that its envelope has.
@@ -115,6 +117,9 @@ COMMANDS: dict[str, Any] = {
                 "top_blockers": [["any"]], "top_tools": [["any"]], "trends": [_TREND],
                 "...": "any"},
     "retro": {"sprint_id": "s", "kpis": {"*": "n?"}, "report_markdown": "s", "trends": [_TREND],
+              "roles": [{"role": "s", "agents": "i", "...": "any"}], "model_problem": "s",
+              "model_analysis": [None, {"by": "s", "themes": ["s"], "learnings": ["s"],
+                                        "sentiment": "s", "improvements": [_ADVICE]}],
               "...": "any"},
     "issue.list": {"issues": [_ISSUE]},
     "issue.show": _ISSUE | {"body": "s", "comments": [_COMMENT]},

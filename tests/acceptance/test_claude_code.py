@@ -30,6 +30,7 @@ _PLANS = "You are the product owner"
 _IMPLEMENTS = "Carry out the task below"
 _REVIEWS = "You are the reviewer"
 _FIXES = "was not accepted"
+_LOOKS_BACK = "You look back at a software sprint"
 _FILE = "/workspace/greet.py"
 
 
@@ -47,7 +48,8 @@ def home(bare_home: Home, model: ModelServer) -> Home:
         "ANTHROPIC_API_KEY": _KEY,
         "CLAUDE_CODE_MAX_RETRIES": "1",
     }
-    return bare_home.init("demo", "--framework", "claude-code", verify="python3 greet.py")
+    bare_home.init("demo", "--framework", "claude-code", verify="python3 greet.py")
+    return bare_home.set(retro="rules")
 
 
 def implements(*turns: Turn) -> Rule:
@@ -96,6 +98,37 @@ def key_is_nowhere(home: Home) -> bool:
     files = [file for file in home.path.rglob("*") if file.is_file() and not file.is_symlink()]
     assert files
     return not any(_KEY.encode() in file.read_bytes() for file in files)
+
+
+def test_by_itself_it_is_asked_to_look_back_and_answers_in_the_asked_form(
+    home: Home, model: ModelServer
+) -> None:
+    advice = {
+        "category": "TaskTemplate",
+        "priority": "medium",
+        "description": "Say which greeting is wanted",
+        "evidence": "greet guessed it",
+        "applies_when": "a task writes text for people",
+    }
+    told = {"themes": [], "improvements": [advice], "learnings": ["one file"], "sentiment": "mixed"}
+    fenced = f"```json\n{json.dumps(told)}\n```"
+    model.rules += [
+        implements(),
+        Rule((_LOOKS_BACK, "could not be used"), [[fenced]]),
+        Rule((_LOOKS_BACK,), [["It went well."]]),
+    ]
+    home.set(retro="auto")
+    answer = home.sprint(task("greet"))
+    assert (answer.code, answer.data["phase"]) == (0, "ended"), answer
+    first, second = asked_to(model, _LOOKS_BACK)
+    assert "| Completed tasks | 1 |" in first.prompt
+    assert "holds no JSON object" in second.prompt
+    found = home.caloron("retro").data
+    assert found["model_analysis"]["by"].startswith("claude-code claude-")
+    assert found["model_analysis"]["improvements"] == [advice]
+    spent = {agent["agent"]: agent["cost_usd"] for agent in found["agents"]}
+    assert 0 < spent["retro-1"] < found["kpis"]["cost_usd"]
+    assert f"the analysis by {found['model_analysis']['by']}." in found["report_markdown"]
 
 
 def test_a_refused_key_stops_the_sprint_until_a_person_has_put_it_right(

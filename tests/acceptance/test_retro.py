@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+import yaml
 
-from caloron.domain.budget import Usage
-from caloron.domain.facts import RunInterrupted
-from caloron.domain.learnings import po_context
-from caloron.domain.sprint import State
-from caloron.domain.status import Status
-from caloron.domain.supervise import Limits
-from caloron.engine.engine import SystemClock
-from caloron.engine.tick import run_tick
-from caloron.ledger.figures import ended_records, read_kept
-from caloron.ledger.ledger import Ledger, TickCommit
-from caloron.stages.context import TickContext
 from tests.acceptance.home import Home, does, task, writes
 
 UNCLEAR = """done
@@ -188,6 +175,42 @@ def test_show_names_a_sprint_by_number_and_tells_status_tools_tests_and_cost(mix
     assert "#1" in page(mixed, "show", "#1")
 
 
+def test_for_an_agent_that_died_without_a_word_its_issue_says_so_and_no_word_is_counted(
+    mixed: Home,
+) -> None:
+    issue = {t["id"]: t["issue_number"] for t in told(mixed, "report")["tasks"]}["b"]
+    said = [c for c in mixed.comments(issue) if "caloron_feedback:" in c]
+    assert len(said) == 2
+    for comment in said:
+        block = yaml.safe_load(comment.split("---")[1])["caloron_feedback"]
+        assert (block["self_assessment"], block["task_clarity"]) == ("crashed", 0)
+        assert block["blockers"] == ["the agent ended with exit code 9: no disk"]
+    assert told(mixed, "report")["kpis"]["feedback_count"] == 1
+
+
+@pytest.mark.parametrize("kind", ["no plan", "red main", "no feedback", "failed"])
+def test_the_retro_is_written_whatever_became_of_the_sprint(home: Home, kind: str) -> None:
+    words = {
+        "no plan": "**stopped**: the plan is not valid",
+        "red main": "**stopped**: main is red before the sprint",
+        "no feedback": "Ask agents for feedback",
+        "failed": "a: Escalated: the agent ended with exit code 9",
+    }
+    if kind == "red main":
+        home.script(writes("a"))
+        assert home.sprint(task("a")).code == 0
+        home.set(verify="false")
+    fails = does("implement", exit_code=9) if kind == "failed" else writes("a")
+    home.script(does("po", output="no plan"), fails)
+    home.sprint(*([] if kind == "no plan" else [task("a")]))
+    last = told(home, "history")["sprints"][0]["id"]
+    text = (workspace(home) / "retro_report.md").read_text()
+    assert text.startswith(f"# Retro of sprint {last}\n")
+    assert words[kind] in text
+    assert (workspace(home) / "retro" / f"sprint-{last}.md").read_text() == text
+    assert "| Completion rate |" in text
+
+
 def test_metrics_fill_every_field(mixed: Home) -> None:
     data = told(mixed, "metrics")
     assert (data["total_sprints"], data["total_tasks"], data["completed_tasks"]) == (1, 3, 1)
@@ -266,133 +289,6 @@ def test_a_sprint_that_comes_to_nothing_never_repeats_the_numbers_of_the_one_bef
     assert needs["demo-2"]["commands"][1] == "caloron resume demo-2 --allow-red"
     data = told(mixed, "metrics")
     assert (data["total_sprints"], data["total_tasks"], data["completed_tasks"]) == (2, 3, 1)
-
-
-# One fact changes, and exactly what depends on it.
-
-Change = Callable[[Ledger], None]
-
-
-def more_cost(ledger: Ledger) -> None:
-    """A run that was cut short is told of: it cost a quarter of a dollar."""
-    cut = RunInterrupted(item="demo-1/a/1-implement", task="a", token=99, usage=Usage(usd=0.25))
-    ledger.tell("demo-1", [cut])
-    run_tick(TickContext(ledger=ledger, clock=SystemClock(), limits=Limits()), "demo-1")
-
-
-def one_more_round(ledger: Ledger) -> None:
-    _change(ledger, lambda state: {"reviewed": (*state.tasks["a"].reviewed, "another")})
-
-
-def a_failure(ledger: Ledger) -> None:
-    _change(ledger, lambda state: {"status": Status.ESCALATED, "reason": "it broke"})
-
-
-def _change(ledger: Ledger, fields: Callable[[State], dict[str, Any]]) -> None:
-    loaded = ledger.load("demo-1")
-    changed = msgspec.structs.replace(loaded.state.tasks["a"], **fields(loaded.state))
-    state = msgspec.structs.replace(loaded.state, tasks=loaded.state.tasks | {"a": changed})
-    ledger.commit_tick(loaded, TickCommit(state=state))
-
-
-def leaves(data: Any, path: str = "") -> dict[str, Any]:
-    """Every single value of an answer, by where it stands; lists of records by their names."""
-    if isinstance(data, dict):
-        return {k: v for name in data for k, v in leaves(data[name], f"{path}.{name}").items()}
-    if isinstance(data, list) and data and isinstance(data[0], dict):
-        names = [
-            str(e.get("id") or e.get("agent") or e.get("task") or n) for n, e in enumerate(data)
-        ]
-        return leaves(dict(zip(names, data, strict=True)), path)
-    return {path.lstrip("."): data}
-
-
-def everything(home: Home, ledger: Ledger) -> dict[str, Any]:
-    """All that report, metrics and the next planner's prompt say."""
-    found = {f"report.{k}": v for k, v in leaves(told(home, "report")).items()}
-    found |= {f"metrics.{k}": v for k, v in leaves(told(home, "metrics")).items()}
-    with ledger.db.snapshot() as connection:
-        context, _ = po_context(ended_records(connection), read_kept(connection))
-    line = re.search(r"^- demo-1: (.*) — ", context, re.MULTILINE)
-    assert line is not None
-    found["prompt"] = line[1]
-    return found
-
-
-COST = {
-    "report.tasks.a.cost_usd": (0.5, 0.75),
-    "report.agents.a.cost_usd": (0.5, 0.75),
-    "report.kpis.cost_usd": (0.5, 0.75),
-    "report.kpis.avg_cost_per_task": (0.5, 0.75),
-    "metrics.cost_usd": (0.5, 0.75),
-    "prompt": (
-        "1/1 tasks done, clarity 3.0/10, 1.00 reviews per task, $0.50",
-        "1/1 tasks done, clarity 3.0/10, 1.00 reviews per task, $0.75",
-    ),
-}
-ROUND = {
-    "report.tasks.a.review_rounds": (1, 2),
-    "report.agents.a.review_cycles": (1, 2),
-    "report.agents.reviewer-1.review_cycles": (1, 2),
-    "report.kpis.avg_review_cycles": (1.0, 2.0),
-    "metrics.review_cycles": (1, 2),
-    "prompt": (
-        "1/1 tasks done, clarity 3.0/10, 1.00 reviews per task, $0.50",
-        "1/1 tasks done, clarity 3.0/10, 2.00 reviews per task, $0.50",
-    ),
-}
-
-
-@pytest.fixture
-def single(home: Home) -> Home:
-    home.set(verify="echo verified")
-    home.script(writes("a", output=UNCLEAR, report={"cost_usd": 0.5}))
-    assert home.sprint(task("a")).code == 0
-    return home
-
-
-@pytest.fixture
-def ledger(single: Home) -> Any:
-    opened = Ledger(single.project() / "ledger.sqlite")
-    yield opened
-    opened.close()
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"), [(more_cost, COST), (one_more_round, ROUND)], ids=["cost", "round"]
-)
-def test_one_fact_changes_exactly_the_numbers_that_depend_on_it(
-    single: Home, ledger: Ledger, change: Change, expected: dict[str, Any]
-) -> None:
-    before = everything(single, ledger)
-    change(ledger)
-    after = everything(single, ledger)
-    assert before.keys() == after.keys()
-    changed = {k: (before[k], after[k]) for k in before if before[k] != after[k]}
-    assert changed == expected
-    single.script(planned(task("b")), writes("b"))
-    assert single.sprint().code == 0
-    prompt = asked_of_the_planner(single, "demo-2")
-    assert f"- demo-1: {expected['prompt'][1]} — " in prompt
-
-
-def test_a_failure_changes_everything_that_counts_it_and_no_cost_or_clarity(
-    single: Home, ledger: Ledger
-) -> None:
-    before = everything(single, ledger)
-    a_failure(ledger)
-    after = everything(single, ledger)
-    changed = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
-    assert after["report.tasks.a.status"] == "Escalated"
-    assert (after["metrics.completed_tasks"], after["metrics.failed_tasks"]) == (0, 1)
-    assert after["prompt"].startswith("0/1 tasks done, clarity 3.0/10")
-    assert {k.split(".")[2] for k in changed if k.startswith("report.kpis")} == {
-        "completed_tasks", "completion_rate", "failure_count", "escalated_count", "tasks_per_day",
-        "clean_task_pct", "tests_passing", "avg_tokens_per_task", "avg_cost_per_task",
-        "avg_time_per_task",
-    }  # fmt: skip
-    same = ("report.kpis.cost_usd", "metrics.cost_usd", "metrics.avg_clarity", "report.goal")
-    assert changed.isdisjoint(same)
 
 
 @pytest.mark.parametrize("point", ["learnings.before_commit", "learnings.after_commit"])

@@ -136,7 +136,9 @@ def final_form(world: World) -> dict[str, Any]:
     """What a finished sprint came to, per task and purpose."""
     with _reading(world.project / "ledger.sqlite") as ledger:
         statuses = {r["id"]: r["status"] for r in _all(ledger, "tasks", "position")}
-        phases = [(r["id"], r["phase"]) for r in _all(ledger, "sprints", "number")]
+        sprints = _all(ledger, "sprints", "number")
+        phases = [(r["id"], r["phase"]) for r in sprints]
+        insights = [json.loads(r["data"]).get("insight") for r in sprints]
         open_effects = ledger.execute(
             "SELECT count(*) FROM actions WHERE state IN ('planned', 'intended')"
         ).fetchone()[0]
@@ -149,6 +151,7 @@ def final_form(world: World) -> dict[str, Any]:
     names = {row["number"]: _purpose(row["marker_key"]) for row in (*issues, *pulls)}
     return {
         "phases": phases,
+        "insights": insights,
         "statuses": statuses,
         "open": (open_effects, open_items),
         "tree": git(world.forge_git, "rev-parse", "main^{tree}"),

@@ -16,6 +16,8 @@ from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import AgentCommand, AgentReport, AgentRequest, AgentRunner
 
 FRAMEWORKS = ("stub", "command", "claude-code")
+#: Those that a model drives for sure; of the others nobody knows.
+WITH_MODEL = ("claude-code",)
 
 _STUB = Path(__file__).with_name("stub.py")
 _PLACEHOLDER = re.compile(r"\{(prompt|prompt_file|workspace)\}")

@@ -26,7 +26,7 @@ SELECT sprint, id, status,
 FROM tasks
 """
 #: Everybody else is named after the task that it works on.
-_BY_ROLE = {"review": "reviewer-1", "po": "planner-1"}
+_BY_ROLE = {"review": "reviewer-1", "po": "planner-1", "retro": "retro-1"}
 _NO_AGENT = "verify"
 
 

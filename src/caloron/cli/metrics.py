@@ -14,12 +14,14 @@ from caloron.cli.output import printable, success
 from caloron.cli.pages import Item, Page, Section, as_text
 from caloron.domain.adopted import facts_of
 from caloron.domain.history import remembered, with_adopted
-from caloron.domain.learnings import Kept, SprintRecord, improvements, same_meaning, trends
-from caloron.domain.retro import Kpis, tools_of
+from caloron.domain.learnings import Kept, SprintRecord, improvements, same_meaning
+from caloron.domain.retro import Kpis
+from caloron.domain.trends import trends
 from caloron.ledger.earlier import Earlier, earlier_sprints
-from caloron.ledger.figures import Figures, all_figures, read_kept, records_of
+from caloron.ledger.figures import REMEMBERED, read_kept
 from caloron.ledger.locate import find_project
-from caloron.stages.retro import figure
+from caloron.ledger.records import ended_records
+from caloron.stages.retro_page import figure
 
 
 @click.command()
@@ -34,11 +36,11 @@ def metrics(project: str | None) -> None:
       caloron metrics --output json
     """
     found = find_project(project)
-    ended, kept = [], Kept()
+    records: list[SprintRecord] = []
+    kept = Kept()
     if has_ledger(project):
         with opened(project) as (_, connection):
-            ended = [f for f in all_figures(connection) if f.state.sprint.phase == "ended"]
-            kept = read_kept(connection, -1)
+            records, kept = ended_records(connection, last=0), read_kept(connection, -1)
             earlier = earlier_sprints(found, connection)
     else:
         earlier = earlier_sprints(found, None)
@@ -46,26 +48,26 @@ def metrics(project: str | None) -> None:
         click.echo(f"warning: {printable(earlier.problem)}", err=True)
     adopted = [remembered(s.id, s.record) for s in reversed(earlier.sprints)]
     kept = with_adopted(kept, adopted)
-    records = records_of(ended)
-    data = {"project": found.name} | _totals(ended, [*kept.sprints, *records], earlier)
+    data = {"project": found.name} | _totals(kept.sprints, records, earlier)
     data["trends"] = _trends(records)
     data["improvements"] = [
         {"id": i.id, "status": i.status, "priority": i.priority, "text": i.text}
-        for i in improvements(records, kept)
+        for i in improvements(records[-REMEMBERED:], kept)
     ]
     success("metrics", data, as_text(_page(data)))
 
 
 def _totals(
-    ended: Sequence[Figures], records: Sequence[SprintRecord], earlier: Earlier
+    remembered: Sequence[SprintRecord], ended: Sequence[SprintRecord], earlier: Earlier
 ) -> dict[str, Any]:
+    records = [*remembered, *ended]
     kpis = [record.kpis for record in records]
     total, done = sum(k.total_tasks for k in kpis), sum(k.completed_tasks for k in kpis)
     clarity_n = sum(k.clarity_count for k in kpis)
     clarity = sum((k.avg_clarity or 0.0) * k.clarity_count for k in kpis)
     tools: Counter[str] = Counter()
-    for figures in ended:
-        tools.update(tools_of(figures.state, figures.runs))
+    for record in ended:
+        tools.update(record.tools)
     for sprint in earlier.sprints:
         tools.update(facts_of(sprint.record).tools)
     return {
@@ -80,7 +82,7 @@ def _totals(
         "avg_sprint_time_s": _mean([k.sprint_time_s for k in kpis]),
         "supervisor_events": sum(k.total_interventions for k in kpis),
         "tests_passing": sum(k.tests_passing for k in kpis),
-        "review_cycles": sum(len(t.reviewed) for f in ended for t in f.state.tasks.values()),
+        "review_cycles": sum(record.review_cycles for record in records),
         "fix_rounds": sum(k.fix_rounds for k in kpis),
         "failed_runs": sum(k.failed_runs for k in kpis),
         "cost_usd": round(sum(k.cost_usd for k in kpis), 4),

@@ -19,6 +19,9 @@ from caloron.errors import CaloronError
 from caloron.git.mirror import Mirror, Size
 from caloron.ledger.locate import ProjectPaths
 
+#: Whose run it is that belongs to no task.
+_WHOSE = {"po": "planner", "retro": "retro"}
+
 
 def collect(
     found: ProjectPaths, state: State, runs: tuple[Run, ...], *, running: bool, options: str
@@ -118,7 +121,7 @@ def _problems(found: ProjectPaths, state: State, runs: tuple[Run, ...]) -> list[
     for run in runs:
         if run.end not in ("failed", "interrupted"):
             continue
-        whose = run.task or ("planner" if run.role == "po" else "main")
+        whose = run.task or _WHOSE.get(run.role, "main")
         what = run.problem or run.end
         new = {"task": whose, "role": run.role, "what": what, "times": 0}
         known = problems.setdefault((whose, run.role, what), new)

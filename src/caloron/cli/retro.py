@@ -11,8 +11,10 @@ from caloron.cli.looking import as_data, opened
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.domain.learnings import improvements
-from caloron.ledger.figures import ended_records, figures_of, find_sprint, read_kept
-from caloron.stages.retro import Retro, look_back, write_retro_report
+from caloron.ledger.figures import REMEMBERED, figures_of, find_sprint, read_kept
+from caloron.ledger.records import ended_records
+from caloron.stages.retro import Retro, look_back
+from caloron.stages.retro_page import write_retro_report
 
 
 @click.command()
@@ -32,15 +34,17 @@ def retro(sprint: str | None, project: str | None) -> None:
     """
     with opened(project) as (_, connection):
         figures = figures_of(connection, find_sprint(connection, sprint or ""))
-        records, kept = ended_records(connection), read_kept(connection)
-    found = look_back(figures, records, improvements(records, kept), time.time())
+        records, kept = ended_records(connection, last=0), read_kept(connection)
+    found = look_back(figures, records, improvements(records[-REMEMBERED:], kept), time.time())
     page = write_retro_report(found)
     success("retro", _data(found, page), printable(page).rstrip("\n"))
 
 
 def _data(found: Retro, page: str) -> dict[str, Any]:
-    names = ("kpis", "agents", "feedback", "analysis", "trends", "improvements")
+    names = ("kpis", "agents", "roles", "feedback", "analysis", "trends", "improvements")
+    sprint = found.state.sprint
     told = {name: as_data(getattr(found, name)) for name in names}
+    told |= {"model_analysis": as_data(sprint.insight), "model_problem": sprint.insight_problem}
     for improvement in told["improvements"]:
         del improvement["key"]
-    return {"sprint_id": found.state.sprint.id, **told, "report_markdown": page}
+    return {"sprint_id": sprint.id, **told, "report_markdown": page}

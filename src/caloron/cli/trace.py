@@ -16,8 +16,9 @@ from caloron.cli.status import require_ledger
 from caloron.errors import NotFound
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
 
-#: What is no task of a plan and has a story all the same: the planner, and main before the sprint.
-_BESIDE = ("po", "baseline")
+#: What is no task of a plan and has a story all the same: the planner, main before the sprint,
+#: and the model that looks back.
+_BESIDE = ("po", "baseline", "retro")
 
 _NEWEST_SPRINT = """
 SELECT s.id FROM sprints s JOIN tasks t ON t.sprint = s.id

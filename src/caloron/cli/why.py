@@ -7,11 +7,10 @@ import click
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.cli.status import require_ledger
-from caloron.domain.sprint import Task
 from caloron.domain.why import why as reason_of
 from caloron.domain.why import why_sprint
 from caloron.errors import NotFound
-from caloron.ledger.ledger import read_state
+from caloron.ledger.glance import SeenTask, glance
 from caloron.ledger.locate import find_project
 from caloron.ledger.lock import holder
 
@@ -32,7 +31,7 @@ def why(task: str | None, project: str | None) -> None:
     connection = require_ledger(found)
     try:
         who = holder(found.engine_lock)
-        state = read_state(connection, (who or {}).get("sprint", ""))
+        state = glance(connection, (who or {}).get("sprint", ""))
     finally:
         connection.close()
     if task is not None and task not in state.tasks:
@@ -40,7 +39,7 @@ def why(task: str | None, project: str | None) -> None:
         raise NotFound(f"sprint {state.sprint.id} has no task {task!r}", hint=f"tasks: {known}")
     stopped = state.sprint.phase != "ended" and who is None
 
-    def line(unfinished: Task) -> str:
+    def line(unfinished: SeenTask) -> str:
         reason = reason_of(state, unfinished)
         return f"stopped while {reason}" if stopped and unfinished.work else reason
 

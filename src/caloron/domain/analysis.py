@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from caloron.domain.feedback import Feedback
+from caloron.domain.insight import PRIORITIES, Category, Insight, Priority, Sentiment
 from caloron.domain.retro import LOOP, Kpis, blockers_of
 from caloron.domain.sprint import State, Task
 from caloron.domain.status import Status
 
-Category = Literal[
-    "AgentDefinition", "TaskTemplate", "DagStructure", "SystemPrompt", "Tooling", "ReviewProcess"
-]
-Priority = Literal["critical", "high", "medium", "low"]
-PRIORITIES: tuple[Priority, ...] = ("critical", "high", "medium", "low")
-Sentiment = Literal["positive", "mixed", "negative", "neutral"]
+#: Where an improvement comes from that no model and no person wrote.
+RULES_SAY = "rules"
 
 _UNCLEAR = 5
 _VERY_UNCLEAR = 3
@@ -40,12 +37,16 @@ _MISSING = re.compile(
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to do better, and what it was seen by."""
 
+    #: Empty: a model found it, and `source` says which.
     rule: str
     category: Category
     priority: Priority
     description: str
-    action: str
+    action: str = ""
     evidence: str = ""
+    source: str = RULES_SAY
+    #: For which goals or tasks it matters, if that was said.
+    applies_when: str = ""
     #: Something that a planner can act on.
     for_planner: bool = True
 
@@ -277,6 +278,29 @@ def analyze(state: State, kpis: Kpis) -> Analysis:
         improvements=tuple(found),
         learnings=_learnings(kpis),
         sentiment=_sentiment(seen),
+    )
+
+
+def findings(state: State, kpis: Kpis) -> tuple[Finding, ...]:
+    """What the rules found, then what the model said, if one was asked."""
+    return (*analyze(state, kpis).improvements, *said_by_model(state.sprint.insight))
+
+
+def said_by_model(insight: Insight | None) -> tuple[Finding, ...]:
+    """The improvements of a model beside those of the rules."""
+    if insight is None:
+        return ()
+    return tuple(
+        Finding(
+            rule="",
+            category=advice.category,
+            priority=advice.priority,
+            description=advice.description,
+            evidence=advice.evidence,
+            source=insight.by,
+            applies_when=advice.applies_when,
+        )
+        for advice in insight.improvements
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from caloron.domain import baseline, planning, texts
+from caloron.domain import baseline, hindsight, planning, texts
 from caloron.domain.actions import Action, AddLabel, Moved
 from caloron.domain.facts import (
     EffectDone,
@@ -23,8 +23,9 @@ from caloron.domain.facts import (
 )
 from caloron.domain.lane import advance_lane, advance_reviews
 from caloron.domain.observations import merge_observations
+from caloron.domain.pauses import busy_slots
 from caloron.domain.reactions import bind, react
-from caloron.domain.sprint import Role, State, Task, branch_name, busy_slots, pull_of
+from caloron.domain.sprint import Role, State, Task, branch_name, pull_of
 from caloron.domain.status import HOLDS_DEPENDENTS, SETTLED, Status
 from caloron.domain.turn import Turn
 from caloron.domain.workflow import open_pull, work_ended
@@ -47,7 +48,7 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
     _take_in(turn, facts)
     if turn.sprint.phase in ("planning", "approval"):
         planning.advance(turn)
-    if turn.sprint.phase in ("running", "ended") and turn.state.tasks:
+    if turn.sprint.phase in ("running", "retro", "ended") and turn.state.tasks:
         _advance(turn)
         _end_or_go_on(turn)
     return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
@@ -92,17 +93,30 @@ def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
         react(turn, task)
     for end in sorted(ended, key=lambda f: (f.item, f.token)):
         _account(turn, end)
-        if not end.task and end.role == "verify":
-            baseline.ended(turn, end)
-        elif end.role == "po":
-            planning.po_ended(turn, end)
-        else:
-            work_ended(turn, end)
+        _end_taken_in(turn, end)
     for cut in sorted(interrupted, key=lambda f: (f.item, f.token)):
         _run_interrupted(turn, cut)
     for refusal in sorted(failed, key=lambda f: f.id):
         _effect_failed(turn, refusal)
     for halt in halts:
+        _halted(turn, halt)
+
+
+def _end_taken_in(turn: Turn, end: WorkEnded) -> None:
+    if not end.task and end.role == "verify":
+        baseline.ended(turn, end)
+    elif end.role == "po":
+        planning.po_ended(turn, end)
+    elif end.role == "retro":
+        hindsight.ended(turn, end)
+    else:
+        work_ended(turn, end)
+
+
+def _halted(turn: Turn, halt: Halt) -> None:
+    if turn.sprint.phase == "retro":
+        hindsight.do_without(turn, halt.reason)
+    else:
         turn.sprint.halted = halt.reason
 
 
@@ -116,6 +130,8 @@ def _account(turn: Turn, run: WorkEnded | RunInterrupted) -> None:
     turn.sprint.spent = turn.sprint.spent.plus(run.usage)
     if task:
         task.spent = task.spent.plus(run.usage)
+    elif run.item.endswith("-retro"):
+        turn.sprint.retro_spent = turn.sprint.retro_spent.plus(run.usage)
 
 
 def _run_interrupted(turn: Turn, fact: RunInterrupted) -> None:
@@ -246,10 +262,11 @@ def _start(turn: Turn, task: Task) -> None:
 
 def _end_or_go_on(turn: Turn) -> None:
     """A sprint ends when no task can move without a person and nothing is left to tell."""
-    sprint = turn.sprint
+    phase = turn.sprint.phase
     settled = all(t.status in SETTLED for t in turn.state.tasks.values())
-    if settled and not turn.actions and not turn.state.open_effects:
-        if sprint.phase != "ended":
-            sprint.phase, sprint.ended_at = "ended", turn.now
-    elif sprint.phase == "ended" and not settled:
-        sprint.phase, sprint.ended_at = "running", None
+    left = [action for action in turn.actions if not hindsight.is_cancelled(action)]
+    if settled and not left and not turn.state.open_effects:
+        if phase != "ended":
+            hindsight.begin_or_end(turn)
+    elif phase in ("retro", "ended") and not settled:
+        hindsight.go_back(turn)

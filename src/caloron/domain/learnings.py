@@ -9,24 +9,34 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
 
-from caloron.domain.analysis import PRIORITIES, RULE, Finding, Priority, analyze
-from caloron.domain.retro import Kpis, Run, blockers_of, compute_kpis, verification_of
+from caloron.domain.analysis import RULE, RULES_SAY, Finding, findings
+from caloron.domain.insight import PRIORITIES, Priority
+from caloron.domain.retro import (
+    Kpis,
+    Run,
+    blockers_of,
+    compute_kpis,
+    tools_of,
+    verification_of,
+)
 from caloron.domain.sprint import State
 from caloron.domain.status import Status
 
 Fate = Literal["pending", "applied", "retired"]
 #: So many good sprints in a row, and nobody needs to be told any more.
 RETIRE_AFTER = 2
-#: A change of at most this share is no change.
-DEAD_BAND = 0.05
+#: What a model said and has not said again for so many sprints is as good as forgotten.
+FORGET_AFTER = 6
 _TOLD_SPRINTS = 100
 _IN_CONTEXT = 8
-_EARLIER = 10
+#: In so many of the last sprints it is looked for what models said.
+_HEARD = 50
 
 _FILLER = frozenset(
     re.findall(
@@ -58,6 +68,8 @@ class SprintRecord(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str = ""
     #: What was merged although red.
     debts: tuple[str, ...] = ()
+    review_cycles: int = 0
+    tools: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Noted(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,17 +110,9 @@ class Improvement(msgspec.Struct, frozen=True, kw_only=True):
     applied_in: tuple[str, ...] = ()
     good_since: int = 0
     for_planner: bool = True
-
-
-class Trend(msgspec.Struct, frozen=True, kw_only=True):
-    """A number beside the mean of earlier sprints."""
-
-    metric: str
-    now: float
-    before: float
-    #: How many earlier sprints have the number.
-    n: int
-    direction: Literal["improved", "degraded", "stable"]
+    #: `rules`, the framework and model that said it, or `noted`: a person or an older Caloron.
+    source: str = RULES_SAY
+    applies_when: str = ""
 
 
 def record_of(state: State, runs: Sequence[Run], now: float) -> SprintRecord:
@@ -118,7 +122,7 @@ def record_of(state: State, runs: Sequence[Run], now: float) -> SprintRecord:
         id=state.sprint.id,
         goal=state.sprint.goal,
         kpis=kpis,
-        findings=analyze(state, kpis).improvements,
+        findings=findings(state, kpis),
         blockers=blockers_of(state),
         stopped=state.sprint.stopped,
         debts=tuple(
@@ -126,9 +130,12 @@ def record_of(state: State, runs: Sequence[Run], now: float) -> SprintRecord:
             for task in state.tasks.values()
             if task.status is Status.DONE and verification_of(task) == "red, allowed"
         ),
+        review_cycles=sum(len(task.reviewed) for task in state.tasks.values()),
+        tools=tools_of(state, runs),
     )
 
 
+@lru_cache(maxsize=10_000)
 def same_meaning(text: str) -> str:
     """One key for texts that differ in case, order, numbers, punctuation or small words only."""
     plain = unicodedata.normalize("NFKC", text).casefold()
@@ -149,11 +156,14 @@ def improvements(records: Sequence[SprintRecord], kept: Kept) -> tuple[Improveme
         key = same_meaning(noted.text)
         rule = rule_about(noted.text)
         if key not in found:
-            found[key] = _followed(
-                Improvement(id="", key=key, text=noted.text, rule=rule), records, kept, noted.since
-            )
+            own = Improvement(id="", key=key, text=noted.text, rule=rule, source="noted")
+            found[key] = _followed(own, records, kept, noted.since)
+    for key, (since, finding) in _said_by_models(records).items():
+        rule = rule_about(finding.description)
+        own = msgspec.structs.replace(_improvement(key, finding), rule=rule)
+        found.setdefault(key, _followed(own, records[since:], kept))
     # The newest finding speaks for all of its kind.
-    newest = {finding.rule: finding for record in records for finding in record.findings}
+    newest = {finding.rule: finding for r in records for finding in r.findings if finding.rule}
     for finding in newest.values():
         key = same_meaning(finding.description)
         found[key] = _followed(_improvement(key, finding), records, kept)
@@ -168,6 +178,17 @@ def improvements(records: Sequence[SprintRecord], kept: Kept) -> tuple[Improveme
     )
 
 
+def _said_by_models(records: Sequence[SprintRecord]) -> dict[str, tuple[int, Finding]]:
+    """What models said, each once: where it was said first, and as it was said last."""
+    said: dict[str, tuple[int, Finding]] = {}
+    for place in range(max(0, len(records) - _HEARD), len(records)):
+        for finding in records[place].findings:
+            if not finding.rule:
+                key = same_meaning(finding.description)
+                said[key] = (said[key][0] if key in said else place, finding)
+    return said
+
+
 def _improvement(key: str, finding: Finding) -> Improvement:
     return Improvement(
         id="",
@@ -179,6 +200,8 @@ def _improvement(key: str, finding: Finding) -> Improvement:
         action=finding.action,
         evidence=finding.evidence,
         for_planner=finding.for_planner,
+        source=finding.source,
+        applies_when=finding.applies_when,
     )
 
 
@@ -188,23 +211,33 @@ def _followed(
     """What has become of an improvement: who was told, and whether the numbers are good now."""
     ids = [record.id for record in records]
     later = records[ids.index(since) + 1 :] if since in ids else records
-    seen, good = [], 0
+    seen, good, silent = [], 0, 0
     for record in later:
-        if any(finding.rule == improvement.rule for finding in record.findings):
+        if any(_shows(finding, improvement) for finding in record.findings):
             seen.append(record.id)
-            good = 0
+            good = silent = 0
         else:
             good += int(_judged(improvement.rule, record))
+            silent += 1
     applied = tuple(sprint for sprint, keys in kept.told.items() if improvement.key in keys)
     dropped = improvement.key in kept.dropped
+    by_model = improvement.source not in (RULES_SAY, "noted")
+    forgotten = by_model and silent >= FORGET_AFTER
     status: Fate = "applied" if applied else "pending"
     return msgspec.structs.replace(
         improvement,
         seen_in=tuple(seen),
         applied_in=applied,
         good_since=good,
-        status="retired" if dropped or good >= RETIRE_AFTER else status,
+        status="retired" if dropped or forgotten or good >= RETIRE_AFTER else status,
     )
+
+
+def _shows(finding: Finding, improvement: Improvement) -> bool:
+    """Whether a sprint's finding says that the improvement is needed still."""
+    if finding.rule:
+        return finding.rule == improvement.rule
+    return same_meaning(finding.description) == improvement.key
 
 
 def _judged(rule: str, record: SprintRecord) -> bool:
@@ -216,48 +249,6 @@ def _judged(rule: str, record: SprintRecord) -> bool:
 
 def rule_about(text: str) -> str:
     return next((name for name, pattern in _ABOUT if pattern.search(text)), "")
-
-
-_METRICS: tuple[tuple[str, Callable[[Kpis], float | None], bool], ...] = (
-    ("completion_rate", lambda k: k.completion_rate, True),
-    ("clean_task_pct", lambda k: k.clean_task_pct, True),
-    ("avg_clarity", lambda k: k.avg_clarity, True),
-    ("avg_review_cycles", lambda k: k.avg_review_cycles, False),
-    ("avg_interventions", lambda k: k.avg_interventions, False),
-    ("avg_tokens_per_task", lambda k: k.avg_tokens_per_task, False),
-    ("avg_cost_per_task", lambda k: k.avg_cost_per_task, False),
-    ("avg_time_per_task", lambda k: k.avg_time_per_task, False),
-)
-
-
-def trends(now: Kpis, earlier: Iterable[Kpis]) -> tuple[Trend, ...]:
-    """Each number beside its mean in earlier sprints that have it."""
-    past = [kpis for kpis in earlier if kpis.total_tasks][-_EARLIER:]
-    found = []
-    for name, read, more_is_better in _METRICS:
-        value = read(now) if now.total_tasks else None
-        before = [known for kpis in past if (known := read(kpis)) is not None]
-        if value is None or not before:
-            continue
-        mean = sum(before) / len(before)
-        found.append(
-            Trend(
-                metric=name,
-                now=value,
-                before=round(mean, 4),
-                n=len(before),
-                direction=_direction(value, mean, more_is_better=more_is_better),
-            )
-        )
-    return tuple(found)
-
-
-def _direction(
-    value: float, mean: float, *, more_is_better: bool
-) -> Literal["improved", "degraded", "stable"]:
-    if abs(value - mean) <= DEAD_BAND * abs(mean) + 1e-9:
-        return "stable"
-    return "improved" if (value > mean) is more_is_better else "degraded"
 
 
 def po_context(records: Sequence[SprintRecord], kept: Kept) -> tuple[str, tuple[str, ...]]:
@@ -284,7 +275,8 @@ def po_context(records: Sequence[SprintRecord], kept: Kept) -> tuple[str, tuple[
 
 def _because(improvement: Improvement) -> str:
     where = f" ({', '.join(improvement.seen_in[-3:])})" if improvement.seen_in else ""
-    return f" — {improvement.evidence}{where}" if improvement.evidence else where
+    when = f" — when: {improvement.applies_when}" if improvement.applies_when else ""
+    return f"{when} — {improvement.evidence}{where}" if improvement.evidence else f"{when}{where}"
 
 
 def _older(older: Sequence[SprintRecord]) -> list[str]:

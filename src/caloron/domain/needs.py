@@ -87,6 +87,9 @@ def _of_sprint(state: State, resume: str, options: str, *, running: bool) -> Nee
     if sprint.phase == "approval":
         why = f"the plan of {len(state.tasks)} tasks waits for your yes"
         return Need(kind="approval", sprint=sprint.id, why=why, commands=(resume,))
+    if sprint.phase == "retro":
+        why = "it was stopped before its retro was written"
+        return Need(kind="resume", sprint=sprint.id, why=why, commands=(resume,))
     left = sum(t.status is not Status.DONE for t in state.tasks.values())
     why = f"it was stopped with {left} tasks to do" if left else "it was stopped before its plan"
     return Need(kind="resume", sprint=sprint.id, why=why, commands=(resume,))

@@ -5,11 +5,10 @@ Neither is the agent's failure, so neither counts as one.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from caloron.domain.actions import HoldWork
 from caloron.domain.facts import WorkEnded
-from caloron.domain.sprint import Paused, Sprint, Task
+from caloron.domain.pauses import provider_of
+from caloron.domain.sprint import Paused
 from caloron.domain.turn import Turn
 
 #: When nobody says how long to wait: longer each time.
@@ -49,20 +48,3 @@ def _pause(turn: Turn, fact: WorkEnded) -> None:
         waits = work is not None and work.role != "verify" and work.item in turn.state.queued
         if work is not None and waits and provider_of(sprint, task) == fact.framework:
             turn.do(HoldWork(item=work.item, until=until))
-
-
-def provider_of(sprint: Sprint, task: Task | None) -> str:
-    return (task.plan.framework if task else "") or sprint.framework
-
-
-def why_paused(sprint: Sprint, task: Task | None, now: float = 0.0) -> str:
-    """Why the provider of a task's agent lets nobody work, in one line; empty: it does."""
-    name = provider_of(sprint, task)
-    pause = sprint.paused.get(name)
-    if pause is None or pause.until <= now:
-        return ""
-    return f"{name}: {pause.what} until {clock_time(pause.until)}"
-
-
-def clock_time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -10,7 +10,7 @@ from typing import Literal, TypedDict
 
 import msgspec
 
-from caloron.domain.sprint import PLANNER, REVIEWER, Role, State, Task
+from caloron.domain.sprint import ANALYST, PLANNER, REVIEWER, Role, State, Task
 from caloron.domain.status import Status
 
 _DAY = 86_400.0
@@ -44,11 +44,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     tools: dict[str, int] = msgspec.field(default_factory=dict)
 
 
+AgentRole = Literal["planner", "developer", "checker", "reviewer", "analyst"]
+
+
 class AgentKpis(msgspec.Struct, frozen=True, kw_only=True):
-    """One agent in one sprint: a task's own, the reviewer, or the planner."""
+    """One agent in one sprint: a task's own, the reviewer, the planner, or who looks back."""
 
     agent: str
-    role: Literal["planner", "developer", "checker", "reviewer"]
+    role: AgentRole
     runs: int = 0
     failed_runs: int = 0
     tasks_completed: int = 0
@@ -58,6 +61,21 @@ class AgentKpis(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
     time_s: float = 0.0
     review_cycles: int = 0
+    interventions: int = 0
+
+
+class RoleKpis(msgspec.Struct, frozen=True, kw_only=True):
+    """All agents of one role in one sprint; a mean that nothing is known for is None."""
+
+    role: AgentRole
+    agents: int = 0
+    tasks_completed: int = 0
+    tasks_failed: int = 0
+    avg_clarity: float | None = None
+    avg_tokens: float | None = None
+    avg_time_min: float | None = None
+    avg_review_cycles: float | None = None
+    avg_cost_usd: float | None = None
     interventions: int = 0
 
 
@@ -76,6 +94,8 @@ class Kpis(msgspec.Struct, frozen=True, kw_only=True):
     tasks_per_day: float = 0.0
     total_interventions: int = 0
     avg_interventions: float = 0.0
+    #: The same number by the name that the original Caloron gives it.
+    interventions_per_task: float = 0.0
     clean_task_pct: float = 0.0
     feedback_count: int = 0
     #: Of how many tasks the agent said how clear they were.
@@ -128,6 +148,7 @@ def compute_kpis(state: State, runs: Sequence[Run], now: float) -> Kpis:
         tasks_per_day=_per_day(done, seconds),
         total_interventions=steps,
         avg_interventions=_share(steps, total, 2),
+        interventions_per_task=_share(steps, total, 2),
         clean_task_pct=_percent(sum(not t.steps for t in finished), total) or 0.0,
         feedback_count=sum(t.feedback is not None for t in tasks),
         clarity_count=len(clarities),
@@ -169,13 +190,47 @@ def agent_kpis(state: State, runs: Sequence[Run]) -> tuple[AgentKpis, ...]:
                 **_of_runs(reviews),
             )
         )
+    rows.append(_analyst(state, runs))
     return tuple(row for row in rows if row.runs or row.cost_usd)
 
 
+def role_kpis(agents: Sequence[AgentKpis]) -> tuple[RoleKpis, ...]:
+    """The agents of each role together."""
+    roles = dict.fromkeys(agent.role for agent in agents)
+    return tuple(_of_role(role, [a for a in agents if a.role == role]) for role in roles)
+
+
+def _of_role(role: AgentRole, agents: Sequence[AgentKpis]) -> RoleKpis:
+    return RoleKpis(
+        role=role,
+        agents=len(agents),
+        tasks_completed=sum(a.tasks_completed for a in agents),
+        tasks_failed=sum(a.tasks_failed for a in agents),
+        avg_clarity=_mean([a.clarity for a in agents if a.clarity is not None], 1),
+        avg_tokens=_mean([a.tokens for a in agents], 0),
+        avg_time_min=_mean([a.time_s / 60 for a in agents], 2),
+        avg_review_cycles=_mean([a.review_cycles for a in agents if a.review_cycles], 2),
+        avg_cost_usd=_mean([a.cost_usd for a in agents], 4),
+        interventions=sum(a.interventions for a in agents),
+    )
+
+
+def _analyst(state: State, runs: Sequence[Run]) -> AgentKpis:
+    spent = state.sprint.retro_spent
+    return AgentKpis(
+        agent=ANALYST,
+        role="analyst",
+        cost_usd=round(spent.usd, 4),
+        tokens=spent.tokens_in + spent.tokens_out,
+        **_of_runs([run for run in runs if run.role == "retro"]),
+    )
+
+
 def _planner(state: State, runs: Sequence[Run]) -> AgentKpis:
-    tasks, spent = state.tasks.values(), state.sprint.spent
-    usd = spent.usd - sum(t.spent.usd for t in tasks)
-    tokens = spent.tokens_in + spent.tokens_out - sum(_tokens(t) for t in tasks)
+    tasks, spent, retro = state.tasks.values(), state.sprint.spent, state.sprint.retro_spent
+    usd = spent.usd - retro.usd - sum(t.spent.usd for t in tasks)
+    others = retro.tokens_in + retro.tokens_out + sum(_tokens(t) for t in tasks)
+    tokens = spent.tokens_in + spent.tokens_out - others
     own = [run for run in runs if run.role == "po"]
     return AgentKpis(
         agent=PLANNER,

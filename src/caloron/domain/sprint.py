@@ -8,18 +8,22 @@ import msgspec
 
 from caloron.domain.budget import Spent
 from caloron.domain.feedback import Feedback
+from caloron.domain.insight import Insight
 from caloron.domain.observations import PullSeen, Snapshot
 from caloron.domain.plan import PlannedTask
 from caloron.domain.status import Status
 
-Role = Literal["po", "implement", "review", "fix", "resolve", "check", "verify"]
-AGENT_ROLES: tuple[Role, ...] = ("po", "implement", "review", "fix", "resolve", "check")
+Role = Literal["po", "implement", "review", "fix", "resolve", "check", "retro", "verify"]
+AGENT_ROLES: tuple[Role, ...] = ("po", "implement", "review", "fix", "resolve", "check", "retro")
+#: Work of agents that belongs to the sprint and to no task.
+OF_THE_SPRINT: tuple[Role, ...] = ("po", "retro")
 #: Main before the sprint; empty: not known yet; skipped: a sprint from before baselines.
 Baseline = Literal["", "green", "red", "none", "unverified", "skipped"]
-Phase = Literal["planning", "approval", "running", "ended"]
+Phase = Literal["planning", "approval", "running", "retro", "ended"]
 
 REVIEWER = "reviewer-1"
 PLANNER = "planner-1"
+ANALYST = "retro-1"
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +191,19 @@ class Sprint(msgspec.Struct, kw_only=True):
     #: Why nothing more is started, until a person resumes the sprint.
     halted: str = ""
 
+    #: Who writes the retro: the rules alone, or a model besides.
+    retro: Literal["rules", "model"] = "rules"
+    retro_work: Work | None = None
+    retros: int = 0
+    #: The model was asked about the sprint as it is now.
+    retro_asked: bool = False
+    #: What was wrong with the form of its last answer.
+    retro_error: str = ""
+    retro_spent: Spent = Spent()
+    insight: Insight | None = None
+    #: Why there is no analysis by a model although one was to be asked.
+    insight_problem: str = ""
+
 
 class State(msgspec.Struct, kw_only=True):
     """Everything `evaluate` looks at."""
@@ -208,8 +225,3 @@ def pull_of(state: State, task: Task) -> PullSeen | None:
     """The task's pull request as last seen."""
     seen = state.objects.get(f"pull:{task.pull}")
     return seen if isinstance(seen, PullSeen) else None
-
-
-def busy_slots(state: State) -> int:
-    """How many agents are at work or queued: what `--parallel` limits."""
-    return sum(1 for t in state.tasks.values() if t.work and t.work.role != "verify")

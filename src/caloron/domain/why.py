@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from caloron.domain.providers import why_paused
-from caloron.domain.sprint import Sprint, State, Task, busy_slots
+from typing import TYPE_CHECKING
+
+from caloron.domain.pauses import busy_slots, why_paused
 from caloron.domain.status import Status
+
+if TYPE_CHECKING:
+    from caloron.domain.views import SprintView, StateView, TaskView
 
 _DOING = {
     "implement": "an agent is writing the change",
@@ -16,7 +20,7 @@ _DOING = {
 }
 
 
-def why(state: State, task: Task) -> str:
+def why(state: StateView, task: TaskView) -> str:
     """Why this task is not done, in one line; empty when it is."""
     match task.status:
         case Status.DONE:
@@ -34,7 +38,7 @@ def why(state: State, task: Task) -> str:
     raise AssertionError(task.status)
 
 
-def why_sprint(sprint: Sprint) -> str:
+def why_sprint(sprint: SprintView) -> str:
     """Why there are no tasks yet, or why there will be none."""
     if sprint.stopped:
         return f"no plan: {sprint.stopped}"
@@ -46,17 +50,19 @@ def why_sprint(sprint: Sprint) -> str:
         if sprint.po and (paused := why_paused(sprint, None)):
             return paused
         return "the planner is at work" if sprint.po else "waiting for a plan"
+    if sprint.phase == "retro":
+        return "a model looks back at the sprint"
     return "the plan waits for your yes" if sprint.phase == "approval" else ""
 
 
-def _why_pending(state: State, task: Task) -> str:
+def _why_pending(state: StateView, task: TaskView) -> str:
     if state.sprint.phase == "approval":
         return "the plan waits for your yes"
     missing = [d for d in task.plan.depends_on if state.tasks[d].status is not Status.DONE]
     return f"waiting for {', '.join(missing)}" if missing else "about to be ready"
 
 
-def _why_ready(state: State, task: Task) -> str:
+def _why_ready(state: StateView, task: TaskView) -> str:
     if task.issue is None:
         return "waiting for its issue on the forge"
     busy, slots = busy_slots(state), state.sprint.parallel
@@ -65,7 +71,7 @@ def _why_ready(state: State, task: Task) -> str:
     )
 
 
-def _why_active(state: State, task: Task) -> str:
+def _why_active(state: StateView, task: TaskView) -> str:
     if task.work:
         if task.work.item in state.queued:
             return _why_queued(state, task, task.work.role)
@@ -86,7 +92,7 @@ def _why_active(state: State, task: Task) -> str:
     return "waiting for a review"
 
 
-def _why_queued(state: State, task: Task, role: str) -> str:
+def _why_queued(state: StateView, task: TaskView, role: str) -> str:
     if state.sprint.halted:
         return f"its {role} waits: {state.sprint.halted}"
     paused = why_paused(state.sprint, task)
@@ -95,7 +101,7 @@ def _why_queued(state: State, task: Task, role: str) -> str:
     return f"its {role} waits for a free slot"
 
 
-def _how_to_release(task: Task) -> str:
+def _how_to_release(task: TaskView) -> str:
     place = task.issue if task.escalation_issue is None else task.escalation_issue
     if place is None:
         return "edit its status in the sprint's file to go on"

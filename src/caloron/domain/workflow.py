@@ -8,7 +8,7 @@ from caloron.domain import texts
 from caloron.domain.actions import OpenPull, PostReview, Push
 from caloron.domain.baseline import tolerates
 from caloron.domain.facts import WorkEnded
-from caloron.domain.feedback import feedback_yaml, joined
+from caloron.domain.feedback import Feedback, feedback_yaml, joined
 from caloron.domain.observations import marker
 from caloron.domain.providers import said_no
 from caloron.domain.review import Approved, ChangesNeeded, parse_verdict
@@ -18,6 +18,8 @@ from caloron.domain.turn import Turn
 
 #: The roles that share one conversation: whoever wrote the change goes on with it.
 _AUTHOR = ("implement", "fix", "resolve")
+#: The provider said no: nobody died of that.
+_REFUSED = ("auth", "quota", "rate_limit")
 _MAX_FAILURES = 2
 _REASON = 500
 _MAX_ASKS = 2
@@ -37,9 +39,10 @@ def work_ended(turn: Turn, fact: WorkEnded) -> None:
     if fact.trouble == "overflow":
         # The conversation is what it failed of: the next attempt begins anew.
         task.session = ""
-    if fact.feedback:
+    if said := fact.feedback or _crashed(task, fact):
         cause = f"{work.item.rsplit('/', 1)[1]}-{fact.token}"
-        turn.comment(task, "feedback", cause, feedback_yaml(fact.feedback))
+        turn.comment(task, "feedback", cause, feedback_yaml(said))
+    if fact.feedback:
         task.feedback = joined(task.feedback, fact.feedback)
     if said_no(turn, fact):
         turn.start(task, work, fact.detail)
@@ -51,6 +54,22 @@ def work_ended(turn: Turn, fact: WorkEnded) -> None:
         _judged(turn, task, work, fact)
     else:
         _changed(turn, task, work, fact)
+
+
+def _crashed(task: Task, fact: WorkEnded) -> Feedback | None:
+    """What stands on the issue for an agent that died without a word; no word of it is counted."""
+    died = fact.exit_code or fact.timed_out or fact.over
+    nothing_left = fact.role == "check" or (fact.role in _AUTHOR and fact.head == fact.base)
+    if not died or not nothing_left or fact.fault or fact.trouble in _REFUSED:
+        return None
+    used = fact.usage
+    return Feedback(
+        task_id=task.id,
+        agent_role="checker" if fact.role == "check" else "developer",
+        blockers=(" ".join(_how_it_failed(fact).split())[:_REASON],),
+        tokens_consumed=used.tokens_in + used.tokens_out if used else 0,
+        self_assessment="crashed",
+    )
 
 
 def _failed(turn: Turn, task: Task, work: Work, reason: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,7 @@ from caloron.agents import prompting
 from caloron.agents.recipes import environment, with_path
 from caloron.domain.facts import Skipped
 from caloron.domain.plan import PlannedTask
-from caloron.domain.sprint import PLANNER, Role, State, Task, Work
+from caloron.domain.sprint import ANALYST, OF_THE_SPRINT, PLANNER, Role, State, Task, Work
 from caloron.domain.turn import agent_of
 from caloron.engine.confining import Confining, model_of
 from caloron.engine.workplaces import Workplace, Workplaces
@@ -86,6 +86,8 @@ class Assigner:
         self._redactor = redactor
         #: What earlier sprints teach the planner of this one.
         self.lessons: Callable[[str], str] = lambda _sprint: ""
+        #: What the model that looks back at this one is told, by heading.
+        self.material: Callable[[str], Mapping[str, str]] = lambda _sprint: {}
         #: Tells what agents are asked to somebody who wants to know.
         self._show = show
 
@@ -205,6 +207,9 @@ class Assigner:
         self, state: State, task: Task | None, work: Work, place: Workplace, *, restarted: bool
     ) -> str:
         nonce, sprint = secrets.token_hex(4), state.sprint
+        if work.role == "retro":
+            told = self.material(sprint.id)
+            return self._clean(prompting.retro(told, sprint.retro_error, nonce=nonce))
         if task is None:
             return self._clean(
                 prompting.po(
@@ -222,20 +227,20 @@ class Assigner:
             "restarted": restarted,
         }
         plan: PlannedTask = task.plan
-        told = (plan.title, plan.agent_prompt, plan.acceptance)
+        asked = (plan.title, plan.agent_prompt, plan.acceptance)
         match work.role:
             case "review":
                 diff = "" if task.empty else self._diff(work.head)
-                text = prompting.review(*told, diff, _log(work), **about)
+                text = prompting.review(*asked, diff, _log(work), **about)
             case "fix":
                 reason = "\n\n".join(filter(None, (work.reason, _retold(work))))
-                text = prompting.fix(*told, reason, _log(work), **about)
+                text = prompting.fix(*asked, reason, _log(work), **about)
             case "resolve":
-                text = prompting.resolve(*told, shown(place.conflicts), **about)
+                text = prompting.resolve(*asked, shown(place.conflicts), **about)
             case "check":
-                text = prompting.check(*told, **about)
+                text = prompting.check(*asked, **about)
             case _:
-                text = prompting.implement(*told, task.issue or 0, _retold(work), **about)
+                text = prompting.implement(*asked, task.issue or 0, _retold(work), **about)
         return self._clean(text)
 
     def _clean(self, prompt: str) -> str:
@@ -253,15 +258,21 @@ class Assigner:
             "CALORON_ROLE": work.role,
             "CALORON_TASK_ID": task.id if task else "",
             "CALORON_SPRINT_ID": state.sprint.id,
-            "CALORON_AGENT_ID": agent_of(task, work.role) if task else PLANNER,
+            "CALORON_AGENT_ID": _who(task, work.role),
             "CALORON_ROUND": str(work.round),
             "CALORON_SANDBOXED": "0" if self._confining.sandbox.name == "none" else "1",
         }
 
     def _limit(self, role: Role) -> float:
-        if role == "po":
+        if role in OF_THE_SPRINT:
             return self._config.po_timeout_s
         return self._config.timeout_s * _UNWATCHED
+
+
+def _who(task: Task | None, role: Role) -> str:
+    if task:
+        return agent_of(task, role)
+    return ANALYST if role == "retro" else PLANNER
 
 
 def sessions_of(run_dir: Path) -> Path:

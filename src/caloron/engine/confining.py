@@ -16,7 +16,7 @@ from caloron.ports import Caps, Confined, Confinement, Network, Sandbox
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?")
 _CHECK_S = 60.0
-ROLES = ("po", "implement", "review", "fix", "resolve", "check", "verify", "setup")
+ROLES = ("po", "implement", "review", "fix", "resolve", "check", "retro", "verify", "setup")
 
 
 class Confining:

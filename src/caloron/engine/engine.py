@@ -34,7 +34,7 @@ from caloron.ledger.work import WorkQueue
 from caloron.ledger.workfiles import WorkFiles
 from caloron.ports import Clock, Forge
 from caloron.stages.context import TickContext
-from caloron.stages.retro import hold_retro
+from caloron.stages.retro_page import hold_retro
 from caloron.stages.sprint import Saved
 from caloron.store import queue as store_queue
 
@@ -149,6 +149,10 @@ class Engine:
             state = self._loop()
         finally:
             self._shut_down()
+        if self._stop.is_set() and state.sprint.phase == "retro":
+            # Whoever stops the sprint now has all its results: the rules write the retro.
+            self.ledger.tell(self.sprint, [Halt(reason="the sprint was stopped")])
+            state = self._tick(grace=True).state
         self._raise_fault()
         if state.sprint.phase == "ended":
             self._write_down()

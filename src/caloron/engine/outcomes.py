@@ -22,7 +22,7 @@ from caloron.agents.workspaces import remove_unfinished, remove_workspace
 from caloron.domain.budget import Usage, guess_usd
 from caloron.domain.facts import RunInterrupted, WorkEnded
 from caloron.domain.feedback import Feedback
-from caloron.domain.sprint import Role, Work
+from caloron.domain.sprint import OF_THE_SPRINT, Role, Work
 from caloron.engine.assignments import sessions_of
 from caloron.engine.runs import RunDirs, read_spec
 from caloron.errors import CaloronError
@@ -118,13 +118,13 @@ class Outcomes:
         if usage is None or not (usage.usd or usage.tokens_in or report.session):
             return None
         _, task, work = item.split("/")
-        author = work.rsplit("-", 1)[-1] in _CHANGES
+        role = work.rsplit("-", 1)[-1]
         return RunInterrupted(
             item=item,
-            task="" if task == "po" else task,
+            task="" if role in OF_THE_SPRINT else task,
             token=token,
             usage=usage,
-            session=report.session if author else "",
+            session=report.session if role in _CHANGES else "",
         )
 
     def save_and_remove(self, item: str, token: int) -> None:
@@ -250,7 +250,7 @@ class Outcomes:
 
 
 def _answer(role: Role, text: str) -> str:
-    if role == "po":
+    if role in OF_THE_SPRINT:
         return text[:_PLAN_LIMIT]
     return text[-_ANSWER_TAIL:]
 

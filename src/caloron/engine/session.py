@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from caloron.agents.frameworks import FRAMEWORKS
+from caloron.agents.frameworks import FRAMEWORKS, WITH_MODEL
 from caloron.domain.plan import PlannedTask, PlanProblem
 from caloron.domain.plan_forms import Plan, parse_plan_file
 from caloron.domain.sprint import Sprint, State
@@ -29,7 +29,7 @@ from caloron.git.mirror import Mirror
 from caloron.ledger.history import take_in_history
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.lock import EngineLock
-from caloron.ledger.projects import Project
+from caloron.ledger.projects import Project, ProjectConfig
 from caloron.store.redact import Redactor
 
 MAX_PLAN_BYTES = 4 << 20
@@ -115,6 +115,7 @@ class Session:
             budget_usd=choices.budget_usd or config.budget_usd,
             allow_red=choices.allow_red,
             unsandboxed=choices.unsandboxed,
+            retro=_retro_by(config),
         )
         if repository := self.project.repository:
             self.in_step = self.forge.catch_up(repository)
@@ -156,12 +157,21 @@ class Session:
             after.phase, after.ended_at = "planning", None
             after.po, after.po_failures = None, 0
             after.baseline_work = None
+        elif before.phase == "ended" and before.insight_problem:
+            # The model was to be asked and could not be: so it is asked now.
+            after.phase, after.retro_asked = "retro", False
         loaded.state.sprint = after
         if after.phase != "ended":
             self._check(loaded.state)
         if after != before:
             commit = TickCommit(state=loaded.state)
             self.ledger.commit_tick(msgspec.structs.replace(loaded, through=0), commit)
+
+
+def _retro_by(config: ProjectConfig) -> Literal["rules", "model"]:
+    if config.retro == "auto":
+        return "model" if config.framework in WITH_MODEL else "rules"
+    return config.retro
 
 
 def _cleaned(plan: tuple[PlannedTask, ...], redactor: Redactor) -> tuple[PlannedTask, ...]:

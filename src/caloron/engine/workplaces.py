@@ -117,7 +117,7 @@ class Workplaces:
             start = self._mirror.merge_base(start, restored) or start
         else:
             restored = ""
-        branch = task.branch if task else f"agent/po/{state.sprint.id}"
+        branch = task.branch if task else f"agent/{work.role}/{state.sprint.id}"
         agent = f"caloron-agent-{task.agent}" if task else ""
         workspace, home = run_dir / "workspace", run_dir / "home"
         ready = self._pool.take(workspace, home, start, branch, seed=self._seed(start))

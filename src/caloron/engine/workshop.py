@@ -29,6 +29,7 @@ from caloron.ledger.locate import home
 from caloron.ledger.projects import Project, ProjectConfig
 from caloron.ledger.work import WorkQueue
 from caloron.ports import AgentRunner, Sandbox
+from caloron.stages.retro_page import retro_material
 from caloron.store.redact import Redactor, secrets_in
 
 _LFS_FILTER = "filter=lfs"
@@ -86,6 +87,7 @@ class Workshop:
         )
         assigner = self._assigner(project, mirror, show)
         assigner.lessons = lambda sprint: context_for(queue.ledger, sprint)
+        assigner.material = lambda sprint: retro_material(queue.ledger, sprint)
         self.workers = Workers(
             project,
             queue,

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from caloron.domain.history import remembered, with_adopted
-from caloron.domain.learnings import Kept, SprintRecord, record_of
+from caloron.domain.learnings import Kept
 from caloron.domain.retro import Run
 from caloron.domain.sprint import Sprint, State, Task
 from caloron.errors import NotFound
 from caloron.ledger.locate import require_id
 from caloron.store.statements import load_statements
 
-_SQL = load_statements(Path(__file__).parent / "sql" / "figures.sql")
+SQL = load_statements(Path(__file__).parent / "sql" / "figures.sql")
 _sprint_of = msgspec.json.Decoder(Sprint).decode
 _task_of = msgspec.json.Decoder(Task).decode
 _kept_of = msgspec.json.Decoder(Kept).decode
@@ -27,7 +27,7 @@ _kept_of = msgspec.json.Decoder(Kept).decode
 _REFUSED = ("auth", "quota", "rate_limit")
 _LARGEST_NUMBER = 1 << 62
 #: What is older teaches nothing any more, and would make each plan wait.
-_REMEMBERED = 500
+REMEMBERED = 500
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -40,50 +40,38 @@ class Figures(msgspec.Struct, frozen=True):
 def find_sprint(connection: sqlite3.Connection, named: str = "") -> str:
     """The id of a sprint that a user names by id or by number; the last one when none is named."""
     if not named:
-        row = connection.execute(_SQL["last"]).fetchone()
+        row = connection.execute(SQL["last"]).fetchone()
         if row is None:
             raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
         return str(row["id"])
     number = named.removeprefix("#")
     if number.isascii() and number.isdigit():
         known = int(number) if len(number) < 19 else _LARGEST_NUMBER
-        row = connection.execute(_SQL["by_number"], {"number": known}).fetchone()
+        row = connection.execute(SQL["by_number"], {"number": known}).fetchone()
     else:
-        row = connection.execute(_SQL["by_id"], {"id": require_id(named, "sprint")}).fetchone()
+        row = connection.execute(SQL["by_id"], {"id": require_id(named, "sprint")}).fetchone()
     if row is None:
         raise NotFound(f"there is no sprint {named}", hint=_hint(connection, number))
     return str(row["id"])
 
 
 def _hint(connection: sqlite3.Connection, named: str) -> str:
-    if connection.execute(_SQL["has_entries"]).fetchone():
+    if connection.execute(SQL["has_entries"]).fetchone():
         who = {"number": named if len(named) < 19 else "", "id": named}
-        if connection.execute(_SQL["is_adopted"], who).fetchone():
+        if connection.execute(SQL["is_adopted"], who).fetchone():
             return f"an older Caloron ran it, and left only numbers: caloron show {named}"
     return "caloron history lists them"
 
 
 def figures_of(connection: sqlite3.Connection, sprint: str) -> Figures:
-    row = connection.execute(_SQL["sprint"], {"sprint": sprint}).fetchone()
+    row = connection.execute(SQL["sprint"], {"sprint": sprint}).fetchone()
     if row is None:
         raise NotFound(f"there is no sprint {sprint}", hint="caloron history lists them")
-    return _figures(connection, row)
-
-
-def all_figures(connection: sqlite3.Connection, last: int = 0) -> list[Figures]:
-    """Every sprint in order, or only the last so many, with its tasks and runs."""
-    newest = connection.execute(_SQL["newest"]).fetchone()[0]
-    after = {"after": newest - last if last else 0}
-    rows = connection.execute(_SQL["sprints"], after).fetchall()
-    return [_figures(connection, row) for row in rows]
-
-
-def _figures(connection: sqlite3.Connection, row: sqlite3.Row) -> Figures:
     return Figures(_state(connection, row), _runs_of(connection, row["id"]))
 
 
 def _state(connection: sqlite3.Connection, row: sqlite3.Row) -> State:
-    tasks = connection.execute(_SQL["tasks"], {"sprint": row["id"]})
+    tasks = connection.execute(SQL["tasks"], {"sprint": row["id"]})
     return State(
         sprint=_sprint_of(row["data"]), tasks={t["id"]: _task_of(t["data"]) for t in tasks}
     )
@@ -92,35 +80,25 @@ def _state(connection: sqlite3.Connection, row: sqlite3.Row) -> State:
 def _runs_of(connection: sqlite3.Connection, sprint: str) -> tuple[Run, ...]:
     # "0" is the character that follows "/".
     ends = {"low": f"{sprint}/", "high": f"{sprint}0"}
-    return tuple(runs_in(connection.execute(_SQL["runs"], ends)))
-
-
-def ended_records(connection: sqlite3.Connection) -> list[SprintRecord]:
-    """The sprints that have ended, as the next ones remember them; very old ones are forgotten."""
-    known = all_figures(connection, last=_REMEMBERED)
-    return records_of(found for found in known if found.state.sprint.phase == "ended")
-
-
-def records_of(figures: Iterable[Figures]) -> list[SprintRecord]:
-    return [record_of(f.state, f.runs, f.state.sprint.ended_at or 0.0) for f in figures]
+    return tuple(runs_in(connection.execute(SQL["runs"], ends)))
 
 
 def waiting_states(connection: sqlite3.Connection) -> list[State]:
     """The sprints in which something may wait for a person, oldest first."""
-    found = connection.execute(_SQL["waiting"]).fetchall()
+    found = connection.execute(SQL["waiting"]).fetchall()
     return [_state(connection, row) for row in found]
 
 
-def read_kept(connection: sqlite3.Connection, last: int = _REMEMBERED) -> Kept:
+def read_kept(connection: sqlite3.Connection, last: int = REMEMBERED) -> Kept:
     """What was learned and cannot be worked out from the sprints, with those of an older Caloron.
 
     Of these only the last so many; all of them for -1.
     """
-    row = connection.execute(_SQL["kept"]).fetchone()
+    row = connection.execute(SQL["kept"]).fetchone()
     kept = _kept_of(row["value"]) if row else Kept()
-    if not connection.execute(_SQL["has_entries"]).fetchone():
+    if not connection.execute(SQL["has_entries"]).fetchone():
         return kept
-    rows = connection.execute(_SQL["adopted"], {"limit": last}).fetchall()
+    rows = connection.execute(SQL["adopted"], {"limit": last}).fetchall()
     found = [remembered(row["key"], json.loads(row["text"])) for row in reversed(rows)]
     return with_adopted(kept, found)
 
@@ -147,7 +125,8 @@ class _Item:
     def __init__(self, name: str) -> None:
         _, task, work = name.split("/")
         self.role: Any = work.rsplit("-", 1)[-1]
-        self.task = "" if task in ("po", "baseline") and self.role in ("po", "verify") else task
+        of_the_sprint = ("po", "po"), ("baseline", "verify"), ("retro", "retro")
+        self.task = "" if (task, self.role) in of_the_sprint else task
         self.name = name
         self.runs: list[Run] = []
         self._waits = False

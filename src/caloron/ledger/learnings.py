@@ -24,9 +24,10 @@ from caloron.domain.learnings import (
     with_told,
 )
 from caloron.domain.retro import Kpis
-from caloron.ledger.figures import ended_records, read_kept
+from caloron.ledger.figures import read_kept
 from caloron.ledger.ledger import SQL, Ledger, remember_projection
 from caloron.ledger.projected import Projected, digest, look, set_aside, write
+from caloron.ledger.records import ended_records
 from caloron.store import queue
 
 _NAME = "learnings"

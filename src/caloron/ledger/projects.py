@@ -60,6 +60,9 @@ Dollars = Annotated[
 NetworkPolicy = Annotated[
     Literal["full", "none", "model"], Meta(description="one of full, none and model")
 ]
+RetroBy = Annotated[
+    Literal["auto", "rules", "model"], Meta(description="one of auto, rules and model")
+]
 Seconds = Annotated[
     float, Meta(gt=0, le=30 * _DAY, description="a number of seconds above 0, at most 30 days")
 ]
@@ -118,6 +121,9 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     #: The model that agents use; empty: the framework's own choice. By role: `role=model`.
     model: Line = ""
     model_roles: Words = msgspec.field(default_factory=list)
+    #: Who writes the retro: `rules` alone, or a `model` besides; `auto`: a model where one drives
+    #: the framework, and is paid from the same budget.
+    retro: RetroBy = "auto"
     #: Workspaces that are made ready before they are needed.
     pool: Pool = 2
 

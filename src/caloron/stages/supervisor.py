@@ -8,12 +8,12 @@ from caloron.stages.sprint import InterventionInput, TickState
 
 
 def check_agent_health(tick: TickState) -> tuple[Health, ...]:
-    """Healthy, stalled or overdue, for each live agent; planning and verification have limits
-    of their own."""
+    """Healthy, stalled or overdue, for each live agent; planning, verification and the retro have
+    limits of their own."""
     return tuple(
         check_health(agent, tick.limits)
         for agent in tick.agents
-        if agent.role not in ("po", "verify")
+        if agent.role not in ("po", "retro", "verify")
     )
 
 

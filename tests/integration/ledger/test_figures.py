@@ -15,10 +15,11 @@ from caloron.domain.retro import Run
 from caloron.domain.sprint import Sprint
 from caloron.domain.status import Status
 from caloron.errors import NotFound, StoreError, UsageError
-from caloron.ledger.figures import ended_records, figures_of, find_sprint, read_kept, waiting_states
+from caloron.ledger.figures import figures_of, find_sprint, read_kept, waiting_states
 from caloron.ledger.learnings import context_for, learnings_file, take_in, write_learnings
 from caloron.ledger.ledger import TickCommit
-from caloron.stages.retro import hold_retro
+from caloron.ledger.records import ended_records
+from caloron.stages.retro_page import hold_retro
 from caloron.store import queue
 from tests.integration.ledger.conftest import Book
 

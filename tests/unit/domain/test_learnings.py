@@ -8,16 +8,17 @@ import pytest
 
 from caloron.domain.analysis import RULE, Finding
 from caloron.domain.learnings import (
+    FORGET_AFTER,
     Kept,
     Noted,
     SprintRecord,
     improvements,
     po_context,
     same_meaning,
-    trends,
     with_told,
 )
 from caloron.domain.retro import Kpis
+from caloron.domain.trends import trends
 
 GOOD = Kpis(total_tasks=2, completed_tasks=2, completion_rate=1.0, clarity_count=2, avg_clarity=8.0)
 CLEARER = RULE["task-clarity"].description
@@ -126,6 +127,63 @@ def test_the_most_urgent_comes_first_and_what_a_planner_cannot_do_is_not_told() 
     context, keys = po_context([sprint(1, *findings)], Kept())
     assert RULE["no-feedback"].description not in context
     assert len(keys) == 2
+
+
+def advice(text: str = "Name the file formats", **fields: Any) -> Finding:
+    """What a model says to do better."""
+    known: dict[str, Any] = {
+        "rule": "",
+        "category": "TaskTemplate",
+        "priority": "medium",
+        "description": text,
+        "evidence": "a guessed",
+        "source": "claude-code m",
+        "applies_when": "files are read",
+    }
+    return Finding(**known | fields)
+
+
+def test_what_a_model_says_again_in_like_words_is_one_improvement_in_its_newest_words() -> None:
+    again = advice("name file formats!", evidence="b too")
+    (found,) = improvements([sprint(1, advice()), sprint(2, again)], Kept())
+    assert (found.text, found.evidence, found.source) == (
+        "name file formats!",
+        "b too",
+        "claude-code m",
+    )
+    assert found.seen_in == ("shop-1", "shop-2")
+
+
+def test_what_a_rule_says_too_is_the_rules() -> None:
+    (found,) = improvements([sprint(1, advice(CLEARER), finding())], Kept())
+    assert (found.source, found.rule) == ("rules", "task-clarity")
+
+
+def test_what_a_model_says_about_a_number_is_judged_by_that_number() -> None:
+    records = [sprint(1, advice("Make tasks less ambiguous")), sprint(2, finding())]
+    by_text = {i.text: i for i in improvements(records, Kept())}
+    assert by_text["Make tasks less ambiguous"].seen_in == ("shop-1", "shop-2")
+    good = [*records, sprint(3), sprint(4)]
+    assert fates(*good)["Make tasks less ambiguous"] == "retired"
+
+
+def test_what_a_model_has_not_said_for_long_is_forgotten_also_when_sprints_go_badly() -> None:
+    bad = Kpis(total_tasks=2, completed_tasks=1)
+    later = [sprint(n, kpis=bad) for n in range(2, 2 + FORGET_AFTER)]
+    assert fates(sprint(1, advice()), *later[:-1]) == {"Name the file formats": "pending"}
+    assert fates(sprint(1, advice()), *later) == {"Name the file formats": "retired"}
+
+
+def test_the_planner_is_told_when_it_applies() -> None:
+    context, _ = po_context([sprint(1, advice())], Kept())
+    line = "- [medium] Name the file formats — when: files are read — a guessed (shop-1)"
+    assert line in context.splitlines()
+
+
+def test_a_thousand_things_that_models_said_are_no_burden() -> None:
+    words = [f"{chr(97 + n % 26) * 3}{chr(97 + n // 26 % 26) * 3} matters" for n in range(600)]
+    records = [sprint(n, *(advice(w) for w in words[n : n + 5])) for n in range(500)]
+    assert len(improvements(records, Kept())) <= 300
 
 
 def test_without_a_past_the_planner_is_told_nothing() -> None:

@@ -15,10 +15,12 @@ from caloron.domain.feedback import Feedback, joined
 from caloron.domain.needs import needs_of
 from caloron.domain.retro import (
     Kpis,
+    RoleKpis,
     Run,
     agent_kpis,
     blockers_of,
     compute_kpis,
+    role_kpis,
     tools_of,
     verification_of,
 )
@@ -137,6 +139,43 @@ def test_what_the_agents_cost_adds_up_to_what_the_sprint_spent(
     agents = agent_kpis(state, runs)
     assert sum(agent.cost_usd for agent in agents) == pytest.approx(total / 100, abs=0.001)
     assert sum(agent.tokens for agent in agents) == total
+
+
+def test_the_agents_of_a_role_are_counted_together() -> None:
+    clear = Feedback(task_clarity=8)
+    state = sprint_of(
+        task("a", feedback=clear, reviewed=("1", "2"), spent=Spent(usd=0.5, tokens_in=100)),
+        task("b", Status.ESCALATED, steps=2, spent=Spent(usd=1.5, tokens_in=300)),
+        spent=Spent(usd=2.75, tokens_in=400),
+        retro_spent=Spent(usd=0.25),
+    )
+    runs = [run("a", seconds=60.0), run("b", seconds=120.0)]
+    found = {role.role: role for role in role_kpis(agent_kpis(state, runs))}
+    assert found["developer"] == RoleKpis(
+        role="developer",
+        agents=2,
+        tasks_completed=1,
+        tasks_failed=1,
+        avg_clarity=8.0,
+        avg_tokens=200.0,
+        avg_time_min=1.5,
+        avg_review_cycles=2.0,
+        avg_cost_usd=1.0,
+        interventions=2,
+    )
+    assert found["planner"].avg_cost_usd == 0.5
+    assert found["analyst"].avg_cost_usd == 0.25
+
+
+def test_every_number_of_the_original_and_of_its_port_is_there() -> None:
+    known = """total_tasks completed_tasks completion_rate sprint_days tasks_per_day escalated_count
+        blocked_count total_interventions avg_interventions failure_count avg_clarity
+        high_clarity_pct avg_review_cycles review_loop_count total_tokens avg_tokens_per_task
+        total_time_min avg_time_per_task interventions_per_task clean_task_pct"""
+    assert set(known.split()) <= set(Kpis.__struct_fields__)
+    per_role = """tasks_completed tasks_failed avg_clarity avg_tokens avg_time_min
+        avg_review_cycles interventions"""
+    assert set(per_role.split()) <= set(RoleKpis.__struct_fields__)
 
 
 def test_a_run_that_was_cut_short_is_paid_by_the_agent_of_its_task() -> None:

@@ -1,5 +1,3 @@
--- name: sprints
-SELECT id, number, data FROM sprints WHERE number > :after ORDER BY number
 -- name: sprint
 SELECT id, number, data FROM sprints WHERE id = :sprint
 -- name: tasks

@@ -1,0 +1,223 @@
+"""One fact in the ledger changes: exactly what depends on it changes with it, and nothing else.
+
+Compared is everything that `report`, `metrics` and `show` answer, and every line that the next
+planner is told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from caloron.domain.budget import Usage
+from caloron.domain.facts import RunInterrupted
+from caloron.domain.supervise import Limits
+from caloron.engine.engine import SystemClock
+from caloron.engine.tick import run_tick
+from caloron.ledger.learnings import context_for
+from caloron.ledger.ledger import Ledger
+from caloron.stages.context import TickContext
+from tests.acceptance.home import Home, does, task, writes
+
+SAID = """done
+---
+caloron_feedback:
+  task_clarity: 3
+  blockers: ["no docs"]
+  tools_used: [bash]
+  self_assessment: completed
+---
+"""
+Change = Callable[[Home], None]
+Changes = dict[str, tuple[Any, Any]]
+
+
+@pytest.fixture
+def single(home: Home) -> Home:
+    """A project with one finished sprint of one task."""
+    home.set(verify="echo verified")
+    home.script(writes("a", output=SAID, report={"cost_usd": 0.5}))
+    assert home.sprint(task("a")).code == 0
+    return home
+
+
+def more_cost(home: Home) -> None:
+    """A run that was cut short is told of: it cost a quarter of a dollar."""
+    cut = RunInterrupted(item="demo-1/a/1-implement", task="a", token=99, usage=Usage(usd=0.25))
+    ledger = Ledger(home.project() / "ledger.sqlite")
+    ledger.tell("demo-1", [cut])
+    run_tick(TickContext(ledger=ledger, clock=SystemClock(), limits=Limits()), "demo-1")
+    ledger.close()
+
+
+def one_more_round(home: Home) -> None:
+    edit(home, lambda data: data | {"reviewed": [*data["reviewed"], "another"]})
+
+
+def a_failure(home: Home) -> None:
+    edit(home, lambda data: data | {"status": "Escalated", "reason": "it broke"})
+
+
+def edit(home: Home, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Somebody writes into the database itself, past everything of ours."""
+    with home.ledger() as ledger:
+        (data,) = ledger.execute("SELECT data FROM tasks WHERE id = 'a'").fetchone()
+        new = change(json.loads(data))
+        values = (new["status"], new["reason"], json.dumps(new).encode())
+        ledger.execute("UPDATE tasks SET status = ?, reason = ?, data = ? WHERE id = 'a'", values)
+
+
+def leaves(data: Any, path: str = "") -> dict[str, Any]:
+    """Every single value of an answer, by where it stands; lists of records by their names."""
+    if isinstance(data, dict):
+        return {k: v for name in data for k, v in leaves(data[name], f"{path}.{name}").items()}
+    if isinstance(data, list) and data and isinstance(data[0], dict):
+        return leaves({_name(e, n): e for n, e in enumerate(data)}, path)
+    return {path.lstrip("."): data}
+
+
+def _name(entry: dict[str, Any], place: int) -> str:
+    known = ("metric", "agent", "task", "id")
+    return next((str(entry[name]) for name in known if entry.get(name)), str(place))
+
+
+def everything(home: Home) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for command in (("report",), ("metrics",), ("show", "1")):
+        answer = home.caloron(*command)
+        assert answer.code == 0, answer
+        found |= leaves(answer.data, command[0])
+    return found | {f"prompt|{line}": True for line in told(home).splitlines()}
+
+
+def told(home: Home) -> str:
+    """What the next planner would be told; asking changes nothing."""
+    ledger = Ledger(home.project() / "ledger.sqlite")
+    before = ledger.get("learnings")
+    context = context_for(ledger, "demo-2")
+    with ledger.db.transaction("test") as connection:
+        connection.execute("DELETE FROM kv WHERE key = 'learnings'")
+    if before:
+        ledger.put("learnings", before)
+    ledger.close()
+    return context
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> Changes:
+    return {
+        path: (before.get(path), after.get(path))
+        for path in sorted(before.keys() | after.keys())
+        if before.get(path) != after.get(path)
+    }
+
+
+def line_of_sprint(done: int, reviews: str, cost: str) -> str:
+    told = f"{done}/1 tasks done, clarity 3.0/10, {reviews} reviews per task, ${cost}"
+    return f'prompt|- demo-1: {told} — "make it so"'
+
+
+AS_IT_WAS = {line_of_sprint(1, "1.00", "0.50"): (True, None)}
+MORE_CONTEXT = "Plan around what made tasks fail: give the missing context, or leave it out"
+STRONGER = "Use a stronger model, or easier tasks: too many failed"
+
+COST: Changes = AS_IT_WAS | {
+    "report.tasks.a.cost_usd": (0.5, 0.75),
+    "report.agents.a.cost_usd": (0.5, 0.75),
+    "report.kpis.cost_usd": (0.5, 0.75),
+    "report.kpis.avg_cost_per_task": (0.5, 0.75),
+    "metrics.cost_usd": (0.5, 0.75),
+    "show.cost_usd": (0.5, 0.75),
+    "show.tasks.a.cost_usd": (0.5, 0.75),
+    line_of_sprint(1, "1.00", "0.75"): (None, True),
+}
+ROUND: Changes = AS_IT_WAS | {
+    "report.tasks.a.review_rounds": (1, 2),
+    "report.agents.a.review_cycles": (1, 2),
+    "report.agents.reviewer-1.review_cycles": (1, 2),
+    "report.kpis.avg_review_cycles": (1.0, 2.0),
+    "metrics.review_cycles": (1, 2),
+    "show.review_cycles": (1, 2),
+    "show.tasks.a.review_rounds": (1, 2),
+    line_of_sprint(1, "2.00", "0.50"): (None, True),
+}
+FAILURE: Changes = AS_IT_WAS | {
+    "report.tasks.a.status": ("Done", "Escalated"),
+    "report.tasks.a.why": (ANY, "it broke; comment `resolved` on issue #1 to go on"),
+    "report.agents.a.tasks_completed": (1, 0),
+    "report.agents.a.tasks_failed": (0, 1),
+    "report.kpis.completed_tasks": (1, 0),
+    "report.kpis.completion_rate": (1.0, 0.0),
+    "report.kpis.failure_count": (0, 1),
+    "report.kpis.escalated_count": (0, 1),
+    "report.kpis.clean_task_pct": (100.0, 0.0),
+    "report.kpis.tests_passing": (1, 0),
+    "report.kpis.tasks_per_day": (ANY, 0.0),
+    "report.kpis.avg_cost_per_task": (0.5, None),
+    "report.kpis.avg_time_per_task": (ANY, None),
+    "report.kpis.avg_tokens_per_task": (0.0, None),
+    "report.bring": (ANY, ""),
+    "report.needs": ([], None),
+    "report.needs.a.kind": (None, "escalated"),
+    "report.needs.a.sprint": (None, "demo-1"),
+    "report.needs.a.task": (None, "a"),
+    "report.needs.a.title": (None, "Task a"),
+    "report.needs.a.why": (None, "it broke"),
+    "report.needs.a.holds": (None, []),
+    "report.needs.a.commands": (None, ANY),
+    "metrics.completed_tasks": (1, 0),
+    "metrics.failed_tasks": (0, 1),
+    "metrics.completion_rate": (1.0, 0.0),
+    "metrics.tests_passing": (1, 0),
+    "metrics.top_blockers": ([["no docs", 1]], [["no docs", 1], ["a: it broke", 1]]),
+    "metrics.improvements.imp-2.id": (None, "imp-2"),
+    "metrics.improvements.imp-2.priority": (None, "high"),
+    "metrics.improvements.imp-2.status": (None, "pending"),
+    "metrics.improvements.imp-2.text": (None, MORE_CONTEXT),
+    "metrics.improvements.imp-3.id": (None, "imp-3"),
+    "metrics.improvements.imp-3.priority": (None, "high"),
+    "metrics.improvements.imp-3.status": (None, "pending"),
+    "metrics.improvements.imp-3.text": (None, STRONGER),
+    "show.completed_tasks": (1, 0),
+    "show.failed_tasks": (0, 1),
+    "show.tests_passing": (1, 0),
+    "show.blockers": (["no docs"], ["no docs", "a: it broke"]),
+    "show.tasks.a.status": ("Done", "Escalated"),
+    "show.tasks.a.reason": (ANY, "it broke"),
+    line_of_sprint(0, "1.00", "0.50"): (None, True),
+    f"prompt|- [high] {MORE_CONTEXT} — a: it broke (demo-1)": (None, True),
+    f"prompt|- [high] {STRONGER} — 1 of 1 tasks failed (demo-1)": (None, True),
+    "prompt|- a: it broke": (None, True),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [(more_cost, COST), (one_more_round, ROUND), (a_failure, FAILURE)],
+    ids=["cost", "round", "failure"],
+)
+def test_one_fact_changes_exactly_what_depends_on_it(
+    single: Home, change: Change, expected: Changes
+) -> None:
+    before = everything(single)
+    assert changed(before, everything(single)) == {}
+    change(single)
+    after = everything(single)
+    assert changed(before, after) == expected
+
+
+@pytest.mark.parametrize("change", [more_cost, one_more_round, a_failure])
+def test_the_real_planner_of_the_next_sprint_is_told_just_that(
+    single: Home, change: Change
+) -> None:
+    stale = told(single)
+    change(single)
+    context = told(single)
+    assert context != stale
+    single.script(does("po", output=json.dumps([task("b")])), writes("b"))
+    assert single.sprint().code == 0
+    (prompt,) = (single.project() / "runs" / "demo-2" / "po").glob("*/*/prompt.txt")
+    assert f"]\n{context}\n[end" in prompt.read_text()

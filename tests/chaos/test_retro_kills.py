@@ -1,0 +1,62 @@
+"""`kill -9` while a model looks back at a sprint, and while what it said is written down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.matrix import representatives, run_cells, told
+from tests.chaos.recorder import record
+from tests.chaos.world import World, new_world
+
+PLAN = [{"id": "a", "title": "A", "agent_prompt": "write a", "depends_on": []}]
+ANSWER = {
+    "themes": ["one task"],
+    "improvements": [
+        {
+            "category": "Tooling",
+            "priority": "low",
+            "description": "Plan more at once",
+            "evidence": "a was alone",
+            "applies_when": "goals are small",
+        }
+    ],
+    "learnings": [],
+    "sentiment": "positive",
+}
+
+
+@pytest.fixture
+def template(tmp_path: Path) -> World:
+    world = new_world(tmp_path / "template")
+    world.configure(retro="model")
+    world.script(
+        {"when": {"role": "po"}, "output": json.dumps(PLAN)},
+        {"when": {"role": "implement"}, "files": {"a.txt": "a\n"}, "output": "done"},
+        {"when": {"role": "review"}, "output": "APPROVED"},
+        {"when": {"role": "retro"}, "output": json.dumps(ANSWER), "report": {"cost_usd": 0.5}},
+    )
+    return world
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_kill_at_any_moment_of_the_retro_neither_loses_the_answer_nor_asks_for_ever(
+    template: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], every: bool
+) -> None:
+    recorded, code = record(template.copy_to(tmp_path / "record"))
+    assert code == 0
+    late = [(p, form) for p, form in recorded if _phase(form) in ("retro", "ended")]
+    points, kinds = [point for point, _ in late], representatives(late)
+    cells = run_cells(template, tmp_path, points if every else kinds, points)
+    with capsys.disabled():
+        print(f"\nretro: {told(cells, len(late), len(kinds))}")
+    assert not [str(cell) for cell in cells if cell.problems]
+    assert any(cell.killed and cell.point.process.endswith("/1-retro") for cell in cells)
+    assert any(cell.killed and cell.point.kind == "engine" for cell in cells)
+
+
+def _phase(form: str) -> str:
+    sprints = json.loads(form)["sprints"] if form else []
+    return str(sprints[0][0]) if sprints else ""

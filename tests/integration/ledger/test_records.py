@@ -1,0 +1,169 @@
+"""Records of ended sprints: quick to read, never believed once a fact has changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from caloron.domain.learnings import SprintRecord
+from caloron.domain.status import Status
+from caloron.domain.why import why, why_sprint
+from caloron.ledger import records
+from caloron.ledger.glance import glance
+from caloron.ledger.ledger import Ledger, TickCommit, read_state
+from caloron.ledger.records import ended_records, keep_records
+from caloron.store import queue
+from caloron.store.database import open_read_only
+from tests.integration.ledger.conftest import Book
+
+
+@pytest.fixture
+def ended(book: Book) -> Book:
+    """A sprint of two tasks that has ended, and its record."""
+    book.tick()
+    loaded = book.load()
+    tasks = {
+        name: msgspec.structs.replace(task, status=Status.DONE)
+        for name, task in loaded.state.tasks.items()
+    }
+    sprint = msgspec.structs.replace(loaded.state.sprint, phase="ended", ended_at=101.0)
+    state = msgspec.structs.replace(loaded.state, sprint=sprint, tasks=tasks)
+    book.ledger.commit_tick(loaded, TickCommit(state=state))
+    keep_records(book.ledger)
+    assert book.count("records") == 1
+    return book
+
+
+def found(book: Book) -> SprintRecord:
+    with book.ledger.db.snapshot() as connection:
+        (record,) = ended_records(connection)
+    return record
+
+
+def test_a_record_is_what_would_be_worked_out(ended: Book) -> None:
+    kept = found(ended)
+    ended.ledger.db.rows("DELETE FROM records")
+    assert found(ended) == kept
+    assert (kept.kpis.completed_tasks, kept.kpis.sprint_time_s) == (2, 100.0)
+
+
+def test_a_record_is_really_read(ended: Book) -> None:
+    other = msgspec.structs.replace(found(ended), goal="from the record")
+    ended.ledger.db.rows("UPDATE records SET data = ?", (msgspec.json.encode(other),))
+    assert found(ended).goal == "from the record"
+
+
+def by_hand(book: Book) -> None:
+    (data,) = book.ledger.db.rows("SELECT data FROM tasks WHERE id = 'a'")[0]
+    new = json.dumps(json.loads(data) | {"status": "Escalated", "reason": "no"}).encode()
+    book.ledger.db.rows("UPDATE tasks SET data = ? WHERE id = 'a'", (new,))
+
+
+def sprint_by_hand(book: Book) -> None:
+    (data,) = book.ledger.db.rows("SELECT data FROM sprints")[0]
+    spent = {"usd": 5.0, "estimated_usd": 0, "tokens_in": 1, "tokens_out": 1, "runs": 1}
+    new = json.dumps(json.loads(data) | {"spent": spent}).encode()
+    book.ledger.db.rows("UPDATE sprints SET data = ?", (new,))
+
+
+def task_gone(book: Book) -> None:
+    book.ledger.db.rows("DELETE FROM tasks WHERE id = 'b'")
+
+
+def one_more_run(book: Book) -> None:
+    item = f"{book.sprint}/a/1-fix"
+    with book.ledger.db.transaction("test") as connection:
+        queue.enqueue(connection, item, "fix", "{}")
+        queue.claim(connection, ["fix"], holder="me", lease_ms=1000, cap=9)
+
+
+def an_end_of_a_run(book: Book) -> None:
+    one_more_run(book)
+    keep_records(book.ledger)
+    with book.ledger.db.transaction("test") as connection:
+        queue.begin_attempt(connection, f"{book.sprint}/a/1-fix", 1, 1000)
+
+
+@pytest.mark.parametrize(
+    "change", [by_hand, sprint_by_hand, task_gone, one_more_run, an_end_of_a_run]
+)
+def test_whoever_changes_a_fact_takes_the_record_away(
+    ended: Book, change: Callable[[Book], None]
+) -> None:
+    before = found(ended)
+    change(ended)
+    assert ended.count("records") == 0
+    after = found(ended)
+    if change is not one_more_run:
+        assert after != before
+    keep_records(ended.ledger)
+    assert (found(ended), ended.count("records")) == (after, 1)
+
+
+def test_what_belongs_to_another_sprint_takes_nothing_away(ended: Book) -> None:
+    with ended.ledger.db.transaction("test") as connection:
+        queue.enqueue(connection, f"{ended.sprint}0/a/1-fix", "fix", "{}")
+        queue.append_event(connection, "attempt_started", {}, item=f"{ended.sprint}0/a/1-fix")
+    assert ended.count("records") == 1
+
+
+def test_a_record_that_other_rules_made_is_not_believed(
+    ended: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = msgspec.structs.replace(found(ended), goal="from the record")
+    ended.ledger.db.rows("UPDATE records SET data = ?", (msgspec.json.encode(other),))
+    monkeypatch.setattr(records, "_made_by", lambda: "other rules")
+    assert found(ended).goal == "a shop"
+    keep_records(ended.ledger)
+    assert [r["made_by"] for r in ended.ledger.db.rows("SELECT * FROM records")] == ["other rules"]
+
+
+def test_a_sprint_that_goes_on_has_no_record(book: Book) -> None:
+    book.tick()
+    keep_records(book.ledger)
+    assert book.count("records") == 0
+
+
+def test_a_ledger_from_before_the_records_is_read_as_it_is(ended: Book, tmp_path: Path) -> None:
+    kept = found(ended)
+    ended.ledger.db.rows("DROP TABLE records")
+    looking = open_read_only(tmp_path / "ledger.db")
+    assert ended_records(looking) == [kept]
+    looking.close()
+
+
+def test_a_ledger_of_the_last_release_gets_its_place_for_records(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    Ledger(path).close()
+    book = Ledger(path)
+    names = [r["name"] for r in book.db.rows("SELECT name FROM sqlite_master ORDER BY name")]
+    for name in names:
+        if name.startswith("caloron_records"):
+            book.db.rows(f"DROP TRIGGER {name}")
+    book.db.rows("DROP TABLE records")
+    book.db.rows("DELETE FROM migrations WHERE name LIKE '%0003-records%'")
+    book.close()
+    again = Ledger(path)
+    assert again.db.rows("SELECT count(*) FROM records")[0][0] == 0
+    again.close()
+
+
+def test_a_glance_says_of_every_task_what_the_whole_state_says(book: Book) -> None:
+    book.tick()
+    for status in Status:
+        for fields in ({}, {"issue": 7}, {"head": "h", "pushed": "h"}, {"interventions": 2}):
+            loaded = book.load()
+            changed = {"status": status, "reason": "so it is"} | fields
+            task = msgspec.structs.replace(loaded.state.tasks["a"], **changed)
+            state = msgspec.structs.replace(loaded.state, tasks=loaded.state.tasks | {"a": task})
+            book.ledger.commit_tick(loaded, TickCommit(state=state))
+            with book.ledger.db.snapshot() as connection:
+                seen, whole = glance(connection), read_state(connection)
+            assert why_sprint(seen.sprint) == why_sprint(whole.sprint)
+            assert {n: why(seen, t) for n, t in seen.tasks.items()} == {
+                n: why(whole, t) for n, t in whole.tasks.items()
+            }

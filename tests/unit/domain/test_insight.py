@@ -1,0 +1,192 @@
+"""What a model may answer about a sprint, and the phase in which it is asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caloron.domain.actions import CancelWork, StartWork
+from caloron.domain.budget import Usage
+from caloron.domain.evaluate import Decision, evaluate
+from caloron.domain.facts import Fact, Halt, RunInterrupted, WorkEnded
+from caloron.domain.insight import InsightProblem, parse_insight
+from caloron.domain.sprint import Paused, Sprint, State, Task
+from caloron.domain.status import Status
+from tests.unit.domain.world import planned
+
+ADVICE = {
+    "category": "Tooling",
+    "priority": "low",
+    "description": "Do  it\nbetter",
+    "evidence": "a\x07 failed",
+    "applies_when": "always",
+}
+GOOD: dict[str, Any] = {
+    "themes": ["one"],
+    "improvements": [ADVICE],
+    "learnings": [],
+    "sentiment": "mixed",
+}
+ITEM = "shop-1/retro/1-retro"
+
+
+def test_the_asked_form_is_taken_also_out_of_a_fence_and_texts_become_lines() -> None:
+    found = parse_insight(f"Here:\n```json\n{json.dumps(GOOD)}\n```\n", "stub x")
+    (advice,) = found.improvements
+    assert (advice.description, advice.evidence, found.by) == ("Do it better", "a failed", "stub x")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sentiment": "good"},
+        {"sentiment": None},
+        {"themes": "one"},
+        {"themes": ["x"] * 9},
+        {"themes": [""]},
+        {"themes": [" \n"]},
+        {"themes": ["x" * 401]},
+        {"learnings": [1]},
+        {"improvements": [ADVICE] * 6},
+        {"improvements": [ADVICE | {"category": "tooling"}]},
+        {"improvements": [ADVICE | {"priority": "urgent"}]},
+        {"improvements": [ADVICE | {"applies_when": "\u200b "}]},
+        {"improvements": [ADVICE | {"cost_usd": 3}]},
+        {"completion_rate": 1.0},
+    ],
+)
+def test_every_other_form_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InsightProblem):
+        parse_insight(json.dumps(GOOD | changes), "x")
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_nothing_may_be_left_out(name: str) -> None:
+    with pytest.raises(InsightProblem, match=name):
+        parse_insight(json.dumps({k: v for k, v in GOOD.items() if k != name}), "x")
+
+
+@given(st.text())
+def test_no_text_makes_it_fail_in_another_way(text: str) -> None:
+    for answer in (text, f"{{{text}}}", "{" * 2000 + text):
+        with pytest.raises(InsightProblem):
+            parse_insight(answer, "x")
+
+
+def settled(*, retro: Any = "model", **fields: Any) -> State:
+    sprint = Sprint(id="shop-1", number=1, goal="g", phase="running", retro=retro, **fields)
+    return State(sprint=sprint, tasks={"a": Task(plan=planned("a"), status=Status.DONE, issue=1)})
+
+
+def after(state: State, *facts: Fact, now: float = 50.0) -> Decision:
+    return evaluate(state, facts, now)
+
+
+def answered(token: int = 1, **fields: Any) -> WorkEnded:
+    known: dict[str, Any] = {"answer": json.dumps(GOOD), "framework": "stub"}
+    return WorkEnded(item=ITEM, task="", role="retro", token=token, **known | fields)
+
+
+def test_without_a_model_the_sprint_ends_as_it_always_did() -> None:
+    decision = after(settled(retro="rules"))
+    assert (decision.state.sprint.phase, decision.actions) == ("ended", ())
+    assert decision.state.sprint.ended_at == 50.0
+
+
+def test_the_model_is_asked_once_and_its_time_is_none_of_the_sprints() -> None:
+    asked = after(settled())
+    (start,) = asked.actions
+    assert isinstance(start, StartWork)
+    assert (start.work.item, asked.state.sprint.phase) == (ITEM, "retro")
+    again = after(asked.state, now=60.0)
+    assert (again.actions, again.state.sprint.phase) == ((), "retro")
+    ended = after(again.state, answered(usage=Usage(usd=0.5, model="m")), now=70.0).state.sprint
+    assert (ended.phase, ended.ended_at, ended.retro_work) == ("ended", 50.0, None)
+    assert ended.insight is not None
+    assert (ended.insight.by, ended.insight.sentiment) == ("stub m", "mixed")
+    assert (ended.spent.usd, ended.retro_spent.usd) == (0.5, 0.5)
+    assert after(State(sprint=ended, tasks=settled().tasks), now=99.0).actions == ()
+
+
+def test_an_end_that_is_told_twice_counts_once() -> None:
+    asked = after(settled()).state
+    end = answered(usage=Usage(usd=0.5))
+    twice = after(after(asked, end, end).state, end).state.sprint
+    assert (twice.spent.usd, twice.retro_spent.usd, twice.phase) == (0.5, 0.5, "ended")
+
+
+def test_a_run_that_was_cut_short_is_paid_by_the_retro() -> None:
+    asked = after(settled()).state
+    cut = RunInterrupted(item=ITEM, task="", token=1, usage=Usage(usd=0.25))
+    sprint = after(asked, cut).state.sprint
+    assert (sprint.spent.usd, sprint.retro_spent.usd, sprint.phase) == (0.25, 0.25, "retro")
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (answered(exit_code=2, last_line="boom"), "exit code 2: boom"),
+        (answered(timed_out=True), "it ran out of time"),
+        (answered(trouble="quota", detail="later"), "quota: later"),
+        (answered(trouble="auth", detail="who"), "auth: who"),
+        (answered(fault="no clone"), "no clone"),
+        (answered(over="memory"), "memory"),
+    ],
+)
+def test_a_failure_ends_the_sprint_at_once_with_the_reason(end: WorkEnded, reason: str) -> None:
+    sprint = after(after(settled()).state, end).state.sprint
+    assert (sprint.phase, sprint.insight, sprint.insight_problem) == ("ended", None, reason)
+    assert (sprint.halted, sprint.paused, sprint.stopped) == ("", {}, "")
+
+
+def test_a_second_answer_in_another_form_is_the_last() -> None:
+    asked = after(settled()).state
+    first = after(asked, answered(answer="no"))
+    (start,) = first.actions
+    assert isinstance(start, StartWork)
+    assert (start.work.item, start.work.asks) == (ITEM, 2)
+    assert "no JSON object" in first.state.sprint.retro_error
+    second = after(first.state, answered(2, answer="no")).state.sprint
+    assert (second.phase, "no JSON object" in second.insight_problem) == ("ended", True)
+
+
+def test_without_money_the_question_is_taken_back_and_the_sprint_ends_in_the_same_tick() -> None:
+    decision = after(after(settled()).state, Halt(reason="the budget is used up"))
+    assert decision.actions == (CancelWork(item=ITEM, reason="the budget is used up"),)
+    sprint = decision.state.sprint
+    assert (sprint.phase, sprint.halted) == ("ended", "")
+    assert sprint.insight_problem == "the budget is used up"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"halted": "no key"}, "no key"),
+        (
+            {"framework": "stub", "paused": {"stub": Paused(until=1e9, what="quota")}},
+            "stub: quota until 2001-09-09 01:46 UTC",
+        ),
+    ],
+)
+def test_who_may_not_start_is_not_asked(fields: dict[str, Any], reason: str) -> None:
+    decision = after(settled(**fields))
+    sprint = decision.state.sprint
+    assert (decision.actions, sprint.phase, sprint.insight_problem) == ((), "ended", reason)
+
+
+def test_a_task_that_moves_again_takes_the_question_back_and_asks_anew_later() -> None:
+    asked = after(settled()).state
+    moved = msgspec.structs.replace(asked.tasks["a"], status=Status.PENDING)
+    decision = after(msgspec.structs.replace(asked, tasks={"a": moved}))
+    assert CancelWork(item=ITEM, reason="the sprint goes on") in decision.actions
+    sprint = decision.state.sprint
+    assert (sprint.phase, sprint.ended_at, sprint.retro_asked) == ("running", None, False)
+    again = after(State(sprint=sprint, tasks=settled().tasks))
+    (start,) = again.actions
+    assert isinstance(start, StartWork)
+    assert start.work.item == "shop-1/retro/2-retro"
