@@ -18,7 +18,7 @@ from caloron.domain.learnings import (
 )
 from caloron.domain.retro import AgentKpis, Kpis, Run, agent_kpis, compute_kpis, verification_of
 from caloron.domain.sprint import State
-from caloron.ledger.figures import Figures, ended_records, figures_of, read_kept
+from caloron.ledger.figures import Figures, figures_of
 from caloron.ledger.learnings import report_file, write_learnings
 from caloron.ledger.ledger import Ledger
 from caloron.store.files import write_atomic
@@ -83,10 +83,9 @@ def look_back(
 
 def hold_retro(ledger: Ledger, workspace: Path, sprint: str, now: float) -> list[str]:
     """Write the retro's page and the learnings of a sprint that has ended; lines for people."""
-    told = write_learnings(ledger, workspace, busy=False)
+    told, records, kept = write_learnings(ledger, workspace, busy=False)
     with ledger.db.snapshot() as connection:
         figures = figures_of(connection, sprint)
-        records, kept = ended_records(connection), read_kept(connection)
     page = write_retro_report(look_back(figures, records, improvements(records, kept), now))
     text = page.encode("utf-8", "replace")
     write_atomic(workspace / "retro" / f"sprint-{sprint}.md", text)
