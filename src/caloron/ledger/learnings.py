@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -58,13 +58,21 @@ def context_for(ledger: Ledger, sprint: str) -> str:
     return context
 
 
-def write_learnings(ledger: Ledger, workspace: Path, *, busy: bool) -> list[str]:
+class Learned(NamedTuple):
+    """What the file was written from, and lines for people about what was found in its place."""
+
+    told: list[str]
+    records: list[SprintRecord]
+    kept: Kept
+
+
+def write_learnings(ledger: Ledger, workspace: Path, *, busy: bool) -> Learned:
     """Write the file anew; what somebody else put there is dealt with first, and told."""
     told = take_in(ledger, workspace, busy=busy)
     with ledger.db.snapshot() as connection:
-        text = file_text(ended_records(connection), read_kept(connection))
-    write(ledger, (_file(workspace), text))
-    return told
+        records, kept = ended_records(connection), read_kept(connection)
+    write(ledger, (_file(workspace), file_text(records, kept)))
+    return Learned(told, records, kept)
 
 
 def file_text(records: list[SprintRecord], kept: Kept) -> bytes:

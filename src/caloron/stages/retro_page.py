@@ -27,10 +27,9 @@ _MOST_TEXT = 40_000
 def hold_retro(ledger: Ledger, workspace: Path, sprint: str, now: float) -> list[str]:
     """Write the retro's page and the learnings of a sprint that has ended; lines for people."""
     keep_records(ledger)
-    told = write_learnings(ledger, workspace, busy=False)
+    told, records, kept = write_learnings(ledger, workspace, busy=False)
     with ledger.db.snapshot() as connection:
         figures = figures_of(connection, sprint)
-        records, kept = ended_records(connection), read_kept(connection)
     page = write_retro_report(look_back(figures, records, improvements(records, kept), now))
     text = page.encode("utf-8", "replace")
     write_atomic(workspace / "retro" / f"sprint-{sprint}.md", text)

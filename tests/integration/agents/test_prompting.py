@@ -177,6 +177,6 @@ def test_standing_instructions_hold_the_rules_the_conventions_and_what_the_repos
 
 def test_each_prompt_is_short_enough_to_be_read() -> None:
     files = list(Path(inspect.getfile(prompting)).with_name("prompts").glob("*.md"))
-    assert len(files) == 9
+    assert len(files) == 10
     for file in files:
         assert len(file.read_text("utf-8")) < 2000, file

@@ -290,7 +290,7 @@ def test_a_person_may_add_and_retire_improvements_in_the_file(book: Book, tmp_pa
 def test_a_file_changed_while_agents_work_is_set_aside(book: Book, tmp_path: Path) -> None:
     file = put(tmp_path, ANCESTOR)
     text = file.read_bytes()
-    (told,) = write_learnings(book.ledger, tmp_path, busy=True)
+    (told,) = write_learnings(book.ledger, tmp_path, busy=True).told
     (kept,) = tmp_path.glob("learnings.json.foreign-*")
     assert str(kept) in told
     assert kept.read_bytes() == text
@@ -306,7 +306,7 @@ def test_a_corrupt_file_is_set_aside_and_written_anew(
     book: Book, tmp_path: Path, text: str
 ) -> None:
     put(tmp_path, text)
-    (told,) = write_learnings(book.ledger, tmp_path, busy=False)
+    (told,) = write_learnings(book.ledger, tmp_path, busy=False).told
     assert "corrupt" in told
     assert read(tmp_path)["sprints"] == []
     assert [p.read_text() for p in tmp_path.glob("learnings.json.corrupt-*")] == [text]
