@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NoReturn
 
 #: At once; an agent that opens more waits.
 _CONNECTIONS = 128
@@ -244,7 +245,17 @@ def main(arguments: Sequence[str]) -> int:
     # A parent that was gone before we looked left us to the first process.
     if os.getppid() == 1:
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+
+    def leave(code: int = 0) -> NoReturn:
+        for name in (path, fresh):
+            with suppress(OSError):
+                os.unlink(name)  # noqa: PTH108
+        with suppress(OSError):
+            os.rmdir(os.path.dirname(path))  # noqa: PTH106, PTH120
+        # At once: threads may hold what an orderly end would wait for.
+        os._exit(code)
+
+    signal.signal(signal.SIGTERM, lambda *_: leave())
     try:
         with socket.socket(socket.AF_UNIX) as listener:
             # No pathlib, for the memory it takes.
@@ -256,13 +267,10 @@ def main(arguments: Sequence[str]) -> int:
             # Only now, since a socket that nobody listens to is taken for a dead one.
             os.rename(fresh, path)  # noqa: PTH104
             Proxy(listener, allowed).serve(parent)
-    finally:
-        for name in (path, fresh):
-            with suppress(OSError):
-                os.unlink(name)  # noqa: PTH108
-        with suppress(OSError):
-            os.rmdir(os.path.dirname(path))  # noqa: PTH106, PTH120
-    return 0
+    except OSError as error:
+        print(f"the proxy ends: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        leave(1)
+    leave()
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Proxied:
 
     def connect(self) -> socket.socket:
         made = socket.socket(socket.AF_UNIX)
-        made.settimeout(30)
+        made.settimeout(120)
         made.connect(str(self.path))
         return made
 
@@ -62,7 +62,7 @@ class Proxied:
 
     def end(self) -> str:
         self.process.terminate()
-        return self.process.communicate(timeout=30)[1]
+        return self.process.communicate(timeout=120)[1]
 
 
 @contextmanager
