@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
 
 #: At once; an agent that opens more waits.
 _CONNECTIONS = 128
@@ -237,16 +236,16 @@ def relay(one: socket.socket, other: socket.socket, silence_s: float) -> None:
                 target.shutdown(socket.SHUT_WR)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> None:
     path, *hosts = arguments
     fresh = f"{path}~"
     allowed = AllowList(hosts)
     parent = os.pidfd_open(os.getppid())
     # A parent that was gone before we looked left us to the first process.
     if os.getppid() == 1:
-        return 0
+        return
 
-    def leave(code: int = 0) -> NoReturn:
+    def leave(code: int = 0) -> None:
         for name in (path, fresh):
             with suppress(OSError):
                 os.unlink(name)  # noqa: PTH108
@@ -276,4 +275,4 @@ def main(arguments: Sequence[str]) -> int:
 if __name__ == "__main__":
     # Not our own folder: its modules may have the names of others.
     sys.path[0] = __file__.rsplit("/", 3)[0]
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
