@@ -89,6 +89,7 @@ class Engine:
         self._last_loop = self._grace_until = 0.0
         state = ledger.state(sprint)
         self._baseline = state.sprint.baseline
+        self._looks_back = False
         mirror = Mirror(project.mirror, forge.remote(), forge.main)
         mirror.ensure()
         self.queue = WorkQueue(
@@ -140,6 +141,8 @@ class Engine:
             state = self._tick(grace=True).state
         self._raise_fault()
         if state.sprint.phase == "ended":
+            if state.sprint.insight_problem:
+                self.watcher.told(f"no model looked back: {state.sprint.insight_problem}")
             projections.write_history(self.ledger, self.project.sprints_json)
             for line in hold_retro(
                 self.ledger, self.project.workspace, self.sprint, self.clock.now()
@@ -157,6 +160,7 @@ class Engine:
                 self.workshop.pool.refresh()
             self.watcher.seen(saved.state)
             self._tell_baseline(saved.state)
+            self._tell_retro(saved.state)
             phase = saved.state.sprint.phase
             if self._stop.is_set() or self.bell.faults or phase == "ended":
                 return saved.state
@@ -192,6 +196,12 @@ class Engine:
         if found != self._baseline and found in _BASELINES and state.sprint.phase != "ended":
             self.watcher.told(_BASELINES[found].format(line=state.sprint.verify_line))
         self._baseline = found
+
+    def _tell_retro(self, state: State) -> None:
+        asked = state.sprint.phase == "retro"
+        if asked and not self._looks_back:
+            self.watcher.told("every result is in; a model looks back (Ctrl-C ends without it)")
+        self._looks_back = asked
 
     def _notice_empty_purse(self, state: State) -> None:
         purse = self.workshop.purse
