@@ -233,6 +233,8 @@ def test_whoever_stops_during_the_retro_gets_the_one_of_the_rules(asking: Home) 
     assert told(asking, "status")["last_sprint"]["phase"] == "retro"
     answer = running.interrupt()
     assert (answer.code, answer.data["phase"]) == (0, "ended"), answer
+    assert "every result is in; a model looks back (Ctrl-C ends without it)" in answer.stderr
+    assert "no model looked back: the sprint was stopped" in answer.stderr
     assert "missing: the sprint was stopped." in page(asking)
     assert told(asking, "inbox")["needs"] == []
 

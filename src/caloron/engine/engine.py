@@ -103,6 +103,7 @@ class Engine:
             stall_m=config.stall_threshold_m,
             tell=watcher.told,
         )
+        self._looks_back = False
         mirror = Mirror(project.mirror, forge.remote(), forge.main)
         mirror.ensure()
         self.queue = WorkQueue(
@@ -155,6 +156,8 @@ class Engine:
             state = self._tick(grace=True).state
         self._raise_fault()
         if state.sprint.phase == "ended":
+            if state.sprint.insight_problem:
+                self.watcher.told(f"no model looked back: {state.sprint.insight_problem}")
             self._write_down()
         return state
 
@@ -178,6 +181,7 @@ class Engine:
                 self.workshop.pool.refresh()
             self.watcher.seen(saved.state)
             self._tell_baseline(saved.state)
+            self._tell_retro(saved.state)
             phase = saved.state.sprint.phase
             if self._stop.is_set() or self.bell.faults or phase == "ended":
                 return saved.state
@@ -219,6 +223,12 @@ class Engine:
         if found != self._baseline and found in _BASELINES and state.sprint.phase != "ended":
             self.watcher.told(_BASELINES[found].format(line=state.sprint.verify_line))
         self._baseline = found
+
+    def _tell_retro(self, state: State) -> None:
+        asked = state.sprint.phase == "retro"
+        if asked and not self._looks_back:
+            self.watcher.told("every result is in; a model looks back (Ctrl-C ends without it)")
+        self._looks_back = asked
 
     def _notice_empty_purse(self, state: State) -> None:
         purse = self.workshop.purse
