@@ -13,7 +13,14 @@ from caloron.cli.alone import alone, refuse_held, size_of, state_files
 from caloron.cli.options import dry_run_option, output_option
 from caloron.cli.output import printable, size, success
 from caloron.errors import CaloronError, PreconditionFailed
-from caloron.ledger.locate import ProjectPaths, find_project, home, project_names, require_id
+from caloron.ledger.locate import (
+    ProjectPaths,
+    active_project_name,
+    find_project,
+    home,
+    project_names,
+    require_id,
+)
 from caloron.ledger.projects import load_project, set_active
 
 _SHOWN = ("repo", "backend", "framework", "work_dir")
@@ -111,7 +118,7 @@ def delete(name: str, force: bool, dry_run: bool) -> int:
 def _active() -> str | None:
     """The active project; None if there is none, or its name stands for nothing."""
     try:
-        return find_project().name
+        return find_project(active_project_name()).name
     except CaloronError:
         return None
 

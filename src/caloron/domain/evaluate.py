@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from caloron.domain import baseline, planning, texts
+from caloron.domain import baseline, discarding, planning, texts
 from caloron.domain.actions import Action, AddLabel, Moved
 from caloron.domain.facts import (
     EffectDone,
@@ -18,11 +18,13 @@ from caloron.domain.facts import (
     Fact,
     Halt,
     PlanApproved,
+    PlanEdited,
     RunInterrupted,
+    SprintDiscarded,
     WorkEnded,
 )
 from caloron.domain.lane import advance_lane, advance_reviews
-from caloron.domain.observations import merge_observations
+from caloron.domain.observations import Snapshot, merge_observations
 from caloron.domain.reactions import bind, react
 from caloron.domain.sprint import Role, State, Task, branch_name, busy_slots, pull_of
 from caloron.domain.status import HOLDS_DEPENDENTS, SETTLED, Status
@@ -45,6 +47,9 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
     """Take in the facts and decide everything that can be decided now."""
     turn = Turn(state, now)
     _take_in(turn, facts)
+    if turn.sprint.discarded:
+        discarding.advance(turn)
+        return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
     if turn.sprint.phase in ("planning", "approval"):
         planning.advance(turn)
     if turn.sprint.phase in ("running", "ended") and turn.state.tasks:
@@ -74,36 +79,44 @@ def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
     halts = [f for f in facts if isinstance(f, Halt)]
     done = [f for f in facts if isinstance(f, EffectDone)]
     failed = [f for f in facts if isinstance(f, EffectFailed)]
-    approvals = [f for f in facts if isinstance(f, PlanApproved)]
-    seen = tuple(
-        f
-        for f in facts
-        if not isinstance(
-            f, WorkEnded | RunInterrupted | Halt | EffectDone | EffectFailed | PlanApproved
-        )
-    )
+    seen = tuple(f for f in facts if isinstance(f, Snapshot))
     turn.state.objects = merge_observations(turn.state.objects, seen)
     for effect in sorted(done, key=lambda f: f.id):
         _effect_done(turn, effect)
     bind(turn)
-    if approvals and turn.sprint.phase == "approval":
-        planning.run_plan(turn)
+    _plan_judged(turn, facts)
     for task in turn.state.tasks.values():
         react(turn, task)
     for end in sorted(ended, key=lambda f: (f.item, f.token)):
         _account(turn, end)
-        if not end.task and end.role == "verify":
-            baseline.ended(turn, end)
-        elif end.role == "po":
-            planning.po_ended(turn, end)
-        else:
-            work_ended(turn, end)
+        _ended(turn, end)
     for cut in sorted(interrupted, key=lambda f: (f.item, f.token)):
         _run_interrupted(turn, cut)
     for refusal in sorted(failed, key=lambda f: f.id):
         _effect_failed(turn, refusal)
     for halt in halts:
         turn.sprint.halted = halt.reason
+    for unwanted in [f for f in facts if isinstance(f, SprintDiscarded)]:
+        discarding.discard(turn, unwanted)
+
+
+def _plan_judged(turn: Turn, facts: Sequence[Fact]) -> None:
+    """What a person said to a plan that waits: other tasks first, then yes."""
+    if turn.sprint.phase != "approval":
+        return
+    if edits := [f for f in facts if isinstance(f, PlanEdited)]:
+        planning.replace_plan(turn, max(edits, key=lambda f: f.at).tasks)
+    if any(isinstance(f, PlanApproved) for f in facts):
+        planning.run_plan(turn)
+
+
+def _ended(turn: Turn, end: WorkEnded) -> None:
+    if not end.task and end.role == "verify":
+        baseline.ended(turn, end)
+    elif end.role == "po":
+        planning.po_ended(turn, end)
+    else:
+        work_ended(turn, end)
 
 
 def _account(turn: Turn, run: WorkEnded | RunInterrupted) -> None:

@@ -186,6 +186,10 @@ class Sprint(msgspec.Struct, kw_only=True):
     paused: dict[str, Paused] = msgspec.field(default_factory=dict)
     #: Why nothing more is started, until a person resumes the sprint.
     halted: str = ""
+    #: Who threw away what was left of it; such a sprint never goes on.
+    discarded: str = ""
+    #: Objects on the forge that are being closed, because the sprint was discarded.
+    let_go: tuple[str, ...] = ()
 
 
 class State(msgspec.Struct, kw_only=True):

@@ -89,7 +89,14 @@ def _runs_of(connection: sqlite3.Connection, sprint: str) -> tuple[Run, ...]:
 def ended_records(connection: sqlite3.Connection) -> list[SprintRecord]:
     """The sprints that have ended, as the next ones remember them; very old ones are forgotten."""
     known = all_figures(connection, last=_REMEMBERED)
-    return records_of(found for found in known if found.state.sprint.phase == "ended")
+    return records_of(found for found in known if _teaches(found))
+
+
+def _teaches(found: Figures) -> bool:
+    """A plan that was thrown away before anybody worked on it says nothing about the work."""
+    sprint = found.state.sprint
+    worked = any(run.task for run in found.runs)
+    return sprint.phase == "ended" and (worked or not sprint.discarded)
 
 
 def records_of(figures: Iterable[Figures]) -> list[SprintRecord]:

@@ -1,0 +1,129 @@
+"""A plan as people see it before they say yes: a tree of tasks, and what they may take."""
+
+from __future__ import annotations
+
+import shutil
+
+from caloron.cli.looking import span
+from caloron.cli.output import printable
+from caloron.domain.estimate import Estimate
+from caloron.domain.plan import PlannedTask
+from caloron.domain.sprint import Sprint
+
+#: Deeper than this the lines would have no room left: such a task says in words what it is after.
+_DEEPEST = 6
+_LEAST_ROOM = 24
+_NARROWEST = 40
+_WIDEST = 120
+
+
+def screen_width() -> int:
+    """How wide lines may be here; on very wide screens they stay readable."""
+    return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((80, 24)).columns))
+
+
+def plan_tree(plan: tuple[PlannedTask, ...], width: int) -> str:
+    """The tasks, each below the one it waits for last; what else it waits for is said."""
+    above, below = _arranged(plan)
+    tasks = {task.id: task for task in plan}
+    lines: list[str] = []
+
+    def draw(name: str, first: str, rest: str) -> None:
+        children = below.get(name, [])
+        lines.extend(_lines(tasks[name], above[name], (first, rest), width, bool(children)))
+        for number, child in enumerate(children):
+            last = number == len(children) - 1
+            draw(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+
+    for name in below.get("", []):
+        draw(name, "", "")
+    return "\n".join(lines)
+
+
+def _arranged(plan: tuple[PlannedTask, ...]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """For each task the one it is drawn below (empty: none), and the other way round."""
+    tasks = {task.id: task for task in plan}
+    order = {task.id: number for number, task in enumerate(plan)}
+    depth: dict[str, int] = {}
+    above: dict[str, str] = {}
+    waiting = list(tasks)
+    while waiting:
+        for name in waiting:
+            needs = tasks[name].depends_on
+            if all(need in depth for need in needs):
+                # Of several, the one that comes last holds it up.
+                parent = max(needs, key=lambda need: (depth[need], order[need]), default="")
+                while parent and depth[parent] >= _DEEPEST:
+                    parent = above[parent]
+                above[name] = parent
+                depth[name] = 1 + max((depth[need] for need in needs), default=-1)
+        waiting = [name for name in waiting if name not in depth]
+    below: dict[str, list[str]] = {}
+    for name in sorted(tasks, key=lambda name: max(0, depth[name] - _DEEPEST)):
+        below.setdefault(above[name], []).append(name)
+    return above, below
+
+
+def _lines(
+    task: PlannedTask, parent: str, prefixes: tuple[str, str], width: int, has_children: bool
+) -> list[str]:
+    """One task: its id, its title, and what the tree does not show; wrapped to the width."""
+    first, rest = prefixes
+    others = [need for need in task.depends_on if need != parent]
+    notes = [f"also after {', '.join(others)}"] if others and parent in task.depends_on else []
+    notes += [f"after {', '.join(others)}"] if others and parent not in task.depends_on else []
+    notes += ["a check, changes nothing"] if task.kind == "check" else []
+    notes += [f"by {task.framework}"] if task.framework else []
+    title = " ".join(printable(task.title).split())
+    text = f"{title} ({'; '.join(notes)})" if notes else title
+    start = f"{first}{task.id}  "
+    hang = rest + ("│  " if has_children else "   ")
+    room = width - _cells(start)
+    if room < min(_LEAST_ROOM, _cells(text)):
+        return [start.rstrip(), *(hang + line for line in _wrapped(text, width - _cells(hang)))]
+    head, *more = _wrapped(text, room)
+    tail = _wrapped(" ".join(more), width - _cells(hang)) if more else []
+    return [start + head, *(hang + line for line in tail)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most so many cells: a letter of some languages takes two."""
+    from rich.cells import chop_cells
+
+    lines = [""]
+    for word in text.split():
+        for piece in (word,) if _cells(word) <= width else chop_cells(word, max(2, width)):
+            joined = f"{lines[-1]} {piece}" if lines[-1] else piece
+            if _cells(joined) <= width:
+                lines[-1] = joined
+            else:
+                lines.append(piece)
+    return lines
+
+
+def _cells(text: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def estimate_text(sprint: Sprint, plan: tuple[PlannedTask, ...], found: Estimate) -> str:
+    """What the plan may take, what that is judged by, and what it may cost at most."""
+    tasks = _count(len(plan), "task")
+    steps = f"{_count(found.steps, 'step')} after each other, " if found.steps > 1 else ""
+    lines = [f"{tasks}: {steps}up to {sprint.parallel} at once"]
+    runs = f"at least {_count(found.agent_runs, 'agent run')}"
+    if not found.tasks:
+        lines.append(f"estimate: {runs}; no earlier sprint tells what they cost or how long")
+    else:
+        cost = "cost not known" if found.cost_usd is None else f"about ${found.cost_usd:.2f}"
+        time = "time not known" if found.duration_s is None else f"about {span(found.duration_s)}"
+        basis = f"{_count(found.tasks, 'done task')} of {_count(found.sprints, 'earlier sprint')}"
+        lines.append(f"estimate: {runs}, {cost}, {time} (by {basis})")
+    spent = f", of which ${sprint.spent.usd:.2f} is spent" if sprint.spent.usd else ""
+    lines.append(f"budget: ${sprint.budget_usd:.2f}{spent}")
+    return "\n".join(lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
