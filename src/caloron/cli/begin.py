@@ -175,6 +175,9 @@ def would_begin(command: str, begin: Beginning, *, hold: bool) -> int:
     if begin.new is not None:
         told = f"{config.name} for {config.repo}, with framework {config.framework}"
         actions.append({"action": "set up project", "target": told, "setup": begin.new.data()})
+        output.aside(begin.new.text("would be"))
+    if warning := unseen(begin.project)[1]:
+        output.aside(warning)
     actions.append(
         {"action": "begin sprint", "target": f"{begin.project.name}-{_sprints(begin.project) + 1}"}
     )

@@ -13,6 +13,7 @@ from caloron.domain.sprint import Sprint
 #: Deeper than this the lines would have no room left: such a task says in words what it is after.
 _DEEPEST = 6
 _LEAST_ROOM = 24
+_INDENT = "  "
 _NARROWEST = 40
 _WIDEST = 120
 
@@ -26,18 +27,34 @@ def plan_tree(plan: tuple[PlannedTask, ...], width: int) -> str:
     """The tasks, each below the one it waits for last; what else it waits for is said."""
     above, below = _arranged(plan)
     tasks = {task.id: task for task in plan}
+    before = _before(plan)
     lines: list[str] = []
 
     def draw(name: str, first: str, rest: str) -> None:
         children = below.get(name, [])
-        lines.extend(_lines(tasks[name], above[name], (first, rest), width, bool(children)))
+        # What the one above waits for need not be said again.
+        shown = {above[name]} | before.get(above[name], set())
+        needs = [need for need in tasks[name].depends_on if need not in shown]
+        implied = {one for need in needs for one in before[need]}
+        notes = _notes(tasks[name], above[name], [n for n in needs if n not in implied])
+        lines.extend(_lines(tasks[name], notes, (first, rest), width, bool(children)))
         for number, child in enumerate(children):
             last = number == len(children) - 1
             draw(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
 
     for name in below.get("", []):
-        draw(name, "", "")
+        draw(name, _INDENT, _INDENT)
     return "\n".join(lines)
+
+
+def _before(plan: tuple[PlannedTask, ...]) -> dict[str, set[str]]:
+    """Everything that each task waits for, near and far."""
+    found: dict[str, set[str]] = {}
+    while len(found) < len(plan):
+        for task in plan:
+            if task.id not in found and all(need in found for need in task.depends_on):
+                found[task.id] = set(task.depends_on).union(*(found[n] for n in task.depends_on))
+    return found
 
 
 def _arranged(plan: tuple[PlannedTask, ...]) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -64,16 +81,23 @@ def _arranged(plan: tuple[PlannedTask, ...]) -> tuple[dict[str, str], dict[str, 
     return above, below
 
 
+def _notes(task: PlannedTask, parent: str, others: list[str]) -> list[str]:
+    notes = []
+    if others:
+        also = "also after" if parent in task.depends_on else "after"
+        notes.append(f"{also} {', '.join(others)}")
+    if task.kind == "check":
+        notes.append("a check, changes nothing")
+    if task.framework:
+        notes.append(f"by {task.framework}")
+    return notes
+
+
 def _lines(
-    task: PlannedTask, parent: str, prefixes: tuple[str, str], width: int, has_children: bool
+    task: PlannedTask, notes: list[str], prefixes: tuple[str, str], width: int, has_children: bool
 ) -> list[str]:
     """One task: its id, its title, and what the tree does not show; wrapped to the width."""
     first, rest = prefixes
-    others = [need for need in task.depends_on if need != parent]
-    notes = [f"also after {', '.join(others)}"] if others and parent in task.depends_on else []
-    notes += [f"after {', '.join(others)}"] if others and parent not in task.depends_on else []
-    notes += ["a check, changes nothing"] if task.kind == "check" else []
-    notes += [f"by {task.framework}"] if task.framework else []
     title = " ".join(printable(task.title).split())
     text = f"{title} ({'; '.join(notes)})" if notes else title
     start = f"{first}{task.id}  "

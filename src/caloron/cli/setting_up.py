@@ -59,7 +59,7 @@ class NewProject(NamedTuple):
             "budget_usd": config.budget_usd,
         }
 
-    def text(self) -> str:
+    def text(self, verb: str = "is") -> str:
         """The defaults, each with its reason or its consequence."""
         config, recipe = self.project.config, self.recipe
         at = f"branch {self.branch}" if self.branch else "no branch checked out"
@@ -67,7 +67,7 @@ class NewProject(NamedTuple):
         others = ", ".join(entry.replace("=", " ") for entry in config.network_roles)
         nothing = "NOTHING FOUND: results would be merged on their review alone"
         lines = [
-            f"Project {self.project.name} is set up for {config.repo} ({at}, {self.commit[:9]}):",
+            f"Project {config.name} {verb} set up for {config.repo} ({at}, {self.commit[:9]}):",
             f"  forge      {config.forge}, in {self.project.path}; your branches are not moved",
             f"  framework  {config.framework}{found}",
             f"  setup      {recipe.setup or 'nothing to install was found'}",

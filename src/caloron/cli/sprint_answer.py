@@ -58,9 +58,9 @@ def answer_held(
     run = f"caloron resume {name} --project {session.project.name}"
     discard = f"caloron discard {name} --project {session.project.name}"
     lines = (
-        f"Sprint {name} has a plan of {len(state.tasks)} tasks, which waits for you.",
         plan_page(session, state),
         "",
+        "Nothing was begun: the plan waits for you.",
         f"Run it:         {run} --yes",
         f"Change it:      {run} --edit",
         f"Throw it away:  {discard}",
