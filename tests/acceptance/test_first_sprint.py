@@ -259,6 +259,10 @@ def test_a_shallow_clone_works_and_takes(shop: Repository) -> None:
     assert taken.code == 0, taken
     assert (shallow.path / "new.txt").exists()
     shallow.git("fsck")
+    shallow.commit("mine.txt", "mine\n")
+    shallow.home.script(writes_file("later.txt"))
+    assert shallow.sprint().code == 0
+    assert shallow.caloron("take").data["commits"] == 2
 
 
 def test_without_a_name_in_git_a_sprint_runs_and_a_fast_forward_is_taken(shop: Repository) -> None:
