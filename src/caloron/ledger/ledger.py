@@ -197,9 +197,9 @@ class Ledger:
     def discard(self, sprint: str, by: str) -> None:
         """A person does not want the sprint: for the next tick, and in the diary."""
         with self.db.transaction("discard") as connection:
-            if tell(connection, sprint, [SprintDiscarded(by=by)]):
-                payload = {"sprint": sprint, "by": by}
-                queue.append_event(connection, "sprint_discarded", payload)
+            tell(connection, sprint, [SprintDiscarded(by=by)])
+            payload, key = {"sprint": sprint, "by": by}, f"discarded/{sprint}"
+            queue.append_event(connection, "sprint_discarded", payload, key=key)
 
     def get(self, key: str) -> str:
         row = self.db.row(SQL["get_kv"], {"key": key})
