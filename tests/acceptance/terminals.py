@@ -62,6 +62,10 @@ class Terminal:
         os.close(self._handle)
         return self._process.wait(), self._seen
 
+    def lines(self) -> list[str]:
+        """Every line as it was drawn, also those that were drawn over."""
+        return re.split(r"[\r\n]+", _STEERING.sub("", self.raw.decode("utf-8", "replace")))
+
     def _read(self) -> bool:
         select.select([self._handle], [], [], 60)
         try:

@@ -175,7 +175,7 @@ def test_uncommitted_files_are_counted_only_when_there_are_any(shop: Repository)
     assert answer.code == 0, answer
     expected = {"repo": str(shop.path), "changed": 1, "untracked": 3}
     assert answer.data["uncommitted"] == expected
-    assert "4 files" in answer.stderr
+    assert "4 files that are not committed (3 new)" in answer.stderr
     assert "NOT SEEN BY AGENTS" in answer.stderr
     assert shop.merged() == {"kept.txt": "kept", "new.txt": "new"}
 

@@ -154,10 +154,10 @@ def unseen(project: Project) -> tuple[dict[str, Any] | None, str]:
         found = None
     if found is None or not found.count:
         return None, ""
-    files = "1 file" if found.count == 1 else f"{found.count} files"
-    new = f" ({len(found.untracked)} of them new)" if found.untracked else ""
+    files = "1 file that is" if found.count == 1 else f"{found.count} files that are"
+    new = f" ({len(found.untracked)} new)" if found.untracked else ""
     data = {"repo": repo, "changed": len(found.changed), "untracked": len(found.untracked)}
-    return data, f"NOT SEEN BY AGENTS: {files} in {repo} with uncommitted changes{new}"
+    return data, f"NOT SEEN BY AGENTS: {files} not committed{new} in {repo}"
 
 
 def would_begin(command: str, begin: Beginning, *, hold: bool) -> int:

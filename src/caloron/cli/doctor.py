@@ -10,10 +10,14 @@ import msgspec
 from caloron.agents.doctor import Finding, examine, framework, framework_here
 from caloron.agents.frameworks import FRAMEWORKS, framework_on_path
 from caloron.cli.options import output_option, project_option
-from caloron.cli.output import failure, printable, success, wants_json
+from caloron.cli.output import failure, success, wants_json
+from caloron.cli.screen import on_screen
 from caloron.errors import PreconditionFailed
 from caloron.ledger.locate import has_current_project, home
 from caloron.ledger.projects import Project, load_project
+
+#: Where the second column begins.
+_INDENT = 22
 
 
 @click.command()
@@ -54,9 +58,9 @@ def _project(name: str | None) -> Project | None:
 def _shown(finding: Finding) -> Finding:
     if not wants_json():
         mark = "ok  " if finding.ok else "FAIL" if finding.needed else "note"
-        click.echo(f"{mark} {finding.check:<16} {printable(finding.detail)}")
+        click.echo(f"{mark} {finding.check:<16} {on_screen(finding.detail, _INDENT)}")
         for line in finding.remedy.splitlines():
-            click.echo(f"     {'':<16} {printable(line)}")
+            click.echo(f"{'':<{_INDENT}}{on_screen(line, _INDENT)}")
     return finding
 
 

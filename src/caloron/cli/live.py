@@ -108,6 +108,11 @@ class LiveTable:
         chosen = sorted(tasks, key=lambda t: (order.get(t.status, last), t.status is Status.DONE))
         return chosen[:room]
 
+    def _task_width(self, state: State) -> int:
+        """As wide as the names are, but the reasons keep the greater part of the screen."""
+        longest = max((len(name) for name in state.tasks), default=4)
+        return min(max(longest, 4), max(16, self.live.console.width // 4))
+
     def _draw(self) -> Table:
         from rich.table import Table
         from rich.text import Text
@@ -123,12 +128,13 @@ class LiveTable:
         sprint = state.sprint
         cost = f"${sprint.spent.usd:.2f} of ${sprint.budget_usd:.2f}  " if sprint.spent.usd else ""
         goal = _shorten(sprint.goal, max(20, self.live.console.width - 30 - len(cost)))
-        table.title = Text(f"{sprint.id}  {done}/{len(state.tasks)} done  {cost}{goal}")
-        table.add_column("task", no_wrap=True, ratio=3)
+        far = f"{done}/{len(state.tasks)} done" if state.tasks else "planning"
+        table.title = Text(f"{sprint.id}  {far}  {cost}{goal}")
+        table.add_column("task", no_wrap=True, width=self._task_width(state))
         table.add_column("status", no_wrap=True, width=10)
         table.add_column("agent", no_wrap=True, width=9)
         table.add_column("elapsed", no_wrap=True, width=8, justify="right")
-        table.add_column("why", no_wrap=True, ratio=6, overflow="ellipsis")
+        table.add_column("why", no_wrap=True, ratio=1, overflow="ellipsis")
         if not state.tasks:
             table.add_row("plan", state.sprint.phase, "po", "", why_sprint(state.sprint))
         for task in self._fitting(state):

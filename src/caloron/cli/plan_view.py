@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-
 from caloron.cli.looking import span
 from caloron.cli.output import printable
+from caloron.cli.screen import cells, wrapped
 from caloron.domain.estimate import Estimate
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import Sprint
@@ -14,13 +13,6 @@ from caloron.domain.sprint import Sprint
 _DEEPEST = 6
 _LEAST_ROOM = 24
 _INDENT = "  "
-_NARROWEST = 40
-_WIDEST = 120
-
-
-def screen_width() -> int:
-    """How wide lines may be here; on very wide screens they stay readable."""
-    return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((80, 24)).columns))
 
 
 def plan_tree(plan: tuple[PlannedTask, ...], width: int) -> str:
@@ -102,33 +94,12 @@ def _lines(
     text = f"{title} ({'; '.join(notes)})" if notes else title
     start = f"{first}{task.id}  "
     hang = rest + ("│  " if has_children else "   ")
-    room = width - _cells(start)
-    if room < min(_LEAST_ROOM, _cells(text)):
-        return [start.rstrip(), *(hang + line for line in _wrapped(text, width - _cells(hang)))]
-    head, *more = _wrapped(text, room)
-    tail = _wrapped(" ".join(more), width - _cells(hang)) if more else []
+    room = width - cells(start)
+    if room < min(_LEAST_ROOM, cells(text)):
+        return [start.rstrip(), *(hang + line for line in wrapped(text, width - cells(hang)))]
+    head, *more = wrapped(text, room)
+    tail = wrapped(" ".join(more), width - cells(hang)) if more else []
     return [start + head, *(hang + line for line in tail)]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most so many cells: a letter of some languages takes two."""
-    from rich.cells import chop_cells
-
-    lines = [""]
-    for word in text.split():
-        for piece in (word,) if _cells(word) <= width else chop_cells(word, max(2, width)):
-            joined = f"{lines[-1]} {piece}" if lines[-1] else piece
-            if _cells(joined) <= width:
-                lines[-1] = joined
-            else:
-                lines.append(piece)
-    return lines
-
-
-def _cells(text: str) -> int:
-    from rich.cells import cell_len
-
-    return cell_len(text)
 
 
 def estimate_text(sprint: Sprint, plan: tuple[PlannedTask, ...], found: Estimate) -> str:

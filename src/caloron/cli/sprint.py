@@ -216,7 +216,8 @@ def _say_conditions(session: Session, engine: Engine, watcher: Watcher) -> None:
             watcher.told(f"pass_env names {name}, which is not set here: agents do not get it")
     purse = engine.workshop.purse
     if purse.metered:
-        watcher.told(f"budget: ${purse.budget:.2f}, of which ${purse.spent:.2f} is spent")
+        before = f", of which ${purse.spent:.2f} was spent before" if purse.spent else ""
+        watcher.told(f"budget: ${purse.budget:.2f}{before}")
     if not session.in_step:
         watcher.told(
             f"{session.project.config.repo} and the forge's main have diverged;"

@@ -26,18 +26,17 @@ _REMEMBERED = 20
 def plan_page(session: Session, state: State) -> str:
     """The plan as a tree, what it may take, and what agents do not see."""
     from caloron.cli.begin import unseen
-    from caloron.cli.plan_view import estimate_text, plan_tree, screen_width
+    from caloron.cli.plan_view import estimate_text, plan_tree
+    from caloron.cli.screen import folded, screen_width
 
     sprint, plan = state.sprint, tuple(task.plan for task in state.tasks.values())
-    parts = [
-        f"\nThe plan of sprint {sprint.id}:\n",
-        plan_tree(plan, screen_width()),
-        "",
-        estimate_text(sprint, plan, _estimate(session, state)),
+    width = screen_width()
+    about = [
+        *estimate_text(sprint, plan, _estimate(session, state)).splitlines(),
+        unseen(session.project)[1],
     ]
-    if warning := unseen(session.project)[1]:
-        parts.append(warning)
-    return "\n".join(parts)
+    parts = [f"\nThe plan of sprint {sprint.id}:\n", plan_tree(plan, width), ""]
+    return "\n".join([*parts, *(folded(line, width) for line in about if line)])
 
 
 def _estimate(session: Session, state: State) -> Estimate:

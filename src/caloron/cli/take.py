@@ -12,6 +12,7 @@ import click
 from caloron.cli import output
 from caloron.cli.options import dry_run_option, output_option, project_option
 from caloron.cli.output import printable, success
+from caloron.cli.screen import on_screen
 from caloron.domain.sprint import State, pull_of
 from caloron.domain.status import Status
 from caloron.errors import PreconditionFailed
@@ -127,7 +128,7 @@ def _text(checkout: Checkout, coming: Coming) -> str:
         return f"Branch {coming.branch} of {checkout.top} has all of it already."
     how = "Fast-forwarded" if coming.how == "fast-forward" else "Merged into"
     lines = [f"{how} {_said(checkout, coming)}"]
-    lines += [f"  {subject}" for subject in coming.changes[:_SHOWN]]
+    lines += [f"  {on_screen(subject, 4)}" for subject in coming.changes[:_SHOWN]]
     if len(coming.changes) > _SHOWN:
         lines.append(f"  and {len(coming.changes) - _SHOWN} more")
     undo = f"git -C {quote(str(checkout.top))} reset --keep {coming.old[:12]}"
