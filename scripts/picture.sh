@@ -16,16 +16,16 @@ for response in script["responses"]:
 json.dump(script, open(sys.argv[2], "w"))
 PY
 caloron init picture --repo .demo/tally --verify "python3 -m unittest discover -q -s tests" >/dev/null
-caloron config set stub_fixture "$fixture" >/dev/null
+caloron config set stub_fixture "$fixture" --project picture >/dev/null
 
 session=caloron-picture-$$
 tmux new-session -d -s "$session" -x 100 -y 16 \
-    "PS1='$ ' caloron sprint 'Let tally report mean, median, range and deviation' --yes; sleep 30"
+    "PS1='$ ' caloron sprint 'Let tally report mean, median, range and deviation' --yes --project picture; sleep 30"
 trap 'tmux kill-session -t "$session" 2>/dev/null || true' EXIT
-until caloron status | grep -q '1/4 tasks done'; do sleep 0.2; done
+until caloron status --project picture | grep -q '1/4 tasks done'; do sleep 0.2; done
 sleep 4
 middle=$(tmux capture-pane -p -t "$session")
-until caloron status | grep -q 'ended'; do sleep 0.2; done
+until caloron status --project picture | grep -q 'ended'; do sleep 0.2; done
 sleep 1
 end=$(tmux capture-pane -p -t "$session")
 printf '%s\n\n%s\n' "$middle" "$end" | .venv/bin/python -c '

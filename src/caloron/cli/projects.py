@@ -82,7 +82,7 @@ def delete(name: str, force: bool, dry_run: bool) -> int:
     """Delete project NAME with its forge, its history and its logs, for good.
 
     Shows what goes, and asks to type the name again. Your own repository is not touched: bring
-    what you want to keep to you first (`git clone` of the project's forge).
+    what you want to keep to you first (`caloron take`, or `git clone` of the project's forge).
 
     \b
     Examples:
