@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -277,3 +278,20 @@ def test_doctor_without_a_project_says_who_would_work(bare_home: Home) -> None:
     checks = {c["check"]: c for c in bare_home.caloron("doctor").data["checks"]}
     assert "framework" in checks
     assert checks["framework"]["needed"] is False
+
+
+def test_two_first_sprints_at_the_same_moment_make_one_project(shop: Repository) -> None:
+    line = ("sprint", "go", "--single", "--yes", "--framework", "stub", "--unsandboxed")
+    both = [
+        subprocess.Popen(
+            (sys.executable, "-m", "caloron.cli.main", *line),
+            cwd=shop.path,
+            env=shop.home.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(2)
+    ]
+    codes = sorted(process.wait() for process in both)
+    assert codes in ([0, 0], [0, 5]), codes
+    assert _projects(shop.home) == ["shop"]

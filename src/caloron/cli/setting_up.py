@@ -15,7 +15,7 @@ from caloron.cli.options import is_text
 from caloron.errors import AlreadyExists, PreconditionFailed, UsageError
 from caloron.git.checkout import Checkout
 from caloron.git.mirror import Mirror
-from caloron.ledger.locate import project_path, projects_for
+from caloron.ledger.locate import project_path, projects_for, repository_here
 from caloron.ledger.projects import (
     Project,
     ProjectConfig,
@@ -83,8 +83,10 @@ def find_or_choose(name: str | None, framework: str | None) -> tuple[Project, Ne
     """The project to act on; for a repository that has none, one that can be made."""
     if framework is not None:
         require_framework(framework)
-    checkout = _checkout_here() if name is None else None
-    if checkout is None or projects_for(checkout.top):
+    here = repository_here() if name is None else None
+    known = name is not None or (here is not None and projects_for(here))
+    checkout = None if known else _checkout_here()
+    if checkout is None:
         return _existing(load_project(name), framework), None
     new = _choose(checkout, framework)
     return new.project, new

@@ -117,7 +117,7 @@ class Checkout:
             if not entry:
                 continue
             (untracked if entry.startswith("??") else changed).append(entry[3:])
-            if entry[0] in "RC":
+            if "R" in entry[:2] or "C" in entry[:2]:
                 changed.append(next(entries))
         return Uncommitted(tuple(changed), tuple(untracked))
 
@@ -161,8 +161,8 @@ class Checkout:
             self._refuse_overwriting(old, tree, looking)
             counted = self._git("rev-list", "--count", f"{old}..{commit}", environment=looking)
             size = self._size(old, tree, looking)
-            merged = self._git("log", "--first-parent", "--format=%s", f"{old}..{commit}",
-                               environment=looking)  # fmt: skip
+            merged = self._git("-c", "log.showSignature=false", "log", "--first-parent",
+                               "--format=%s", f"{old}..{commit}", environment=looking)  # fmt: skip
         how = "merge" if ahead else "fast-forward"
         changes = tuple(merged.splitlines())
         return Coming(branch, old, commit, how, int(counted), size, changes)
