@@ -201,3 +201,4 @@ def test_inbox_and_report_name_the_command_until_it_was_taken(shop: Repository) 
     assert elsewhere["commands"][0].startswith("caloron take")
     assert shop.caloron("take").code == 0
     assert shop.caloron("inbox").data["needs"] == []
+    assert shop.caloron("report").data["bring"] == ""

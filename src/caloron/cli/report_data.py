@@ -149,9 +149,15 @@ def _numbered(place: Path) -> list[Path]:
 
 
 def _bring(found: ProjectPaths, state: State, options: str) -> str:
-    """The command that brings what was merged to the user; empty if nothing was."""
+    """The command that brings what was merged to the user; empty if nothing was, or it is there."""
     if not any(task.status is Status.DONE and task.pull for task in state.tasks.values()):
         return ""
+    from caloron.cli.take import merge_commits
+    from caloron.git.checkout import Checkout
     from caloron.ledger.projects import load_project
 
-    return bring_command(found, load_project(found.name).config.repo, options)
+    repo = load_project(found.name).config.repo
+    commits = merge_commits(state)
+    if repo and commits and Checkout(Path(repo).expanduser()).contains(*commits):
+        return ""
+    return bring_command(found, repo, options)

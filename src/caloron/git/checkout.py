@@ -121,10 +121,10 @@ class Checkout:
                 changed.append(next(entries))
         return Uncommitted(tuple(changed), tuple(untracked))
 
-    def contains(self, commit: str) -> bool:
-        """Whether the branch that is checked out has this commit."""
-        done = _git(self.top, ("merge-base", "--is-ancestor", commit, "HEAD"))
-        return done.returncode == 0
+    def contains(self, *commits: str) -> bool:
+        """Whether what is checked out has all these commits; what git cannot tell it has not."""
+        done = _git(self.top, ("rev-list", "--count", *commits, "--not", "HEAD"))
+        return done.returncode == 0 and done.stdout.strip() == b"0"
 
     def refuse_unready(self) -> str:
         """The branch to bring something into, unless something else is under way there."""
