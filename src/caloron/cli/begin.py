@@ -148,7 +148,7 @@ def unseen(project: Project) -> tuple[dict[str, Any] | None, str]:
     """What agents do not see of the user's repository, because it is in no commit."""
     repo = project.config.repo
     try:
-        found = Checkout(Path(repo)).uncommitted() if repo else None
+        found = Checkout(Path(repo).expanduser()).uncommitted() if repo else None
     except CaloronError:
         # A bare repository has no files; one that is not there is told when it is needed.
         found = None

@@ -7,7 +7,10 @@ from typing import Any
 import msgspec
 
 from caloron.cli import output
+from caloron.cli.begin import unseen
 from caloron.cli.looking import bring_command, options_for
+from caloron.cli.plan_view import estimate_text, plan_tree
+from caloron.cli.screen import folded, screen_width
 from caloron.domain.estimate import Estimate, estimate, experience
 from caloron.domain.sprint import State
 from caloron.domain.status import Status
@@ -25,10 +28,6 @@ _REMEMBERED = 20
 
 def plan_page(session: Session, state: State) -> str:
     """The plan as a tree, what it may take, and what agents do not see."""
-    from caloron.cli.begin import unseen
-    from caloron.cli.plan_view import estimate_text, plan_tree
-    from caloron.cli.screen import folded, screen_width
-
     sprint, plan = state.sprint, tuple(task.plan for task in state.tasks.values())
     width = screen_width()
     about = [
