@@ -27,11 +27,13 @@ _EDITORS = ("sensible-editor", "nano", "vim", "vi")
 _HEADER = """\
 # The plan of sprint {sprint}, which waits for your yes.
 #
-# Change, add, remove or reorder tasks, then save and leave. An unchanged or empty file changes
-# nothing. Each task has an id (a-z, 0-9, _ and -), a title and an agent_prompt; it may have
-# depends_on, acceptance, files, kind (change or check) and framework ({frameworks}).
+# Change, add, remove or reorder tasks, then save and leave. An unchanged or
+# empty file changes nothing. Each task has an id (a-z, 0-9, _ and -), a title
+# and an agent_prompt; it may have depends_on, acceptance, files,
+# kind (change or check) and framework ({frameworks}).
 
 """
+_WIDTH = 78
 
 
 class PlanEditor:
@@ -85,7 +87,9 @@ class PlanEditor:
             Dumper=_Dumper,
             sort_keys=False,
             allow_unicode=True,
-            width=100,
+            # Short lists on one line, as people write them.
+            default_flow_style=None,
+            width=_WIDTH,
         )
 
     def _read(self) -> tuple[PlannedTask, ...] | None:
