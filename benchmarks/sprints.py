@@ -74,7 +74,15 @@ class Home:
     def sprint(self, *, parallel: int) -> subprocess.Popen[bytes]:
         plan = str(self.directory / "plan.json")
         return self.start(
-            "sprint", "Measure this", "--plan", plan, "--yes", "--parallel", str(parallel)
+            "sprint",
+            "Measure this",
+            "--plan",
+            plan,
+            "--yes",
+            "--parallel",
+            str(parallel),
+            "--project",
+            "bench",
         )
 
     def write(

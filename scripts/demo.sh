@@ -3,7 +3,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PATH=$PWD/.venv/bin:$PATH
+program=$PWD/.venv/bin
+PATH=$program:$PATH
 demo=$PWD/.demo
 export CALORON_HOME=$demo/home
 sample=$demo/tally
@@ -31,8 +32,11 @@ plain_git -C "$sample" -c user.name=Ada -c user.email=ada@example.org \
 
 step "A Caloron project with its own forge"
 caloron init demo --framework stub --repo "$sample"
+fixture=$PWD/examples/demo/fixture.json
+# In a repository, commands act on the project that was made from it.
+cd "$sample"
 caloron config set verify "$verify"
-caloron config set stub_fixture "$PWD/examples/demo/fixture.json"
+caloron config set stub_fixture "$fixture"
 
 step "The sprint: four tasks, two of them side by side, one sent back by its reviewer"
 caloron sprint "Let tally report mean, median, range and deviation of numbers" --yes
@@ -42,10 +46,10 @@ step "What was merged"
 plain_git -C "$forge" log --graph --oneline main
 caloron pr list
 
-step "The tests of a fresh clone of main"
-plain_git clone --quiet --branch main "$forge" "$demo/result"
+step "Brought into the branch that is checked out, and tested there"
+caloron take
 (
-    cd "$demo/result"
+    cd "$sample"
     python3 -m unittest discover -s tests
     echo "\$ python3 -m tally 1 2 3 6"
     python3 -m tally 1 2 3 6
@@ -54,8 +58,8 @@ plain_git clone --quiet --branch main "$forge" "$demo/result"
 rejected=$(caloron pr list | sed -n 's/^#\([0-9]*\) .*\[averages\].*/\1/p')
 step "Look around"
 cat <<END
-  cd $demo/result                    the merged code
-  export CALORON_HOME=$CALORON_HOME PATH=$PWD/.venv/bin:\$PATH
+  cd $sample                     the code, with what was merged
+  export CALORON_HOME=$CALORON_HOME PATH=$program:\$PATH
   caloron history                    the sprint
   caloron pr show $rejected                  the review that said no, and the one that said yes
   caloron logs averages              what the agents of that task wrote

@@ -27,11 +27,21 @@ _SPRINT_TASK = {
     "reason": "s", "issue_number": "i?", "pr_number": "i?", "review_rounds": "i", "cost_usd": "n",
     "tokens": "i", "started_at": "s?", "completed_at": "s?",
 }  # fmt: skip
+_SETUP = {
+    "name": "s", "path": "s", "repo": "s", "branch": "s", "commit": "s", "forge": "s",
+    "framework": "s", "setup": "s", "verify": "s", "found": "s", "network": "s",
+    "network_roles": ["s"], "budget_usd": "n",
+}  # fmt: skip
 _SPRINT = {
     "sprint_id": "s", "number": "i", "project": "s", "goal": "s", "phase": "s", "duration_s": "n",
     "baseline": "s", "verify": "s", "sandboxed": "b", "budget_usd": "n", "cost_usd": "n",
     "estimated_cost_usd": "n", "total_tasks": "i", "completed_tasks": "i", "tasks": [_SPRINT_TASK],
-    "forge": "s", "state_file": "s", "next?": "s", "...": "any",
+    "forge": "s", "state_file": "s", "next?": "s", "bring": "s",
+    "project_setup?": [None, _SETUP],
+    "uncommitted?": [None, {"repo": "s", "changed": "i", "untracked": "i"}],
+    "estimate?": {"agent_runs": "i", "steps": "i", "cost_usd": "n?", "duration_s": "n?",
+                  "sprints": "i", "tasks": "i"},
+    "...": "any",
 }  # fmt: skip
 _STATUS_SPRINT = {
     "sprint_id": "s", "number": "i", "goal": "s", "phase": "s", "baseline": "s", "verify": "s",
@@ -80,6 +90,10 @@ COMMANDS: dict[str, Any] = {
     "kickoff": _SPRINT,
     "resume": _SPRINT,
     "stop": {"project": "s", "stopped": "b", "sprint_id?": "s"},
+    "take": {"project": "s", "sprint_id": "s?", "repo": "s", "branch": "s", "how": "s",
+             "from": "s", "to": "s", "commits": "i", "files": "i", "added": "i", "removed": "i"},
+    "discard": {"project": "s", "sprint_id": "s", "discarded_by": "s", "cancelled": ["s"],
+                "merged": ["s"], "closed": ["s"], "kept": ["s"], "undo": "s"},
     "status": {"project?": "s", "path?": "s", "repo?": "s", "backend?": "s", "framework?": "s",
                "total_sprints?": "i", "last_sprint?": [None, _STATUS_SPRINT],
                "held_by?": [None, {"pid": "i", "host": "s", "sprint": "s", "started_at": "s"}],

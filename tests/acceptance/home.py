@@ -181,7 +181,14 @@ class Home:
 
     # What the user does
 
-    def caloron(self, *arguments: str, json: bool = True, stdin: str = "", **env: str) -> Answer:
+    def caloron(
+        self,
+        *arguments: str,
+        json: bool = True,
+        stdin: str = "",
+        cwd: Path | None = None,
+        **env: str,
+    ) -> Answer:
         """Run one command to its end."""
         done = subprocess.run(
             self._argv(arguments, json=json),
@@ -189,7 +196,7 @@ class Home:
             capture_output=True,
             text=True,
             env=self.environment | env,
-            cwd=self.root,
+            cwd=cwd or self.root,
             timeout=_PATIENCE_S,
             check=False,
         )

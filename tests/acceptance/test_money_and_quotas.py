@@ -43,7 +43,7 @@ def test_a_used_up_budget_stops_the_sprint_and_more_money_lets_it_go_on(home: Ho
     assert answer.data["estimated_cost_usd"] == 0
     assert {name: t["cost_usd"] for name, t in answer.tasks.items()} == dict.fromkeys("abc", 0.6)
     assert answer.tasks["a"]["tokens"] == 110
-    assert "budget: $5.00, of which $1.20 is spent" in answer.stderr
+    assert "budget: $5.00, of which $1.20 was spent before" in answer.stderr
 
 
 def test_agents_side_by_side_never_have_more_than_the_budget_between_them(home: Home) -> None:

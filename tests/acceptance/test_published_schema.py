@@ -7,6 +7,7 @@ from pathlib import Path
 
 from caloron.cli.tree import leaves
 from scripts import reference, schema
+from tests.acceptance.checkouts import repository, writes_file
 from tests.acceptance.home import Home, does, task, writes
 from tests.support.json_schema import problems
 
@@ -53,6 +54,7 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
         f"sprint go --yes {' '.join(plan)}": 0,
         f"sprint go --yes {' '.join(failing)}": 10,
         "kickoff go": 0, "resume": 11, "resume 3 --yes": 0, "resume 1 --dry-run": 9,
+        "discard 1 --yes": 8, "discard 2 --dry-run": 9, "discard 2 --yes": 0, "take": 8,
         "status --project demo": 0, "why --project demo": 0, "why a": 3, "logs a --sprint 1": 0,
         "logs po": 0, "trace a": 0, "trace b": 0, "trace po": 0, "agents list": 0,
         "agents show a": 0, "report -p demo": 0, "report 1": 0, "inbox -p demo": 0,
@@ -77,4 +79,13 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
         if answer.code == 0:
             seen.add(answer.json["command"])
     # Of an open pull request there is none at the end of a sprint: people do these in other tests.
-    assert schema.COMMANDS.keys() - seen == {"pr.merge", "pr.close", "pr.review"}
+    assert schema.COMMANDS.keys() - seen == {"pr.merge", "pr.close", "pr.review", "take"}
+
+
+def test_what_a_first_sprint_and_take_answer_is_as_published(bare_home: Home) -> None:
+    bare_home.script(writes_file("new.txt"))
+    shop = repository(bare_home)
+    shop.write("mine.txt", "")
+    for answer in (shop.sprint("go", "--dry-run"), shop.sprint(), shop.caloron("take")):
+        assert answer.code in (0, 9), answer
+        assert problems(answer.json, PUBLISHED, PUBLISHED) == []

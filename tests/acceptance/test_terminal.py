@@ -3,62 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import re
-import select
-import signal
-import subprocess
-import sys
-import time
 
 from tests.acceptance.home import Home, does, task, writes
-
-
-class Terminal:
-    """`caloron` at a terminal of its own; the test reads the screen and types."""
-
-    def __init__(self, home: Home, *arguments: str) -> None:
-        self._handle, other = pty.openpty()
-        self._process = subprocess.Popen(
-            (sys.executable, "-m", "caloron.cli.main", *arguments),
-            stdin=other,
-            stdout=other,
-            stderr=other,
-            env=home.environment | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
-            cwd=home.root,
-            start_new_session=True,
-        )
-        os.close(other)
-        self._seen = ""
-
-    def read_until(self, words: str) -> None:
-        give_up = time.monotonic() + 60
-        while words not in self._seen:
-            assert time.monotonic() < give_up, self._seen
-            assert self._read(), f"the program ended without {words!r}: {self._seen}"
-
-    def type(self, text: str) -> None:
-        os.write(self._handle, text.encode())
-
-    def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
-
-    def end(self) -> tuple[int, str]:
-        """The exit code, and everything that was on the screen, without its colours."""
-        while self._read():
-            pass
-        os.close(self._handle)
-        return self._process.wait(), self._seen
-
-    def _read(self) -> bool:
-        select.select([self._handle], [], [], 60)
-        try:
-            data = os.read(self._handle, 1 << 16)
-        except OSError:  # a terminal that nobody holds any more
-            return False
-        self._seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", data.decode("utf-8", "replace"))
-        return bool(data)
+from tests.acceptance.terminals import Terminal
 
 
 def _planned(home: Home) -> None:
@@ -73,7 +20,10 @@ def test_a_plan_is_shown_and_runs_once_the_user_says_yes(home: Home) -> None:
     terminal.type("y\n")
     code, seen = terminal.end()
     assert code == 0, seen
-    assert "second: Task second  after first" in seen
+    assert "  first  Task first\n  └─ second  Task second\n" in seen
+    assert "2 tasks: 2 steps after each other, up to 4 at once" in seen
+    assert "at least 4 agent runs; no earlier sprint tells" in seen
+    assert "budget: $20.00" in seen
     assert "2/2 done" in seen
     assert home.files() == {"first.txt": b"first\n", "second.txt": b"second\n"}
 
@@ -85,6 +35,8 @@ def test_a_plan_that_is_declined_is_kept_and_runs_after_resume_says_yes(home: Ho
     terminal.type("n\n")
     code, seen = terminal.end()
     assert code == 11, seen
+    assert "stays held" in seen
+    assert "caloron discard" in seen
     assert home.issues() == []
     assert "your yes" in home.caloron("why").data["why"]
 

@@ -61,6 +61,17 @@ def examine(home: Path) -> Iterator[Finding]:
     yield _clock()
 
 
+def at_a_glance(home: Path, *, sandboxed: bool) -> Iterator[Finding]:
+    """What is found out in a moment, before a sprint makes anything."""
+    yield _python()
+    yield _git()
+    if sandboxed:
+        yield _bubblewrap()
+    disk = _disk(home)
+    # A small project may do with less.
+    yield msgspec.structs.replace(disk, needed=False)
+
+
 _ANSWER_S = 20
 
 
@@ -275,6 +286,17 @@ def _clock() -> Finding:
     return Finding(
         check="clock", ok=ok, detail=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)),
         remedy="" if ok else "set the clock of this machine",
+    )  # fmt: skip
+
+
+def framework_here(found: str, known: tuple[str, ...]) -> Finding:
+    """Who a first sprint would let work, as long as no project says."""
+    return Finding(
+        check="framework", ok=bool(found), needed=False,
+        detail=f"{found} is on PATH: a project that a sprint sets up uses it" if found
+        else "no coding agent is on PATH; a first sprint has to name one",
+        remedy="" if found
+        else f"install Claude Code, or choose with --framework ({', '.join(known)})",
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -18,6 +19,8 @@ from caloron.ports import AgentCommand, AgentReport, AgentRequest, AgentRunner
 FRAMEWORKS = ("stub", "command", "claude-code")
 #: Those that a model drives for sure; of the others nobody knows.
 WITH_MODEL = ("claude-code",)
+#: Frameworks that need nothing but their program: by how it is called, and what may name another.
+_BY_PROGRAM = {"claude-code": ("claude", "CALORON_CLAUDE")}
 
 _STUB = Path(__file__).with_name("stub.py")
 _PLACEHOLDER = re.compile(r"\{(prompt|prompt_file|workspace)\}")
@@ -154,6 +157,14 @@ def _interpreter(script: Path) -> tuple[Path, ...]:
     if any(base.is_relative_to(system) for system in _SYSTEM) or not base.is_file():
         return ()
     return (base.parent.parent,)
+
+
+def framework_on_path() -> str:
+    """The framework whose program is installed here; empty if there is none."""
+    for name, (program, variable) in _BY_PROGRAM.items():
+        if shutil.which(os.environ.get(variable) or program):
+            return name
+    return ""
 
 
 def runner_for(framework: str, *, stub_fixture: str, command: tuple[str, ...]) -> AgentRunner:

@@ -89,6 +89,10 @@ def clone(mirror: Mirror, directory: Path, identity: tuple[str, str]) -> Path:
         *("clone", "--quiet", "--shared", "--no-checkout", "--no-tags", "--template=", *options),
         *(str(mirror.path.absolute()), str(fresh.absolute())),
     )
+    if (mirror.path / "shallow").exists():
+        # Of a shallow repository git makes no clone that borrows, and copies only what has a name.
+        borrowed = fresh / ".git" / "objects" / "info" / "alternates"
+        borrowed.write_text(f"{mirror.path.absolute() / 'objects'}\n", "utf-8")
     for name in ("info", "hooks"):
         (fresh / ".git" / name).mkdir(exist_ok=True)
     exclude(fresh, (OWN_FOLDER,))

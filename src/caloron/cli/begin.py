@@ -12,14 +12,18 @@ from typing import Any, NamedTuple, TypeVar
 import click
 import msgspec
 
+from caloron.agents.doctor import at_a_glance
 from caloron.cli import output
 from caloron.cli.options import Finite, choice_options, dry_run_option, is_text
+from caloron.cli.setting_up import NewProject, find_or_choose, make
 from caloron.domain.plan import MAX_TITLE, PlannedTask
 from caloron.domain.plan_forms import Plan
 from caloron.engine.session import Choices, read_plan
-from caloron.errors import NotFound, PreconditionFailed, UsageError
+from caloron.errors import CaloronError, NotFound, PreconditionFailed, UsageError
+from caloron.git.checkout import Checkout
 from caloron.ledger.earlier import Earlier, earlier_sprints
-from caloron.ledger.projects import Project, load_project
+from caloron.ledger.locate import home
+from caloron.ledger.projects import Project
 from caloron.store.database import open_read_only
 
 MAX_GOAL = 64_000
@@ -69,6 +73,12 @@ def begin_options(command: FC) -> FC:
             metavar="auto|S",
             help="Longest run of the planner; auto: 300 s and 60 s per sprint so far, up to 900.",
         ),
+        click.option(
+            "--framework",
+            "-f",
+            metavar="F",
+            help="Who works, where a project is set up: otherwise what is found on PATH.",
+        ),
         choice_options,
         dry_run_option,
     )
@@ -85,6 +95,8 @@ class Beginning(NamedTuple):
     tasks: tuple[PlannedTask, ...] | None
     choices: Choices
     parallel: int
+    #: The project has to be made first.
+    new: NewProject | None
     #: What of the plan's file has no effect.
     warnings: tuple[str, ...] = ()
 
@@ -103,16 +115,61 @@ def prepare(goal: str, project: str | None, given: dict[str, Any]) -> Beginning:
     plan = read_plan(Path(given["plan"])) if given["plan"] else None
     if given["single"]:
         plan = Plan(tasks=(_one_task(goal),))
-    found = _with_limits(load_project(project), given["timeout_s"], given["po_timeout_s"])
+    chosen, new = find_or_choose(project, given["framework"])
+    found = _with_limits(chosen, given["timeout_s"], given["po_timeout_s"])
     choices = Choices(**{n: given[n] for n in Choices.__struct_fields__ if n in given})
+    _refuse_unfit(sandboxed=not choices.unsandboxed)
     return Beginning(
         found,
         goal,
         plan.tasks if plan else None,
         choices,
         given["parallel"] or found.config.parallel,
+        new,
         plan.warnings if plan else (),
     )
+
+
+def _refuse_unfit(*, sandboxed: bool) -> None:
+    """What a moment is enough to find out is found out before anything is made."""
+    for finding in at_a_glance(home(), sandboxed=sandboxed):
+        if finding.needed and not finding.ok:
+            raise PreconditionFailed(
+                f"agents cannot run here: {finding.check}: {finding.detail}",
+                hint=f"{finding.remedy}; `caloron doctor` tells everything that is missing",
+            )
+        if not finding.ok:
+            output.aside(f"{finding.check}: {finding.detail}; {finding.remedy}")
+
+
+def set_up(begin: Beginning) -> dict[str, Any]:
+    """Make the project if there is none; what is to be known about it, told and as data."""
+    made = None
+    if begin.new is not None:
+        _, ours = make(begin.new, begin.tasks, begin.choices)
+        made = begin.new if ours else None
+    if made is not None:
+        output.aside(made.text())
+    uncommitted, warning = unseen(begin.project)
+    if warning:
+        output.aside(warning)
+    return {"project_setup": made.data() if made else None, "uncommitted": uncommitted}
+
+
+def unseen(project: Project) -> tuple[dict[str, Any] | None, str]:
+    """What agents do not see of the user's repository, because it is in no commit."""
+    repo = project.repository
+    try:
+        found = Checkout(repo).uncommitted() if repo else None
+    except CaloronError:
+        # A bare repository has no files; one that is not there is told when it is needed.
+        found = None
+    if found is None or not found.count:
+        return None, ""
+    files = "1 file that is" if found.count == 1 else f"{found.count} files that are"
+    new = f" ({len(found.untracked)} new)" if found.untracked else ""
+    data = {"repo": str(repo), "changed": len(found.changed), "untracked": len(found.untracked)}
+    return data, f"NOT SEEN BY AGENTS: {files} not committed{new} in {repo}"
 
 
 def would_begin(command: str, begin: Beginning, *, hold: bool) -> int:
@@ -126,9 +183,16 @@ def would_begin(command: str, begin: Beginning, *, hold: bool) -> int:
     named = {task.framework for task in begin.tasks or () if task.framework in FRAMEWORKS}
     for name in sorted({config.framework, *named}):
         runner(begin.project, name).check()
-    actions = [
+    actions: list[dict[str, Any]] = []
+    if begin.new is not None:
+        told = f"{config.name} for {config.repo}, with framework {config.framework}"
+        actions.append({"action": "set up project", "target": told, "setup": begin.new.data()})
+        output.aside(begin.new.text("would be"))
+    if warning := unseen(begin.project)[1]:
+        output.aside(warning)
+    actions.append(
         {"action": "begin sprint", "target": f"{begin.project.name}-{_sprints(begin.project) + 1}"}
-    ]
+    )
     actions += [{"action": "leave out", "target": warning} for warning in begin.warnings]
     if begin.tasks is None:
         actions.append({"action": "ask the planner for tasks of", "target": begin.goal})

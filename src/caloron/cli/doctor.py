@@ -7,12 +7,17 @@ from functools import partial
 import click
 import msgspec
 
-from caloron.agents.doctor import Finding, examine, framework
+from caloron.agents.doctor import Finding, examine, framework, framework_here
+from caloron.agents.frameworks import FRAMEWORKS, framework_on_path
 from caloron.cli.options import output_option, project_option
-from caloron.cli.output import failure, printable, success, wants_json
+from caloron.cli.output import failure, success, wants_json
+from caloron.cli.screen import on_screen
 from caloron.errors import PreconditionFailed
-from caloron.ledger.locate import home
+from caloron.ledger.locate import has_current_project, home
 from caloron.ledger.projects import Project, load_project
+
+#: Where the second column begins.
+_INDENT = 22
 
 
 @click.command()
@@ -30,8 +35,7 @@ def doctor(project: str | None) -> int:
     """
     loaded = _project(project)
     findings = [_shown(finding) for finding in examine(home())]
-    if loaded is not None:
-        findings.append(_shown(_framework(loaded)))
+    findings.append(_shown(_framework(loaded)))
     rows = [msgspec.structs.asdict(finding) for finding in findings]
     data = {"project": loaded.name if loaded else None, "checks": rows}
     failed = [finding for finding in findings if finding.needed and not finding.ok]
@@ -47,20 +51,22 @@ def doctor(project: str | None) -> int:
 
 
 def _project(name: str | None) -> Project | None:
-    """The named project or the active one; a machine can be looked at before there is any."""
-    return load_project(name) if name or (home() / "active").exists() else None
+    """The project that commands act on; a machine can be looked at before there is any."""
+    return load_project(name) if name or has_current_project() else None
 
 
 def _shown(finding: Finding) -> Finding:
     if not wants_json():
         mark = "ok  " if finding.ok else "FAIL" if finding.needed else "note"
-        click.echo(f"{mark} {finding.check:<16} {printable(finding.detail)}")
+        click.echo(f"{mark} {finding.check:<16} {on_screen(finding.detail, _INDENT)}")
         for line in finding.remedy.splitlines():
-            click.echo(f"     {'':<16} {printable(line)}")
+            click.echo(f"{'':<{_INDENT}}{on_screen(line, _INDENT)}")
     return finding
 
 
-def _framework(project: Project) -> Finding:
+def _framework(project: Project | None) -> Finding:
+    if project is None:
+        return framework_here(framework_on_path(), FRAMEWORKS)
     from caloron.engine.workshop import runner
 
     name = project.config.framework

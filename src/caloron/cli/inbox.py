@@ -10,8 +10,9 @@ from caloron.cli.output import success
 from caloron.cli.pages import Page, Section, as_text
 from caloron.cli.report import need_item
 from caloron.domain.needs import Need, needs_of
-from caloron.ledger.figures import waiting_states
-from caloron.ledger.locate import find_project
+from caloron.ledger.figures import find_sprint, waiting_states
+from caloron.ledger.locate import ProjectPaths, find_project
+from caloron.ledger.lock import holder
 
 
 @click.command()
@@ -35,8 +36,28 @@ def inbox(project: str | None) -> None:
         for state in reversed(states)
         for need in needs_of(state, running=is_running(found, state.sprint.id), options=options)
     ]
+    needs += _to_take(found, options)
     data = {"project": found.name, "needs": as_data(needs)}
     success("inbox", data, _text(needs))
+
+
+def _to_take(found: ProjectPaths, options: str) -> list[Need]:
+    """What was merged and is not in the user's branch, once nobody is at work any more."""
+    from caloron.git.checkout import Checkout
+    from caloron.git.command import git
+    from caloron.ledger.projects import load_project
+
+    repo = load_project(found.name).repository
+    if not repo or not found.ledger.exists() or holder(found.engine_lock) is not None:
+        return []
+    checkout = Checkout(repo)
+    main = git(found.forge_git, "rev-parse", "--verify", "refs/heads/main", check=False)
+    if not main or not checkout.top.is_dir() or checkout.contains(main):
+        return []
+    with opened(found.name) as (_, connection):
+        last = find_sprint(connection)
+    why = f"what was merged is not in the branch that is checked out in {repo}"
+    return [Need(kind="take", sprint=last, why=why, commands=(f"caloron take{options}",))]
 
 
 def _text(needs: list[Need]) -> str:

@@ -29,7 +29,7 @@ def init(name: str, framework: str, repo: str | None, verify: str, dry_run: bool
     """Make project NAME with its own forge, and let later commands act on it.
 
     Your repository is only read: the sprint's work is merged on the project's forge, from
-    where you pull it.
+    where `caloron take` brings it to you. In a repository, `caloron sprint` does this by itself.
 
     \b
     Examples:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
+from caloron.cli.approval import Approver
 from caloron.cli.output import is_terminal, printable
 from caloron.domain.actions import Moved
 from caloron.domain.sprint import State, Task
 from caloron.domain.status import Status
 from caloron.domain.why import why, why_sprint
-from caloron.engine.engine import Watcher
-from caloron.ledger.projects import Project
+from caloron.engine.engine import Answer, Watcher
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -32,17 +31,13 @@ _COLOURS = {
 }
 
 
-#: What becomes of a plan that waits for approval: ask on the terminal, yes, or not now.
-Approval = Literal["ask", "yes", "hold"]
-
-
 @contextmanager
-def watcher_for(project: Project, *, json: bool, approval: Approval = "ask") -> Iterator[Watcher]:
+def watcher_for(approver: Approver, *, json: bool) -> Iterator[Watcher]:
     """The right view for where the output goes; with JSON, progress goes to standard error."""
     if json or not is_terminal():
-        yield Lines(to_stderr=json, approves=approval == "yes")
+        yield Lines(approver, to_stderr=json)
         return
-    table = LiveTable(project, approval)
+    table = LiveTable(approver)
     with table.live:
         yield table
 
@@ -50,9 +45,9 @@ def watcher_for(project: Project, *, json: bool, approval: Approval = "ask") -> 
 class Lines:
     """One line per change, for logs and pipes."""
 
-    def __init__(self, *, to_stderr: bool, approves: bool = False) -> None:
+    def __init__(self, approver: Approver, *, to_stderr: bool) -> None:
         self._stderr = to_stderr
-        self._approves = approves
+        self._approver = approver
         self._phase = ""
 
     def told(self, line: str) -> None:
@@ -69,19 +64,17 @@ class Lines:
             tasks = f", {len(state.tasks)} tasks" if state.tasks else ""
             self.told(f"sprint {state.sprint.id}: {self._phase}{tasks}")
 
-    def approves(self, state: State) -> bool | None:
-        # There is nobody to ask: the plan is kept for whoever says yes later.
-        return True if self._approves else None
+    def approves(self, state: State) -> Answer:
+        return self._approver.answer(state)
 
 
 class LiveTable:
     """A table of tasks that is drawn again when something changes, and while time passes."""
 
-    def __init__(self, project: Project, approval: Approval = "ask") -> None:
+    def __init__(self, approver: Approver) -> None:
         from rich.live import Live
 
-        self._project = project
-        self._approval = approval
+        self._approver = approver
         self._state: State | None = None
         self._notes: list[str] = []
         self.live: Live = Live(get_renderable=self._draw, refresh_per_second=2, transient=False)
@@ -95,19 +88,13 @@ class LiveTable:
     def seen(self, state: State) -> None:
         self._state = state
 
-    def approves(self, state: State) -> bool | None:
-        if self._approval != "ask":
-            return True if self._approval == "yes" else None
+    def approves(self, state: State) -> Answer:
+        if not self._approver.talks:
+            return self._approver.answer(state)
         self.live.stop()
-        click.echo(plan_text(state))
-        # At the prompt Ctrl-C means no, and must not wait for the engine.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            return click.confirm(f"Run these {len(state.tasks)} tasks?", default=False)
-        except click.Abort:
-            return None
+            return self._approver.answer(state)
         finally:
-            signal.signal(signal.SIGINT, before)
             self.live.start()
 
     def _fitting(self, state: State) -> list[Task]:
@@ -120,6 +107,11 @@ class LiveTable:
         last = len(order)
         chosen = sorted(tasks, key=lambda t: (order.get(t.status, last), t.status is Status.DONE))
         return chosen[:room]
+
+    def _task_width(self, state: State) -> int:
+        """As wide as the names are, but the reasons keep the greater part of the screen."""
+        longest = max((len(name) for name in state.tasks), default=4)
+        return min(max(longest, 4), max(16, self.live.console.width // 4))
 
     def _draw(self) -> Table:
         from rich.table import Table
@@ -136,12 +128,13 @@ class LiveTable:
         sprint = state.sprint
         cost = f"${sprint.spent.usd:.2f} of ${sprint.budget_usd:.2f}  " if sprint.spent.usd else ""
         goal = _shorten(sprint.goal, max(20, self.live.console.width - 30 - len(cost)))
-        table.title = Text(f"{sprint.id}  {done}/{len(state.tasks)} done  {cost}{goal}")
-        table.add_column("task", no_wrap=True, ratio=3)
+        far = f"{done}/{len(state.tasks)} done" if state.tasks else "planning"
+        table.title = Text(f"{sprint.id}  {far}  {cost}{goal}")
+        table.add_column("task", no_wrap=True, width=self._task_width(state))
         table.add_column("status", no_wrap=True, width=10)
         table.add_column("agent", no_wrap=True, width=9)
         table.add_column("elapsed", no_wrap=True, width=8, justify="right")
-        table.add_column("why", no_wrap=True, ratio=6, overflow="ellipsis")
+        table.add_column("why", no_wrap=True, ratio=1, overflow="ellipsis")
         if not state.tasks:
             table.add_row("plan", state.sprint.phase, "po", "", why_sprint(state.sprint))
         for task in self._fitting(state):
@@ -153,15 +146,6 @@ class LiveTable:
                 _plain(why(state, task) or task.reason),
             )
         return table
-
-
-def plan_text(state: State) -> str:
-    """The tasks of a plan, each with what it waits for."""
-    lines = []
-    for task in state.tasks.values():
-        after = f"  after {', '.join(task.plan.depends_on)}" if task.plan.depends_on else ""
-        lines.append(f"  {task.id}: {printable(task.plan.title)}{after}")
-    return "\n".join(lines)
 
 
 #: What to show first when not everything fits.

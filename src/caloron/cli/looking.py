@@ -6,13 +6,15 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import msgspec
 
 from caloron.cli.status import require_ledger
 from caloron.errors import CaloronError
-from caloron.ledger.locate import ProjectPaths, active_project_name, find_project
+from caloron.ledger.locate import ProjectPaths, current_project_name, find_project
 from caloron.ledger.lock import holder
 from caloron.store.database import store_error
 
@@ -52,10 +54,15 @@ def options_for(found: ProjectPaths, project: str | None) -> str:
     if project is None:
         return ""
     try:
-        active = active_project_name()
+        named = current_project_name()
     except CaloronError:
-        active = ""
-    return "" if active == found.name else f" --project {found.name}"
+        named = ""
+    return "" if named == found.name else f" --project {found.name}"
+
+
+def bring_command(found: ProjectPaths, repo: Path | None, options: str) -> str:
+    """The one command that brings what was merged to the user."""
+    return f"caloron take{options}" if repo else f"git clone {quote(str(found.forge_git))}"
 
 
 def span(seconds: float) -> str:

@@ -35,8 +35,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("caloron.cli.logs:logs", "Show what the agents of a task wrote."),
     "trace": ("caloron.cli.trace:trace", "Show everything that happened to a task."),
     "agents": ("caloron.cli.agents:agents", "Show who worked, and what it took."),
-    "stop": ("caloron.cli.sprint:stop", "Save and stop the running sprint."),
+    "stop": ("caloron.cli.stop:stop", "Save and stop the running sprint."),
     "resume": ("caloron.cli.sprint:resume", "Go on with a sprint that was stopped or crashed."),
+    "take": ("caloron.cli.take:take", "Bring what was merged into your branch."),
+    "discard": ("caloron.cli.discard:discard", "Throw away what is left of a sprint."),
     "report": ("caloron.cli.report:report", "Show what a sprint came to: the morning page."),
     "inbox": ("caloron.cli.inbox:inbox", "List only what needs you, with the commands for it."),
     "history": ("caloron.cli.history:history", "List the sprints so far."),
@@ -79,10 +81,11 @@ def cli(context: click.Context) -> None:
     """A goal goes in, reviewed and tested code comes out merged on your own forge.
 
     \b
-    Start like this:
-      caloron init shop --repo ~/src/shop --verify "python3 -m unittest"
+    Start like this, in a git repository of yours:
+      caloron doctor
       caloron sprint "Add a discount code to the basket"
-      caloron status
+      caloron report
+      caloron take
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

@@ -48,7 +48,10 @@ output_option = click.option(
 
 #: `--project NAME`: passed to the command as `project: str | None`.
 project_option = click.option(
-    "--project", "-p", metavar="NAME", help="Act on this project instead of the active one."
+    "--project",
+    "-p",
+    metavar="NAME",
+    help="Act on this project, not on that of the repository you are in or the active one.",
 )
 
 #: `--dry-run`: passed on as `dry_run: bool`; the command answers with `output.dry_run`.

@@ -105,6 +105,11 @@ def failure(
     _print_envelope(envelope)
 
 
+def aside(text: str) -> None:
+    """Tell something beside the answer, wherever that goes."""
+    click.echo(printable(text).encode("utf-8", "replace").decode(), err=True)
+
+
 def printable(text: str) -> str:
     """Text of others without the characters that could steer a terminal."""
     return "".join(c if c in "\n\t" or c.isprintable() else "�" for c in text)

@@ -15,6 +15,7 @@ from caloron.cli.output import printable, size, success
 from caloron.errors import CaloronError, PreconditionFailed
 from caloron.ledger.locate import (
     ProjectPaths,
+    active_project_name,
     find_project,
     home,
     project_names,
@@ -83,7 +84,7 @@ def delete(name: str, force: bool, dry_run: bool) -> int:
     """Delete project NAME with its forge, its history and its logs, for good.
 
     Shows what goes, and asks to type the name again. Your own repository is not touched: bring
-    what you want to keep to you first (`git clone` of the project's forge).
+    what you want to keep to you first (`caloron take`, or `git clone` of the project's forge).
 
     \b
     Examples:
@@ -119,7 +120,7 @@ def delete(name: str, force: bool, dry_run: bool) -> int:
 def _active() -> str | None:
     """The active project; None if there is none, or its name stands for nothing."""
     try:
-        return find_project().name
+        return find_project(active_project_name()).name
     except CaloronError:
         return None
 

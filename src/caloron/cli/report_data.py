@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
-from caloron.cli.looking import as_data, moment
+from caloron.cli.looking import as_data, bring_command, moment
 from caloron.domain.needs import needs_of
 from caloron.domain.observations import ReviewSeen
 from caloron.domain.retro import Run, agent_kpis, compute_kpis, verification_of
@@ -50,7 +49,7 @@ def collect(
         "problems": _problems(found, state, runs),
         "agents": as_data(agent_kpis(state, runs)),
         "kpis": as_data(kpis),
-        "bring": _bring(found, state),
+        "bring": _bring(found, state, options),
     }
 
 
@@ -152,12 +151,16 @@ def _numbered(place: Path) -> list[Path]:
     return sorted(found, key=lambda folder: -int(folder.name))
 
 
-def _bring(found: ProjectPaths, state: State) -> str:
-    """The command that brings what was merged to the user; empty if nothing was."""
+def _bring(found: ProjectPaths, state: State, options: str) -> str:
+    """The command that brings what was merged to the user; empty if nothing was, or it is there."""
     if not any(task.status is Status.DONE and task.pull for task in state.tasks.values()):
         return ""
+    from caloron.cli.take import merge_commits
+    from caloron.git.checkout import Checkout
     from caloron.ledger.projects import load_project
 
-    repo, main = load_project(found.name).repository, quote(state.sprint.main)
-    where = quote(str(found.forge_git))
-    return f"git -C {quote(str(repo))} pull {where} {main}" if repo else f"git clone {where}"
+    repo = load_project(found.name).repository
+    commits = merge_commits(state)
+    if repo and commits and Checkout(repo).contains(*commits):
+        return ""
+    return bring_command(found, repo, options)

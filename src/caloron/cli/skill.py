@@ -29,9 +29,10 @@ verified on top of main, and merged on the project's own forge. It can be stoppe
 Start like this:
 
 ```sh
-caloron init shop --repo ~/src/shop
+cd ~/src/shop
 caloron sprint "Add a discount code to the basket" --yes --output json
-caloron status --output json
+caloron report --output json
+caloron take --output json
 ```
 """
 

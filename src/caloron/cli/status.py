@@ -17,7 +17,7 @@ from caloron.ledger.earlier import EarlierSprint, earlier_sprints
 from caloron.ledger.locate import (
     ProjectPaths,
     find_project,
-    home,
+    has_current_project,
     plain_settings,
     project_names,
 )
@@ -54,10 +54,11 @@ def status(project: str | None) -> None:
       caloron status
       caloron status --output json
     """
-    if project is None and not (home() / "active").exists():
+    if project is None and not has_current_project():
         known = project_names()
         data = {"active": None, "projects": len(known)}
-        success("status", data, "No project is active. Make one: caloron init NAME")
+        text = 'No project is active. In a git repository, make one: caloron sprint "<goal>"'
+        success("status", data, text)
         return
     found = find_project(project)
     data = _project(found)

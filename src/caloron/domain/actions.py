@@ -36,6 +36,12 @@ class CloseIssue(msgspec.Struct, frozen=True, kw_only=True, tag="close_issue"):
     issue: int
 
 
+class ClosePull(msgspec.Struct, frozen=True, kw_only=True, tag="close_pull"):
+    key: str
+    task: str
+    pull: int
+
+
 class Push(msgspec.Struct, frozen=True, kw_only=True, tag="push"):
     key: str
     task: str
@@ -72,7 +78,17 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True, tag="merge"):
     message: str
 
 
-Effect = CreateIssue | PostComment | AddLabel | CloseIssue | Push | OpenPull | PostReview | Merge
+Effect = (
+    CreateIssue
+    | PostComment
+    | AddLabel
+    | CloseIssue
+    | ClosePull
+    | Push
+    | OpenPull
+    | PostReview
+    | Merge
+)
 
 
 class StartWork(msgspec.Struct, frozen=True, kw_only=True, tag="start_work"):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from caloron.domain import baseline, hindsight, planning, texts
+from caloron.domain import baseline, discarding, hindsight, planning, texts
 from caloron.domain.actions import Action, AddLabel, Moved
 from caloron.domain.facts import (
     EffectDone,
@@ -18,11 +18,13 @@ from caloron.domain.facts import (
     Fact,
     Halt,
     PlanApproved,
+    PlanEdited,
     RunInterrupted,
+    SprintDiscarded,
     WorkEnded,
 )
 from caloron.domain.lane import advance_lane, advance_reviews
-from caloron.domain.observations import merge_observations
+from caloron.domain.observations import Snapshot, merge_observations
 from caloron.domain.pauses import busy_slots
 from caloron.domain.reactions import bind, react
 from caloron.domain.sprint import Role, State, Task, branch_name, pull_of
@@ -46,6 +48,9 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
     """Take in the facts and decide everything that can be decided now."""
     turn = Turn(state, now)
     _take_in(turn, facts)
+    if turn.sprint.discarded:
+        discarding.advance(turn)
+        return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
     if turn.sprint.phase in ("planning", "approval"):
         planning.advance(turn)
     if turn.sprint.phase in ("running", "retro", "ended") and turn.state.tasks:
@@ -75,20 +80,12 @@ def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
     halts = [f for f in facts if isinstance(f, Halt)]
     done = [f for f in facts if isinstance(f, EffectDone)]
     failed = [f for f in facts if isinstance(f, EffectFailed)]
-    approvals = [f for f in facts if isinstance(f, PlanApproved)]
-    seen = tuple(
-        f
-        for f in facts
-        if not isinstance(
-            f, WorkEnded | RunInterrupted | Halt | EffectDone | EffectFailed | PlanApproved
-        )
-    )
+    seen = tuple(f for f in facts if isinstance(f, Snapshot))
     turn.state.objects = merge_observations(turn.state.objects, seen)
     for effect in sorted(done, key=lambda f: f.id):
         _effect_done(turn, effect)
     bind(turn)
-    if approvals and turn.sprint.phase == "approval":
-        planning.run_plan(turn)
+    _plan_judged(turn, facts)
     for task in turn.state.tasks.values():
         react(turn, task)
     for end in sorted(ended, key=lambda f: (f.item, f.token)):
@@ -100,6 +97,8 @@ def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
         _effect_failed(turn, refusal)
     for halt in halts:
         _halted(turn, halt)
+    for unwanted in [f for f in facts if isinstance(f, SprintDiscarded)]:
+        discarding.discard(turn, unwanted)
 
 
 def _end_taken_in(turn: Turn, end: WorkEnded) -> None:
@@ -118,6 +117,16 @@ def _halted(turn: Turn, halt: Halt) -> None:
         hindsight.do_without(turn, halt.reason)
     else:
         turn.sprint.halted = halt.reason
+
+
+def _plan_judged(turn: Turn, facts: Sequence[Fact]) -> None:
+    """What a person said to a plan that waits: other tasks first, then yes."""
+    if turn.sprint.phase != "approval":
+        return
+    if edits := [f for f in facts if isinstance(f, PlanEdited)]:
+        planning.replace_plan(turn, max(edits, key=lambda f: f.at).tasks)
+    if any(isinstance(f, PlanApproved) for f in facts):
+        planning.run_plan(turn)
 
 
 def _account(turn: Turn, run: WorkEnded | RunInterrupted) -> None:

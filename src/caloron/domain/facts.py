@@ -9,6 +9,7 @@ import msgspec
 from caloron.domain.budget import Usage
 from caloron.domain.feedback import Feedback
 from caloron.domain.observations import BranchSeen, CommentSeen, IssueSeen, PullSeen, ReviewSeen
+from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import Role
 
 Trouble = Literal["", "auth", "quota", "rate_limit", "overflow", "budget", "crash"]
@@ -112,6 +113,25 @@ class PlanApproved(msgspec.Struct, frozen=True, tag="plan_approved"):
     id: str = "plan_approved"
 
 
+class PlanEdited(msgspec.Struct, frozen=True, kw_only=True, tag="plan_edited"):
+    """A person put other tasks in the place of a plan that waits for approval."""
+
+    tasks: tuple[PlannedTask, ...]
+    #: When, in seconds since 1970: of two edits the later one counts.
+    at: float
+
+    @property
+    def id(self) -> str:
+        return f"plan_edited/{self.at}"
+
+
+class SprintDiscarded(msgspec.Struct, frozen=True, kw_only=True, tag="sprint_discarded"):
+    """A person does not want what is left of the sprint."""
+
+    by: str
+    id: str = "sprint_discarded"
+
+
 Fact = (
     WorkEnded
     | RunInterrupted
@@ -119,6 +139,8 @@ Fact = (
     | EffectDone
     | EffectFailed
     | PlanApproved
+    | PlanEdited
+    | SprintDiscarded
     | IssueSeen
     | PullSeen
     | ReviewSeen

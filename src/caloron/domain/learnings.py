@@ -70,6 +70,8 @@ class SprintRecord(msgspec.Struct, frozen=True, kw_only=True):
     debts: tuple[str, ...] = ()
     review_cycles: int = 0
     tools: dict[str, int] = msgspec.field(default_factory=dict)
+    #: A plan that was thrown away before anybody worked on it says nothing about the work.
+    teaches: bool = True
 
 
 class Noted(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +134,7 @@ def record_of(state: State, runs: Sequence[Run], now: float) -> SprintRecord:
         ),
         review_cycles=sum(len(task.reviewed) for task in state.tasks.values()),
         tools=tools_of(state, runs),
+        teaches=not state.sprint.discarded or any(run.task for run in runs),
     )
 
 

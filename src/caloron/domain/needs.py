@@ -10,7 +10,7 @@ import msgspec
 from caloron.domain.sprint import State, Task
 from caloron.domain.status import Status
 
-Kind = Literal["escalated", "approval", "halted", "stopped", "no_plan", "resume"]
+Kind = Literal["escalated", "approval", "halted", "stopped", "no_plan", "resume", "discard", "take"]
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +72,11 @@ def _held_by(state: State, task: Task) -> tuple[str, ...]:
 def _of_sprint(state: State, resume: str, options: str, *, running: bool) -> Need | None:
     """What stops the sprint as a whole."""
     sprint = state.sprint
+    if sprint.discarded:
+        if sprint.phase == "ended" or running:
+            return None
+        why, again = "it was not thrown away whole yet", f"caloron discard {sprint.id}{options}"
+        return Need(kind="discard", sprint=sprint.id, why=why, commands=(again,))
     if sprint.stopped:
         again = f"caloron sprint {shlex.quote(sprint.goal)}{options}"
         red = sprint.stopped_by == "red main"
@@ -86,7 +91,8 @@ def _of_sprint(state: State, resume: str, options: str, *, running: bool) -> Nee
         return Need(kind="halted", sprint=sprint.id, why=sprint.halted, commands=(more,))
     if sprint.phase == "approval":
         why = f"the plan of {len(state.tasks)} tasks waits for your yes"
-        return Need(kind="approval", sprint=sprint.id, why=why, commands=(resume,))
+        steps = (resume, f"{resume} --edit", f"caloron discard {sprint.id}{options}")
+        return Need(kind="approval", sprint=sprint.id, why=why, commands=steps)
     if sprint.phase == "retro":
         why = "it was stopped before its retro was written"
         return Need(kind="resume", sprint=sprint.id, why=why, commands=(resume,))

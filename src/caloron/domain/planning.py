@@ -98,6 +98,11 @@ def accept_plan(turn: Turn, plan: tuple[PlannedTask, ...]) -> None:
         run_plan(turn)
 
 
+def replace_plan(turn: Turn, plan: tuple[PlannedTask, ...]) -> None:
+    """A person's plan in the place of the one that waits: nothing of that one was begun."""
+    turn.state.tasks = tasks_of(turn.sprint, plan, turn.now)
+
+
 def tasks_of(sprint: Sprint, plan: tuple[PlannedTask, ...], now: float) -> dict[str, Task]:
     chains = chain_lengths(plan)
     return {

@@ -190,6 +190,10 @@ class Sprint(msgspec.Struct, kw_only=True):
     paused: dict[str, Paused] = msgspec.field(default_factory=dict)
     #: Why nothing more is started, until a person resumes the sprint.
     halted: str = ""
+    #: Who threw away what was left of it; such a sprint never goes on.
+    discarded: str = ""
+    #: Objects on the forge that are being closed, because the sprint was discarded.
+    let_go: tuple[str, ...] = ()
 
     #: Who writes the retro: the rules alone, or a model besides.
     retro: Literal["rules", "model"] = "rules"

@@ -12,6 +12,7 @@ from caloron.agents import launch
 from caloron.domain.actions import (
     AddLabel,
     CloseIssue,
+    ClosePull,
     CreateIssue,
     Effect,
     Merge,
@@ -68,6 +69,9 @@ class Effects:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="effect")
         self._running: set[int] = set()
         self._lock = threading.Lock()
+        #: Only effects whose keys begin like this are still done; of others only the traces of
+        #: those that were done already are taken in. For a sprint that was discarded.
+        self.only = ""
 
     def dispatch(self) -> float | None:
         """Start what is due; the moment at which the next postponed effect is due, if any."""
@@ -109,6 +113,9 @@ class Effects:
             else:
                 self._journal.intend(entry)
                 crashpoint("effect.intend")
+            if found is None and not entry.effect.key.startswith(self.only):
+                self._journal.drop(entry, "nobody wants it any more")
+                return
             if found is None:
                 found = self._do(entry.effect)
                 crashpoint("effect.do")
@@ -164,7 +171,7 @@ class Effects:
             case Merge():
                 pull = forge.pull(effect.pull)
                 return self._after_merge(effect) if pull.state == "merged" else None
-            case AddLabel() | CloseIssue():
+            case AddLabel() | CloseIssue() | ClosePull():
                 # Doing these looks at the object first.
                 return None
 
@@ -182,9 +189,8 @@ class Effects:
                     if effect.label in there.labels
                     else forge.label(effect.issue, effect.label),
                 )
-            case CloseIssue():
-                there = forge.issue(effect.issue)
-                return (there if there.state == "closed" else forge.close_issue(effect.issue),)
+            case CloseIssue() | ClosePull():
+                return (self._close(effect),)
             case Push():
                 forge.push(self._mirror.path, effect.branch, effect.new, effect.old)
                 return self._after_push(effect)
@@ -197,6 +203,13 @@ class Effects:
                 self._look_for_a_later_no(effect)
                 forge.merge(effect.pull, effect.head, effect.base, clean(effect.message))
                 return self._after_merge(effect)
+
+    def _close(self, effect: CloseIssue | ClosePull) -> Snapshot:
+        if isinstance(effect, ClosePull):
+            # The forge looks itself: one that was merged meanwhile stays merged.
+            return self._forge.close_pull(effect.pull)
+        there = self._forge.issue(effect.issue)
+        return there if there.state == "closed" else self._forge.close_issue(effect.issue)
 
     def _look_for_a_later_no(self, effect: Merge) -> None:
         """A person may have asked for changes since the merge was decided."""

@@ -13,13 +13,14 @@ from caloron.agents.frameworks import FRAMEWORKS
 from caloron.domain.actions import Moved
 from caloron.domain.facts import Halt, PlanApproved
 from caloron.domain.imports import take_over
+from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import State
 from caloron.domain.supervise import Limits
 from caloron.engine.bell import Bell
 from caloron.engine.effects import Effects
 from caloron.engine.poller import Poller
 from caloron.engine.tick import run_tick
-from caloron.engine.workshop import Workshop
+from caloron.engine.workshop import Workshop, cleaned_plan
 from caloron.errors import PreconditionFailed
 from caloron.git.mirror import Mirror
 from caloron.ledger import projections
@@ -50,6 +51,10 @@ _BASELINES = {
 }
 
 
+#: What a person says to a plan: yes, no, not now, or these tasks instead.
+Answer = bool | tuple[PlannedTask, ...] | None
+
+
 class Watcher(Protocol):
     """Somebody who looks on: the live view, plain lines, or a test."""
 
@@ -57,8 +62,8 @@ class Watcher(Protocol):
     def seen(self, state: State) -> None: ...
     def told(self, line: str) -> None: ...
 
-    def approves(self, state: State) -> bool | None:
-        """Yes or no to the plan; None: not now, the sprint stops and keeps the plan."""
+    def approves(self, state: State) -> Answer:
+        """Yes or no to the plan, or another plan; None: not now, it is kept as no keeps it."""
         ...
 
 
@@ -213,7 +218,11 @@ class Engine:
 
     def _ask(self, state: State) -> bool:
         answer = self.watcher.approves(state)
-        if answer:
+        if isinstance(answer, tuple):
+            plan = cleaned_plan(answer, self.workshop.redactor)
+            self.ledger.edit_plan(self.sprint, plan, self.clock.now())
+            self.bell.ring()
+        elif answer:
             self.ledger.tell(self.sprint, [PlanApproved()])
             self.bell.ring()
         return bool(answer)

@@ -11,19 +11,21 @@ from typing import Any, Literal
 import msgspec
 
 from caloron.agents.frameworks import FRAMEWORKS, WITH_MODEL
+from caloron.domain.facts import SprintDiscarded
 from caloron.domain.plan import PlannedTask, PlanProblem
 from caloron.domain.plan_forms import Plan, parse_plan_file
 from caloron.domain.sprint import Sprint, State
 from caloron.engine.confining import Confining
 from caloron.engine.engine import Engine, SystemClock, Watcher
 from caloron.engine.workshop import (
+    cleaned_plan,
     frameworks_of,
     known_secrets,
     refuse_start_from,
     runner,
     sandbox_for,
 )
-from caloron.errors import NotFound, UsageError
+from caloron.errors import NotFound, PreconditionFailed, UsageError
 from caloron.forge.local import LocalForge, create_local_forge
 from caloron.git.mirror import Mirror
 from caloron.ledger.history import take_in_history
@@ -109,7 +111,7 @@ class Session:
             author=self.forge.author,
             main=self.forge.main,
             ask_before_running=ask,
-            given_plan=_cleaned(plan or (), redactor),
+            given_plan=cleaned_plan(plan or (), redactor),
             framework=config.framework,
             baseline="",
             budget_usd=choices.budget_usd or config.budget_usd,
@@ -123,15 +125,8 @@ class Session:
         return self.ledger.create_sprint(sprint, {}).id
 
     def _check(self, state: State) -> None:
-        """Refuse what cannot work before anything is begun."""
-        for name in frameworks_of(self.project, state):
-            runner(self.project, name).check()
-        mirror = Mirror(self.project.mirror, self.forge.remote(), self.forge.main)
-        mirror.ensure()
-        refuse_start_from(mirror, mirror.fetch_main())
-        sandbox = sandbox_for(mirror.path, unsandboxed=state.sprint.unsandboxed)
-        sandbox.check()
-        Confining(self.project.config, sandbox).check()
+        plans = (*state.sprint.given_plan, *(task.plan for task in state.tasks.values()))
+        check_start(self.project, self.forge, plans, unsandboxed=state.sprint.unsandboxed)
 
     def engine(self, sprint: str, watcher: Watcher, *, debug: bool = False) -> Engine:
         self.lock.describe(sprint)
@@ -144,6 +139,13 @@ class Session:
         """A person wants the sprint to go on: with what stopped it cleared, and what changed."""
         loaded = self.ledger.load(sprint)
         before = loaded.state.sprint
+        if before.discarded or any(isinstance(f, SprintDiscarded) for f in loaded.facts):
+            raise PreconditionFailed(
+                f"sprint {sprint} was discarded",
+                hint='begin another: caloron sprint "<goal>"'
+                if before.phase == "ended"
+                else f"finish that: caloron discard {sprint}",
+            )
         after = msgspec.structs.replace(
             before,
             halted="",
@@ -174,10 +176,18 @@ def _retro_by(config: ProjectConfig) -> Literal["rules", "model"]:
     return config.retro
 
 
-def _cleaned(plan: tuple[PlannedTask, ...], redactor: Redactor) -> tuple[PlannedTask, ...]:
-    """A plan without the secrets that somebody wrote into it."""
-    text = redactor.data(msgspec.json.encode(plan))
-    return msgspec.json.decode(text, type=tuple[PlannedTask, ...])
+def check_start(
+    project: Project, forge: LocalForge, plan: tuple[PlannedTask, ...], *, unsandboxed: bool
+) -> None:
+    """Refuse what cannot work before anything is begun."""
+    for name in frameworks_of(project, plan):
+        runner(project, name).check()
+    mirror = Mirror(project.mirror, forge.remote(), forge.main)
+    mirror.ensure()
+    refuse_start_from(mirror, mirror.fetch_main())
+    sandbox = sandbox_for(mirror.path, unsandboxed=unsandboxed)
+    sandbox.check()
+    Confining(project.config, sandbox).check()
 
 
 @contextmanager

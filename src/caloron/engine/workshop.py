@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+
+import msgspec
 
 from caloron.agents import conventions
 from caloron.agents.frameworks import runner_for
 from caloron.agents.pool import Pool
 from caloron.agents.sandbox import Bubblewrap, NoSandbox
 from caloron.agents.seeds import Seeds
+from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import State
 from caloron.engine.assignments import Assigner
 from caloron.engine.bell import Bell
@@ -101,11 +104,12 @@ class Workshop:
 
     def _purse(self, project: Project, state: State) -> Purse:
         config, sprint = project.config, state.sprint
+        plan = (*sprint.given_plan, *(task.plan for task in state.tasks.values()))
         return Purse(
             sprint.budget_usd or config.budget_usd,
             sprint.spent.usd,
             config.run_budget_usd,
-            metered=any(self.runner(name).tells_cost for name in frameworks_of(project, state)),
+            metered=any(self.runner(name).tells_cost for name in frameworks_of(project, plan)),
         )
 
     def _assigner(
@@ -144,10 +148,9 @@ def sandbox_for(mirror: Path, *, unsandboxed: bool) -> Sandbox:
     return NoSandbox() if unsandboxed else Bubblewrap(mirror=mirror)
 
 
-def frameworks_of(project: Project, state: State) -> list[str]:
-    """The frameworks that a sprint names, each once."""
-    plans = (*state.sprint.given_plan, *(task.plan for task in state.tasks.values()))
-    return sorted({project.config.framework} | {p.framework for p in plans if p.framework})
+def frameworks_of(project: Project, plan: Iterable[PlannedTask]) -> list[str]:
+    """The frameworks that a project and a plan name, each once."""
+    return sorted({project.config.framework} | {p.framework for p in plan if p.framework})
 
 
 def runner(project: Project, framework: str) -> AgentRunner:
@@ -161,6 +164,12 @@ def known_secrets(config: ProjectConfig) -> dict[str, str]:
     """The values that must appear nowhere: what looks like a key, and what agents are given."""
     given = {name: os.environ[name] for name in config.pass_env if os.environ.get(name)}
     return secrets_in(os.environ) | secrets_in({f"{name}_KEY": v for name, v in given.items()})
+
+
+def cleaned_plan(plan: tuple[PlannedTask, ...], redactor: Redactor) -> tuple[PlannedTask, ...]:
+    """A plan without the secrets that somebody wrote into it."""
+    text = redactor.data(msgspec.json.encode(plan))
+    return msgspec.json.decode(text, type=tuple[PlannedTask, ...])
 
 
 def identity(config: ProjectConfig) -> tuple[str, str]:

@@ -39,7 +39,11 @@ _LOCK_ABANDONED_S = 60.0
 _NAMES = ("hasDot", "hasDotdot", "hasDotgit", "emptyName", "fullPathname")
 _STRICT = "--strict=" + ",".join(f"{name}=error" for name in _NAMES)
 _BUNDLE_HEADER_BYTES = 1 << 16
-_FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
+_FETCH = (
+    "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
+    # A user's repository may be shallow, and so is its forge then.
+    "--update-shallow",
+)  # fmt: skip
 
 
 class BundleRefused(CaloronError):

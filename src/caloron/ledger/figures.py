@@ -67,6 +67,17 @@ def figures_of(connection: sqlite3.Connection, sprint: str) -> Figures:
     row = connection.execute(SQL["sprint"], {"sprint": sprint}).fetchone()
     if row is None:
         raise NotFound(f"there is no sprint {sprint}", hint="caloron history lists them")
+    return _figures(connection, row)
+
+
+def last_figures(connection: sqlite3.Connection, last: int) -> list[Figures]:
+    """The last so many sprints in order."""
+    newest = connection.execute(SQL["newest"]).fetchone()[0]
+    rows = connection.execute(SQL["sprints"], {"after": newest - last}).fetchall()
+    return [_figures(connection, row) for row in rows]
+
+
+def _figures(connection: sqlite3.Connection, row: sqlite3.Row) -> Figures:
     return Figures(_state(connection, row), _runs_of(connection, row["id"]))
 
 

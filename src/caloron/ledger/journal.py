@@ -62,6 +62,10 @@ class Journal:
         """The forge said no, for good; what is seen there now is told before."""
         self._end(entry, "failed", [*seen, failure], failure.message)
 
+    def drop(self, entry: Entry, note: str) -> None:
+        """It was not done, and will not be."""
+        self._end(entry, "dropped", (), note)
+
     def _end(self, entry: Entry, state: str, facts: Iterable[Fact], note: str) -> None:
         with self.ledger.db.transaction("effect.record") as connection:
             values = {"id": entry.id, "state": state, "note": note[:500]}

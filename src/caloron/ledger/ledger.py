@@ -10,15 +10,12 @@ import msgspec
 
 from caloron.domain.actions import Action, CancelWork, HoldWork, Moved, RetryEffect, StartWork
 from caloron.domain.facts import (
-    EffectDone,
-    EffectFailed,
     Fact,
-    Halt,
-    PlanApproved,
-    RunInterrupted,
-    WorkEnded,
+    PlanEdited,
+    SprintDiscarded,
 )
 from caloron.domain.observations import Snapshot, observation_id
+from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import Sprint, State, Task
 from caloron.errors import CaloronError, NotFound
 from caloron.store import queue
@@ -168,8 +165,11 @@ class Ledger:
         tasks: dict[str, Task],
         before: dict[str, Task],
     ) -> None:
+        for gone in before.keys() - tasks.keys():
+            connection.execute(SQL["forget_task"], {"sprint": sprint, "id": gone})
+        moved = list(tasks) != list(before)
         for position, task in enumerate(tasks.values()):
-            if before.get(task.id) != task:
+            if moved or before[task.id] != task:
                 connection.execute(
                     SQL["put_task"],
                     {
@@ -190,6 +190,20 @@ class Ledger:
         with self.db.transaction("inbox") as connection:
             return tell(connection, sprint, facts)
 
+    def edit_plan(self, sprint: str, tasks: tuple[PlannedTask, ...], at: float) -> None:
+        """A person's tasks for the plan that waits: for the next tick, and in the diary."""
+        with self.db.transaction("edit") as connection:
+            tell(connection, sprint, [PlanEdited(tasks=tasks, at=at)])
+            payload = {"sprint": sprint, "tasks": [task.id for task in tasks]}
+            queue.append_event(connection, "plan_edited", payload)
+
+    def discard(self, sprint: str, by: str) -> None:
+        """A person does not want the sprint: for the next tick, and in the diary."""
+        with self.db.transaction("discard") as connection:
+            tell(connection, sprint, [SprintDiscarded(by=by)])
+            payload, key = {"sprint": sprint, "by": by}, f"discarded/{sprint}"
+            queue.append_event(connection, "sprint_discarded", payload, key=key)
+
     def get(self, key: str) -> str:
         row = self.db.row(SQL["get_kv"], {"key": key})
         return str(row["value"]) if row else ""
@@ -208,11 +222,7 @@ def tell(connection: sqlite3.Connection, sprint: str, facts: Iterable[Fact]) -> 
 
 
 def fact_id(fact: Fact) -> str:
-    if isinstance(
-        fact, WorkEnded | RunInterrupted | Halt | EffectDone | EffectFailed | PlanApproved
-    ):
-        return fact.id
-    return observation_id(fact)
+    return observation_id(fact) if isinstance(fact, Snapshot) else fact.id
 
 
 def remember_projection(connection: sqlite3.Connection, sprint: str, digest: str) -> None:

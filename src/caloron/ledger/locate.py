@@ -5,6 +5,7 @@ Commands that only look, such as `caloron status`, need nothing heavier than thi
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -51,7 +52,9 @@ def active_project_name() -> str:
         name = file.read_text("utf-8").strip()
     except FileNotFoundError:
         raise NotFound(
-            f"no project yet in {home()}", hint="make one: caloron init NAME --repo PATH"
+            f"no project yet in {home()}",
+            hint='in a git repository, `caloron sprint "<goal>"` makes one; '
+            "elsewhere: caloron init NAME",
         ) from None
     if not is_valid_id(name):
         raise UsageError(
@@ -108,9 +111,68 @@ class ProjectPaths:
         return self.path / "wake"
 
 
+def repository_here() -> Path | None:
+    """The git repository around the current folder, found without running git."""
+    try:
+        here = Path.cwd()
+    except OSError:
+        return None
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
+
+
+def projects_for(repository: Path) -> list[str]:
+    """The projects that were made from a repository, in alphabetical order."""
+    wanted = os.path.realpath(repository)
+    return [
+        name
+        for name in project_names()
+        if (repo := _repo_setting(project_path(name) / "config.yml"))
+        and os.path.realpath(Path(repo).expanduser()) == wanted
+    ]
+
+
+_REPO = re.compile(r"^repo: *(.+)$", re.MULTILINE)
+
+
+def _repo_setting(config_file: Path) -> str:
+    """The setting `repo` of a config file; empty if it has none that can be read like this."""
+    try:
+        found = _REPO.search(config_file.read_text("utf-8", "replace"))
+        value = found[1].strip() if found else ""
+        if value[:1] == "'":
+            return value[1:-1].replace("''", "'")
+        return str(json.loads(value)) if value[:1] == '"' else value
+    except (OSError, ValueError, RuntimeError):
+        return ""
+
+
+def current_project_name() -> str:
+    """The project that commands act on when none is named.
+
+    That of the repository one stands in; elsewhere the active one.
+    """
+    repository = repository_here()
+    own = projects_for(repository) if repository else []
+    if len(own) == 1:
+        return own[0]
+    active = active_project_name() if not own or (home() / "active").exists() else ""
+    if own and active not in own:
+        raise UsageError(
+            f"{repository} has several projects: {', '.join(own)}",
+            hint="say which one with --project NAME, or caloron projects switch NAME",
+        )
+    return active
+
+
+def has_current_project() -> bool:
+    """Whether `current_project_name` has anything to go by."""
+    repository = repository_here()
+    return (home() / "active").exists() or bool(repository and projects_for(repository))
+
+
 def find_project(name: str | None = None) -> ProjectPaths:
-    """The named project, or the active one; `NotFound` unless it is there."""
-    found = name if name is not None else active_project_name()
+    """The named project, else that of the repository here, else the active one."""
+    found = name if name is not None else current_project_name()
     paths = ProjectPaths(found, project_path(found))
     if not paths.config_file.is_file():
         raise NotFound(f"there is no project {found!r} in {home()}", hint=_known())

@@ -34,10 +34,11 @@ def ended_records(connection: sqlite3.Connection, last: int = REMEMBERED) -> lis
     # A ledger that nobody wrote to since an upgrade has no place for records yet.
     known = connection.execute(_SQL["has_records"]).fetchone()
     rows = connection.execute(_SQL["ended" if known else "ended_without_records"], values)
-    return [
+    found = (
         _record_of(row["record"]) if row["record"] else _worked_out(connection, row["id"])
         for row in rows.fetchall()
-    ]
+    )
+    return [record for record in found if record.teaches]
 
 
 def keep_records(ledger: Ledger) -> None:

@@ -14,6 +14,7 @@ from caloron.domain.actions import (
     AddLabel,
     CancelWork,
     CloseIssue,
+    ClosePull,
     CreateIssue,
     Effect,
     HoldWork,
@@ -181,13 +182,16 @@ class World:
                 return [self.change_issue(effect.issue)]
             case CloseIssue():
                 return [self.change_issue(effect.issue, state="closed", closed_by=CALORON)]
+            case ClosePull():
+                pull = self.pull(effect.pull)
+                return [self._end_pull(pull, "closed", CALORON) if pull.state == "open" else pull]
             case Push():
                 if self.branches.get(effect.branch, "") != effect.old:
                     raise Refused("stale_head")
                 self._move_branch(effect.branch, effect.new)
                 done = EffectDone(key=effect.key, task=effect.task, kind="push", commit=effect.new)
-                pull = self.objects.get(f"pull:{effect.pull}")
-                return [done, *([pull] if pull else [])]
+                seen = self.objects.get(f"pull:{effect.pull}")
+                return [done, *([seen] if seen else [])]
             case OpenPull():
                 return [self._open_pull(effect.title, effect.body, effect.branch, CALORON)]
             case PostReview():

@@ -1,5 +1,7 @@
 -- name: sprint
 SELECT id, number, data FROM sprints WHERE id = :sprint
+-- name: sprints
+SELECT id, number, data FROM sprints WHERE number > :after ORDER BY number
 -- name: tasks
 SELECT sprint, id, data FROM tasks WHERE sprint = :sprint ORDER BY position
 -- name: runs

@@ -20,7 +20,10 @@ SELECT id, data FROM tasks WHERE sprint = :sprint ORDER BY position
 INSERT INTO tasks (sprint, id, position, status, reason, data)
 VALUES (:sprint, :id, :position, :status, :reason, :data)
 ON CONFLICT (sprint, id) DO UPDATE
-SET status = excluded.status, reason = excluded.reason, data = excluded.data
+SET position = excluded.position, status = excluded.status, reason = excluded.reason,
+    data = excluded.data
+-- name: forget_task
+DELETE FROM tasks WHERE sprint = :sprint AND id = :id
 -- name: observations
 SELECT object, data FROM observations WHERE sprint = :sprint
 -- name: put_observation

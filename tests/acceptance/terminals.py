@@ -1,0 +1,77 @@
+"""`caloron` at a terminal of its own; a test reads the screen and types."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+from tests.acceptance.home import Home
+
+_STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """One command in a pseudo-terminal of this size."""
+
+    def __init__(
+        self, home: Home, *arguments: str, cwd: Path | None = None, columns: int = 120, **env: str
+    ) -> None:
+        self._handle, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        self._process = subprocess.Popen(
+            (sys.executable, "-m", "caloron.cli.main", *arguments),
+            stdin=other,
+            stdout=other,
+            stderr=other,
+            env=home.environment | {"TERM": "xterm"} | env,
+            cwd=cwd or home.root,
+            start_new_session=True,
+        )
+        os.close(other)
+        self._seen = ""
+        #: Everything that was sent to the terminal, as it was sent.
+        self.raw = b""
+
+    def read_until(self, words: str, *, times: int = 1) -> None:
+        """Read on until these words were seen so often."""
+        give_up = time.monotonic() + 60
+        while self._seen.count(words) < times:
+            assert time.monotonic() < give_up, self._seen
+            assert self._read(), f"the program ended without {words!r}: {self._seen}"
+
+    def type(self, text: str) -> None:
+        os.write(self._handle, text.encode())
+
+    def interrupt(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def end(self) -> tuple[int, str]:
+        """The exit code, and everything that was on the screen, without its colours."""
+        while self._read():
+            pass
+        os.close(self._handle)
+        return self._process.wait(), self._seen
+
+    def lines(self) -> list[str]:
+        """Every line as it was drawn, also those that were drawn over."""
+        return re.split(r"[\r\n]+", _STEERING.sub("", self.raw.decode("utf-8", "replace")))
+
+    def _read(self) -> bool:
+        select.select([self._handle], [], [], 60)
+        try:
+            data = os.read(self._handle, 1 << 16)
+        except OSError:  # a terminal that nobody holds any more
+            return False
+        self.raw += data
+        self._seen = _STEERING.sub("", self.raw.decode("utf-8", "replace")).replace("\r", "")
+        return bool(data)

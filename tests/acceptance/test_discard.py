@@ -1,0 +1,185 @@
+"""A sprint that nobody wants is thrown away: what is open is closed, what was written is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.home import Home, does, task, writes
+
+_REJECTS = does("review", "c", output="CHANGES_NEEDED: never good enough")
+_FIXES = [does("fix", "c", round=n, files={"c.txt": f"c {n}\n"}) for n in range(1, 5)]
+
+
+@pytest.fixture
+def mixed(home: Home) -> Home:
+    """A sprint that ended: a is merged, b failed, c has an open pull request, d is held by b."""
+    home.set(max_fix_rounds=1)
+    home.script(writes("a"), does("implement", "b", exit_code=1), writes("c"), _REJECTS, *_FIXES)
+    answer = home.sprint(task("a"), task("b"), task("c"), task("d", "b"))
+    assert answer.code == 10
+    assert answer.statuses == {"a": "Done", "b": "Escalated", "c": "Escalated", "d": "Blocked"}
+    return home
+
+
+def _forge(home: Home) -> dict[str, Any]:
+    """What a person sees on the forge; numbers may differ, because effects run side by side."""
+    issues = [home.caloron("issue", "show", str(i["number"])).data for i in home.issues()]
+    return {
+        "issues": sorted(
+            (i["title"], i["state"], sum("iscarded" in c["body"] for c in i["comments"]))
+            for i in issues
+        ),
+        "pulls": sorted((p["title"], p["state"]) for p in home.pulls()),
+        "tasks": {t["id"]: t["status"] for t in home.caloron("show", "1").data["tasks"]},
+    }
+
+
+def test_open_work_is_closed_with_a_word_and_what_was_merged_stays(mixed: Home) -> None:
+    merged = mixed.files()
+    tried = mixed.caloron("discard", "--dry-run")
+    assert tried.code == 9
+    targets = [action["target"] for action in tried.json["planned_actions"]]
+    assert "b (Escalated)" in targets
+    assert any(target.startswith("pull request #") for target in targets)
+    assert mixed.issues("open")
+
+    answer = mixed.caloron("discard", "--yes")
+    assert answer.code == 0, answer
+    assert answer.data["cancelled"] == ["b", "c", "d"]
+    assert answer.data["merged"] == ["a"]
+    assert answer.data["discarded_by"] == "Ada"
+    assert mixed.issues("open") == []
+    assert mixed.pulls("open") == []
+    assert [p["state"] for p in mixed.pulls() if "[c]" in p["title"]] == ["closed"]
+    assert mixed.files() == merged
+    (b,) = [i for i in mixed.issues() if i["title"] == "Task b"]
+    assert "Discarded by Ada" in mixed.comments(b["number"])[-1]
+
+    # What agents wrote can still be read, and is named.
+    branch = "refs/heads/agent/c/demo-1"
+    assert any(kept.endswith(branch) for kept in answer.data["kept"])
+    assert mixed.git("show", f"{branch}:c.txt")
+    # Nothing waits any more, and nothing goes on.
+    assert mixed.caloron("inbox").data["needs"] == []
+    assert mixed.caloron("resume").code == 8
+    assert mixed.caloron("status").data["last_sprint"]["phase"] == "ended"
+    assert mixed.caloron("discard", "--yes").code == 0
+    (event,) = mixed.events("sprint_discarded")
+    assert event == {"sprint": "demo-1", "by": "Ada"}
+
+
+def test_the_line_that_undoes_what_was_merged_does_so(mixed: Home) -> None:
+    undo = mixed.caloron("discard", "--yes").data["undo"]
+    assert "a.txt" in mixed.files()
+    mixed.run_outside("sh", "-c", undo, cwd=mixed.root)
+    assert mixed.files() == {}
+
+
+def test_it_shows_what_goes_and_without_a_yes_nothing_does(mixed: Home) -> None:
+    for said in ("", "n\n"):
+        answer = mixed.caloron("discard", stdin=said, json=False)
+        assert answer.code == 1
+        assert "cancel task b" in answer.stderr
+        assert "what was merged stays: a" in answer.stderr
+    assert mixed.issues("open")
+    assert mixed.caloron("discard", stdin="y\n", json=False).code == 0
+    assert mixed.issues("open") == []
+
+
+def test_a_held_plan_and_a_sprint_without_one_can_be_thrown_away(home: Home) -> None:
+    home.script(does("po", output=json.dumps([task("a"), task("b", "a")])))
+    assert home.caloron("kickoff", "go").code == 0
+    answer = home.caloron("discard", "--yes")
+    assert answer.code == 0, answer
+    assert answer.data["cancelled"] == ["a", "b"]
+    assert home.issues() == []
+    home.script(does("po", output="no plan today"))
+    assert home.caloron("sprint", "go", "--yes").code == 8
+    assert home.caloron("inbox").data["needs"]
+    assert home.caloron("discard", "--yes").code == 0
+    assert home.caloron("inbox").data["needs"] == []
+
+
+def test_a_sprint_whose_work_is_merged_has_nothing_to_throw_away(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    answer = home.caloron("discard", "--yes")
+    assert answer.code == 8
+    assert "revert" in answer.error["hint"]
+    assert home.files() == {"a.txt": b"a\n"}
+
+
+def test_resume_goes_on_with_an_earlier_sprint_once_the_last_one_is_thrown_away(
+    home: Home,
+) -> None:
+    home.script(does("po", output=json.dumps([task("a")])), writes("a"))
+    assert home.caloron("kickoff", "first").code == 0
+    assert home.caloron("kickoff", "second").code == 0
+    assert home.caloron("discard", "--yes").data["sprint_id"] == "demo-2"
+    answer = home.caloron("resume", "--yes")
+    assert answer.code == 0, answer
+    assert answer.data["sprint_id"] == "demo-1"
+
+
+def test_agents_that_outlived_their_engine_are_ended_and_their_work_is_saved(home: Home) -> None:
+    writing = home.gate("writing")
+    home.script(writes("a", run=writing.line))
+    running = home.start_sprint(task("a"))
+    writing.wait_for_agent()
+    assert home.caloron("discard", "--yes").code == 5
+    running.kill()
+    answer = home.caloron("discard", "--yes")
+    assert answer.code == 0, answer
+    assert home.processes("shim") == []
+    (saved,) = [k for k in answer.data["kept"] if "refs/salvage/" in k]
+    place, ref = saved.rsplit(" ", 1)
+    assert home.git("show", f"{ref}:a.txt", place=Path(place).name) == b"a\n"
+
+
+def test_it_works_where_the_agent_is_not_installed_any_more(mixed: Home) -> None:
+    mixed.fixture.unlink()
+    assert mixed.caloron("resume").code == 2
+    assert mixed.caloron("discard", "--yes").code == 0
+    assert mixed.issues("open") == []
+
+
+_POINTS = [
+    *((f"discard.{when}_commit", 1) for when in ("before", "after")),
+    *((f"tick.{when}_commit", k) for when in ("before", "after") for k in (1, 2)),
+    *((f"effect.{step}", k) for step in ("intend", "do", "record") for k in (1, 4)),
+]
+
+
+def test_a_kill_anywhere_on_the_way_ends_as_if_there_had_been_none(
+    mixed: Home, tmp_path: Path
+) -> None:
+    def copy(name: str) -> Home:
+        made = Home(tmp_path / name)
+        shutil.copytree(mixed.path, made.path, ignore=shutil.ignore_patterns("wake"))
+        return made
+
+    undisturbed = copy("undisturbed")
+    assert undisturbed.caloron("discard", "--yes").code == 0
+    expected = _forge(undisturbed)
+    assert {state for _, state, _ in expected["issues"]} == {"closed"}
+    for number, (name, k) in enumerate(_POINTS):
+        home = copy(f"cell-{number}")
+        once = home.root / "once"
+        at = f"engine|{name}|{k}|{once}"
+        killed = home.caloron("discard", "--yes", CALORON_CRASH_AT=at)
+        assert killed.code == -9, (name, k, killed)
+        assert once.exists()
+        if name != "discard.before_commit":
+            # Only throwing away goes on: it is decided.
+            assert home.caloron("resume").code in (2, 8)
+        again = home.caloron("discard", "--yes")
+        assert again.code == 0, (name, k, again)
+        assert _forge(home) == expected, (name, k)
+        assert len(home.events("sprint_discarded")) == 1
+        assert os.path.lexists(home.project() / "forge.git")

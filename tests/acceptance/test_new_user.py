@@ -1,0 +1,119 @@
+"""The first ten minutes of a new user, at a terminal, from an empty home."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.cells import cell_len
+
+from tests.acceptance.checkouts import Repository, repository
+from tests.acceptance.home import Home, does, task, writes
+from tests.acceptance.terminals import Terminal
+
+GOAL = "Add a health endpoint, and let everybody who runs this know how it is asked and answered"
+UNCLEAR = (
+    "done\n---\ncaloron_feedback:\n  task_clarity: 3\n  blockers: [the docs were missing]\n---\n"
+)
+LESSON = "Write clearer tasks: name the inputs, the outputs and what must hold when it is done"
+LONG = "Answer with the state of the database, of the queue and of 日本語 everything else there is"
+
+
+@pytest.fixture
+def shop(bare_home: Home) -> Repository:
+    made = repository(bare_home)
+    made.commit("tests/test_it.py", "import unittest\nclass T(unittest.TestCase):\n    pass\n")
+    made.write("idea.txt", "not committed\n")
+    first = json.dumps([task("endpoint", title=LONG), task("docs", "endpoint")])
+    second = json.dumps([task("metrics")])
+    bare_home.script(
+        # Only a planner that was told the lesson has a plan the second time.
+        does("po", match=LESSON, output=second),
+        does("po", match="health endpoint", output=first),
+        writes("endpoint", output=UNCLEAR),
+        writes("docs", output=UNCLEAR),
+        writes("metrics"),
+        default="no idea",
+    )
+    script = json.loads(bare_home.fixture.read_text())
+    script["responses"].append(does("review", output="APPROVED"))
+    bare_home.fixture.write_text(json.dumps(script))
+    return made
+
+
+def _at_terminal(shop: Repository, *arguments: str, columns: int, answer: str = "") -> str:
+    """Run one command in the repository; what was on the screen, all of which fits it."""
+    terminal = Terminal(shop.home, *arguments, cwd=shop.path, columns=columns)
+    if answer:
+        terminal.read_until("[y/N/e]")
+        terminal.type(f"{answer}\n")
+    code, seen = terminal.end()
+    assert code == 0, seen
+    # No line is wider than the terminal, but for paths, which must stay in one piece.
+    wide = [line for line in terminal.lines() if cell_len(line) > columns]
+    if arguments[0] != "report":
+        assert [line for line in wide if str(shop.home.root) not in line] == []
+    return seen
+
+
+def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Repository) -> None:
+    assert not shop.home.path.exists()
+    looked = _at_terminal(shop, "doctor", columns=80)
+    assert "ok   sandbox" in looked
+    assert "framework" in looked
+
+    old = shop.head
+    screen = _at_terminal(shop, "sprint", GOAL, "--framework", "stub", columns=80, answer="y")
+    for told in (
+        "Project shop is set up for",
+        "verify     python3 -m unittest discover -s tests",
+        "NOT SEEN BY AGENTS: 1 file that is not committed (1 new)",
+        "  └─ docs  Task docs\n",
+        "at least 4 agent runs; no earlier sprint tells",
+        "shop-1  2/2 done  Add a health endpoint",
+        "Bring the result to you: caloron take\n",
+    ):
+        assert told in screen, screen
+    # The user's branch is not moved, and nothing of theirs was touched.
+    assert shop.head == old
+    assert (shop.path / "idea.txt").read_text() == "not committed\n"
+
+    page = _at_terminal(shop, "report", columns=80)
+    assert "2 of 2 tasks done" in page
+    assert "$ caloron take" in page
+    brought = _at_terminal(shop, "take", columns=80)
+    assert "Fast-forwarded branch main" in brought
+    assert (shop.path / "docs.txt").read_text() == "docs\n"
+    assert "Nothing needs you." in _at_terminal(shop, "inbox", columns=80)
+
+    screen = _at_terminal(shop, "sprint", "Count what happens", columns=200, answer="y")
+    assert "is set up" not in screen
+    assert "(by 2 done tasks of 1 earlier sprint)" in screen
+    assert "shop-2  1/1 done  Count what happens" in screen
+    (prompt,) = (shop.home.project("shop") / "runs" / "shop-2" / "po").glob("*/*/prompt.txt")
+    assert LESSON in prompt.read_text()
+    assert "shop-1: 2/2 tasks done" in prompt.read_text()
+    _at_terminal(shop, "take", columns=200)
+    assert (shop.path / "metrics.txt").exists()
+
+
+def test_a_plan_that_was_declined_waits_and_can_be_thrown_away(shop: Repository) -> None:
+    terminal = Terminal(shop.home, "sprint", GOAL, "--framework", "stub", cwd=shop.path, columns=80)
+    terminal.read_until("[y/N/e]")
+    terminal.type("what?\n")
+    terminal.read_until("[y/N/e]", times=2)
+    terminal.type("\n")
+    code, seen = terminal.end()
+    assert code == 11, seen
+    assert "stays held" in seen
+    _at_terminal_says_yes(shop)
+    assert shop.caloron("history").data["sprints"][0]["phase"] == "ended"
+
+
+def _at_terminal_says_yes(shop: Repository) -> None:
+    terminal = Terminal(shop.home, "discard", cwd=shop.path, columns=80)
+    terminal.read_until("Throw this away?")
+    terminal.type("y\n")
+    code, seen = terminal.end()
+    assert code == 0, seen
+    assert "2 tasks cancelled" in seen

@@ -1,0 +1,215 @@
+"""A plan that waits can be changed in the user's own editor, and nothing that was typed is lost."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.acceptance.home import Home, does, task, writes
+from tests.acceptance.terminals import Terminal
+
+_ASKS = "[y/N/e]"
+
+
+@pytest.fixture
+def planned(home: Home) -> Home:
+    prompt = "first line\n\n  indented: yes\nlast"
+    plan = json.dumps([task("first", agent_prompt=prompt), task("second", "first")])
+    return home.script(does("po", output=plan), writes("first"), writes("second"), writes("third"))
+
+
+def _editor(home: Home, *edits: str) -> str:
+    """An editor that makes the next of these changes each time, and keeps what it was given.
+
+    Each change is a line of Python on `plan`, the parsed tasks, or on `text`.
+    """
+    folder = home.root / "editor"
+    folder.mkdir(exist_ok=True)
+    (folder / "edits.json").write_text(json.dumps(edits))
+    program = folder / "edit.py"
+    program.write_text(
+        "import json, pathlib, sys, yaml\n"
+        f"folder, file = pathlib.Path({str(folder)!r}), pathlib.Path(sys.argv[-1])\n"
+        "edits = json.loads((folder / 'edits.json').read_text())\n"
+        "(folder / 'edits.json').write_text(json.dumps(edits[1:]))\n"
+        "text = given = file.read_text()\n"
+        "(folder / f'seen-{len(edits)}.yml').write_text(given)\n"
+        "plan = yaml.safe_load(text)\n"
+        "exec(edits[0])\n"
+        "file.write_text(text if text != given else yaml.safe_dump(plan) "
+        "if plan != yaml.safe_load(given) else given)\n"
+    )
+    return shlex.join((sys.executable, str(program)))
+
+
+def _edits(home: Home) -> list[Path]:
+    return sorted((home.project() / "edits").glob("*.yml"))
+
+
+_THIRD = (
+    "plan[1] = {'id': 'third', 'title': 'Another one', 'agent_prompt': 'x',"
+    " 'depends_on': ['first']}"
+)
+
+
+def test_a_plan_that_is_edited_is_shown_again_and_runs_as_it_was_edited(planned: Home) -> None:
+    terminal = Terminal(planned, "sprint", "go", EDITOR=_editor(planned, _THIRD))
+    terminal.read_until(_ASKS)
+    terminal.type("e\n")
+    terminal.read_until(_ASKS, times=2)
+    terminal.type("y\n")
+    code, seen = terminal.end()
+    assert code == 0, seen
+    assert "└─ third  Another one" in seen
+    assert planned.files() == {"first.txt": b"first\n", "third.txt": b"third\n"}
+    assert [i["title"] for i in planned.issues()] == ["Task first", "Another one"]
+    (event,) = planned.events("plan_edited")
+    assert event == {"sprint": "demo-1", "tasks": ["first", "third"]}
+    assert _edits(planned) == []
+
+
+def test_the_file_is_yaml_that_says_how_it_is_edited_and_keeps_every_letter(planned: Home) -> None:
+    planned.caloron("kickoff", "go")
+    answer = planned.caloron("resume", "--edit", EDITOR=_editor(planned, "pass"))
+    assert answer.code == 11, answer
+    text = (planned.root / "editor" / "seen-1.yml").read_text()
+    assert text.startswith("# The plan of sprint demo-1")
+    assert "  agent_prompt: |-\n    first line\n" in text
+    first, second = yaml.safe_load(text)
+    assert first["agent_prompt"] == "first line\n\n  indented: yes\nlast"
+    assert second["depends_on"] == ["first"]
+    assert planned.events("plan_edited") == []
+
+
+@pytest.mark.parametrize("edit", ["pass", "text = ''", "text = '# only words\\n'", "text = '[]'"])
+def test_an_unchanged_or_empty_file_changes_nothing(planned: Home, edit: str) -> None:
+    planned.caloron("kickoff", "go")
+    answer = planned.caloron("resume", "--edit", "--yes", EDITOR=_editor(planned, edit))
+    assert answer.code == 0, answer
+    assert list(answer.statuses) == ["first", "second"]
+    assert planned.events("plan_edited") == []
+    assert _edits(planned) == []
+
+
+def test_a_bad_plan_is_told_and_can_be_edited_again(planned: Home) -> None:
+    bad = "plan[0]['depends_on'] = ['second', 'ghost']; plan[1]['framework'] = 'abacus'"
+    good = "plan[0]['depends_on'] = []; plan[1]['framework'] = ''"
+    terminal = Terminal(planned, "sprint", "go", EDITOR=_editor(planned, bad, good + "; " + _THIRD))
+    terminal.read_until(_ASKS)
+    terminal.type("e\n")
+    terminal.read_until("Edit it again?")
+    terminal.type("\n")
+    terminal.read_until(_ASKS, times=2)
+    terminal.type("n\n")
+    code, seen = terminal.end()
+    assert code == 11, seen
+    assert "'ghost'" in seen
+    assert "abacus" in seen
+    # The second time the editor was given what had been typed.
+    assert "ghost" in (planned.root / "editor" / "seen-1.yml").read_text()
+    assert [t["id"] for t in planned.caloron("show", "1").data["tasks"]] == ["first", "third"]
+
+
+def test_one_may_go_back_and_what_was_typed_is_there_the_next_time(planned: Home) -> None:
+    bad = "plan[0]['title'] = ''"
+    terminal = Terminal(planned, "sprint", "go", EDITOR=_editor(planned, bad))
+    terminal.read_until(_ASKS)
+    terminal.type("e\n")
+    terminal.read_until("Edit it again?")
+    terminal.type("n\n")
+    terminal.read_until(_ASKS, times=2)
+    terminal.type("n\n")
+    code, seen = terminal.end()
+    assert code == 11, seen
+    (kept,) = _edits(planned)
+    assert str(kept) in seen.replace("\n", "")
+    better = "plan[0]['title'] = 'Better'"
+    answer = planned.caloron("resume", "--edit", "--yes", EDITOR=_editor(planned, better))
+    assert answer.code == 0, answer
+    assert answer.data["tasks"][0]["title"] == "Better"
+    assert _edits(planned) == []
+
+
+def test_without_a_terminal_a_bad_plan_is_an_error_that_names_the_kept_file(planned: Home) -> None:
+    planned.caloron("kickoff", "go")
+    for text in ("text = '- id: ['", "text = 'just words'", "plan[0]['id'] = 'Bad Id'"):
+        answer = planned.caloron("resume", "--edit", "--yes", EDITOR=_editor(planned, text))
+        assert answer.code == 2, answer
+        (kept,) = _edits(planned)
+        assert str(kept) in answer.error["hint"]
+        kept.unlink()
+    assert planned.caloron("resume", "--yes").code == 0
+
+
+@pytest.mark.parametrize(
+    ("editor", "word"), [("false", "exit code 1"), ("/no/such/editor", "cannot be started")]
+)
+def test_an_editor_that_fails_is_named_and_the_plan_stays(
+    planned: Home, editor: str, word: str
+) -> None:
+    planned.caloron("kickoff", "go")
+    answer = planned.caloron("resume", "--edit", "--yes", VISUAL=editor, EDITOR="true")
+    assert answer.code == 8
+    assert word in answer.error["message"]
+    terminal = Terminal(planned, "resume", VISUAL=editor)
+    terminal.read_until(_ASKS)
+    terminal.type("e\n")
+    terminal.read_until(word)
+    terminal.read_until(_ASKS, times=2)
+    terminal.type("y\n")
+    code, seen = terminal.end()
+    assert code == 0, seen
+
+
+def test_what_an_editor_wrote_before_it_failed_is_kept(planned: Home) -> None:
+    planned.caloron("kickoff", "go")
+    failing = f"{_THIRD}; file.write_text(yaml.safe_dump(plan)); sys.exit(3)"
+    editor = _editor(planned, failing)
+    answer = planned.caloron("resume", "--edit", "--yes", EDITOR=editor)
+    assert answer.code == 8
+    (kept,) = _edits(planned)
+    assert str(kept) in answer.error["message"]
+    answer = planned.caloron("resume", "--edit", "--yes", EDITOR="true")
+    assert list(answer.statuses) == ["first", "third"]
+
+
+def test_a_plan_whose_tasks_were_begun_cannot_be_edited(planned: Home) -> None:
+    assert planned.caloron("sprint", "go", "--yes").code == 0
+    answer = planned.caloron("resume", "--edit", EDITOR="true")
+    assert answer.code == 8
+    assert "does not wait" in answer.error["message"]
+
+
+@pytest.mark.parametrize("point", ["edit.before_commit", "edit.after_commit", "tick.before_commit"])
+def test_a_crash_around_an_edit_leaves_the_whole_old_or_the_whole_new_plan(
+    planned: Home, point: str
+) -> None:
+    planned.caloron("kickoff", "go")
+    once = planned.root / "once"
+    count = 2 if point == "tick.before_commit" else 1
+    at = f"engine|{point}|{count}|{once}"
+    killed = planned.caloron(
+        "resume", "--edit", "--yes", CALORON_CRASH_AT=at, EDITOR=_editor(planned, _THIRD)
+    )
+    assert killed.code == -9, killed
+    # What was typed is in the ledger or still in its file.
+    edit = ("--edit",) if point == "edit.before_commit" else ()
+    answer = planned.caloron("resume", "--yes", *edit, EDITOR="true")
+    assert answer.code == 0, answer
+    assert list(answer.statuses) == ["first", "third"]
+
+
+def test_secrets_that_somebody_types_into_a_plan_are_taken_out(planned: Home) -> None:
+    secret = "sk-ant-api03-" + "q7Zx" * 12
+    planned.caloron("kickoff", "go")
+    edit = f"plan[0]['agent_prompt'] = 'use {secret}'"
+    planned.caloron("resume", "--edit", EDITOR=_editor(planned, edit), MY_API_KEY=secret)
+    with planned.ledger() as ledger:
+        (text,) = ledger.execute("SELECT group_concat(CAST(data AS TEXT)) FROM tasks").fetchone()
+    assert "use" in text
+    assert secret not in text

@@ -1,0 +1,74 @@
+"""Discarding a sprint: everything ends, and nothing is done for it any more."""
+
+from __future__ import annotations
+
+from caloron.domain.actions import CloseIssue, ClosePull, PostComment
+from caloron.domain.discarding import KEY, can_be_discarded
+from caloron.domain.facts import SprintDiscarded
+from tests.unit.domain.world import World, planned, world
+
+UNWANTED = SprintDiscarded(by="ada")
+
+
+def _discard(made: World) -> None:
+    """As the executor does it: of a discarded sprint, only its own effects are done."""
+    made.tick(UNWANTED)
+    made.journal = [e for e in made.journal if e.key.startswith(KEY)]
+    made.settle()
+
+
+def test_a_running_sprint_ends_with_everything_cancelled_and_closed() -> None:
+    made = world(planned("a"), planned("b", "a"), planned("c"))
+    made.bring_to_review("a")
+    _discard(made)
+    assert set(made.statuses().values()) == {"Cancelled"}
+    assert made.state.sprint.phase == "ended"
+    assert made.queue == {}
+    assert made.pull(made.task("a").pull or 0).state == "closed"
+    issues = {o for o in made.state.objects.values() if o.object.startswith("issue:")}
+    assert {getattr(issue, "state", "") for issue in issues} == {"closed"}
+    assert not can_be_discarded(made.state)
+
+
+def test_each_object_gets_one_word_and_is_closed_once_however_often_it_is_told() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    _discard(made)
+    for _ in range(3):
+        made.tick(UNWANTED)
+        made.settle()
+    mine = [e for e in made.done if e.key.startswith(KEY)]
+    assert sorted(type(e).__name__ for e in mine) == sorted(
+        kind.__name__ for kind in (ClosePull, PostComment, CloseIssue)
+    )
+
+
+def test_what_was_merged_meanwhile_counts_as_done() -> None:
+    made = world(planned("a"), planned("b"))
+    made.bring_to_review("a")
+    made.merge_pull(made.task("a").pull or 0)
+    made.poll()
+    _discard(made)
+    assert made.statuses() == {"a": "Done", "b": "Cancelled"}
+    assert made.state.sprint.phase == "ended"
+
+
+def test_a_sprint_that_is_done_cannot_be_discarded() -> None:
+    made = world(planned("a"))
+    made.run()
+    before = made.state
+    made.tick(UNWANTED)
+    assert made.state.sprint.discarded == ""
+    assert made.statuses() == {"a": "Done"}
+    assert made.state.sprint.phase == before.sprint.phase == "ended"
+
+
+def test_a_close_that_the_forge_refuses_does_not_keep_the_sprint_from_ending() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    made.tick(UNWANTED)
+    for effect in list(made.journal):
+        made.journal.remove(effect)
+        made.refuse(effect, "refused")
+    made.settle()
+    assert made.state.sprint.phase == "ended"
