@@ -41,7 +41,9 @@ def _token(hints: tuple[bytes, ...], pattern: bytes, needs: bytes) -> Kind:
 _ARMOUR = rb"-----BEGIN [A-Z0-9 ]{0,40}+(?<=PRIVATE KEY)(?: BLOCK)?-----"
 _BETWEEN = rb"(?:\s|\\{1,3}[nrt]|[\"',|>#+-](?!----))"
 _HEADER = rb"(?:Proc-Type|DEK-Info|Comment|Version|Hash|Charset):[^\n\\]{0,100}"
-_BODY = rb"(?:" + _BETWEEN + rb"{1,40}+(?:" + _HEADER + rb"|[A-Za-z0-9+/]{16,1024}+={0,2}))"
+#: A line of the key; not the name of the next field, where the key was cut off.
+_LINE = rb"[A-Za-z0-9+/]{16,1024}+={0,2}+(?!\\{0,3}[\"'][ \t]*:)"
+_BODY = rb"(?:" + _BETWEEN + rb"{1,40}+(?:" + _HEADER + rb"|" + _LINE + rb"))"
 _REST = rb"(?:" + _BETWEEN + rb"{0,40}[A-Za-z0-9+/=]{0,15})"
 _END = rb"-----END [A-Z0-9 ]{0,40}-----"
 
