@@ -13,6 +13,7 @@ from caloron.domain import actions
 from caloron.domain.actions import (
     AddLabel,
     CloseIssue,
+    ClosePull,
     CreateIssue,
     Effect,
     Merge,
@@ -41,6 +42,7 @@ MUTATIONS = (
     "comment",
     "label",
     "close_issue",
+    "close_pull",
     "push",
     "open_pull",
     "review",
@@ -193,6 +195,11 @@ CASES: dict[type[Any], Case] = {
         lambda b: [issue()],
         lambda b: CloseIssue(key="close/x", task="a", issue=1),
         lambda b: len(b.forge.issues("closed")),
+    ),
+    ClosePull: (
+        lambda b: [issue(), push(b), pull()],
+        lambda b: ClosePull(key="discard/x", task="a", pull=2),
+        lambda b: len(b.forge.pulls("closed")),
     ),
     Push: (
         lambda b: [issue()],

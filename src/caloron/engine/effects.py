@@ -177,39 +177,35 @@ class Effects:
 
     def _do(self, effect: Effect) -> tuple[Snapshot, ...]:
         forge, clean = self._forge, self._redactor.text
+        seen: Snapshot
         match effect:
             case CreateIssue():
-                return (forge.create_issue(clean(effect.title), clean(effect.body), effect.labels),)
+                seen = forge.create_issue(clean(effect.title), clean(effect.body), effect.labels)
             case PostComment():
-                return (forge.comment(effect.issue, clean(effect.body)),)
+                seen = forge.comment(effect.issue, clean(effect.body))
             case AddLabel():
-                there = forge.issue(effect.issue)
-                return (
-                    there
-                    if effect.label in there.labels
-                    else forge.label(effect.issue, effect.label),
-                )
-            case CloseIssue() | ClosePull():
-                return (self._close(effect),)
+                issue = forge.issue(effect.issue)
+                held = effect.label in issue.labels
+                seen = issue if held else forge.label(effect.issue, effect.label)
+            case CloseIssue():
+                issue = forge.issue(effect.issue)
+                seen = issue if issue.state == "closed" else forge.close_issue(effect.issue)
+            case ClosePull():
+                pull = forge.pull(effect.pull)
+                seen = forge.close_pull(effect.pull) if pull.state == "open" else pull
             case Push():
                 forge.push(self._mirror.path, effect.branch, effect.new, effect.old)
                 return self._after_push(effect)
             case OpenPull():
-                return (forge.open_pull(clean(effect.title), clean(effect.body), effect.branch),)
+                seen = forge.open_pull(clean(effect.title), clean(effect.body), effect.branch)
             case PostReview():
                 body = clean(effect.body)
-                return (forge.review(effect.pull, effect.head, effect.verdict, body),)
+                seen = forge.review(effect.pull, effect.head, effect.verdict, body)
             case Merge():
                 self._look_for_a_later_no(effect)
                 forge.merge(effect.pull, effect.head, effect.base, clean(effect.message))
                 return self._after_merge(effect)
-
-    def _close(self, effect: CloseIssue | ClosePull) -> Snapshot:
-        if isinstance(effect, ClosePull):
-            # The forge looks itself: one that was merged meanwhile stays merged.
-            return self._forge.close_pull(effect.pull)
-        there = self._forge.issue(effect.issue)
-        return there if there.state == "closed" else self._forge.close_issue(effect.issue)
+        return (seen,)
 
     def _look_for_a_later_no(self, effect: Merge) -> None:
         """A person may have asked for changes since the merge was decided."""
