@@ -30,7 +30,7 @@ caloron init tally --repo ~/src/tally --verify "python3 -m unittest discover -q 
 caloron config set stub_fixture ~/fixture.json >/dev/null
 
 screen() { tmux -S "$socket" "$@"; }
-screen -f /dev/null new-session -d -x 96 -y 24 "PS1='$ ' exec bash --norc --noprofile -i"
+screen -f /dev/null new-session -d -x 96 -y 32 -c ~/src/tally "PS1='$ ' exec bash --norc --noprofile -i"
 number=0
 record() {
     number=$((number + 1))
@@ -53,11 +53,16 @@ sleep 1
 screen send-keys -l 'caloron sprint "Let tally report mean, median, range and deviation"'
 record
 screen send-keys Enter
-record_until "[y/N]"
+record_until "[y/N/e]"
 screen send-keys -l y
 record
 screen send-keys Enter
 record_until "tasks are done"
+sleep 0.5
+screen send-keys -l 'caloron take'
+record
+screen send-keys Enter
+record_until "Fast-forwarded"
 sleep 0.5
 record
 

@@ -92,7 +92,7 @@ def test_the_readme_shows_a_demo_a_sprint_and_the_tests() -> None:
 
 
 def test_getting_started_leads_to_the_result_in_ones_own_repository(newcomer: Newcomer) -> None:
-    """All of its blocks, one after the other in one shell; the last choice of an agent counts."""
+    """All of its blocks, one after the other in one shell."""
     types(newcomer, newcomer.home, *(b.text for b in shell_blocks(DOCS / "getting-started.md")))
     assert "discounted" in (newcomer.shop / "discount.py").read_text()
 
@@ -100,7 +100,7 @@ def test_getting_started_leads_to_the_result_in_ones_own_repository(newcomer: Ne
 def assert_demo_left_its_result(newcomer: Newcomer) -> None:
     done = subprocess.run(
         ("python3", "-m", "tally", "1", "2", "3", "6"),
-        cwd=newcomer.checkout / ".demo" / "result",
+        cwd=newcomer.checkout / ".demo" / "tally",
         capture_output=True,
         text=True,
         check=True,
@@ -118,7 +118,7 @@ def assert_page_about_the_demo_holds(newcomer: Newcomer, demo: Block) -> None:
 
 
 def assert_merged(newcomer: Newcomer) -> None:
-    """The work is on the project's forge, and the user's repository is as it was."""
+    """The work is on the project's forge, and was taken into the user's branch."""
     (forge,) = (newcomer.home / ".caloron" / "projects").glob("*/forge.git")
     shown = subprocess.run(
         ("git", "-C", str(forge), "show", "main:discount.py"),
@@ -127,7 +127,7 @@ def assert_merged(newcomer: Newcomer) -> None:
         check=True,
     )
     assert shown.stdout == _CODE
-    assert not (newcomer.shop / "discount.py").exists()
+    assert (newcomer.shop / "discount.py").read_text() == _CODE
 
 
 def test_a_misspelt_command_or_option_is_noticed(newcomer: Newcomer) -> None:

@@ -100,7 +100,8 @@ def answer(
             hint += f"; what was merged comes to you with: {data['bring']}"
         output.failure(command, "TASKS_NOT_DONE", message, hint=hint, data=data)
         return TASKS_NOT_DONE
-    text = f"Sprint {state.sprint.id}: all {total} tasks are done, in {seconds:.0f} s."
+    all_done = "its one task is done" if total == 1 else f"all {total} tasks are done"
+    text = f"Sprint {state.sprint.id}: {all_done}, in {seconds:.0f} s."
     if data["bring"]:
         text += f"\nBring the result to you: {data['bring']}"
     output.success(command, data, text)
