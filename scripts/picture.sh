@@ -6,7 +6,12 @@ make venv >/dev/null
 
 place=$(mktemp -d)
 socket=$place/tmux
-trap 'tmux -S "$socket" kill-server 2>/dev/null || true; rm -rf "$place"' EXIT
+clean_up() {
+    tmux -S "$socket" kill-server 2>/dev/null || true
+    # Who was in there may write a last word.
+    rm -rf "$place" || { sleep 1; rm -rf "$place"; }
+}
+trap clean_up EXIT
 python=$PWD/.venv/bin/python picture=$PWD/scripts/picture.py
 export HOME=$place PATH=$PWD/.venv/bin:$PATH
 unset CALORON_HOME
