@@ -46,6 +46,31 @@ def test_a_used_up_budget_stops_the_sprint_and_more_money_lets_it_go_on(home: Ho
     assert "budget: $5.00, of which $1.20 was spent before" in answer.stderr
 
 
+def test_agents_of_ones_own_that_tell_their_cost_are_held_to_the_budget(home: Home) -> None:
+    line = (
+        "echo x > $CALORON_TASK_ID.txt; echo '{\"cost_usd\": 0.6}' > $CALORON_REPORT; echo APPROVED"
+    )
+    home.set(framework="command", command=["sh", "-c", line])
+    answer = home.sprint(task("a"), task("b", "a"), task("c", "b"), options=("--budget", "1"))
+    assert answer.code == 11, answer
+    assert "the budget of $1.00 is used up" in answer.error["message"]
+    assert answer.data["cost_usd"] == 1.2
+    assert home.attempts("implement") == home.attempts("review") == 1
+
+
+def test_a_planner_may_name_an_agent_that_costs_money(home: Home) -> None:
+    """The project's own agents cost nothing, so nobody counted before the plan was there."""
+    line = f"echo '{json.dumps([task('a', framework='stub'), task('b', 'a', framework='stub')])}'"
+    home.set(framework="command", run_budget_usd=1.0)
+    home.set(command=["sh", "-c", f"test $CALORON_ROLE != po || {line}; echo APPROVED"])
+    home.script(_paid("a", 0.6), _paid("b", 0.6))
+    answer = home.caloron("sprint", "goal", "--yes", "--budget", "0.5")
+    assert answer.code == 11, answer
+    assert home.attempts("implement") == 1
+    spec = json.loads(next(home.project().glob("runs/*/a/*implement/*/spec.json")).read_text())
+    assert spec["budget_usd"] == 0.5
+
+
 def test_agents_side_by_side_never_have_more_than_the_budget_between_them(home: Home) -> None:
     """What a run may spend is set aside while it works, so the second has to wait for the rest."""
     home.set(run_budget_usd=1.0)

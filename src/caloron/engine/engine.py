@@ -197,6 +197,7 @@ class Engine:
             next_due = self.effects.dispatch()
             if not grace:
                 # Until the shims have renewed, the leases do not tell how many slots are taken.
+                self.workshop.meter(saved.state)
                 self.workers.dispatch(halted=bool(saved.state.sprint.halted))
                 self._notice_empty_purse(saved.state)
             self.workers.reconcile(grace=grace)

@@ -15,11 +15,11 @@ class Purse:
     `spent` counts a run as soon as it has ended, also before the tick has taken that in.
     """
 
-    def __init__(self, budget: float, spent: float, run_cap: float, *, metered: bool) -> None:
+    def __init__(self, budget: float, spent: float, run_cap: float) -> None:
         self.budget = budget
         self.spent = spent
-        #: Whether any agent of this sprint tells what it costs.
-        self.metered = metered
+        #: Whether any agent of this sprint tells what it costs; one that told it once may again.
+        self.metered = spent > 0
         self._run_cap = run_cap
         self._reserved: dict[Run, float] = {}
         self._lock = threading.Lock()
@@ -46,6 +46,7 @@ class Purse:
         with self._lock:
             self._reserved.pop(run, None)
             self.spent += cost
+            self.metered = self.metered or cost > 0
 
     def release(self, run: Run) -> None:
         with self._lock:

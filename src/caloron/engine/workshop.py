@@ -58,7 +58,7 @@ class Workshop:
         tell: Callable[[str], None] | None = None,
         show: Callable[[str], None] | None = None,
     ) -> None:
-        config = project.config
+        self._project, config = project, project.config
         self.sandbox = sandbox_for(mirror.path, unsandboxed=state.sprint.unsandboxed)
         self.runner = cache(lambda name: runner(project, name))
         self.secrets = known_secrets(config)
@@ -78,7 +78,9 @@ class Workshop:
             who,
             lambda commit: refuse_start_from(mirror, commit),
         )
-        self.purse = self._purse(project, state)
+        budget = state.sprint.budget_usd or config.budget_usd
+        self.purse = Purse(budget, state.sprint.spent.usd, config.run_budget_usd)
+        self.meter(state)
         self.outcomes = Outcomes(
             queue,
             mirror,
@@ -102,15 +104,12 @@ class Workshop:
         )
         seeds.cancelled = self.workers.stopping
 
-    def _purse(self, project: Project, state: State) -> Purse:
-        config, sprint = project.config, state.sprint
-        plan = (*sprint.given_plan, *(task.plan for task in state.tasks.values()))
-        return Purse(
-            sprint.budget_usd or config.budget_usd,
-            sprint.spent.usd,
-            config.run_budget_usd,
-            metered=any(self.runner(name).tells_cost for name in frameworks_of(project, plan)),
-        )
+    def meter(self, state: State) -> None:
+        """Count what is spent from the moment on that somebody who tells it may be started."""
+        if not self.purse.metered:
+            plan = (*state.sprint.given_plan, *(task.plan for task in state.tasks.values()))
+            names = frameworks_of(self._project, plan)
+            self.purse.metered = any(self.runner(name).tells_cost for name in names)
 
     def _assigner(
         self, project: Project, mirror: Mirror, show: Callable[[str], None] | None

@@ -79,7 +79,8 @@ def test_a_run_that_was_cut_short_costs_too_and_keeps_its_conversation() -> None
 
 
 def test_a_purse_keeps_what_runs_at_work_may_still_spend() -> None:
-    purse = Purse(3.0, 0.0, 2.0, metered=True)
+    purse = Purse(3.0, 0.0, 2.0)
+    purse.metered = True
     assert purse.allowance() == 2
     purse.reserve(("a", 1), 2)
     assert purse.allowance() == 1
@@ -95,6 +96,10 @@ def test_a_purse_keeps_what_runs_at_work_may_still_spend() -> None:
 
 
 def test_nobody_counts_what_nobody_tells() -> None:
-    purse = Purse(1.0, 5.0, 2.0, metered=False)
+    purse = Purse(1.0, 0.0, 2.0)
     assert purse.allowance() is None
     assert not purse.exhausted
+    purse.settle(("a", 1), 0.0)
+    assert purse.allowance() is None
+    purse.settle(("b", 1), 1.5)
+    assert purse.exhausted
