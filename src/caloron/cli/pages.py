@@ -7,9 +7,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from caloron.cli.output import printable
+from caloron.cli.output import is_terminal, printable
+from caloron.cli.screen import cells, cropped, on_screen, screen_width
 
 FORMATS = ("text", "md", "html")
+_GAP = 2
+#: What is left of a column that has to make room.
+_NARROWEST = 12
 
 
 @dataclass(frozen=True)
@@ -61,21 +65,23 @@ def as_text(page: Page) -> str:
         lines += ["", section.heading]
         lines += [f"  {line}" for line in _aligned(section.rows)]
         for item in section.items:
-            lines.append(f"  {_one_line(item.text)}")
+            lines.append(f"  {on_screen(_one_line(item.text), 4)}")
             lines += [f"      $ {printable(command)}" for command in item.commands]
             lines += [f"      {printable(file)}" for file in item.files]
     return "\n".join(lines)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    cells = [[_one_line(cell) for cell in row] for row in rows]
-    if len(cells) < 2:
+    table = [[_one_line(cell) for cell in row] for row in rows]
+    if len(table) < 2:
         return []
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+    widths = [max(map(cells, column)) for column in zip(*table, strict=True)]
+    if is_terminal():
+        # The widest column is prose; the others are what one came to look at.
+        over = sum(widths) + _GAP * len(widths) - screen_width()
+        widest = widths.index(max(widths))
+        widths[widest] -= max(0, min(over, widths[widest] - _NARROWEST))
+    return [(" " * _GAP).join(map(cropped, row, widths)).rstrip() for row in table]
 
 
 def as_markdown(page: Page) -> str:

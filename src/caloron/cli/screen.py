@@ -42,6 +42,19 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def cells(text: str) -> int:
+    """How many places a text takes on a screen."""
+    if text.isascii():
+        return len(text)
     from rich.cells import cell_len
 
     return cell_len(text)
+
+
+def cropped(text: str, width: int) -> str:
+    """A text that fills exactly so many cells; what is too long ends with an ellipsis."""
+    taken = cells(text)
+    if taken <= width:
+        return text + " " * (width - taken)
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, width - 1) + "…"

@@ -1,0 +1,47 @@
+"""Pages fit the screen that they are read on, whatever language their texts are in."""
+
+from __future__ import annotations
+
+import pytest
+
+from caloron.cli.pages import Item, Page, Section, as_text
+from caloron.cli.screen import cells
+
+_ROWS = [
+    ("task", "title", "cost"),
+    ("search", "在全部商品里按名字和描述查找,并且把最相关的放在最前面显示给顾客看", "$1.20"),
+    ("basket", "A basket that keeps what was put into it until the customer has paid", "$0.30"),
+]
+_PAGE = Page("Sprint", sections=[Section("Done", rows=_ROWS, items=[Item("word " * 40)])])
+
+
+def _table(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(("  task", "  search", "  bask"))]
+
+
+def test_columns_stand_below_each_other_also_where_letters_take_two_places() -> None:
+    places = [
+        cells(line[: line.index(end)])
+        for line, end in zip(_table(as_text(_PAGE)), ("cost", "$", "$"), strict=True)
+    ]
+    assert len(set(places)) == 1
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_at_a_terminal_everything_fits_and_what_was_cut_says_so(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setattr("caloron.cli.pages.is_terminal", lambda: True)
+    monkeypatch.setattr("caloron.cli.screen.is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = as_text(_PAGE)
+    assert max(cells(line) for line in text.splitlines()) <= columns
+    assert ("…" in text) is (columns == 80)
+    assert text.count("word") == 40
+    assert [line.rsplit(maxsplit=1)[1] for line in _table(text)] == ["cost", "$1.20", "$0.30"]
+
+
+def test_whoever_reads_a_pipe_gets_all_of_it() -> None:
+    text = as_text(_PAGE)
+    assert all(title in text for _, title, _ in _ROWS)
+    assert "…" not in text
