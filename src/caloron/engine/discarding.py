@@ -10,6 +10,7 @@ from caloron.domain.discarding import KEY
 from caloron.domain.sprint import State
 from caloron.domain.supervise import Limits
 from caloron.engine.bell import Bell
+from caloron.engine.bookkeeping import Bookkeeping
 from caloron.engine.effects import Effects
 from caloron.engine.engine import SystemClock
 from caloron.engine.outcomes import Outcomes
@@ -20,13 +21,11 @@ from caloron.engine.tick import run_tick
 from caloron.engine.workshop import identity, known_secrets, runner, sandbox_for
 from caloron.errors import CaloronError
 from caloron.git.mirror import Mirror
-from caloron.ledger.history import write_history
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import StaleTick
 from caloron.ledger.wake import Wake
 from caloron.ledger.work import WorkQueue
 from caloron.stages.context import TickContext
-from caloron.stages.retro_page import hold_retro
 from caloron.stages.sprint import Saved
 from caloron.store.redact import Redactor
 
@@ -47,8 +46,9 @@ class Discarding:
     ) -> None:
         project, ledger = session.project, session.ledger
         self._project, self._ledger, self._sprint = project, ledger, sprint
-        self._moved, self._tell = moved, tell
+        self._moved = moved
         self._clock = SystemClock()
+        self._books = Bookkeeping(project, ledger, sprint, self._clock, tell)
         self._wake = Wake(project.wake)
         self._bell = Bell(self._wake)
         self._runs = RunDirs(project.runs)
@@ -86,11 +86,7 @@ class Discarding:
             self._wake.close()
         if self._bell.faults:
             raise self._bell.faults[0]
-        told = write_history(self._ledger, self._project)
-        workspace = self._project.workspace
-        told += hold_retro(self._ledger, workspace, self._sprint, self._clock.now())
-        for line in told:
-            self._tell(line)
+        self._books.write_end()
         return state
 
     def _tick(self) -> Saved:

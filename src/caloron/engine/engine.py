@@ -5,39 +5,29 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Literal, Protocol
+from typing import Protocol
 
-import msgspec
-
-from caloron.agents.frameworks import FRAMEWORKS
 from caloron.domain.actions import Moved
 from caloron.domain.facts import Halt, PlanApproved
-from caloron.domain.imports import take_over
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import State
 from caloron.domain.supervise import Limits
 from caloron.engine.bell import Bell
+from caloron.engine.bookkeeping import Bookkeeping
 from caloron.engine.effects import Effects
 from caloron.engine.poller import Poller
 from caloron.engine.tick import run_tick
 from caloron.engine.workshop import Workshop, cleaned_plan
 from caloron.errors import PreconditionFailed
 from caloron.git.mirror import Mirror
-from caloron.ledger import projections
-from caloron.ledger.history import write_history
 from caloron.ledger.journal import Journal
-from caloron.ledger.learnings import take_in
-from caloron.ledger.ledger import Ledger, StaleTick, TickCommit
-from caloron.ledger.projected import digest, set_aside
+from caloron.ledger.ledger import Ledger, StaleTick
 from caloron.ledger.projects import Project
 from caloron.ledger.wake import Wake
 from caloron.ledger.work import WorkQueue
-from caloron.ledger.workfiles import WorkFiles
 from caloron.ports import Clock, Forge
 from caloron.stages.context import TickContext
-from caloron.stages.retro_page import hold_retro
 from caloron.stages.sprint import Saved
-from caloron.store import queue as store_queue
 
 _LONGEST_WAIT_S = 5.0
 _SHORTEST_WAIT_S = 0.05
@@ -98,16 +88,7 @@ class Engine:
         self._last_loop = self._grace_until = 0.0
         state = ledger.state(sprint)
         self._baseline = state.sprint.baseline
-        self._plan_written = False
-        self.files = WorkFiles(
-            ledger,
-            project.workspace,
-            framework=config.framework,
-            frameworks=FRAMEWORKS,
-            model=config.model,
-            stall_m=config.stall_threshold_m,
-            tell=watcher.told,
-        )
+        self._books = Bookkeeping(project, ledger, sprint, self.clock, watcher.told)
         self._looks_back = False
         mirror = Mirror(project.mirror, forge.remote(), forge.main)
         mirror.ensure()
@@ -145,9 +126,7 @@ class Engine:
         """Go on until the sprint has ended, somebody asks to stop, or the plan is not approved."""
         self.wake.create()
         try:
-            self._take_in_file()
-            self._take_in_learnings()
-            self.files.take_in()
+            self._books.take_in(busy=bool(self.queue.in_flight()))
             self.poller.poll()
             self.poller.start()
             self.workers.adopt()
@@ -163,24 +142,15 @@ class Engine:
         if state.sprint.phase == "ended":
             if state.sprint.insight_problem:
                 self.watcher.told(f"no model looked back: {state.sprint.insight_problem}")
-            self._write_down()
+            self._books.write_end()
         return state
-
-    def _write_down(self) -> None:
-        """What people and scripts read of a sprint that has ended."""
-        told = write_history(self.ledger, self.project)
-        self.files.write_versions(self.sprint)
-        workspace = self.project.workspace
-        told += hold_retro(self.ledger, workspace, self.sprint, self.clock.now())
-        for line in told:
-            self.watcher.told(line)
 
     def _loop(self) -> State:
         """Tick, act on it, sleep until something happens."""
         while True:
             grace = self._was_away()
             saved = self._tick(grace=grace)
-            self._write_plan(saved.state)
+            self._books.write_plan(saved.state)
             if saved.moves:
                 self.watcher.moved(saved.state, saved.moves)
                 self.workshop.pool.refresh()
@@ -210,12 +180,6 @@ class Engine:
                 return run_tick(context, self.sprint)
             except StaleTick:
                 continue
-
-    def _write_plan(self, state: State) -> None:
-        """A plan never changes, so once for each time that the engine runs is enough."""
-        if state.tasks and not self._plan_written:
-            self.files.write_plan(state)
-            self._plan_written = True
 
     def _ask(self, state: State) -> bool:
         answer = self.watcher.approves(state)
@@ -286,38 +250,3 @@ class Engine:
         self.workers.stop()
         self.workshop.pool.close()
         self.wake.close()
-
-    def _take_in_learnings(self) -> None:
-        """Learnings that an older Caloron or a person wrote are for the next planner too."""
-        busy = bool(self.queue.in_flight())
-        for line in take_in(self.ledger, self.project.workspace, busy=busy):
-            self.watcher.told(line)
-
-    def _take_in_file(self) -> None:
-        """A sprint's file that somebody edited is taken in while no agent is at work."""
-        found = projections.look_at(self.ledger, self.sprint)
-        busy = found.kind == "edited" and self.queue.in_flight()
-        if busy or found.kind in ("corrupt", "earlier"):
-            kind: Literal["corrupt", "foreign"] = (
-                "corrupt" if found.kind == "corrupt" else "foreign"
-            )
-            kept = set_aside(self.ledger, projections.kv_path(self.sprint), kind)
-            self.watcher.told(f"the sprint's file was {kind}; it is kept as {kept}")
-        elif found.kind == "edited" and found.content is not None:
-            loaded = self.ledger.load(self.sprint)
-            decision, outcome = take_over(loaded.state, found.content, self.clock.now())
-            # Facts that wait are left for the tick.
-            loaded = msgspec.structs.replace(loaded, through=0)
-            self.ledger.commit_tick(
-                loaded,
-                TickCommit(state=decision.state, actions=decision.actions, moves=decision.moves),
-            )
-            with self.ledger.db.transaction("import") as connection:
-                payload = {"sprint": self.sprint, "changes": outcome}
-                store_queue.append_event(connection, "state_imported", payload)
-            for task, change in outcome.items():
-                self.watcher.told(f"taken over from the sprint's file: {task}: {change}")
-        text = projections.kv_text(self.ledger.state(self.sprint), self.clock.now())
-        if found.kind != "ours":
-            self.ledger.put(f"projection/{self.sprint}", digest(text))
-            projections.write_kv(self.sprint, text)
