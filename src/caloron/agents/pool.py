@@ -6,6 +6,7 @@ No agent has ever been in one of these; each leaves the pool for good when it is
 from __future__ import annotations
 
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -144,7 +145,13 @@ class Pool:
             return None
         fresh.rename(folder / "workspace")
         self._sandbox.hand_to_agent(folder / "workspace", home)
+        _write_out(folder)
         return _Ready(folder, commit, seed)
+
+
+def _write_out(folder: Path) -> None:
+    """Wait for the disk here: whoever commits something there next would wait for these files."""
+    subprocess.run(("sync", "--file-system", str(folder)), capture_output=True, check=False)
 
 
 def _name_branch(workspace: Path, branch: str, commit: str) -> None:
