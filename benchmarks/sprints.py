@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 SOURCE = Path(__file__).parents[1] / "src"
 #: What the installed `caloron` script does.
-PROGRAM = (sys.executable, "-c", "import sys; from caloron.cli.main import main; sys.exit(main())")
+PROGRAM = (sys.executable, "-c", "from caloron.cli.start import run; run()")
 _PATIENCE_S = 180.0
 
 

@@ -230,7 +230,7 @@ class Home:
 
     def _argv(self, arguments: tuple[str, ...], *, json: bool) -> list[str]:
         form = ["--output", "json"] if json else []
-        return [sys.executable, "-m", "caloron.cli.main", *arguments, *form]
+        return [sys.executable, "-m", "caloron.cli", *arguments, *form]
 
     def run_outside(self, *argv: str, cwd: Path) -> None:
         """Run another program as the user does."""

@@ -29,7 +29,7 @@ class Terminal:
         self._handle, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self._process = subprocess.Popen(
-            (sys.executable, "-m", "caloron.cli.main", *arguments),
+            (sys.executable, "-m", "caloron.cli", *arguments),
             stdin=other,
             stdout=other,
             stderr=other,

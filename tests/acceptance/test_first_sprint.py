@@ -284,7 +284,7 @@ def test_two_first_sprints_at_the_same_moment_make_one_project(shop: Repository)
     line = ("sprint", "go", "--single", "--yes", "--framework", "stub", "--unsandboxed")
     both = [
         subprocess.Popen(
-            (sys.executable, "-m", "caloron.cli.main", *line),
+            (sys.executable, "-m", "caloron.cli", *line),
             cwd=shop.path,
             env=shop.home.environment,
             stdout=subprocess.DEVNULL,

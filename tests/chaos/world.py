@@ -23,7 +23,7 @@ SPRINT = "demo-1"
 #: Long enough for a busy machine; only a sprint that hangs needs it.
 PATIENCE_S = 240.0
 
-CLI = (sys.executable, "-m", "caloron.cli.main")
+CLI = (sys.executable, "-m", "caloron.cli")
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """`python -m caloron.cli`: the same as the `caloron` script."""
 
-import sys
+from caloron.cli.start import run
 
-from caloron.cli.main import main
-
-sys.exit(main())
+run()

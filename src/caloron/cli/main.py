@@ -163,7 +163,3 @@ def _write_log(story: str) -> Path:
     log = directory / f"defect-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"
     log.write_text(f"caloron {__version__}\n{sys.argv}\n\n{story}", "utf-8")
     return log
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -25,7 +25,7 @@ def caloron(home: Path, *arguments: str, **env: str) -> tuple[int, str]:
         "PATH": os.environ["PATH"], "HOME": str(home), "CALORON_HOME": str(home / "caloron"),
         "PYTHONPATH": str(_SOURCE), "GIT_CONFIG_NOSYSTEM": "1",
     }  # fmt: skip
-    argv = (sys.executable, "-m", "caloron.cli.main", *arguments)
+    argv = (sys.executable, "-m", "caloron.cli", *arguments)
     done = subprocess.run(
         argv, capture_output=True, text=True, env=environment | env, cwd=home, check=False
     )

@@ -13,7 +13,7 @@ import pytest
 from caloron.cli.main import main
 
 _CALORON = """#!/bin/sh
-exec "{python}" -m caloron.cli.main "$@"
+exec "{python}" -m caloron.cli "$@"
 """
 
 
