@@ -69,6 +69,18 @@ for _ in range(8):
         time.sleep(600)
 time.sleep(600)
 """
+_HIDDEN = """
+import os, time
+def memory(): return os.memfd_create('x')
+def disk():
+    handle = os.open('x', os.O_RDWR | os.O_CREAT)
+    os.unlink('x')
+    return handle
+held = [{kind}() for _ in range({count})]
+for handle in held:
+    os.write(handle, bytes(12 << 20))
+time.sleep(600)
+"""
 _ODD_FILES = """
 import os, socket
 socket.socket(socket.AF_UNIX).bind('socket')
@@ -203,6 +215,14 @@ _LIMITED = {
     ),
     "fills-home": Habit(
         f"rm $CALORON_TASK_ID.txt; {_FILL.format(place='~')}; sleep 60", "MB on disk, of 48 allowed"
+    ),
+    "hides-memory": Habit(
+        f"rm $CALORON_TASK_ID.txt; {_python(_HIDDEN.format(kind='memory', count=45))}",
+        "MB of memory, of 400 allowed",
+    ),
+    "hides-files": Habit(
+        f"rm $CALORON_TASK_ID.txt; {_python(_HIDDEN.format(kind='disk', count=9))}",
+        "MB on disk, of 48 allowed",
     ),
     "fills-tmp": Habit(
         "for n in $(seq 60); do head -c 10M /dev/zero > /tmp/$n || exit 0; done;"

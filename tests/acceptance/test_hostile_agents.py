@@ -176,6 +176,22 @@ def test_a_prompt_longer_than_any_command_line_reaches_a_program_whole(
     assert int(home.files()["owls.txt"]) == len(_LONG)
 
 
+def test_what_an_agent_reads_it_cannot_write_through_another_door(anyones_home: Home) -> None:
+    """Its prompt comes from a file outside; /proc would open that file anew, for writing."""
+    tries = "for n in self 1; do echo planted >> /proc/$n/fd/0 && echo $n >> wrote.txt; done"
+    line = f"cat > asked.txt; {tries}; chmod 777 /proc/self/fd/0; echo APPROVED"
+    anyones_home.set(framework="command", command=["sh", "-c", line], verify="none")
+    answer = anyones_home.sprint(task("a", agent_prompt="Look for doors."))
+    assert answer.code == 0, answer
+    assert b"Look for doors." in anyones_home.files()["asked.txt"]
+    assert "wrote.txt" not in anyones_home.files()
+    prompts = list(anyones_home.project().glob("runs/*/a/*/*/prompt.txt"))
+    assert len(prompts) == 2
+    for prompt in prompts:
+        assert "planted" not in prompt.read_text()
+        assert prompt.stat().st_mode & 0o111 == 0
+
+
 def test_a_prompt_that_fits_no_command_line_is_named_with_what_to_do(home: Home) -> None:
     home.set(framework="command", command=["sh", "-c", "echo APPROVED", "sh", "{prompt}"])
     answer = home.sprint(task("a", agent_prompt=_LONG), task("b"))

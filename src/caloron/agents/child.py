@@ -5,6 +5,7 @@ Standard library only, because the shim runs on it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -13,6 +14,7 @@ from typing import Any, NoReturn
 from caloron.agents.processes import Process, descendants, end_family, living, look, send
 
 _ROUNDS_OF_KILLING = 10
+_COPIED_AT_ONCE = 1 << 20
 _PR_SET_CHILD_SUBREAPER = 36
 #: Less of a processor than this is a program that waits, not one that works.
 _IDLE_SHARE = 0.01
@@ -36,7 +38,7 @@ class Child:
         """Start the agent behind a gate; the reading ends of its output and its errors."""
         if self._spec.get("beside"):
             self._beside = _start_beside(self._spec["beside"], log)
-        stdin = os.open(self._spec["stdin"] or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        stdin = _to_read(self._spec["stdin"])
         gate, self._opener = os.pipe()
         output, output_end = os.pipe()
         errors, errors_end = os.pipe()
@@ -131,6 +133,23 @@ class Child:
     def _remember(self, kin: dict[int, Process]) -> None:
         """Whoever was once seen in the family is ended with it, also if it left since."""
         self._kin = {process.pid: process for process in living(self._kin.values())} | kin
+
+
+def _to_read(path: str) -> int:
+    """A file for an agent to read, as a copy that nobody can change.
+
+    The file itself could be opened anew through /proc, and written to: no mount stands before it.
+    """
+    if not path:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    copy = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        while os.sendfile(copy, file.fileno(), None, _COPIED_AT_ONCE):
+            pass
+    whole = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(copy, fcntl.F_ADD_SEALS, whole)
+    os.lseek(copy, 0, os.SEEK_SET)
+    return copy
 
 
 def _start_beside(argv: list[str], log: str) -> int:

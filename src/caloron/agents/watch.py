@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Iterable
 
@@ -41,11 +42,12 @@ class Watch:
     def _over(self, family: list[int]) -> str:
         if len(family) > self._processes:
             return f"{len(family)} processes, of {self._processes} allowed"
-        memory = sum(map(_own_memory, family)) >> 20
+        nameless_memory, nameless_disk = _nameless(family)
+        memory = (sum(map(_own_memory, family)) + nameless_memory) >> 20
         if memory > self._memory_mb:
             return f"{memory} MB of memory, of {self._memory_mb} allowed"
         try:
-            disk = sum(map(_size, self._folders)) >> 20
+            disk = (sum(map(_size, self._folders)) + nameless_disk) >> 20
         except _TooDeep:
             return "folders in folders, too deep to be looked at"
         if disk > self._disk_mb:
@@ -61,6 +63,35 @@ def _own_memory(pid: int) -> int:
     except OSError:
         return 0
     return (int(fields[1]) - int(fields[2])) * _PAGE if len(fields) > 2 else 0
+
+
+def _nameless(family: list[int]) -> tuple[int, int]:
+    """Bytes in memory and on disk of files that are open and in no folder."""
+    memory, disk = 0, 0
+    known: set[tuple[int, int]] = set()
+    for pid in family:
+        for link in _open_files(pid):
+            try:
+                status = os.stat(link)  # noqa: PTH116
+                same = status.st_dev, status.st_ino
+                if status.st_nlink or not stat.S_ISREG(status.st_mode) or same in known:
+                    continue
+                known.add(same)
+                if os.readlink(link).startswith("/memfd:"):  # noqa: PTH115
+                    memory += status.st_blocks * 512
+                else:
+                    disk += status.st_blocks * 512
+            except OSError:
+                # It was closed while we looked.
+                continue
+    return memory, disk
+
+
+def _open_files(pid: int) -> list[str]:
+    try:
+        return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]  # noqa: PTH208
+    except OSError:
+        return []
 
 
 def _size(folder: str) -> int:

@@ -52,6 +52,24 @@ def test_disk_is_counted_in_every_folder_and_no_link_is_followed(tmp_path: Path)
     assert _watch(place.parent, disk_mb=2).look([]) == "3 MB on disk, of 2 allowed"
 
 
+def test_what_is_open_and_in_no_folder_is_counted_once(tmp_path: Path) -> None:
+    handle = os.memfd_create("hoard")
+    file = os.open(tmp_path / "x", os.O_RDWR | os.O_CREAT)
+    (tmp_path / "x").unlink()
+    again = os.dup(file)
+    try:
+        os.write(handle, bytes(30 << 20))
+        os.write(file, os.urandom(3 << 20))
+        assert _watch(tmp_path, disk_mb=2).look([os.getpid()]) == "3 MB on disk, of 2 allowed"
+        assert _watch(tmp_path, disk_mb=5).look([os.getpid()]) == ""
+        # The same file in a child is the same file.
+        me = [os.getpid(), os.getpid()]
+        assert _watch(tmp_path, disk_mb=5).look(me) == ""
+    finally:
+        for each in (handle, file, again):
+            os.close(each)
+
+
 def test_descendants_are_found_also_when_a_thread_made_them_or_their_parent_is_gone() -> None:
     script = (
         "import subprocess, threading\n"
