@@ -116,11 +116,13 @@ def test_a_used_up_quota_is_waited_for_and_is_no_failure(home: Home) -> None:
         if home.attempts("implement") != 1:
             return False
         (told,) = home.caloron("why").data["tasks"]
-        return "waits: stub: quota until " in told["why"]
+        (paused,) = home.caloron("status").data["last_sprint"]["paused"] or [{"what": ""}]
+        return "waits: stub: quota until " in told["why"] and paused["what"] == "quota"
 
     wait_for(waits, "a task that waits for its quota")
     answer = running.wait()
     assert answer.code == 0, answer
+    assert answer.stderr.count("stub: quota; nobody asks it until ") == 1
     assert home.escalations() == []
     assert home.attempts("implement") == 3
     assert home.files() == {"a.txt": b"a\n"}

@@ -103,8 +103,6 @@ def test_a_main_that_is_put_right_needs_no_permission(bare_home: Home) -> None:
     (home.root / "source" / "old.txt").write_text("new\n")
     commit = ("git", "commit", "-q", "-a", "-m", "put right")
     home.run_outside(*commit, cwd=home.root / "source")
-    home.run_outside("git", "push", "-q", str(home.project() / "forge.git"), "main",
-                     cwd=home.root / "source")  # fmt: skip
     answer = home.caloron("resume")
     assert answer.code == 0, answer
     assert answer.data["baseline"] == "green"

@@ -64,7 +64,7 @@ def begin_options(command: FC) -> FC:
             "timeout_s",
             type=_SECONDS,
             metavar="S",
-            help="Longest run of an agent, in this run of the sprint.",
+            help="An agent that runs longer is probed, restarted, ended; for this run only.",
         ),
         click.option(
             "--po-timeout",

@@ -5,13 +5,16 @@ People and scripts call it all day, so it imports little: no YAML, no rules, no 
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import time
 from typing import Any
 
 import click
 
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
+from caloron.domain.pauses import clock_time
 from caloron.errors import NotFound
 from caloron.ledger.earlier import EarlierSprint, earlier_sprints
 from caloron.ledger.locate import (
@@ -33,6 +36,7 @@ _RECORDED = {
     "budget_usd": "$.budget_usd",
     "cost_usd": "$.spent.usd",
     "unsandboxed": "$.unsandboxed",
+    "paused": "$.paused",
 }
 _BASELINES = {
     "red": "MAIN IS RED, as you allowed",
@@ -122,11 +126,22 @@ def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | No
         "budget_usd": row["budget_usd"] or 0.0,
         "cost_usd": round(row["cost_usd"] or 0.0, 4),
         "sandboxed": not row["unsandboxed"],
+        "paused": _pauses(row["paused"]),
         "completed_tasks": sum(task["status"] == "Done" for task in tasks),
         "total_tasks": len(tasks),
         "tasks": [dict(task) for task in tasks],
         "adopted": False,
     }
+
+
+def _pauses(recorded: str | None) -> list[dict[str, str]]:
+    """The providers that let nobody work now, and until when."""
+    found = json.loads(recorded or "{}")
+    return [
+        {"framework": name, "what": pause["what"], "until": clock_time(pause["until"])}
+        for name, pause in found.items()
+        if pause["until"] > time.time()
+    ]
 
 
 def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
@@ -145,6 +160,7 @@ def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
         "budget_usd": 0.0,
         "cost_usd": 0.0,
         "sandboxed": None,
+        "paused": [],
         "completed_tasks": facts.completed,
         "total_tasks": facts.total,
         "tasks": [],
@@ -174,6 +190,8 @@ def _text(data: dict[str, Any]) -> str:
         lines.append("  Adopted: an older Caloron ran it")
     elif not sprint["sandboxed"]:
         lines.append("  UNSANDBOXED: its agents run with all your files")
+    for pause in sprint["paused"]:
+        lines.append(f"  Paused: {pause['framework']}: {pause['what']} until {pause['until']}")
     if sprint["halted"]:
         lines.append(f"  Waits: {_line(sprint['halted'])}")
     width = max((len(task["id"]) for task in sprint["tasks"]), default=0)

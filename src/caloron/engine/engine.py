@@ -9,6 +9,7 @@ from typing import Protocol
 
 from caloron.domain.actions import Moved
 from caloron.domain.facts import Halt, PlanApproved
+from caloron.domain.pauses import clock_time
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import State
 from caloron.domain.supervise import Limits
@@ -90,6 +91,7 @@ class Engine:
         self._baseline = state.sprint.baseline
         self._books = Bookkeeping(project, ledger, sprint, self.clock, watcher.told)
         self._looks_back = False
+        self._paused: dict[str, float] = {}
         mirror = Mirror(project.mirror, forge.remote(), forge.main)
         mirror.ensure()
         self.queue = WorkQueue(
@@ -157,6 +159,7 @@ class Engine:
             self.watcher.seen(saved.state)
             self._tell_baseline(saved.state)
             self._tell_retro(saved.state)
+            self._tell_pauses(saved.state)
             phase = saved.state.sprint.phase
             if self._stop.is_set() or self.bell.faults or phase == "ended":
                 return saved.state
@@ -197,6 +200,16 @@ class Engine:
         if found != self._baseline and found in _BASELINES and state.sprint.phase != "ended":
             self.watcher.told(_BASELINES[found].format(line=state.sprint.verify_line))
         self._baseline = found
+
+    def _tell_pauses(self, state: State) -> None:
+        found = {name: pause.until for name, pause in state.sprint.paused.items()}
+        for name, until in found.items():
+            if self._paused.get(name) != until:
+                what = state.sprint.paused[name].what
+                self.watcher.told(
+                    f"{name}: {what}; nobody asks it until {clock_time(until)}, then all goes on"
+                )
+        self._paused = found
 
     def _tell_retro(self, state: State) -> None:
         asked = state.sprint.phase == "retro"

@@ -154,6 +154,9 @@ class Session:
             unsandboxed=before.unsandboxed or choices.unsandboxed,
         )
         if before.stopped:
+            # What was wrong is put right in the user's own repository, if there is one.
+            if repository := self.project.repository:
+                self.in_step = self.forge.catch_up(repository)
             # Planning gave up, or main was red: both are tried once more.
             after.stopped = after.stopped_by = ""
             after.phase, after.ended_at = "planning", None
