@@ -179,12 +179,17 @@ def test_a_prompt_longer_than_any_command_line_reaches_a_program_whole(
 def test_what_an_agent_reads_it_cannot_write_through_another_door(anyones_home: Home) -> None:
     """Its prompt comes from a file outside; /proc would open that file anew, for writing."""
     tries = "for n in self 1; do echo planted >> /proc/$n/fd/0 && echo $n >> wrote.txt; done"
-    line = f"cat > asked.txt; {tries}; chmod 777 /proc/self/fd/0; echo APPROVED"
+    doors = "ls -l /proc/[0-9]*/fd 2>/dev/null | sed -n 's/.* -> //p' > doors.txt"
+    line = f"cat > asked.txt; {tries}; chmod 777 /proc/self/fd/0; {doors}; echo APPROVED"
     anyones_home.set(framework="command", command=["sh", "-c", line], verify="none")
     answer = anyones_home.sprint(task("a", agent_prompt="Look for doors."))
     assert answer.code == 0, answer
     assert b"Look for doors." in anyones_home.files()["asked.txt"]
     assert "wrote.txt" not in anyones_home.files()
+    inside = ("/memfd:", "pipe:", "anon_inode:", "/workspace/", "/proc/", "/dev/")
+    doors = anyones_home.files()["doors.txt"].decode().splitlines()
+    assert doors
+    assert [door for door in doors if not door.startswith(inside)] == []
     prompts = list(anyones_home.project().glob("runs/*/a/*/*/prompt.txt"))
     assert len(prompts) == 2
     for prompt in prompts:
