@@ -73,8 +73,8 @@ _HIDDEN = """
 import os, time
 def memory(): return os.memfd_create('x')
 def disk():
-    handle = os.open('x', os.O_RDWR | os.O_CREAT)
-    os.unlink('x')
+    handle = os.open('hidden', os.O_RDWR | os.O_CREAT)
+    os.unlink('hidden')
     return handle
 held = [{kind}() for _ in range({count})]
 for handle in held:

@@ -187,9 +187,9 @@ def test_what_an_agent_reads_it_cannot_write_through_another_door(anyones_home: 
     assert b"Look for doors." in anyones_home.files()["asked.txt"]
     assert "wrote.txt" not in anyones_home.files()
     inside = ("/memfd:", "pipe:", "anon_inode:", "/workspace/", "/proc/", "/dev/")
-    doors = anyones_home.files()["doors.txt"].decode().splitlines()
-    assert doors
-    assert [door for door in doors if not door.startswith(inside)] == []
+    found = anyones_home.files()["doors.txt"].decode().splitlines()
+    assert found
+    assert [door for door in found if not door.startswith(inside)] == []
     prompts = list(anyones_home.project().glob("runs/*/a/*/*/prompt.txt"))
     assert len(prompts) == 2
     for prompt in prompts:
