@@ -73,19 +73,18 @@ def _page(data: dict[str, Any]) -> Page:
 
 
 def _in_short(data: dict[str, Any], kpis: Kpis) -> list[str]:
-    phase = "running" if data["running"] else data["phase"]
     ended = f", ended {data['ended_at']}" if data["ended_at"] else ""
-    lines = [f"{phase}: began {data['started_at']}{ended}, {span(kpis.sprint_time_s)}"]
+    lines = [f"{data['standing']}: began {data['started_at']}{ended}, {span(kpis.sprint_time_s)}"]
     guess = f" (${kpis.estimated_cost_usd:.2f} of it a guess)" if kpis.estimated_cost_usd else ""
     lines.append(
         f"cost: ${kpis.cost_usd:.2f} of ${data['budget_usd']:.2f}{guess},"
-        f" {kpis.total_tokens} tokens; agents worked {span(kpis.total_time_min * 60)}"
+        f" {kpis.total_tokens} tokens; agents worked {span(data['agent_s'])}"
     )
     how = f" ({data['verify']})" if data["verify"] else ""
+    red = f" {kpis.verify_failures} of {kpis.verify_runs} runs red;" if kpis.verify_runs else ""
     lines.append(
         f"verification{how}: {kpis.tests_passing} of {kpis.completed_tasks} done tasks green;"
-        f" {kpis.verify_failures} of {kpis.verify_runs} runs red; main before: "
-        + (data["baseline"] or "not looked at yet")
+        f"{red} main before: {data['main_before']}"
     )
     lines.append(
         f"reviews: {sum(t['review_rounds'] for t in data['tasks'])}; fixes: {kpis.fix_rounds};"

@@ -137,7 +137,8 @@ def _attempts(events: list[dict[str, Any]], found: ProjectPaths) -> list[dict[st
                 "cost_usd": 0.0,
                 "tokens": 0,
                 "model": "",
-                "logs": str(found.runs / item),
+                # The folder of each claim has its token's number, which is not the attempt's.
+                "logs": str(found.runs / item / str(told.get("token") or "")),
                 "began": event["ts"],
             }
             attempts.append(newest[item])
