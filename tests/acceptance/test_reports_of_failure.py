@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.acceptance.home import Home, task, writes
+from tests.acceptance.home import Home, does, task, writes
 
 
 def told(home: Home, *command: str) -> dict[str, Any]:
@@ -83,3 +84,16 @@ def test_the_time_that_agents_worked_is_not_rounded_to_minutes(home: Home) -> No
     data = told(home, "report")
     assert data["agent_s"] == pytest.approx(sum(a["time_s"] for a in data["agents"]), abs=0.2)
     assert f"agents worked {data['agent_s']:.0f} s" in text(home, "report")
+
+
+def test_small_words_are_right(home: Home) -> None:
+    home.script(does("po", output=json.dumps([task("a")])), does("implement", exit_code=1))
+    held = home.caloron("kickoff", "go")
+    assert held.code in (0, 11), held
+    assert "demo-1: its plan waits for your yes (caloron resume demo-1)" in text(home, "status")
+    assert home.caloron("resume", "demo-1", "--yes").code == 10
+    agents = dict(line.split("  ", 1) for line in text(home, "agents").splitlines())
+    assert agents["planner-1"].startswith("1 sprint, 1 attempt, 0 rounds")
+    assert "demo: 1 sprint\n" in text(home, "metrics")
+    opened = [e["what"] for e in told(home, "trace", "a")["events"] if "opened" in e["what"]]
+    assert opened == ["its issue was opened", "an issue that asks for a person was opened"]

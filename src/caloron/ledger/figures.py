@@ -108,6 +108,11 @@ def waiting_states(connection: sqlite3.Connection) -> list[State]:
     return [_state(connection, row) for row in found]
 
 
+def merging_sprints(connection: sqlite3.Connection, limit: int) -> list[str]:
+    """The sprints that brought something to main, newest first."""
+    return [row["id"] for row in connection.execute(SQL["merging"], {"limit": limit})]
+
+
 def read_kept(connection: sqlite3.Connection, last: int = REMEMBERED) -> Kept:
     """What was learned and cannot be worked out from the sprints, with those of an older Caloron.
 

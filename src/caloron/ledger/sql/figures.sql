@@ -20,6 +20,11 @@ SELECT id, number, data FROM sprints s
 WHERE phase <> 'ended' OR json_extract(CAST(data AS TEXT), '$.stopped') <> ''
    OR EXISTS (SELECT 1 FROM tasks t WHERE t.sprint = s.id AND t.status = 'Escalated')
 ORDER BY number
+-- name: merging
+SELECT id FROM sprints s
+WHERE EXISTS (SELECT 1 FROM tasks t WHERE t.sprint = s.id AND t.status = 'Done'
+              AND json_extract(CAST(t.data AS TEXT), '$.pull') IS NOT NULL)
+ORDER BY number DESC LIMIT :limit
 -- name: by_number
 SELECT id FROM sprints WHERE number = :number
 -- name: by_id
