@@ -97,3 +97,11 @@ def test_small_words_are_right(home: Home) -> None:
     assert "demo: 1 sprint\n" in text(home, "metrics")
     opened = [e["what"] for e in told(home, "trace", "a")["events"] if "opened" in e["what"]]
     assert opened == ["its issue was opened", "an issue that asks for a person was opened"]
+
+
+def test_the_report_names_the_command_that_shows_each_merged_pull_request(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    (row,) = told(home, "report")["tasks"]
+    assert f"      $ caloron pr show {row['pr_number']}\n" in text(home, "report")
+    assert home.caloron("pr", "show", str(row["pr_number"])).code == 0

@@ -10,7 +10,7 @@ import msgspec
 from caloron.cli.looking import dollars, is_running, opened, options_for, span
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import success
-from caloron.cli.pages import FORMATS, Item, Page, Section, render
+from caloron.cli.pages import FORMATS, Item, Linked, Page, Section, render
 from caloron.cli.report_data import collect
 from caloron.domain.needs import Need
 from caloron.domain.retro import AgentKpis, Kpis
@@ -58,6 +58,8 @@ def _page(data: dict[str, Any]) -> Page:
     others = [t for t in data["tasks"] if t["status"] != "Done"]
     done = f"{kpis.completed_tasks} of {kpis.total_tasks} tasks done"
     bring = [Item("Bring what was merged to you:", [data["bring"]])] if data["bring"] else []
+    looks = [task["pr_command"] for task in merged if task["pr_command"]]
+    bring += [Item("Look at what was merged:", looks)] if looks else []
     return Page(
         title=f"Sprint {data['sprint_id']}: {done}",
         lead=data["goal"],
@@ -108,7 +110,7 @@ def _done_row(task: dict[str, Any]) -> tuple[str, ...]:
         task["title"][:60],
         f"#{task['pr_number']} {task['pr_state']}" if task["pr_number"] else task["why"],
         change,
-        task["verification"] or "-",
+        Linked(task["verification"] or "-", task["verify_log"]),
         str(task["review_rounds"]),
         dollars(task["cost_usd"]),
         _time(task),
