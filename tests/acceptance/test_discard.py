@@ -183,3 +183,11 @@ def test_a_kill_anywhere_on_the_way_ends_as_if_there_had_been_none(
         assert _forge(home) == expected, (name, k)
         assert len(home.events("sprint_discarded")) == 1
         assert os.path.lexists(home.project() / "forge.git")
+
+
+def test_a_task_that_found_nothing_to_do_is_not_called_merged(home: Home) -> None:
+    home.script(does("implement", "a", output="nothing to do"), does("implement", "b", exit_code=1))
+    answer = home.sprint(task("a"), task("b"))
+    assert answer.statuses == {"a": "Done", "b": "Escalated"}
+    discarded = home.caloron("discard", "--yes")
+    assert (discarded.data["merged"], discarded.data["cancelled"]) == ([], ["b"])

@@ -158,7 +158,6 @@ FAILURE: Changes = AS_IT_WAS | {
     "report.kpis.tasks_per_day": (ANY, 0.0),
     "report.kpis.avg_cost_per_task": (0.5, None),
     "report.kpis.avg_time_per_task": (ANY, None),
-    "report.kpis.avg_tokens_per_task": (0.0, None),
     "report.bring": (ANY, ""),
     "report.needs": ([], None),
     "report.needs.a.kind": (None, "escalated"),

@@ -6,6 +6,7 @@ import json
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.request import url2pathname
 
 import pytest
 import yaml
@@ -131,12 +132,16 @@ class _Outside(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.loads: list[str] = []
+        #: What it would show only once it is clicked on.
+        self.links: list[str] = []
         self.shown = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in ("script", "link", "img", "iframe", "object", "embed", "missing"):
             self.loads.append(tag)
-        self.loads += [f"{tag}.{name}" for name, _ in attrs if name in ("src", "href", "onload")]
+        names = ("src", "onload") if tag == "a" else ("src", "href", "onload")
+        self.loads += [f"{tag}.{name}" for name, _ in attrs if name in names]
+        self.links += [value or "" for name, value in attrs if (tag, name) == ("a", "href")]
 
     def handle_data(self, data: str) -> None:
         self.shown += data
@@ -152,6 +157,9 @@ def test_the_page_as_html_is_one_file_that_loads_nothing_and_shows_text_as_text(
     text = page(home, "report", "--format", "html")
     found.feed(text)
     assert found.loads == []
+    assert found.links
+    for link in found.links:
+        assert Path(url2pathname(link.removeprefix("file://"))).is_file()
     assert evil in found.shown
     assert "default-src 'none'" in text
     assert "url(" not in text

@@ -202,3 +202,12 @@ def test_inbox_and_report_name_the_command_until_it_was_taken(shop: Repository) 
     assert shop.caloron("take").code == 0
     assert shop.caloron("inbox").data["needs"] == []
     assert shop.caloron("report").data["bring"] == ""
+
+
+def test_the_inbox_names_the_sprint_whose_work_is_missing_and_no_later_one(
+    shop: Repository,
+) -> None:
+    shop.home.script(does("po", output="no plan"))
+    assert shop.caloron("sprint", "more", "--yes").code == 8
+    needs = {need["kind"]: need["sprint"] for need in shop.caloron("inbox").data["needs"]}
+    assert needs == {"no_plan": "shop-2", "take": "shop-1"}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from caloron.cli.options import output_option, project_option
-from caloron.cli.output import success
+from caloron.cli.output import counted, success
 from caloron.cli.status import require_ledger
 from caloron.errors import NotFound
 from caloron.ledger.locate import find_project, require_id
@@ -28,6 +28,7 @@ FROM tasks
 #: Everybody else is named after the task that it works on.
 _BY_ROLE = {"review": "reviewer-1", "po": "planner-1", "retro": "retro-1"}
 _NO_AGENT = "verify"
+_OF_SPRINTS = {"po", "retro"}
 
 
 class _Item(NamedTuple):
@@ -87,7 +88,8 @@ def show(name: str, project: str | None) -> None:
     data = _agent(name, works)
     lines = [_line(data, len(name))]
     for work in works:
-        took = f"{work['duration_s']:.0f} s, {work['attempts']} attempts, ${work['cost_usd']:.2f}"
+        tries = counted(work["attempts"], "attempt")
+        took = f"{work['duration_s']:.0f} s, {tries}, ${work['cost_usd']:.2f}"
         lines.append(f"  {work['sprint_id']}  {work['task']}  {work['role']:<9} {took}")
     runs = [{k: v for k, v in work.items() if k != "agent_id"} for work in works]
     success("agents.show", data | {"work": runs}, "\n".join(lines))
@@ -189,8 +191,14 @@ def _agent(name: str, works: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _line(row: dict[str, Any], width: int) -> str:
+    # Who plans or looks back works on whole sprints.
+    tasks = (
+        counted(row["sprints"], "sprint")
+        if set(row["roles"]) <= _OF_SPRINTS
+        else f"{row['done']}/{row['tasks']} tasks"
+    )
     return (
-        f"{row['agent_id']:{width}}  {row['done']}/{row['tasks']} tasks,"
-        f" {row['attempts']} attempts, {row['rounds']} rounds,"
+        f"{row['agent_id']:{width}}  {tasks},"
+        f" {counted(row['attempts'], 'attempt')}, {counted(row['rounds'], 'round')},"
         f" {row['duration_s']:.0f} s, ${row['cost_usd']:.2f}"
     )

@@ -88,7 +88,8 @@ def _nothing_to_discard(found: Project, state: State) -> None:
         return
     undo = _undo(found, state)
     raise PreconditionFailed(
-        f"sprint {name} has nothing left to throw away: its work is merged",
+        f"sprint {name} has nothing left to throw away: its work is "
+        + ("merged" if _merged(state) else "done"),
         hint=f"do not take it; to undo it on the forge: {undo}" if undo else "caloron report",
     )
 
@@ -115,13 +116,18 @@ def _closing(state: State, task: Task) -> list[str]:
 def _confirmed(state: State) -> bool:
     for action in _what_goes(state):
         output.aside(f"  {action['action']} {action['target']}")
-    merged = [t.id for t in state.tasks.values() if t.status is Status.DONE]
-    if merged:
+    if merged := _merged(state):
         output.aside(f"  what was merged stays: {', '.join(merged)}")
     try:
         return click.confirm("Throw this away?", default=False, err=True)
     except click.Abort:
         return False
+
+
+def _merged(state: State) -> list[str]:
+    """The tasks whose work is on main; one that found nothing to do is done without any."""
+    pulls = {t.id: pull_of(state, t) for t in state.tasks.values() if t.status is Status.DONE}
+    return [name for name, pull in pulls.items() if pull and pull.state == "merged"]
 
 
 def _discard(found: Project, name: str) -> State:
@@ -144,7 +150,7 @@ def _data(found: Project, state: State) -> dict[str, Any]:
         "sprint_id": state.sprint.id,
         "discarded_by": state.sprint.discarded,
         "cancelled": [t.id for t in tasks if t.status is Status.CANCELLED],
-        "merged": [t.id for t in tasks if t.status is Status.DONE],
+        "merged": _merged(state),
         "closed": sorted(o for o in objects if _is_closed(state, o)),
         "kept": _kept(found, state.sprint.id),
         "undo": _undo(found, state),

@@ -11,10 +11,13 @@ from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.ledger.earlier import EarlierSprint, earlier_sprints
 from caloron.ledger.locate import find_project
+from caloron.ledger.lock import holder
 from caloron.store.database import open_read_only
 
 _SQL = """
 SELECT s.id, s.number, s.goal, s.phase, s.created_at, s.ended_at,
+       json_extract(CAST(s.data AS TEXT), '$.stopped') AS stopped,
+       json_extract(CAST(s.data AS TEXT), '$.discarded') AS discarded,
        (SELECT count(*) FROM tasks t WHERE t.sprint = s.id) AS total,
        (SELECT count(*) FROM tasks t WHERE t.sprint = s.id AND t.status = 'Done') AS done
 FROM sprints s ORDER BY s.number DESC LIMIT ?
@@ -42,11 +45,13 @@ def history(limit: int, project: str | None) -> None:
     """
     found = find_project(project)
     total, rows = 0, []
+    at_work = (holder(found.engine_lock) or {}).get("sprint", "")
     connection = open_read_only(found.ledger) if found.ledger.exists() else None
     try:
         if connection is not None:
             total = connection.execute("SELECT count(*) FROM sprints").fetchone()[0]
-            rows = [_record(dict(row)) for row in connection.execute(_SQL, (limit,))]
+            known = connection.execute(_SQL, (limit,))
+            rows = [_record(dict(row), running=row["id"] == at_work) for row in known]
         earlier = earlier_sprints(found, connection, limit)
     finally:
         if connection is not None:
@@ -61,8 +66,9 @@ def history(limit: int, project: str | None) -> None:
     success("history", {"project": found.name, "total": total, "sprints": rows}, text)
 
 
-def _record(row: dict[str, Any]) -> dict[str, Any]:
+def _record(row: dict[str, Any], *, running: bool) -> dict[str, Any]:
     ended = row["ended_at"]
+    came_to = _came_to(row, running=running)
     return {
         "sprint_id": row["number"],
         "id": row["id"],
@@ -73,7 +79,23 @@ def _record(row: dict[str, Any]) -> dict[str, Any]:
         "started_at": datetime.fromtimestamp(row["created_at"], UTC).isoformat(timespec="seconds"),
         "duration_s": round(ended - row["created_at"], 1) if ended else None,
         "adopted": False,
-    }
+    } | came_to
+
+
+def _came_to(row: dict[str, Any], *, running: bool) -> dict[str, Any]:
+    """Whether it came to anything; an exit code only once it has ended."""
+    from caloron.domain.history import exit_code_for
+
+    reason = row["stopped"] or ""
+    if row["phase"] != "ended":
+        return {
+            "outcome": row["phase"] if running else "stopped",
+            "exit_code": None,
+            "reason": "",
+        }
+    code = exit_code_for(stopped=reason, done=row["done"], total=row["total"])
+    outcome = "discarded" if row["discarded"] else "failed" if code else "ended"
+    return {"outcome": outcome, "exit_code": code, "reason": reason}
 
 
 def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
@@ -91,6 +113,9 @@ def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
         "started_at": _began(facts.completed_at, facts.duration_s),
         "duration_s": facts.duration_s,
         "adopted": True,
+        "outcome": "failed" if facts.exit_code else "ended",
+        "exit_code": facts.exit_code,
+        "reason": "",
     }
 
 
@@ -105,7 +130,16 @@ def _began(completed_at: str, duration_s: float) -> str | None:
 def _text(row: dict[str, Any]) -> str:
     took = "" if row["duration_s"] is None else f", {row['duration_s']:.0f} s"
     goal = " ".join(printable(row["goal"]).split())[:80]
-    return (
-        f"#{row['sprint_id']} {row['completed_tasks']}/{row['total_tasks']} tasks,"
-        f" {row['phase']}{took}{' (adopted)' if row['adopted'] else ''}\n   {goal}"
-    )
+    done = f"#{row['sprint_id']} {row['completed_tasks']}/{row['total_tasks']} tasks"
+    lines = [f"{done}, {_outcome(row)}{took}{' (adopted)' if row['adopted'] else ''}", f"   {goal}"]
+    if row["reason"]:
+        lines.append(f"   {' '.join(printable(row['reason']).split())[:160]}")
+    return "\n".join(lines)
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    if row["outcome"] == "failed":
+        return f"failed (exit code {row['exit_code']})"
+    if row["outcome"] == "stopped":
+        return f"stopped (caloron resume {row['id']} goes on)"
+    return str(row["outcome"])

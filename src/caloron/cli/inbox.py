@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from caloron.cli.looking import as_data, has_ledger, is_running, opened, options_for
@@ -10,9 +12,16 @@ from caloron.cli.output import success
 from caloron.cli.pages import Page, Section, as_text
 from caloron.cli.report import need_item
 from caloron.domain.needs import Need, needs_of
-from caloron.ledger.figures import find_sprint, waiting_states
+from caloron.ledger.figures import find_sprint, merging_sprints, waiting_states
+from caloron.ledger.ledger import read_state
 from caloron.ledger.locate import ProjectPaths, find_project
 from caloron.ledger.lock import holder
+
+if TYPE_CHECKING:
+    from caloron.git.checkout import Checkout
+
+#: What was merged longer ago than so many sprints is looked for no further.
+_LOOKED_AT = 50
 
 
 @click.command()
@@ -54,10 +63,22 @@ def _to_take(found: ProjectPaths, options: str) -> list[Need]:
     main = git(found.forge_git, "rev-parse", "--verify", "refs/heads/main", check=False)
     if not main or not checkout.top.is_dir() or checkout.contains(main):
         return []
-    with opened(found.name) as (_, connection):
-        last = find_sprint(connection)
+    last = _merged_in(found, checkout)
     why = f"what was merged is not in the branch that is checked out in {repo}"
     return [Need(kind="take", sprint=last, why=why, commands=(f"caloron take{options}",))]
+
+
+def _merged_in(found: ProjectPaths, checkout: Checkout) -> str:
+    """The newest sprint of whose work something is missing in the branch."""
+    from caloron.cli.take import merge_commits
+
+    with opened(found.name) as (_, connection):
+        merged = merging_sprints(connection, _LOOKED_AT)
+        for name in merged:
+            commits = merge_commits(read_state(connection, name))
+            if commits and not checkout.contains(*commits):
+                return name
+        return merged[0] if merged else find_sprint(connection)
 
 
 def _text(needs: list[Need]) -> str:

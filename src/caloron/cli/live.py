@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from caloron.cli.approval import Approver
-from caloron.cli.output import is_terminal, printable
+from caloron.cli.output import counted, is_terminal, printable
 from caloron.domain.actions import Moved
 from caloron.domain.sprint import State, Task
 from caloron.domain.status import Status
@@ -61,7 +61,7 @@ class Lines:
     def seen(self, state: State) -> None:
         if state.sprint.phase != self._phase:
             self._phase = state.sprint.phase
-            tasks = f", {len(state.tasks)} tasks" if state.tasks else ""
+            tasks = f", {counted(len(state.tasks), 'task')}" if state.tasks else ""
             self.told(f"sprint {state.sprint.id}: {self._phase}{tasks}")
 
     def approves(self, state: State) -> Answer:

@@ -49,6 +49,11 @@ def is_running(found: ProjectPaths, sprint: str) -> bool:
     return who is not None and who.get("sprint") == sprint
 
 
+def standing(phase: str, *, running: bool) -> str:
+    """Where a sprint stands: one that nobody works on is stopped, whatever phase it was in."""
+    return phase if running or phase == "ended" else "stopped"
+
+
 def options_for(found: ProjectPaths, project: str | None) -> str:
     """What a command needs besides, so that it acts on this project when it is copied."""
     if project is None:

@@ -10,7 +10,7 @@ import click
 
 from caloron.cli.looking import as_data, has_ledger, opened, span
 from caloron.cli.options import output_option, project_option
-from caloron.cli.output import printable, success
+from caloron.cli.output import counted, printable, success
 from caloron.cli.pages import Item, Page, Section, as_text
 from caloron.domain.adopted import facts_of
 from caloron.domain.history import remembered, with_adopted
@@ -140,7 +140,7 @@ def _page(data: dict[str, Any]) -> Page:
     live = [i for i in data["improvements"] if i["status"] != "retired"]
     adopted = f", {data['adopted_sprints']} of them adopted" if data["adopted_sprints"] else ""
     return Page(
-        title=f"{data['project']}: {data['total_sprints']} sprints{adopted}",
+        title=f"{data['project']}: {counted(data['total_sprints'], 'sprint')}{adopted}",
         sections=[
             Section("All sprints", items=[Item(line) for line in lines]),
             Section("The last sprint beside earlier ones", rows=[_TREND, *rows]),

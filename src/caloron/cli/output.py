@@ -115,6 +115,11 @@ def printable(text: str) -> str:
     return "".join(c if c in "\n\t" or c.isprintable() else "�" for c in text)
 
 
+def counted(number: int, thing: str) -> str:
+    """So many things, in the number that English has for that."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows under the names of their fields, aligned; a field that is itself a table is left out."""
     names = [name for name in dict.fromkeys(n for row in rows for n in row) if _fits(rows, name)]

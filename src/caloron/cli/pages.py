@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from caloron.cli.output import is_terminal, printable
 from caloron.cli.screen import cells, cropped, on_screen, screen_width
@@ -23,6 +24,22 @@ class Item:
     text: str
     commands: Sequence[str] = ()
     files: Sequence[str] = ()
+
+
+class Linked(str):
+    """A cell that leads to a file, where the form of the page has links."""
+
+    file: str
+
+    def __new__(cls, text: str, file: str) -> Linked:
+        made = super().__new__(cls, text)
+        made.file = file
+        return made
+
+
+def _address(file: str) -> str:
+    """The file as a link; empty for what is no whole path."""
+    return Path(file).as_uri() if file.startswith("/") else ""
 
 
 @dataclass(frozen=True)
@@ -92,7 +109,7 @@ def as_markdown(page: Page) -> str:
         parts.append(f"## {section.heading}")
         if len(section.rows) > 1:
             head, *rows = section.rows
-            lines = [head, ["---"] * len(head), *([_marked(c) for c in row] for row in rows)]
+            lines = [head, ["---"] * len(head), *([_marked_cell(c) for c in row] for row in rows)]
             parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
         if section.items:
             parts.append("\n".join(_bullet(item) for item in section.items))
@@ -101,8 +118,19 @@ def as_markdown(page: Page) -> str:
 
 def _bullet(item: Item) -> str:
     lines = [f"- {_marked(item.text)}"]
-    lines += [f"  - {_code(text)}" for text in (*item.commands, *item.files)]
+    lines += [f"  - {_code(command)}" for command in item.commands]
+    lines += [f"  - {_marked_link(_code(file), file)}" for file in item.files]
     return "\n".join(lines)
+
+
+def _marked_cell(cell: str) -> str:
+    text = _marked(cell)
+    return _marked_link(text, cell.file) if isinstance(cell, Linked) else text
+
+
+def _marked_link(text: str, file: str) -> str:
+    address = _address(file)
+    return f"[{text}](<{address}>)" if address else text
 
 
 def _code(text: str) -> str:
@@ -160,7 +188,17 @@ def _html_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{_safe(cell)}</{tag}>' for cell in cells)}</tr>"
+    return f"<tr>{''.join(f'<{tag}>{_html_cell(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _html_cell(cell: str) -> str:
+    text = _safe(cell)
+    return _html_link(text, cell.file) if isinstance(cell, Linked) else text
+
+
+def _html_link(text: str, file: str) -> str:
+    address = html.escape(_address(file))
+    return f'<a href="{address}">{text}</a>' if address else text
 
 
 def _html_list(items: Sequence[Item]) -> list[str]:
@@ -169,7 +207,7 @@ def _html_list(items: Sequence[Item]) -> list[str]:
     lines = ["<ul>"]
     for item in items:
         commands = "".join(f'<code class="command">{_safe(c)}</code>' for c in item.commands)
-        files = "".join(f"<code>{_safe(file)}</code>" for file in item.files)
+        files = "".join(f"<code>{_html_link(_safe(f), f)}</code>" for f in item.files)
         lines.append(f"<li>{_safe(item.text)}{commands}{files}</li>")
     return [*lines, "</ul>"]
 

@@ -10,7 +10,7 @@ import msgspec
 from caloron.cli.looking import dollars, is_running, opened, options_for, span
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import success
-from caloron.cli.pages import FORMATS, Item, Page, Section, render
+from caloron.cli.pages import FORMATS, Item, Linked, Page, Section, render
 from caloron.cli.report_data import collect
 from caloron.domain.needs import Need
 from caloron.domain.retro import AgentKpis, Kpis
@@ -58,6 +58,8 @@ def _page(data: dict[str, Any]) -> Page:
     others = [t for t in data["tasks"] if t["status"] != "Done"]
     done = f"{kpis.completed_tasks} of {kpis.total_tasks} tasks done"
     bring = [Item("Bring what was merged to you:", [data["bring"]])] if data["bring"] else []
+    looks = [task["pr_command"] for task in merged if task["pr_command"]]
+    bring += [Item("Look at what was merged:", looks)] if looks else []
     return Page(
         title=f"Sprint {data['sprint_id']}: {done}",
         lead=data["goal"],
@@ -73,19 +75,18 @@ def _page(data: dict[str, Any]) -> Page:
 
 
 def _in_short(data: dict[str, Any], kpis: Kpis) -> list[str]:
-    phase = "running" if data["running"] else data["phase"]
     ended = f", ended {data['ended_at']}" if data["ended_at"] else ""
-    lines = [f"{phase}: began {data['started_at']}{ended}, {span(kpis.sprint_time_s)}"]
+    lines = [f"{data['standing']}: began {data['started_at']}{ended}, {span(kpis.sprint_time_s)}"]
     guess = f" (${kpis.estimated_cost_usd:.2f} of it a guess)" if kpis.estimated_cost_usd else ""
     lines.append(
         f"cost: ${kpis.cost_usd:.2f} of ${data['budget_usd']:.2f}{guess},"
-        f" {kpis.total_tokens} tokens; agents worked {span(kpis.total_time_min * 60)}"
+        f" {kpis.total_tokens} tokens; agents worked {span(data['agent_s'])}"
     )
     how = f" ({data['verify']})" if data["verify"] else ""
+    red = f" {kpis.verify_failures} of {kpis.verify_runs} runs red;" if kpis.verify_runs else ""
     lines.append(
         f"verification{how}: {kpis.tests_passing} of {kpis.completed_tasks} done tasks green;"
-        f" {kpis.verify_failures} of {kpis.verify_runs} runs red; main before: "
-        + (data["baseline"] or "not looked at yet")
+        f"{red} main before: {data['main_before']}"
     )
     lines.append(
         f"reviews: {sum(t['review_rounds'] for t in data['tasks'])}; fixes: {kpis.fix_rounds};"
@@ -109,7 +110,7 @@ def _done_row(task: dict[str, Any]) -> tuple[str, ...]:
         task["title"][:60],
         f"#{task['pr_number']} {task['pr_state']}" if task["pr_number"] else task["why"],
         change,
-        task["verification"] or "-",
+        Linked(task["verification"] or "-", task["verify_log"]),
         str(task["review_rounds"]),
         dollars(task["cost_usd"]),
         _time(task),

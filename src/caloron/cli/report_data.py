@@ -7,7 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from caloron.cli.looking import as_data, bring_command, moment
+import msgspec
+
+from caloron.cli.looking import as_data, bring_command, moment, standing
 from caloron.domain.needs import needs_of
 from caloron.domain.observations import ReviewSeen
 from caloron.domain.retro import Run, agent_kpis, compute_kpis, verification_of
@@ -27,7 +29,8 @@ def collect(
 ) -> dict[str, Any]:
     """The sprint as data; every number in it is worked out from the ledger."""
     sprint = state.sprint
-    kpis = compute_kpis(state, runs, time.time())
+    now = time.time()
+    kpis = compute_kpis(state, runs, now)
     mirror = Mirror(found.mirror, str(found.forge_git), sprint.main)
     needs = needs_of(state, running=running, options=options)
     return {
@@ -37,14 +40,20 @@ def collect(
         "goal": sprint.goal,
         "phase": sprint.phase,
         "running": running,
+        "standing": standing(sprint.phase, running=running),
         "stopped": sprint.stopped,
         "started_at": moment(sprint.created_at),
         "ended_at": moment(sprint.ended_at),
         "baseline": sprint.baseline,
+        "main_before": _main_before(state, runs),
         "verify": sprint.verify_line,
         "sandboxed": not sprint.unsandboxed,
         "budget_usd": sprint.budget_usd,
-        "tasks": [_task(state, task, runs, mirror, options) for task in state.tasks.values()],
+        "agent_s": round(sum(run.seconds for run in runs if run.role != "verify"), 1),
+        "tasks": [
+            _task(state, task, runs, mirror, options, now if running else None)
+            for task in state.tasks.values()
+        ],
         "needs": as_data(needs),
         "problems": _problems(found, state, runs),
         "agents": as_data(agent_kpis(state, runs)),
@@ -53,9 +62,27 @@ def collect(
     }
 
 
+def _main_before(state: State, runs: tuple[Run, ...]) -> str:
+    """How main was before anybody began, also where that stopped the sprint."""
+    sprint = state.sprint
+    looks = [run for run in runs if run.role == "verify" and not run.task]
+    if sprint.stopped_by == "red main":
+        red = sum(run.end == "failed" for run in looks)
+        return f"red ({red} of {len(looks)} runs)"
+    if not sprint.baseline and looks and sprint.stopped:
+        return "could not be verified"
+    return sprint.baseline or "not looked at yet"
+
+
 def _task(
-    state: State, task: Task, runs: tuple[Run, ...], mirror: Mirror, options: str
+    state: State,
+    task: Task,
+    runs: tuple[Run, ...],
+    mirror: Mirror,
+    options: str,
+    now: float | None,
 ) -> dict[str, Any]:
+    """One task; `now` only while an engine works on the sprint."""
     pull = pull_of(state, task)
     mine = [run for run in runs if run.task == task.id]
     size = _size(state, task, mirror)
@@ -63,7 +90,7 @@ def _task(
         "id": task.id,
         "title": task.plan.title,
         "status": str(task.status),
-        "why": why(state, task) or task.reason,
+        "why": _why(state, task, mine, running=now is not None) or task.reason,
         "issue_number": task.issue,
         "pr_number": task.pull,
         "pr_state": pull.state if pull else None,
@@ -76,17 +103,31 @@ def _task(
         "review_rounds": len(task.reviewed),
         "runs": len(mine),
         "agent_s": round(sum(r.seconds for r in mine if r.role != "verify"), 1),
-        "elapsed_s": _elapsed(task),
+        "elapsed_s": _elapsed(task, mine, now),
         "cost_usd": round(task.spent.usd, 4),
         "tokens": task.spent.tokens_in + task.spent.tokens_out,
         "interventions": task.steps,
     }
 
 
-def _elapsed(task: Task) -> float | None:
+def _why(state: State, task: Task, runs: list[Run], *, running: bool) -> str:
+    """Why the task is not done; in a sprint that was stopped nothing is at work any more."""
+    if running or state.sprint.phase == "ended" or not task.work:
+        return why(state, task)
+    if task.work.item in (run.item for run in runs) and not state.sprint.halted:
+        # What was cut off waits again, which is not what it was doing.
+        state = msgspec.structs.replace(state, queued=())
+    return f"stopped while {why(state, task)}"
+
+
+def _elapsed(task: Task, runs: list[Run], now: float | None) -> float | None:
+    """From its start to its end; one that goes on ends now, one that was cut off with its runs."""
     if task.started_at is None:
         return None
-    return round((task.completed_at or task.changed_at) - task.started_at, 1)
+    if now is not None and task.status in (Status.IN_PROGRESS, Status.IN_REVIEW):
+        return round(now - task.started_at, 1)
+    ran = max((run.started_at + run.seconds for run in runs), default=0.0)
+    return round((task.completed_at or max(task.changed_at, ran)) - task.started_at, 1)
 
 
 def _reviews(state: State, task: Task) -> list[dict[str, str]]:
@@ -137,18 +178,17 @@ def _problems(found: ProjectPaths, state: State, runs: tuple[Run, ...]) -> list[
 
 
 def _log(found: ProjectPaths, run: Run) -> str:
-    """The log of a run; where the diary does not name its folder, of the newest one."""
+    """The log of a run; where the diary does not name its folder, the place of them all."""
     place = found.runs / run.item
     folders = [place / str(run.token)] if run.token else _numbered(place)
-    logs = [folder / "output.log" for folder in folders]
-    return next((str(log) for log in logs if log.exists()), str(place) if place.exists() else "")
+    log = folders[0] / "output.log" if len(folders) == 1 else place
+    return next((str(path) for path in (log, place) if path.exists()), "")
 
 
 def _numbered(place: Path) -> list[Path]:
     if not place.is_dir():
         return []
-    found = [folder for folder in place.iterdir() if folder.name.isdigit()]
-    return sorted(found, key=lambda folder: -int(folder.name))
+    return [folder for folder in place.iterdir() if folder.name.isdigit()]
 
 
 def _bring(found: ProjectPaths, state: State, options: str) -> str:

@@ -119,8 +119,9 @@ def _stopped_line(state: State) -> str:
     if state.sprint.halted:
         return f"sprint {state.sprint.id} waits: {state.sprint.halted}"
     if state.sprint.phase == "approval":
+        tasks = output.counted(len(state.tasks), "task")
         return (
-            f"the plan of sprint {state.sprint.id} ({len(state.tasks)} tasks) stays held; nothing "
+            f"the plan of sprint {state.sprint.id} ({tasks}) stays held; nothing "
             f"was begun (change it: caloron resume --edit; throw it away: caloron discard)"
         )
     if not state.tasks:

@@ -209,7 +209,10 @@ def _phase(data: dict[str, Any]) -> str:
     who = data["held_by"]
     if who and who["sprint"] == data["last_sprint"]["sprint_id"]:
         return f"{phase} (process {who['pid']})"
-    return f"stopped (caloron resume {data['last_sprint']['sprint_id']} goes on)"
+    resume = f"caloron resume {data['last_sprint']['sprint_id']}"
+    if phase == "approval":
+        return f"its plan waits for your yes ({resume})"
+    return f"stopped ({resume} goes on)"
 
 
 def _line(text: str, width: int = 100) -> str:

@@ -137,7 +137,8 @@ def _attempts(events: list[dict[str, Any]], found: ProjectPaths) -> list[dict[st
                 "cost_usd": 0.0,
                 "tokens": 0,
                 "model": "",
-                "logs": str(found.runs / item),
+                # The folder of each claim has its token's number, which is not the attempt's.
+                "logs": str(found.runs / item / str(told.get("token") or "")),
                 "began": event["ts"],
             }
             attempts.append(newest[item])
@@ -178,6 +179,8 @@ def _words(kind: str, told: dict[str, Any], actor: str) -> str:
 
 def _effect(told: dict[str, Any]) -> str:
     kind, parts = str(told["kind"]), told["key"].split("/")
+    if parts[0] == "escalation" and kind == "create_issue":
+        return "an issue that asks for a person was opened" + _because(told["note"])
     if kind == "label":
         return f"label {parts[-1]} was put on its issue"
     if kind == "comment":

@@ -101,7 +101,7 @@ def _said(seen: Seen, *patterns: re.Pattern[str]) -> tuple[Priority, str] | None
 
 def _conflicts(seen: Seen) -> tuple[Priority, str] | None:
     n = seen.kpis.conflict_count
-    return ("medium", f"{n} conflicts with main") if n else None
+    return ("medium", f"{n} conflict{'s' if n > 1 else ''} with main") if n else None
 
 
 def _loops(seen: Seen) -> tuple[Priority, str] | None:
@@ -308,7 +308,7 @@ def _themes(seen: Seen, found: Sequence[Finding]) -> tuple[str, ...]:
     themes = [f"{finding.rule}: {finding.evidence}" for finding in found]
     said = [b for f in seen.feedback.values() for b in f.blockers]
     if said:
-        themes.append(f"agents named {len(said)} blockers")
+        themes.append(f"agents named {len(said)} blocker{'s' if len(said) > 1 else ''}")
     unhappy = [n for n, f in seen.feedback.items() if f.self_assessment in ("failed", "crashed")]
     if unhappy:
         themes.append(f"agents call their own work failed: {', '.join(unhappy)}")
@@ -316,7 +316,8 @@ def _themes(seen: Seen, found: Sequence[Finding]) -> tuple[str, ...]:
 
 
 def _outliers(seen: Seen) -> list[str]:
-    tokens = {t.id: t.spent.tokens_in + t.spent.tokens_out for t in seen.state.tasks.values()}
+    used = {t.id: t.spent.tokens_in + t.spent.tokens_out for t in seen.state.tasks.values()}
+    tokens = {name: count for name, count in used.items() if count}
     mean = sum(tokens.values()) / len(tokens) if tokens else 0
     return [
         f"{name} used {count} tokens, more than twice the mean of {mean:.0f}"

@@ -46,10 +46,14 @@ def history_record(state: State, runs: Sequence[Run]) -> Record:
 
 def exit_code_of(state: State) -> int:
     """The code with which `caloron sprint` ended."""
-    if state.sprint.stopped:
-        return _NO_PLAN
     done = sum(task.status == "Done" for task in state.tasks.values())
-    return _DONE if state.tasks and done == len(state.tasks) else _TASKS_NOT_DONE
+    return exit_code_for(stopped=state.sprint.stopped, done=done, total=len(state.tasks))
+
+
+def exit_code_for(*, stopped: str, done: int, total: int) -> int:
+    if stopped:
+        return _NO_PLAN
+    return _DONE if total and done == total else _TASKS_NOT_DONE
 
 
 def remembered(id: str, record: Record) -> SprintRecord:

@@ -222,7 +222,10 @@ def _followed(
         else:
             good += int(_judged(improvement.rule, record))
             silent += 1
-    applied = tuple(sprint for sprint, keys in kept.told.items() if improvement.key in keys)
+    # A planner that made no plan has not used what it was told.
+    without = {record.id for record in records if record.stopped and not record.kpis.total_tasks}
+    told = (sprint for sprint, keys in kept.told.items() if improvement.key in keys)
+    applied = tuple(sprint for sprint in told if sprint not in without)
     dropped = improvement.key in kept.dropped
     by_model = improvement.source not in (RULES_SAY, "noted")
     forgotten = by_model and silent >= FORGET_AFTER
@@ -261,7 +264,8 @@ def po_context(records: Sequence[SprintRecord], kept: Kept) -> tuple[str, tuple[
     chosen = live[:_IN_CONTEXT]
     if not known and not chosen:
         return "", ()
-    lines = [f"The last {len(known)} sprints of this project:" if known else ""]
+    many = "sprint" if len(known) == 1 else f"{len(known)} sprints"
+    lines = [f"The last {many} of this project:" if known else ""]
     lines += _older(known[:-2])
     lines += [_line(record) for record in known[-2:]]
     if chosen:

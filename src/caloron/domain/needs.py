@@ -69,6 +69,10 @@ def _held_by(state: State, task: Task) -> tuple[str, ...]:
     return tuple(t for t in state.tasks if t in held and t != task.id)
 
 
+def _tasks(count: int) -> str:
+    return "1 task" if count == 1 else f"{count} tasks"
+
+
 def _of_sprint(state: State, resume: str, options: str, *, running: bool) -> Need | None:
     """What stops the sprint as a whole."""
     sprint = state.sprint
@@ -90,12 +94,12 @@ def _of_sprint(state: State, resume: str, options: str, *, running: bool) -> Nee
         more = resume + money if sprint.halted.startswith("the budget") else resume
         return Need(kind="halted", sprint=sprint.id, why=sprint.halted, commands=(more,))
     if sprint.phase == "approval":
-        why = f"the plan of {len(state.tasks)} tasks waits for your yes"
+        why = f"the plan of {_tasks(len(state.tasks))} waits for your yes"
         steps = (resume, f"{resume} --edit", f"caloron discard {sprint.id}{options}")
         return Need(kind="approval", sprint=sprint.id, why=why, commands=steps)
     if sprint.phase == "retro":
         why = "it was stopped before its retro was written"
         return Need(kind="resume", sprint=sprint.id, why=why, commands=(resume,))
     left = sum(t.status is not Status.DONE for t in state.tasks.values())
-    why = f"it was stopped with {left} tasks to do" if left else "it was stopped before its plan"
+    why = f"it was stopped with {_tasks(left)} to do" if left else "it was stopped before its plan"
     return Need(kind="resume", sprint=sprint.id, why=why, commands=(resume,))

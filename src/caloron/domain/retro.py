@@ -167,8 +167,8 @@ def compute_kpis(state: State, runs: Sequence[Run], now: float) -> Kpis:
         cost_usd=round(sprint.spent.usd, 4),
         estimated_cost_usd=round(sprint.spent.estimated_usd, 4),
         total_tokens=sprint.spent.tokens_in + sprint.spent.tokens_out,
-        avg_tokens_per_task=_mean([_tokens(t) for t in finished], 0),
-        avg_cost_per_task=_mean([t.spent.usd for t in finished], 4),
+        avg_tokens_per_task=_mean_told([_tokens(t) for t in finished], 0),
+        avg_cost_per_task=_mean_told([t.spent.usd for t in finished], 4),
         total_time_min=round(sum(r.seconds for r in agents) / 60, 1),
         avg_time_per_task=_mean([s / 60 for s in time_s.values()], 2),
     )
@@ -207,10 +207,10 @@ def _of_role(role: AgentRole, agents: Sequence[AgentKpis]) -> RoleKpis:
         tasks_completed=sum(a.tasks_completed for a in agents),
         tasks_failed=sum(a.tasks_failed for a in agents),
         avg_clarity=_mean([a.clarity for a in agents if a.clarity is not None], 1),
-        avg_tokens=_mean([a.tokens for a in agents], 0),
+        avg_tokens=_mean_told([a.tokens for a in agents], 0),
         avg_time_min=_mean([a.time_s / 60 for a in agents], 2),
         avg_review_cycles=_mean([a.review_cycles for a in agents if a.review_cycles], 2),
-        avg_cost_usd=_mean([a.cost_usd for a in agents], 4),
+        avg_cost_usd=_mean_told([a.cost_usd for a in agents], 4),
         interventions=sum(a.interventions for a in agents),
     )
 
@@ -326,6 +326,11 @@ def _percent(part: float, whole: float) -> float | None:
 
 def _mean(values: Sequence[float], digits: int) -> float | None:
     return round(sum(values) / len(values), digits) if values else None
+
+
+def _mean_told(values: Sequence[float], digits: int) -> float | None:
+    """Of what agents used: who told nothing has 0, which is no number to take a mean of."""
+    return _mean([value for value in values if value], digits)
 
 
 def _per_day(done: int, seconds: float) -> float:

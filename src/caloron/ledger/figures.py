@@ -91,13 +91,26 @@ def _state(connection: sqlite3.Connection, row: sqlite3.Row) -> State:
 def _runs_of(connection: sqlite3.Connection, sprint: str) -> tuple[Run, ...]:
     # "0" is the character that follows "/".
     ends = {"low": f"{sprint}/", "high": f"{sprint}0"}
-    return tuple(runs_in(connection.execute(SQL["runs"], ends)))
+    seen = {row["item"]: row["activity_at"] / 1000 for row in connection.execute(SQL["seen"], ends)}
+    return tuple(_so_far(run, seen) for run in runs_in(connection.execute(SQL["runs"], ends)))
+
+
+def _so_far(run: Run, seen: dict[str, float]) -> Run:
+    """A run that the diary knows no end of has lasted until it was last heard of."""
+    if run.end != "running" or run.item not in seen:
+        return run
+    return msgspec.structs.replace(run, seconds=max(0.0, seen[run.item] - run.started_at))
 
 
 def waiting_states(connection: sqlite3.Connection) -> list[State]:
     """The sprints in which something may wait for a person, oldest first."""
     found = connection.execute(SQL["waiting"]).fetchall()
     return [_state(connection, row) for row in found]
+
+
+def merging_sprints(connection: sqlite3.Connection, limit: int) -> list[str]:
+    """The sprints that brought something to main, newest first."""
+    return [row["id"] for row in connection.execute(SQL["merging"], {"limit": limit})]
 
 
 def read_kept(connection: sqlite3.Connection, last: int = REMEMBERED) -> Kept:
@@ -141,14 +154,16 @@ class _Item:
         self.name = name
         self.runs: list[Run] = []
         self._waits = False
+        self._token = 0
 
     def take(self, type: str, at: float, told: dict[str, Any]) -> None:
         match type:
             case "work_item_claimed":
-                self._waits = True
+                self._waits, self._token = True, int(told.get("token", 0))
             case "attempt_started":
                 self._cut_off(at, "")
                 self._waits = False
+                self._token = int(told.get("token", 0))
                 self._begin(at, end="running", attempt=int(told.get("attempt", 1)))
             case "attempt_ended":
                 self._ended(at, told)
@@ -164,9 +179,8 @@ class _Item:
                 self._waits = False
 
     def _begin(self, at: float, **known: Any) -> None:
-        self.runs.append(
-            Run(item=self.name, role=self.role, task=self.task, started_at=at, **known)
-        )
+        own: dict[str, Any] = {"item": self.name, "role": self.role, "task": self.task}
+        self.runs.append(Run(**own, token=self._token, started_at=at, **known))
 
     def _change(self, **known: Any) -> None:
         self.runs[-1] = msgspec.structs.replace(self.runs[-1], **known)
@@ -200,7 +214,7 @@ class _Item:
             end = "interrupted" if trouble in _REFUSED else "failed"
             self._change(end=end, problem=f"{trouble}: {detail}" if detail else trouble)
         self._change(
-            token=int(told.get("token", 0)),
+            token=int(told.get("token", 0)) or self.runs[-1].token,
             framework=str(told.get("framework", "")),
             model=str(told.get("model", "")),
             usd=float(told.get("usd", 0.0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -82,8 +83,8 @@ def write_retro_report(retro: Retro) -> str:
     parts = [
         f"# Retro of sprint {sprint.id}\n\n{_quoted(sprint.goal)}\n\n{_summary(retro)}",
         _section("What went wrong", _bullets(_problems(retro))),
-        _section("Themes", _bullets(retro.analysis.themes)),
-        _section("What worked", _bullets(retro.analysis.learnings)),
+        _section("Themes", _bullets(map(_line, retro.analysis.themes))),
+        _section("What worked", _bullets(map(_line, retro.analysis.learnings))),
         _section("Improvements", _bullets(_finding(f) for f in retro.analysis.improvements)),
         _model_section(sprint.insight),
         _section("What became of earlier improvements", _bullets(_fates(retro))),
@@ -235,4 +236,7 @@ def _quoted(text: str) -> str:
 
 def _line(text: str) -> str:
     """Text of others on one line that cannot become a heading, a table or HTML."""
-    return " ".join(text.split()).replace("<", "&lt;").replace("|", "\\|")[:500]
+    seen = "".join(c if c.isspace() or c.isprintable() else "�" for c in text)
+    line = " ".join(seen.split())[:500]
+    marked = re.sub(r"([\\`*\[\]|]|^[#>])", r"\\\1", line)
+    return marked.replace("<", "&lt;")

@@ -132,7 +132,8 @@ def claim(
         return None
     item = lease["item"]
     connection.execute(_SQL["claimed_item"], {"id": item, "owner": holder})
-    append_event(connection, "work_item_claimed", {"status": "in_flight"}, actor=holder, item=item)
+    claimed = {"status": "in_flight", "token": lease["token"]}
+    append_event(connection, "work_item_claimed", claimed, actor=holder, item=item)
     return Claim(item, lease["kind"], lease["payload"], lease["token"], lease["attempt"])
 
 
@@ -143,7 +144,8 @@ def begin_attempt(connection: sqlite3.Connection, item: str, token: int, lease_m
     ).fetchone()
     if row is None:
         raise LeaseLost(item)
-    append_event(connection, "attempt_started", {"attempt": row["attempt"]}, item=item)
+    begun = {"attempt": row["attempt"], "token": token}
+    append_event(connection, "attempt_started", begun, item=item)
     return int(row["attempt"])
 
 

@@ -331,3 +331,43 @@ def test_only_sprints_in_which_something_may_wait_are_looked_at_for_the_inbox(bo
     book.ledger.db.rows("UPDATE tasks SET status = 'Escalated' WHERE id = 'a'")
     with book.ledger.db.snapshot() as connection:
         assert [s.sprint.id for s in waiting_states(connection)] == ["shop-1"]
+
+
+def test_text_of_agents_stays_text_in_the_retros_page(book: Book, tmp_path: Path) -> None:
+    evil = "\x1b[31m <script>alert(1)</script> | [x](javascript:1) `"
+    finish(book, status=Status.ESCALATED, reason=evil)
+    hold_retro(book.ledger, tmp_path, book.sprint, 200.0)
+    page = (tmp_path / "retro_report.md").read_text()
+    themes = page.partition("## Themes")[2].partition("\n## ")[0]
+    assert "alert(1)" in themes
+    for part in (page, (tmp_path / "retro" / f"sprint-{book.sprint}.md").read_text()):
+        assert "\x1b" not in part
+        assert "<script" not in part
+        assert "[x](" not in part
+
+
+def test_a_run_that_was_cut_short_names_its_own_folder(book: Book) -> None:
+    item = f"{book.sprint}/a/1-implement"
+    first = claim(book, item, "implement")
+    begin(book, item, first)
+    with book.ledger.db.transaction("test") as connection:
+        queue.reopen(connection, item, "the sprint was stopped")
+    second = claim(book, item, "implement")
+    begin(book, item, second)
+    assert first != second
+    assert [run.token for run in runs(book)] == [first, second]
+
+
+def test_a_run_that_nobody_saw_end_has_lasted_until_it_was_heard_of_last(
+    book: Book, shift: Any
+) -> None:
+    item = f"{book.sprint}/a/1-implement"
+    token = claim(book, item, "implement")
+    begin(book, item, token)
+    shift(8_000)
+    with book.ledger.db.transaction("test") as connection:
+        queue.renew(connection, item, token, LEASE, active=True)
+    shift(900_000)
+    (run,) = runs(book)
+    assert run.end == "running"
+    assert 8 <= run.seconds < 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.cli.pages import Item, Page, Section, as_text
+from caloron.cli.pages import Item, Linked, Page, Section, as_text, render
 from caloron.cli.screen import cells
 
 _ROWS = [
@@ -45,3 +45,13 @@ def test_whoever_reads_a_pipe_gets_all_of_it() -> None:
     text = as_text(_PAGE)
     assert all(title in text for _, title, _ in _ROWS)
     assert "…" not in text
+
+
+def test_logs_can_be_clicked_on_where_a_page_has_links() -> None:
+    log = '/home/a "b"/<x>/output.log'
+    rows = [("task", "verified"), ("a", Linked("green", log))]
+    page = Page("Sprint", sections=[Section("Done", rows=rows, items=[Item("b", files=[log])])])
+    address = "file:///home/a%20%22b%22/%3Cx%3E/output.log"
+    assert render(page, "html").count(f'<a href="{address}">') == 2
+    assert f"| a | [green](<{address}>) |" in render(page, "md")
+    assert "file:" not in render(page, "text")

@@ -229,3 +229,16 @@ def test_a_trend_counts_only_sprints_that_have_the_number() -> None:
     assert found["completion_rate"].n == 2
     assert trends(GOOD, []) == ()
     assert trends(Kpis(), [GOOD]) == ()
+
+
+def test_what_a_planner_was_told_that_made_no_plan_is_not_applied() -> None:
+    kept = Kept(told={"shop-2": (same_meaning(CLEARER),)})
+    began = sprint(1, finding())
+    assert fates(began, sprint(2, finding("no-plan")), kept=kept)[CLEARER] == "applied"
+    failed = sprint(2, finding("no-plan"), kpis=Kpis(), stopped="the planner ended with 1")
+    assert fates(began, failed, kept=kept)[CLEARER] == "pending"
+
+
+def test_one_sprint_is_not_called_several() -> None:
+    assert po_context([sprint(1)], Kept())[0].startswith("The last sprint of this project:")
+    assert po_context([sprint(1), sprint(2)], Kept())[0].startswith("The last 2 sprints of")

@@ -26,6 +26,7 @@ from caloron.domain.retro import (
 )
 from caloron.domain.sprint import Sprint, State, Task, Verified
 from caloron.domain.status import Status
+from caloron.domain.trends import trends
 from tests.unit.domain.world import planned
 
 
@@ -298,3 +299,28 @@ def test_numbers_survive_the_ledger() -> None:
     state = sprint_of(task("a", feedback=Feedback(blockers=('"',))))
     again = msgspec.json.decode(msgspec.json.encode(state.tasks["a"]), type=Task)
     assert again.feedback == state.tasks["a"].feedback
+
+
+def test_what_no_agent_told_is_no_zero_in_a_mean_and_no_progress() -> None:
+    silent = numbers(sprint_of(task("a"), task("b")), run("a"), run("b"))
+    assert (silent.avg_tokens_per_task, silent.avg_cost_per_task) == (None, None)
+    before = Kpis(total_tasks=1, avg_tokens_per_task=500.0, avg_cost_per_task=0.5)
+    assert {t.metric for t in trends(silent, [before])} & {
+        "avg_tokens_per_task",
+        "avg_cost_per_task",
+    } == set()
+    told = sprint_of(
+        task("a", spent=Spent(usd=0.5, tokens_in=1500)), task("b"), task("c", spent=Spent())
+    )
+    found = numbers(told)
+    assert (found.avg_tokens_per_task, found.avg_cost_per_task) == (1500.0, 0.5)
+    assert not any("tokens" in theme for theme in analyze(told, found).themes)
+    (role,) = role_kpis(agent_kpis(told, [run("a"), run("b"), run("c")]))
+    assert (role.avg_tokens, role.avg_cost_usd) == (1500.0, 0.5)
+
+
+@pytest.mark.parametrize(("tasks", "words"), [(1, "1 task waits"), (2, "2 tasks waits")])
+def test_a_held_plan_says_how_many_tasks_it_has(tasks: int, words: str) -> None:
+    state = sprint_of(*(task(str(n), Status.PENDING) for n in range(tasks)), phase="approval")
+    (need,) = needs_of(state, running=False)
+    assert f"the plan of {words} for your yes" == need.why

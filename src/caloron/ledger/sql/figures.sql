@@ -12,11 +12,19 @@ WHERE work_item_id >= :low AND work_item_id < :high
   AND +type IN ('work_item_claimed', 'attempt_started', 'attempt_ended', 'agent_reported',
                'work_item_reopened', 'work_item_resolved')
 ORDER BY +id
+-- name: seen
+SELECT item, activity_at FROM leases
+WHERE item >= :low AND item < :high AND activity_at IS NOT NULL
 -- name: waiting
 SELECT id, number, data FROM sprints s
 WHERE phase <> 'ended' OR json_extract(CAST(data AS TEXT), '$.stopped') <> ''
    OR EXISTS (SELECT 1 FROM tasks t WHERE t.sprint = s.id AND t.status = 'Escalated')
 ORDER BY number
+-- name: merging
+SELECT id FROM sprints s
+WHERE EXISTS (SELECT 1 FROM tasks t WHERE t.sprint = s.id AND t.status = 'Done'
+              AND json_extract(CAST(t.data AS TEXT), '$.pull') IS NOT NULL)
+ORDER BY number DESC LIMIT :limit
 -- name: by_number
 SELECT id FROM sprints WHERE number = :number
 -- name: by_id

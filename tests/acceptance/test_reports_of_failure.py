@@ -1,0 +1,107 @@
+"""A sprint that was stopped, cut off or never begun is called just that, wherever one looks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.home import Home, does, task, writes
+
+
+def told(home: Home, *command: str) -> dict[str, Any]:
+    answer = home.caloron(*command)
+    assert answer.code == 0, answer
+    return answer.data
+
+
+def text(home: Home, *command: str) -> str:
+    return home.caloron(*command, json=False).stdout
+
+
+@pytest.mark.parametrize("how", ["interrupt", "kill"])
+def test_a_sprint_that_nobody_works_on_is_stopped_and_its_work_has_lasted(
+    home: Home, how: str
+) -> None:
+    writing = home.gate("writing")
+    home.script(writes("a", run=f"sleep 1; {writing.line}"))
+    running = home.start_sprint(task("a"))
+    writing.wait_for_agent()
+    assert told(home, "history")["sprints"][0]["outcome"] == "running"
+    assert told(home, "report")["standing"] == "running"
+    getattr(running, how)()
+    report = told(home, "report")
+    assert (report["standing"], report["running"]) == ("stopped", False)
+    assert "\n  stopped: began" in text(home, "report")
+    (row,) = report["tasks"]
+    assert row["why"] == "stopped while an agent is writing the change"
+    if how == "interrupt":
+        # What was killed was last heard of some seconds before.
+        assert min(row["elapsed_s"], report["agent_s"]) >= 1
+    (sprint,) = told(home, "history")["sprints"]
+    assert (sprint["outcome"], sprint["exit_code"]) == ("stopped", None)
+    assert "stopped (caloron resume demo-1 goes on)" in text(home, "history")
+
+
+def test_the_log_of_a_run_that_was_cut_off_is_its_own(home: Home) -> None:
+    writing = home.gate("writing")
+    home.script(writes("a", run=f"echo attempt of $$; {writing.line}"))
+    running = home.start_sprint(task("a"))
+    writing.wait_for_agent()
+    running.interrupt()
+    writing.open()
+    assert home.caloron("resume", "demo-1").code == 0
+    (problem,) = told(home, "report")["problems"]
+    first, second = (a for a in told(home, "trace", "a")["attempts"] if a["role"] == "implement")
+    assert problem["what"] == "the sprint was stopped"
+    assert Path(problem["log"]).parent == Path(first["logs"])
+    assert first["logs"] != second["logs"]
+    assert "attempt of" in (Path(second["logs"]) / "output.log").read_text()
+
+
+def test_a_red_main_is_said_to_be_red_and_its_sprint_to_have_failed(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    home.set(verify="echo broken; false")
+    assert home.sprint(task("b")).code == 8
+    page = text(home, "report")
+    assert "main before: red (2 of 2 runs)" in page
+    assert "0 of 0 runs" not in page
+    last, first = told(home, "history")["sprints"]
+    assert (last["outcome"], last["exit_code"], last["phase"]) == ("failed", 8, "ended")
+    assert "main is red before the sprint" in last["reason"]
+    assert (first["outcome"], first["exit_code"], first["reason"]) == ("ended", 0, "")
+    listed = text(home, "history")
+    assert "0/0 tasks, failed (exit code 8)" in listed
+    assert "main is red before the sprint" in listed
+
+
+def test_the_time_that_agents_worked_is_not_rounded_to_minutes(home: Home) -> None:
+    home.script(writes("a", run="sleep 1.3"))
+    assert home.sprint(task("a")).code == 0
+    data = told(home, "report")
+    assert data["agent_s"] == pytest.approx(sum(a["time_s"] for a in data["agents"]), abs=0.2)
+    assert f"agents worked {data['agent_s']:.0f} s" in text(home, "report")
+
+
+def test_small_words_are_right(home: Home) -> None:
+    home.script(does("po", output=json.dumps([task("a")])), does("implement", exit_code=1))
+    held = home.caloron("kickoff", "go")
+    assert held.code in (0, 11), held
+    assert "demo-1: its plan waits for your yes (caloron resume demo-1)" in text(home, "status")
+    assert home.caloron("resume", "demo-1", "--yes").code == 10
+    agents = dict(line.split("  ", 1) for line in text(home, "agents").splitlines())
+    assert agents["planner-1"].startswith("1 sprint, 1 attempt, 0 rounds")
+    assert "demo: 1 sprint\n" in text(home, "metrics")
+    opened = [e["what"] for e in told(home, "trace", "a")["events"] if "opened" in e["what"]]
+    assert opened == ["its issue was opened", "an issue that asks for a person was opened"]
+
+
+def test_the_report_names_the_command_that_shows_each_merged_pull_request(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    (row,) = told(home, "report")["tasks"]
+    assert f"      $ caloron pr show {row['pr_number']}\n" in text(home, "report")
+    assert home.caloron("pr", "show", str(row["pr_number"])).code == 0
