@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from caloron.store.crash import crashpoint
 
 Parameters = Sequence[Any] | dict[str, Any]
 
+_PAUSE_S = 0.01
 _BUSY_S = 10.0
 
 
@@ -81,6 +83,21 @@ class _Transaction:
             raise
 
 
+def _begin_wal(connection: sqlite3.Connection) -> None:
+    """Who opens a new database together with others is told at once that it is locked: try again."""
+    give_up = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > give_up:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
+
+
 class Database:
     """A connection that many threads of one process share, one at a time."""
 
@@ -93,7 +110,7 @@ class Database:
             )
             self._connection.row_factory = sqlite3.Row
             self._connection.execute("PRAGMA foreign_keys = ON")
-            self._connection.execute("PRAGMA journal_mode = WAL")
+            _begin_wal(self._connection)
             self._connection.execute("PRAGMA synchronous = FULL")
         except sqlite3.Error as error:
             raise store_error(path, error) from error
