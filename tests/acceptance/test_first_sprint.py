@@ -295,3 +295,31 @@ def test_two_first_sprints_at_the_same_moment_make_one_project(shop: Repository)
     codes = sorted(process.wait() for process in both)
     assert codes in ([0, 0], [0, 5]), codes
     assert _projects(shop.home) == ["shop"]
+
+
+@pytest.mark.parametrize("damaged", ["framework: [1\n", "", 'repo: "/half\n', "repo: [1]\n", "\0\0"])
+def test_a_damaged_configuration_never_makes_commands_act_on_another_project(
+    bare_home: Home, damaged: str
+) -> None:
+    bare_home.caloron("init", "other")
+    shop = repository(bare_home)
+    assert bare_home.caloron("init", "shop", "--repo", str(shop.path)).code == 0
+    assert bare_home.caloron("projects", "switch", "other").code == 0
+    file = bare_home.project("shop") / "config.yml"
+    file.write_text(damaged)
+    commands = (
+        ("status",),
+        ("inbox",),
+        ("take", "--dry-run"),
+        ("config", "set", "verify", "true"),
+        ("sprint", "go", "--framework", "stub"),
+    )
+    for command in commands:
+        answer = shop.caloron(*command)
+        assert answer.code == 2, answer
+        assert str(file) in answer.error["message"]
+    assert _projects(bare_home) == ["other", "shop"]
+    assert file.read_text() == damaged
+    assert shop.caloron("status", "--project", "other").code == 0
+    # Elsewhere nobody asks for that project.
+    assert bare_home.caloron("status").data["project"] == "other"

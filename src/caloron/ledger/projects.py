@@ -35,6 +35,7 @@ __all__ = [
     "list_projects",
     "load_project",
     "parse_setting",
+    "read_settings",
     "save_config",
     "set_active",
 ]
@@ -213,7 +214,7 @@ def _remove_remains(name: str) -> None:
 def load_project(name: str | None = None) -> Project:
     """The named project, or the active one."""
     paths = find_project(name)
-    raw = _read(paths.config_file)
+    raw = read_settings(paths.config_file)
     raw.setdefault("name", paths.name)
     return Project(paths.name, paths.path, _typed(raw, paths.config_file))
 
@@ -231,7 +232,7 @@ def set_active(name: str) -> None:
 
 def save_config(project: Project) -> None:
     """Write the configuration; keys that are not ours stay as they are in the file."""
-    raw = _read(project.config_file) if project.config_file.exists() else {}
+    raw = read_settings(project.config_file) if project.config_file.exists() else {}
     config = msgspec.structs.asdict(project.config)
     _typed(config, project.config_file)
     raw.update(config)
@@ -261,7 +262,8 @@ def _split(text: str) -> list[str]:
     return shlex.split(text)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_settings(file: Path) -> dict[str, Any]:
+    """What a config file says, its types not looked at; says where it is not YAML."""
     try:
         raw = yaml.load(file.read_text("utf-8"), Loader=_Loader)
     except yaml.MarkedYAMLError as error:
