@@ -59,8 +59,11 @@ class Bookkeeping:
         self._files.take_in()
 
     def write_plan(self, state: State) -> None:
-        """Plans that run do not change, so once for each time that the engine runs is enough."""
-        if state.tasks and not self._plan_written:
+        """Plans that run do not change, so once for each time that the engine runs is enough.
+
+        One that waits may still be edited or thrown away, and one that has ended was written.
+        """
+        if state.sprint.phase in ("running", "retro") and state.tasks and not self._plan_written:
             self._files.write_plan(state)
             self._plan_written = True
 
