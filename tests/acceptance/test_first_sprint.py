@@ -297,7 +297,9 @@ def test_two_first_sprints_at_the_same_moment_make_one_project(shop: Repository)
     assert _projects(shop.home) == ["shop"]
 
 
-@pytest.mark.parametrize("damaged", ["framework: [1\n", "", 'repo: "/half\n', "repo: [1]\n", "\0\0"])
+@pytest.mark.parametrize(
+    "damaged", ["framework: [1\n", "", 'repo: "/half\n', "repo: [1]\n", "\0\0"]
+)
 def test_a_damaged_configuration_never_makes_commands_act_on_another_project(
     bare_home: Home, damaged: str
 ) -> None:

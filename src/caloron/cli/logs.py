@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from caloron.cli.options import output_option, project_option, sprint_name
+from caloron.cli.options import named_sprint, output_option, project_option, sprint_name
 from caloron.cli.output import printable, success
 from caloron.cli.status import require_ledger
 from caloron.engine.runs import read_spec
@@ -19,7 +19,9 @@ from caloron.ledger.locate import find_project, require_id
 
 @click.command()
 @click.argument("task")
-@click.option("--sprint", metavar="SPRINT", help="Another sprint than the last one.")
+@click.option(
+    "--sprint", metavar="SPRINT", callback=named_sprint, help="Another sprint than the last one."
+)
 @click.option(
     "--tail",
     type=click.IntRange(1, 1 << 30),

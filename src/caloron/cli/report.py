@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from caloron.cli.looking import dollars, is_running, opened, options_for, span
-from caloron.cli.options import output_option, project_option
+from caloron.cli.options import named_sprint, output_option, project_option
 from caloron.cli.output import success
 from caloron.cli.pages import FORMATS, Item, Page, Section, render
 from caloron.cli.report_data import collect
@@ -19,7 +19,7 @@ from caloron.ledger.ledger import read_state
 
 
 @click.command()
-@click.argument("sprint", required=False)
+@click.argument("sprint", required=False, callback=named_sprint)
 @click.option(
     "--format",
     "form",

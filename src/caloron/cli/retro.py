@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from caloron.cli.looking import as_data, opened
-from caloron.cli.options import output_option, project_option
+from caloron.cli.options import named_sprint, output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.domain.learnings import improvements
 from caloron.ledger.figures import REMEMBERED, figures_of, find_sprint, read_kept
@@ -18,7 +18,12 @@ from caloron.stages.retro_page import write_retro_report
 
 
 @click.command()
-@click.option("--sprint", metavar="SPRINT", help="Another sprint than the last: id or number.")
+@click.option(
+    "--sprint",
+    metavar="SPRINT",
+    callback=named_sprint,
+    help="Another sprint than the last: id or number.",
+)
 @project_option
 @output_option
 def retro(sprint: str | None, project: str | None) -> None:

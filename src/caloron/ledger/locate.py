@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caloron.errors import CaloronError, NotFound, UsageError
-
-_ID = re.compile(r"[a-z0-9_-]{1,64}")
-
-
-def is_valid_id(value: str) -> bool:
-    """Whether a name may stand for a project, sprint, task or agent."""
-    return _ID.fullmatch(value) is not None
+from caloron.ids import ID_WORDS, is_valid_id
 
 
 def require_id(value: str, what: str) -> str:
@@ -26,7 +20,7 @@ def require_id(value: str, what: str) -> str:
     if not is_valid_id(value):
         raise UsageError(
             f"{what} {value!r} cannot be used",
-            hint="take 1 to 64 characters of a-z, 0-9, '_' and '-'",
+            hint=f"take {ID_WORDS}",
         )
     return value
 
@@ -132,10 +126,14 @@ def projects_for(repository: Path) -> list[str]:
     for name in project_names():
         try:
             repo = _repo_setting(project_path(name) / "config.yml")
+            place = os.path.realpath(Path(repo).expanduser()) if repo else ""
+        except RuntimeError:
+            # `~nobody`: whoever that is, it is not here.
+            continue
         except UsageError as error:
             damaged = damaged or error
             continue
-        if repo and os.path.realpath(os.path.expanduser(repo)) == wanted:
+        if place == wanted:
             found.append(name)
     if damaged is not None and not found:
         raise UsageError(

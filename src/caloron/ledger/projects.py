@@ -16,6 +16,7 @@ import yaml
 from msgspec import Meta
 
 from caloron.errors import AlreadyExists, NotFound, PreconditionFailed, StoreError, UsageError
+from caloron.ids import ID_FORM, ID_WORDS
 from caloron.ledger.locate import (
     ProjectPaths,
     find_project,
@@ -45,7 +46,7 @@ _FORGE_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 Name = Annotated[
     str,
-    Meta(pattern=r"^[a-z0-9_-]{1,64}\Z", description="1 to 64 characters of a-z, 0-9, '_' and '-'"),
+    Meta(pattern=rf"^{ID_FORM}\Z", description=ID_WORDS),
 ]
 Text = Annotated[str, Meta(description="text")]
 Line = Annotated[str, Meta(pattern=r"^[^\r\n\x00]*\Z", description="one line of text")]
