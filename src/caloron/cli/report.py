@@ -41,7 +41,7 @@ def report(sprint: str | None, form: str, project: str | None) -> None:
       caloron report 3 --format html > report.html
       caloron report --output json
     """
-    with opened(project) as (found, connection):
+    with opened(project, sprint) as (found, connection):
         name = find_sprint(connection, sprint or "")
         state, runs = read_state(connection, name), figures_of(connection, name).runs
     running, options = is_running(found, name), options_for(found, project)

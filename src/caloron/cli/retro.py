@@ -37,7 +37,7 @@ def retro(sprint: str | None, project: str | None) -> None:
       caloron retro
       caloron retro --sprint 3 --output json
     """
-    with opened(project) as (_, connection):
+    with opened(project, sprint) as (_, connection):
         figures = figures_of(connection, find_sprint(connection, sprint or ""))
         records, kept = ended_records(connection, last=0), read_kept(connection)
     found = look_back(figures, records, improvements(records[-REMEMBERED:], kept), time.time())

@@ -37,7 +37,7 @@ def show(sprint: str, project: str | None) -> None:
 
 
 def _own(project: str | None, sprint: str) -> dict[str, Any]:
-    with opened(project) as (_, connection):
+    with opened(project, sprint) as (_, connection):
         return _record(figures_of(connection, find_sprint(connection, sprint)))
 
 

@@ -143,7 +143,21 @@ class Project(ProjectPaths):
     def workspace(self) -> Path:
         """Where agents work and learnings are kept: `work_dir`, or beside the ledger."""
         chosen = self.config.work_dir
-        return Path(chosen).expanduser() if chosen else self.path / "workspace"
+        if not chosen or self.lost_work_dir:
+            return self.path / "workspace"
+        return Path(chosen).expanduser()
+
+    @property
+    def lost_work_dir(self) -> str:
+        """A `work_dir` that is not there while its files are beside the ledger; else empty.
+
+        An older Caloron wrote out where its home was, which a home that was moved still says.
+        """
+        chosen = self.config.work_dir
+        if not chosen or _is_folder(Path(chosen).expanduser()):
+            return ""
+        usual = Path(chosen).parts[-3:] == ("projects", self.name, "workspace")
+        return chosen if usual or _is_folder(self.path / "workspace") else ""
 
     @property
     def repository(self) -> Path | None:
@@ -157,6 +171,13 @@ class Project(ProjectPaths):
         place = Path(named).expanduser()
         is_name = not place.is_absolute() and _FORGE_NAME.fullmatch(named) is not None
         return None if is_name and not place.is_dir() else place
+
+
+def _is_folder(place: Path) -> bool:
+    try:
+        return place.is_dir()
+    except OSError:
+        return False
 
 
 def create_project(config: ProjectConfig, furnish: Callable[[Path], None] | None = None) -> Project:
