@@ -134,6 +134,21 @@ def test_outside_of_a_repository_and_without_a_project_it_says_what_to_do(bare_h
     assert "caloron init" in answer.error["hint"]
 
 
+def test_without_an_active_project_the_others_are_named_and_how_to_choose_one(
+    bare_home: Home,
+) -> None:
+    for name in ("one", "two"):
+        assert bare_home.caloron("init", name).code == 0
+    assert bare_home.caloron("projects", "delete", "two", "--force").code == 0
+    answer = bare_home.caloron("sprint", "go", "--yes")
+    assert answer.code == 3
+    assert "no project is active" in answer.error["message"]
+    for told in (answer.error["hint"], bare_home.caloron("status", json=False).stdout):
+        assert "caloron projects switch" in told
+        assert "--project" in told
+        assert "one" in told.rpartition(":")[2]
+
+
 def test_a_start_that_fails_leaves_no_project(shop: Repository) -> None:
     before = shop.state
     shop.home.fixture.write_text("{nope")

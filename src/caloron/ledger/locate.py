@@ -45,6 +45,11 @@ def active_project_name() -> str:
     try:
         name = file.read_text("utf-8").strip()
     except FileNotFoundError:
+        if project_names():
+            raise NotFound(
+                f"no project is active in {home()}",
+                hint=f"caloron projects switch NAME, or use --project NAME ({_known()})",
+            ) from None
         raise NotFound(
             f"no project yet in {home()}",
             hint='in a git repository, `caloron sprint "<goal>"` makes one; '
