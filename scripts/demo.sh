@@ -7,6 +7,8 @@ program=$PWD/.venv/bin
 PATH=$program:$PATH
 demo=$PWD/.demo
 export CALORON_HOME=$demo/home
+# It would go before the demo's own script.
+unset CALORON_STUB_FIXTURE
 sample=$demo/tally
 verify="python3 -m unittest discover -q -s tests"
 

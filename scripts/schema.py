@@ -50,9 +50,9 @@ _STATUS_SPRINT = {
     "total_tasks": "i", "tasks": [{"id": "s", "status": "s", "reason": "s"}], "adopted": "b",
 }  # fmt: skip
 _AGENT = {
-    "agent_id": "s", "sprints": "i", "tasks": "i", "done": "i", "rounds": "i", "attempts": "i",
-    "failed_attempts": "i", "duration_s": "n", "cost_usd": "n", "tokens": "i", "roles": ["s"],
-    "frameworks": ["s"], "models": ["s"],
+    "agent_id": "s", "sprints": "i", "tasks": "i?", "done": "i?", "rounds": "i?",
+    "attempts": "i?", "failed_attempts": "i?", "duration_s": "n?", "cost_usd": "n?",
+    "tokens": "i?", "roles": ["s"], "frameworks": ["s"], "models": ["s"], "adopted": "b",
 }  # fmt: skip
 _WORK = {
     "sprint_id": "s", "task": "s", "role": "s", "status": "s", "rounds": "i", "attempts": "i",
@@ -110,7 +110,7 @@ COMMANDS: dict[str, Any] = {
               "attempts": [_ATTEMPT],
               "pending": [{"kind": "s", "key": "s", "tries": "i", "note": "s"}]},
     "agents.list": {"agents": [_AGENT]},
-    "agents.show": _AGENT | {"work": [_WORK]},
+    "agents.show": _AGENT | {"work": [_WORK], "adopted_versions": [{"*": "any"}]},
     "report": {"sprint_id": "s", "number": "i", "project": "s", "goal": "s", "phase": "s",
                "tasks": [{"id": "s", "title": "s", "status": "s", "cost_usd": "n", "...": "any"}],
                "needs": [{"...": "any"}], "problems": [{"...": "any"}],

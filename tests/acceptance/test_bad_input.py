@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.acceptance.home import Home, task, writes
+import shlex
+
+import pytest
+
+from tests.acceptance.home import Home, does, task, writes
 
 
 def _refused(home: Home, *named: str) -> None:
@@ -105,3 +109,52 @@ def test_errors_are_told_in_words_on_a_terminal_and_in_an_envelope_for_machines(
 def test_numbers_that_no_machine_can_run_are_refused(home: Home) -> None:
     for number in ("0", "-1", "many"):
         assert home.caloron("sprint", "go", "--parallel", number).code == 2
+
+
+def test_a_name_that_looks_like_an_option_is_refused_wherever_one_is_given(home: Home) -> None:
+    made = home.caloron("init", "--output", "json", "--", "-x", json=False)
+    assert made.code == 2, made
+    assert "no '-'" in made.error["hint"]
+    answer = home.caloron("sprint", "go", "--plan", str(home.plan(task("-rf"))), "--yes")
+    assert answer.code == 2, answer
+    assert "'-rf'" in answer.error["message"]
+
+
+def test_a_project_of_such_a_name_is_listed_with_what_to_do(home: Home) -> None:
+    folder = home.path / "projects" / "-x"
+    folder.mkdir()
+    (folder / "config.yml").write_text("name: -x\n")
+    (home.path / "active").write_text("-x\n")
+    rows = {
+        row["name"]: row["problem"] for row in home.caloron("projects", "list").data["projects"]
+    }
+    assert "rename its folder" in rows["-x"]
+    assert rows["demo"] == ""
+    assert home.caloron("status").code == 2
+    assert home.caloron("status", "--project", "demo").code == 0
+
+
+def test_a_goal_that_looks_like_an_option_can_be_tried_again_as_it_is_told(home: Home) -> None:
+    home.script(does("po", output="no plan"))
+    begun = home.caloron("sprint", "--yes", "--output", "json", "--", "--help me", json=False)
+    assert begun.code != 0
+    for options in ((), ("--project", "demo")):
+        (need,) = home.caloron("inbox", *options).data["needs"]
+        again = shlex.split(need["commands"][-1])
+        assert again[:2] == ["caloron", "sprint"]
+        tried = home.caloron("sprint", "--dry-run", "--output", "json", *again[2:], json=False)
+        assert tried.code == 9, tried
+        assert tried.json["planned_actions"][1]["target"] == "--help me"
+
+
+@pytest.mark.parametrize("command", ["take", "resume", "show", "report", "discard"])
+def test_a_sprint_whose_name_is_empty_is_not_the_last_one(home: Home, command: str) -> None:
+    for empty in ("", " "):
+        answer = home.caloron(command, empty)
+        assert answer.code == 2, answer
+        assert "names no sprint" in answer.error["message"]
+
+
+def test_an_option_with_an_empty_sprint_is_refused_too(home: Home) -> None:
+    for command in (["logs", "a"], ["trace", "a"], ["retro"]):
+        assert home.caloron(*command, "--sprint", "").code == 2

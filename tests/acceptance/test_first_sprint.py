@@ -134,6 +134,21 @@ def test_outside_of_a_repository_and_without_a_project_it_says_what_to_do(bare_h
     assert "caloron init" in answer.error["hint"]
 
 
+def test_without_an_active_project_the_others_are_named_and_how_to_choose_one(
+    bare_home: Home,
+) -> None:
+    for name in ("one", "two"):
+        assert bare_home.caloron("init", name).code == 0
+    assert bare_home.caloron("projects", "delete", "two", "--force").code == 0
+    answer = bare_home.caloron("sprint", "go", "--yes")
+    assert answer.code == 3
+    assert "no project is active" in answer.error["message"]
+    for told in (answer.error["hint"], bare_home.caloron("status", json=False).stdout):
+        assert "caloron projects switch" in told
+        assert "--project" in told
+        assert "one" in told.rpartition(":")[2]
+
+
 def test_a_start_that_fails_leaves_no_project(shop: Repository) -> None:
     before = shop.state
     shop.home.fixture.write_text("{nope")
@@ -295,3 +310,33 @@ def test_two_first_sprints_at_the_same_moment_make_one_project(shop: Repository)
     codes = sorted(process.wait() for process in both)
     assert codes in ([0, 0], [0, 5]), codes
     assert _projects(shop.home) == ["shop"]
+
+
+@pytest.mark.parametrize(
+    "damaged", ["framework: [1\n", "", 'repo: "/half\n', "repo: [1]\n", "\0\0"]
+)
+def test_a_damaged_configuration_never_makes_commands_act_on_another_project(
+    bare_home: Home, damaged: str
+) -> None:
+    bare_home.caloron("init", "other")
+    shop = repository(bare_home)
+    assert bare_home.caloron("init", "shop", "--repo", str(shop.path)).code == 0
+    assert bare_home.caloron("projects", "switch", "other").code == 0
+    file = bare_home.project("shop") / "config.yml"
+    file.write_text(damaged)
+    commands = (
+        ("status",),
+        ("inbox",),
+        ("take", "--dry-run"),
+        ("config", "set", "verify", "true"),
+        ("sprint", "go", "--framework", "stub"),
+    )
+    for command in commands:
+        answer = shop.caloron(*command)
+        assert answer.code == 2, answer
+        assert str(file) in answer.error["message"]
+    assert _projects(bare_home) == ["other", "shop"]
+    assert file.read_text() == damaged
+    assert shop.caloron("status", "--project", "other").code == 0
+    # Elsewhere nobody asks for that project.
+    assert bare_home.caloron("status").data["project"] == "other"

@@ -97,6 +97,11 @@ def test_a_new_sprint_goes_on_from_it_with_its_lessons(older: Home) -> None:
     answer = older.sprint()
     assert answer.code == 0, answer
     assert answer.data["sprint_id"] == "shop-10"
+    adopted = {a["agent_id"]: a["adopted"] for a in older.caloron("agents").data["agents"]}
+    assert (adopted["cart"], adopted["pay"]) == (False, False)
+    assert list(adopted.values()).count(True) == 3
+    cart = older.caloron("agents", "show", "cart").data
+    assert (len(cart["work"]), len(cart["adopted_versions"])) == (1, 2)
     assert "taken over" in answer.stderr
     assert "'alpi/shop' is a name on a forge" in answer.stderr
 
@@ -222,3 +227,50 @@ def test_a_plan_in_the_form_of_the_original_runs_and_says_what_it_cannot_do(home
     file.write_text(json.dumps(dag))
     refused = home.caloron("sprint", "go", "--yes", "--plan", str(file))
     assert (refused.code, "tasks[0].assigned_to" in refused.error["message"]) == (2, True)
+
+
+def test_before_its_first_sprint_every_command_says_what_there_is_of_it(older: Home) -> None:
+    for command, hint in (("report", 9), ("report 7", 7), ("retro", 9), ("retro --sprint 7", 7)):
+        refused = older.caloron(*command.split())
+        assert refused.code == 3
+        assert "an older Caloron ran it" in refused.error["message"]
+        assert refused.error["hint"] == f"caloron show {hint}"
+    assert older.caloron("report", "77").error["message"] == "there is no sprint 77"
+    improvements = older.caloron("metrics").data["improvements"]
+    assert [i["text"].startswith(_LESSON) for i in improvements].count(True) == 1
+    assert len(improvements) == 2
+
+    rows = {a["agent_id"]: a for a in older.caloron("agents").data["agents"]}
+    assert len(rows) == 4
+    assert all(row["adopted"] for row in rows.values())
+    assert (rows["cart"]["frameworks"], rows["cart"]["attempts"]) == (["claude-code"], None)
+    shown = older.caloron("agents", "show", "cart").data
+    assert [v["version"] for v in shown["adopted_versions"]] == ["1.0", "1.1"]
+    assert "adopted" in older.caloron("agents", json=False).stdout
+    assert "version 1.1, sprint-2" in older.caloron("agents", "show", "cart", json=False).stdout
+    assert older.caloron("agents", "show", "nobody").code == 3
+
+
+@pytest.mark.parametrize("place", ["projects/{name}/workspace", "elsewhere"])
+def test_a_home_that_was_moved_is_used_where_it_is_now(
+    older: Home, tmp_path: Path, place: str
+) -> None:
+    gone = tmp_path / "gone" / place.format(name="shop")
+    older.set("shop", framework="stub", poll_s=0.2, work_dir=str(gone))
+    older.script(does("po", output=json.dumps([task("cart")])), writes("cart"))
+    answer = older.sprint()
+    assert answer.code == 0, answer
+    assert f"work_dir {gone} is not there" in answer.stderr
+    assert "2 improvements" in answer.stderr
+    assert not gone.exists()
+    (prompt,) = older.project("shop").glob("runs/shop-10/po/*/*/prompt.txt")
+    assert _LESSON in prompt.read_text()
+
+
+def test_a_work_dir_that_is_new_is_made_where_it_was_chosen(home: Home, tmp_path: Path) -> None:
+    home.set(work_dir=str(tmp_path / "chosen"))
+    home.script(writes("a"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert (tmp_path / "chosen" / "dag.json").exists()
+    assert "is not there" not in answer.stderr

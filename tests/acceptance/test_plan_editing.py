@@ -213,3 +213,31 @@ def test_secrets_that_somebody_types_into_a_plan_are_taken_out(planned: Home) ->
         (text,) = ledger.execute("SELECT group_concat(CAST(data AS TEXT)) FROM tasks").fetchone()
     assert "use" in text
     assert secret not in text
+
+
+def _written(home: Home) -> tuple[list[str], list[str]]:
+    """The tasks of `dag.json`, and the agents that there are files of."""
+    place = home.project() / "workspace"
+    dag = place / "dag.json"
+    tasks = [t["id"] for t in json.loads(dag.read_text())] if dag.exists() else []
+    return tasks, sorted(p.stem for p in place.glob("agents/*.agent"))
+
+
+def test_the_files_that_scripts_read_tell_the_plan_as_it_runs(planned: Home) -> None:
+    planned.caloron("kickoff", "go")
+    assert _written(planned) == ([], [])
+    edited = planned.caloron("resume", "--edit", "--yes", EDITOR=_editor(planned, _THIRD))
+    assert edited.code == 0, edited
+    assert _written(planned) == (["first", "third"], ["first", "third"])
+
+
+def test_a_plan_edited_before_its_first_answer_leaves_no_file_of_the_old_one(planned: Home) -> None:
+    terminal = Terminal(planned, "sprint", "go", EDITOR=_editor(planned, _THIRD))
+    terminal.read_until(_ASKS)
+    terminal.type("e\n")
+    terminal.read_until(_ASKS, times=2)
+    assert _written(planned) == ([], [])
+    terminal.type("y\n")
+    code, seen = terminal.end()
+    assert code == 0, seen
+    assert _written(planned) == (["first", "third"], ["first", "third"])

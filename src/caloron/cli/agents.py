@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import click
 
 from caloron.cli.options import output_option, project_option
-from caloron.cli.output import counted, success
+from caloron.cli.output import counted, printable, success
 from caloron.cli.status import require_ledger
 from caloron.errors import NotFound
+from caloron.ledger.earlier import earlier_agents
 from caloron.ledger.locate import find_project, require_id
 
 _EVENTS = """
@@ -81,28 +83,68 @@ def show(name: str, project: str | None) -> None:
     Example:
       caloron agents show fix-login
     """
-    require_id(name, "agent")
+    versions = _adopted(project).get(name, [])
+    if not versions:
+        require_id(name, "agent")
     works = [work for work in _works(project) if work["agent_id"] == name]
-    if not works:
+    if not works and not versions:
         raise NotFound(f"no agent {name!r} has worked here", hint="caloron agents list")
-    data = _agent(name, works)
+    data = _agent(name, works) if works else _adopted_agent(name, versions)
     lines = [_line(data, len(name))]
     for work in works:
         tries = counted(work["attempts"], "attempt")
         took = f"{work['duration_s']:.0f} s, {tries}, ${work['cost_usd']:.2f}"
         lines.append(f"  {work['sprint_id']}  {work['task']}  {work['role']:<9} {took}")
+    lines += [printable(_version(version)) for version in versions]
     runs = [{k: v for k, v in work.items() if k != "agent_id"} for work in works]
-    success("agents.show", data | {"work": runs}, "\n".join(lines))
+    told = data | {"work": runs, "adopted_versions": versions}
+    success("agents.show", told, "\n".join(lines))
 
 
 def _list(project: str | None) -> None:
     by_agent: dict[str, list[dict[str, Any]]] = {}
     for work in _works(project):
         by_agent.setdefault(work["agent_id"], []).append(work)
-    rows = [_agent(name, works) for name, works in sorted(by_agent.items())]
+    rows = [_agent(name, works) for name, works in by_agent.items()]
+    rows += [_adopted_agent(n, v) for n, v in _adopted(project).items() if n not in by_agent]
+    rows.sort(key=lambda row: str(row["agent_id"]))
     width = max((len(row["agent_id"]) for row in rows), default=0)
     text = "\n".join(_line(row, width) for row in rows) or "No agent has worked yet."
     success("agents.list", {"agents": rows}, text)
+
+
+def _adopted(project: str | None) -> dict[str, list[dict[str, Any]]]:
+    """The agents of an older Caloron, as it recorded them."""
+    found = find_project(project)
+    if not found.ledger.exists():
+        from caloron.ledger.projects import load_project
+
+        return earlier_agents(None, load_project(found.name).workspace)
+    with closing(require_ledger(found)) as connection:
+        return earlier_agents(connection, None)
+
+
+def _adopted_agent(name: str, versions: list[dict[str, Any]]) -> dict[str, Any]:
+    """Its versions are all that was recorded; what nobody knows is null, not 0."""
+    unknown = ("tasks", "done", "rounds", "attempts", "failed_attempts", "duration_s", "cost_usd")
+    return {
+        "agent_id": name,
+        "sprints": len(_words(versions, "sprint_id")),
+        **dict.fromkeys((*unknown, "tokens")),
+        "roles": [],
+        "frameworks": _words(versions, "framework"),
+        "models": _words(versions, "model"),
+        "adopted": True,
+    }
+
+
+def _words(versions: list[dict[str, Any]], key: str) -> list[str]:
+    return sorted({text for v in versions if isinstance(text := v.get(key), str) and text})
+
+
+def _version(version: dict[str, Any]) -> str:
+    told = (version.get(key) for key in ("version", "sprint_id", "framework", "model"))
+    return "  adopted: version " + ", ".join(str(part) for part in told if part)
 
 
 def _works(project: str | None) -> list[dict[str, Any]]:
@@ -187,10 +229,15 @@ def _agent(name: str, works: list[dict[str, Any]]) -> dict[str, Any]:
         "roles": sorted({work["role"] for work in works}),
         "frameworks": sorted({work["framework"] for work in works if work["framework"]}),
         "models": sorted({work["model"] for work in works if work["model"]}),
+        "adopted": False,
     }
 
 
 def _line(row: dict[str, Any], width: int) -> str:
+    if row["adopted"]:
+        used = ", ".join((*row["frameworks"], *row["models"]))
+        about = f"adopted: it worked for an older Caloron{f' ({used})' if used else ''}"
+        return printable(f"{row['agent_id']:{width}}  {about}")
     # Who plans or looks back works on whole sprints.
     tasks = (
         counted(row["sprints"], "sprint")

@@ -24,10 +24,13 @@ _DAY_S = 86_400.0
 #: Only these leave work in a workspace; what others leave in theirs is nobody's.
 _CHANGES = ("implement", "fix", "resolve")
 #: Sprints that nothing can go on with: what their agents said is needed by no agent any more.
+#: One that was stopped waits for a person until it is resumed or thrown away.
 _OVER = """
 SELECT id, ended_at FROM sprints s WHERE phase = 'ended' AND ended_at IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM tasks t
                   WHERE t.sprint = s.id AND t.status NOT IN ('Done', 'Cancelled'))
+  AND (COALESCE(json_extract(CAST(data AS TEXT), '$.stopped'), '') = ''
+       OR COALESCE(json_extract(CAST(data AS TEXT), '$.discarded'), '') <> '')
 ORDER BY number
 """
 
@@ -59,7 +62,7 @@ class Sweep(NamedTuple):
     default=30,
     show_default=True,
     metavar="DAYS",
-    help="Logs, seeds and saved work of this age or older.",
+    help="Logs, merged branches, seeds and saved work of this age or older.",
 )
 @click.option("--salvage", is_flag=True, help="Also work that was saved from attempts cut short.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
@@ -69,8 +72,9 @@ class Sweep(NamedTuple):
 def clean(days: int, salvage: bool, yes: bool, dry_run: bool, project: str | None) -> int:
     """Remove old logs, merged branches, caches and leftover workspaces, with their sizes.
 
-    Only of sprints whose tasks are all done or cancelled. A workspace with work that is saved
-    nowhere else stays, and so do the history and everything on the forge that is not merged.
+    Only of sprints whose tasks are all done or cancelled, and that do not wait for you. A workspace
+    with work that is saved nowhere else stays, and so do the history and everything on the forge
+    that is not merged.
 
     \b
     Examples:

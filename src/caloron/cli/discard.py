@@ -10,7 +10,7 @@ import click
 
 from caloron.cli import output
 from caloron.cli.alone import refuse_held
-from caloron.cli.options import dry_run_option, output_option, project_option
+from caloron.cli.options import dry_run_option, named_sprint, output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.cli.person import person
 from caloron.cli.take import merge_commits
@@ -29,7 +29,7 @@ NOT_CONFIRMED = 1
 
 
 @click.command()
-@click.argument("sprint", required=False)
+@click.argument("sprint", required=False, callback=named_sprint)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @dry_run_option
 @project_option

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
-from caloron.cli.options import output_option, project_option, sprint_name
+from caloron.cli.options import named_sprint, output_option, project_option, sprint_name
 from caloron.cli.output import printable, success
 from caloron.cli.status import require_ledger
 from caloron.engine.runs import read_spec
 from caloron.errors import NotFound
-from caloron.ledger.locate import find_project, require_id
+from caloron.ledger.locate import ProjectPaths, find_project, require_id
 
 
 @click.command()
 @click.argument("task")
-@click.option("--sprint", metavar="SPRINT", help="Another sprint than the last one.")
+@click.option(
+    "--sprint", metavar="SPRINT", callback=named_sprint, help="Another sprint than the last one."
+)
 @click.option(
     "--tail",
     type=click.IntRange(1, 1 << 30),
@@ -43,12 +46,30 @@ def logs(task: str, sprint: str | None, tail: int, project: str | None) -> None:
     chosen = sprint_name(found, sprint) if sprint else _last_sprint(require_ledger(found))
     place = found.runs / chosen / task
     if not place.is_dir():
+        _refuse_cleaned(found, chosen, task)
         raise NotFound(
             f"nothing has run for task {task!r} in sprint {chosen}", hint="caloron status"
         )
     attempts = [_attempt(run, place, tail) for run in _runs(place)]
     data = {"sprint_id": chosen, "task": task, "attempts": attempts}
     success("logs", data, "\n".join(_text(a) for a in attempts))
+
+
+def _refuse_cleaned(found: ProjectPaths, sprint: str, task: str) -> None:
+    """Something has run, and what it wrote was removed since."""
+    if not found.ledger.exists():
+        return
+    # "0" is the character that follows "/".
+    ends = (f"{sprint}/{task}/", f"{sprint}/{task}0")
+    query = """SELECT 1 FROM events WHERE work_item_id >= ? AND work_item_id < ?
+               AND +type = 'attempt_started' LIMIT 1"""
+    with closing(require_ledger(found)) as connection:
+        ran = connection.execute(query, ends).fetchone()
+    if ran:
+        raise NotFound(
+            f"the logs of task {task!r} in sprint {sprint} are gone: they were cleaned away",
+            hint=f"what happened is still known: caloron trace {task} --sprint {sprint}",
+        )
 
 
 def _last_sprint(connection: Any) -> str:

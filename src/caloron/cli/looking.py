@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from caloron.cli.status import require_ledger
-from caloron.errors import CaloronError
+from caloron.errors import CaloronError, NotFound
+from caloron.ledger.earlier import earlier_sprints, find_earlier
 from caloron.ledger.locate import ProjectPaths, current_project_name, find_project
 from caloron.ledger.lock import holder
 from caloron.store.database import store_error
@@ -25,9 +26,13 @@ def has_ledger(project: str | None) -> bool:
 
 
 @contextmanager
-def opened(project: str | None) -> Iterator[tuple[ProjectPaths, sqlite3.Connection]]:
-    """A project and its ledger, of one moment, to look into."""
+def opened(
+    project: str | None, sprint: str | None = None
+) -> Iterator[tuple[ProjectPaths, sqlite3.Connection]]:
+    """A project and its ledger, of one moment, to look into for a sprint."""
     found = find_project(project)
+    if not found.ledger.exists():
+        _refuse_adopted(found, sprint)
     connection = require_ledger(found)
     try:
         connection.execute("BEGIN")
@@ -36,6 +41,20 @@ def opened(project: str | None) -> Iterator[tuple[ProjectPaths, sqlite3.Connecti
         raise store_error(found.ledger, error) from error
     finally:
         connection.close()
+
+
+def _refuse_adopted(found: ProjectPaths, sprint: str | None) -> None:
+    """An older Caloron's sprints are all that there are: say so, and what shows them."""
+    known = earlier_sprints(found, None, 1).sprints
+    if not known:
+        return
+    wanted = find_earlier(found, None, sprint) if sprint else known[0]
+    if wanted is None:
+        raise NotFound(f"there is no sprint {sprint}", hint="caloron history lists them")
+    raise NotFound(
+        f"sprint {wanted.id} has no more than its numbers: an older Caloron ran it",
+        hint=f"caloron show {wanted.number}",
+    )
 
 
 def as_data(found: Any) -> Any:

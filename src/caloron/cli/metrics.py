@@ -19,7 +19,9 @@ from caloron.domain.retro import Kpis
 from caloron.domain.trends import trends
 from caloron.ledger.earlier import Earlier, earlier_sprints
 from caloron.ledger.figures import REMEMBERED, read_kept
+from caloron.ledger.learnings import kept_in_file
 from caloron.ledger.locate import find_project
+from caloron.ledger.projects import load_project
 from caloron.ledger.records import ended_records
 from caloron.stages.retro_page import figure
 
@@ -44,6 +46,7 @@ def metrics(project: str | None) -> None:
             earlier = earlier_sprints(found, connection)
     else:
         earlier = earlier_sprints(found, None)
+        kept = kept_in_file(load_project(found.name).workspace)
     if earlier.problem:
         click.echo(f"warning: {printable(earlier.problem)}", err=True)
     adopted = [remembered(s.id, s.record) for s in reversed(earlier.sprints)]

@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from caloron.cli import output
+from caloron.errors import UsageError
 from caloron.ledger.locate import ProjectPaths, require_id
 
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
@@ -58,6 +59,18 @@ project_option = click.option(
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Say what would be done, do none of it, and exit with 9."
 )
+
+
+def named_sprint(
+    _context: click.Context, _parameter: click.Parameter, given: str | None
+) -> str | None:
+    """A sprint as it was named; a variable that a script forgot to set does not mean the last."""
+    if given is not None and not given.strip():
+        raise UsageError(
+            f"SPRINT is {given!r}, which names no sprint",
+            hint="give its id or number (caloron history), or leave it out for the last one",
+        )
+    return given
 
 
 def sprint_name(project: ProjectPaths, given: str) -> str:

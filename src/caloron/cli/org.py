@@ -19,7 +19,8 @@ from caloron.cli import output
 from caloron.cli.options import dry_run_option, output_option
 from caloron.cli.output import printable, success
 from caloron.errors import AlreadyExists, CaloronError, NotFound, UsageError
-from caloron.ledger.locate import find_project, home, is_valid_id
+from caloron.ids import is_valid_id
+from caloron.ledger.locate import find_project, home
 from caloron.ledger.projects import load_project
 from caloron.store.files import write_atomic
 

@@ -13,6 +13,7 @@ from caloron.cli.alone import alone, refuse_held, size_of, state_files
 from caloron.cli.options import dry_run_option, output_option
 from caloron.cli.output import printable, size, success
 from caloron.errors import CaloronError, PreconditionFailed
+from caloron.ids import ID_WORDS
 from caloron.ledger.locate import (
     ProjectPaths,
     active_project_name,
@@ -135,7 +136,7 @@ def _row(name: str, active: str | None) -> dict[str, Any]:
 
 
 def _unusable(name: str) -> dict[str, Any]:
-    problem = "this name cannot be used: rename its folder to a-z, 0-9, '_' and '-'"
+    problem = f"this name cannot be used: rename its folder to {ID_WORDS}"
     return {"name": name, "active": False} | dict.fromkeys(_SHOWN, "") | {"problem": problem}
 
 

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from caloron.cli.looking import dollars, is_running, opened, options_for, span
-from caloron.cli.options import output_option, project_option
+from caloron.cli.options import named_sprint, output_option, project_option
 from caloron.cli.output import success
 from caloron.cli.pages import FORMATS, Item, Linked, Page, Section, render
 from caloron.cli.report_data import collect
@@ -19,7 +19,7 @@ from caloron.ledger.ledger import read_state
 
 
 @click.command()
-@click.argument("sprint", required=False)
+@click.argument("sprint", required=False, callback=named_sprint)
 @click.option(
     "--format",
     "form",
@@ -41,7 +41,7 @@ def report(sprint: str | None, form: str, project: str | None) -> None:
       caloron report 3 --format html > report.html
       caloron report --output json
     """
-    with opened(project) as (found, connection):
+    with opened(project, sprint) as (found, connection):
         name = find_sprint(connection, sprint or "")
         state, runs = read_state(connection, name), figures_of(connection, name).runs
     running, options = is_running(found, name), options_for(found, project)

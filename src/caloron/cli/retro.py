@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from caloron.cli.looking import as_data, opened
-from caloron.cli.options import output_option, project_option
+from caloron.cli.options import named_sprint, output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.domain.learnings import improvements
 from caloron.ledger.figures import REMEMBERED, figures_of, find_sprint, read_kept
@@ -18,7 +18,12 @@ from caloron.stages.retro_page import write_retro_report
 
 
 @click.command()
-@click.option("--sprint", metavar="SPRINT", help="Another sprint than the last: id or number.")
+@click.option(
+    "--sprint",
+    metavar="SPRINT",
+    callback=named_sprint,
+    help="Another sprint than the last: id or number.",
+)
 @project_option
 @output_option
 def retro(sprint: str | None, project: str | None) -> None:
@@ -32,7 +37,7 @@ def retro(sprint: str | None, project: str | None) -> None:
       caloron retro
       caloron retro --sprint 3 --output json
     """
-    with opened(project) as (_, connection):
+    with opened(project, sprint) as (_, connection):
         figures = figures_of(connection, find_sprint(connection, sprint or ""))
         records, kept = ended_records(connection, last=0), read_kept(connection)
     found = look_back(figures, records, improvements(records[-REMEMBERED:], kept), time.time())

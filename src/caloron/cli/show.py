@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from caloron.cli.looking import dollars, moment, opened, span
-from caloron.cli.options import output_option, project_option
+from caloron.cli.options import named_sprint, output_option, project_option
 from caloron.cli.output import success
 from caloron.cli.pages import Item, Page, Section, as_text
 from caloron.domain.adopted import facts_of
@@ -21,7 +21,7 @@ from caloron.store.database import open_read_only
 
 
 @click.command()
-@click.argument("sprint")
+@click.argument("sprint", callback=named_sprint)
 @project_option
 @output_option
 def show(sprint: str, project: str | None) -> None:
@@ -37,7 +37,7 @@ def show(sprint: str, project: str | None) -> None:
 
 
 def _own(project: str | None, sprint: str) -> dict[str, Any]:
-    with opened(project) as (_, connection):
+    with opened(project, sprint) as (_, connection):
         return _record(figures_of(connection, find_sprint(connection, sprint)))
 
 

@@ -11,7 +11,7 @@ from caloron.cli.options import dry_run_option, output_option
 from caloron.cli.output import dry_run as answer_dry_run
 from caloron.cli.output import printable, success
 from caloron.cli.tree import EXIT_CODES, describe
-from caloron.errors import StoreError
+from caloron.errors import AlreadyExists, StoreError
 from caloron.store.files import write_atomic
 
 _HEAD = """---
@@ -36,6 +36,9 @@ caloron take --output json
 ```
 """
 
+#: How each of them begins, whatever wrote it.
+_OURS = b"---\nname: caloron\n"
+
 _OUTPUT = """## Answers
 
 `--output json` prints one envelope on standard output: `{"ok": true, "command", "data", "meta"}` or
@@ -45,10 +48,15 @@ standard error. A dry run answers `{"ok": true, "dry_run": true, "planned_action
 
 
 @click.command()
-@click.option("--out", metavar="FILE", help="Write it there instead of printing it.")
+@click.option(
+    "--out",
+    metavar="FILE",
+    help="Write it there, with the folders that are missing; `-` prints it.",
+)
+@click.option("--force", is_flag=True, help="Also write over a file that holds something else.")
 @dry_run_option
 @output_option
-def skill(out: str | None, dry_run: bool) -> int:
+def skill(out: str | None, force: bool, dry_run: bool) -> int:
     """Print a SKILL.md that teaches an agent to use Caloron, made from the commands themselves.
 
     \b
@@ -57,12 +65,14 @@ def skill(out: str | None, dry_run: bool) -> int:
       caloron skill --out .claude/skills/caloron/SKILL.md
     """
     content = skill_text()
+    out = None if out == "-" else out
     if out is None and not dry_run:
         success("skill", {"path": None, "content": content}, content.rstrip("\n"))
         return 0
     if out is None:
         return answer_dry_run("skill", [])
     path = Path(out).absolute()
+    replaced = _stands_there(path, force=force)
     if dry_run:
         size = len(content.encode())
         return answer_dry_run("skill", [{"action": "write", "target": str(path), "bytes": size}])
@@ -70,8 +80,29 @@ def skill(out: str | None, dry_run: bool) -> int:
         write_atomic(path, content.encode())
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot write {path}: {error}", hint="choose another file") from error
-    success("skill", {"path": str(path), "content": content}, printable(f"Wrote {path}."))
+    success("skill", {"path": str(path), "content": content}, printable(_said(path, replaced)))
     return 0
+
+
+def _said(path: Path, replaced: bool) -> str:
+    return f"Wrote {path}{', in place of what stood there' if replaced else ''}."
+
+
+def _stands_there(path: Path, *, force: bool) -> bool:
+    """Whether a file is written over; one that is no earlier SKILL.md of ours must be meant."""
+    try:
+        with path.open("rb") as file:
+            ours = file.read(len(_OURS)) == _OURS
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot write {path}: {error}", hint="choose another file") from error
+    if not ours and not force:
+        raise AlreadyExists(
+            f"{path} is there already, and is no SKILL.md of Caloron",
+            hint="choose another file, or write over it with --force; nothing was changed",
+        )
+    return True
 
 
 def skill_text() -> str:

@@ -21,6 +21,7 @@ from caloron.cli.live import watcher_for
 from caloron.cli.options import (
     choice_options,
     dry_run_option,
+    named_sprint,
     output_option,
     project_option,
     sprint_name,
@@ -96,7 +97,7 @@ def _approver(session: Session, approval: Approval, *, edit: bool = False) -> Ap
 
 
 @click.command()
-@click.argument("sprint_id", metavar="[SPRINT]", required=False)
+@click.argument("sprint_id", metavar="[SPRINT]", required=False, callback=named_sprint)
 @click.option("--yes", "-y", is_flag=True, help="Run a plan that is held for approval.")
 @click.option("--edit", is_flag=True, help="First change a held plan in $VISUAL or $EDITOR.")
 @choice_options

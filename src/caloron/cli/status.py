@@ -62,6 +62,11 @@ def status(project: str | None) -> None:
         known = project_names()
         data = {"active": None, "projects": len(known)}
         text = 'No project is active. In a git repository, make one: caloron sprint "<goal>"'
+        if known:
+            text += (
+                f"\nOr choose one: caloron projects switch NAME, or --project NAME"
+                f" (known: {', '.join(known)})"
+            )
         success("status", data, text)
         return
     found = find_project(project)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from caloron.cli import output
-from caloron.cli.options import dry_run_option, output_option, project_option
+from caloron.cli.options import dry_run_option, named_sprint, output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.cli.screen import on_screen
 from caloron.domain.sprint import State, pull_of
@@ -25,7 +25,7 @@ _SHOWN = 10
 
 
 @click.command()
-@click.argument("sprint", required=False)
+@click.argument("sprint", required=False, callback=named_sprint)
 @dry_run_option
 @project_option
 @output_option

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from caloron.cli.options import output_option, project_option, sprint_name
+from caloron.cli.options import named_sprint, output_option, project_option, sprint_name
 from caloron.cli.output import printable, success
 from caloron.cli.status import require_ledger
 from caloron.errors import NotFound
@@ -56,7 +56,12 @@ _LONGEST = 200
 
 @click.command()
 @click.argument("task")
-@click.option("--sprint", metavar="SPRINT", help="Another sprint than the newest with that task.")
+@click.option(
+    "--sprint",
+    metavar="SPRINT",
+    callback=named_sprint,
+    help="Another sprint than the newest with that task.",
+)
 @project_option
 @output_option
 def trace(task: str, sprint: str | None, project: str | None) -> None:

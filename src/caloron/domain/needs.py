@@ -82,7 +82,9 @@ def _of_sprint(state: State, resume: str, options: str, *, running: bool) -> Nee
         why, again = "it was not thrown away whole yet", f"caloron discard {sprint.id}{options}"
         return Need(kind="discard", sprint=sprint.id, why=why, commands=(again,))
     if sprint.stopped:
-        again = f"caloron sprint {shlex.quote(sprint.goal)}{options}"
+        # Behind `--` nothing is taken for an option.
+        ahead, behind = (f"{options} --", "") if sprint.goal.startswith("-") else ("", options)
+        again = f"caloron sprint{ahead} {shlex.quote(sprint.goal)}{behind}"
         red = sprint.stopped_by == "red main"
         ways = (resume, f"{resume} --allow-red") if red else (resume, again)
         kind: Kind = "stopped" if red else "no_plan"

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-ID_PATTERN = re.compile(r"[a-z0-9_-]{1,64}")
+from caloron.ids import ID_WORDS, is_valid_id
+
 MAX_TASKS = 200
 MAX_TITLE = 200
 MAX_PROMPT = 64_000
@@ -83,8 +84,8 @@ def _parse_task(item: object, position: int, errors: list[str]) -> PlannedTask |
     errors += [f"{where}: {problem}" for problem in _misspelt(item)]
     if task.id == "po":
         errors.append(f"{where}: the id `po` is the planner's own")
-    if not ID_PATTERN.fullmatch(task.id):
-        errors.append(f"{where}: an id is 1 to 64 characters of a-z, 0-9, '_' and '-'")
+    if not is_valid_id(task.id):
+        errors.append(f"{where}: an id is {ID_WORDS}")
     for field, text, limit in (
         ("title", task.title, MAX_TITLE),
         ("agent_prompt", task.agent_prompt, MAX_PROMPT),

@@ -52,6 +52,9 @@ class Bookkeeping:
 
     def take_in(self, *, busy: bool) -> None:
         """What somebody else wrote since; while agents are at work it is kept beside instead."""
+        if lost := self._project.lost_work_dir:
+            beside = self._project.workspace
+            self._tell(f"work_dir {lost} is not there; what is in {beside} is used instead")
         self._take_in_state(busy=busy)
         # Learnings that an older Caloron or a person wrote are for the next planner too.
         for line in take_in(self._ledger, self._project.workspace, busy=busy):
@@ -59,8 +62,11 @@ class Bookkeeping:
         self._files.take_in()
 
     def write_plan(self, state: State) -> None:
-        """Plans that run do not change, so once for each time that the engine runs is enough."""
-        if state.tasks and not self._plan_written:
+        """Plans that run do not change, so once for each time that the engine runs is enough.
+
+        One that waits may still be edited or thrown away, and one that has ended was written.
+        """
+        if state.sprint.phase in ("running", "retro") and state.tasks and not self._plan_written:
             self._files.write_plan(state)
             self._plan_written = True
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from caloron.ledger.locate import ProjectPaths
 
 HISTORY = "sprints.json"
+VERSIONS = "agent_versions.json"
 #: Set once the file was looked at, whatever was found in it.
 TAKEN_OVER = "history_taken_over"
 _LARGEST_FILE = 64 << 20
@@ -91,3 +93,37 @@ def find_earlier(
         return next((sprint for sprint in known if sprint.number == int(number)), None)
     row = connection.execute(f"{_ROWS} AND position = ?", (HISTORY, int(number))).fetchone()
     return _sprint(paths, row["position"], json.loads(row["text"])) if row else None
+
+
+def earlier_agents(
+    connection: sqlite3.Connection | None, workspace: Path | None
+) -> dict[str, list[dict[str, Any]]]:
+    """The agents that somebody else wrote about, each with its versions, oldest first.
+
+    They are in the ledger, or before the first sprint in the workspace of the older Caloron.
+    """
+    found: object = {}
+    if connection is not None:
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchone():
+            query = "SELECT key, text FROM entries WHERE file = ? AND whose = 'theirs'"
+            rows = connection.execute(query, (VERSIONS,)).fetchall()
+            found = {row["key"]: json.loads(row["text"]) for row in rows}
+    elif workspace is not None:
+        found = _agents_in(workspace / VERSIONS)
+    entries = found.items() if isinstance(found, dict) else ()
+    return {
+        agent: [version for version in versions if isinstance(version, dict)]
+        for agent, versions in entries
+        if isinstance(versions, list)
+    }
+
+
+def _agents_in(place: Path) -> object:
+    from caloron.domain.adopted import parse_foreign
+
+    try:
+        with place.open("rb") as file:
+            return parse_foreign(file.read(_LARGEST_FILE))
+    except (OSError, ValueError):
+        # The next sprint sets aside what cannot be read, and says so.
+        return {}

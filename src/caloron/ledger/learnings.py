@@ -134,6 +134,17 @@ def take_in(ledger: Ledger, workspace: Path, *, busy: bool) -> list[str]:
     ]
 
 
+def kept_in_file(workspace: Path) -> Kept:
+    """What the file of an older Caloron tells before a sprint took it over; nothing is written."""
+    try:
+        with learnings_file(workspace).open("rb") as file:
+            found = _parsed(file.read(_LARGEST_FILE + 1))
+    except (OSError, ValueError):
+        # The next sprint sets aside what cannot be read, and says so.
+        return Kept()
+    return taken_over(Kept(), [], found)
+
+
 def _parsed(text: bytes) -> dict[str, Any]:
     if len(text) > _LARGEST_FILE:
         raise ValueError(f"it has more than {_LARGEST_FILE} bytes")

@@ -11,14 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from caloron.errors import NotFound, UsageError
-
-_ID = re.compile(r"[a-z0-9_-]{1,64}")
-
-
-def is_valid_id(value: str) -> bool:
-    """Whether a name may stand for a project, sprint, task or agent."""
-    return _ID.fullmatch(value) is not None
+from caloron.errors import CaloronError, NotFound, UsageError
+from caloron.ids import ID_WORDS, is_valid_id
 
 
 def require_id(value: str, what: str) -> str:
@@ -26,7 +20,7 @@ def require_id(value: str, what: str) -> str:
     if not is_valid_id(value):
         raise UsageError(
             f"{what} {value!r} cannot be used",
-            hint="take 1 to 64 characters of a-z, 0-9, '_' and '-'",
+            hint=f"take {ID_WORDS}",
         )
     return value
 
@@ -51,6 +45,11 @@ def active_project_name() -> str:
     try:
         name = file.read_text("utf-8").strip()
     except FileNotFoundError:
+        if project_names():
+            raise NotFound(
+                f"no project is active in {home()}",
+                hint=f"caloron projects switch NAME, or use --project NAME ({_known()})",
+            ) from None
         raise NotFound(
             f"no project yet in {home()}",
             hint='in a git repository, `caloron sprint "<goal>"` makes one; '
@@ -121,29 +120,70 @@ def repository_here() -> Path | None:
 
 
 def projects_for(repository: Path) -> list[str]:
-    """The projects that were made from a repository, in alphabetical order."""
+    """The projects that were made from a repository, in alphabetical order.
+
+    Refused if none is known and a project cannot say which repository is its: it may be this one,
+    and whoever acts on another project instead changes what nobody meant.
+    """
     wanted = os.path.realpath(repository)
-    return [
-        name
-        for name in project_names()
-        if (repo := _repo_setting(project_path(name) / "config.yml"))
-        and os.path.realpath(Path(repo).expanduser()) == wanted
-    ]
+    found: list[str] = []
+    damaged: UsageError | None = None
+    for name in project_names():
+        try:
+            repo = _repo_setting(project_path(name) / "config.yml")
+            place = os.path.realpath(Path(repo).expanduser()) if repo else ""
+        except RuntimeError:
+            # `~nobody`: whoever that is, it is not here.
+            continue
+        except UsageError as error:
+            damaged = damaged or error
+            continue
+        if place == wanted:
+            found.append(name)
+    if damaged is not None and not found:
+        raise UsageError(
+            f"{damaged}; it may be the project of {repository}",
+            hint="correct that file (it was not touched), or say which project with --project NAME",
+        )
+    return found
 
 
 _REPO = re.compile(r"^repo: *(.+)$", re.MULTILINE)
 
 
 def _repo_setting(config_file: Path) -> str:
-    """The setting `repo` of a config file; empty if it has none that can be read like this."""
+    """The setting `repo` of a config file, empty if it has none; a `UsageError` if it is damaged.
+
+    The YAML library is loaded only for a file that this Caloron did not write like this.
+    """
     try:
-        found = _REPO.search(config_file.read_text("utf-8", "replace"))
-        value = found[1].strip() if found else ""
-        if value[:1] == "'":
-            return value[1:-1].replace("''", "'")
-        return str(json.loads(value)) if value[:1] == '"' else value
-    except (OSError, ValueError, RuntimeError):
+        text = config_file.read_text("utf-8")
+        if (found := _REPO.search(text)) is not None:
+            value = found[1].strip()
+            if value[:1] == "'" and value[1:].endswith("'"):
+                return value[1:-1].replace("''", "'")
+            if value[:1] == '"':
+                return str(json.loads(value))
+            if _PLAIN.fullmatch(value):
+                return value
+        elif plain_settings(config_file):
+            return ""
+    except FileNotFoundError:
         return ""
+    except (OSError, ValueError, RecursionError):
+        # The real parser says it in words.
+        pass
+    from caloron.ledger.projects import read_settings
+
+    try:
+        settings = read_settings(config_file)
+    except CaloronError as error:
+        raise UsageError(str(error)) from error
+    repo = settings.get("repo") or ""
+    if not settings or not isinstance(repo, str):
+        what = "has no settings" if not settings else f"has the repository {repo!r}"
+        raise UsageError(f"{config_file} {what}")
+    return repo
 
 
 def current_project_name() -> str:

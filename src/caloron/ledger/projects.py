@@ -16,6 +16,7 @@ import yaml
 from msgspec import Meta
 
 from caloron.errors import AlreadyExists, NotFound, PreconditionFailed, StoreError, UsageError
+from caloron.ids import ID_FORM, ID_WORDS
 from caloron.ledger.locate import (
     ProjectPaths,
     find_project,
@@ -35,6 +36,7 @@ __all__ = [
     "list_projects",
     "load_project",
     "parse_setting",
+    "read_settings",
     "save_config",
     "set_active",
 ]
@@ -44,7 +46,7 @@ _FORGE_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 Name = Annotated[
     str,
-    Meta(pattern=r"^[a-z0-9_-]{1,64}\Z", description="1 to 64 characters of a-z, 0-9, '_' and '-'"),
+    Meta(pattern=rf"^{ID_FORM}\Z", description=ID_WORDS),
 ]
 Text = Annotated[str, Meta(description="text")]
 Line = Annotated[str, Meta(pattern=r"^[^\r\n\x00]*\Z", description="one line of text")]
@@ -141,7 +143,21 @@ class Project(ProjectPaths):
     def workspace(self) -> Path:
         """Where agents work and learnings are kept: `work_dir`, or beside the ledger."""
         chosen = self.config.work_dir
-        return Path(chosen).expanduser() if chosen else self.path / "workspace"
+        if not chosen or self.lost_work_dir:
+            return self.path / "workspace"
+        return Path(chosen).expanduser()
+
+    @property
+    def lost_work_dir(self) -> str:
+        """A `work_dir` that is not there while its files are beside the ledger; else empty.
+
+        An older Caloron wrote out where its home was, which a home that was moved still says.
+        """
+        chosen = self.config.work_dir
+        if not chosen or _is_folder(Path(chosen).expanduser()):
+            return ""
+        usual = Path(chosen).parts[-3:] == ("projects", self.name, "workspace")
+        return chosen if usual or _is_folder(self.path / "workspace") else ""
 
     @property
     def repository(self) -> Path | None:
@@ -155,6 +171,13 @@ class Project(ProjectPaths):
         place = Path(named).expanduser()
         is_name = not place.is_absolute() and _FORGE_NAME.fullmatch(named) is not None
         return None if is_name and not place.is_dir() else place
+
+
+def _is_folder(place: Path) -> bool:
+    try:
+        return place.is_dir()
+    except OSError:
+        return False
 
 
 def create_project(config: ProjectConfig, furnish: Callable[[Path], None] | None = None) -> Project:
@@ -213,7 +236,7 @@ def _remove_remains(name: str) -> None:
 def load_project(name: str | None = None) -> Project:
     """The named project, or the active one."""
     paths = find_project(name)
-    raw = _read(paths.config_file)
+    raw = read_settings(paths.config_file)
     raw.setdefault("name", paths.name)
     return Project(paths.name, paths.path, _typed(raw, paths.config_file))
 
@@ -231,7 +254,7 @@ def set_active(name: str) -> None:
 
 def save_config(project: Project) -> None:
     """Write the configuration; keys that are not ours stay as they are in the file."""
-    raw = _read(project.config_file) if project.config_file.exists() else {}
+    raw = read_settings(project.config_file) if project.config_file.exists() else {}
     config = msgspec.structs.asdict(project.config)
     _typed(config, project.config_file)
     raw.update(config)
@@ -261,7 +284,8 @@ def _split(text: str) -> list[str]:
     return shlex.split(text)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_settings(file: Path) -> dict[str, Any]:
+    """What a config file says, its types not looked at; says where it is not YAML."""
     try:
         raw = yaml.load(file.read_text("utf-8"), Loader=_Loader)
     except yaml.MarkedYAMLError as error:

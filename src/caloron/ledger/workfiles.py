@@ -18,12 +18,12 @@ from caloron.domain.identities import manifest_of, next_version, versions_of
 from caloron.domain.plan import PlannedTask
 from caloron.domain.skills import default_skills
 from caloron.domain.sprint import State
+from caloron.ledger.earlier import VERSIONS
 from caloron.ledger.figures import figures_of
 from caloron.ledger.ledger import SQL, Ledger, remember_projection
 from caloron.ledger.projected import Projected, digest, look, set_aside, write
 from caloron.store import queue
 
-VERSIONS = "agent_versions.json"
 _DAG, _SKILLS = "dag.json", "skill_store.json"
 #: Agents are named after tasks, so there are ever more of them.
 _REMEMBERED_AGENTS = 1000

@@ -84,7 +84,7 @@ class _Transaction:
 
 
 def _begin_wal(connection: sqlite3.Connection) -> None:
-    """Who opens a new database together with others is told at once that it is locked: try again."""
+    """Whoever opens a new one together with others is told at once that it is locked."""
     give_up = time.monotonic() + _BUSY_S
     while True:
         try:

@@ -164,3 +164,28 @@ def test_without_yes_it_asks_and_shows_sizes(old: Path, monkeypatch, capsys) -> 
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert main(["clean"]) == 0
     assert not (old / "runs" / "demo-1").exists()
+
+
+def test_logs_that_were_cleaned_away_are_not_called_work_that_never_ran(run, old: Path) -> None:
+    assert run("clean", "--yes")[0] == 0
+    code, told = run("logs", "a", "--sprint", "1")
+    assert code == 3
+    assert "cleaned away" in told["error"]["message"]
+    assert told["error"]["hint"].endswith("caloron trace a --sprint demo-1")
+    assert "nothing has run" in run("logs", "ghost", "--sprint", "1")[1]["error"]["message"]
+
+
+def test_a_sprint_without_a_plan_keeps_its_logs_until_it_is_thrown_away(
+    run, tmp_path: Path, monkeypatch
+) -> None:
+    fixture = tmp_path / "fixture.json"
+    fixture.write_text('{"responses": [{"when": {"role": "po"}, "output": "no plan"}]}')
+    monkeypatch.setenv("CALORON_STUB_FIXTURE", str(fixture))
+    assert run("init", "demo")[0] == 0
+    assert run("sprint", "go", "--yes")[0] == 8
+    assert len(run("inbox")[1]["data"]["needs"]) == 1
+    assert "logs" not in removed(run("clean", "--older-than", "0", "--yes")[1])
+    assert run("logs", "po", "--sprint", "1")[0] == 0
+    assert run("discard", "1", "--yes")[0] == 0
+    assert run("inbox")[1]["data"]["needs"] == []
+    assert "logs" in removed(run("clean", "--older-than", "0", "--yes")[1])

@@ -84,3 +84,24 @@ def test_what_only_looks_is_idempotent_and_what_changes_something_is_not(run) ->
     assert described["status",]["idempotent"]
     assert not described["projects", "delete"]["idempotent"]
     assert not described["sprint",]["idempotent"]
+
+
+def test_a_skill_never_writes_over_what_is_something_else(run, tmp_path: Path, capsys) -> None:
+    mine = tmp_path / "notes.md"
+    mine.write_text("my notes\n")
+    for options in ((), ("--dry-run",)):
+        code, told = run("skill", "--out", str(mine), *options)
+        assert (code, "--force" in told["error"]["hint"]) == (5, True)
+    assert mine.read_text() == "my notes\n"
+    assert run("skill", "--out", str(mine), "--force")[0] == 0
+    # An older one of ours is brought up to date, and that is told.
+    mine.write_text(mine.read_text() + "old\n")
+    capsys.readouterr()
+    assert main(["skill", "--out", str(mine)]) == 0
+    assert "in place of" in capsys.readouterr().out
+    assert not mine.read_text().endswith("old\n")
+
+
+def test_a_skill_for_a_dash_is_printed(run, tmp_path: Path) -> None:
+    assert run("skill", "--out", "-")[1]["data"]["path"] is None
+    assert not (tmp_path / "-").exists()

@@ -103,6 +103,7 @@ def test_a_plan_has_a_largest_size() -> None:
         (raw("A b"), "an id is 1 to 64 characters"),
         (raw("x" * 65), "an id is 1 to 64 characters"),
         (raw("", title="t"), "an id is 1 to 64 characters"),
+        (raw("-rf"), "an id is 1 to 64 characters"),
         (raw("../x"), "an id is 1 to 64 characters"),
         (raw("a\n"), "an id is 1 to 64 characters"),
         (raw("a", title=" "), "title is empty"),
