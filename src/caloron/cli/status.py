@@ -14,7 +14,6 @@ import click
 
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
-from caloron.domain.pauses import clock_time
 from caloron.errors import NotFound
 from caloron.ledger.earlier import EarlierSprint, earlier_sprints
 from caloron.ledger.locate import (
@@ -141,11 +140,14 @@ def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | No
 
 def _pauses(recorded: str | None) -> list[dict[str, str]]:
     """The providers that let nobody work now, and until when."""
-    found = json.loads(recorded or "{}")
+    found = {k: v for k, v in json.loads(recorded or "{}").items() if v["until"] > time.time()}
+    if not found:
+        return []
+    from caloron.domain.pauses import clock_time
+
     return [
         {"framework": name, "what": pause["what"], "until": clock_time(pause["until"])}
         for name, pause in found.items()
-        if pause["until"] > time.time()
     ]
 
 
