@@ -25,7 +25,7 @@ from caloron.engine.runs import RunDirs
 from caloron.engine.spending import Purse
 from caloron.engine.workers import Workers
 from caloron.engine.workplaces import Workplaces
-from caloron.errors import PreconditionFailed
+from caloron.errors import CaloronError, PreconditionFailed
 from caloron.git.mirror import CALORON_IDENTITY, Mirror
 from caloron.ledger.learnings import context_for
 from caloron.ledger.locate import home
@@ -109,7 +109,14 @@ class Workshop:
         if not self.purse.metered:
             plan = (*state.sprint.given_plan, *(task.plan for task in state.tasks.values()))
             names = frameworks_of(self._project, plan)
-            self.purse.metered = any(self.runner(name).tells_cost for name in names)
+            self.purse.metered = any(map(self._tells_cost, names))
+
+    def _tells_cost(self, framework: str) -> bool:
+        try:
+            return self.runner(framework).tells_cost
+        except CaloronError:
+            # One that is not set up starts nobody; its own task says so.
+            return False
 
     def _assigner(
         self, project: Project, mirror: Mirror, show: Callable[[str], None] | None
