@@ -144,7 +144,7 @@ def test_agents_that_outlived_their_engine_are_ended_and_their_work_is_saved(hom
 
 def test_it_works_where_the_agent_is_not_installed_any_more(mixed: Home) -> None:
     mixed.fixture.unlink()
-    assert mixed.caloron("resume").code == 2
+    assert mixed.caloron("sprint", "another", "--yes").code == 2
     assert mixed.caloron("discard", "--yes").code == 0
     assert mixed.issues("open") == []
 
