@@ -23,6 +23,7 @@ from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.projects import Project, ProjectConfig
 from caloron.ledger.wake import Wake
 from caloron.ledger.work import WorkQueue
+from caloron.ports import Remote
 
 _FILES = 10_000
 _WARM, _COLD = 12, 2
@@ -49,7 +50,7 @@ class Bench:
         )
         sprint = Sprint(id="bench", number=0, goal="g", given_plan=plan, framework="command")
         self._sprint = self._ledger.create_sprint(sprint, tasks_of(sprint, plan, 0.0)).id
-        mirror = Mirror(self._project.mirror, str(home / "forge.git"))
+        mirror = Mirror(self._project.mirror, Remote(str(home / "forge.git")))
         mirror.ensure()
         mirror.fetch_main()
         self._queue = WorkQueue(self._ledger, self._sprint, holder="bench", lease_ms=60_000)

@@ -62,6 +62,23 @@ class ForgeUnavailable(ForgeError):
     """The forge did not answer: whether it acted is unknown, so look before trying again."""
 
 
+class ForgePaused(ForgeUnavailable):
+    """The forge lets us do nothing before a time: a quota, a rate limit."""
+
+    def __init__(self, message: str, until: float, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        #: In seconds since 1970.
+        self.until = until
+
+
+class NotYet(ForgeUnavailable):
+    """It can be done once something else on the forge has ended: its CI, its own look at a push."""
+
+
+class ChecksFailed(ForgeError):
+    """The forge's own CI is red for the commit that was to be merged."""
+
+
 class StaleHead(ForgeError):
     """The branch is not at the expected commit any more."""
 

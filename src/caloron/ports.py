@@ -34,19 +34,77 @@ class Poll(msgspec.Struct, frozen=True):
     cursor: str
 
 
+class Remote(msgspec.Struct, frozen=True):
+    """Where git fetches from and pushes to, and what it needs to be let in."""
+
+    #: A path or an address; no secret is ever part of it.
+    url: str
+    #: Settings of git for this remote alone, such as its certificates or its credential helper.
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
+    #: Environment of git for this remote alone: the only place where its token stands.
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Checks(msgspec.Struct, frozen=True, kw_only=True):
+    """What the forge's own CI says about a commit; our own statuses are not part of it."""
+
+    state: Literal["none", "pending", "green", "red"]
+    #: Which checks are not green, in one line.
+    detail: str = ""
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository on its forge as our account sees it: what is there, and what we may do."""
+
+    #: `local`, `gitea` or `github`.
+    kind: str
+    #: Its page, or its folder.
+    url: str
+    description: str = ""
+    #: It has no commit yet.
+    empty: bool = False
+    can_push: bool = True
+    #: Whether our account may merge into main, which may be protected.
+    can_merge: bool = True
+    protected: bool = False
+    required_checks: tuple[str, ...] = ()
+    required_approvals: int = 0
+    #: How verdicts are told: a review, by the second account, or a comment with a commit status.
+    reviews: Literal["review", "comment"] = "review"
+
+
 class Forge(Protocol):
     """Issues, pull requests, reviews and merges on the user's own forge.
 
     Reads raise `NotFound` for an unknown number and `ForgeUnavailable` when the forge does not
-    answer. Changes are made by the effect executor alone.
+    answer (`ForgePaused` if it says until when). Changes are made by the effect executor alone.
     """
 
-    #: The account that our own objects carry; a marker counts only on its objects.
-    author: str
-    main: str
+    @property
+    def author(self) -> str:
+        """The account that our own objects carry; a marker counts only on its objects."""
+        ...
 
-    def remote(self) -> str:
-        """Where git fetches from and pushes to."""
+    @property
+    def reviewer(self) -> str:
+        """The account that our reviews carry: the second one, or the same."""
+        ...
+
+    @property
+    def main(self) -> str:
+        """The branch that everything is merged into."""
+        ...
+
+    def remote(self) -> Remote: ...
+
+    def about(self) -> About: ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        ...
+
+    def url(self, number: int) -> str:
+        """The page of an issue or a pull request; empty where the forge has no pages."""
         ...
 
     def poll(self, cursor: str) -> Poll: ...
@@ -59,6 +117,14 @@ class Forge(Protocol):
     def reviews(self, number: int) -> list[ReviewSeen]: ...
     def branch(self, name: str) -> BranchSeen | None: ...
     def mergeable(self, number: int) -> bool: ...
+
+    def diff(self, number: int) -> str:
+        """What a pull request changes, or changed once it is merged."""
+        ...
+
+    def checks(self, head: str) -> Checks:
+        """What the forge's own CI says about a commit, required checks that are missing too."""
+        ...
 
     def find_issue(self, key: str) -> IssueSeen | None:
         """Our own issue with this marker key, in any state."""
@@ -74,8 +140,16 @@ class Forge(Protocol):
 
     def create_issue(self, title: str, body: str, labels: tuple[str, ...]) -> IssueSeen: ...
     def comment(self, number: int, body: str) -> CommentSeen: ...
+
+    def edit_comment(self, number: int, comment: int, body: str) -> CommentSeen:
+        """Put another text in the place of a comment of ours on this issue."""
+        ...
+
+    def edit_issue(self, number: int, body: str) -> IssueSeen: ...
     def label(self, number: int, label: str) -> IssueSeen: ...
+    def unlabel(self, number: int, label: str) -> IssueSeen: ...
     def close_issue(self, number: int) -> IssueSeen: ...
+    def reopen_issue(self, number: int) -> IssueSeen: ...
 
     def push(self, source: Path, branch: str, new: str, old: str) -> BranchSeen:
         """Move a branch from `old` (empty: it must not exist) to `new`, or raise `StaleHead`."""
@@ -87,7 +161,11 @@ class Forge(Protocol):
     def review(self, number: int, head: str, verdict: Verdict, body: str) -> ReviewSeen: ...
 
     def merge(self, number: int, head: str, base: str, message: str) -> PullSeen:
-        """Merge exactly `head` into exactly `base`: `StaleHead`, `StaleBase`, `MergeConflict`."""
+        """Merge `head` into `base`: `StaleHead`, `StaleBase`, `MergeConflict`.
+
+        A forge that cannot be told the base is asked where it is first; main can then move in
+        between, so the merged result is to be compared with the verified one.
+        """
         ...
 
 

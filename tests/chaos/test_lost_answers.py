@@ -220,7 +220,9 @@ CASES: dict[type[Any], Case] = {
         lambda b: [issue(), push(b), pull()],
         merge,
         lambda b: (
-            git(Path(b.forge.remote()), "log", "--format=%s", "main").splitlines().count("Merge a")
+            git(Path(b.forge.remote().url), "log", "--format=%s", "main")
+            .splitlines()
+            .count("Merge a")
         ),
     ),
 }

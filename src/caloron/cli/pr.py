@@ -228,6 +228,6 @@ def _base(forge: LocalForge) -> str:
     main = forge.branch(forge.main)
     if main is None:
         raise PreconditionFailed(
-            f"the forge has no branch {forge.main}", hint=f"push one to {forge.remote()}"
+            f"the forge has no branch {forge.main}", hint=f"push one to {forge.remote().url}"
         )
     return main.commit

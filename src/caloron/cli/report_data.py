@@ -19,6 +19,7 @@ from caloron.domain.why import why
 from caloron.errors import CaloronError
 from caloron.git.mirror import Mirror, Size
 from caloron.ledger.locate import ProjectPaths
+from caloron.ports import Remote
 
 #: Whose run it is that belongs to no task.
 _WHOSE = {"po": "planner", "retro": "retro"}
@@ -31,7 +32,7 @@ def collect(
     sprint = state.sprint
     now = time.time()
     kpis = compute_kpis(state, runs, now)
-    mirror = Mirror(found.mirror, str(found.forge_git), sprint.main)
+    mirror = Mirror(found.mirror, Remote(str(found.forge_git)), sprint.main)
     needs = needs_of(state, running=running, options=options)
     return {
         "sprint_id": sprint.id,

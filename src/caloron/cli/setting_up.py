@@ -23,6 +23,7 @@ from caloron.ledger.projects import (
     load_project,
     set_active,
 )
+from caloron.ports import Remote
 
 if TYPE_CHECKING:
     from caloron.domain.plan import PlannedTask
@@ -131,7 +132,7 @@ def _choose(checkout: Checkout, framework: str | None) -> NewProject:
         )
     name = _free_name(checkout.top.name)
     config = ProjectConfig(name=name, framework=chosen, repo=str(checkout.top))
-    files = Mirror(checkout.top, "")
+    files = Mirror(checkout.top, Remote(""))
     return NewProject(
         Project(name, project_path(name), config),
         checkout.branch(),

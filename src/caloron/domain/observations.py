@@ -14,6 +14,9 @@ import msgspec
 Verdict = Literal["approved", "changes_requested", "commented"]
 
 _MARKER = re.compile(r"<!-- caloron:([^\s<>]+) -->")
+_CLOSES = re.compile(
+    r"\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?):?\s+#([0-9]{1,9})\b", re.IGNORECASE
+)
 
 
 def marker(key: str) -> str:
@@ -30,6 +33,11 @@ def marker_key(body: str) -> str:
 def without_markers(body: str) -> str:
     """A body as people read it."""
     return _MARKER.sub("", body).strip()
+
+
+def issues_closed_by(body: str) -> tuple[int, ...]:
+    """The numbers that a body names after `Closes`, `Fixes` or `Resolves`, each once."""
+    return tuple(dict.fromkeys(int(n) for n in _CLOSES.findall(body)))
 
 
 class IssueSeen(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):
@@ -78,6 +86,8 @@ class ReviewSeen(msgspec.Struct, frozen=True, kw_only=True, tag="review"):
     verdict: Verdict
     author: str
     body: str = ""
+    #: Whether its author has a say here; on a public forge anybody may write a review.
+    trusted: bool = True
 
     @property
     def object(self) -> str:
@@ -91,6 +101,8 @@ class CommentSeen(msgspec.Struct, frozen=True, kw_only=True, tag="comment"):
     issue: int
     author: str
     body: str
+    #: Whether its author may give commands; everybody else's text is data.
+    trusted: bool = True
 
     @property
     def object(self) -> str:

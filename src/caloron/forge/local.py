@@ -46,14 +46,14 @@ from caloron.forge.local_records import (
     review_seen,
 )
 from caloron.forge.local_watch import RefWatch
-from caloron.ports import Poll, State
+from caloron.ports import About, Checks, Poll, Remote, State
 
 
 class LocalForge:
     """The `Forge` port on `<directory>/forge.git` and `<directory>/forge.sqlite`."""
 
-    author: str = "caloron"
-    main: str = MAIN
+    author = reviewer = "caloron"
+    main = MAIN
 
     def __init__(
         self,
@@ -77,8 +77,14 @@ class LocalForge:
     def close(self) -> None:
         self._records.close()
 
-    def remote(self) -> str:
-        return str(self._repository.path)
+    def remote(self) -> Remote:
+        return Remote(str(self._repository.path))
+
+    def about(self) -> About:
+        return About(kind="local", url=str(self._repository.path))
+
+    def url(self, number: int) -> str:
+        return ""
 
     def catch_up(self, source: Path) -> bool:
         """Fast-forward main to the user's own repository; False if the two have diverged."""
@@ -128,6 +134,9 @@ class LocalForge:
         except MergeConflict:
             return False
         return True
+
+    def checks(self, head: str) -> Checks:
+        return Checks(state="none")
 
     def diff(self, number: int) -> str:
         """What a pull request changes, or changed once it is merged."""
@@ -187,6 +196,22 @@ class LocalForge:
         assert row is not None
         return comment_seen(row)
 
+    def edit_comment(self, number: int, comment: int, body: str) -> CommentSeen:
+        require_text("a comment", body)
+        self._records.require(number)
+        with self._records.change("comment") as change:
+            row = change.write("edit_comment", id=comment, issue=number, body=body)
+        if row is None:
+            raise NotFound(f"#{number} has no comment {comment}")
+        return comment_seen(row)
+
+    def edit_issue(self, number: int, body: str) -> IssueSeen:
+        require_storable("the body of an issue", body)
+        self.issue(number)
+        with self._records.change("edit_issue") as change:
+            change.write("edit_issue", number=number, body=body)
+        return self._records.issue(number)
+
     def label(self, number: int, label: str) -> IssueSeen:
         require_text("a label", label)
         self._records.issue(number)
@@ -195,6 +220,16 @@ class LocalForge:
             held = issue_seen(row).labels if row else ()
             if label not in held:
                 change.write("label_issue", number=number, labels=_label_set((*held, label)))
+        return self._records.issue(number)
+
+    def unlabel(self, number: int, label: str) -> IssueSeen:
+        self._records.issue(number)
+        with self._records.change("label") as change:
+            row = change.row("issue", number=number)
+            held = issue_seen(row).labels if row else ()
+            if label in held:
+                kept = _label_set([name for name in held if name != label])
+                change.write("label_issue", number=number, labels=kept)
         return self._records.issue(number)
 
     def close_issue(self, number: int) -> IssueSeen:

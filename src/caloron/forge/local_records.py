@@ -7,7 +7,6 @@ knows a version can ask for everything that happened since.
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from caloron.domain.observations import (
     PullSeen,
     ReviewSeen,
     Snapshot,
+    issues_closed_by,
     marker_key,
 )
 from caloron.errors import ForgeError, ForgeUnavailable, NotFound, StoreError
@@ -33,9 +33,6 @@ _SQL = load_statements(_HERE / "sql" / "local.sql")
 _MIGRATIONS = migrations_in(_HERE / "migrations", "forge")
 
 #: Nine digits: a longer number is no issue of ours, and SQLite could not hold it.
-_CLOSES = re.compile(
-    r"\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?):?\s+#([0-9]{1,9})\b", re.IGNORECASE
-)
 _LARGEST = 2**63 - 1
 _PASSING = {
     sqlite3.SQLITE_BUSY,
@@ -194,11 +191,6 @@ class Records:
         )
         if not known:
             raise NotFound(f"there is no issue or pull request #{number}")
-
-
-def issues_closed_by(body: str) -> tuple[int, ...]:
-    """The numbers that a body names after `Closes`, `Fixes` or `Resolves`, each once."""
-    return tuple(dict.fromkeys(int(n) for n in _CLOSES.findall(body)))
 
 
 def issue_seen(row: sqlite3.Row) -> IssueSeen:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from caloron.errors import CaloronError
+from caloron.ports import Remote
 
 _SAFE = {
     "core.hooksPath": "/dev/null",
@@ -110,3 +111,13 @@ def git_process(
         # Ctrl-C on the terminal is for Caloron: git must not die half-way of it.
         process_group=0,
     )
+
+
+def git_remote(repository: Path, remote: Remote, command: str, *args: str) -> str:
+    """Run a git command that talks to a remote: `command [options] <url> <the last argument>`."""
+    *options, what = args
+    settings = {f"GIT_CONFIG_KEY_{n}": key for n, key in enumerate(remote.settings)}
+    settings |= {f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(remote.settings.values())}
+    settings["GIT_CONFIG_COUNT"] = str(len(remote.settings))
+    environment = git_environment() | settings | remote.env
+    return git(repository, command, *options, remote.url, what, environment=environment)

@@ -22,7 +22,9 @@ from caloron.git.command import (
     git_argv,
     git_environment,
     git_process,
+    git_remote,
 )
+from caloron.ports import Remote
 
 T = TypeVar("T")
 
@@ -85,7 +87,7 @@ class Size:
 class Mirror:
     """A bare repository of ours that follows the project's forge."""
 
-    def __init__(self, path: Path, remote: str, main: str = "main") -> None:
+    def __init__(self, path: Path, remote: Remote, main: str = "main") -> None:
         self.path = path
         self.remote = remote
         self.main = main
@@ -105,12 +107,12 @@ class Mirror:
     def fetch_main(self) -> str:
         """The newest commit of the main branch, now in our `refs/heads/<main>`."""
         ref = f"refs/heads/{self.main}"
-        there = _loose_ref(Path(self.remote), ref)
+        there = _loose_ref(Path(self.remote.url), ref)
         if there and there == _loose_ref(self.path, ref):
             return there
         if not self._fetch(ref, ref):
             raise NotFound(
-                f"{self.remote} has no branch {self.main}",
+                f"{self.remote.url} has no branch {self.main}",
                 hint="push a first commit to it, or name another main branch",
             )
         return self.resolve(ref)
@@ -277,7 +279,7 @@ class Mirror:
     def _fetch(self, source: str, target: str) -> bool:
         """Fetch one ref, forced; False if the forge does not have it."""
         try:
-            _patiently(lambda: self._git(*_FETCH, self.remote, f"+{source}:{target}"))
+            _patiently(lambda: git_remote(self.path, self.remote, *_FETCH, f"+{source}:{target}"))
         except GitError as error:
             if "couldn't find remote ref" in error.stderr:
                 return False

@@ -20,7 +20,7 @@ from caloron.agents.workspaces import create_workspace, remove_workspace
 from caloron.errors import UsageError
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
-from caloron.ports import AgentRequest, Confinement
+from caloron.ports import AgentRequest, Confinement, Remote
 
 WHO = ("agent-1", "agent-1@example.invalid")
 
@@ -37,7 +37,7 @@ class Place:
         git(person, "add", "-A")
         git(person, "commit", "-q", "-m", "first")
         git(person, "push", "-q", "origin", "HEAD:main")
-        self.mirror = Mirror(home / "mirror.git", str(forge))
+        self.mirror = Mirror(home / "mirror.git", Remote(str(forge)))
         self.mirror.ensure()
         self.main = self.mirror.fetch_main()
         self.sandbox = Bubblewrap(mirror=self.mirror.path)

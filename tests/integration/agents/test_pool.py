@@ -12,7 +12,7 @@ from caloron.agents.pool import Pool
 from caloron.agents.sandbox import Bubblewrap, run
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
-from caloron.ports import Confinement
+from caloron.ports import Confinement, Remote
 from tests.integration.agents.conftest import until
 
 ADA = ("Ada", "ada@example.org")
@@ -25,7 +25,7 @@ class Bench:
         git(home, "init", "--bare", "-q", str(forge))
         git(home, "clone", "-q", str(forge), "person")
         self.commit("first")
-        self.mirror = Mirror(home / "mirror.git", str(forge))
+        self.mirror = Mirror(home / "mirror.git", Remote(str(forge)))
         self.mirror.ensure()
         self.sandbox = Bubblewrap(mirror=self.mirror.path)
         self.pool = Pool(self.mirror, self.sandbox, home / "pool", 2, ADA)

@@ -14,7 +14,7 @@ from caloron.agents.workspaces import create_checkout, create_workspace, remove_
 from caloron.errors import HeldByAnother
 from caloron.git.command import git
 from caloron.git.mirror import BundleRefused, Mirror
-from caloron.ports import Confinement
+from caloron.ports import Confinement, Remote
 
 AGENT = ("agent-1", "agent-1@caloron.local")
 CAP = 50_000_000
@@ -32,7 +32,7 @@ class Bench:
         git(home, "clone", "-q", str(forge), "person")
         self.person = home / "person"
         self.merge_to_main({"README": "hello\n", ".gitignore": "*.log\nbuild/\n", "old": "old\n"})
-        self.mirror = Mirror(home / "mirror.git", str(forge))
+        self.mirror = Mirror(home / "mirror.git", Remote(str(forge)))
         self.mirror.ensure()
         self.main = self.mirror.fetch_main()
         self.workspace = home / "workspaces" / "task-1"

@@ -32,7 +32,7 @@ def forge(run, home):
 
 def _push(forge: LocalForge, work: Path, branch: str, file: str, content: str) -> str:
     if not work.exists():
-        subprocess.run(["git", "clone", "-q", forge.remote(), work], check=True)
+        subprocess.run(["git", "clone", "-q", forge.remote().url, work], check=True)
     subprocess.run(["git", "-C", work, "checkout", "-qfB", branch, "origin/main"], check=True)
     (work / file).write_text(content)
     for line in (
@@ -153,7 +153,7 @@ def test_the_diff_is_what_git_would_apply(run, forge, capsys, home):
     assert main(["pr", "diff", "2"]) == 0
     patch = capsys.readouterr().out
     checkout = home.parent / "checkout"
-    subprocess.run(["git", "clone", "-q", forge.remote(), checkout], check=True)
+    subprocess.run(["git", "clone", "-q", forge.remote().url, checkout], check=True)
     subprocess.run(["git", "-C", checkout, "apply"], input=patch, text=True, check=True)
     assert (checkout / "basket.py").read_text() == "items = []\n"
 

@@ -25,7 +25,7 @@ from caloron.ledger.journal import Entry, Journal
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.projects import Project, ProjectConfig
 from caloron.ledger.work import Claimed, WorkQueue
-from caloron.ports import Clock, Forge
+from caloron.ports import Clock, Forge, Remote
 from caloron.store.redact import Redactor
 from tests.unit.domain.world import planned
 
@@ -104,7 +104,7 @@ class Engine:
             git(person, "add", "-A")
             git(person, "commit", "-q", "-m", "first")
             git(person, "push", "-q", "origin", "HEAD:main")
-            self._mirror = Mirror(self.project.mirror, str(forge), "main")
+            self._mirror = Mirror(self.project.mirror, Remote(str(forge)), "main")
             self._mirror.ensure()
         return self._mirror
 

@@ -33,7 +33,7 @@ class Clone:
 
     def __init__(self, forge: LocalForge, path: Path) -> None:
         self.path = path
-        plain_git(path.parent, "clone", "--quiet", forge.remote(), str(path))
+        plain_git(path.parent, "clone", "--quiet", forge.remote().url, str(path))
 
     def git(self, *args: str) -> str:
         return plain_git(self.path, *args)
@@ -76,6 +76,6 @@ def main_of(forge: LocalForge) -> str:
 
 
 def files_on_main(forge: LocalForge) -> dict[str, str]:
-    bare = Path(forge.remote())
+    bare = Path(forge.remote().url)
     names = plain_git(bare, "ls-tree", "-r", "--name-only", "main").splitlines()
     return {name: plain_git(bare, "show", f"main:{name}") for name in names}

@@ -25,7 +25,7 @@ LARGE = "ÅΩ漢字🚀\n" * 8000
 def test_the_local_forge_is_a_forge(forge: LocalForge) -> None:
     port: Forge = forge
     assert (port.author, port.main) == ("caloron", "main")
-    assert port.remote().endswith("forge.git")
+    assert port.remote().url.endswith("forge.git")
 
 
 def test_issues_and_pull_requests_share_one_sequence_of_numbers(

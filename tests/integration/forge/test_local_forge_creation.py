@@ -27,8 +27,8 @@ def source(tmp_path: Path) -> Path:
 
 def test_a_new_forge_has_a_main_with_a_readme(forge: LocalForge) -> None:
     assert files_on_main(forge) == {"README.md": "# sample"}
-    assert plain_git(Path(forge.remote()), "symbolic-ref", "HEAD") == "refs/heads/main"
-    assert plain_git(Path(forge.remote()), "rev-parse", "--is-bare-repository") == "true"
+    assert plain_git(Path(forge.remote().url), "symbolic-ref", "HEAD") == "refs/heads/main"
+    assert plain_git(Path(forge.remote().url), "rev-parse", "--is-bare-repository") == "true"
 
 
 def test_making_it_again_changes_nothing(
@@ -48,7 +48,7 @@ def test_main_starts_as_the_commit_checked_out_whatever_its_branch(
     forge = create_local_forge(project, source=source, name="sample")
     assert main_of(forge) == plain_git(source, "rev-parse", "HEAD")
     assert files_on_main(forge) == {"app.py": "print('hallo')"}
-    plain_git(Path(forge.remote()), "fsck", "--strict")
+    plain_git(Path(forge.remote().url), "fsck", "--strict")
     forge.close()
 
 

@@ -61,7 +61,7 @@ def test_a_lock_left_on_main_is_named_and_the_merge_may_be_tried_again(
 ) -> None:
     pull = clone.open_pull(forge, "feature")
     base = main_of(forge)
-    lock = Path(forge.remote()) / "refs" / "heads" / "main.lock"
+    lock = Path(forge.remote().url) / "refs" / "heads" / "main.lock"
     lock.touch()
     with pytest.raises(ForgeUnavailable, match=r"main\.lock"):
         forge.merge(pull.number, pull.head, base, "")
@@ -109,6 +109,6 @@ def test_a_branch_in_the_way_of_another_is_an_error_that_does_not_pass(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_ref_that_cannot_be_read_is_a_failed_read(forge: LocalForge) -> None:
-    (Path(forge.remote()) / "refs" / "heads" / "main").chmod(0)
+    (Path(forge.remote().url) / "refs" / "heads" / "main").chmod(0)
     with pytest.raises(ForgeUnavailable, match="cannot open"):
         forge.poll("")

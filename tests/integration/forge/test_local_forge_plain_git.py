@@ -69,12 +69,12 @@ def test_a_branch_deleted_by_hand_leaves_the_pull_request_its_last_head(
 def test_packed_refs_are_read_as_well(forge: LocalForge, clone: Clone) -> None:
     pull = clone.open_pull(forge, "feature")
     cursor = forge.poll("").cursor
-    plain_git(Path(forge.remote()), "pack-refs", "--all")
-    assert not (Path(forge.remote()) / "refs" / "heads" / "main").exists()
+    plain_git(Path(forge.remote().url), "pack-refs", "--all")
+    assert not (Path(forge.remote().url) / "refs" / "heads" / "main").exists()
     assert forge.poll(cursor).snapshots == ()
     second = clone.commit("feature", {"more.txt": "more"})
     clone.push("feature")
-    plain_git(Path(forge.remote()), "pack-refs", "--all")
+    plain_git(Path(forge.remote().url), "pack-refs", "--all")
     assert [s.object for s in forge.poll(cursor).snapshots] == [f"pull:{pull.number}"]
     assert forge.pull(pull.number).head == second
     assert forge.merge(pull.number, second, "", "").state == "merged"
@@ -196,7 +196,7 @@ def test_a_main_that_is_gone_is_a_failed_read_and_changes_nothing(
 ) -> None:
     pull = clone.open_pull(forge, "feature")
     cursor = forge.poll("").cursor
-    bare = Path(forge.remote())
+    bare = Path(forge.remote().url)
     ref = bare / "refs" / "heads" / "main"
     ref.rename(bare / "aside")
     with pytest.raises(ForgeUnavailable, match="no branch main"):
@@ -208,7 +208,7 @@ def test_a_main_that_is_gone_is_a_failed_read_and_changes_nothing(
 
 def test_a_damaged_ref_is_named(forge: LocalForge, clone: Clone) -> None:
     clone.open_pull(forge, "feature")
-    (Path(forge.remote()) / "refs" / "heads" / "feature").write_text("", "utf-8")
+    (Path(forge.remote().url) / "refs" / "heads" / "feature").write_text("", "utf-8")
     with pytest.raises(ForgeError, match="branch feature is damaged"):
         forge.poll("")
 
@@ -218,7 +218,7 @@ def test_heads_whose_objects_are_gone_do_not_stop_the_forge(
 ) -> None:
     pull = clone.open_pull(forge, "feature")
     clone.push(":feature")
-    plain_git(Path(forge.remote()), "gc", "--quiet", "--prune=now")
+    plain_git(Path(forge.remote().url), "gc", "--quiet", "--prune=now")
     clone.commit("work", {"a.txt": "1"})
     clone.push("work:main")
     assert forge.pull(pull.number) == pull

@@ -12,6 +12,7 @@ import pytest
 from caloron.errors import NotFound
 from caloron.git.command import GitError, git, git_environment
 from caloron.git.mirror import BundleRefused, Conflict, Merged, Mirror
+from caloron.ports import Remote
 
 
 class Project:
@@ -25,7 +26,7 @@ class Project:
         self.person = home / "person"
         self.commit("README", "hello\n")
         self.push("main")
-        self.mirror = Mirror(home / "mirror.git", str(self.forge))
+        self.mirror = Mirror(home / "mirror.git", Remote(str(self.forge)))
         self.mirror.ensure()
 
     def commit(self, name: str, content: str | bytes | None, *, at: int = 1_700_000_000) -> str:
@@ -77,7 +78,7 @@ def test_a_mirror_whose_making_was_interrupted_is_completed(tmp_path: Path) -> N
     half = tmp_path / "half.git"
     half.mkdir()
     git(half, "init", "--bare", "-q", ".")
-    Mirror(half, "nowhere").ensure()
+    Mirror(half, Remote("nowhere")).ensure()
     assert git(half, "config", "gc.pruneExpire") == "never"
 
 
@@ -97,11 +98,11 @@ def test_a_branch_that_is_not_on_the_forge_is_none_and_a_missing_main_is_explain
     project: Project, tmp_path: Path
 ) -> None:
     assert project.mirror.fetch_branch("agent/x/p-1") is None
-    other = Mirror(tmp_path / "other.git", str(project.forge), "trunk")
+    other = Mirror(tmp_path / "other.git", Remote(str(project.forge)), "trunk")
     other.ensure()
     with pytest.raises(NotFound, match="no branch trunk"):
         other.fetch_main()
-    gone = Mirror(tmp_path / "gone.git", str(tmp_path / "nowhere"))
+    gone = Mirror(tmp_path / "gone.git", Remote(str(tmp_path / "nowhere")))
     gone.ensure()
     with pytest.raises(GitError, match="nowhere"):
         gone.fetch_main()
@@ -111,7 +112,7 @@ def test_the_same_merge_made_twice_is_the_same_commit(project: Project, tmp_path
     left, right = project.two_branches({"a": "1\n"}, {"b": "2\n", "c": "3\n"})
     merged = project.mirror.merge(left, right, "Merge it\n\nCloses #1\n")
     assert isinstance(merged, Merged)
-    other = Mirror(tmp_path / "other.git", str(project.forge))
+    other = Mirror(tmp_path / "other.git", Remote(str(project.forge)))
     other.ensure()
     for name in ("left", "right"):
         other.fetch_branch(name)

@@ -9,11 +9,12 @@ import pytest
 
 from caloron.git.command import GitError
 from caloron.git.mirror import Mirror, Size
+from caloron.ports import Remote
 
 
 @pytest.fixture
 def mirror(tmp_path: Path) -> Mirror:
-    found = Mirror(tmp_path, str(tmp_path))
+    found = Mirror(tmp_path, Remote(str(tmp_path)))
     argv = ("git", "init", "--quiet", "--initial-branch=main", str(tmp_path))
     subprocess.run(argv, check=True)
     return found

@@ -20,6 +20,8 @@ SELECT * FROM issues WHERE marker_key = :key AND author = :author ORDER BY numbe
 -- name: create_issue
 INSERT INTO issues (number, version, title, body, author, labels, marker_key)
 VALUES (:number, :version, :title, :body, :author, :labels, :key)
+-- name: edit_issue
+UPDATE issues SET body = :body, marker_key = :key, version = :version WHERE number = :number
 -- name: label_issue
 UPDATE issues SET labels = :labels, version = :version WHERE number = :number
 -- name: close_issue
@@ -56,6 +58,9 @@ SELECT * FROM comments WHERE issue = :number AND marker_key = :key AND author = 
 -- name: comment
 INSERT INTO comments (version, issue, author, body, marker_key)
 VALUES (:version, :issue, :author, :body, :key)
+RETURNING *
+-- name: edit_comment
+UPDATE comments SET body = :body, marker_key = :key, version = :version WHERE id = :id AND issue = :issue
 RETURNING *
 
 -- name: reviews
