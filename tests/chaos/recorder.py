@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,11 +32,15 @@ class Point:
         return f"{self.process} {self.name} {self.k}"
 
 
-def record(world: World) -> tuple[list[tuple[Point, str]], int]:
+def record(
+    world: World,
+    form: Callable[[World], str] = durable_form,
+    sprint: tuple[str, ...] = ("sprint", "goal", "--yes"),
+) -> tuple[list[tuple[Point, str]], int]:
     """Run a sprint, stopping at each point; the points with their forms, and the exit code."""
     log = world.place / "points.log"
     log.touch()
-    engine = world.start("sprint", "goal", "--yes", CALORON_CRASH_LOG=str(log))
+    engine = world.start(*sprint, CALORON_CRASH_LOG=str(log))
     found: list[tuple[Point, str]] = []
     give_up = time.monotonic() + PATIENCE_S
     with log.open("r") as lines:
@@ -44,7 +49,7 @@ def record(world: World) -> tuple[list[tuple[Point, str]], int]:
             if line.endswith("\n"):
                 pid, process, name, k = line.strip().split("|")
                 if _has_stopped(int(pid)):
-                    found.append((Point(process, name, int(k)), durable_form(world)))
+                    found.append((Point(process, name, int(k)), form(world)))
                     os.kill(int(pid), signal.SIGCONT)
             elif engine.poll() is not None:
                 return found, engine.returncode

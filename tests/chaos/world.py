@@ -112,6 +112,9 @@ class World:
         content = {"responses": list(responses), "default": "nothing was scripted for this"}
         self.fixture.write_text(json.dumps(content), "utf-8")
 
+    def write_plan(self, *tasks: dict[str, Any]) -> None:
+        (self.place / "plan.json").write_text(json.dumps(tasks), "utf-8")
+
     def copy_to(self, place: Path) -> World:
         """A new world that starts like this one did: the same project, nothing run yet."""
         place.mkdir(parents=True)
@@ -161,13 +164,15 @@ class World:
             time.sleep(0.02)
 
 
-def new_world(place: Path, **settings: Any) -> World:
+def new_world(
+    place: Path, *options: str, env: dict[str, str] | None = None, **settings: Any
+) -> World:
     """A project made by `caloron init`, with short leases so that recovery is quick."""
     place.mkdir(parents=True, exist_ok=True)
-    world = World(place)
+    world = World(place, env or {})
     world.script()
     world.shown.mkdir()
-    assert world.run("init", PROJECT) == 0, world.log()
+    assert world.run("init", PROJECT, *options) == 0, world.log()
     quick = {"poll_s": 0.2, "lease_s": 2.0, "read_only": [str(world.shown)]}
     world.configure(**(quick | {"verify": "test -f README.md"} | settings))
     return world

@@ -1,0 +1,109 @@
+"""A home whose project lives on a real Gitea, and what a sprint leaves there."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.acceptance.home import Answer, Home
+from tests.support.gitea import Gitea, Person, Repository
+
+TOKEN, REVIEWER_TOKEN = "LIVE_FORGE_TOKEN", "LIVE_REVIEWER_TOKEN"
+_MARKER = re.compile(r"<!-- caloron:([^\s<>]+) -->")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass
+class Live:
+    """One project on the forge: the account Caloron acts with, its reviewer, and a person."""
+
+    home: Home
+    repository: Repository
+    #: Somebody who takes part: a collaborator with an account of her own.
+    ada: Repository
+
+    def sprint(self, *tasks: dict[str, Any], options: tuple[str, ...] = ()) -> Answer:
+        return self.home.sprint(*tasks, options=options)
+
+
+def live_project(home: Home, gitea: Gitea, *, two_accounts: bool = False, **settings: Any) -> Live:
+    """A repository of its own on the server, and a project for it in this home."""
+    robot, ada = gitea.person("robot"), gitea.person("ada")
+    repository = gitea.repository(robot)
+    repository.collaborator(ada)
+    home.environment[TOKEN] = robot.token
+    options = ["--forge", "gitea", "--host", gitea.url, "--repo", repository.full_name]
+    options += ["--token-env", TOKEN]
+    if two_accounts:
+        reviewer: Person = gitea.person("second")
+        repository.collaborator(reviewer)
+        home.environment[REVIEWER_TOKEN] = reviewer.token
+        options += ["--reviewer-token-env", REVIEWER_TOKEN]
+    home.init("demo", *options, **settings)
+    return Live(home, repository, repository.seen_by(ada))
+
+
+def marker_of(body: str) -> str:
+    found = _MARKER.search(body or "")
+    return found[1] if found else ""
+
+
+def purpose(key: str) -> str:
+    """A marker without what differs from run to run: commits, numbers of pull requests, claims."""
+    parts = key.split("/")
+    if parts[0] == "review":
+        return f"review/{parts[3]}" if len(parts) > 3 else key
+    return _COMMIT.sub("COMMIT", key)
+
+
+def artefacts(repository: Repository) -> dict[str, Any]:
+    """Everything that stands on the forge, per task and purpose, without numbers and hashes."""
+    issues, pulls = repository.issues(), repository.pulls()
+    names = {seen["number"]: purpose(marker_of(seen["body"])) for seen in (*issues, *pulls)}
+    comments = [
+        (names[number], purpose(marker_of(comment["body"])))
+        for number in names
+        for comment in repository.comments(number)
+    ]
+    reviews = [
+        (names[pull["number"]], review["state"], purpose(marker_of(review["body"])))
+        for pull in pulls
+        for review in repository.who.get(f"{repository.path}/pulls/{pull['number']}/reviews")
+    ]
+    return {
+        "issues": sorted(
+            (names[i["number"]], i["state"], tuple(sorted(x["name"] for x in i["labels"])))
+            for i in issues
+        ),
+        "pulls": sorted(
+            (names[p["number"]], "merged" if p["merged"] else p["state"], p["head"]["ref"])
+            for p in pulls
+        ),
+        "comments": sorted(comments),
+        "reviews": sorted(reviews),
+        "tree": repository.who.get(f"{repository.path}/git/commits/main")["commit"]["tree"]["sha"],
+        "labels": sorted(label["name"] for label in repository.labels()),
+    }
+
+
+def done_twice(repository: Repository) -> list[str]:
+    """Markers that stand on more than one object, and labels that are there twice."""
+    issues, pulls = repository.issues(), repository.pulls()
+    keys = [marker_of(seen["body"]) for seen in (*issues, *pulls)]
+    for seen in (*issues, *pulls):
+        keys += [marker_of(comment["body"]) for comment in repository.comments(seen["number"])]
+    for pull in pulls:
+        path = f"{repository.path}/pulls/{pull['number']}/reviews"
+        keys += [marker_of(review["body"]) for review in repository.who.get(path)]
+    # The last word of a review's key is the claim: the same verdict of another claim is a double.
+    plain = [k.rsplit("/", 1)[0] if k.startswith("review/") else k for k in keys if k]
+    plain += [f"label {label['name']}" for label in repository.labels()]
+    return sorted(key for key, count in Counter(plain).items() if count > 1)
+
+
+def planner_prompt(project: Path, sprint: str) -> str:
+    (prompt,) = (project / "runs" / sprint / "po").glob("*/*/prompt.txt")
+    return prompt.read_text("utf-8")
