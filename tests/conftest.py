@@ -16,6 +16,7 @@ settings.load_profile("shared machine")
 
 if TYPE_CHECKING:
     from tests.support.gitea import Server
+    from tests.support.github_api import GithubApi
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +43,20 @@ def _started() -> Iterator[Server]:
     server = Server()
     yield server
     server.remove()
+
+
+@pytest.fixture
+def github_api() -> Iterator[GithubApi]:
+    """GitHub as its official description has it; a request that it does not have is a failure."""
+    from tests.support.github_api import DescriptionMissing, GithubApi, description
+
+    try:
+        description()
+    except DescriptionMissing as missing:
+        reason = f"NO DESCRIPTION OF GITHUB HERE, so nothing is held against it: {missing}"
+        warnings.warn(reason, stacklevel=1)
+        pytest.skip(reason)
+    api = GithubApi()
+    yield api
+    api.close()
+    assert api.problems == []

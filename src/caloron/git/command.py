@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from caloron.errors import CaloronError
+from caloron.errors import CaloronError, ForgeUnavailable
 from caloron.ports import Remote
 
 _SAFE = {
@@ -26,6 +26,31 @@ _SAFE = {
     "merge.conflictStyle": "merge",
 }
 _OPTIONS = tuple(word for key, value in _SAFE.items() for word in ("-c", f"{key}={value}"))
+
+
+#: What git says when the other side did not answer, or stopped answering half-way.
+_UNREACHABLE = (
+    "Could not resolve host",
+    "Failed to connect",
+    "Couldn't connect",
+    "Connection refused",
+    "Connection reset",
+    "Connection timed out",
+    "Connection closed by",
+    "Operation timed out",
+    "Operation too slow",
+    "Network is unreachable",
+    "No route to host",
+    "Temporary failure in name resolution",
+    "Empty reply from server",
+    "the remote end hung up unexpectedly",
+    "early EOF",
+    "RPC failed",
+    "gnutls_handshake",
+    "SSL_ERROR_SYSCALL",
+    "The requested URL returned error: 429",
+    "The requested URL returned error: 5",
+)
 
 
 class GitError(CaloronError):
@@ -120,4 +145,13 @@ def git_remote(repository: Path, remote: Remote, command: str, *args: str) -> st
     settings |= {f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(remote.settings.values())}
     settings["GIT_CONFIG_COUNT"] = str(len(remote.settings))
     environment = git_environment() | settings | remote.env
-    return git(repository, command, *options, remote.url, what, environment=environment)
+    try:
+        return git(repository, command, *options, remote.url, what, environment=environment)
+    except GitError as error:
+        if any(sign in error.stderr for sign in _UNREACHABLE):
+            said = " ".join(error.stderr.split())
+            raise ForgeUnavailable(
+                f"{remote.url} did not answer git {command}: {said}",
+                hint="is it running, and reachable from here? It is asked again by itself",
+            ) from None
+        raise
