@@ -46,7 +46,7 @@ _SPRINT = {
 _STATUS_SPRINT = {
     "sprint_id": "s", "number": "i", "goal": "s", "phase": "s", "baseline": "s", "verify": "s",
     "halted": "s", "budget_usd": "n", "cost_usd": "n", "sandboxed": "b?", "completed_tasks": "i",
-    "paused": [{"framework": "s", "what": "s", "until": "s"}],
+    "paused": [{"framework": "s", "what": "s", "until": "s"}], "outage": "s",
     "total_tasks": "i", "tasks": [{"id": "s", "status": "s", "reason": "s"}], "adopted": "b",
 }  # fmt: skip
 _AGENT = {
@@ -100,7 +100,7 @@ COMMANDS: dict[str, Any] = {
                "total_sprints?": "i", "last_sprint?": [None, _STATUS_SPRINT],
                "held_by?": [None, {"pid": "i", "host": "s", "sprint": "s", "started_at": "s"}],
                "active?": "s?", "projects?": "i"},
-    "why": {"sprint_id": "s", "stopped": "b", "why": "s",
+    "why": {"sprint_id": "s", "stopped": "b", "why": "s", "outage": "s",
             "tasks": [{"id": "s", "status": "s", "why": "s"}]},
     "logs": {"sprint_id": "s", "task": "s", "attempts": [
         {"name": "s", "role": "s", "path": "s", "output": "s", "errors": "s", "readable": "s"}]},

@@ -163,6 +163,7 @@ def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | No
         "cost_usd": round(row["cost_usd"] or 0.0, 4),
         "sandboxed": not row["unsandboxed"],
         "paused": _pauses(row["paused"]),
+        "outage": _outage(connection, row["id"]),
         "completed_tasks": sum(task["status"] == "Done" for task in tasks),
         "total_tasks": len(tasks),
         "tasks": [dict(task) for task in tasks],
@@ -183,6 +184,16 @@ def _pauses(recorded: str | None) -> list[dict[str, str]]:
     ]
 
 
+def _outage(connection: sqlite3.Connection, sprint: str) -> str:
+    """Why nothing can be asked of the forge, as far as the last engine knew."""
+    known = "SELECT 1 FROM kv WHERE key = ? AND value <> ''"
+    if connection.execute(known, (f"forge_outage/{sprint}",)).fetchone() is None:
+        return ""
+    from caloron.ledger.outages import read_outage
+
+    return str(read_outage(connection, sprint) or "")
+
+
 def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
     """The last sprint of an older Caloron, until there is one of ours."""
     from caloron.domain.adopted import facts_of
@@ -200,6 +211,7 @@ def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
         "cost_usd": 0.0,
         "sandboxed": None,
         "paused": [],
+        "outage": "",
         "completed_tasks": facts.completed,
         "total_tasks": facts.total,
         "tasks": [],
@@ -232,8 +244,8 @@ def _text(data: dict[str, Any]) -> str:
         lines.append("  UNSANDBOXED: its agents run with all your files")
     for pause in sprint["paused"]:
         lines.append(f"  Paused: {pause['framework']}: {pause['what']} until {pause['until']}")
-    if sprint["halted"]:
-        lines.append(f"  Waits: {_line(sprint['halted'])}")
+    waits = (sprint["outage"], sprint["halted"])
+    lines += [f"  Waits: {_line(why)}" for why in waits if why]
     width = max((len(task["id"]) for task in sprint["tasks"]), default=0)
     for task in sprint["tasks"]:
         line = f"  {task['id']:{width}}  {task['status']:10}  {_line(task['reason'])}"

@@ -18,6 +18,7 @@ from caloron.engine.bookkeeping import Bookkeeping
 from caloron.engine.effects import Effects
 from caloron.engine.poller import Poller
 from caloron.engine.tick import run_tick
+from caloron.engine.told import Told
 from caloron.engine.workshop import Workshop, cleaned_plan
 from caloron.errors import PreconditionFailed
 from caloron.git.mirror import Mirror
@@ -103,6 +104,7 @@ class Engine:
         )
         self.workers = self.workshop.workers
         self.journal = Journal(ledger, sprint)
+        told = Told()
         self.effects = Effects(
             self.journal,
             forge,
@@ -111,8 +113,10 @@ class Engine:
             self.clock,
             self.bell,
             self.workshop.redactor,
+            told,
         )
-        self.poller = Poller(ledger, sprint, forge, self.bell, config.poll_s)
+        self.poller = Poller(ledger, sprint, forge, self.bell, config.poll_s, told)
+        self._outage = ""
         self.limits = Limits(
             stall_s=config.stall_threshold_m * 60,
             timeout_s=config.timeout_s,
@@ -160,6 +164,7 @@ class Engine:
             self._tell_baseline(saved.state)
             self._tell_retro(saved.state)
             self._tell_pauses(saved.state)
+            self._tell_outage()
             phase = saved.state.sprint.phase
             if self._stop.is_set() or self.bell.faults or phase == "ended":
                 return saved.state
@@ -210,6 +215,14 @@ class Engine:
                     f"{name}: {what}; nobody asks it until {clock_time(until)}, then all goes on"
                 )
         self._paused = found
+
+    def _tell_outage(self) -> None:
+        outage = str(self.poller.outage or "")
+        if outage and outage != self._outage:
+            self.watcher.told(f"{outage}; everything waits and goes on by itself")
+        elif self._outage and not outage:
+            self.watcher.told("the forge answers again")
+        self._outage = outage
 
     def _tell_retro(self, state: State) -> None:
         asked = state.sprint.phase == "retro"

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from caloron.errors import CaloronError
+from caloron.errors import CaloronError, ForgeUnavailable
 from caloron.ports import Remote
 
 _SAFE = {
@@ -25,6 +25,13 @@ _SAFE = {
     "advice.detachedHead": "false",
     "merge.conflictStyle": "merge",
 }
+#: What git and its transports say when the other side is not there, or goes away.
+_UNREACHABLE = (
+    "Failed to connect", "Couldn't connect", "Could not resolve", "Connection refused",
+    "Connection reset", "Connection timed out", "Operation timed out", "Network is unreachable",
+    "No route to host", "returned error: 5", "returned error: 429", "hung up unexpectedly",
+    "early EOF", "RPC failed", "Empty reply from server", "Recv failure", "Connection closed by",
+)  # fmt: skip
 _OPTIONS = tuple(word for key, value in _SAFE.items() for word in ("-c", f"{key}={value}"))
 
 
@@ -120,4 +127,10 @@ def git_remote(repository: Path, remote: Remote, command: str, *args: str) -> st
     settings |= {f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(remote.settings.values())}
     settings["GIT_CONFIG_COUNT"] = str(len(remote.settings))
     environment = git_environment() | settings | remote.env
-    return git(repository, command, *options, remote.url, what, environment=environment)
+    try:
+        return git(repository, command, *options, remote.url, what, environment=environment)
+    except GitError as error:
+        if any(sign in error.stderr for sign in _UNREACHABLE):
+            said = error.stderr.strip().splitlines()[-1]
+            raise ForgeUnavailable(f"git does not reach {remote.url}: {said}") from error
+        raise
