@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from caloron.domain.actions import Moved
 from caloron.domain.facts import Halt, PlanApproved
@@ -24,12 +24,15 @@ from caloron.errors import PreconditionFailed
 from caloron.git.mirror import Mirror
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, StaleTick
-from caloron.ledger.projects import Project
+from caloron.ledger.projects import Project, ProjectConfig
 from caloron.ledger.wake import Wake
 from caloron.ledger.work import WorkQueue
 from caloron.ports import Clock, Forge
 from caloron.stages.context import TickContext
 from caloron.stages.sprint import Saved
+
+if TYPE_CHECKING:
+    from caloron.engine.webhooks import Webhooks
 
 _LONGEST_WAIT_S = 5.0
 _SHORTEST_WAIT_S = 0.05
@@ -62,6 +65,15 @@ class Watcher(Protocol):
 class SystemClock:
     def now(self) -> float:
         return time.time()
+
+
+def _webhooks(config: ProjectConfig, poller: Poller) -> Webhooks | None:
+    if not config.webhook:
+        return None
+    # It loads an HTTP server, which few need.
+    from caloron.engine.webhooks import webhooks_of
+
+    return webhooks_of(config, poller.look_now)
 
 
 class Engine:
@@ -116,6 +128,7 @@ class Engine:
             told,
         )
         self.poller = Poller(ledger, sprint, forge, self.bell, config.poll_s, told)
+        self.webhooks = _webhooks(config, self.poller)
         self._outage = ""
         self.limits = Limits(
             stall_s=config.stall_threshold_m * 60,
@@ -135,6 +148,7 @@ class Engine:
             self._books.take_in(busy=bool(self.queue.in_flight()))
             self.poller.poll()
             self.poller.start()
+            self._listen()
             self.workers.adopt()
             self.workshop.pool.open()
             state = self._loop()
@@ -150,6 +164,12 @@ class Engine:
                 self.watcher.told(f"no model looked back: {state.sprint.insight_problem}")
             self._books.write_end()
         return state
+
+    def _listen(self) -> None:
+        if self.webhooks is not None:
+            self.webhooks.start()
+            if self.webhooks.problem:
+                self.watcher.told(f"{self.webhooks.problem}; the forge is polled all the same")
 
     def _loop(self) -> State:
         """Tick, act on it, sleep until something happens."""
@@ -271,6 +291,8 @@ class Engine:
 
     def _shut_down(self) -> None:
         """Leave nothing running that nobody watches; what is recorded is enough to go on."""
+        if self.webhooks is not None:
+            self.webhooks.stop()
         self.poller.stop()
         self.effects.close()
         self.workers.stop()

@@ -14,6 +14,7 @@ from caloron.ledger.outages import clear_outage, keep_outage
 from caloron.ports import Forge
 
 _LONGEST_PAUSE_S = 60.0
+_BURST_S = 0.1
 #: A cursor that moved without news is written down this often: an old one costs a longer look.
 _KEEP_CURSOR_S = 60.0
 
@@ -101,7 +102,9 @@ class Poller:
                 return
 
     def _sleep(self, seconds: float) -> None:
-        self._wake.wait(seconds)
+        if self._wake.wait(seconds) and not self._stopped:
+            # What comes in a burst is seen in one look.
+            time.sleep(_BURST_S)
         self._wake.clear()
 
     def _missed(self, error: ForgeError) -> None:
