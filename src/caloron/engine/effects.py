@@ -26,8 +26,10 @@ from caloron.domain.facts import EffectDone, EffectFailed, Fact, Refusal
 from caloron.domain.observations import Snapshot
 from caloron.engine.bell import Bell
 from caloron.engine.runs import RunDirs
+from caloron.engine.told import Told
 from caloron.errors import (
     ForgeError,
+    ForgePaused,
     ForgeUnavailable,
     MergeConflict,
     NotFound,
@@ -58,6 +60,7 @@ class Effects:
         clock: Clock,
         bell: Bell,
         redactor: Redactor,
+        told: Told | None = None,
     ) -> None:
         self._journal = journal
         self._forge = forge
@@ -66,6 +69,7 @@ class Effects:
         self._clock = clock
         self._bell = bell
         self._redactor = redactor
+        self._told = told or Told()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="effect")
         self._running: set[int] = set()
         self._lock = threading.Lock()
@@ -119,8 +123,10 @@ class Effects:
             if found is None:
                 found = self._do(entry.effect)
                 crashpoint("effect.do")
-            self._journal.record(entry, self._facts(entry, found))
+            self._tell(entry, found)
             crashpoint("effect.record")
+        except ForgePaused as error:
+            self._journal.postpone(entry, error.until, str(error))
         except ForgeUnavailable as error:
             pause = min(_FIRST_PAUSE_S * 2 ** min(entry.tries, 10), _LONGEST_PAUSE_S)
             self._journal.postpone(entry, self._clock.now() + pause, str(error))
@@ -136,6 +142,11 @@ class Effects:
                 ),
                 self._after_refusal(entry.effect),
             )
+
+    def _tell(self, entry: Entry, found: tuple[Snapshot, ...]) -> None:
+        facts = self._facts(entry, found)
+        self._journal.record(entry, facts)
+        self._told.note(facts)
 
     def _probe(self, entry: Entry, probe: Probe) -> None:
         """Look at the process of a silent agent and write down what it does."""

@@ -20,7 +20,7 @@ from caloron.engine.bell import Bell
 from caloron.engine.outcomes import Outcomes
 from caloron.engine.runs import RunDirs, read_spec
 from caloron.engine.spending import Purse
-from caloron.errors import CaloronError, StoreError
+from caloron.errors import CaloronError, ForgePaused, ForgeUnavailable, StoreError
 from caloron.ledger.ledger import start_of
 from caloron.ledger.projects import Project
 from caloron.ledger.work import Claimed, WorkQueue, result_of
@@ -28,6 +28,8 @@ from caloron.store import queue as store_queue
 
 #: An attempt that is interrupted again and again waits before it is started once more.
 _QUICK_RESTARTS = 3
+#: How long work waits for a forge that does not answer before it is tried again.
+_FORGE_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 30.0
 _TICK_S = 0.02
 
@@ -164,6 +166,8 @@ class Workers:
                 self._collect(item, token)
         except (StoreError, OSError) as error:
             self._bell.fault(error)
+        except ForgeUnavailable as error:
+            self._wait_for_forge(item, token, error)
         except CaloronError as error:
             self._fault(item, token, error)
         except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
@@ -305,6 +309,13 @@ class Workers:
         if cut:
             self._purse.settle((item, token), cut.usage.usd)
         return cut
+
+    def _wait_for_forge(self, item: str, token: int, error: ForgeUnavailable) -> None:
+        """Nobody can begin while the forge does not answer: that is no failure of the work."""
+        now = time.time()
+        until = error.until if isinstance(error, ForgePaused) else now + _FORGE_PAUSE_S
+        cut = self._cut_short(item, token)
+        self._queue.interrupt(item, token, str(error), cut, not_before=until)
 
     def _fault(self, item: str, token: int, error: CaloronError) -> None:
         """Something of ours failed around the agent: the task is told, and tries once more."""

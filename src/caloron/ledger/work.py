@@ -81,7 +81,13 @@ class WorkQueue:
         return True
 
     def interrupt(
-        self, item: str, token: int, reason: str, cut: RunInterrupted | None = None
+        self,
+        item: str,
+        token: int,
+        reason: str,
+        cut: RunInterrupted | None = None,
+        *,
+        not_before: float = 0.0,
     ) -> bool:
         """Give the item back: the attempt was lost, not failed. False if others hold it."""
         with self.ledger.db.transaction("interrupt") as connection:
@@ -92,6 +98,7 @@ class WorkQueue:
             ]
             if held:
                 queue.reopen(connection, item, reason)
+                queue.hold(connection, item, int(not_before * 1000))
                 if cut:
                     tell(connection, self.sprint, [cut])
         return bool(held)
