@@ -63,7 +63,7 @@ def test_the_demo_sprint_ends_merged_on_gitea_and_the_next_one_knows_what_was_le
     began = time.monotonic()
     answer = live.sprint()
     took = time.monotonic() - began
-    assert answer.code == 0, answer
+    assert answer.code == 0, (answer.stdout, answer.stderr)
     assert answer.statuses == dict.fromkeys(_DIAMOND, "Done")
     assert live.repository.file("NOTES.md") == "averages\nspread\n"
     assert live.repository.file("averages.py") == "mean\nmedian\n"
@@ -128,7 +128,7 @@ def _second_sprint(live: Live) -> None:
     plan = json.dumps([task("rounding")])
     home.script(does("po", output=plan), writes("rounding"), default="APPROVED")
     answer = live.sprint()
-    assert answer.code == 0, answer
+    assert answer.code == 0, (answer.stdout, answer.stderr)
     prompt = planner_prompt(home.project(), "demo-2")
     assert "nobody said how numbers are rounded" in prompt
     assert "demo-1" in prompt
@@ -204,7 +204,7 @@ def test_a_gitea_that_dies_in_the_middle_costs_nothing_but_time(
     )
     own_gitea.start()
     answer: Answer = running.wait()
-    assert answer.code == 0, answer
+    assert answer.code == 0, (answer.stdout, answer.stderr)
     assert answer.statuses == dict.fromkeys("abc", "Done")
     assert {name: bare_home.attempts("implement", name) for name in "abc"} == dict.fromkeys(
         "abc", 1

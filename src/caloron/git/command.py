@@ -25,13 +25,6 @@ _SAFE = {
     "advice.detachedHead": "false",
     "merge.conflictStyle": "merge",
 }
-#: What git and its transports say when the other side is not there, or goes away.
-_UNREACHABLE = (
-    "Failed to connect", "Couldn't connect", "Could not resolve", "Connection refused",
-    "Connection reset", "Connection timed out", "Operation timed out", "Network is unreachable",
-    "No route to host", "returned error: 5", "returned error: 429", "hung up unexpectedly",
-    "early EOF", "RPC failed", "Empty reply from server", "Recv failure", "Connection closed by",
-)  # fmt: skip
 _OPTIONS = tuple(word for key, value in _SAFE.items() for word in ("-c", f"{key}={value}"))
 
 
