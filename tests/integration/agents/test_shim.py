@@ -80,6 +80,17 @@ def test_an_agent_gets_its_prompt_its_folder_and_only_its_own_environment(
     assert "secret" not in output
 
 
+@pytest.mark.parametrize("number", range(3, 15))
+def test_a_file_is_open_for_an_agent_at_its_number_also_if_that_one_was_free(
+    attempt: Attempt, number: int
+) -> None:
+    file = attempt.home / "file"
+    file.write_text("what it holds\n")
+    attempt.start_shell(f"cat /dev/fd/{number}", files={str(number): str(file)})
+    assert attempt.end() == 0
+    assert launch.read_all(attempt.run_dir, 1000) == "what it holds\n"
+
+
 def test_signals_work_in_an_agent_as_in_a_terminal(attempt: Attempt) -> None:
     attempt.start_shell("(kill -HUP $$); sleep 1000")
     assert attempt.end() == 0
