@@ -70,6 +70,8 @@ class Pull(msgspec.Struct, kw_only=True):
     merged_at: datetime | None = None
     merged_by: User | None = None
     merge_commit_sha: str | None = None
+    #: Gitea alone: the commit that both branches have.
+    merge_base: str = ""
     #: None: it is being computed.
     mergeable: bool | None = None
     draft: bool = False
