@@ -26,9 +26,8 @@ class Issue(msgspec.Struct, kw_only=True):
     body: str | None = None
     state: str
     user: User | None = None
-    labels: list[Label] | None = None
+    labels: list[Label | str] | None = None
     updated_at: datetime
-    created_at: datetime
     closed_by: User | None = None
     #: There on a pull request only: both kinds share one list and one numbering.
     pull_request: Part | None = None

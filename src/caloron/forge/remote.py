@@ -237,7 +237,7 @@ class RemoteForge:
 
     def unlabel(self, number: int, label: str) -> IssueSeen:
         issue, began = self._reader.issue_json(number)
-        held = [one for one in issue.labels or [] if one.name == label]
+        held = [one for one in seen.labels_of(issue) if one.name == label]
         if not held:
             return seen.issue_seen(issue, began)
         for one in held:
