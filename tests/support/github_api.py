@@ -375,7 +375,8 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _any(self) -> None:
-        asked = urlsplit(self.path)
+        # Where GitHub Enterprise Server has it.
+        asked = urlsplit(self.path.removeprefix("/api/v3"))
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         request = Asked(
             self.command,

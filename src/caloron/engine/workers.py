@@ -20,7 +20,7 @@ from caloron.engine.bell import Bell
 from caloron.engine.outcomes import Outcomes
 from caloron.engine.runs import RunDirs, read_spec
 from caloron.engine.spending import Purse
-from caloron.errors import CaloronError, StoreError
+from caloron.errors import CaloronError, ForgePaused, ForgeUnavailable, StoreError
 from caloron.ledger.ledger import start_of
 from caloron.ledger.projects import Project
 from caloron.ledger.work import Claimed, WorkQueue, result_of
@@ -57,6 +57,7 @@ class Workers:
         self._active: dict[tuple[str, int], threading.Thread] = {}
         self._preparing: set[tuple[str, int]] = set()
         self._lost: dict[str, int] = {}
+        self._postponed: dict[str, int] = {}
         self._lock = threading.Lock()
         self.stopping = threading.Event()
 
@@ -164,6 +165,8 @@ class Workers:
                 self._collect(item, token)
         except (StoreError, OSError) as error:
             self._bell.fault(error)
+        except ForgeUnavailable as error:
+            self._postpone(item, token, error)
         except CaloronError as error:
             self._fault(item, token, error)
         except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
@@ -193,6 +196,7 @@ class Workers:
         # From now on these are looked for in everything that is written.
         self._outcomes.secrets.update(given.secrets)
         whispered = {"env": given.secrets, "redact": self._outcomes.secrets}
+        self._postponed.pop(claimed.item, None)
         process = launch.start(run_dir, spec, whispered)
         with self._lock:
             self._preparing.discard((claimed.item, claimed.token))
@@ -305,6 +309,13 @@ class Workers:
         if cut:
             self._purse.settle((item, token), cut.usage.usd)
         return cut
+
+    def _postpone(self, item: str, token: int, error: ForgeUnavailable) -> None:
+        """The forge does not answer, so there is nothing to work on: later, and nobody's fault."""
+        times = self._postponed[item] = self._postponed.get(item, 0) + 1
+        pause = min(2.0 ** min(times - 1, 10), _LONGEST_PAUSE_S)
+        until = error.until if isinstance(error, ForgePaused) else time.time() + pause
+        self._queue.interrupt(item, token, str(error), until=until)
 
     def _fault(self, item: str, token: int, error: CaloronError) -> None:
         """Something of ours failed around the agent: the task is told, and tries once more."""

@@ -26,9 +26,8 @@ class Issue(msgspec.Struct, kw_only=True):
     body: str | None = None
     state: str
     user: User | None = None
-    labels: list[Label] | None = None
+    labels: list[Label | str] | None = None
     updated_at: datetime
-    created_at: datetime
     closed_by: User | None = None
     #: There on a pull request only: both kinds share one list and one numbering.
     pull_request: Part | None = None
@@ -70,6 +69,8 @@ class Pull(msgspec.Struct, kw_only=True):
     merged_at: datetime | None = None
     merged_by: User | None = None
     merge_commit_sha: str | None = None
+    #: Gitea alone: the commit that both branches have.
+    merge_base: str = ""
     #: None: it is being computed.
     mergeable: bool | None = None
     draft: bool = False

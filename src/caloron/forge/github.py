@@ -88,11 +88,7 @@ class GitHub:
         branch = http.get(f"branches/{segment(main)}").read(answers.Branch)
         old = branch.protection.required_status_checks if branch.protection else None
         checks, approvals = list(old.contexts if old else []), 0
-        rules = [
-            rule
-            for _, page in http.pages(f"rules/branches/{segment(main)}", self.page, answers.Rule)
-            for rule in page
-        ]
+        rules = self._rules(http, main)
         for rule in rules:
             told = rule.parameters or answers.RuleParameters()
             checks += [one.context for one in told.required_status_checks]
@@ -102,6 +98,14 @@ class GitHub:
             required_checks=tuple(dict.fromkeys(checks)),
             required_approvals=approvals,
         )
+
+    def _rules(self, http: Http, main: str) -> list[answers.Rule]:
+        path = f"rules/branches/{segment(main)}"
+        try:
+            return [rule for _, page in http.pages(path, self.page, answers.Rule) for rule in page]
+        except NotFound:
+            # An older Enterprise Server has no rulesets.
+            return []
 
     def may_write(self, http: Http, user: str) -> bool:
         try:

@@ -207,7 +207,8 @@ class Http:
             if answer.status in (403, 429, 503):
                 raise self.line.pause_error()
         if answer.status >= 500:
-            self.line.failed()
+            # A 500 is about one request; the others say that the host itself cannot.
+            self.line.failed() if answer.status > 500 else self.line.worked()
             words = f"HTTP {answer.status} {_message(answer)}".strip()
             raise _Passing(self._lost(method, url, self._token.hidden_in(words)))
         self.line.worked()

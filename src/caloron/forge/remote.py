@@ -18,19 +18,20 @@ from caloron.domain.observations import (
 from caloron.errors import ForgeError, NotFound, StaleHead, UsageError
 from caloron.forge import answers, remote_git, seen
 from caloron.forge.dialect import Dialect
-from caloron.forge.http import Http, Refused
+from caloron.forge.http import Answer, Http, Refused
 from caloron.forge.labels import Labels
-from caloron.forge.local_input import (
-    require_branch,
-    require_commit,
-    require_storable,
-    require_text,
-)
+from caloron.forge.local_input import require_commit, require_storable, require_text
 from caloron.forge.paths import segment
 from caloron.forge.remote_merge import Merger
 from caloron.forge.remote_poll import Watch
 from caloron.forge.remote_read import Reader
-from caloron.forge.texts import fitting_body, fitting_title
+from caloron.forge.texts import (
+    fitting_body,
+    fitting_title,
+    no_such,
+    require_branch,
+    require_number,
+)
 from caloron.ports import About, Checks, Poll, Remote, State
 
 T = TypeVar("T")
@@ -135,13 +136,16 @@ class RemoteForge:
         return self._reader.reviews(number)
 
     def branch(self, name: str) -> BranchSeen | None:
-        return self._reader.branch(name)
+        return self._reader.branch(require_branch(name))
 
     def mergeable(self, number: int) -> bool:
         return self._merger.mergeable(number)
 
     def diff(self, number: int) -> str:
-        return self._dialect.diff(self._http, number)
+        try:
+            return self._dialect.diff(self._http, require_number(number, "pull request"))
+        except NotFound:
+            raise no_such(number, "pull request") from None
 
     def checks(self, head: str) -> Checks:
         return self._reader.checks(require_commit(head))
@@ -183,18 +187,28 @@ class RemoteForge:
 
     def comment(self, number: int, body: str) -> CommentSeen:
         require_text("a comment", body)
-        answer = self._http.change(
-            "POST", f"issues/{number}/comments", {"body": self._fitting(body)}
-        )
-        made = answer.read(answers.Comment)
-        return seen.comment_seen(made, answer.began_ms, trusted=True)
+        answer = self._say(number, body)
+        return seen.comment_seen(answer.read(answers.Comment), answer.began_ms, trusted=True)
+
+    def _say(self, number: int, body: str) -> Answer:
+        path, text = f"issues/{require_number(number)}/comments", {"body": self._fitting(body)}
+        try:
+            return self._http.change("POST", path, text)
+        except NotFound:
+            raise no_such(number, "issue or pull request") from None
 
     def edit_comment(self, number: int, comment: int, body: str) -> CommentSeen:
         require_text("a comment", body)
         path = f"issues/comments/{comment}"
-        held = self._http.get(path)
+        require_number(number)
+        try:
+            held = self._http.get(path)
+        except NotFound:
+            self._reader.require(number)
+            raise NotFound(f"#{number} has no comment {comment}") from None
         # Gitea has an empty answer for what is no ordinary comment.
         if not held.body or seen.number_of(held.read(answers.Comment)) != number:
+            self._reader.require(number)
             raise NotFound(f"#{number} has no comment {comment}")
         answer = self._http.change("PATCH", path, {"body": self._fitting(body)})
         return seen.comment_seen(answer.read(answers.Comment), answer.began_ms, trusted=True)
@@ -223,7 +237,7 @@ class RemoteForge:
 
     def unlabel(self, number: int, label: str) -> IssueSeen:
         issue, began = self._reader.issue_json(number)
-        held = [one for one in issue.labels or [] if one.name == label]
+        held = [one for one in seen.labels_of(issue) if one.name == label]
         if not held:
             return seen.issue_seen(issue, began)
         for one in held:
@@ -267,12 +281,19 @@ class RemoteForge:
         try:
             answer = self._http.change("POST", "pulls", asked)
         except (NotFound, Refused):
-            if self._reader.branch(branch) is None:
-                raise NotFound(
-                    f"there is no branch {branch} to merge", hint="push it first"
-                ) from None
+            self._explain_unopened(branch)
             raise
         return self._reader.pull_seen(answer.read(answers.Pull), answer.began_ms)
+
+    def _explain_unopened(self, branch: str) -> None:
+        if self._reader.branch(branch) is None:
+            raise NotFound(f"there is no branch {branch} to merge", hint="push it first")
+        for other in self._reader.pulls("open"):
+            if other.branch == branch:
+                raise ForgeError(
+                    f"branch {branch} already has the open pull request #{other.number}",
+                    hint=f"use #{other.number}, or close it first",
+                )
 
     def close_pull(self, number: int) -> PullSeen:
         held = self._reader.pull(number)
@@ -316,11 +337,8 @@ class RemoteForge:
         # First, because the comment is what a later look finds.
         state = _STATUS_OF[verdict]
         self._dialect.set_status(self._http, head, state, _REVIEW_STATUS, word)
-        answer = self._http.change(
-            "POST", f"issues/{number}/comments", {"body": self._fitting(body)}
-        )
-        made = answer.read(answers.Comment)
-        return seen.comment_review(made, head, answer.began_ms)
+        answer = self._say(number, body)
+        return seen.comment_review(answer.read(answers.Comment), head, answer.began_ms)
 
     def merge(self, number: int, head: str, base: str, message: str) -> PullSeen:
         require_storable("the message of a merge", message)

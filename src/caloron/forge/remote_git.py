@@ -77,6 +77,6 @@ def _refused(remote: Remote, branch: str, error: Exception) -> ForgeError:
     lines = [line.removeprefix("remote:").strip() for line in said.splitlines()]
     told = [line for line in lines if line and not line.startswith(("To ", "hint:"))]
     return ForgeError(
-        f"{remote.url} refused the push of {branch}: {'; '.join(told)[:1000]}",
+        f"{remote.url}: git push failed, {branch} was not taken: {'; '.join(told)[:1000]}",
         hint="the account needs write access, and no rule of the repository against the branch",
     )

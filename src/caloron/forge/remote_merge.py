@@ -48,6 +48,12 @@ class Merger:
             return pull
         head = self._expected(pull, head)
         self._expect_base(base)
+        if json.merge_base == head:
+            raise ForgeError(
+                f"pull request #{number} has nothing to merge: {json.base.ref} contains all of"
+                f" {pull.branch}",
+                hint="push commits to the branch, or close the pull request",
+            )
         message = message.strip() or f"Merge pull request #{number}: {pull.title}"
         style = self._dialect.merge_style(self._reader.repository)
         for last in (False, True):

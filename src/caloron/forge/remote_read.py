@@ -16,12 +16,13 @@ from caloron.domain.observations import (
     ReviewSeen,
     marker_key,
 )
-from caloron.errors import NotFound
+from caloron.errors import ForgeUnavailable, NotFound
 from caloron.forge import answers, seen
 from caloron.forge.dialect import Check, Dialect, Protection
-from caloron.forge.http import Http, Params, Refused
+from caloron.forge.http import Answer, Http, Params, Refused
 from caloron.forge.paths import segment
 from caloron.forge.people import People, is_command
+from caloron.forge.texts import no_such, require_number
 from caloron.ports import Checks, State
 
 T = TypeVar("T")
@@ -76,11 +77,20 @@ class Reader:
         return self.http.get("").read(answers.Repository)
 
     def issue_json(self, number: int) -> tuple[answers.Issue, int]:
-        answer = self.http.get(f"issues/{number}")
+        answer = self._numbered(number, "issue", "issues/{}")
         issue = answer.read(answers.Issue)
         if issue.pull_request is not None:
-            raise NotFound(f"#{number} is a pull request, not an issue")
+            raise no_such(number, "issue")
         return issue, answer.began_ms
+
+    def _numbered(self, number: int, what: str, path: str) -> Answer:
+        try:
+            return self.http.get(path.format(require_number(number, what)))
+        except NotFound:
+            raise no_such(number, what) from None
+
+    def require(self, number: int) -> None:
+        self._numbered(number, "issue or pull request", "issues/{}")
 
     def issue(self, number: int) -> IssueSeen:
         return seen.issue_seen(*self.issue_json(number))
@@ -103,9 +113,16 @@ class Reader:
 
     def _said_on(self, number: int) -> list[CommentSeen | ReviewSeen]:
         """The comments on an issue or a pull request, verdicts of ours among them."""
-        path = f"issues/{number}/comments"
+        path = f"issues/{require_number(number)}/comments"
         listed = self._listed(path, self.dialect.page, answers.Comment)
-        return [self.comment_seen(comment, began) for comment, began in listed]
+        try:
+            return [self.comment_seen(comment, began) for comment, began in listed]
+        except NotFound:
+            raise no_such(number, "issue or pull request") from None
+        except ForgeUnavailable:
+            # Gitea has an internal error for the comments of nothing.
+            self.require(number)
+            raise
 
     def comment_seen(self, comment: answers.Comment, began_ms: int) -> CommentSeen | ReviewSeen:
         if head := seen.reviewed_head(comment, self.ours):
@@ -115,7 +132,7 @@ class Reader:
         return seen.comment_seen(comment, began_ms, trusted=asked(author, self.ours))
 
     def pull_json(self, number: int) -> tuple[answers.Pull, int]:
-        answer = self.http.get(f"pulls/{number}")
+        answer = self._numbered(number, "pull request", "pulls/{}")
         return answer.read(answers.Pull), answer.began_ms
 
     def pull(self, number: int) -> PullSeen:
@@ -136,8 +153,12 @@ class Reader:
         return sorted(wanted, key=lambda pull: pull.number)
 
     def reviews(self, number: int) -> list[ReviewSeen]:
+        try:
+            real = self.real_reviews(require_number(number, "pull request"))
+        except NotFound:
+            raise no_such(number, "pull request") from None
         said = [one for one in self._said_on(number) if isinstance(one, ReviewSeen)]
-        return sorted((*self.real_reviews(number), *said), key=lambda r: (r.version, abs(r.id)))
+        return sorted((*real, *said), key=lambda r: (r.version, abs(r.id)))
 
     def real_reviews(self, number: int) -> list[ReviewSeen]:
         """The reviews that were submitted as such."""

@@ -57,9 +57,14 @@ def issue_seen(issue: answers.Issue, began_ms: int) -> IssueSeen:
         body=_text(issue.body),
         state="closed" if closed else "open",
         author=login(issue.user),
-        labels=tuple(sorted({label.name for label in issue.labels or []})),
+        labels=tuple(sorted({label.name for label in labels_of(issue)})),
         closed_by=issue.closed_by.login if closed and issue.closed_by else "",
     )
+
+
+def labels_of(issue: answers.Issue) -> list[answers.Label]:
+    """Its labels; GitHub may give a name alone."""
+    return [answers.Label(one) if isinstance(one, str) else one for one in issue.labels or []]
 
 
 def pull_seen(pull: answers.Pull, branch: str, began_ms: int) -> PullSeen:

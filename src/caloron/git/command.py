@@ -53,6 +53,10 @@ _UNREACHABLE = (
 )
 
 
+#: Failures on this side, after which the other one hangs up as well.
+_OUR_OWN = ("bad object", "does not match any", "not a valid object")
+
+
 class GitError(CaloronError):
     """A git command failed."""
 
@@ -148,7 +152,8 @@ def git_remote(repository: Path, remote: Remote, command: str, *args: str) -> st
     try:
         return git(repository, command, *options, remote.url, what, environment=environment)
     except GitError as error:
-        if any(sign in error.stderr for sign in _UNREACHABLE):
+        ours = any(sign in error.stderr for sign in _OUR_OWN)
+        if not ours and any(sign in error.stderr for sign in _UNREACHABLE):
             said = " ".join(error.stderr.split())
             raise ForgeUnavailable(
                 f"{remote.url} did not answer git {command}: {said}",

@@ -81,9 +81,18 @@ class WorkQueue:
         return True
 
     def interrupt(
-        self, item: str, token: int, reason: str, cut: RunInterrupted | None = None
+        self,
+        item: str,
+        token: int,
+        reason: str,
+        cut: RunInterrupted | None = None,
+        *,
+        until: float = 0.0,
     ) -> bool:
-        """Give the item back: the attempt was lost, not failed. False if others hold it."""
+        """Give the item back: the attempt was lost, not failed. False if others hold it.
+
+        It is not claimed again before `until`, in seconds since 1970.
+        """
         with self.ledger.db.transaction("interrupt") as connection:
             held = [
                 lease
@@ -92,6 +101,8 @@ class WorkQueue:
             ]
             if held:
                 queue.reopen(connection, item, reason)
+                if until:
+                    queue.hold(connection, item, int(until * 1000))
                 if cut:
                     tell(connection, self.sprint, [cut])
         return bool(held)
