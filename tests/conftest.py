@@ -2,9 +2,61 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
     "shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("shared machine")
+
+if TYPE_CHECKING:
+    from tests.support.gitea import Server
+    from tests.support.github_api import GithubApi
+
+
+@pytest.fixture(scope="session")
+def gitea() -> Iterator[Server]:
+    """One real Gitea for all tests of this process; each takes a repository of its own."""
+    yield from _started()
+
+
+@pytest.fixture
+def own_gitea() -> Iterator[Server]:
+    """A real Gitea for one test alone, which may stop, kill and restart it."""
+    yield from _started()
+
+
+def _started() -> Iterator[Server]:
+    from tests.support.gitea import GiteaMissing, Server, program
+
+    try:
+        program()
+    except GiteaMissing as missing:
+        reason = f"NO REAL GITEA HERE, so nothing is tested on one: {missing}"
+        warnings.warn(reason, stacklevel=1)
+        pytest.skip(reason)
+    server = Server()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def github_api() -> Iterator[GithubApi]:
+    """GitHub as its official description has it; a request that it does not have is a failure."""
+    from tests.support.github_api import DescriptionMissing, GithubApi, description
+
+    try:
+        description()
+    except DescriptionMissing as missing:
+        reason = f"NO DESCRIPTION OF GITHUB HERE, so nothing is held against it: {missing}"
+        warnings.warn(reason, stacklevel=1)
+        pytest.skip(reason)
+    api = GithubApi()
+    yield api
+    api.close()
+    assert api.problems == []

@@ -44,6 +44,9 @@ class Remote(msgspec.Struct, frozen=True):
     #: Environment of git for this remote alone: the only place where its token stands.
     env: dict[str, str] = msgspec.field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"Remote({self.url!r})"
+
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
     """What the forge's own CI says about a commit; our own statuses are not part of it."""

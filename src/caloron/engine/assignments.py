@@ -101,7 +101,7 @@ class Assigner:
     ) -> Assignment | NothingToRun:
         if task and work.head and not self._mirror.has(work.head):
             # A commit that a person pushed to the branch is not in our own repository yet.
-            self._mirror.fetch_branch(task.branch)
+            self._mirror.fetch_head(work.head, task.branch, task.pull)
         if work.role == "verify":
             return self._verification(task, work, run_dir)
         return self._agent(state, task, work, run_dir, budget_usd)

@@ -28,8 +28,6 @@ from caloron.store import queue as store_queue
 
 #: An attempt that is interrupted again and again waits before it is started once more.
 _QUICK_RESTARTS = 3
-#: How long work waits for a forge that does not answer before it is tried again.
-_FORGE_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 30.0
 _TICK_S = 0.02
 
@@ -59,6 +57,7 @@ class Workers:
         self._active: dict[tuple[str, int], threading.Thread] = {}
         self._preparing: set[tuple[str, int]] = set()
         self._lost: dict[str, int] = {}
+        self._postponed: dict[str, int] = {}
         self._lock = threading.Lock()
         self.stopping = threading.Event()
 
@@ -167,7 +166,7 @@ class Workers:
         except (StoreError, OSError) as error:
             self._bell.fault(error)
         except ForgeUnavailable as error:
-            self._wait_for_forge(item, token, error)
+            self._postpone(item, token, error)
         except CaloronError as error:
             self._fault(item, token, error)
         except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
@@ -197,6 +196,7 @@ class Workers:
         # From now on these are looked for in everything that is written.
         self._outcomes.secrets.update(given.secrets)
         whispered = {"env": given.secrets, "redact": self._outcomes.secrets}
+        self._postponed.pop(claimed.item, None)
         process = launch.start(run_dir, spec, whispered)
         with self._lock:
             self._preparing.discard((claimed.item, claimed.token))
@@ -310,12 +310,12 @@ class Workers:
             self._purse.settle((item, token), cut.usage.usd)
         return cut
 
-    def _wait_for_forge(self, item: str, token: int, error: ForgeUnavailable) -> None:
-        """Nobody can begin while the forge does not answer: that is no failure of the work."""
-        now = time.time()
-        until = error.until if isinstance(error, ForgePaused) else now + _FORGE_PAUSE_S
-        cut = self._cut_short(item, token)
-        self._queue.interrupt(item, token, str(error), cut, not_before=until)
+    def _postpone(self, item: str, token: int, error: ForgeUnavailable) -> None:
+        """The forge does not answer, so there is nothing to work on: later, and nobody's fault."""
+        times = self._postponed[item] = self._postponed.get(item, 0) + 1
+        pause = min(2.0 ** min(times - 1, 10), _LONGEST_PAUSE_S)
+        until = error.until if isinstance(error, ForgePaused) else time.time() + pause
+        self._queue.interrupt(item, token, str(error), until=until)
 
     def _fault(self, item: str, token: int, error: CaloronError) -> None:
         """Something of ours failed around the agent: the task is told, and tries once more."""

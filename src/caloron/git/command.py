@@ -25,14 +25,36 @@ _SAFE = {
     "advice.detachedHead": "false",
     "merge.conflictStyle": "merge",
 }
-#: What git and its transports say when the other side is not there, or goes away.
-_UNREACHABLE = (
-    "Failed to connect", "Couldn't connect", "Could not resolve", "Connection refused",
-    "Connection reset", "Connection timed out", "Operation timed out", "Network is unreachable",
-    "No route to host", "returned error: 5", "returned error: 429", "hung up unexpectedly",
-    "early EOF", "RPC failed", "Empty reply from server", "Recv failure", "Connection closed by",
-)  # fmt: skip
 _OPTIONS = tuple(word for key, value in _SAFE.items() for word in ("-c", f"{key}={value}"))
+
+
+#: What git says when the other side did not answer, or stopped answering half-way.
+_UNREACHABLE = (
+    "Could not resolve host",
+    "Failed to connect",
+    "Couldn't connect",
+    "Connection refused",
+    "Connection reset",
+    "Connection timed out",
+    "Connection closed by",
+    "Operation timed out",
+    "Operation too slow",
+    "Network is unreachable",
+    "No route to host",
+    "Temporary failure in name resolution",
+    "Empty reply from server",
+    "the remote end hung up unexpectedly",
+    "early EOF",
+    "RPC failed",
+    "gnutls_handshake",
+    "SSL_ERROR_SYSCALL",
+    "The requested URL returned error: 429",
+    "The requested URL returned error: 5",
+)
+
+
+#: Failures on this side, after which the other one hangs up as well.
+_OUR_OWN = ("bad object", "does not match any", "not a valid object")
 
 
 class GitError(CaloronError):
@@ -130,7 +152,11 @@ def git_remote(repository: Path, remote: Remote, command: str, *args: str) -> st
     try:
         return git(repository, command, *options, remote.url, what, environment=environment)
     except GitError as error:
-        if any(sign in error.stderr for sign in _UNREACHABLE):
-            said = error.stderr.strip().splitlines()[-1]
-            raise ForgeUnavailable(f"git does not reach {remote.url}: {said}") from error
+        ours = any(sign in error.stderr for sign in _OUR_OWN)
+        if not ours and any(sign in error.stderr for sign in _UNREACHABLE):
+            said = " ".join(error.stderr.split())
+            raise ForgeUnavailable(
+                f"{remote.url} did not answer git {command}: {said}",
+                hint="is it running, and reachable from here? It is asked again by itself",
+            ) from None
         raise

@@ -126,6 +126,14 @@ class Mirror:
         ref = f"refs/remotes/forge/{branch}"
         return self.resolve(ref) if self._fetch(f"refs/heads/{branch}", ref) else None
 
+    def fetch_head(self, head: str, branch: str, pull: int | None) -> None:
+        """Get a commit that somebody pushed, from its branch or, in a fork, its pull request."""
+        # A fork's branch has its owner before it, which no branch of ours can have.
+        if ":" not in branch:
+            self.fetch_branch(branch)
+        if pull is not None and not self.has(head):
+            self._fetch(f"refs/pull/{pull}/head", f"refs/remotes/forge-pulls/{pull}")
+
     def merge(
         self,
         base: str,

@@ -87,9 +87,12 @@ class WorkQueue:
         reason: str,
         cut: RunInterrupted | None = None,
         *,
-        not_before: float = 0.0,
+        until: float = 0.0,
     ) -> bool:
-        """Give the item back: the attempt was lost, not failed. False if others hold it."""
+        """Give the item back: the attempt was lost, not failed. False if others hold it.
+
+        It is not claimed again before `until`, in seconds since 1970.
+        """
         with self.ledger.db.transaction("interrupt") as connection:
             held = [
                 lease
@@ -98,7 +101,8 @@ class WorkQueue:
             ]
             if held:
                 queue.reopen(connection, item, reason)
-                queue.hold(connection, item, int(not_before * 1000))
+                if until:
+                    queue.hold(connection, item, int(until * 1000))
                 if cut:
                     tell(connection, self.sprint, [cut])
         return bool(held)

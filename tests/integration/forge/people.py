@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from caloron.domain.observations import PullSeen
-from caloron.forge.local import LocalForge
+from caloron.ports import Forge
 
 
 def plain_git(directory: Path, *args: str) -> str:
@@ -31,9 +31,9 @@ def plain_git(directory: Path, *args: str) -> str:
 class Clone:
     """A working copy of a forge."""
 
-    def __init__(self, forge: LocalForge, path: Path) -> None:
+    def __init__(self, url: str, path: Path) -> None:
         self.path = path
-        plain_git(path.parent, "clone", "--quiet", forge.remote().url, str(path))
+        plain_git(path.parent, "clone", "--quiet", url, str(path))
 
     def git(self, *args: str) -> str:
         return plain_git(self.path, *args)
@@ -56,7 +56,7 @@ class Clone:
 
     def open_pull(
         self,
-        forge: LocalForge,
+        forge: Forge,
         branch: str,
         files: dict[str, str] | None = None,
         body: str = "",
@@ -69,13 +69,16 @@ class Clone:
         return forge.open_pull(f"Change of {branch}", body, branch)
 
 
-def main_of(forge: LocalForge) -> str:
+def main_of(forge: Forge) -> str:
     seen = forge.branch("main")
     assert seen is not None
     return seen.commit
 
 
-def files_on_main(forge: LocalForge) -> dict[str, str]:
-    bare = Path(forge.remote().url)
-    names = plain_git(bare, "ls-tree", "-r", "--name-only", "main").splitlines()
-    return {name: plain_git(bare, "show", f"main:{name}") for name in names}
+def files_on_main(forge: Forge) -> dict[str, str]:
+    return files_at(Path(forge.remote().url), "main")
+
+
+def files_at(repository: Path, ref: str) -> dict[str, str]:
+    names = plain_git(repository, "ls-tree", "-r", "-z", "--name-only", ref).split("\0")
+    return {name: plain_git(repository, "show", f"{ref}:{name}") for name in names if name}

@@ -64,7 +64,7 @@ def test_a_detached_head_and_a_bare_or_shallow_repository_are_taken(
     for name, expected in (("hers", first), ("bare", second), ("shallow", second)):
         forge = create_local_forge(tmp_path / "p" / name, source=tmp_path / name, name="sample")
         assert main_of(forge) == expected
-        Clone(forge, tmp_path / f"{name}-clone").open_pull(forge, "feature")
+        Clone(forge.remote().url, tmp_path / f"{name}-clone").open_pull(forge, "feature")
         assert forge.merge(1, "", "", "").state == "merged"
         forge.close()
 

@@ -1,0 +1,194 @@
+"""What is read of the JSON of Gitea and GitHub; whatever else is in it is left alone."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+
+class User(msgspec.Struct):
+    login: str = ""
+
+
+class Label(msgspec.Struct):
+    name: str
+    id: int = 0
+
+
+class Part(msgspec.Struct):
+    """Whatever an object is known by alone that it is there."""
+
+
+class Issue(msgspec.Struct, kw_only=True):
+    number: int
+    title: str
+    body: str | None = None
+    state: str
+    user: User | None = None
+    labels: list[Label | str] | None = None
+    updated_at: datetime
+    closed_by: User | None = None
+    #: There on a pull request only: both kinds share one list and one numbering.
+    pull_request: Part | None = None
+
+
+class Comment(msgspec.Struct, kw_only=True):
+    id: int
+    body: str | None = None
+    user: User | None = None
+    updated_at: datetime
+    issue_url: str = ""
+    pull_request_url: str = ""
+
+
+class RepoName(msgspec.Struct):
+    full_name: str
+
+
+class End(msgspec.Struct, kw_only=True):
+    """One of the two branches of a pull request."""
+
+    label: str | None = None
+    ref: str
+    sha: str = ""
+    #: None: the fork is gone.
+    repo: RepoName | None = None
+
+
+class Pull(msgspec.Struct, kw_only=True):
+    number: int
+    title: str
+    body: str | None = None
+    state: str
+    user: User | None = None
+    head: End
+    base: End
+    updated_at: datetime
+    merged: bool = False
+    merged_at: datetime | None = None
+    merged_by: User | None = None
+    merge_commit_sha: str | None = None
+    #: Gitea alone: the commit that both branches have.
+    merge_base: str = ""
+    #: None: it is being computed.
+    mergeable: bool | None = None
+    draft: bool = False
+
+
+class Review(msgspec.Struct, kw_only=True):
+    id: int
+    user: User | None = None
+    body: str | None = None
+    state: str
+    commit_id: str | None = None
+    dismissed: bool = False
+    submitted_at: datetime | None = None
+    updated_at: datetime | None = None
+    #: How many lines were commented on; None: the forge does not tell.
+    comments_count: int | None = None
+
+
+class LineComment(msgspec.Struct, kw_only=True):
+    path: str = ""
+    body: str = ""
+    position: int | None = None
+    line: int | None = None
+    original_line: int | None = None
+
+
+class Rights(msgspec.Struct):
+    admin: bool = False
+    push: bool = False
+    pull: bool = False
+
+
+class Repository(msgspec.Struct, kw_only=True):
+    full_name: str
+    description: str | None = None
+    html_url: str = ""
+    default_branch: str = "main"
+    empty: bool = False
+    size: int = 0
+    archived: bool = False
+    has_issues: bool = True
+    has_pull_requests: bool = True
+    permissions: Rights | None = None
+    #: Ways to merge: Gitea's names, then GitHub's.
+    allow_merge_commits: bool | None = None
+    allow_squash_merge: bool | None = None
+    allow_rebase: bool | None = None
+    allow_merge_commit: bool | None = None
+    allow_rebase_merge: bool | None = None
+
+
+class Commit(msgspec.Struct):
+    #: Gitea's name of it, then GitHub's.
+    id: str = ""
+    sha: str = ""
+
+
+class RequiredChecks(msgspec.Struct):
+    contexts: list[str] = []
+
+
+class GithubProtection(msgspec.Struct):
+    required_status_checks: RequiredChecks | None = None
+
+
+class Branch(msgspec.Struct, kw_only=True):
+    name: str
+    commit: Commit
+    protected: bool = False
+    # Gitea
+    required_approvals: int = 0
+    enable_status_check: bool = False
+    status_check_contexts: list[str] | None = None
+    user_can_push: bool = True
+    user_can_merge: bool = True
+    # GitHub
+    protection: GithubProtection | None = None
+
+
+class Object(msgspec.Struct):
+    sha: str
+
+
+class Ref(msgspec.Struct):
+    ref: str
+    object: Object
+
+
+class Status(msgspec.Struct, kw_only=True):
+    context: str = ""
+    #: Gitea's name of it, then GitHub's.
+    status: str = ""
+    state: str = ""
+
+
+class CombinedStatus(msgspec.Struct):
+    statuses: list[Status] | None = None
+
+
+class CheckRun(msgspec.Struct):
+    name: str
+    status: str
+    conclusion: str | None = None
+
+
+class CheckRuns(msgspec.Struct):
+    check_runs: list[CheckRun]
+
+
+class Permission(msgspec.Struct):
+    permission: str
+
+
+class RuleParameters(msgspec.Struct):
+    required_approving_review_count: int = 0
+    required_status_checks: list[Status] = []
+
+
+class Rule(msgspec.Struct):
+    type: str
+    parameters: RuleParameters | None = None

@@ -1,0 +1,80 @@
+"""What differs between the forges: paths, parameters, and what their answers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from caloron.domain.observations import Verdict
+from caloron.forge import answers
+from caloron.forge.http import Http, Params
+
+
+class Protection(msgspec.Struct, frozen=True, kw_only=True):
+    """What the main branch asks of a change before it may be merged."""
+
+    protected: bool = False
+    can_push: bool = True
+    can_merge: bool = True
+    required_checks: tuple[str, ...] = ()
+    required_approvals: int = 0
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One check of a commit by the forge's own CI."""
+
+    name: str
+    state: str
+
+
+class Dialect(Protocol):
+    """One kind of forge; it knows how to ask, never when."""
+
+    kind: str
+    #: How the token is announced in a request.
+    scheme: str
+    headers: Mapping[str, str]
+    #: The parameter that asks for the largest page.
+    page: Params
+    #: The name that goes with a token when git asks for a password.
+    git_user: str
+    #: The longest body that is taken, in characters.
+    longest_body: int
+    #: All branches with their commits, in one answer.
+    heads: str
+    #: The words for submitting a review.
+    events: Mapping[Verdict, str]
+    #: What to grant where a merge is refused for lack of a right.
+    grant: str
+
+    def created_by(self, author: str) -> Params: ...
+
+    def pulls_from(self, owner: str, branch: str, author: str) -> Params:
+        """The parameters that narrow the list of pull requests to a branch, as far as it goes."""
+        ...
+
+    def head_name(self, pull: answers.Pull) -> str: ...
+
+    def diff(self, http: Http, number: int) -> str: ...
+
+    def label_reference(self, label: answers.Label) -> int | str: ...
+
+    def set_status(self, http: Http, head: str, state: str, context: str, text: str) -> None: ...
+
+    def statuses(self, http: Http, head: str) -> list[Check]: ...
+
+    def protection(self, http: Http, main: str) -> Protection: ...
+
+    def may_write(self, http: Http, user: str) -> bool: ...
+
+    def merge_style(self, repository: answers.Repository) -> str: ...
+
+    def merge(self, http: Http, number: int, head: str, style: str, message: str) -> None:
+        """Ask for the merge, once; the forge's refusal as it is."""
+        ...
+
+    def merge_refusal(self, status: int, said: str) -> str:
+        """What a refusal means: `head`, `base`, `conflict`, `unclear`, `merged` or `refused`."""
+        ...

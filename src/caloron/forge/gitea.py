@@ -1,0 +1,125 @@
+"""Gitea (and Forgejo): how it is asked, and what its answers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caloron.domain.observations import Verdict
+from caloron.errors import NotFound
+from caloron.forge import answers
+from caloron.forge.dialect import Check, Protection
+from caloron.forge.http import Http, Params, Refused
+from caloron.forge.paths import segment
+
+_WRITERS = ("owner", "admin", "write")
+
+
+class Gitea:
+    """The dialect of Gitea 1.20 and newer."""
+
+    kind = "gitea"
+    scheme = "token"
+    headers: Mapping[str, str] = {"Accept": "application/json"}
+    # More is silently cut to what the server allows, 50 unless it is set up otherwise.
+    page: Mapping[str, str | int] = {"limit": 50}
+    git_user = "caloron"
+    longest_body = 1 << 20
+    heads = "git/refs/heads"
+    events: Mapping[Verdict, str] = {
+        "approved": "APPROVED",
+        "changes_requested": "REQUEST_CHANGES",
+        "commented": "COMMENT",
+    }
+    grant = "let the account merge in the protection of the branch, or give it write access"
+
+    def created_by(self, author: str) -> Params:
+        return {"created_by": author, "type": "issues"}
+
+    def pulls_from(self, owner: str, branch: str, author: str) -> Params:
+        # There is no filter for a branch; the author's newest come first.
+        return {"poster": author}
+
+    def head_name(self, pull: answers.Pull) -> str:
+        """Its `ref` becomes `refs/pull/…` once the branch is deleted; the label stays."""
+        return pull.head.label or pull.head.ref
+
+    def diff(self, http: Http, number: int) -> str:
+        answer = http.get(f"pulls/{number}.diff", accept="text/plain")
+        return answer.body.decode("utf-8", "replace")
+
+    def label_reference(self, label: answers.Label) -> int | str:
+        # A name that it does not know is dropped without a word; an id is not.
+        return label.id
+
+    def set_status(self, http: Http, head: str, state: str, context: str, text: str) -> None:
+        body = {"state": state, "context": context, "description": text}
+        http.change("POST", f"statuses/{segment(head)}", body)
+
+    def statuses(self, http: Http, head: str) -> list[Check]:
+        found: list[Check] = []
+        page = 1
+        while True:
+            answer = http.get(f"commits/{segment(head)}/status", {**self.page, "page": page})
+            listed = answer.read(answers.CombinedStatus).statuses or []
+            found += [Check(one.context, one.status or one.state) for one in listed]
+            if not listed or not answer.next_page:
+                return found
+            page += 1
+
+    def protection(self, http: Http, main: str) -> Protection:
+        branch = http.get(f"branches/{segment(main)}").read(answers.Branch)
+        contexts = branch.status_check_contexts or []
+        return Protection(
+            protected=branch.protected,
+            can_push=branch.user_can_push,
+            can_merge=branch.user_can_merge,
+            required_checks=tuple(contexts) if branch.enable_status_check else (),
+            required_approvals=branch.required_approvals,
+        )
+
+    def may_write(self, http: Http, user: str) -> bool:
+        try:
+            asked = http.get(f"collaborators/{segment(user)}/permission")
+        except NotFound:
+            return False
+        except Refused as refusal:
+            if refusal.status != 403:
+                raise
+            # Only an administrator of the repository may ask about others; who could be given an
+            # issue can write, and that list is for everybody.
+            writers = http.get("assignees").read(list[answers.User])
+            return user.casefold() in {one.login.casefold() for one in writers}
+        return asked.read(answers.Permission).permission in _WRITERS
+
+    def merge_style(self, repository: answers.Repository) -> str:
+        ways = {
+            "merge": repository.allow_merge_commits,
+            "squash": repository.allow_squash_merge,
+            "rebase": repository.allow_rebase,
+        }
+        return next((way for way, allowed in ways.items() if allowed), "merge")
+
+    def merge(self, http: Http, number: int, head: str, style: str, message: str) -> None:
+        title, _, rest = message.partition("\n")
+        body = {
+            "Do": style,
+            "head_commit_id": head,
+            "MergeTitleField": title.strip(),
+            "MergeMessageField": rest.strip(),
+        }
+        http.change("POST", f"pulls/{number}/merge", body)
+
+    def merge_refusal(self, status: int, said: str) -> str:
+        words = said.casefold()
+        if status == 405 and "already merged" in words:
+            return "merged"
+        if status == 405 and "try again later" in words:
+            # It says so while it looks at a push, and also when it has found a conflict.
+            return "unclear"
+        if status == 409 and "head out of date" in words:
+            return "head"
+        if status == 409 and "push out of date" in words:
+            return "base"
+        if status == 409 and "pushrejected" not in words:
+            return "conflict"
+        return "refused"

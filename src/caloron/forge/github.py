@@ -1,0 +1,150 @@
+"""GitHub, and GitHub Enterprise Server: how it is asked, and what its answers mean.
+
+Written from its official OpenAPI description; which requests were never sent to github.com itself
+stands in the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caloron.domain.observations import Verdict
+from caloron.errors import NotFound
+from caloron.forge import answers
+from caloron.forge.dialect import Check, Protection
+from caloron.forge.http import Http, Params, Refused
+from caloron.forge.paths import segment
+
+_WRITERS = ("admin", "maintain", "write")
+_GREEN = ("success", "neutral", "skipped")
+
+
+class GitHub:
+    """The dialect of GitHub's REST API of 2022-11-28."""
+
+    kind = "github"
+    scheme = "Bearer"
+    headers: Mapping[str, str] = {
+        "Accept": "application/vnd.github+json",
+        "X-GitHub-Api-Version": "2022-11-28",
+        "User-Agent": "caloron",
+    }
+    page: Mapping[str, str | int] = {"per_page": 100}
+    git_user = "x-access-token"
+    longest_body = 65_536
+    heads = "git/matching-refs/heads"
+    events: Mapping[Verdict, str] = {
+        "approved": "APPROVE",
+        "changes_requested": "REQUEST_CHANGES",
+        "commented": "COMMENT",
+    }
+    grant = "give the account write access, and let it merge in the branch's protection or ruleset"
+
+    def created_by(self, author: str) -> Params:
+        return {"creator": author}
+
+    def pulls_from(self, owner: str, branch: str, author: str) -> Params:
+        return {"head": f"{owner}:{branch}"}
+
+    def head_name(self, pull: answers.Pull) -> str:
+        return pull.head.ref
+
+    def diff(self, http: Http, number: int) -> str:
+        answer = http.get(f"pulls/{number}", accept="application/vnd.github.diff")
+        return answer.body.decode("utf-8", "replace")
+
+    def label_reference(self, label: answers.Label) -> int | str:
+        return label.name
+
+    def set_status(self, http: Http, head: str, state: str, context: str, text: str) -> None:
+        body = {"state": state, "context": context, "description": text}
+        http.change("POST", f"statuses/{segment(head)}", body)
+
+    def statuses(self, http: Http, head: str) -> list[Check]:
+        """Commit statuses and check runs: CI tells its result as either."""
+        commit = f"commits/{segment(head)}"
+        found: list[Check] = []
+        asked = dict(self.page)
+        while True:
+            answer = http.get(f"{commit}/status", asked)
+            found += [
+                Check(one.context, one.state)
+                for one in answer.read(answers.CombinedStatus).statuses or []
+            ]
+            if not answer.next_page:
+                break
+            asked = {**self.page, **answer.next_page}
+        asked = dict(self.page)
+        while True:
+            answer = http.get(f"{commit}/check-runs", asked)
+            found += [
+                Check(run.name, _state(run)) for run in answer.read(answers.CheckRuns).check_runs
+            ]
+            if not answer.next_page:
+                return found
+            asked = {**self.page, **answer.next_page}
+
+    def protection(self, http: Http, main: str) -> Protection:
+        branch = http.get(f"branches/{segment(main)}").read(answers.Branch)
+        old = branch.protection.required_status_checks if branch.protection else None
+        checks, approvals = list(old.contexts if old else []), 0
+        rules = self._rules(http, main)
+        for rule in rules:
+            told = rule.parameters or answers.RuleParameters()
+            checks += [one.context for one in told.required_status_checks]
+            approvals = max(approvals, told.required_approving_review_count)
+        return Protection(
+            protected=branch.protected or bool(rules),
+            required_checks=tuple(dict.fromkeys(checks)),
+            required_approvals=approvals,
+        )
+
+    def _rules(self, http: Http, main: str) -> list[answers.Rule]:
+        path = f"rules/branches/{segment(main)}"
+        try:
+            return [rule for _, page in http.pages(path, self.page, answers.Rule) for rule in page]
+        except NotFound:
+            # An older Enterprise Server has no rulesets.
+            return []
+
+    def may_write(self, http: Http, user: str) -> bool:
+        try:
+            asked = http.get(f"collaborators/{segment(user)}/permission")
+        except NotFound:
+            return False
+        except Refused as refusal:
+            if refusal.status != 403:
+                raise
+            return False
+        return asked.read(answers.Permission).permission in _WRITERS
+
+    def merge_style(self, repository: answers.Repository) -> str:
+        ways = {
+            "merge": repository.allow_merge_commit,
+            "squash": repository.allow_squash_merge,
+            "rebase": repository.allow_rebase_merge,
+        }
+        return next((way for way, allowed in ways.items() if allowed), "merge")
+
+    def merge(self, http: Http, number: int, head: str, style: str, message: str) -> None:
+        title, _, rest = message.partition("\n")
+        body = {"sha": head, "merge_method": style}
+        if style != "rebase":
+            body |= {"commit_title": title.strip(), "commit_message": rest.strip()}
+        http.change("PUT", f"pulls/{number}/merge", body)
+
+    def merge_refusal(self, status: int, said: str) -> str:
+        words = said.casefold()
+        if status == 409:
+            return "base" if "base branch" in words else "head"
+        if status == 405 and "not mergeable" in words:
+            return "unclear"
+        if status == 405 and "base branch was modified" in words:
+            return "base"
+        return "refused"
+
+
+def _state(run: answers.CheckRun) -> str:
+    if run.status != "completed":
+        return "pending"
+    return "success" if run.conclusion in _GREEN else "failure"

@@ -1,0 +1,408 @@
+"""The one HTTP client of the forges: patient with reads, careful with changes.
+
+A read is tried again; a change never is, because whether it was made is unknown once its answer is
+lost: the journal looks first. A token stands in a request's header and nowhere else.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+import httpx
+import msgspec
+
+from caloron.errors import CaloronError, ForgeError, ForgeUnavailable, NotFound, PreconditionFailed
+from caloron.forge.line import Line
+from caloron.forge.tokens import Token
+
+T = TypeVar("T")
+Params = Mapping[str, str | int]
+
+_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+#: A server that sends a byte now and then never runs into the time-out of a single read.
+_WHOLE_ANSWER_S = 120.0
+_ANSWER_CAP = 32 << 20
+_READ_TRIES = 3
+_FIRST_WAIT_S = 0.2
+_REDIRECTS = 3
+_REMEMBERED = 256
+_LONGEST_PAUSE_S = 24 * 3600.0
+#: For a limit without a time, as GitHub asks for it.
+_UNKNOWN_PAUSE_S = 60.0
+_MORE_PAGES = 1000
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a forge answered to one request."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    #: When the request began, by our clock, in milliseconds.
+    began_ms: int
+    #: The parameters of the next page; empty on the last one.
+    next_page: dict[str, str] = {}
+
+    def read(self, what: type[T]) -> T:
+        try:
+            return msgspec.json.decode(self.body, type=what)
+        except msgspec.MsgspecError as error:
+            raise ForgeError(
+                f"the forge's answer is not understood: {error}",
+                hint="is the host really a forge of this kind, of a recent version?",
+            ) from None
+
+    @property
+    def date_s(self) -> int:
+        """The forge's own clock when it answered; ours where it does not tell."""
+        try:
+            return int(parsedate_to_datetime(self.headers["date"]).timestamp())
+        except (KeyError, ValueError):
+            return self.began_ms // 1000
+
+
+class Http:
+    """Requests of one account to one forge."""
+
+    def __init__(
+        self,
+        root: str,
+        repo: str,
+        token: Token,
+        line: Line,
+        client: Client,
+        headers: Mapping[str, str],
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.root = root.rstrip("/")
+        self.repo = repo
+        self.line = line
+        self._token = token
+        self._client = client
+        self._headers = dict(headers)
+        self._sleep = sleep
+        self._known: OrderedDict[str, Answer] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Http({self.root!r}, {self.repo!r})"
+
+    def get(
+        self, path: str, params: Params | None = None, *, accept: str = "", polled: bool = False
+    ) -> Answer:
+        """Read; `polled` asks only whether it changed since it was read last."""
+        extra = {"Accept": accept} if accept else {}
+        key = str(httpx.URL(self._url(path), params=dict(params or {})))
+        with self._lock:
+            known = self._known.get(key) if polled else None
+        if known is not None:
+            extra["If-None-Match"] = known.headers["etag"]
+        for attempt in range(_READ_TRIES):
+            try:
+                answer = self._send("GET", path, params, extra=extra)
+                break
+            except _Passing as error:
+                if attempt == _READ_TRIES - 1:
+                    raise error.told from None
+                self._sleep(_FIRST_WAIT_S * 2**attempt * random.uniform(0.5, 1.5))
+        if answer.status == 304 and known is not None:
+            return msgspec.structs.replace(known, began_ms=answer.began_ms)
+        self._check(answer, "GET", path)
+        if polled and "etag" in answer.headers:
+            self._remember(key, answer)
+        return answer
+
+    def pages(
+        self,
+        path: str,
+        params: Params,
+        what: type[T],
+        *,
+        polled: bool = False,
+        most: int = _MORE_PAGES,
+    ) -> Iterator[tuple[Answer, list[T]]]:
+        """All pages of a list, by `Link`, or by the total where a forge gives only that."""
+        ask: dict[str, str | int] = dict(params)
+        told, page = 0, 1
+        for _ in range(most):
+            answer = self.get(path, ask, polled=polled)
+            found = answer.read(list[what])  # type: ignore[valid-type]
+            yield answer, found
+            told, page = told + len(found), page + 1
+            if answer.next_page:
+                # Only its parameters: where we ask is not for an answer to decide.
+                ask = {**params, **answer.next_page}
+            elif found and "link" not in answer.headers and told < _total(answer):
+                ask = {**params, "page": page}
+            else:
+                return
+
+    def change(self, method: str, path: str, body: Any = None) -> Answer:
+        """Change something, once; `ForgeUnavailable` if nobody knows whether it happened."""
+        try:
+            answer = self._send(method, path, None, body=body)
+        except _Passing as error:
+            raise error.told from None
+        self._check(answer, method, path)
+        return answer
+
+    def _url(self, path: str) -> str:
+        """A path of the repository, or of the whole API where it begins with a slash."""
+        return (
+            self.root + path
+            if path.startswith("/")
+            else f"{self.root}/repos/{self.repo}/{path}".rstrip("/")
+        )
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        params: Params | None,
+        *,
+        body: Any = None,
+        extra: Mapping[str, str] | None = None,
+    ) -> Answer:
+        headers = {**self._headers, **(extra or {}), "Authorization": self._token.header()}
+        content = None if body is None else msgspec.json.encode(body)
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        url, asked = self._url(path), params
+        for _ in range(_REDIRECTS):
+            answer = self._exchange(method, url, asked, headers, content)
+            if answer.status not in (301, 302, 307, 308):
+                return answer
+            url, asked = self._moved(method, path, answer), None
+        raise ForgeError(f"{self.line.host} sends {path} in a circle")
+
+    def _exchange(
+        self,
+        method: str,
+        url: str,
+        params: Params | None,
+        headers: Mapping[str, str],
+        content: bytes | None,
+    ) -> Answer:
+        self.line.enter()
+        began = self.line.count(method)
+        try:
+            answer = self._client.exchange(method, url, params, headers, content, began)
+        except httpx.TransportError as error:
+            self.line.failed()
+            raise _Passing(self._lost(method, url, _what(error))) from None
+        except BaseException:
+            self.line.failed()
+            raise
+        if pause := _pause_s(answer):
+            self.line.worked()
+            self.line.pause(self.line.now() + pause)
+            if answer.status in (403, 429, 503):
+                raise self.line.pause_error()
+        if answer.status >= 500:
+            # A 500 is about one request; the others say that the host itself cannot.
+            self.line.failed() if answer.status > 500 else self.line.worked()
+            words = f"HTTP {answer.status} {_message(answer)}".strip()
+            raise _Passing(self._lost(method, url, self._token.hidden_in(words)))
+        self.line.worked()
+        return answer
+
+    def _lost(self, method: str, url: str, words: str) -> ForgeUnavailable:
+        return ForgeUnavailable(
+            f"{self.line.host} did not answer {method} {urlsplit(url).path}: {words}",
+            hint="is it running, and reachable from here? It is asked again by itself",
+        )
+
+    def _moved(self, method: str, path: str, answer: Answer) -> str:
+        """Where a read goes on: on the same host, or not at all."""
+        target = httpx.URL(self.root).join(answer.headers.get("location", ""))
+        here = httpx.URL(self.root)
+        same = (target.scheme, target.host, target.port) == (here.scheme, here.host, here.port)
+        if method != "GET" or not same:
+            raise ForgeError(
+                f"{self.line.host} sends {path} to {target.copy_with(query=None)}",
+                hint="the repository was moved or renamed: put its new host and name in config.yml",
+            )
+        return str(target)
+
+    def _remember(self, key: str, answer: Answer) -> None:
+        with self._lock:
+            self._known[key] = answer
+            self._known.move_to_end(key)
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+
+    def _check(self, answer: Answer, method: str, path: str) -> None:
+        if answer.status >= 300:
+            raise self._refused(answer, method, path)
+
+    def _refused(self, answer: Answer, method: str, path: str) -> CaloronError:
+        said = self._token.hidden_in(_message(answer))
+        words = f"{self.line.host} refused {method} {path} ({answer.status}): {said}"
+        match answer.status:
+            case 401:
+                return PreconditionFailed(
+                    f"{self.line.host} does not take the token from {self._token.source}: {said}",
+                    hint="make a new token on the forge and put it there",
+                )
+            case 403:
+                return Refused(
+                    words,
+                    answer,
+                    said,
+                    hint=f"the account or the token from {self._token.source} lacks a right"
+                    " or a scope for this",
+                )
+            case 404:
+                return NotFound(
+                    f"{self.line.host} has no {path}: {said}",
+                    hint="a repository that the token may not see looks the same",
+                )
+            case _:
+                return Refused(words, answer, said)
+
+
+class Refused(ForgeError):
+    """The forge answered that it will not; carries its answer for whoever knows what it means."""
+
+    def __init__(self, message: str, answer: Answer, said: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = answer.status
+        self.said = said
+
+
+class _Passing(Exception):
+    """An exchange that failed for a cause that may pass."""
+
+    def __init__(self, told: ForgeUnavailable) -> None:
+        super().__init__(str(told))
+        self.told = told
+
+
+class Client:
+    """The connections to one host, opened with the first request."""
+
+    def __init__(self, ca_file: str = "") -> None:
+        self._ca_file = ca_file
+        self._client: httpx.Client | None = None
+        self._lock = threading.Lock()
+
+    def exchange(
+        self,
+        method: str,
+        url: str,
+        params: Params | None,
+        headers: Mapping[str, str],
+        content: bytes | None,
+        began_ms: int,
+    ) -> Answer:
+        """Send one request and read its whole answer, up to a size and a time."""
+        deadline = time.monotonic() + _WHOLE_ANSWER_S
+        query = dict(params) if params else None
+        with self._open().stream(
+            method, url, params=query, headers=dict(headers), content=content
+        ) as response:
+            body = bytearray()
+            for chunk in response.iter_bytes():
+                body += chunk
+                if len(body) > _ANSWER_CAP:
+                    raise ForgeError(f"the answer to {url} is larger than {_ANSWER_CAP >> 20} MB")
+                if time.monotonic() > deadline:
+                    raise httpx.ReadTimeout("the answer does not come to its end")
+            return Answer(
+                status=response.status_code,
+                headers={name.lower(): value for name, value in response.headers.items()},
+                body=bytes(body),
+                began_ms=began_ms,
+                next_page=_next_page(response),
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+            self._client = None
+
+    def _open(self) -> httpx.Client:
+        with self._lock:
+            if self._client is None:
+                self._client = httpx.Client(
+                    timeout=_TIMEOUT, verify=self._certificates(), follow_redirects=False
+                )
+            return self._client
+
+    def _certificates(self) -> Any:
+        context = httpx.create_ssl_context()
+        if self._ca_file:
+            try:
+                context.load_verify_locations(self._ca_file)
+            except OSError as error:
+                raise PreconditionFailed(
+                    f"the certificates in {self._ca_file} cannot be read: {error}",
+                    hint="ca_file must name a file of certificates in PEM form",
+                ) from None
+        return context
+
+
+def _next_page(response: httpx.Response) -> dict[str, str]:
+    address = response.links.get("next", {}).get("url", "")
+    return dict(parse_qsl(urlsplit(address).query))
+
+
+def _total(answer: Answer) -> int:
+    total = answer.headers.get("x-total-count", "")
+    return int(total) if total.isdecimal() else 0
+
+
+def _pause_s(answer: Answer) -> float:
+    """How long the forge wants to be left alone; 0: not at all."""
+    headers, limited = answer.headers, answer.status in (403, 429)
+    if answer.status in (403, 429, 503) and "retry-after" in headers:
+        return _retry_after_s(headers["retry-after"], answer.date_s)
+    if headers.get("x-ratelimit-remaining") == "0" and (limited or answer.status < 400):
+        reset = headers.get("x-ratelimit-reset", "")
+        wait = float(reset) - answer.date_s if reset.isdecimal() else _UNKNOWN_PAUSE_S
+        return min(max(wait, 1.0), _LONGEST_PAUSE_S)
+    if answer.status == 429 or (limited and b"rate limit" in answer.body.lower()):
+        return _UNKNOWN_PAUSE_S
+    return 0.0
+
+
+def _retry_after_s(value: str, date_s: int) -> float:
+    if value.strip().isdecimal():
+        wait = float(value)
+    else:
+        try:
+            wait = parsedate_to_datetime(value).timestamp() - date_s
+        except ValueError:
+            wait = _UNKNOWN_PAUSE_S
+    return min(max(wait, 1.0), _LONGEST_PAUSE_S)
+
+
+def _what(error: httpx.TransportError) -> str:
+    return str(error) or type(error).__name__
+
+
+class _Said(msgspec.Struct):
+    message: str = ""
+    errors: list[Any] | None = None
+
+
+def _message(answer: Answer) -> str:
+    """The forge's own words about a refusal, in one line."""
+    try:
+        said = msgspec.json.decode(answer.body, type=_Said)
+    except msgspec.MsgspecError:
+        return " ".join(answer.body[:200].decode("utf-8", "replace").split())
+    details = [
+        str(one.get("message") or one.get("code") or one) if isinstance(one, dict) else str(one)
+        for one in said.errors or []
+    ]
+    return " ".join("; ".join(filter(None, (said.message, *details))).split())[:1000]

@@ -1,0 +1,97 @@
+"""The proxy that other tests break connections with does what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.integration.forge.people import plain_git
+from tests.support.fault_proxy import FaultProxy, Way
+from tests.support.gitea import Person, Repository, Server
+
+
+@pytest.fixture
+def repository(gitea: Server) -> Repository:
+    return gitea.repository(gitea.person("anna"))
+
+
+@pytest.fixture
+def proxy(gitea: Server) -> Iterator[FaultProxy]:
+    made = FaultProxy(gitea.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def through(proxy: FaultProxy, repository: Repository) -> Iterator[Repository]:
+    who = Person(proxy.url, "anna", repository.who.token)
+    yield repository.seen_by(who)
+    who.close()
+
+
+def test_it_passes_on_and_counts(proxy: FaultProxy, through: Repository) -> None:
+    with proxy.counting() as heard:
+        through.open_issue("größe")
+        through.issues()
+    assert [h.method for h in heard] == ["POST", "GET"]
+    assert (heard[0].json["title"], heard[0].status) == ("größe", 201)
+    assert heard[1].query["state"] == "all"
+
+
+def test_links_in_answers_lead_back_to_it(
+    proxy: FaultProxy, through: Repository, gitea: Server
+) -> None:
+    made = through.open_issue("one")
+    through.open_issue("two")
+    assert made["url"].startswith(proxy.url)
+    answer = httpx.get(
+        f"{proxy.url}/api/v1{through.path}/issues?limit=1&state=all", trust_env=False
+    )
+    assert answer.links["next"]["url"].startswith(proxy.url)
+
+
+@pytest.mark.parametrize(("way", "done"), [("cut before", 0), ("cut after", 1), ("half answer", 1)])
+def test_an_answer_is_lost_before_or_after_the_forge_acted(
+    proxy: FaultProxy, through: Repository, repository: Repository, way: Way, done: int
+) -> None:
+    proxy.fault("POST", "/issues$", way)
+    with pytest.raises(httpx.TransportError):
+        through.open_issue("one")
+    assert len(repository.issues()) == done
+    through.open_issue("two")
+
+
+def test_a_connection_is_closed_between_two_requests(
+    proxy: FaultProxy, through: Repository
+) -> None:
+    proxy.fault("GET", "/issues$", "close after")
+    assert through.issues() == []
+    assert through.issues() == []
+
+
+def test_it_answers_by_itself(proxy: FaultProxy, through: Repository) -> None:
+    proxy.fault("GET", "/issues$", "answer", status=429, headers={"Retry-After": "7"})
+    answer = httpx.get(f"{proxy.url}/api/v1{through.path}/issues", trust_env=False)
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
+    assert through.issues() == []
+
+
+def test_a_hanging_request_runs_into_its_time_out(proxy: FaultProxy, through: Repository) -> None:
+    proxy.fault("GET", "/issues$", "hang")
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.get(f"{proxy.url}/api/v1{through.path}/issues", timeout=0.2, trust_env=False)
+
+
+def test_git_clones_and_pushes_through_it(
+    proxy: FaultProxy, through: Repository, repository: Repository, tmp_path
+) -> None:
+    plain_git(tmp_path, "clone", "--quiet", through.push_url, "clone")
+    clone = tmp_path / "clone"
+    (clone / "large.bin").write_bytes(bytes(range(256)) * 12_000)
+    plain_git(clone, "add", "--all")
+    plain_git(clone, "commit", "--quiet", "-m", "large")
+    plain_git(clone, "push", "--quiet", "origin", "HEAD:refs/heads/feature")
+    assert repository.branches()["feature"] == plain_git(clone, "rev-parse", "HEAD")
+    assert any(h.path.endswith("git-receive-pack") for h in proxy.heard)

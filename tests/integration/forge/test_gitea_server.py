@@ -1,0 +1,79 @@
+"""The real Gitea that other tests stand on: it starts, it lives through its own death, it goes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.gitea import Refused, Server, program
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_person_opens_and_merges_a_pull_request_on_the_real_server(gitea: Server) -> None:
+    repository = gitea.repository(gitea.person("anna"))
+    repository.write_file("a.txt", "à\n", new_branch="feature")
+    pull = repository.open_pull("feature")
+    repository.merge(pull["number"])
+    assert repository.files() == {"README.md", "a.txt"}
+    assert repository.file("a.txt") == "à\n"
+
+
+def test_what_was_answered_is_there_after_a_power_cut(own_gitea: Server) -> None:
+    repository = own_gitea.repository(own_gitea.person("anna"))
+    number = repository.open_issue("one")["number"]
+    own_gitea.kill()
+    own_gitea.start()
+    assert repository.issue(number)["title"] == "one"
+
+
+def test_a_token_can_do_what_its_scopes_say_and_no_more(gitea: Server) -> None:
+    anna = gitea.person("anna")
+    repository = gitea.repository(anna)
+    reader = gitea.person("anna").with_token(gitea.token("anna", "read:issue"))
+    assert repository.seen_by(reader).issues() == []
+    with pytest.raises(Refused, match="403"):
+        repository.seen_by(reader).open_issue("one")
+    reader.close()
+
+
+def test_a_server_dies_with_the_process_that_started_it(gitea: Server) -> None:
+    code = (
+        "import os; from tests.support.gitea import Server; s = Server();"
+        "print(s.pid, s.place, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run(
+        (sys.executable, "-c", code), cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    pid, place = done.stdout.split()
+    until = time.monotonic() + 30
+    while Path("/proc", pid).exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path("/proc", pid).exists()
+    assert Path(place).name.startswith("caloron-gitea-")
+    subprocess.run(("rm", "-rf", "--", place), check=True)
+
+
+def test_without_go_the_script_says_what_is_missing(tmp_path: Path) -> None:
+    script = ROOT / "scripts" / "gitea.sh"
+    path = tmp_path / "bin"
+    path.mkdir()
+    for name in ("sh", "mkdir", "flock", "id"):
+        found = next(p for p in (Path("/usr/bin", name), Path("/bin", name)) if p.exists())
+        (path / name).symlink_to(found)
+    told = subprocess.run(
+        (str(script),), env={"HOME": str(tmp_path), "PATH": str(path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (told.returncode, told.stdout) == (1, "")
+    assert "Go is missing" in told.stderr
+
+
+def test_the_program_is_in_the_cache_and_its_files_beside_it() -> None:
+    assert {p.name for p in (program().parent / "static").iterdir()} >= {"options", "templates"}

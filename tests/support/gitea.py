@@ -1,0 +1,497 @@
+"""A real Gitea for tests: built once, started on loopback, gone when the tests are.
+
+A start takes a second and a half and 160 MB, so each process of a test run has one of its own.
+
+`Gitea` is a server as its administrator sees it; `Server` is one that this process started.
+`Person` is somebody who acts on it through the API, with nothing of our own adapter.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+_BUILD = Path(__file__).parents[2] / "scripts" / "gitea.sh"
+#: Gitea refuses to run as root; nobody in particular has no such rights.
+_ACCOUNT = 12_346
+_PASSWORD = "a-password-of-tests-1"
+_READY_S = 60.0
+
+_SETTINGS = """\
+APP_NAME = Gitea of the tests
+RUN_USER = {user}
+WORK_PATH = {place}
+RUN_MODE = prod
+
+[server]
+HTTP_ADDR = 127.0.0.1
+HTTP_PORT = {port}
+ROOT_URL = http://127.0.0.1:{port}/
+DISABLE_SSH = true
+OFFLINE_MODE = true
+STATIC_ROOT_PATH = {static}
+LFS_START_SERVER = false
+
+[database]
+DB_TYPE = sqlite3
+PATH = {place}/gitea.sqlite
+SQLITE_JOURNAL_MODE = WAL
+
+[repository]
+ROOT = {place}/repositories
+DEFAULT_BRANCH = main
+
+[security]
+INSTALL_LOCK = true
+SECRET_KEY = of-the-tests
+INTERNAL_TOKEN = of-the-tests
+SUCCESSFUL_TOKENS_CACHE_SIZE = 1000
+
+[service]
+DISABLE_REGISTRATION = true
+[indexer]
+ISSUE_INDEXER_TYPE = db
+[cron]
+ENABLED = false
+[cron.update_checker]
+ENABLED = false
+[actions]
+ENABLED = false
+[packages]
+ENABLED = false
+[webhook]
+ALLOWED_HOST_LIST = loopback
+[log]
+MODE = file
+LEVEL = Warn
+ROOT_PATH = {place}/log
+"""
+
+
+class GiteaMissing(Exception):
+    """It is not built and cannot be built here."""
+
+
+@cache
+def program() -> Path:
+    """The program; CALORON_GITEA names another one, without it the pinned one is built."""
+    if named := os.environ.get("CALORON_GITEA"):
+        return Path(named)
+    done = subprocess.run((str(_BUILD),), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        raise GiteaMissing(said[-1] if said else f"{_BUILD} ended with {done.returncode}")
+    return Path(done.stdout.strip())
+
+
+class Refused(AssertionError):
+    """The server said no to a person of a test."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        request = answer.request
+        super().__init__(
+            f"{request.method} {request.url.path}: {answer.status_code} {answer.text[:300]}"
+        )
+        self.status = answer.status_code
+
+
+@dataclass
+class Person:
+    """An account with a token: what somebody does in the forge's own pages, done by the API."""
+
+    url: str
+    login: str
+    token: str
+    _client: httpx.Client | None = field(default=None, repr=False)
+
+    def with_token(self, token: str) -> Person:
+        """The same account with another token."""
+        return Person(self.url, self.login, token)
+
+    def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """One request to `/api/v1/…`; the answer's JSON, or its text where it is none."""
+        if self._client is None:
+            headers = {"Authorization": f"token {self.token}"} if self.token else {}
+            self._client = httpx.Client(
+                base_url=f"{self.url}/api/v1", headers=headers, timeout=30, trust_env=False
+            )
+        answer = self._client.request(method, path, json=body, params=query or None)
+        if answer.status_code >= 400:
+            raise Refused(answer)
+        if "json" in answer.headers.get("content-type", ""):
+            return answer.json()
+        return answer.text
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self.call("GET", path, **query)
+
+    def post(self, path: str, body: Any = None) -> Any:
+        return self.call("POST", path, body)
+
+    def patch(self, path: str, body: Any) -> Any:
+        return self.call("PATCH", path, body)
+
+    def put(self, path: str, body: Any = None) -> Any:
+        return self.call("PUT", path, body)
+
+    def delete(self, path: str, body: Any = None) -> Any:
+        return self.call("DELETE", path, body)
+
+    def every(self, path: str, **query: Any) -> list[Any]:
+        """All pages of a list."""
+        found: list[Any] = []
+        page = 1
+        while True:
+            got = self.get(path, page=page, limit=50, **query)
+            found += got
+            if len(got) < 50:
+                return found
+            page += 1
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+class Repository:
+    """A repository as one person uses it; `seen_by` gives it to another one."""
+
+    def __init__(self, who: Person, full_name: str) -> None:
+        self.who = who
+        self.full_name = full_name
+        self.path = f"/repos/{full_name}"
+
+    def seen_by(self, who: Person) -> Repository:
+        return Repository(who, self.full_name)
+
+    @property
+    def clone_url(self) -> str:
+        return f"{self.who.url}/{self.full_name}.git"
+
+    @property
+    def push_url(self) -> str:
+        """With the person's token in it: for the git of a test, never for ours."""
+        scheme, _, rest = self.clone_url.partition("://")
+        return f"{scheme}://{self.who.login}:{self.who.token}@{rest}"
+
+    def issue(self, number: int) -> Any:
+        return self.who.get(f"{self.path}/issues/{number}")
+
+    def issues(self, **query: Any) -> list[Any]:
+        return self.who.every(f"{self.path}/issues", type="issues", state="all", **query)
+
+    def open_issue(self, title: str, body: str = "", **more: Any) -> Any:
+        return self.who.post(f"{self.path}/issues", {"title": title, "body": body, **more})
+
+    def edit_issue(self, number: int, **change: Any) -> Any:
+        """`title`, `body` or `state`; a pull request is an issue as well."""
+        return self.who.patch(f"{self.path}/issues/{number}", change)
+
+    def comment(self, number: int, body: str) -> Any:
+        return self.who.post(f"{self.path}/issues/{number}/comments", {"body": body})
+
+    def comments(self, number: int) -> list[Any]:
+        found: list[Any] = self.who.get(f"{self.path}/issues/{number}/comments")
+        return found
+
+    def edit_comment(self, comment: int, body: str) -> Any:
+        return self.who.patch(f"{self.path}/issues/comments/{comment}", {"body": body})
+
+    def delete_comment(self, comment: int) -> None:
+        self.who.delete(f"{self.path}/issues/comments/{comment}")
+
+    def labels(self) -> list[Any]:
+        return self.who.every(f"{self.path}/labels")
+
+    def label(self, number: int, name: str, color: str = "#ededed") -> None:
+        """Put a label on an issue; it is made first where there is none of that name."""
+        ids = [label["id"] for label in self.labels() if label["name"] == name]
+        if not ids:
+            made = self.who.post(f"{self.path}/labels", {"name": name, "color": color})
+            ids = [made["id"]]
+        self.who.post(f"{self.path}/issues/{number}/labels", {"labels": ids[:1]})
+
+    def unlabel(self, number: int, name: str) -> None:
+        for label in self.issue(number)["labels"]:
+            if label["name"] == name:
+                self.who.delete(f"{self.path}/issues/{number}/labels/{label['id']}")
+
+    def pulls(self, state: str = "all") -> list[Any]:
+        return self.who.every(f"{self.path}/pulls", state=state)
+
+    def pull(self, number: int) -> Any:
+        return self.who.get(f"{self.path}/pulls/{number}")
+
+    def open_pull(self, branch: str, title: str = "", body: str = "", base: str = "main") -> Any:
+        given = {"head": branch, "base": base, "title": title or branch, "body": body}
+        return self.who.post(f"{self.path}/pulls", given)
+
+    def merge(self, number: int, do: str = "merge", **more: Any) -> None:
+        """Merge as a person does: tried again while Gitea still works out whether it can."""
+        for _ in range(40):
+            try:
+                self.who.post(f"{self.path}/pulls/{number}/merge", {"Do": do, **more})
+            except Refused as refused:
+                if refused.status != 405 or self.pull(number)["merged"]:
+                    raise
+                time.sleep(0.25)
+            else:
+                return
+        raise AssertionError(f"#{number} cannot be merged")
+
+    def review(self, number: int, event: str, body: str = "", commit: str = "") -> Any:
+        """`event`: APPROVED, REQUEST_CHANGES or COMMENT."""
+        given = {"event": event, "body": body} | ({"commit_id": commit} if commit else {})
+        return self.who.post(f"{self.path}/pulls/{number}/reviews", given)
+
+    def branch(self, name: str) -> Any:
+        return self.who.get(f"{self.path}/branches/{name}")
+
+    def branches(self) -> dict[str, str]:
+        found = self.who.every(f"{self.path}/branches")
+        return {branch["name"]: branch["commit"]["id"] for branch in found}
+
+    def delete_branch(self, name: str) -> None:
+        self.who.delete(f"{self.path}/branches/{name}")
+
+    def write_file(self, path: str, text: str, branch: str = "main", **more: Any) -> str:
+        """Write a file in the forge's own editor; the new commit. `new_branch` makes one first."""
+        body = {
+            "content": base64.b64encode(text.encode()).decode(),
+            "branch": branch,
+            "message": f"write {path}",
+            **more,
+        }
+        try:
+            old = self.who.get(f"{self.path}/contents/{path}", ref=branch)
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+            done = self.who.post(f"{self.path}/contents/{path}", body)
+        else:
+            done = self.who.put(f"{self.path}/contents/{path}", body | {"sha": old["sha"]})
+        commit: str = done["commit"]["sha"]
+        return commit
+
+    def file(self, path: str, ref: str = "main") -> str:
+        got = self.who.get(f"{self.path}/contents/{path}", ref=ref)
+        return base64.b64decode(got["content"]).decode()
+
+    def files(self, ref: str = "main") -> set[str]:
+        tree = self.who.get(f"{self.path}/git/trees/{ref}", recursive="true")
+        return {entry["path"] for entry in tree["tree"] if entry["type"] == "blob"}
+
+    def status(self, commit: str, state: str, context: str, description: str = "") -> None:
+        """What a CI says about a commit: pending, success, error, failure or warning."""
+        given = {"state": state, "context": context, "description": description}
+        self.who.post(f"{self.path}/statuses/{commit}", given)
+
+    def statuses(self, commit: str) -> list[Any]:
+        return self.who.every(f"{self.path}/commits/{commit}/statuses")
+
+    def collaborator(self, who: Person, permission: str = "write") -> None:
+        self.who.put(f"{self.path}/collaborators/{who.login}", {"permission": permission})
+
+    def protect(self, branch: str = "main", **rules: Any) -> None:
+        """Branch protection, with Gitea's own names: `required_approvals`, `enable_push`, …"""
+        self.who.post(f"{self.path}/branch_protections", {"rule_name": branch, **rules})
+
+    def webhook(self, url: str, secret: str = "", events: tuple[str, ...] = ()) -> Any:
+        config = {"url": url, "content_type": "json", "secret": secret}
+        told = list(events or ("issues", "issue_comment", "pull_request", "push"))
+        given = {"type": "gitea", "active": True, "config": config, "events": told}
+        return self.who.post(f"{self.path}/hooks", given)
+
+
+class Gitea:
+    """A running server: accounts, tokens and repositories are made as its administrator."""
+
+    def __init__(self, url: str, admin: Person) -> None:
+        self.url = url
+        self.admin = admin
+        self._people: dict[str, Person] = {}
+
+    def person(self, login: str) -> Person:
+        """An account with a token that may do everything the account may."""
+        if login not in self._people:
+            try:
+                self.admin.get(f"/users/{login}")
+            except Refused as refused:
+                if refused.status != 404:
+                    raise
+                self._new_account(login)
+            self._people[login] = Person(self.url, login, self.token(login, "all"))
+        return self._people[login]
+
+    def _new_account(self, login: str) -> None:
+        self.admin.post(
+            "/admin/users",
+            {
+                "username": login,
+                "email": f"{login}@example.org",
+                "password": _PASSWORD,
+                "must_change_password": False,
+                "full_name": login.capitalize(),
+            },
+        )
+
+    def token(self, login: str, *scopes: str) -> str:
+        """A new token with exactly these scopes, such as `write:issue`."""
+        answer = httpx.post(
+            f"{self.url}/api/v1/users/{login}/tokens",
+            auth=(login, _PASSWORD),
+            json={"name": secrets.token_hex(6), "scopes": list(scopes)},
+            timeout=30,
+            trust_env=False,
+        )
+        if answer.status_code >= 400:
+            raise Refused(answer)
+        token: str = answer.json()["sha1"]
+        return token
+
+    def repository(
+        self, owner: Person, name: str = "", *, empty: bool = False, **more: Any
+    ) -> Repository:
+        """A new repository with a README as its first commit, or without a commit."""
+        name = name or f"r-{secrets.token_hex(5)}"
+        given = {"name": name, "auto_init": not empty, "default_branch": "main", **more}
+        made = owner.post("/user/repos", given)
+        return Repository(owner, made["full_name"])
+
+    def close(self) -> None:
+        for person in (self.admin, *self._people.values()):
+            person.close()
+
+
+class Server(Gitea):
+    """A Gitea of this process, in a folder of its own; its clients live through a restart."""
+
+    def __init__(self) -> None:
+        self.place = Path(tempfile.mkdtemp(prefix="caloron-gitea-"))
+        self.port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        as_root = os.getuid() == 0
+        self._who = (
+            (f"--reuid={_ACCOUNT}", f"--regid={_ACCOUNT}", "--clear-groups") if as_root else ()
+        )
+        if as_root:
+            os.chown(self.place, _ACCOUNT, _ACCOUNT)
+        url = f"http://127.0.0.1:{self.port}"
+        super().__init__(url, Person(url, "root", ""))
+        self._write_settings()
+        try:
+            self._run("migrate")
+            self._run(
+                "admin", "user", "create", "--username", "root", "--password", _PASSWORD,
+                "--email", "root@example.org", "--admin", "--must-change-password=false",
+            )  # fmt: skip
+            self.start()
+            self.admin.token = self.token("root", "all")
+        except BaseException:
+            self.remove()
+            raise
+
+    @cached_property
+    def _settings(self) -> Path:
+        return self.place / "app.ini"
+
+    def _write_settings(self) -> None:
+        self._settings.write_text(
+            _SETTINGS.format(
+                user="tests",
+                place=self.place,
+                port=self.port,
+                static=program().parent / "static",
+            )
+        )
+        if self._who:
+            os.chown(self._settings, _ACCOUNT, _ACCOUNT)
+
+    def _argv(self, *words: str) -> list[str]:
+        # Whatever ends this process ends the server as well.
+        return ["setpriv", "--pdeathsig", "KILL", *self._who, "--", str(program()), *words]
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {"USER": "tests", "HOME": str(self.place), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+
+    def _run(self, *words: str) -> None:
+        done = subprocess.run(
+            self._argv(*words, "--config", str(self._settings)),
+            cwd=self.place, env=self._environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"gitea {words}: {done.stdout}{done.stderr}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process else 0
+
+    def start(self) -> None:
+        """Start it, on the same port each time, and wait until it answers."""
+        assert self._process is None
+        with (self.place / "output.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                self._argv("web", "--config", str(self._settings)),
+                cwd=self.place, env=self._environment, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        until = time.monotonic() + _READY_S
+        while time.monotonic() < until:
+            assert self._process.poll() is None, (self.place / "output.log").read_text()
+            try:
+                if httpx.get(f"{self.url}/api/v1/version", trust_env=False).status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
+        self.kill()
+        raise AssertionError(f"Gitea does not answer at {self.url}")
+
+    def kill(self) -> None:
+        """As a power cut ends it."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            # Its own session: the git processes that it started go with it.
+            os.killpg(process.pid, how)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def restart(self) -> None:
+        self._end(signal.SIGKILL)
+        self.start()
+
+    def remove(self) -> None:
+        self.close()
+        self._end(signal.SIGKILL)
+        shutil.rmtree(self.place, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
