@@ -47,16 +47,10 @@ def _found(config: ProjectConfig) -> Iterator[Found]:
         raise UsageError(
             f"--repo {config.repo!r} is no repository on a forge", hint="give it as OWNER/NAME"
         )
-    tokens = tokens_of(config)
-    if tokens.reviewer and tokens.reviewer == tokens.own:
-        raise UsageError(
-            "the token of the second account is that of the first",
-            hint="name the token of another account, or none: then verdicts are comments",
-        )
-    forge = reach(config, tokens)
+    forge = reach(config)
     try:
         about = forge.about()
-        if tokens.reviewer and forge.reviewer == forge.author:
+        if tokens_of(config).reviewer and forge.reviewer == forge.author:
             raise UsageError(
                 f"both tokens belong to {forge.author}, who cannot approve its own pull requests",
                 hint="name the token of another account, or none: then verdicts are comments",

@@ -23,6 +23,19 @@ class PostComment(msgspec.Struct, frozen=True, kw_only=True, tag="comment"):
     body: str
 
 
+class ReportProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
+    """Bring the one comment that says how far a task is up to date; only the newest is needed."""
+
+    key: str
+    task: str
+    issue: int
+    #: Its id, if it was seen.
+    comment: int | None
+    #: The key by which it is found otherwise.
+    marker: str
+    body: str
+
+
 class AddLabel(msgspec.Struct, frozen=True, kw_only=True, tag="label"):
     key: str
     task: str
@@ -81,6 +94,7 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True, tag="merge"):
 Effect = (
     CreateIssue
     | PostComment
+    | ReportProgress
     | AddLabel
     | CloseIssue
     | ClosePull

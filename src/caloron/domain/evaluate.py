@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from caloron.domain import baseline, discarding, hindsight, planning, texts
+from caloron.domain import baseline, discarding, hindsight, planning, progress, texts
 from caloron.domain.actions import Action, AddLabel, Moved
 from caloron.domain.facts import (
     EffectDone,
@@ -49,12 +49,14 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
     turn = Turn(state, now)
     _take_in(turn, facts)
     if turn.sprint.discarded:
+        progress.report(turn)
         discarding.advance(turn)
         return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
     if turn.sprint.phase in ("planning", "approval"):
         planning.advance(turn)
     if turn.sprint.phase in ("running", "retro", "ended") and turn.state.tasks:
         _advance(turn)
+        progress.report(turn)
         _end_or_go_on(turn)
     return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
 

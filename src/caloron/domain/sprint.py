@@ -74,6 +74,13 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
         return self.ok or self.tolerated
 
 
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One move of a task, as a line for people."""
+
+    at: float
+    what: str
+
+
 class Task(msgspec.Struct, kw_only=True):
     """A planned task and what has become of it."""
 
@@ -136,6 +143,11 @@ class Task(msgspec.Struct, kw_only=True):
 
     #: Its issue was closed by a person: opening it again brings the task back.
     closed_by_person: bool = False
+
+    #: Its last moves, how many there were, and how many of them its issue was told.
+    trail: tuple[Step, ...] = ()
+    moved: int = 0
+    reported: int = 0
 
     @property
     def id(self) -> str:

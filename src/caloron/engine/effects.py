@@ -21,6 +21,7 @@ from caloron.domain.actions import (
     PostReview,
     Probe,
     Push,
+    ReportProgress,
 )
 from caloron.domain.facts import EffectDone, EffectFailed, Fact, Refusal
 from caloron.domain.observations import Snapshot
@@ -114,8 +115,9 @@ class Effects:
             found: tuple[Snapshot, ...] | None = None
             if entry.intended:
                 found = self._find(entry.effect)
+            elif not self._journal.intend(entry):
+                return
             else:
-                self._journal.intend(entry)
                 crashpoint("effect.intend")
             if found is None and not entry.effect.key.startswith(self.only):
                 self._journal.drop(entry, "nobody wants it any more")
@@ -182,11 +184,11 @@ class Effects:
             case Merge():
                 pull = forge.pull(effect.pull)
                 return self._after_merge(effect) if pull.state == "merged" else None
-            case AddLabel() | CloseIssue() | ClosePull():
+            case AddLabel() | CloseIssue() | ClosePull() | ReportProgress():
                 # Doing these looks at the object first.
                 return None
 
-    def _do(self, effect: Effect) -> tuple[Snapshot, ...]:
+    def _do(self, effect: Effect) -> tuple[Snapshot, ...]:  # noqa: C901 - one case per effect
         forge, clean = self._forge, self._redactor.text
         seen: Snapshot
         match effect:
@@ -194,6 +196,12 @@ class Effects:
                 seen = forge.create_issue(clean(effect.title), clean(effect.body), effect.labels)
             case PostComment():
                 seen = forge.comment(effect.issue, clean(effect.body))
+            case ReportProgress():
+                text, known = clean(effect.body), effect.comment or self._comment_of(effect)
+                if known:
+                    seen = forge.edit_comment(effect.issue, known, text)
+                else:
+                    seen = forge.comment(effect.issue, text)
             case AddLabel():
                 issue = forge.issue(effect.issue)
                 held = effect.label in issue.labels
@@ -217,6 +225,10 @@ class Effects:
                 forge.merge(effect.pull, effect.head, effect.base, clean(effect.message))
                 return self._after_merge(effect)
         return (seen,)
+
+    def _comment_of(self, effect: ReportProgress) -> int | None:
+        found = self._forge.find_comment(effect.issue, effect.marker)
+        return found.id if found else None
 
     def _look_for_a_later_no(self, effect: Merge) -> None:
         """A person may have asked for changes since the merge was decided."""

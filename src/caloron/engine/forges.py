@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 
-from caloron.engine.tokens import Tokens, tokens_of
+from caloron.engine.tokens import GITHUB, tokens_of
 from caloron.errors import PreconditionFailed
 from caloron.forge.local import LocalForge, create_local_forge
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.projects import Project, ProjectConfig
 from caloron.ports import About, Forge
 
-GITHUB = "https://api.github.com"
 #: The key of what the ledger remembers about the forge, for those who look without asking it.
 NOTE = "forge"
 
@@ -23,11 +22,11 @@ def open_forge(project: Project, *, actor: str = "caloron") -> Forge:
     """The forge of a project; `actor` is who acts on a local one, elsewhere the token says it."""
     if not project.is_remote:
         return LocalForge(project.path, actor=actor)
-    return reach(project.config, tokens_of(project.config))
+    return reach(project.config)
 
 
-def reach(config: ProjectConfig, tokens: Tokens) -> Forge:
-    """The forge on the network that the settings name."""
+def reach(config: ProjectConfig) -> Forge:
+    """The forge on the network that the settings name; it is asked with the first call."""
     # It loads the HTTP client, which nobody with a local forge needs.
     from caloron.forge.connect import connect
 
@@ -40,12 +39,13 @@ def reach(config: ProjectConfig, tokens: Tokens) -> Forge:
         raise PreconditionFailed(
             "a project on Gitea needs its address", hint="caloron config set host https://…"
         )
+    own, reviewer = tokens_of(config)
     return connect(
         config.forge,
         config.host or GITHUB,
         config.repo,
-        tokens.own,
-        tokens.reviewer,
+        own,
+        reviewer,
         people=tuple(config.people),
         ca_file=config.ca_file,
         git_url=config.git_url,

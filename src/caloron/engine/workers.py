@@ -28,7 +28,6 @@ from caloron.store import queue as store_queue
 
 #: An attempt that is interrupted again and again waits before it is started once more.
 _QUICK_RESTARTS = 3
-#: How long work waits for a forge that does not answer before it is tried again.
 _LONGEST_PAUSE_S = 30.0
 _TICK_S = 0.02
 

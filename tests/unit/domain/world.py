@@ -25,6 +25,7 @@ from caloron.domain.actions import (
     PostReview,
     Probe,
     Push,
+    ReportProgress,
     RetryEffect,
     StartWork,
 )
@@ -38,6 +39,7 @@ from caloron.domain.observations import (
     ReviewSeen,
     Snapshot,
     Verdict,
+    marker_key,
 )
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import Sprint, State, Task, Work
@@ -133,6 +135,12 @@ class World:
             case _:
                 if self.failed.pop(action.key, None):
                     del self.known[action.key]
+                if isinstance(action, ReportProgress):
+                    self.journal = [
+                        effect
+                        for effect in self.journal
+                        if not isinstance(effect, ReportProgress) or effect.task != action.task
+                    ]
                 if action.key not in self.known:
                     self.known[action.key] = action
                     self.journal.append(action)
@@ -178,6 +186,8 @@ class World:
                 return [self._put_issue(effect.title, effect.body, CALORON, effect.labels)]
             case PostComment():
                 return [self._put_comment(effect.issue, effect.body, CALORON)]
+            case ReportProgress():
+                return [self._put_progress(effect)]
             case AddLabel():
                 return [self.change_issue(effect.issue)]
             case CloseIssue():
@@ -200,6 +210,18 @@ class World:
                 return self._merge(effect)
             case Probe():
                 return []
+
+    def _put_progress(self, effect: ReportProgress) -> Snapshot:
+        held = [
+            seen
+            for seen in self.objects.values()
+            if isinstance(seen, CommentSeen) and marker_key(seen.body) == effect.marker
+        ]
+        if not held:
+            return self._put_comment(effect.issue, effect.body, CALORON)
+        seen = _replace(held[0], body=effect.body, version=self._next())
+        self._put(seen)
+        return seen
 
     def _merge(self, effect: Merge) -> list[Fact]:
         pull = self.pull(effect.pull)
