@@ -92,6 +92,7 @@ class Session:
             max_fix_rounds=config.max_fix_rounds,
             frameworks=FRAMEWORKS,
             author=self.forge.author,
+            reviewer=self.forge.reviewer,
             main=self.forge.main,
             ask_before_running=ask,
             given_plan=cleaned_plan(plan or (), redactor),
