@@ -1,0 +1,220 @@
+"""What a sprint on a real Gitea costs in requests and in waiting."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.measure import Measure, median
+from benchmarks.sprints import Home, approves, implements, stop, wait_for
+from caloron.forge.connect import connect
+from caloron.forge.remote import RemoteForge
+from tests.support.fault_proxy import FaultProxy, Heard
+from tests.support.gitea import Repository, Server
+
+_TOKEN, _SECRET = "BENCH_FORGE_TOKEN", "BENCH_WEBHOOK_SECRET"
+_CHAIN = 5
+_ISSUES = 100
+_POLL_S = 1.0
+#: A sprint looks with these; everything else it asks for because of a task.
+_POLLS = ("/issues", "/issues/comments", "/git/refs")
+
+
+def run() -> list[Measure]:
+    server = Server()
+    try:
+        return [*_polls(server), *_tasks(server), *_hand_overs(server)]
+    finally:
+        server.remove()
+
+
+def _polls(server: Server) -> list[Measure]:
+    """Requests of one look, with nothing new, 10 and 100 events; and its time beside theirs."""
+    repository = server.repository(server.person("robot"))
+    ada = repository.seen_by(server.person("ada"))
+    repository.collaborator(ada.who)
+    for n in range(_ISSUES):
+        repository.open_issue(f"task {n}")
+    proxy = FaultProxy(server.url)
+    forge = connect("gitea", proxy.url, repository.full_name, repository.who.token)
+    cursor = forge.poll("").cursor
+    try:
+        counts = {}
+        for events in (10, 100):
+            for n in range(events):
+                ada.comment(n % _ISSUES + 1, f"remark {n}")
+            with proxy.counting() as heard:
+                cursor = forge.poll(cursor).cursor
+            counts[events] = len(heard)
+        cursor, idle = _until_idle(forge, proxy, cursor)
+        share, asked_ms = _share_of_requests(forge, cursor)
+    finally:
+        forge.close()
+        proxy.close()
+    return [
+        Measure("requests of an idle look, 100 tasks", idle, "", 3),
+        Measure("requests of a look with 10 events", counts[10], "", None),
+        Measure("requests of a look with 100 events", counts[100], "", None),
+        Measure(
+            "a look on Gitea beside the requests it makes",
+            share,
+            "×",
+            1.3,
+            note=f"median of 30; the requests take {asked_ms:.0f} ms",
+        ),
+    ]
+
+
+def _until_idle(forge: RemoteForge, proxy: FaultProxy, cursor: str) -> tuple[str, int]:
+    """What changed a moment ago is looked at again, because the forge's clock has seconds only."""
+    for _ in range(40):
+        with proxy.counting() as heard:
+            cursor = forge.poll(cursor).cursor
+        if len(heard) <= 3:
+            break
+        time.sleep(0.25)
+    return cursor, len(heard)
+
+
+def _share_of_requests(forge: RemoteForge, cursor: str) -> tuple[float, float]:
+    """How long a look takes for each second that its own requests take."""
+    spent: list[float] = []
+    client = forge.http._client
+    exchange = client.exchange
+
+    def timed(*args: object) -> object:
+        began = time.perf_counter()
+        try:
+            return exchange(*args)  # type: ignore[arg-type]
+        finally:
+            spent.append(time.perf_counter() - began)
+
+    client.exchange = timed  # type: ignore[method-assign,assignment]
+    shares, asked = [], []
+    for _ in range(30):
+        spent.clear()
+        began = time.perf_counter()
+        cursor = forge.poll(cursor).cursor
+        whole = time.perf_counter() - began
+        shares.append(whole / sum(spent))
+        asked.append(sum(spent) * 1000)
+    return median(shares), median(asked)
+
+
+def _tasks(server: Server) -> list[Measure]:
+    """Requests of a whole sprint for each task that it finished, without its looking."""
+    repository = server.repository(server.person("robot"))
+    proxy = FaultProxy(server.url)
+    names = [f"t{n}" for n in range(4)]
+    try:
+        with _project(repository, proxy.url) as place, proxy.counting() as heard:
+            place.write({name: [] for name in names}, [*map(implements, names), approves()])
+            place.finish(place.sprint(parallel=4))
+    finally:
+        proxy.close()
+    acting = [request for request in heard if not _is_look(request)]
+    return [
+        Measure(
+            "requests for each finished task",
+            len(acting) / len(names),
+            "",
+            None,
+            note=f"{len(names)} tasks; besides, {len(heard) - len(acting)} for looking every"
+            f" {_POLL_S:g} s; git's own included",
+        )
+    ]
+
+
+def _is_look(request: Heard) -> bool:
+    return request.method == "GET" and request.path.endswith(_POLLS)
+
+
+def _hand_overs(server: Server) -> list[Measure]:
+    """From a person's merge on the forge to the start of the task that waited for it."""
+    polled = _waits(server, webhook=False)
+    told = _waits(server, webhook=True)
+    note = f"median of {len(polled)} merges by a person, in a chain"
+    return [
+        Measure("merge → dependent, looking every second", median(polled), "ms", 2000, note=note),
+        Measure("merge → dependent, by webhook", median(told), "ms", 300, note=note),
+    ]
+
+
+def _waits(server: Server, *, webhook: bool) -> list[float]:
+    repository = server.repository(server.person("robot"))
+    names = [f"t{n}" for n in range(_CHAIN)]
+    tasks = {name: names[max(n - 1, 0) : n] for n, name in enumerate(names)}
+    # By webhook alone: a look that comes by itself would come far too late.
+    settings = {"poll_s": 60.0 if webhook else _POLL_S}
+    with _project(repository, server.url, **settings) as place:
+        if webhook:
+            address = f"127.0.0.1:{_free_port()}"
+            place.environment[_SECRET] = secret = secrets.token_hex(16)
+            place.run("config", "set", "webhook", address)
+            place.run("config", "set", "webhook_secret_env", _SECRET)
+            repository.webhook(f"http://{address}/", secret)
+        reads = {"when": {"role": "review"}, "sleep_s": 600, "output": "APPROVED"}
+        place.write(tasks, [*map(implements, names), reads])
+        process = place.sprint(parallel=2)
+        waits = [
+            _merge_and_wait(repository, place, process, *pair) for pair in pairwise(names)
+        ]
+        stop(process)
+        return waits
+
+
+def _merge_and_wait(
+    repository: Repository,
+    place: Home,
+    process: subprocess.Popen[bytes],
+    before: str,
+    after: str,
+) -> float:
+    """A person merges a pull request that is still read; milliseconds until the next task."""
+    branch = f"agent/{before}/bench-1"
+
+    def open_pulls() -> list[int]:
+        return [p["number"] for p in repository.pulls("open") if p["head"]["ref"] == branch]
+
+    wait_for(lambda: bool(open_pulls()), process)
+    # Whoever merges looks at it first; the engine has seen it by then.
+    time.sleep(1.5 * _POLL_S)
+    (number,) = open_pulls()
+    repository.merge(number)
+    merged_ms = time.time() * 1000
+    item = f"/{after}/"
+
+    def claims() -> list[int]:
+        return [e.ts for e in place.events() if e.type == "work_item_claimed" and item in e.item]
+
+    wait_for(lambda: bool(claims()), process)
+    return claims()[0] - merged_ms
+
+
+@contextmanager
+def _project(repository: Repository, url: str, poll_s: float = _POLL_S) -> Iterator[Home]:
+    directory = Path(tempfile.mkdtemp(prefix="caloron-bench-"))
+    place = Home(directory)
+    place.environment[_TOKEN] = repository.who.token
+    options = ("--forge", "gitea", "--host", url, "--repo", repository.full_name)
+    try:
+        place.run("init", "bench", "--framework", "stub", *options, "--token-env", _TOKEN)
+        place.run("config", "set", "poll_s", str(poll_s))
+        yield place
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
