@@ -70,7 +70,7 @@ def test_without_a_helper_git_is_not_allowed_to_ask_anybody(home: Path) -> None:
     script.write_text(f"#!/bin/sh\ntouch {asked}\necho answer\n")
     script.chmod(0o755)
     subprocess.run(("git", "config", "--global", "core.askPass", str(script)), check=True)
-    with pytest.raises(PreconditionFailed, match="forge.example"):
+    with pytest.raises(PreconditionFailed, match=r"forge\.example"):
         read_token(TokenSource(), HOST)
     assert not asked.exists()
 
