@@ -267,7 +267,7 @@ class Http:
                 )
             case 404:
                 return NotFound(
-                    f"{self.line.host} has no {path}: {said}",
+                    f"{self.line.host} has no {path or self.repo}: {said}",
                     hint="a repository that the token may not see looks the same",
                 )
             case _:
