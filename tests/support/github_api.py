@@ -188,6 +188,8 @@ class Description:
         schema = self.resolved(schema)
         if "example" in schema:
             return schema["example"]
+        if schema.get("format") == "date-time":
+            return "2011-04-14T16:00:49Z"
         if schema.get("nullable"):
             return None
         if "enum" in schema:
