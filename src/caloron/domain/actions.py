@@ -49,6 +49,30 @@ class CloseIssue(msgspec.Struct, frozen=True, kw_only=True, tag="close_issue"):
     issue: int
 
 
+class ReopenIssue(msgspec.Struct, frozen=True, kw_only=True, tag="reopen_issue"):
+    key: str
+    task: str
+    issue: int
+
+
+class EditIssue(msgspec.Struct, frozen=True, kw_only=True, tag="edit_issue"):
+    """Another body, unless a person changed the one that was seen."""
+
+    key: str
+    task: str
+    issue: int
+    old: str
+    body: str
+
+
+class SeeBranch(msgspec.Struct, frozen=True, kw_only=True, tag="see_branch"):
+    """Look where a branch is that nobody has a pull request for."""
+
+    key: str
+    task: str
+    branch: str
+
+
 class ClosePull(msgspec.Struct, frozen=True, kw_only=True, tag="close_pull"):
     key: str
     task: str
@@ -97,6 +121,9 @@ Effect = (
     | ReportProgress
     | AddLabel
     | CloseIssue
+    | ReopenIssue
+    | EditIssue
+    | SeeBranch
     | ClosePull
     | Push
     | OpenPull
