@@ -298,3 +298,56 @@ def test_take_without_a_clone_says_how_to_get_one(place: Home, repository: Repos
     subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
     repository.write_file("a.txt", "a\n")
     assert place.caloron("take", cwd=clone).data["how"] == "fast-forward"
+
+
+def test_a_person_reviews_with_the_one_account_that_there_is(
+    place: Home, repository: Repository
+) -> None:
+    place.caloron(*arguments(repository))
+    repository.write_file("a.txt", "a\n", new_branch="work")
+    pull = str(repository.open_pull("work", "A")["number"])
+    assert place.caloron("pr", "review", pull, "--approve").code == 0
+    assert place.caloron("pr", "review", pull, "--comment", "Nice.").code == 0
+    refused = place.caloron("pr", "review", pull, "--request-changes", "More tests")
+    assert refused.data["review"]["verdict"] == "changes_requested"
+    bodies = [comment["body"] for comment in repository.comments(int(pull))]
+    assert bodies[:2] == ["caloron:approve", "Nice."]
+    assert bodies[2].startswith("CHANGES_NEEDED: More tests")
+    (review,) = place.caloron("pr", "show", pull).data["reviews"]
+    assert review["verdict"] == "changes_requested"
+    assert review["head"] == repository.branches()["work"]
+
+
+def test_a_person_reviews_with_the_second_account(
+    place: Home, repository: Repository, bob: Person
+) -> None:
+    repository.collaborator(bob)
+    place.caloron(*arguments(repository, "--reviewer-token-env", "BOB"))
+    repository.write_file("a.txt", "a\n", new_branch="work")
+    pull = str(repository.open_pull("work", "A")["number"])
+    assert place.caloron("pr", "review", pull, "--approve").data["review"]["author"] == "bob"
+    reviews = repository.who.get(f"{repository.path}/pulls/{pull}/reviews")
+    assert [review["state"] for review in reviews] == ["APPROVED"]
+
+
+def test_the_doctor_asks_the_forge(place: Home, repository: Repository) -> None:
+    place.caloron(*arguments(repository))
+    place.set(webhook="127.0.0.1:9443")
+    checks = {c["check"]: c for c in place.caloron("doctor").data["checks"]}
+    assert "as ada" in checks["forge"]["detail"]
+    assert "may push and merge" in checks["forge rights"]["detail"]
+    assert "caloron/review" in checks["reviews"]["detail"]
+    assert checks["forge clock"]["ok"]
+    assert "http://127.0.0.1:9443/" in checks["webhook"]["detail"]
+    place.environment["ADA"] = "0" * 40
+    failed = place.caloron("doctor")
+    assert failed.code == 8
+    assert "forge" in failed.error["message"]
+
+
+def test_no_look_that_needs_no_forge_asks_it(place: Home, repository: Repository) -> None:
+    place.caloron(*arguments(repository))
+    del place.environment["ADA"]
+    place.set(host="http://127.0.0.1:1")
+    for command in ("status", "history", "inbox", "metrics", "config list", "projects list"):
+        assert place.caloron(*command.split()).code == 0

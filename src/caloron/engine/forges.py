@@ -73,6 +73,13 @@ def forge_of_session(project: Project, ledger: Ledger, told: list[str]) -> Forge
     return create_local_forge(project.path, source=source, name=project.name)
 
 
+def forge_clock(forge: Forge) -> float | None:
+    """What time it is there, in seconds since 1970; None: it does not tell."""
+    from caloron.forge.remote import RemoteForge
+
+    return forge.http.get("").date_s if isinstance(forge, RemoteForge) else None
+
+
 def catch_up(project: Project, forge: Forge) -> bool:
     """Bring a local forge up to the user's own repository; False if the two have diverged.
 
