@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from caloron.cli.forge_view import (
@@ -17,7 +19,8 @@ from caloron.cli.options import dry_run_option, output_option, project_option
 from caloron.cli.output import dry_run as answer_dry_run
 from caloron.cli.output import is_terminal, printable, success
 from caloron.cli.person import poke
-from caloron.domain.observations import PullSeen, Verdict
+from caloron.domain.commands import APPROVE
+from caloron.domain.observations import PullSeen, ReviewSeen, Verdict, marker
 from caloron.errors import PreconditionFailed, StaleBase, UsageError
 from caloron.ports import Forge, State
 
@@ -126,7 +129,8 @@ def review(
         pull = _open_pull(forge, number, "reviewed")
         if dry_run:
             return answer_dry_run("pr.review", [_act(f"say {verdict} on", pull)])
-        written = forge.review(number, pull.head, verdict, body)
+        say = _say if forge.about().reviews == "comment" else _review
+        written = say(forge, pull, verdict, body)
     poke(paths)
     data = {"number": number, "review": review_data(written)}
     said = verdict.replace("_", " ")
@@ -201,6 +205,28 @@ def _verdict(approve: bool, request_changes: str | None, remark: str | None) -> 
     if verdict != "approved" and not body.strip():
         raise UsageError("the text of the review is empty", hint="say what you mean")
     return verdict, body
+
+
+def _review(forge: Forge, pull: PullSeen, verdict: Verdict, body: str) -> ReviewSeen:
+    return forge.review(pull.number, pull.head, verdict, body)
+
+
+def _say(forge: Forge, pull: PullSeen, verdict: Verdict, body: str) -> ReviewSeen:
+    """A verdict of the one account there is, which may not review its own pull requests."""
+    if verdict == "changes_requested":
+        key = f"review/{pull.number}/{pull.head}/by-hand/{time.time_ns()}"
+        return _review(forge, pull, verdict, f"CHANGES_NEEDED: {body}\n\n{marker(key)}")
+    words = APPROVE if verdict == "approved" else body
+    said = forge.comment(pull.number, words)
+    return ReviewSeen(
+        version=said.version,
+        id=-said.id,
+        pull=pull.number,
+        head=pull.head,
+        verdict=verdict,
+        author=said.author,
+        body=said.body,
+    )
 
 
 def _open_pull(forge: Forge, number: int, act: str) -> PullSeen:

@@ -10,15 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from caloron.domain import (
-    baseline,
-    commands,
-    discarding,
-    hindsight,
-    planning,
-    progress,
-    texts,
-)
+from caloron.domain import baseline, commands, discarding, hindsight, planning, progress, texts
 from caloron.domain.actions import Action, AddLabel, Moved
 from caloron.domain.facts import (
     EffectDone,

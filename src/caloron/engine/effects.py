@@ -191,10 +191,9 @@ class Effects:
             case Merge():
                 pull = forge.pull(effect.pull)
                 return self._after_merge(effect) if pull.state == "merged" else None
-            case AddLabel() | CloseIssue() | ReopenIssue() | EditIssue() | SeeBranch():
-                # Doing these looks at the object first.
-                return None
-            case ClosePull() | ReportProgress():
+    ReopenIssue,
+    ReportProgress,
+    SeeBranch,
                 # Doing these looks at the object first.
                 return None
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from caloron.engine.tokens import GITHUB, tokens_of
-from caloron.errors import PreconditionFailed
+from caloron.errors import ForgeError, ForgeUnavailable, NotFound, PreconditionFailed
 from caloron.forge.local import LocalForge, create_local_forge
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.projects import Project, ProjectConfig
@@ -15,6 +17,7 @@ from caloron.ports import About, Forge
 #: The key of what the ledger remembers about the forge, for those who look without asking it.
 NOTE = "forge"
 
+_NAMES = {"gitea": "Gitea", "github": "GitHub"}
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -70,6 +73,13 @@ def forge_of_session(project: Project, ledger: Ledger, told: list[str]) -> Forge
     return create_local_forge(project.path, source=source, name=project.name)
 
 
+def forge_clock(forge: Forge) -> float | None:
+    """What time it is there, in seconds since 1970; None: it does not tell."""
+    from caloron.forge.remote import RemoteForge
+
+    return forge.http.get("").date_s if isinstance(forge, RemoteForge) else None
+
+
 def catch_up(project: Project, forge: Forge) -> bool:
     """Bring a local forge up to the user's own repository; False if the two have diverged.
 
@@ -95,6 +105,39 @@ def remember(ledger: Ledger, forge: Forge, about: About) -> None:
     text = json.dumps(note)
     if ledger.get(NOTE) != text:
         ledger.put(NOTE, text)
+
+
+def look(config: ProjectConfig, forge: Forge) -> About:
+    """The repository as our account sees it; whatever is in the way is said in words."""
+    if config.forge == "local":
+        return forge.about()
+    from caloron.forge.remote import RemoteForge
+    from caloron.forge.scopes import SCOPES, check_scopes
+
+    site, kind = config.host or GITHUB, _NAMES[config.forge]
+    scopes = f"a token needs the scopes {SCOPES[config.forge]}"
+    no_forge = f"{site} is no {kind}: it has no API where {kind} has it"
+    with _told(no_forge, "give the address of its pages, or that of its API", scopes):
+        who = forge.author
+    nothing = f"{site} has no repository {config.repo} that {who} may see"
+    with _told(nothing, f"check the name, and whether {who} has access to it", scopes):
+        about = forge.about()
+        if isinstance(forge, RemoteForge):
+            check_scopes(forge, config.forge)
+    return about
+
+
+@contextmanager
+def _told(missing: str, hint: str, scopes: str) -> Iterator[None]:
+    """What is not there, and what is refused, in the words of a user who sets something up."""
+    try:
+        yield
+    except NotFound as error:
+        raise NotFound(missing, hint=hint) from error
+    except ForgeUnavailable:
+        raise
+    except ForgeError as error:
+        raise PreconditionFailed(str(error), hint=scopes) from error
 
 
 def refuse_unfit(config: ProjectConfig, forge: Forge, about: About) -> None:

@@ -95,6 +95,7 @@ class Session:
             reviewer=self.forge.reviewer,
             main=self.forge.main,
             ask_before_running=ask,
+            plan_on_forge=self.project.is_remote,
             given_plan=cleaned_plan(plan or (), redactor),
             framework=config.framework,
             baseline="",

@@ -177,6 +177,11 @@ class Mirror:
         arguments = ("commit-tree", tree, "-m", "Start of the project")
         return git(self.path, *arguments, environment=git_environment(identity))
 
+    def try_push(self, commit: str) -> None:
+        """Knock as one who wants to push, and push nothing; a `GitError` if we are not let in."""
+        what = f"{commit}:refs/heads/caloron/is-anybody-let-in"
+        git_remote(self.path, self.remote, "push", "--quiet", "--dry-run", what)
+
     def diff(self, base: str, head: str, limit: int = 200_000) -> str:
         """What `head` changed since it left `base`, with the middle of a long one left out."""
         related = git_process(self.path, "merge-base", base, head).returncode == 0

@@ -127,8 +127,14 @@ def test_a_port_that_is_taken_is_told_and_stops_nothing(listener: Webhooks, woke
     second.stop()
 
 
-def config(**settings: str) -> ProjectConfig:
-    return ProjectConfig(name="shop", forge="gitea", host="http://127.0.0.1:3000", **settings)
+def config(webhook: str = "", webhook_secret_env: str = "") -> ProjectConfig:
+    return ProjectConfig(
+        name="shop",
+        forge="gitea",
+        host="http://127.0.0.1:3000",
+        webhook=webhook,
+        webhook_secret_env=webhook_secret_env,
+    )
 
 
 def test_without_a_secret_nobody_listens_beyond_this_machine(woken: Woken) -> None:
