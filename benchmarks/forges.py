@@ -164,9 +164,7 @@ def _waits(server: Server, *, webhook: bool) -> list[float]:
         reads = {"when": {"role": "review"}, "sleep_s": 600, "output": "APPROVED"}
         place.write(tasks, [*map(implements, names), reads])
         process = place.sprint(parallel=2)
-        waits = [
-            _merge_and_wait(repository, place, process, *pair) for pair in pairwise(names)
-        ]
+        waits = [_merge_and_wait(repository, place, process, *pair) for pair in pairwise(names)]
         stop(process)
         return waits
 

@@ -71,7 +71,7 @@ def _over(task: Task) -> str:
 
 def _resolved(turn: Turn, task: Task, comment: CommentSeen) -> None:
     if task.status is Status.ESCALATED:
-        _give_back(turn, task, comment.author)
+        _give_back(turn, task, comment)
     else:
         why = _over(task) or f"task `{task.id}` does not wait for a person"
         _answer(turn, task, comment, why)
@@ -92,8 +92,9 @@ def _take_over(turn: Turn, task: Task, comment: CommentSeen) -> None:
     task.taken_over, task.given_back = comment.author, ""
 
 
-def _give_back(turn: Turn, task: Task, who: str) -> None:
+def _give_back(turn: Turn, task: Task, comment: CommentSeen) -> None:
     """The task goes on; after a take-over with what the person left on its branch."""
+    who = comment.author
     if task.given_back:
         return
     if not task.taken_over or task.plan.kind == "check":
@@ -103,7 +104,7 @@ def _give_back(turn: Turn, task: Task, who: str) -> None:
     if pull is None or pull.state != "open":
         # A branch without a pull request is not watched: look what is there first.
         task.given_back = who
-        key = f"see_branch/{turn.sprint.id}/{task.id}/{task.incident}"
+        key = f"see_branch/{turn.sprint.id}/{task.id}/{comment.id}"
         turn.do(SeeBranch(key=key, task=task.id, branch=task.branch))
         return
     if task.pushed == task.head and pull.head != task.head:
@@ -130,7 +131,7 @@ def _retry(turn: Turn, task: Task, comment: CommentSeen) -> None:
     reason = f"{comment.author} said {RETRY}"
     match task.status:
         case Status.ESCALATED:
-            _give_back(turn, task, comment.author)
+            _give_back(turn, task, comment)
         case Status.CANCELLED if task.issue is not None:
             task.by_label = task.unlabelled = False
             turn.note(task, f"{reason}: it comes back")

@@ -60,6 +60,8 @@ def advance(turn: Turn) -> None:
         _let_go_of_pull(turn, task, pull)
         for number in (task.escalation_issue, task.issue):
             _let_go_of_issue(turn, task, number)
+    if turn.sprint.held_plan:
+        _let_go_of_plan(turn, turn.sprint.held_plan.number)
     if not turn.actions and not turn.state.open_effects and turn.sprint.phase != "ended":
         turn.sprint.phase, turn.sprint.ended_at = "ended", turn.now
 
@@ -92,7 +94,18 @@ def _let_go_of_issue(turn: Turn, task: Task, number: int | None) -> None:
             body=comment_body(text, f"{key}/word"),
         )
     )
-    turn.do(CloseIssue(key=key, task=task.id, issue=seen.number))
+    if not task.by_label or seen.number != task.issue:
+        # What a person opened is theirs to close.
+        turn.do(CloseIssue(key=key, task=task.id, issue=seen.number))
+
+
+def _let_go_of_plan(turn: Turn, number: int | None) -> None:
+    seen = turn.state.objects.get(f"issue:{number}")
+    if isinstance(seen, IssueSeen) and seen.state == "open" and _first_time(turn, seen.object):
+        key = f"{KEY}{turn.sprint.id}/plan"
+        body = comment_body(f"Discarded by {turn.sprint.discarded}.", f"{key}/word")
+        turn.do(PostComment(key=f"{key}/word", task="", issue=seen.number, body=body))
+        turn.do(CloseIssue(key=key, task="", issue=seen.number))
 
 
 def _first_time(turn: Turn, name: str) -> bool:

@@ -10,7 +10,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from caloron.domain import baseline, commands, discarding, hindsight, planning, progress, texts
+from caloron.domain import (
+    baseline,
+    commands,
+    discarding,
+    hindsight,
+    plan_issue,
+    planning,
+    progress,
+    texts,
+)
 from caloron.domain.actions import Action, AddLabel, Moved
 from caloron.domain.facts import (
     EffectDone,
@@ -55,9 +64,11 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
         return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
     if turn.sprint.phase in ("planning", "approval"):
         planning.advance(turn)
+        plan_issue.advance(turn)
     if turn.sprint.phase in ("running", "retro", "ended") and turn.state.tasks:
         _advance(turn)
         progress.report(turn)
+        plan_issue.conclude(turn)
         _end_or_go_on(turn)
     return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
 
@@ -209,12 +220,12 @@ def _branch_gone(turn: Turn, task: Task) -> bool:
     While its pull request is open they must say what is to become of it. Once they say `resolved`,
     the change is pushed again; without a pull request it is pushed to a new branch at once.
     """
-    if task.status is Status.ESCALATED:
+    if task.status is Status.ESCALATED or not task.head:
         return False
     pull = pull_of(turn.state, task)
-    task.pushed, task.merging = "", ""
+    task.merging = ""
     if pull is None or pull.state != "open":
-        publish(turn, task, task.head, again=f"again-{task.generation}-{task.incident}")
+        publish(turn, task, task.head, again=True)
         return True
     turn.stop_work(task, "its branch was deleted")
     turn.escalate(task, f"the branch {task.branch} was deleted by a person", held=None)

@@ -107,8 +107,8 @@ def react(turn: Turn, task: Task) -> None:
         _approved_by_person(turn, task)
     if task.branch_gone and task.status in (Status.IN_PROGRESS, Status.IN_REVIEW):
         turn.stop_work(task, "its branch is pushed again")
-        task.pushed, task.branch_gone = "", False
-        publish(turn, task, task.head, again=f"again-{task.incident}")
+        task.branch_gone = False
+        publish(turn, task, task.head, again=True)
     if pull and pull.state == "open" and task.status is not Status.ESCALATED:
         _pull_open(turn, task, pull)
 

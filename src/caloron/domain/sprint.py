@@ -56,8 +56,11 @@ class HeldPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A plan that waits on the forge: its issue, and what was seen and said there."""
 
     number: int | None = None
-    #: Digests of the blocks that were written or judged.
-    blocks: tuple[str, ...] = ()
+    #: Digests of the block that was judged last, and of the plan as we would write it.
+    block: str = ""
+    written: str = ""
+    #: How often the plan, or what stands for it, was changed.
+    edits: int = 0
     heard: tuple[str, ...] = ()
     #: The block that stands there now cannot be run.
     faulty: bool = False
@@ -167,6 +170,8 @@ class Task(msgspec.Struct, kw_only=True):
     reported: int = 0
     #: Its branch was deleted: what it had is pushed again when a person releases the task.
     branch_gone: bool = False
+    #: How often a branch that was deleted was pushed again.
+    pushed_again: int = 0
     #: Who works on it by hand; the task is Escalated meanwhile.
     taken_over: str = ""
     #: Who gave it back: what is on its branch is being looked at.

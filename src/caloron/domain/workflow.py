@@ -114,18 +114,21 @@ def _changed(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
         publish(turn, task, fact.head)
 
 
-def publish(turn: Turn, task: Task, head: str, again: str = "") -> None:
+def publish(turn: Turn, task: Task, head: str, *, again: bool = False) -> None:
     """Push the new head, and open a pull request unless one is open.
 
-    `again` tells a push from the one that made a branch which was deleted since.
+    `again`: its branch was deleted, so this is another push than the one that made it.
     """
+    if again:
+        task.pushed, task.pushed_again = "", task.pushed_again + 1
+    old = task.pushed or (f"again-{task.pushed_again}" if again else "new")
     task.head, task.stale_merges = head, 0
     turn.move(task, Status.IN_PROGRESS)
     pull = pull_of(turn.state, task)
     is_open = pull is not None and pull.state == "open"
     turn.do(
         Push(
-            key=f"push/{task.branch}/{task.pushed or again or 'new'}/{head}",
+            key=f"push/{task.branch}/{old}/{head}",
             task=task.id,
             branch=task.branch,
             old=task.pushed,

@@ -191,9 +191,15 @@ class Effects:
             case Merge():
                 pull = forge.pull(effect.pull)
                 return self._after_merge(effect) if pull.state == "merged" else None
-    ReopenIssue,
-    ReportProgress,
-    SeeBranch,
+            case (
+                AddLabel()
+                | CloseIssue()
+                | ReopenIssue()
+                | EditIssue()
+                | SeeBranch()
+                | ClosePull()
+                | ReportProgress()
+            ):
                 # Doing these looks at the object first.
                 return None
 
@@ -297,17 +303,25 @@ class Effects:
 
     def _refusal(self, effect: Effect | Probe, error: Exception) -> Refusal:
         """What kind of no it was; a branch that is not where it was may not be there at all."""
-        if isinstance(error, StaleHead) and isinstance(effect, Push | Merge):
-            try:
-                if isinstance(effect, Push):
-                    gone = bool(effect.old) and self._forge.branch(effect.branch) is None
-                else:
-                    pull = self._forge.pull(effect.pull)
-                    gone = pull.state == "open" and self._forge.branch(pull.branch) is None
-            except (ForgeError, NotFound):
-                gone = False
-            return "gone" if gone else "stale_head"
-        return _refusal(error)
+        try:
+            gone = self._branch_is_gone(effect, error)
+        except (ForgeError, NotFound):
+            # Whether it is there is not known: the refusal stays what it is.
+            gone = False
+        return "gone" if gone else _refusal(error)
+
+    def _branch_is_gone(self, effect: Effect | Probe, error: Exception) -> bool:
+        match effect:
+            case Push():
+                moved = isinstance(error, StaleHead) and bool(effect.old)
+                return moved and self._forge.branch(effect.branch) is None
+            case OpenPull():
+                return self._forge.branch(effect.branch) is None
+            case Merge() if isinstance(error, StaleHead):
+                pull = self._forge.pull(effect.pull)
+                return pull.state == "open" and self._forge.branch(pull.branch) is None
+            case _:
+                return False
 
     def _after_push(self, effect: Push) -> tuple[Snapshot, ...]:
         """The pull request with its new head: told together with the push."""
@@ -325,6 +339,8 @@ def _seen(found: Snapshot | None) -> tuple[Snapshot, ...] | None:
 
 def _refusal(error: Exception) -> Refusal:
     match error:
+        case StaleHead():
+            return "stale_head"
         case StaleBase():
             return "stale_base"
         case MergeConflict():

@@ -245,8 +245,8 @@ class World:
         pull = self.pull(effect.pull)
         if pull.state != "open":
             raise Refused("refused")
-        task = self.task(effect.task)
-        if task.merging != effect.head or self.issue(task.issue).state == "closed":
+        task = self.state.tasks.get(effect.task)
+        if task and (task.merging != effect.head or self.issue(task.issue).state == "closed"):
             raise Refused("stale_head")
         if pull.branch not in self.branches:
             raise Refused("gone")
@@ -464,7 +464,9 @@ class World:
 
     def _open_pull(self, title: str, body: str, branch: str, author: str) -> PullSeen:
         taken = any(_open_from(o, branch) for o in self.objects.values())
-        if branch not in self.branches or taken:
+        if branch not in self.branches:
+            raise Refused("gone")
+        if taken:
             raise Refused("refused")
         closes = tuple(int(w[1:]) for w in body.split() if w.startswith("#"))
         seen = PullSeen(

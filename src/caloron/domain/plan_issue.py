@@ -1,0 +1,244 @@
+"""A plan that waits for a person's yes as an issue on the forge: approved, edited or closed there.
+
+The tasks stand in the issue twice: as a table to read, and as one block of JSON to edit. Only the
+block is read back. Who may edit an issue of ours may write to the repository, so edits are trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from caloron.domain import planning, texts
+from caloron.domain.actions import CloseIssue, CreateIssue, EditIssue, PostComment
+from caloron.domain.commands import APPROVE, command_of
+from caloron.domain.observations import IssueSeen, marker, marker_key
+from caloron.domain.ours import is_ours
+from caloron.domain.plan import PlannedTask, PlanProblem
+from caloron.domain.plan_forms import Plan, parse_plan_file
+from caloron.domain.sprint import HeldPlan, Sprint
+from caloron.domain.status import SETTLED
+from caloron.domain.turn import Turn
+
+LABEL = "caloron:plan"
+#: Forges refuse longer bodies; such a plan is edited on the command line.
+MAX_BODY = 60_000
+_BLOCK = re.compile(r"^```[a-z]*[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_replace = msgspec.structs.replace
+
+
+def plan_key(sprint: str) -> str:
+    return f"plan/{sprint}"
+
+
+def advance(turn: Turn) -> None:
+    """Show the plan, and follow what people did to its issue: edit, approve, close."""
+    sprint = turn.sprint
+    if sprint.phase != "approval" or not sprint.plan_on_forge:
+        return
+    if sprint.held_plan is None:
+        _show(turn)
+    issue = _issue(turn)
+    if issue is None:
+        return
+    _take_in_edit(turn, issue)
+    _rewrite(turn, issue)
+    who = issue.closed_by or "a person" if issue.state == "closed" else ""
+    _change(turn, declined=who)
+    _obey(turn, issue)
+
+
+def conclude(turn: Turn) -> None:
+    """The plan runs: name the tasks' issues on the one that held it, and close it."""
+    held = turn.sprint.held_plan
+    if held is None or held.told or turn.sprint.phase in ("planning", "approval"):
+        return
+    issue, tasks = _issue(turn), turn.state.tasks.values()
+    if issue is None or any(t.issue is None and t.status not in SETTLED for t in tasks):
+        return
+    _change(turn, told=True)
+    named = "\n".join(f"- {f'#{t.issue} ' if t.issue else ''}`{t.id}`" for t in tasks)
+    _say(turn, issue.number, "approved", f"Approved. The tasks of this plan:\n\n{named}")
+    key = f"close/{plan_key(turn.sprint.id)}"
+    turn.do(CloseIssue(key=key, task="", issue=issue.number))
+
+
+def _change(turn: Turn, **changes: Any) -> None:
+    turn.sprint.held_plan = _replace(turn.sprint.held_plan or HeldPlan(), **changes)
+
+
+def _issue(turn: Turn) -> IssueSeen | None:
+    """The plan's issue: found by its marker once, and by its number from then on."""
+    held = turn.sprint.held_plan or HeldPlan()
+    if held.number is None:
+        key = plan_key(turn.sprint.id)
+        found = [
+            seen.number
+            for seen in turn.state.objects.values()
+            if isinstance(seen, IssueSeen)
+            and is_ours(turn.sprint, seen)
+            and marker_key(seen.body) == key
+        ]
+        _change(turn, number=min(found, default=None))
+    held = turn.sprint.held_plan or held
+    seen = turn.state.objects.get(f"issue:{held.number}")
+    return seen if isinstance(seen, IssueSeen) else None
+
+
+def _plan(turn: Turn) -> tuple[PlannedTask, ...]:
+    return tuple(task.plan for task in turn.state.tasks.values())
+
+
+def _show(turn: Turn) -> None:
+    sprint, plan = turn.sprint, _plan(turn)
+    _change(turn, written=_digest(block_of(plan)))
+    title = f"Plan of sprint {sprint.id}: {' '.join(sprint.goal.split())}"
+    turn.do(
+        CreateIssue(
+            key=plan_key(sprint.id),
+            task="",
+            title=title if len(title) <= 200 else f"{title[:199]}…",
+            body=body_of(sprint, plan),
+            labels=(LABEL,),
+        )
+    )
+
+
+def _take_in_edit(turn: Turn, issue: IssueSeen) -> None:
+    """A block that nobody has judged yet replaces the plan, or is answered with all its errors."""
+    held = turn.sprint.held_plan
+    found = _BLOCK.search(issue.body.replace("\r\n", "\n"))
+    block = found[1] if found else ""
+    digest = _digest(block)
+    too_long = not block and len(block_of(_plan(turn))) > MAX_BODY
+    if held is None or digest == held.block or too_long:
+        return
+    _change(turn, block=digest, edits=held.edits + 1, faulty=False)
+    if digest == held.written:
+        return
+    try:
+        plan = parse_block(block, turn.sprint.frameworks)
+    except PlanProblem as problem:
+        _change(turn, faulty=True)
+        errors = "\n".join(f"- {error}" for error in problem.errors)
+        text = f"This plan cannot be run; the one before still stands:\n\n{errors}"
+        _say(turn, issue.number, f"refused/{held.edits}", text)
+        return
+    planning.replace_plan(turn, plan.tasks)
+    _change(turn, written=_digest(block_of(plan.tasks)))
+    notes = "".join(f"\n- {warning}" for warning in plan.warnings)
+    text = f"The plan is now:\n\n{table_of(plan.tasks)}\n{notes}"
+    _say(turn, issue.number, f"edited/{held.edits}", text)
+
+
+def _rewrite(turn: Turn, issue: IssueSeen) -> None:
+    """A plan that was changed elsewhere, such as at the terminal, is shown here too."""
+    held, plan = turn.sprint.held_plan, _plan(turn)
+    digest = _digest(block_of(plan))
+    if held is None or digest == held.written:
+        return
+    _change(turn, written=digest, edits=held.edits + 1, faulty=False)
+    turn.do(
+        EditIssue(
+            key=f"edit/{plan_key(turn.sprint.id)}/{held.edits}",
+            task="",
+            issue=issue.number,
+            old=issue.body,
+            body=body_of(turn.sprint, plan),
+        )
+    )
+
+
+def _obey(turn: Turn, issue: IssueSeen) -> None:
+    for comment in turn.comments_on(issue.number):
+        held, said = turn.sprint.held_plan, command_of(comment)
+        if held is None or not said or comment.object in held.heard:
+            continue
+        _change(turn, heard=(*held.heard, comment.object))
+        if said == APPROVE and not held.faulty:
+            _change(turn, declined="")
+            planning.run_plan(turn)
+            return
+        why = (
+            "the block above cannot be run; correct it first"
+            if said == APPROVE
+            else f"a plan is approved with `{APPROVE}`, changed by editing it, or closed"
+        )
+        _say(turn, issue.number, f"answer/{comment.id}", f"`{said}` changes nothing: {why}.")
+
+
+def _say(turn: Turn, issue: int, cause: str, text: str) -> None:
+    key = f"comment/{plan_key(turn.sprint.id)}/{cause}"
+    turn.do(PostComment(key=key, task="", issue=issue, body=texts.comment_body(text, key)))
+
+
+def _digest(block: str) -> str:
+    """One block whatever a forge does to the ends of its lines."""
+    lines = (line.rstrip() for line in block.strip().splitlines())
+    return sha256("\n".join(lines).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def body_of(sprint: Sprint, plan: tuple[PlannedTask, ...]) -> str:
+    block = block_of(plan)
+    editable = (
+        "To change it, edit this block in this issue; it is checked before it counts.\n\n"
+        f"```json\n{block}\n```"
+        if len(block) <= MAX_BODY
+        else f"It is too long to be edited here: `caloron resume {sprint.id} --edit`."
+    )
+    return "\n\n".join(
+        (
+            f"Sprint `{sprint.id}`: {texts.unmarked(sprint.goal)}",
+            texts.unmarked(table_of(plan)),
+            f"**To run it, comment `{APPROVE}`.** To decline it, close this issue.",
+            texts.unmarked(editable),
+            marker(plan_key(sprint.id)),
+        )
+    )
+
+
+def table_of(plan: tuple[PlannedTask, ...]) -> str:
+    """The tasks to read; of a plan with very many the first ones."""
+    rows = [
+        f"| `{task.id}` | {_cell(task.title)} | {', '.join(task.depends_on) or '-'} |"
+        f" {task.kind} | {task.framework or '-'} |"
+        for task in plan[:100]
+    ]
+    more = [f"| … | and {len(plan) - 100} more | | | |"] if len(plan) > 100 else []
+    head = ["| task | title | depends on | kind | framework |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows, *more])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def block_of(plan: tuple[PlannedTask, ...]) -> str:
+    """The plan as JSON that people can edit: texts of several lines are lists of lines."""
+    shown = []
+    for task in plan:
+        fields = msgspec.to_builtins(task)
+        prompt = fields.pop("agent_prompt")
+        kept = {k: v for k, v in fields.items() if v or k in ("id", "title", "depends_on")}
+        kept["agent_prompt"] = prompt.split("\n") if "\n" in prompt else prompt
+        shown.append(kept)
+    return json.dumps(shown, indent=2, ensure_ascii=False)
+
+
+def parse_block(block: str, frameworks: tuple[str, ...]) -> Plan:
+    """The plan in a block, checked as one from a file is; `PlanProblem` names every error."""
+    if not block.strip():
+        raise PlanProblem(["there is no block of JSON between ``` lines any more"])
+    try:
+        raw = json.loads(block)
+    except (ValueError, RecursionError) as error:
+        raise PlanProblem([f"the block is not JSON: {error}"]) from error
+    for task in raw if isinstance(raw, list) else ():
+        lines = task.get("agent_prompt") if isinstance(task, dict) else None
+        if isinstance(lines, list) and all(isinstance(line, str) for line in lines):
+            task["agent_prompt"] = "\n".join(lines)
+    return parse_plan_file(raw, frameworks=frameworks)

@@ -1,0 +1,382 @@
+"""What people say to a task, in each state that it may be in."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from caloron.domain.actions import CancelWork, Merge, OpenPull, Push
+from caloron.domain.observations import CommentSeen, PullSeen, marker
+from caloron.domain.status import Status
+from caloron.domain.why import why
+from tests.unit.domain.world import CALORON, PERSON, World, planned, world
+
+TAKE_OVER, RETRY = "caloron:take-over", "caloron:retry"
+CANCEL, APPROVE = "caloron:cancel", "caloron:approve"
+
+
+def made_world() -> World:
+    return world(planned("a"), planned("b", "a"))
+
+
+def in_review() -> World:
+    made = made_world()
+    made.bring_to_review("a")
+    return made
+
+
+def issue(made: World, task: str = "a") -> int:
+    found = made.task(task).issue
+    assert found is not None
+    return found
+
+
+def pull(made: World, task: str = "a") -> int:
+    found = made.task(task).pull
+    assert found is not None
+    return found
+
+
+def say(made: World, command: str, place: int | None = None) -> CommentSeen:
+    seen = made.comment(place or issue(made), command)
+    made.settle()
+    return seen
+
+
+def answers(made: World) -> list[str]:
+    found = [o for o in made.objects.values() if isinstance(o, CommentSeen)]
+    return [o.body.split("\n\n<!--")[0] for o in found if "/answer/" in o.body]
+
+
+def test_a_comment_without_our_marker_is_a_persons_whatever_account_it_has() -> None:
+    made = made_world()
+    made.comment(issue(made), TAKE_OVER, CALORON)
+    made.settle()
+    assert made.status("a") is Status.ESCALATED
+
+
+def test_a_comment_with_a_marker_is_never_a_command() -> None:
+    made = made_world()
+    made.comment(issue(made), f"{CANCEL}\n{marker('comment/x')}")
+    made.settle()
+    assert made.role("a") == "implement"
+
+
+@pytest.mark.parametrize("command", ["resolved", TAKE_OVER, RETRY, CANCEL, APPROVE])
+def test_what_a_stranger_says_is_text(command: str) -> None:
+    made = in_review()
+    seen = made.comment(issue(made), command)
+    made.news = []
+    made.unpolled.discard(seen.object)
+    decision = made.tick(msgspec.structs.replace(seen, trusted=False))
+    assert decision.actions == ()
+    assert made.role("a") == "review"
+
+
+def test_a_verdict_of_a_stranger_approves_and_rejects_nothing() -> None:
+    made = in_review()
+    for verdict in ("approved", "changes_requested"):
+        seen = made.review(pull(made), verdict)
+        made.news = []
+        made.unpolled.discard(seen.object)
+        assert made.tick(msgspec.structs.replace(seen, trusted=False)).actions == ()
+    assert made.role("a") == "review"
+
+
+def test_a_review_of_our_account_without_our_marker_is_a_persons() -> None:
+    made = in_review()
+    made.review(pull(made), "approved", "fine", CALORON)
+    assert CancelWork in [type(a) for a in made.tick().actions]
+    made.settle()
+    assert made.status("a") is Status.DONE
+
+
+def test_a_review_with_our_marker_by_the_reviewing_account_is_ours() -> None:
+    made = in_review()
+    made.state.sprint.reviewer = "caloron-reviewer"
+    made.review(pull(made), "approved", marker("review/x"), "caloron-reviewer")
+    made.tick()
+    assert made.role("a") == "review"
+
+
+# take-over
+
+
+def test_taking_over_stops_the_agent_and_holds_the_dependents_without_a_new_issue() -> None:
+    made = made_world()
+    say(made, TAKE_OVER)
+    assert made.queue == {}
+    assert made.statuses() == {"a": "Escalated", "b": "Blocked"}
+    assert made.task("a").reason == "taken over by ada"
+    assert made.task("a").escalation_issue is None
+    assert f"issue #{issue(made)}" in why(made.state, made.task("a"))
+
+
+@pytest.mark.parametrize("word", ["resolved", RETRY])
+def test_given_back_untouched_the_agent_goes_on_where_it_was_stopped(word: str) -> None:
+    made = made_world()
+    item = made.item("a")
+    say(made, TAKE_OVER)
+    say(made, word)
+    assert made.item("a") == item
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_given_back_with_a_branch_the_persons_commit_is_the_change() -> None:
+    made = made_world()
+    say(made, TAKE_OVER)
+    made.branches["agent/a/shop-1"] = "hers"
+    say(made, "resolved")
+    assert made.task("a").head == "hers"
+    assert made.role("a") == "verify"
+    assert made.pull(made.task("a").pull).head == "hers"
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+    assert not [e for e in made.effects(Push) if isinstance(e, Push) and e.task == "a"]
+
+
+def test_given_back_after_a_push_to_its_pull_request_that_commit_is_the_change() -> None:
+    made = in_review()
+    say(made, TAKE_OVER)
+    commit = made.push(pull(made))
+    made.settle()
+    assert made.status("a") is Status.ESCALATED
+    say(made, "resolved", pull(made))
+    assert (made.task("a").head, made.role("a")) == (commit, "verify")
+
+
+def test_given_back_with_a_pull_request_of_their_own_that_is_the_change() -> None:
+    made = made_world()
+    say(made, TAKE_OVER)
+    hers = made.open_pull(issue(made))
+    made.settle()
+    say(made, "resolved")
+    assert made.task("a").pull == hers.number
+    assert made.role("a") == "verify"
+
+
+def test_a_task_that_has_not_begun_can_be_taken_over_and_merged_by_hand() -> None:
+    made = made_world()
+    say(made, TAKE_OVER, issue(made, "b"))
+    assert made.status("b") is Status.ESCALATED
+    hers = made.open_pull(issue(made, "b"))
+    made.settle()
+    made.merge_pull(hers.number)
+    made.settle()
+    assert made.status("b") is Status.DONE
+
+
+def test_taking_over_in_the_middle_of_a_merge_takes_the_merge_back() -> None:
+    made = in_review()
+    made.review(pull(made), "approved")
+    made.tick()
+    assert made.task("a").merging
+    made.comment(issue(made), TAKE_OVER)
+    made.settle()
+    assert made.status("a") is Status.ESCALATED
+    assert not made.effects(Merge)
+    say(made, "resolved")
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+# retry
+
+
+def test_retry_begins_the_running_attempt_again_from_nothing() -> None:
+    made = made_world()
+    item = made.item("a")
+    made.task("a").session = "talk"
+    say(made, RETRY)
+    assert made.item("a") != item
+    assert made.role("a") == "implement"
+    assert made.task("a").session == ""
+    assert [m.reason for m in made.moves if m.old == m.new] == [
+        "ada said caloron:retry: begun again"
+    ]
+
+
+def test_retry_in_review_verifies_and_reviews_again_whatever_our_reviewer_said() -> None:
+    made = in_review()
+    made.end(made.item("a"))
+    made.tick()
+    made.perform(0)
+    made.comment(pull(made), RETRY)
+    made.settle()
+    assert not made.effects(Merge)
+    assert made.role("a") == "verify"
+    made.finish("a")
+    assert made.role("a") == "review"
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_retry_releases_what_is_escalated() -> None:
+    made = made_world()
+    for _ in range(2):
+        made.finish("a", exit_code=1, changes=False)
+    assert made.status("a") is Status.ESCALATED
+    say(made, RETRY)
+    assert made.role("a") == "implement"
+
+
+# cancel
+
+
+def test_cancel_closes_issue_and_pull_request_and_holds_the_dependents() -> None:
+    made = in_review()
+    number = pull(made)
+    say(made, CANCEL)
+    assert made.statuses() == {"a": "Cancelled", "b": "Blocked"}
+    assert made.issue(issue(made)).state == "closed"
+    assert made.pull(number).state == "closed"
+    assert made.queue == {}
+    assert made.task("a").reason == "cancelled by ada"
+
+
+@pytest.mark.parametrize("how", ["word", "reopen"])
+def test_a_cancelled_task_comes_back_with_what_its_branch_has(how: str) -> None:
+    made = in_review()
+    head = made.task("a").head
+    say(made, CANCEL)
+    if how == "word":
+        say(made, RETRY)
+    else:
+        made.reopen_issue(issue(made))
+        made.settle()
+    assert made.issue(issue(made)).state == "open"
+    assert made.task("a").head == head
+    assert made.role("a") == "review"
+    assert len(made.effects(OpenPull)) == 2
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_cancel_and_retry_in_one_breath_leave_a_task_that_runs() -> None:
+    made = in_review()
+    made.comment(issue(made), CANCEL)
+    made.comment(issue(made), RETRY)
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_a_pull_request_that_opens_after_the_cancel_is_closed_too() -> None:
+    made = made_world()
+    made.end(made.item("a"))
+    made.tick()
+    made.comment(issue(made), CANCEL)
+    made.settle()
+    pulls = [o for o in made.objects.values() if isinstance(o, PullSeen)]
+    assert [p.state for p in pulls] == ["closed"]
+    assert made.status("a") is Status.CANCELLED
+
+
+def test_closings_with_the_task_do_not_count_as_a_persons_no() -> None:
+    made = in_review()
+    for _ in range(3):
+        say(made, CANCEL)
+        say(made, RETRY)
+        made.bring_to_review("a")
+    made.close_pull(pull(made))
+    made.settle()
+    assert made.role("a") == "fix"
+
+
+# approve
+
+
+@pytest.mark.parametrize("where", ["issue", "pull"])
+def test_the_word_approve_is_as_good_as_an_approving_review(where: str) -> None:
+    made = in_review()
+    say(made, APPROVE, issue(made) if where == "issue" else pull(made))
+    assert made.status("a") is Status.DONE
+
+
+def test_an_approval_by_word_is_of_the_head_at_that_moment_and_no_other() -> None:
+    made = in_review()
+    made.comment(pull(made), APPROVE)
+    made.tick()
+    made.push(pull(made))
+    made.settle()
+    assert made.role("a") == "verify"
+    made.finish("a")
+    assert made.role("a") == "review"
+
+
+def test_a_later_review_takes_the_word_back() -> None:
+    made = in_review()
+    made.comment(pull(made), APPROVE)
+    made.tick()
+    made.review(pull(made), "changes_requested", "after all no")
+    made.settle()
+    assert made.work("a").reason == "after all no"
+
+
+def test_an_approval_by_word_releases_an_escalated_change() -> None:
+    made = in_review()
+    for _ in range(2):
+        made.finish("a", answer="hm")
+    assert made.status("a") is Status.ESCALATED
+    say(made, APPROVE)
+    assert made.status("a") is Status.DONE
+
+
+def test_a_person_may_agree_that_there_is_nothing_to_do() -> None:
+    made = made_world()
+    made.finish("a", changes=False)
+    say(made, APPROVE)
+    assert made.task("a").reason == "nothing to do, as ada agrees"
+
+
+# What makes no sense
+
+
+def test_a_command_that_makes_no_sense_is_answered_once() -> None:
+    made = made_world()
+    say(made, APPROVE)
+    assert answers(made) == [
+        "`caloron:approve` changes nothing: task `a` has no open pull request to approve."
+    ]
+    made.settle()
+    assert len(answers(made)) == 1
+    say(made, APPROVE)
+    assert len(answers(made)) == 2
+
+
+@pytest.mark.parametrize("command", ["resolved", TAKE_OVER, RETRY, CANCEL, APPROVE])
+def test_a_task_that_is_done_says_so(command: str) -> None:
+    made = in_review()
+    made.merge_pull(pull(made))
+    made.settle()
+    say(made, command)
+    assert answers(made) == [f"`{command}` changes nothing: task `a` is done."]
+    assert made.status("a") is Status.DONE
+
+
+@pytest.mark.parametrize("command", [TAKE_OVER, CANCEL, APPROVE, "resolved"])
+def test_a_task_that_is_cancelled_says_how_it_comes_back(command: str) -> None:
+    made = made_world()
+    made.close_issue(issue(made))
+    made.settle()
+    say(made, command)
+    assert "brings it back" in answers(made)[0]
+    assert made.status("a") is Status.CANCELLED
+
+
+def test_a_command_is_obeyed_once_however_often_it_is_seen() -> None:
+    made = made_world()
+    seen = say(made, RETRY)
+    item = made.item("a")
+    made.tick(msgspec.structs.replace(seen, version=seen.version + 100))
+    assert made.item("a") == item
+
+
+def test_what_was_said_before_an_incident_does_not_release_it() -> None:
+    made = made_world()
+    say(made, "resolved")
+    for _ in range(2):
+        made.finish("a", exit_code=1, changes=False)
+    made.settle()
+    assert made.status("a") is Status.ESCALATED
+    assert PERSON in {o.author for o in made.objects.values() if isinstance(o, CommentSeen)}

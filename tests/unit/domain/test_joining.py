@@ -1,0 +1,225 @@
+"""Issues that people label join the sprint; edits of a task's issue are what counts."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from caloron.domain.actions import CreateIssue, Merge
+from caloron.domain.editing import read_text
+from caloron.domain.observations import CommentSeen, marker
+from caloron.domain.plan import PlannedTask
+from caloron.domain.status import Status
+from caloron.domain.texts import issue_body
+from tests.unit.domain.world import World, planned, world
+
+LABEL = "caloron:task"
+
+
+def phase(made: World) -> str:
+    return made.state.sprint.phase
+
+
+def comments(made: World, number: int) -> list[str]:
+    return [
+        o.body
+        for o in made.objects.values()
+        if isinstance(o, CommentSeen) and o.issue == number and "<!--" in o.body
+    ]
+
+
+def test_a_labelled_issue_becomes_a_task_and_is_done_like_any_other() -> None:
+    made = world(planned("a"))
+    created = len(made.effects(CreateIssue))
+    n = made.open_issue("Dark mode", "Make it dark.\n\n- [ ] a switch\n- [x] no flicker", LABEL)
+    made.settle()
+    task = made.task(f"issue-{n}")
+    assert (task.plan.title, task.plan.agent_prompt) == ("Dark mode", "Make it dark.")
+    assert task.plan.acceptance == ("a switch", "no flicker")
+    assert task.issue == n
+    assert len(made.effects(CreateIssue)) == created
+    assert "This is task `issue-" in comments(made, n)[0]
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+    assert made.issue(n).state == "closed"
+
+
+def test_an_issue_without_the_label_or_with_our_marker_joins_nothing() -> None:
+    made = world(planned("a"))
+    made.open_issue("Just talk", "Hello")
+    n = made.open_issue("Old task", f"x {marker('issue/shop-0/a')}", LABEL)
+    made.news = [msgspec.structs.replace(made.issue(n), author="caloron", version=10**6)]
+    made.tick()
+    assert set(made.state.tasks) == {"a"}
+
+
+def test_it_may_depend_on_tasks_and_issues_and_what_is_not_known_is_told() -> None:
+    made = world(planned("a"), planned("b", "a"))
+    first = made.open_issue("One", f"x\nDepends on: a, #{made.task('b').issue}", LABEL)
+    second = made.open_issue("Two", f"Depends on: `issue-{first}`, #999, nobody.", LABEL)
+    made.settle()
+    assert made.task(f"issue-{first}").plan.depends_on == ("a", "b")
+    assert made.task(f"issue-{second}").plan.depends_on == (f"issue-{first}",)
+    told = comments(made, second)[0]
+    assert "`#999`" in told
+    assert "`nobody`" in told
+    assert made.task("a").chain == 4
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_two_that_wait_for_each_other_do_not_make_a_circle() -> None:
+    made = world(planned("a"))
+    first = made.number + 1
+    made.open_issue("One", f"Depends on: #{first + 1}", LABEL)
+    made.open_issue("Two", f"Depends on: #{first}", LABEL)
+    made.settle()
+    assert made.task(f"issue-{first}").plan.depends_on == (f"issue-{first + 1}",)
+    assert made.task(f"issue-{first + 1}").plan.depends_on == ()
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_what_was_said_before_it_joined_is_no_command() -> None:
+    made = world(planned("a"))
+    n = made.open_issue("Talk", "x")
+    made.comment(n, "caloron:cancel")
+    made.settle()
+    made.label(n, LABEL)
+    made.settle()
+    assert made.status(f"issue-{n}") is Status.IN_PROGRESS
+    made.comment(n, "caloron:cancel")
+    made.settle()
+    assert made.status(f"issue-{n}") is Status.CANCELLED
+
+
+def test_taking_the_label_off_before_work_began_takes_it_out_and_back_brings_it_back() -> None:
+    made = world(planned("a"))
+    n = made.open_issue("Later", "Depends on: a", LABEL)
+    made.settle()
+    made.label(n)
+    made.settle()
+    assert made.status(f"issue-{n}") is Status.CANCELLED
+    made.label(n, LABEL)
+    made.settle()
+    assert made.status(f"issue-{n}") is Status.PENDING
+
+
+def test_taking_the_label_off_after_that_changes_nothing() -> None:
+    made = world(planned("a"))
+    n = made.open_issue("Now", "x", LABEL)
+    made.settle()
+    made.label(n)
+    made.settle()
+    assert made.role(f"issue-{n}") == "implement"
+
+
+def test_it_goes_on_with_a_sprint_whose_last_task_has_just_ended() -> None:
+    made = world(planned("a"))
+    made.run()
+    assert phase(made) == "ended"
+    n = made.open_issue("One more", "x", LABEL)
+    made.settle()
+    assert phase(made) == "running"
+    made.run()
+    assert made.status(f"issue-{n}") is Status.DONE
+
+
+# Edits
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        planned("a"),
+        planned("a", "b"),
+        PlannedTask(id="a", title="T  t", agent_prompt="x\r\n\n - [ ] in it\n", acceptance=("y",)),
+        PlannedTask(id="a", title="T", agent_prompt="### Acceptance\nnone <!-- x -->"),
+    ],
+)
+def test_a_body_of_ours_reads_back_as_the_text_that_it_was_made_from(plan: PlannedTask) -> None:
+    made = world(planned("b"))
+    task = msgspec.structs.replace(made.task("b"), plan=plan)
+    body = issue_body(made.state.sprint, task)
+    first = read_text(plan.title, body)
+    changed = msgspec.structs.replace(
+        plan, title=first.title, agent_prompt=first.prompt, acceptance=first.acceptance
+    )
+    again = issue_body(made.state.sprint, msgspec.structs.replace(task, plan=changed))
+    assert read_text(first.title, again) == first
+    assert read_text(plan.title, body.replace("\n", "\r\n") + "\r\n") == first
+    assert "of sprint" not in first.prompt
+
+
+def test_nothing_is_taken_for_an_edit_that_is_none() -> None:
+    made = world(planned("a"))
+    made.label(made.task("a").issue or 0, LABEL, "help wanted")
+    made.settle()
+    assert made.task("a").edits == 0
+
+
+@pytest.mark.parametrize("with_marker", [True, False])
+def test_a_persons_text_is_what_is_asked_for_from_then_on(with_marker: bool) -> None:
+    made = world(planned("a"))
+    number = made.task("a").issue or 0
+    item = made.item("a")
+    body = made.issue(number).body.replace("Do a", "Do it well\n\n- [ ] really")
+    made.edit_issue(number, body if with_marker else body.split("<!--")[0])
+    made.settle()
+    task = made.task("a")
+    assert (task.plan.agent_prompt, task.plan.acceptance) == ("Do it well", ("really",))
+    assert made.item("a") == item
+    assert task.issue == number
+    made.run()
+    assert made.status("a") is Status.DONE
+
+
+def test_an_approval_of_the_old_text_is_not_enough() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    number = made.task("a").issue or 0
+    made.end(made.item("a"))
+    made.tick()
+    made.perform(0)
+    made.tick()
+    assert made.task("a").merging
+    made.edit_issue(number, "Do something else")
+    made.settle()
+    assert not made.effects(Merge)
+    assert made.role("a") == "review"
+    made.run()
+    assert made.status("a") is Status.DONE
+
+
+def test_a_reviewer_that_read_the_old_text_is_asked_again_if_it_approves() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    first = made.item("a")
+    made.edit_issue(made.task("a").issue or 0, "Do something else")
+    made.settle()
+    assert made.item("a") == first
+    made.finish("a")
+    assert made.role("a") == "review"
+    assert made.item("a") != first
+    made.run()
+    assert made.status("a") is Status.DONE
+
+
+def test_what_a_stranger_writes_into_their_own_issue_later_is_not_taken_in() -> None:
+    made = world(planned("a"))
+    n = made.open_issue("Theirs", "first text", LABEL)
+    made.news = [msgspec.structs.replace(made.issue(n), trusted=False)]
+    made.unpolled.clear()
+    made.tick()
+    edited = msgspec.structs.replace(made.issue(n), trusted=False, body="evil", version=10**6)
+    made.tick(edited)
+    assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
+
+
+def test_a_persons_approval_stands_although_the_text_was_changed() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    made.review(made.task("a").pull or 0, "approved")
+    made.edit_issue(made.task("a").issue or 0, "Do something else")
+    made.settle()
+    assert made.status("a") is Status.DONE

@@ -1,0 +1,218 @@
+"""A plan that waits on the forge: read, edited, approved or declined in one issue."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from caloron.domain.actions import CreateIssue
+from caloron.domain.facts import PlanApproved, PlanEdited
+from caloron.domain.observations import CommentSeen
+from caloron.domain.plan_issue import MAX_BODY, block_of, parse_block
+from tests.unit.domain.world import CALORON, PERSON, World, new_state, planned
+
+PLAN = (planned("a"), planned("b", "a"))
+
+
+def phase(made: World) -> str:
+    return made.state.sprint.phase
+
+
+def held(*plan: object) -> World:
+    state = new_state(*(plan or PLAN), ask=True)  # type: ignore[arg-type]
+    state.sprint.plan_on_forge = True
+    state.sprint.frameworks = ("stub",)
+    made = World(state)
+    made.settle()
+    return made
+
+
+def number(made: World) -> int:
+    plan = made.state.sprint.held_plan
+    assert plan is not None
+    assert plan.number is not None
+    return plan.number
+
+
+def edit(made: World, old: str, new: str) -> None:
+    body = made.issue(number(made)).body
+    assert old in body
+    made.edit_issue(number(made), body.replace(old, new))
+    made.settle()
+
+
+def said(made: World) -> list[str]:
+    found = [
+        (o.id, o.body.split("\n\n<!--")[0])
+        for o in made.objects.values()
+        if isinstance(o, CommentSeen) and (o.issue, o.author) == (number(made), CALORON)
+        if "<!--" in o.body
+    ]
+    return [text for _, text in sorted(found)]
+
+
+def test_a_plan_that_is_to_be_approved_stands_on_the_forge_as_one_issue() -> None:
+    made = held()
+    assert phase(made) == "approval"
+    (create,) = made.effects(CreateIssue)
+    assert isinstance(create, CreateIssue)
+    assert create.title == "Plan of sprint shop-1: a shop"
+    assert create.labels == ("caloron:plan",)
+    assert "| `b` | Title of b | a | change | - |" in create.body
+    assert "caloron:approve" in create.body
+    assert said(made) == []
+
+
+@pytest.mark.parametrize("who", [PERSON, CALORON])
+def test_the_word_of_a_person_runs_it_also_from_the_account_that_we_write_with(who: str) -> None:
+    made = held()
+    made.comment(number(made), "caloron:approve\nlooks good", who)
+    made.settle()
+    assert phase(made) == "running"
+    assert made.role("a") == "implement"
+
+
+def test_once_it_runs_the_issue_is_closed_and_names_the_issues_of_the_tasks() -> None:
+    made = held()
+    made.comment(number(made), "caloron:approve")
+    made.settle()
+    issues = {t.id: t.issue for t in made.state.tasks.values()}
+    assert said(made) == [
+        f"Approved. The tasks of this plan:\n\n- #{issues['a']} `a`\n- #{issues['b']} `b`"
+    ]
+    assert made.issue(number(made)).state == "closed"
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_a_yes_at_the_terminal_closes_the_issue_just_the_same() -> None:
+    made = held()
+    made.tick(PlanApproved())
+    made.settle()
+    assert phase(made) == "running"
+    assert made.issue(number(made)).state == "closed"
+
+
+@pytest.mark.parametrize("body", ["approve", "I caloron:approve", "caloron:approve it", "fine"])
+def test_nothing_but_the_whole_first_line_approves(body: str) -> None:
+    made = held()
+    made.comment(number(made), body)
+    made.settle()
+    assert phase(made) == "approval"
+
+
+def test_the_word_of_a_stranger_is_text() -> None:
+    made = held()
+    seen = made.comment(number(made), "caloron:approve")
+    made.news = [msgspec.structs.replace(seen, trusted=False, version=seen.version + 1)]
+    made.tick()
+    assert phase(made) == "approval"
+
+
+def test_an_edit_of_the_block_replaces_the_plan_and_is_told() -> None:
+    made = held()
+    edit(made, "Title of b", "Something else")
+    assert made.task("b").plan.title == "Something else"
+    assert len(said(made)) == 1
+    assert "| `b` | Something else | a |" in said(made)[0]
+    made.comment(number(made), "caloron:approve")
+    made.settle()
+    assert made.issue(made.task("b").issue).title == "Something else"
+
+
+def test_an_edit_that_cannot_be_run_changes_nothing_and_is_answered_once_with_every_error() -> None:
+    made = held()
+    edit(made, '"depends_on": [\n      "a"\n    ]', '"depends_on": ["x", "y"]')
+    assert made.task("b").plan.depends_on == ("a",)
+    (answer,) = said(made)
+    assert "depends on unknown task 'x'" in answer
+    assert "depends on unknown task 'y'" in answer
+    made.settle()
+    assert len(said(made)) == 1
+
+
+def test_a_plan_that_cannot_be_run_is_not_approved_before_it_is_put_right() -> None:
+    made = held()
+    edit(made, '"id": "a"', '"id": "A!"')
+    made.comment(number(made), "caloron:approve")
+    made.settle()
+    assert phase(made) == "approval"
+    assert "correct it first" in said(made)[-1]
+    edit(made, '"id": "A!"', '"id": "a"')
+    made.comment(number(made), "caloron:approve")
+    made.settle()
+    assert phase(made) == "running"
+
+
+def test_an_edit_that_is_taken_back_brings_the_first_plan_back() -> None:
+    made = held()
+    edit(made, "Title of b", "Something else")
+    edit(made, '"title": "Something else"', '"title": "Title of b"')
+    assert made.task("b").plan.title == "Title of b"
+
+
+def test_a_block_that_is_gone_is_told_and_the_plan_stands() -> None:
+    made = held()
+    made.edit_issue(number(made), "no plan any more")
+    made.settle()
+    assert set(made.state.tasks) == {"a", "b"}
+    assert "no block of JSON" in said(made)[0]
+
+
+def test_a_plan_that_was_edited_at_the_terminal_is_shown_in_the_issue() -> None:
+    made = held()
+    made.tick(PlanEdited(tasks=(planned("c"),), at=1.0))
+    made.settle()
+    assert '"id": "c"' in made.issue(number(made)).body
+    assert said(made) == []
+    edit(made, "Title of c", "Another title")
+    assert made.task("c").plan.title == "Another title"
+
+
+def test_a_persons_edit_is_not_overwritten_by_one_from_the_terminal() -> None:
+    made = held()
+    made.tick(PlanEdited(tasks=(planned("c"),), at=1.0))
+    edit(made, "Title of b", "From the forge")
+    assert made.task("b").plan.title == "From the forge"
+    assert "From the forge" in made.issue(number(made)).body
+
+
+def test_closing_the_issue_is_a_no_and_opening_it_again_lets_it_wait() -> None:
+    made = held()
+    made.close_issue(number(made))
+    made.settle()
+    assert phase(made) == "approval"
+    assert made.state.sprint.held_plan is not None
+    assert made.state.sprint.held_plan.declined == PERSON
+    made.reopen_issue(number(made))
+    made.settle()
+    assert made.state.sprint.held_plan.declined == ""
+
+
+def test_other_commands_are_answered_there() -> None:
+    made = held()
+    made.comment(number(made), "caloron:retry")
+    made.settle()
+    assert "is approved with `caloron:approve`" in said(made)[0]
+
+
+def test_a_prompt_of_several_lines_is_a_list_of_lines_to_edit() -> None:
+    plan = (msgspec.structs.replace(planned("a"), agent_prompt="one\n\n```\ntwo\n```"),)
+    block = block_of(plan)
+    assert json.loads(block)[0]["agent_prompt"] == ["one", "", "```", "two", "```"]
+    assert parse_block(block, ()).tasks == plan
+    made = held(*plan)
+    edit(made, '"one"', '"ONE"')
+    assert made.task("a").plan.agent_prompt == "ONE\n\n```\ntwo\n```"
+
+
+def test_a_plan_that_is_too_long_for_a_forge_can_still_be_approved_there() -> None:
+    long = msgspec.structs.replace(planned("a"), agent_prompt="x" * (MAX_BODY + 1))
+    made = held(long)
+    assert len(made.issue(number(made)).body) < MAX_BODY
+    made.comment(number(made), "caloron:approve")
+    made.settle()
+    assert made.task("a").plan.agent_prompt == long.agent_prompt
+    assert phase(made) == "running"
