@@ -66,7 +66,7 @@ def _polls(server: Server) -> list[Measure]:
         Measure(
             "a look on Gitea beside the requests it makes",
             share,
-            "×",
+            "x",
             1.3,
             note=f"median of 30; the requests take {asked_ms:.0f} ms",
         ),
