@@ -14,7 +14,7 @@ from caloron.domain.observations import (
 from caloron.domain.sprint import Task, branch_name, pull_of
 from caloron.domain.status import Status
 from caloron.domain.turn import Turn
-from caloron.domain.workflow import reject
+from caloron.domain.verifying import reject
 
 _MAX_CLOSURES = 2
 
@@ -67,12 +67,19 @@ def _is_settling(task: Task) -> bool:
 
 
 def react(turn: Turn, task: Task) -> None:
-    """Bring one task in line with what its issue and pull request show."""
+    """Bring one task in line with what its issue and pull request show.
+
+    Our own merge says itself what it put on main; until then, and while that has to be looked at,
+    the task is not done.
+    """
     if task.status is Status.DONE:
         return
     pull = pull_of(turn.state, task)
     if pull and pull.state == "merged":
-        _merged(turn, task, pull)
+        if not task.landed and task.merging != pull.head:
+            _merged(turn, task, pull)
+        elif task.status is Status.ESCALATED:
+            _released_by_person(turn, task)
         return
     if _cancelled_by_person(turn, task):
         return

@@ -8,6 +8,8 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
+
 from caloron.agents import launch
 from caloron.domain.actions import (
     AddLabel,
@@ -15,22 +17,27 @@ from caloron.domain.actions import (
     ClosePull,
     CreateIssue,
     Effect,
+    MakeRevert,
     Merge,
     OpenPull,
     PostComment,
     PostReview,
     Probe,
     Push,
+    ReopenIssue,
 )
 from caloron.domain.facts import EffectDone, EffectFailed, Fact, Refusal
 from caloron.domain.observations import Snapshot
 from caloron.engine.bell import Bell
+from caloron.engine.landed import bring_back, make_revert, merge_told
 from caloron.engine.runs import RunDirs
 from caloron.errors import (
+    ChecksFailed,
     ForgeError,
     ForgeUnavailable,
     MergeConflict,
     NotFound,
+    NotYet,
     StaleBase,
     StaleHead,
 )
@@ -44,6 +51,12 @@ from caloron.store.redact import Redactor
 _THREADS = 4
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 60.0
+#: A forge that only has to finish something else is asked again sooner.
+_LONGEST_NOT_YET_S = 15.0
+
+
+class ChecksPending(ForgeError):
+    """The forge's own CI has not ended: the lane is free for others until it has."""
 
 
 class Effects:
@@ -107,7 +120,7 @@ class Effects:
             if isinstance(entry.effect, Probe):
                 self._probe(entry, entry.effect)
                 return
-            found: tuple[Snapshot, ...] | None = None
+            found: tuple[Fact, ...] | None = None
             if entry.intended:
                 found = self._find(entry.effect)
             else:
@@ -119,10 +132,11 @@ class Effects:
             if found is None:
                 found = self._do(entry.effect)
                 crashpoint("effect.do")
-            self._journal.record(entry, self._facts(entry, found))
+            self._journal.record(entry, found)
             crashpoint("effect.record")
         except ForgeUnavailable as error:
-            pause = min(_FIRST_PAUSE_S * 2 ** min(entry.tries, 10), _LONGEST_PAUSE_S)
+            longest = _LONGEST_NOT_YET_S if isinstance(error, NotYet) else _LONGEST_PAUSE_S
+            pause = min(_FIRST_PAUSE_S * 2 ** min(entry.tries, 10), longest)
             self._journal.postpone(entry, self._clock.now() + pause, str(error))
         except (ForgeError, NotFound, GitError) as error:
             self._journal.refuse(
@@ -145,14 +159,7 @@ class Effects:
             self._journal.intend(entry)
         self._journal.record(entry, (), finding)
 
-    def _facts(self, entry: Entry, seen: tuple[Snapshot, ...]) -> tuple[Fact, ...]:
-        effect = entry.effect
-        if isinstance(effect, Push):
-            done = EffectDone(key=effect.key, task=effect.task, kind=entry.kind, commit=effect.new)
-            return (*seen, done)
-        return seen
-
-    def _find(self, effect: Effect) -> tuple[Snapshot, ...] | None:
+    def _find(self, effect: Effect) -> tuple[Fact, ...] | None:
         """What an effect that may have been done left on the forge; None: do it."""
         forge = self._forge
         match effect:
@@ -171,11 +178,14 @@ class Effects:
             case Merge():
                 pull = forge.pull(effect.pull)
                 return self._after_merge(effect) if pull.state == "merged" else None
-            case AddLabel() | CloseIssue() | ClosePull():
+            case MakeRevert():
+                seen = forge.branch(effect.branch)
+                return self._after_revert(effect, seen.commit) if seen else None
+            case AddLabel() | CloseIssue() | ClosePull() | ReopenIssue():
                 # Doing these looks at the object first.
                 return None
 
-    def _do(self, effect: Effect) -> tuple[Snapshot, ...]:
+    def _do(self, effect: Effect) -> tuple[Fact, ...]:  # noqa: C901 - all changes in one place
         forge, clean = self._forge, self._redactor.text
         seen: Snapshot
         match effect:
@@ -190,6 +200,10 @@ class Effects:
             case CloseIssue():
                 issue = forge.issue(effect.issue)
                 seen = issue if issue.state == "closed" else forge.close_issue(effect.issue)
+            case ReopenIssue():
+                issue = forge.issue(effect.issue)
+                seen = issue if issue.state == "open" else forge.reopen_issue(effect.issue)
+                return (seen, _done(effect, "reopen_issue"))
             case ClosePull():
                 pull = forge.pull(effect.pull)
                 seen = forge.close_pull(effect.pull) if pull.state == "open" else pull
@@ -202,9 +216,15 @@ class Effects:
                 body = clean(effect.body)
                 seen = forge.review(effect.pull, effect.head, effect.verdict, body)
             case Merge():
+                was_open = forge.pull(effect.pull).state == "open"
                 self._look_for_a_later_no(effect)
+                self._look_at_checks(effect)
                 forge.merge(effect.pull, effect.head, effect.base, clean(effect.message))
-                return self._after_merge(effect)
+                return self._after_merge(effect, did_it=was_open)
+            case MakeRevert():
+                made = make_revert(self._mirror, effect)
+                forge.push(self._mirror.path, effect.branch, made.head, "")
+                return self._after_revert(effect, made.head)
         return (seen,)
 
     def _look_for_a_later_no(self, effect: Merge) -> None:
@@ -218,24 +238,54 @@ class Effects:
         if last is not None and last.verdict == "changes_requested":
             raise StaleHead(f"{last.author} asked for changes in pull request #{effect.pull}")
 
+    def _look_at_checks(self, effect: Merge) -> None:
+        """The forge's own CI has its say before a merge, where there is one."""
+        checks = self._forge.checks(effect.head)
+        if checks.state == "pending":
+            raise ChecksPending(f"waits for the forge's CI: {checks.detail or 'not told yet'}")
+        if checks.state == "red":
+            raise ChecksFailed(f"the forge's CI failed: {checks.detail or 'no details'}")
+
     def _after_refusal(self, effect: Effect | Probe) -> tuple[Snapshot, ...]:
-        """The pull request as it is: often a person closed or merged it, and that explains it."""
+        """The pull request as it is: often a person closed or merged it, and that explains it.
+
+        Of a merge also main and the reviews, of which one may have been what came before it.
+        """
         if not isinstance(effect, PostReview | Merge):
             return ()
         try:
-            return (self._forge.pull(effect.pull),)
+            pull = self._forge.pull(effect.pull)
+            if not isinstance(effect, Merge) or pull.state != "open":
+                return (pull,)
+            return (pull, *self._main(), *self._forge.reviews(effect.pull))
         except (ForgeError, NotFound):
             # The refusal itself is told, and is enough.
             return ()
 
-    def _after_push(self, effect: Push) -> tuple[Snapshot, ...]:
+    def _after_push(self, effect: Push) -> tuple[Fact, ...]:
         """The pull request with its new head: told together with the push."""
-        return () if effect.pull is None else (self._forge.pull(effect.pull),)
+        done = _done(effect, "push", effect.new)
+        return (done,) if effect.pull is None else (self._forge.pull(effect.pull), done)
 
-    def _after_merge(self, effect: Merge) -> tuple[Snapshot, ...]:
-        """The merged pull request and where main is now."""
+    def _after_merge(self, effect: Merge, *, did_it: bool = False) -> tuple[Fact, ...]:
+        """The merged pull request, where main is now, and what was put there."""
+        pull = self._forge.pull(effect.pull)
+        told = merge_told(self._mirror, effect, pull, did_it=did_it)
+        return (pull, *self._main(), told)
+
+    def _after_revert(self, effect: MakeRevert, head: str) -> tuple[Fact, ...]:
+        if not self._mirror.has(head):
+            self._mirror.fetch_branch(effect.branch)
+        again = bring_back(self._mirror, effect, head)
+        return (msgspec.structs.replace(_done(effect, "revert", head), again=again),)
+
+    def _main(self) -> tuple[Snapshot, ...]:
         main = self._forge.branch(self._forge.main)
-        return (self._forge.pull(effect.pull), *((main,) if main else ()))
+        return (main,) if main else ()
+
+
+def _done(effect: Effect, kind: str, commit: str = "") -> EffectDone:
+    return EffectDone(key=effect.key, task=effect.task, kind=kind, commit=commit)
 
 
 def _seen(found: Snapshot | None) -> tuple[Snapshot, ...] | None:
@@ -250,5 +300,9 @@ def _refusal(error: Exception) -> Refusal:
             return "stale_base"
         case MergeConflict():
             return "conflict"
+        case ChecksPending():
+            return "waiting"
+        case ChecksFailed():
+            return "checks"
         case _:
             return "refused"
