@@ -106,6 +106,10 @@ def failed(turn: Turn, task: Task, fact: EffectFailed) -> None:
         issue_reopened(task)
     elif fact.kind == "merge" and task.merging == revert.head:
         task.merging = ""
+        seen = _pull(turn, task, revert)
+        if seen is not None and seen.state != "open":
+            # A person ended it: what follows from that is decided there.
+            return
         if fact.refusal == "waiting" and wait_for_ci(turn, task, revert.head, fact.message):
             return
         task.verified = None

@@ -319,7 +319,7 @@ class World:
         chain: list[Link] = []
         for head in work.heads or ((work.head,) if work.head else ()):
             merged = self.merged_tree(tree, head)
-            if not any(pair <= set(merged) for pair in self.conflicting):
+            if not any(pair <= set(merged) and not pair <= set(tree) for pair in self.conflicting):
                 tree = merged
                 chain.append(Link(head, _tree(tree)))
         red = bool(self.verify_fails & set(tree))
