@@ -16,11 +16,13 @@ from caloron.domain.actions import (
     ClosePull,
     CreateIssue,
     Effect,
+    MakeRevert,
     Merge,
     OpenPull,
     PostComment,
     PostReview,
     Push,
+    ReopenIssue,
 )
 from caloron.domain.observations import marker
 from caloron.domain.sprint import Sprint, State
@@ -42,6 +44,7 @@ MUTATIONS = (
     "comment",
     "label",
     "close_issue",
+    "reopen_issue",
     "close_pull",
     "push",
     "open_pull",
@@ -169,6 +172,21 @@ def merge(bench: Bench) -> Merge:
     )
 
 
+def revert(bench: Bench) -> MakeRevert:
+    """Takes out what `merge` put on main."""
+    merged = bench.forge.pull(2)
+    return MakeRevert(
+        key="revert/demo-1/a/1",
+        task="a",
+        branch="caloron/revert/demo-1/a/1",
+        commit=merged.merge_commit,
+        merged_as="Merge a",
+        head=merged.head,
+        base=bench.main,
+        message="Revert #2: [a] A",
+    )
+
+
 def review(bench: Bench) -> PostReview:
     key = f"review/2/{bench.work}/1/1"
     return PostReview(
@@ -200,6 +218,16 @@ CASES: dict[type[Any], Case] = {
         lambda b: [issue(), push(b), pull()],
         lambda b: ClosePull(key="discard/x", task="a", pull=2),
         lambda b: len(b.forge.pulls("closed")),
+    ),
+    ReopenIssue: (
+        lambda b: [issue(), CloseIssue(key="close/x", task="a", issue=1)],
+        lambda b: ReopenIssue(key="reopen/x", task="a", issue=1),
+        lambda b: len(b.forge.issues("open")),
+    ),
+    MakeRevert: (
+        lambda b: [issue(), push(b), pull(), merge(b)],
+        revert,
+        lambda b: int(b.forge.branch("caloron/revert/demo-1/a/1") is not None),
     ),
     Push: (
         lambda b: [issue()],

@@ -20,11 +20,7 @@ def merge_told(mirror: Mirror, effect: Merge, pull: PullSeen, *, did_it: bool) -
 
     `did_it`: we saw it open, and then merged it. Else it is ours if it is called as we call it.
     """
-    try:
-        main = mirror.fetch_main()
-    except (GitError, NotFound) as error:
-        # It is merged: only what it came to is not known yet.
-        raise ForgeUnavailable(f"main cannot be fetched: {error}") from error
+    main = _main(mirror)
     commit = pull.merge_commit or main
     known = mirror.has(commit)
     named = known and mirror.subject(commit) == first_line(effect.message)
@@ -38,6 +34,14 @@ def merge_told(mirror: Mirror, effect: Merge, pull: PullSeen, *, did_it: bool) -
     )
 
 
+def _main(mirror: Mirror) -> str:
+    """Main as it is now; not to get it says nothing about what was done, so it is tried again."""
+    try:
+        return mirror.fetch_main()
+    except (GitError, NotFound) as error:
+        raise ForgeUnavailable(f"main cannot be fetched: {error}") from error
+
+
 @dataclass(frozen=True)
 class RevertMade:
     """The commit that takes a merge out, and one on top of it that brings the change back."""
@@ -48,7 +52,7 @@ class RevertMade:
 
 def make_revert(mirror: Mirror, effect: MakeRevert) -> RevertMade:
     """Both commits in our own repository; the same effect gives the same commits."""
-    main = mirror.fetch_main()
+    main = _main(mirror)
     before = _before(mirror, effect)
     head = mirror.same_tree_as(before, effect.commit, effect.message)
     merged = mirror.merge(main, head, "Merge for a look at conflicts")
