@@ -16,11 +16,13 @@ from caloron.domain.actions import (
     ClosePull,
     CreateIssue,
     Effect,
+    MakeRevert,
     Merge,
     OpenPull,
     PostComment,
     PostReview,
     Push,
+    ReopenIssue,
     ReportProgress,
 )
 from caloron.domain.observations import marker
@@ -43,6 +45,7 @@ MUTATIONS = (
     "comment",
     "label",
     "close_issue",
+    "reopen_issue",
     "close_pull",
     "push",
     "open_pull",
@@ -170,6 +173,21 @@ def merge(bench: Bench) -> Merge:
     )
 
 
+def revert(bench: Bench) -> MakeRevert:
+    """Takes out what `merge` put on main."""
+    merged = bench.forge.pull(2)
+    return MakeRevert(
+        key="revert/demo-1/a/1",
+        task="a",
+        branch="caloron/revert/demo-1/a/1",
+        commit=merged.merge_commit,
+        merged_as="Merge a",
+        head=merged.head,
+        base=bench.main,
+        message="Revert #2: [a] A",
+    )
+
+
 def review(bench: Bench) -> PostReview:
     key = f"review/2/{bench.work}/1/1"
     return PostReview(
@@ -214,6 +232,16 @@ CASES: dict[type[Any], Case] = {
         lambda b: [issue(), push(b), pull()],
         lambda b: ClosePull(key="discard/x", task="a", pull=2),
         lambda b: len(b.forge.pulls("closed")),
+    ),
+    ReopenIssue: (
+        lambda b: [issue(), CloseIssue(key="close/x", task="a", issue=1)],
+        lambda b: ReopenIssue(key="reopen/x", task="a", issue=1),
+        lambda b: len(b.forge.issues("open")),
+    ),
+    MakeRevert: (
+        lambda b: [issue(), push(b), pull(), merge(b)],
+        revert,
+        lambda b: int(b.forge.branch("caloron/revert/demo-1/a/1") is not None),
     ),
     Push: (
         lambda b: [issue()],
@@ -271,7 +299,7 @@ def test_an_effect_that_was_intended_by_a_dead_engine_is_found_or_done_but_not_r
     bench.plan(effect(bench))
     (entry,) = bench.journal.due()
     bench.journal.intend(entry)
-    bench.effects._do(effect(bench))
+    bench.effects._changes.do(effect(bench))
 
     bench.drain()
 

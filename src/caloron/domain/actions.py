@@ -115,6 +115,21 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True, tag="merge"):
     message: str
 
 
+class MakeRevert(msgspec.Struct, frozen=True, kw_only=True, tag="revert"):
+    """Put a branch on the forge that takes a merge of ours out of main again."""
+
+    key: str
+    task: str
+    branch: str
+    #: The commit that the merge put on main, and what it was to be called.
+    commit: str
+    merged_as: str
+    #: What was merged, and into which main at the earliest.
+    head: str
+    base: str
+    message: str
+
+
 Effect = (
     CreateIssue
     | PostComment
@@ -129,6 +144,8 @@ Effect = (
     | OpenPull
     | PostReview
     | Merge
+    | MakeRevert
+    | ReopenIssue
 )
 
 

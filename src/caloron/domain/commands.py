@@ -66,6 +66,8 @@ def _over(task: Task) -> str:
         return f"task `{task.id}` is done"
     if task.status is Status.CANCELLED:
         return f"task `{task.id}` is cancelled; `{RETRY}` or opening its issue again brings it back"
+    if task.landed:
+        return f"the change of task `{task.id}` is merged, and main is being looked at"
     return ""
 
 
@@ -139,7 +141,7 @@ def _retry(turn: Turn, task: Task, comment: CommentSeen) -> None:
             turn.do(ReopenIssue(key=key, task=task.id, issue=task.issue))
         case Status.IN_PROGRESS if task.work is not None:
             _begin_again(turn, task, reason)
-        case Status.IN_REVIEW:
+        case Status.IN_REVIEW if not task.landed:
             turn.stop_work(task, reason)
             take_back(turn, task)
             task.verified, task.merging, task.stale_merges = None, "", 0

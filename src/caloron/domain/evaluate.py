@@ -15,6 +15,7 @@ from caloron.domain import (
     commands,
     discarding,
     hindsight,
+    landing,
     plan_issue,
     planning,
     progress,
@@ -33,7 +34,7 @@ from caloron.domain.facts import (
     WorkEnded,
 )
 from caloron.domain.joining import join
-from caloron.domain.lane import advance_lane, advance_reviews
+from caloron.domain.lane import advance_lane, advance_reviews, merge_failed
 from caloron.domain.observations import Snapshot, merge_observations
 from caloron.domain.pauses import busy_slots
 from caloron.domain.reactions import bind, react
@@ -41,9 +42,6 @@ from caloron.domain.sprint import Role, State, Task, branch_name, pull_of
 from caloron.domain.status import HOLDS_DEPENDENTS, SETTLED, Status
 from caloron.domain.turn import Turn
 from caloron.domain.workflow import open_pull, publish, work_ended
-
-#: Merges of one head that came too late; more of them means that something else is wrong.
-_MAX_STALE = 5
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -169,12 +167,21 @@ def _effect_done(turn: Turn, fact: EffectDone) -> None:
     task = turn.state.tasks.get(fact.task)
     if task is None:
         return
-    if fact.kind == "see_branch":
+    if fact.kind == "merge":
+        landing.merge_done(turn, task, fact)
+    elif fact.kind == "revert":
+        landing.revert_made(turn, task, fact)
+    elif fact.kind == "reopen_issue":
+        landing.issue_reopened(task)
+        if task.status is Status.CANCELLED:
+            task.closed_by_person = True
+    elif fact.kind == "see_branch":
         commands.branch_was_seen(turn, task, fact.commit)
-    if fact.kind == "reopen_issue" and task.status is Status.CANCELLED:
-        task.closed_by_person = True
-    if fact.kind != "push":
-        return
+    elif fact.kind == "push":
+        _pushed(turn, task, fact)
+
+
+def _pushed(turn: Turn, task: Task, fact: EffectDone) -> None:
     if fact.key.startswith(f"push/{branch_name(task.id, turn.sprint.id)}/"):
         task.own_commit = fact.commit
     if fact.key.startswith(f"push/{task.branch}/") and task.pushed != task.head:
@@ -184,21 +191,19 @@ def _effect_done(turn: Turn, fact: EffectDone) -> None:
 def _effect_failed(turn: Turn, fact: EffectFailed) -> None:
     """A stale answer means look again; anything else that the forge refuses needs a person."""
     task = turn.state.tasks.get(fact.task)
-    if task is not None and fact.kind == "see_branch":
+    if task is None:
+        return
+    if fact.kind == "see_branch":
         commands.branch_was_seen(turn, task, "")
-    if task is None or not _still_wanted(turn, task, fact.key):
+    if task.landed:
+        landing.failed(turn, task, fact)
         return
-    if fact.refusal == "gone" and _branch_gone(turn, task):
+    if not _still_wanted(turn, task, fact.key):
+        _forget_merge(task, fact)
+    elif (fact.refusal == "gone" and _branch_gone(turn, task)) or (
+        fact.kind == "merge" and merge_failed(turn, task, fact)
+    ):
         return
-    if fact.kind == "merge" and fact.refusal == "conflict" and task.status is Status.IN_REVIEW:
-        # The forge is stricter than our own merge was: only a new head can get past it.
-        task.merging, task.verified = "", None
-        turn.move(task, Status.IN_PROGRESS, fact.message)
-        turn.start(task, turn.new_work(task, "resolve", head=task.head, reason=fact.message))
-    elif fact.kind == "merge" and fact.refusal != "refused" and task.stale_merges < _MAX_STALE:
-        # Main or the branch moved in between: verify what is there now, and try again.
-        task.merging, task.verified = "", None
-        task.stale_merges += 1
     elif fact.kind == "push" and fact.refusal == "stale_head":
         # A person moved the branch while our agent worked: theirs is the change now.
         pull = pull_of(turn.state, task)
@@ -211,7 +216,14 @@ def _effect_failed(turn: Turn, fact: EffectFailed) -> None:
         turn.escalate(task, f"the forge refused: {fact.message}", held=again)
     else:
         turn.stop_work(task, "the forge refused")
-        turn.escalate(task, f"the forge refused: {fact.message}", held=None, effects=(fact.key,))
+        said = fact.message if fact.refusal == "waiting" else f"the forge refused: {fact.message}"
+        turn.escalate(task, said, held=None, effects=(fact.key,))
+
+
+def _forget_merge(task: Task, fact: EffectFailed) -> None:
+    """A person ended the pull request before our merge came: that is what counts."""
+    if task.merging and fact.key.startswith(f"merge/{task.pull}/{task.merging}/"):
+        task.merging = ""
 
 
 def _branch_gone(turn: Turn, task: Task) -> bool:
@@ -313,10 +325,16 @@ def _start(turn: Turn, task: Task) -> None:
         )
 
 
+def _waits_for_a_person(turn: Turn, task: Task) -> bool:
+    """It is settled, or it could only be merged, and nothing is merged before a person acts."""
+    held = task.status is Status.IN_REVIEW and not task.work and landing.is_stuck(turn.state)
+    return task.status in SETTLED or held
+
+
 def _end_or_go_on(turn: Turn) -> None:
     """A sprint ends when no task can move without a person and nothing is left to tell."""
     phase = turn.sprint.phase
-    settled = all(t.status in SETTLED for t in turn.state.tasks.values())
+    settled = all(_waits_for_a_person(turn, t) for t in turn.state.tasks.values())
     left = [action for action in turn.actions if not hindsight.is_cancelled(action)]
     if settled and not left and not turn.state.open_effects:
         if phase != "ended":

@@ -8,6 +8,7 @@ import msgspec
 
 from caloron.domain.budget import Usage
 from caloron.domain.feedback import Feedback
+from caloron.domain.merging import Link
 from caloron.domain.observations import BranchSeen, CommentSeen, IssueSeen, PullSeen, ReviewSeen
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import Role
@@ -53,6 +54,10 @@ class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
     #: The shell line that verified, or why nothing was verified.
     how: str = ""
     skipped: Skipped = ""
+    #: The tree that was verified.
+    tree: str = ""
+    #: Of a batch, what was verified, in order; who is not in it could not be merged there.
+    chain: tuple[Link, ...] = ()
 
     @property
     def id(self) -> str:
@@ -80,16 +85,23 @@ class Halt(msgspec.Struct, frozen=True, kw_only=True, tag="halt"):
     id: str = "halt"
 
 
-#: `gone`: the branch is not there any more.
-Refusal = Literal["stale_head", "stale_base", "conflict", "gone", "refused"]
+#: `gone`: the branch is not there any more; `waiting`: the forge's CI has not ended; `checks`:
+#: it is red.
+Refusal = Literal["stale_head", "stale_base", "conflict", "gone", "waiting", "checks", "refused"]
 
 
 class EffectDone(msgspec.Struct, frozen=True, kw_only=True, tag="effect_done"):
     key: str
     task: str
     kind: str
-    #: The commit that a push put on the branch, or that a look found there.
+    #: The commit that a push put on the branch, a merge on main, or a look found there.
     commit: str = ""
+    #: Of a merge, the tree of that commit; empty: it is not to be found.
+    tree: str = ""
+    #: Of a merge: it is not a person's own.
+    by_us: bool = True
+    #: Of a revert, the commit that brings the change back.
+    again: str = ""
 
     @property
     def id(self) -> str:

@@ -11,7 +11,8 @@ from caloron.domain.sprint import Task, branch_name, pull_of
 from caloron.domain.status import Status
 from caloron.domain.turn import Turn
 from caloron.domain.verdicts import by_person, details_of, last_word, reason_of
-from caloron.domain.workflow import open_pull, publish, reject
+from caloron.domain.verifying import reject
+from caloron.domain.workflow import open_pull, publish
 
 _MAX_CLOSURES = 2
 
@@ -89,13 +90,19 @@ def _is_settling(task: Task) -> bool:
 
 
 def react(turn: Turn, task: Task) -> None:
-    """Bring one task in line with what its issue and pull request show."""
+    """Bring one task in line with what its issue and pull request show.
+
+    Our own merge says itself what it put on main; until then, and while that has to be looked at,
+    the task is not done.
+    """
     pull = pull_of(turn.state, task)
-    if task.status is not Status.DONE and pull and pull.state == "merged":
+    merged = pull is not None and pull.state == "merged"
+    ours = bool(task.landed) or (pull is not None and task.merging == pull.head)
+    if pull and merged and not ours and task.status is not Status.DONE:
         _merged(turn, task, pull)
     take_in_edit(turn, task)
     commands.obey(turn, task)
-    if task.status is Status.DONE:
+    if task.status is Status.DONE or merged:
         return
     joining.leave_or_return(turn, task)
     if _cancelled_by_person(turn, task):

@@ -9,6 +9,7 @@ import msgspec
 from caloron.domain.budget import Spent
 from caloron.domain.feedback import Feedback
 from caloron.domain.insight import Insight
+from caloron.domain.merging import Revert, Train, Verified, Waits
 from caloron.domain.observations import PullSeen, ReviewSeen, Snapshot
 from caloron.domain.plan import PlannedTask
 from caloron.domain.status import Status
@@ -35,6 +36,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     round: int = 1
     #: The commit to work on; empty means current main.
     head: str = ""
+    #: The heads that are verified as one batch, in the order of their merges.
+    heads: tuple[str, ...] = ()
     #: What a reviewer, a person or a failed verification asks for.
     reason: str = ""
     #: Why the last attempt at it failed.
@@ -77,21 +80,6 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     detail: str = ""
     times: int = 1
-
-
-class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """What the verification of one head, merged into one base, came to."""
-
-    head: str
-    base: str
-    ok: bool
-    log: str = ""
-    #: It is red, but so was main, and the user allowed that.
-    tolerated: bool = False
-
-    @property
-    def passes(self) -> bool:
-        return self.ok or self.tolerated
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +131,13 @@ class Task(msgspec.Struct, kw_only=True):
     merging: str = ""
     #: How often a merge came too late, because main or the branch had moved.
     stale_merges: int = 0
+    #: The commit that our merge put on main, when its tree is not the one that was verified.
+    landed: str = ""
+    revert: Revert | None = None
+    reverts: int = 0
+    waits: Waits | None = None
+    #: The head that could not be merged after others of its batch: it is verified alone.
+    alone: str = ""
 
     incident: int = 0
     escalation_issue: int | None = None
@@ -253,6 +248,8 @@ class Sprint(msgspec.Struct, kw_only=True):
     halted: str = ""
     #: Who threw away what was left of it; such a sprint never goes on.
     discarded: str = ""
+    #: Approved changes that are verified together.
+    train: Train | None = None
     #: Objects on the forge that are being closed, because the sprint was discarded.
     let_go: tuple[str, ...] = ()
 

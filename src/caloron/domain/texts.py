@@ -22,6 +22,18 @@ def comment_key(sprint: str, task: str, purpose: str, cause: str) -> str:
     return f"comment/{sprint}/{task}/{purpose}/{cause}"
 
 
+def revert_key(sprint: str, task: str, number: int) -> str:
+    return f"revert/{sprint}/{task}/{number}"
+
+
+def revert_pull_key(sprint: str, task: str, number: int) -> str:
+    return f"revert-pull/{sprint}/{task}/{number}"
+
+
+def merge_message(pull: int, title: str) -> str:
+    return f"Merge pull request #{pull}: {title}"
+
+
 def unmarked(text: str) -> str:
     """Text of others that cannot be taken for a marker of ours."""
     return text.replace("<!--", "<! --")
@@ -47,6 +59,19 @@ def pull_title(task: Task) -> str:
 def pull_body(sprint: Sprint, task: Task) -> str:
     key = pull_key(sprint.id, task.id, task.generation)
     return f"Closes #{task.issue}\n\nAgent: caloron-agent-{task.agent}\n\n{marker(key)}"
+
+
+def revert_title(task: Task) -> str:
+    return f"Revert #{task.pull}: {pull_title(task)}"
+
+
+def revert_body(sprint: Sprint, task: Task, number: int, line: str) -> str:
+    key = revert_pull_key(sprint.id, task.id, number)
+    return (
+        f"Takes #{task.pull} out again: main moved before it was merged, and is red with it.\n\n"
+        f"**Verification of main:** {unmarked(line)}\n\n"
+        f"The change comes back, put right, in a new pull request.\n\n{marker(key)}"
+    )
 
 
 def escalation_body(sprint: Sprint, task: Task, reason: str) -> str:

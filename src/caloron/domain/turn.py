@@ -93,7 +93,14 @@ class Turn:
         task.reason = reason
 
     def new_work(
-        self, task: Task, role: Role, *, head: str = "", reason: str = "", log: str = ""
+        self,
+        task: Task,
+        role: Role,
+        *,
+        head: str = "",
+        heads: tuple[str, ...] = (),
+        reason: str = "",
+        log: str = "",
     ) -> Work:
         """Work that has an item of its own but is not queued yet."""
         task.works += 1
@@ -102,6 +109,7 @@ class Turn:
             role=role,
             round=task.round,
             head=head,
+            heads=heads,
             reason=reason,
             log=log,
             edits=task.edits,
@@ -162,6 +170,7 @@ class Turn:
         """Nobody wants the task any more."""
         self.stop_work(task, reason)
         task.merging, task.closed_by_person = "", closed_by_person
+        task.landed, task.revert = "", None
         self.move(task, Status.CANCELLED, reason)
 
     def escalate(
@@ -204,7 +213,7 @@ class Turn:
         """A person says the cause is gone: counters start again and the held work goes on."""
         task.taken_over = task.given_back = ""
         task.failures = task.interventions = task.restarts = task.stale_merges = 0
-        task.rejected = ()
+        task.rejected, task.waits = (), None
         held, task.held = task.held, None
         self.move(task, task.held_from, f"released by {who}")
         for key in task.held_effects:

@@ -6,7 +6,7 @@ decides with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from caloron.domain.status import Status
@@ -21,6 +21,30 @@ class WorkView(Protocol):
     def round(self) -> int: ...
 
 
+class WaitsView(Protocol):
+    @property
+    def head(self) -> str: ...
+    @property
+    def what(self) -> str: ...
+
+
+class RevertView(Protocol):
+    @property
+    def merged(self) -> bool: ...
+
+
+class MemberView(Protocol):
+    @property
+    def task(self) -> str: ...
+
+
+class TrainView(Protocol):
+    @property
+    def members(self) -> Sequence[MemberView]: ...
+    @property
+    def item(self) -> str: ...
+
+
 class PausedView(Protocol):
     @property
     def until(self) -> float: ...
@@ -29,6 +53,8 @@ class PausedView(Protocol):
 
 
 class PlanView(Protocol):
+    @property
+    def id(self) -> str: ...
     @property
     def depends_on(self) -> tuple[str, ...]: ...
     @property
@@ -58,6 +84,12 @@ class TaskView(Protocol):
     def judged(self) -> str: ...
     @property
     def merging(self) -> str: ...
+    @property
+    def landed(self) -> str: ...
+    @property
+    def revert(self) -> RevertView | None: ...
+    @property
+    def waits(self) -> WaitsView | None: ...
 
 
 class SprintView(Protocol):
@@ -77,6 +109,8 @@ class SprintView(Protocol):
     def po(self) -> WorkView | None: ...
     @property
     def paused(self) -> Mapping[str, PausedView]: ...
+    @property
+    def train(self) -> TrainView | None: ...
 
 
 class StateView(Protocol):

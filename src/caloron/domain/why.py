@@ -72,6 +72,8 @@ def _why_ready(state: StateView, task: TaskView) -> str:
 
 
 def _why_active(state: StateView, task: TaskView) -> str:
+    if on_its_way := _why_landed(task) or _why_in_train(state, task):
+        return on_its_way
     if task.work:
         if task.work.item in state.queued:
             return _why_queued(state, task, task.work.role)
@@ -87,9 +89,43 @@ def _why_active(state: StateView, task: TaskView) -> str:
         return (
             "its branch is being pushed" if task.pushed != task.head else "opening a pull request"
         )
+    return _why_idle(task)
+
+
+def _why_idle(task: TaskView) -> str:
+    if task.waits and task.waits.head == task.head:
+        return task.waits.what
     if task.judged == task.head:
         return "approved: waiting for its turn to merge"
     return "waiting for a review"
+
+
+def _why_landed(task: TaskView) -> str:
+    """What becomes of a merge whose result nobody had verified."""
+    if not task.landed:
+        return ""
+    if task.revert is None:
+        return "merged, main is being verified again"
+    if not task.revert.merged:
+        return "merged, but main is red with it: it is being taken out again"
+    return "taken out of main again: about to go back to its agent"
+
+
+def _why_in_train(state: StateView, task: TaskView) -> str:
+    """Who it is verified and merged with; empty: it goes alone."""
+    train = state.sprint.train
+    names = [member.task for member in train.members] if train else []
+    others = [name for name in names if name != task.plan.id]
+    if not others or len(others) == len(names):
+        return ""
+    step = "waiting for its turn to merge"
+    if task.waits and task.waits.head == task.head:
+        step = task.waits.what
+    if task.merging:
+        step = "being merged"
+    elif train and train.item:
+        step = "being verified together"
+    return f"in a train of {len(names)} with {', '.join(others)}: {step}"
 
 
 def _why_queued(state: StateView, task: TaskView, role: str) -> str:

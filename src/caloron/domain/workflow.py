@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
-from caloron.domain import texts
+from caloron.domain import landing, texts, train
 from caloron.domain.actions import OpenPull, PostReview, Push
-from caloron.domain.baseline import tolerates
 from caloron.domain.facts import WorkEnded
 from caloron.domain.feedback import Feedback, feedback_yaml, joined
 from caloron.domain.observations import marker
 from caloron.domain.providers import said_no
 from caloron.domain.review import Approved, ChangesNeeded, parse_verdict
-from caloron.domain.sprint import Task, Verified, Work, pull_of
+from caloron.domain.sprint import Task, Work, pull_of
 from caloron.domain.status import Status
 from caloron.domain.turn import Turn
+from caloron.domain.verifying import judged, reject, reject_red
 
 #: The roles that share one conversation: whoever wrote the change goes on with it.
 _AUTHOR = ("implement", "fix", "resolve")
@@ -23,7 +23,6 @@ _REFUSED = ("auth", "quota", "rate_limit")
 _MAX_FAILURES = 2
 _REASON = 500
 _MAX_ASKS = 2
-_MAX_VERIFY_RUNS = 2
 
 
 def work_ended(turn: Turn, fact: WorkEnded) -> None:
@@ -79,7 +78,14 @@ def _failed(turn: Turn, task: Task, work: Work, reason: str) -> None:
     if task.failures < _MAX_FAILURES:
         turn.start(task, msgspec.structs.replace(work, note=reason), reason)
     else:
-        turn.escalate(task, reason, held=work)
+        turn.escalate(task, reason, held=_alone(turn, task, work))
+
+
+def _alone(turn: Turn, task: Task, work: Work) -> Work | None:
+    """What goes on for this task: not the batch, which goes on without it, nor main."""
+    if task.landed:
+        return None
+    return turn.new_work(task, work.role, head=task.head) if work.heads else work
 
 
 def _how_it_failed(fact: WorkEnded) -> str:
@@ -229,58 +235,20 @@ def _explanation(answer: str) -> str:
 
 
 def _verify_ended(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
-    if fact.conflicts:
+    alone = not work.heads and not task.landed
+    if fact.conflicts and alone:
         turn.move(task, Status.IN_PROGRESS, f"conflict with main in {', '.join(fact.conflicts)}")
         resolve = turn.new_work(task, "resolve", head=task.head, reason=", ".join(fact.conflicts))
         turn.start(task, resolve)
         return
-    gone = fact.skipped == "unverified" and bool(turn.sprint.verify_line)
-    ok = fact.exit_code == 0 and not (fact.timed_out or fact.over or gone)
-    if not ok and work.asks < _MAX_VERIFY_RUNS:
-        turn.start(
-            task,
-            msgspec.structs.replace(work, asks=work.asks + 1),
-            "verification failed: run again",
-        )
+    outcome = judged(turn, task, work, fact)
+    if outcome is None:
         return
-    task.failures = 0
-    _remember_how(turn, fact)
-    tolerated = tolerates(turn, ok)
-    task.verified = Verified(
-        head=work.head, base=fact.base, ok=ok, log=fact.log, tolerated=tolerated
-    )
-    if not task.verified.passes:
-        last = fact.over or fact.last_line or f"exit code {fact.exit_code}"
-        if fact.timed_out:
-            last = "it ran out of time"
-        if gone:
-            last = f"nothing is left of what verified main ({turn.sprint.verify_line})"
-        reject(turn, task, work.head, f"verification of the merged result failed: {last}")
-
-
-def _remember_how(turn: Turn, fact: WorkEnded) -> None:
-    """A main that was empty tells only now whether there are tests."""
-    sprint = turn.sprint
-    if sprint.baseline == "none" and fact.skipped == "unverified":
-        sprint.baseline = "unverified"
-    sprint.verify_line = sprint.verify_line or fact.how
-
-
-def reject(turn: Turn, task: Task, head: str, reason: str, details: str = "") -> None:
-    """A head that cannot be merged goes back to its agent, up to the cap.
-
-    `reason` is the line that people read; the agent gets the details.
-    """
-    if head not in task.rejected:
-        task.rejected = (*task.rejected, head)
-    verified = task.verified if task.verified and task.verified.head == head else None
-    log = verified.log if verified else ""
-    fix = turn.new_work(task, "fix", head=head, reason=details or reason, log=log)
-    fix = msgspec.structs.replace(fix, onto_main=verified is not None and not verified.passes)
-    if len(task.rejected) > turn.sprint.max_fix_rounds:
-        rounds = turn.sprint.max_fix_rounds
-        turn.escalate(task, f"not approved after {rounds} fix rounds: {reason}", held=fix)
-        task.held_from = Status.IN_PROGRESS
-        return
-    turn.move(task, Status.IN_PROGRESS, reason)
-    turn.start(task, fix)
+    if task.landed:
+        landing.verified(turn, task, fact, outcome)
+    elif work.heads:
+        train.verified(turn, work, fact, outcome)
+    elif outcome.passes:
+        task.verified = outcome.proof
+    else:
+        reject_red(turn, task, outcome)

@@ -12,6 +12,7 @@ import msgspec
 from caloron.agents import prompting
 from caloron.agents.recipes import environment, with_path
 from caloron.domain.facts import Skipped
+from caloron.domain.merging import Link
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import ANALYST, OF_THE_SPRINT, PLANNER, Role, State, Task, Work
 from caloron.domain.turn import agent_of
@@ -46,6 +47,9 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     products: tuple[str, ...] = ()
     #: The shell line that verifies.
     how: str = ""
+    #: The tree that is verified, and of a batch the tree after each of its changes.
+    tree: str = ""
+    chain: tuple[Link, ...] = ()
     #: What the shim has to look at besides.
     watch: dict[str, object] = msgspec.field(default_factory=dict)
 
@@ -60,6 +64,8 @@ class NothingToRun(msgspec.Struct, frozen=True, kw_only=True):
     failed: str = ""
     log: str = ""
     how: str = ""
+    tree: str = ""
+    chain: tuple[Link, ...] = ()
 
 
 class Assigner:
@@ -101,36 +107,57 @@ class Assigner:
         run_dir: Path,
         budget_usd: float | None = None,
     ) -> Assignment | NothingToRun:
-        if task and work.head and not self._mirror.has(work.head):
-            # A commit that a person pushed to the branch is not in our own repository yet.
-            self._mirror.fetch_head(work.head, task.branch, task.pull)
+        self._fetch(state, task, work)
         if work.role == "verify":
             return self._verification(task, work, run_dir)
         return self._agent(state, task, work, run_dir, budget_usd)
+
+    def _fetch(self, state: State, task: Task | None, work: Work) -> None:
+        """A commit that a person pushed to a branch is not in our own repository yet."""
+        places = {t.head: (t.branch, t.pull) for t in state.tasks.values()}
+        if task:
+            places.setdefault(work.head, (task.branch, task.pull))
+        if task and task.revert:
+            places[task.revert.head] = (task.revert.branch, task.revert.pull)
+        for head in work.heads or (work.head,):
+            if head in places and head and not self._mirror.has(head):
+                self._mirror.fetch_head(head, *places[head])
 
     def _verification(
         self, task: Task | None, work: Work, run_dir: Path
     ) -> Assignment | NothingToRun:
         """The merged result, or main itself, in a clean checkout, and the project's own test."""
         base = commit = self._mirror.fetch_main()
-        if task:
-            merged = self._mirror.merge(base, work.head, "Merge for verification")
+        chain: list[Link] = []
+        conflicts: tuple[str, ...] = ()
+        for head in work.heads or ((work.head,) if work.head else ()):
+            merged = self._mirror.merge(commit, head, "Merge for verification")
             if isinstance(merged, Conflict):
-                return NothingToRun(base=base, conflicts=shown(merged.files))
-            commit = merged.commit
-        elif self._workplaces.is_empty(base):
+                conflicts += shown(merged.files)
+            else:
+                commit = merged.commit
+                chain.append(Link(head, merged.tree))
+        if conflicts and not chain:
+            return NothingToRun(base=base, conflicts=conflicts)
+        if not task and self._workplaces.is_empty(base):
             return NothingToRun(base=base, skipped="none")
+        found = self._verify(task, commit, run_dir)
+        tree, links = self._mirror.tree(commit), tuple(chain) if work.heads else ()
+        return msgspec.structs.replace(found, base=base, tree=tree, chain=links)
+
+    def _verify(self, task: Task | None, commit: str, run_dir: Path) -> Assignment | NothingToRun:
+        """The project's own test on one commit."""
         recipe = self._workplaces.recipe(commit)
         if problem := self._workplaces.refusal(commit):
-            return NothingToRun(base=base, failed=problem, how=recipe.verify)
+            return NothingToRun(base=commit, failed=problem, how=recipe.verify)
         if not recipe.verify and (task or not recipe.setup):
-            return NothingToRun(base=base, skipped="unverified")
+            return NothingToRun(base=commit, skipped="unverified")
         place = self._workplaces.checkout(run_dir, commit, scope=task.id if task else "")
         if not recipe.verify and not place.setup_failed:
-            return NothingToRun(base=base, skipped="unverified")
+            return NothingToRun(base=commit, skipped="unverified")
         if place.setup_failed:
             return NothingToRun(
-                base=base, failed=place.setup_failed, log=str(place.log), how=recipe.verify
+                base=commit, failed=place.setup_failed, log=str(place.log), how=recipe.verify
             )
         return Assignment(
             confined=self._confine(
@@ -140,7 +167,7 @@ class Assigner:
                 {"CALORON_ROLE": "verify"},
             ),
             limit_s=self._config.verify_timeout_s,
-            base=base,
+            base=commit,
             how=recipe.verify,
             watch=self._confining.watch(place.workspace, place.home),
         )

@@ -22,6 +22,7 @@ from caloron.agents.workspaces import remove_unfinished, remove_workspace
 from caloron.domain.budget import Usage, guess_usd
 from caloron.domain.facts import RunInterrupted, WorkEnded
 from caloron.domain.feedback import Feedback
+from caloron.domain.merging import Link
 from caloron.domain.sprint import OF_THE_SPRINT, Role, Work
 from caloron.engine.assignments import sessions_of
 from caloron.engine.runs import RunDirs, read_spec
@@ -98,6 +99,8 @@ class Outcomes:
             conflicts=conflicts,
             log=str(run_dir / "output.log") if work.role == "verify" else "",
             how=str(spec.get("how", "")),
+            tree=str(spec.get("tree", "")),
+            chain=tuple(Link(head, tree) for head, tree in spec.get("chain", ())),
             framework=str(spec.get("framework", "")),
             trouble=report.trouble,
             detail=report.detail,

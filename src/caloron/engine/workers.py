@@ -234,6 +234,8 @@ class Workers:
             log=given.log,
             skipped=given.skipped,
             how=given.how,
+            tree=given.tree,
+            chain=given.chain,
         )
         self._queue.settle(fact, claimed.token)
         self._outcomes.remove(claimed.item, claimed.token)
@@ -269,6 +271,8 @@ class Workers:
             "framework": given.framework,
             "products": list(given.products),
             "how": given.how,
+            "tree": given.tree,
+            "chain": [[link.head, link.tree] for link in given.chain],
         }
 
     def _pause_after_losses(self, item: str) -> None:

@@ -151,21 +151,22 @@ class Mirror:
         tree, *files = done.stdout.decode("utf-8", "surrogateescape").rstrip("\0").split("\0")
         if done.returncode == 1:
             return Conflict(tuple(dict.fromkeys(files)))
-        commit = self._commit_merge(tree, base, head, message, identity)
+        commit = self._commit(tree, (base, head), message, identity)
         self.keep(f"refs/caloron/merges/{commit}", commit)
         return Merged(commit, tree)
 
-    def _commit_merge(
-        self, tree: str, base: str, head: str, message: str, identity: tuple[str, str]
+    def _commit(
+        self, tree: str, parents: tuple[str, ...], message: str, identity: tuple[str, str]
     ) -> str:
-        dates = self._git("show", "--no-patch", "--format=%ct", f"{base}^{{commit}}", head)
+        """A commit that is the same whenever and however often it is made."""
+        dates = self._git("show", "--no-patch", "--format=%ct", *parents)
         date = f"@{max(int(line) for line in dates.split())} +0000"
         environment = git_environment(identity)
         environment |= {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
-        parents = ("-p", base, "-p", head)
+        named = [option for parent in parents for option in ("-p", parent)]
         return git(
             self.path,
-            *("commit-tree", tree, *parents, "-F", "-"),
+            *("commit-tree", tree, *named, "-F", "-"),
             stdin=message.encode(),
             environment=environment,
         )
@@ -181,6 +182,19 @@ class Mirror:
         """Knock as one who wants to push, and push nothing; a `GitError` if we are not let in."""
         what = f"{commit}:refs/heads/caloron/is-anybody-let-in"
         git_remote(self.path, self.remote, "push", "--quiet", "--dry-run", what)
+
+    def same_tree_as(self, commit: str, parent: str, message: str) -> str:
+        """A commit on top of `parent` that makes everything as it is in `commit`."""
+        made = self._commit(self.tree(commit), (parent,), message, CALORON_IDENTITY)
+        self.keep(f"refs/caloron/reverts/{made}", made)
+        return made
+
+    def parents(self, commit: str) -> tuple[str, ...]:
+        return tuple(self._git("show", "--no-patch", "--format=%P", commit).split())
+
+    def subject(self, commit: str) -> str:
+        """The first line of a commit's message."""
+        return self._git("show", "--no-patch", "--format=%s", commit)
 
     def diff(self, base: str, head: str, limit: int = 200_000) -> str:
         """What `head` changed since it left `base`, with the middle of a long one left out."""

@@ -35,8 +35,31 @@ class SeenPause:
         self.what: str = data["what"]
 
 
+class SeenWait:
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.head: str = data["head"]
+        self.what: str = data["what"]
+
+
+class SeenRevert:
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.merged: bool = data.get("merged", False)
+
+
+class SeenMember:
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.task: str = data["task"]
+
+
+class SeenTrain:
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.item: str = data.get("item", "")
+        self.members = [SeenMember(member) for member in data["members"]]
+
+
 class SeenPlan:
     def __init__(self, data: dict[str, Any]) -> None:
+        self.id: str = data["id"]
         self.depends_on: tuple[str, ...] = tuple(data.get("depends_on", ()))
         self.framework: str = data.get("framework", "")
 
@@ -57,6 +80,10 @@ class SeenTask:
         self.pushed: str = data.get("pushed", "")
         self.judged: str = data.get("judged", "")
         self.merging: str = data.get("merging", "")
+        self.landed: str = data.get("landed", "")
+        revert, waits = data.get("revert"), data.get("waits")
+        self.revert = SeenRevert(revert) if revert else None
+        self.waits = SeenWait(waits) if waits else None
 
 
 class SeenSprint:
@@ -69,6 +96,8 @@ class SeenSprint:
         self.parallel: int = data.get("parallel", 4)
         self.baseline_work = _work(data.get("baseline_work"))
         self.po = _work(data.get("po"))
+        train = data.get("train")
+        self.train = SeenTrain(train) if train else None
         paused: dict[str, dict[str, Any]] = data.get("paused", {})
         self.paused = {name: SeenPause(pause) for name, pause in paused.items()}
 

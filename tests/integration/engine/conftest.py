@@ -25,7 +25,7 @@ from caloron.ledger.journal import Entry, Journal
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.projects import Project, ProjectConfig
 from caloron.ledger.work import Claimed, WorkQueue
-from caloron.ports import Clock, Forge, Remote
+from caloron.ports import Checks, Clock, Forge, Remote
 from caloron.store.redact import Redactor
 from tests.unit.domain.world import planned
 
@@ -58,7 +58,7 @@ class ScriptedForge:
     main = "main"
 
     def __init__(self, **answers: Any) -> None:
-        self.answers = answers
+        self.answers = {"checks": Checks(state="none")} | answers
         self.asked: list[str] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

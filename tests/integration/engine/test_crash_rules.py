@@ -228,6 +228,7 @@ FOUND: list[tuple[Effect, dict[str, Any], str]] = [
 def test_rule_5_an_effect_that_was_intended_is_first_looked_for(
     engine: Engine, effect: Effect, there: dict[str, Any], doing: str
 ) -> None:
+    engine.mirror  # noqa: B018 (a merge is looked at there)
     engine.plan(effect)
     engine.journal.intend(engine.entry())
     forge = ScriptedForge(**there)
@@ -364,6 +365,7 @@ def test_rule_7_the_object_is_read_again_before_it_is_labelled_or_closed(
 def test_rule_7_a_person_who_says_no_before_the_merge_is_done_is_heard(
     engine: Engine, later: Verdict, merged: bool
 ) -> None:
+    engine.mirror  # noqa: B018
     engine.plan(MERGE)
     word = msgspec.structs.replace(REVIEW, id=3, version=2, verdict=later, author="ada")
     forge = ScriptedForge(reviews=[word, REVIEW], pull=PULL, branch=MAIN)

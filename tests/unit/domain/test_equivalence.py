@@ -69,12 +69,19 @@ def ended(n: int, work: str, head: str, *, base: str = "m0", said: str = "") -> 
         base=base,
         answer=said,
         last_line=said,
+        tree=f"{base}+{head}" if role == "verify" else "",
     )
 
 
 def pushed(n: int, head: str, old: str = "new") -> Fact:
     branch = f"agent/task-{n}/{SPRINT}"
     return EffectDone(key=f"push/{branch}/{old}/{head}", task=f"task-{n}", kind="push", commit=head)
+
+
+def merged(n: int, head: str, base: str) -> Fact:
+    """Our merge, and that main holds now what was verified."""
+    key = f"merge/{99 + n}/{head}/{base}"
+    return EffectDone(key=key, task=f"task-{n}", kind="merge", commit="m", tree=f"{base}+{head}")
 
 
 def pr(n: int, head: str, version: int, state: str = "open", generation: int = 1) -> Fact:
@@ -124,7 +131,7 @@ HAPPY: list[tuple[str, tuple[Fact, ...], str, set[str]]] = [
     ("approved 101", (review(2, 2, "b1", "approved", 1),), "VVP", set()),
     (
         "merged 100",
-        (pr(1, "a1", 2, "merged"), main("m1", 2)),
+        (pr(1, "a1", 2, "merged"), main("m1", 2), merged(1, "a1", "m0")),
         "DVP",
         # Main moved: the second change is verified again on top of it.
         {*completion(1), "start verify task-2"},
@@ -132,7 +139,7 @@ HAPPY: list[tuple[str, tuple[Fact, ...], str, set[str]]] = [
     ("verified 2 again", (ended(2, "4-verify", "b1", base="m1"),), "DVP", {"merge task-2"}),
     (
         "merged 101",
-        (pr(2, "b1", 2, "merged"), main("m2", 3)),
+        (pr(2, "b1", 2, "merged"), main("m2", 3), merged(2, "b1", "m1")),
         "DDG",
         {*completion(2), "start implement task-3", "label task-3"},
     ),
@@ -142,7 +149,12 @@ HAPPY: list[tuple[str, tuple[Fact, ...], str, set[str]]] = [
     ("verified 3", (ended(3, "2-verify", "c1", base="m2"),), "DDV", {"start review task-3"}),
     ("judged 3", (ended(3, "3-review", "c1", said="APPROVED"),), "DDV", {"review task-3"}),
     ("approved 102", (review(3, 3, "c1", "approved", 1),), "DDV", {"merge task-3"}),
-    ("merged 102", (pr(3, "c1", 2, "merged"), main("m3", 4)), "DDD", completion(3)),
+    (
+        "merged 102",
+        (pr(3, "c1", 2, "merged"), main("m3", 4), merged(3, "c1", "m2")),
+        "DDD",
+        completion(3),
+    ),
 ]
 
 #: After both are in review with verdicts awaited: the rows up to "verified 2".
@@ -169,7 +181,7 @@ VARIANTS: dict[str, list[tuple[str, tuple[Fact, ...], str, set[str]]]] = {
         ("approved 100", (review(9, 1, "a2", "approved", 9),), "VVP", {"merge task-1"}),
         (
             "merged 100",
-            (pr(1, "a2", 3, "merged"), main("m1", 2)),
+            (pr(1, "a2", 3, "merged"), main("m1", 2), merged(1, "a2", "m0")),
             "DVP",
             completion(1),
         ),
@@ -201,7 +213,7 @@ VARIANTS: dict[str, list[tuple[str, tuple[Fact, ...], str, set[str]]]] = {
         ),
         (
             "merged 101",
-            (pr(2, "b1", 2, "merged"), main("m2", 3)),
+            (pr(2, "b1", 2, "merged"), main("m2", 3), merged(2, "b1", "m1")),
             "DDG",
             {"cancel task-2/3-review", *completion(2), "start implement task-3", "label task-3"},
         ),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from caloron.domain.analysis import RULES, analyze
 from caloron.domain.budget import Spent
 from caloron.domain.feedback import Feedback, joined
+from caloron.domain.merging import Verified
 from caloron.domain.needs import needs_of
 from caloron.domain.retro import (
     Kpis,
@@ -24,7 +25,7 @@ from caloron.domain.retro import (
     tools_of,
     verification_of,
 )
-from caloron.domain.sprint import Sprint, State, Task, Verified
+from caloron.domain.sprint import Sprint, State, Task
 from caloron.domain.status import Status
 from caloron.domain.trends import trends
 from tests.unit.domain.world import planned

@@ -5,6 +5,7 @@ Nothing here decides: `World` only carries out actions and tells the resulting f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -19,6 +20,7 @@ from caloron.domain.actions import (
     EditIssue,
     Effect,
     HoldWork,
+    MakeRevert,
     Merge,
     Moved,
     OpenPull,
@@ -34,6 +36,7 @@ from caloron.domain.actions import (
 )
 from caloron.domain.evaluate import Decision, evaluate
 from caloron.domain.facts import EffectDone, EffectFailed, Fact, Refusal, WorkEnded
+from caloron.domain.merging import Link
 from caloron.domain.observations import (
     BranchSeen,
     CommentSeen,
@@ -97,10 +100,25 @@ class World:
         self.moves: list[Moved] = []
         self.done: list[Effect | Probe] = []
         self.verify_fails: set[str] = set()
+        #: Heads that are red as soon as they are all in one tree.
+        self.broken_together: list[set[str]] = []
+        #: Heads that cannot be merged into one tree.
+        self.conflicting: list[set[str]] = []
+        #: The changes in each commit of main: what stands for its tree.
+        self.trees: dict[str, tuple[str, ...]] = {}
+        #: The forge cannot be told the base of a merge, and this happens just before one.
+        self.blind = False
+        self.before_merge: Callable[[], object] = lambda: None
+        #: What the forge's CI says about a head.
+        self.checks: dict[str, Literal["waiting", "checks"]] = {}
+        #: Each verification that ended: the changes in what was verified, and whether green.
+        self.verifications: list[tuple[tuple[str, ...], bool]] = []
         #: Items that no worker has claimed yet, where a test cares.
         self.waiting: set[str] = set()
         self.unpolled: set[str] = set()
-        self._move_branch("main", self.commit())
+        first = self.commit()
+        self.trees[first] = (first,)
+        self._move_branch("main", first)
 
     # What the engine does
 
@@ -226,6 +244,11 @@ class World:
                 return [self._review(effect.pull, effect.head, effect.verdict, effect.body)]
             case Merge():
                 return self._merge(effect)
+            case MakeRevert():
+                return self._revert(effect)
+            case ReopenIssue():
+                seen = self.change_issue(effect.issue, state="open", closed_by="")
+                return [seen, EffectDone(key=effect.key, task=effect.task, kind="reopen_issue")]
             case Probe():
                 return []
 
@@ -242,20 +265,45 @@ class World:
         return seen
 
     def _merge(self, effect: Merge) -> list[Fact]:
+        self.before_merge()
         pull = self.pull(effect.pull)
         if pull.state != "open":
             raise Refused("refused")
         task = self.state.tasks.get(effect.task)
-        if task and (task.merging != effect.head or self.issue(task.issue).state == "closed"):
+        if task and task.merging != effect.head:
+            raise Refused("stale_head")
+        if task and not task.landed and self.issue(task.issue).state == "closed":
             raise Refused("stale_head")
         if pull.branch not in self.branches:
             raise Refused("gone")
         if pull.head != effect.head:
             raise Refused("stale_head")
-        if self.branches["main"] != effect.base:
+        if effect.head in self.checks:
+            raise Refused(self.checks[effect.head])
+        if self.branches["main"] != effect.base and not self.blind:
             raise Refused("stale_base")
         merged = self._end_pull(pull, "merged", CALORON)
-        return [merged, self.objects["branch:main"]]
+        done = EffectDone(
+            key=effect.key,
+            task=effect.task,
+            kind="merge",
+            commit=merged.merge_commit,
+            tree=_tree(self.trees[merged.merge_commit]),
+        )
+        return [merged, self.objects["branch:main"], done]
+
+    def _revert(self, effect: MakeRevert) -> list[Fact]:
+        """A commit without the change; merging it takes the change out of main."""
+        head = f"-{effect.head}/{self.commit()}"
+        self._move_branch(effect.branch, head)
+        again = self.commit()
+        return [
+            EffectDone(key=effect.key, task=effect.task, kind="revert", commit=head, again=again)
+        ]
+
+    def merged_tree(self, tree: tuple[str, ...], head: str) -> tuple[str, ...]:
+        gone = head.partition("/")[0].removeprefix("-") if head.startswith("-") else ""
+        return tuple(h for h in (*tree, head) if h != gone)
 
     # What agents do
 
@@ -290,7 +338,10 @@ class World:
             head = self.commit()
         if work.role == "verify":
             base, head = self.branches["main"], work.head
-            exit_code = exit_code or int(work.head in self.verify_fails)
+            found = self._verify(work)
+            found_red, found_conflicts = found.pop("exit_code"), found.pop("conflicts")
+            conflicts, exit_code = conflicts or found_conflicts, exit_code or found_red
+            more = ({} if conflicts else found) | more
         fact = WorkEnded(
             item=item,
             task=task,
@@ -307,6 +358,27 @@ class World:
         )
         self.news.append(fact)
         return fact
+
+    def _verify(self, work: Work) -> dict[str, Any]:
+        """Merge what is to be verified on top of main, and say what that comes to."""
+        tree = self.trees[self.branches["main"]]
+        chain: list[Link] = []
+        for head in work.heads or ((work.head,) if work.head else ()):
+            merged = self.merged_tree(tree, head)
+            if not any(pair <= set(merged) and not pair <= set(tree) for pair in self.conflicting):
+                tree = merged
+                chain.append(Link(head, _tree(tree)))
+        red = bool(self.verify_fails & set(tree))
+        red = red or any(together <= set(tree) for together in self.broken_together)
+        if work.head and not chain:
+            return {"conflicts": ("x.py",), "exit_code": 0}
+        self.verifications.append((tree, not red))
+        return {
+            "conflicts": (),
+            "exit_code": int(red),
+            "tree": _tree(tree),
+            "chain": tuple(chain) if work.heads else (),
+        }
 
     def finish(self, task: str, **how: object) -> WorkEnded:
         """End the work of one task and carry out what follows."""
@@ -380,6 +452,7 @@ class World:
 
     def push_main(self) -> str:
         commit = self.commit()
+        self.trees[commit] = (*self.trees[self.branches["main"]], commit)
         self._move_branch("main", commit)
         self.news.append(self.objects["branch:main"])
         return commit
@@ -507,6 +580,7 @@ class World:
         merge = ""
         if state == "merged":
             merge = self.commit()
+            self.trees[merge] = self.merged_tree(self.trees[self.branches["main"]], pull.head)
             self._move_branch("main", merge)
         seen = _replace(pull, version=self._next(), state=state, ended_by=who, merge_commit=merge)
         self._put(seen)
@@ -524,6 +598,10 @@ class World:
 
 def _open_from(seen: Snapshot, branch: str) -> bool:
     return isinstance(seen, PullSeen) and (seen.branch, seen.state) == (branch, "open")
+
+
+def _tree(changes: tuple[str, ...]) -> str:
+    return "+".join(sorted(changes))
 
 
 class Refused(Exception):

@@ -1,0 +1,284 @@
+"""Each effect on the forge: how it is done, and how its traces are found again after a crash.
+
+No other module changes anything on a forge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from caloron.domain.actions import (
+    AddLabel,
+    CloseIssue,
+    ClosePull,
+    CreateIssue,
+    EditIssue,
+    Effect,
+    MakeRevert,
+    Merge,
+    OpenPull,
+    PostComment,
+    PostReview,
+    Probe,
+    Push,
+    ReopenIssue,
+    ReportProgress,
+    SeeBranch,
+)
+from caloron.domain.facts import EffectDone, Fact, Refusal
+from caloron.domain.observations import IssueSeen, Snapshot
+from caloron.domain.ours import is_ours
+from caloron.domain.sprint import State
+from caloron.engine.landed import bring_back, make_revert, merge_told
+from caloron.errors import (
+    ChecksFailed,
+    ForgeError,
+    MergeConflict,
+    NotFound,
+    StaleBase,
+    StaleHead,
+)
+from caloron.git.mirror import Mirror
+from caloron.ports import Forge
+from caloron.store.redact import Redactor
+
+
+class ChecksPending(ForgeError):
+    """The forge's own CI has not ended: the lane is free for others until it has."""
+
+
+class Changes:
+    """Does effects, and finds again what they left; called by their one executor."""
+
+    def __init__(
+        self, forge: Forge, mirror: Mirror, redactor: Redactor, state: Callable[[], State]
+    ) -> None:
+        self._forge = forge
+        self._mirror = mirror
+        self._redactor = redactor
+        #: The sprint as it is now: a merge looks whether it is still wanted.
+        self._state = state
+
+    def find(self, effect: Effect) -> tuple[Fact, ...] | None:
+        """What an effect that may have been done left on the forge; None: do it."""
+        forge = self._forge
+        match effect:
+            case CreateIssue():
+                return _seen(forge.find_issue(effect.key))
+            case PostComment():
+                return _seen(forge.find_comment(effect.issue, effect.key))
+            case OpenPull():
+                return _seen(forge.find_pull(effect.branch, effect.key))
+            case PostReview():
+                return _seen(forge.find_review(effect.pull, effect.key))
+            case Push():
+                there = forge.branch(effect.branch)
+                pushed = there is not None and there.commit == effect.new
+                return self._after_push(effect) if pushed else None
+            case Merge():
+                pull = forge.pull(effect.pull)
+                return self._after_merge(effect) if pull.state == "merged" else None
+            case (
+                AddLabel()
+                | CloseIssue()
+                | ReopenIssue()
+                | EditIssue()
+                | SeeBranch()
+                | ClosePull()
+                | ReportProgress()
+            ):
+                # Doing these looks at the object first.
+                return None
+            case MakeRevert():
+                seen = forge.branch(effect.branch)
+                return self._after_revert(effect, seen.commit) if seen else None
+
+    def do(self, effect: Effect) -> tuple[Fact, ...]:  # noqa: C901, PLR0912 - all changes in one place
+        forge, clean = self._forge, self._redactor.text
+        seen: Snapshot
+        match effect:
+            case CreateIssue():
+                seen = forge.create_issue(clean(effect.title), clean(effect.body), effect.labels)
+            case PostComment():
+                seen = forge.comment(effect.issue, clean(effect.body))
+            case ReportProgress():
+                text, known = clean(effect.body), effect.comment or self._comment_of(effect)
+                if known:
+                    seen = forge.edit_comment(effect.issue, known, text)
+                else:
+                    seen = forge.comment(effect.issue, text)
+            case AddLabel() | CloseIssue() | ReopenIssue() | EditIssue():
+                seen = self._do_to_issue(effect)
+                if isinstance(effect, ReopenIssue):
+                    return (seen, _done(effect, "reopen_issue"))
+            case SeeBranch():
+                there = forge.branch(effect.branch)
+                return (_done(effect, "see_branch", there.commit if there else ""),)
+            case ClosePull():
+                pull = forge.pull(effect.pull)
+                seen = forge.close_pull(effect.pull) if pull.state == "open" else pull
+            case Push():
+                forge.push(self._mirror.path, effect.branch, effect.new, effect.old)
+                return self._after_push(effect)
+            case OpenPull():
+                seen = forge.open_pull(clean(effect.title), clean(effect.body), effect.branch)
+            case PostReview():
+                body = clean(effect.body)
+                seen = forge.review(effect.pull, effect.head, effect.verdict, body)
+            case Merge():
+                was_open = forge.pull(effect.pull).state == "open"
+                self._look_for_a_later_no(effect)
+                self._look_at_checks(effect)
+                forge.merge(effect.pull, effect.head, effect.base, clean(effect.message))
+                return self._after_merge(effect, did_it=was_open)
+            case MakeRevert():
+                made = make_revert(self._mirror, effect)
+                forge.push(self._mirror.path, effect.branch, made.head, "")
+                return self._after_revert(effect, made.head)
+        return (seen,)
+
+    def _comment_of(self, effect: ReportProgress) -> int | None:
+        found = self._forge.find_comment(effect.issue, effect.marker)
+        return found.id if found else None
+
+    def _do_to_issue(self, effect: AddLabel | CloseIssue | ReopenIssue | EditIssue) -> IssueSeen:
+        """Change an issue that is not yet as it is to be; what a person wrote there stays."""
+        forge, number = self._forge, effect.issue
+        issue = forge.issue(number)
+        match effect:
+            case AddLabel():
+                there = effect.label in issue.labels
+                return issue if there else forge.label(number, effect.label)
+            case CloseIssue():
+                return issue if issue.state == "closed" else forge.close_issue(number)
+            case ReopenIssue():
+                return issue if issue.state == "open" else forge.reopen_issue(number)
+            case EditIssue():
+                body = self._redactor.text(effect.body)
+                return forge.edit_issue(number, body) if issue.body == effect.old else issue
+
+    def _look_for_a_later_no(self, effect: Merge) -> None:
+        """A person may have said no since the merge was decided, to us or on the forge."""
+        state = self._state()
+        task = state.tasks.get(effect.task)
+        name = f"pull request #{effect.pull}"
+        if task and task.merging != effect.head:
+            raise StaleHead(f"{name} is not to be merged any more: {task.reason}")
+        if task and task.issue is not None and not task.landed:
+            self._look_at_issue(state, task.issue)
+        words = [
+            review
+            for review in self._forge.reviews(effect.pull)
+            if review.head == effect.head and review.verdict != "commented"
+            if review.trusted or is_ours(state.sprint, review)
+        ]
+        if task and task.approval and task.approval.head == effect.head:
+            words.append(task.approval)
+        last = max(words, key=lambda r: (r.version, r.id), default=None)
+        if last is not None and last.verdict == "changes_requested":
+            raise StaleHead(f"{last.author} asked for changes in {name}")
+
+    def _look_at_issue(self, state: State, number: int) -> None:
+        known = state.objects.get(f"issue:{number}")
+        issue = self._forge.issue(number)
+        if issue.state == "closed":
+            raise StaleHead(f"issue #{number} was closed")
+        same = isinstance(known, IssueSeen) and (known.title, known.body)
+        if same and (issue.title, issue.body) != same:
+            raise StaleHead(f"the text of issue #{number} was changed")
+
+    def _look_at_checks(self, effect: Merge) -> None:
+        """The forge's own CI has its say before a merge, where there is one."""
+        checks = self._forge.checks(effect.head)
+        if checks.state == "pending":
+            raise ChecksPending(f"waits for the forge's CI: {checks.detail or 'not told yet'}")
+        if checks.state == "red":
+            raise ChecksFailed(f"the forge's CI failed: {checks.detail or 'no details'}")
+
+    def after_refusal(self, effect: Effect | Probe) -> tuple[Snapshot, ...]:
+        """The pull request as it is: often a person's act there explains it.
+
+        Of a merge also the issue, main and the reviews, of which one may have come before it.
+        """
+        if not isinstance(effect, PostReview | Merge):
+            return ()
+        try:
+            pull = self._forge.pull(effect.pull)
+            if not isinstance(effect, Merge):
+                return (pull,)
+            issues = [self._forge.issue(number) for number in pull.closes]
+            if pull.state != "open":
+                return (pull, *issues)
+            return (pull, *issues, *self._main(), *self._forge.reviews(effect.pull))
+        except (ForgeError, NotFound):
+            # The refusal itself is told, and is enough.
+            return ()
+
+    def refusal(self, effect: Effect | Probe, error: Exception) -> Refusal:
+        """What kind of no it was; a branch that is not where it was may not be there at all."""
+        try:
+            gone = self._branch_is_gone(effect, error)
+        except (ForgeError, NotFound):
+            # Whether it is there is not known: the refusal stays what it is.
+            gone = False
+        return "gone" if gone else _kind_of(error)
+
+    def _branch_is_gone(self, effect: Effect | Probe, error: Exception) -> bool:
+        match effect:
+            case Push():
+                moved = isinstance(error, StaleHead) and bool(effect.old)
+                return moved and self._forge.branch(effect.branch) is None
+            case OpenPull():
+                return self._forge.branch(effect.branch) is None
+            case Merge() if isinstance(error, StaleHead):
+                pull = self._forge.pull(effect.pull)
+                return pull.state == "open" and self._forge.branch(pull.branch) is None
+            case _:
+                return False
+
+    def _after_push(self, effect: Push) -> tuple[Fact, ...]:
+        """The pull request with its new head: told together with the push."""
+        done = _done(effect, "push", effect.new)
+        return (done,) if effect.pull is None else (self._forge.pull(effect.pull), done)
+
+    def _after_merge(self, effect: Merge, *, did_it: bool = False) -> tuple[Fact, ...]:
+        """The merged pull request, where main is now, and what was put there."""
+        pull = self._forge.pull(effect.pull)
+        told = merge_told(self._mirror, effect, pull, did_it=did_it)
+        return (pull, *self._main(), told)
+
+    def _after_revert(self, effect: MakeRevert, head: str) -> tuple[Fact, ...]:
+        if not self._mirror.has(head):
+            self._mirror.fetch_branch(effect.branch)
+        again = bring_back(self._mirror, effect, head)
+        return (msgspec.structs.replace(_done(effect, "revert", head), again=again),)
+
+    def _main(self) -> tuple[Snapshot, ...]:
+        main = self._forge.branch(self._forge.main)
+        return (main,) if main else ()
+
+
+def _done(effect: Effect, kind: str, commit: str = "") -> EffectDone:
+    return EffectDone(key=effect.key, task=effect.task, kind=kind, commit=commit)
+
+
+def _seen(found: Snapshot | None) -> tuple[Snapshot, ...] | None:
+    return None if found is None else (found,)
+
+
+def _kind_of(error: Exception) -> Refusal:
+    match error:
+        case StaleHead():
+            return "stale_head"
+        case StaleBase():
+            return "stale_base"
+        case MergeConflict():
+            return "conflict"
+        case ChecksPending():
+            return "waiting"
+        case ChecksFailed():
+            return "checks"
+        case _:
+            return "refused"

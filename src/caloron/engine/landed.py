@@ -1,0 +1,84 @@
+"""What a merge put on main, read in our own repository; and how it is taken out again.
+
+It only looks: what is changed on the forge is changed by the effect executor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from caloron.domain.actions import MakeRevert, Merge
+from caloron.domain.facts import EffectDone
+from caloron.domain.observations import PullSeen
+from caloron.errors import ForgeUnavailable, MergeConflict, NotFound
+from caloron.git.command import GitError
+from caloron.git.mirror import Conflict, Mirror, shown
+
+
+def merge_told(mirror: Mirror, effect: Merge, pull: PullSeen, *, did_it: bool) -> EffectDone:
+    """The commit that the merge made and its tree, whoever asks and how often.
+
+    `did_it`: we saw it open, and then merged it. Else it is ours if it is called as we call it.
+    """
+    main = _main(mirror)
+    commit = pull.merge_commit or main
+    known = mirror.has(commit)
+    named = known and mirror.subject(commit) == first_line(effect.message)
+    return EffectDone(
+        key=effect.key,
+        task=effect.task,
+        kind="merge",
+        commit=commit,
+        tree=mirror.tree(commit) if known else "",
+        by_us=did_it or named,
+    )
+
+
+def _main(mirror: Mirror) -> str:
+    """Main as it is now; not to get it says nothing about what was done, so it is tried again."""
+    try:
+        return mirror.fetch_main()
+    except (GitError, NotFound) as error:
+        raise ForgeUnavailable(f"main cannot be fetched: {error}") from error
+
+
+@dataclass(frozen=True)
+class RevertMade:
+    """The commit that takes a merge out, and one on top of it that brings the change back."""
+
+    head: str
+    again: str
+
+
+def make_revert(mirror: Mirror, effect: MakeRevert) -> RevertMade:
+    """Both commits in our own repository; the same effect gives the same commits."""
+    main = _main(mirror)
+    before = _before(mirror, effect)
+    head = mirror.same_tree_as(before, effect.commit, effect.message)
+    merged = mirror.merge(main, head, "Merge for a look at conflicts")
+    if isinstance(merged, Conflict):
+        files = ", ".join(shown(merged.files))
+        raise MergeConflict(f"what came after it changed the same lines of {files}")
+    return RevertMade(head, bring_back(mirror, effect, head))
+
+
+def bring_back(mirror: Mirror, effect: MakeRevert, head: str) -> str:
+    """The change again, on top of what takes it out: a merge alone would bring nothing back."""
+    return mirror.same_tree_as(effect.commit, head, f"Again: {effect.message}")
+
+
+def _before(mirror: Mirror, effect: MakeRevert) -> str:
+    """Main as it was before the merge, however the forge merges."""
+    commit, parents = effect.commit, mirror.parents(effect.commit)
+    if len(parents) > 1 or mirror.subject(commit) == first_line(effect.merged_as):
+        return parents[0]
+    if commit == effect.head:
+        # Fast-forwarded: main was at the expected commit then.
+        return effect.base
+    # Rebased: as many commits as the change has are new on main.
+    start = mirror.merge_base(commit, effect.head)
+    return mirror.resolve(f"{commit}~{max(1, mirror.ahead(start, effect.head))}")
+
+
+def first_line(message: str) -> str:
+    return message.strip().partition("\n")[0].strip()

@@ -1,0 +1,272 @@
+"""What the executor tells about a merge, on a real forge and real git."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from caloron.domain.actions import MakeRevert, Merge, OpenPull, Push
+from caloron.domain.facts import EffectDone, EffectFailed, Fact
+from caloron.domain.observations import PullSeen, marker
+from caloron.domain.sprint import Sprint, State
+from caloron.engine.bell import Bell
+from caloron.engine.effects import Effects
+from caloron.engine.landed import make_revert
+from caloron.engine.runs import RunDirs
+from caloron.errors import MergeConflict
+from caloron.forge.local import LocalForge, create_local_forge
+from caloron.git.command import git
+from caloron.git.mirror import Conflict, Mirror
+from caloron.ledger.journal import Journal
+from caloron.ledger.ledger import Ledger, TickCommit
+from caloron.ledger.wake import Wake
+from caloron.ports import Checks, Forge
+from caloron.store.redact import Redactor
+
+BRANCH = "agent/a/demo-1"
+ADA = ("-c", "user.name=Ada", "-c", "user.email=ada@localhost")
+TITLE = "Merge pull request #1: [a] A"
+
+
+class BlindForge:
+    """A forge that cannot be told the base of a merge, as those on other machines are."""
+
+    def __init__(self, forge: LocalForge) -> None:
+        self._forge = forge
+        self.before_merge: Callable[[], object] = lambda: None
+        self.state = Checks(state="none")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._forge, name)
+
+    def checks(self, head: str) -> Checks:
+        return self.state
+
+    def merge(self, number: int, head: str, base: str, message: str) -> PullSeen:
+        self.before_merge()
+        return self._forge.merge(number, head, "", message)
+
+
+class Bench:
+    """A journal, an executor and a blind forge with one open pull request."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.forge = create_local_forge(place, name="demo")
+        self.blind = BlindForge(self.forge)
+        self.mirror = Mirror(place / "mirror.git", self.forge.remote())
+        self.mirror.ensure()
+        self.main = self.mirror.fetch_main()
+        self.ledger = Ledger(place / "ledger.sqlite")
+        sprint = Sprint(id="demo", number=0, goal="g", phase="running")
+        self.sprint = self.ledger.create_sprint(sprint, {}).id
+        self.journal = Journal(self.ledger, self.sprint)
+        self.effects = Effects(
+            self.journal,
+            cast(Forge, self.blind),
+            self.mirror,
+            RunDirs(place / "runs"),
+            Clock(),
+            Bell(Wake(place / "wake")),
+            Redactor(),
+        )
+        self.head = self.commit("a.txt", "a\n", self.main)
+        key = "pull/demo-1/a/1"
+        self.do(Push(key="push/a", task="a", branch=BRANCH, old="", new=self.head))
+        self.do(OpenPull(key=key, task="a", title="[a] A", body=marker(key), branch=BRANCH))
+
+    def commit(self, name: str, text: str, *parents: str) -> str:
+        """A commit in our own repository that changes one file of its first parent."""
+        clone = self.place / "clone"
+        if not clone.exists():
+            git(self.place, "clone", "-q", str(self.mirror.path), str(clone))
+        git(clone, "fetch", "-q", "origin", "+refs/*:refs/all/*")
+        git(clone, "checkout", "-q", "--detach", parents[0])
+        (clone / name).write_text(text, "utf-8")
+        git(clone, "add", "-A")
+        git(clone, *ADA, "commit", "-q", "-m", f"{name}: {text.strip()}")
+        made = git(clone, "rev-parse", "HEAD")
+        git(clone, "push", "-q", str(self.mirror.path), f"{made}:refs/caloron/test/{made}")
+        return made
+
+    def push_main(self, name: str, text: str) -> str:
+        made = self.commit(name, text, self.mirror.fetch_main())
+        url = self.forge.remote().url
+        git(self.mirror.path, "push", "-q", url, f"{made}:refs/heads/main")
+        return made
+
+    def do(self, effect: Any) -> list[Fact]:
+        loaded = self.ledger.load(self.sprint)
+        state = State(sprint=loaded.state.sprint)
+        self.ledger.commit_tick(loaded, TickCommit(state=state, actions=(effect,)))
+        (entry,) = self.journal.due()
+        self.effects.perform(entry)
+        return list(self.ledger.load(self.sprint).facts)
+
+    def merge(self) -> Merge:
+        return Merge(key="merge/1", task="a", pull=1, head=self.head, base=self.main, message=TITLE)
+
+    def revert(self, merged: str, **changes: str) -> MakeRevert:
+        how = {"merged_as": TITLE, "head": self.head, "base": self.main} | changes
+        branch = "caloron/revert/demo-1/a/1"
+        return MakeRevert(
+            key="revert/a", task="a", branch=branch, commit=merged, message="Revert #1", **how
+        )
+
+    def text(self, commit: str) -> dict[str, str]:
+        names = self.mirror.files(commit)
+        return {name: self.mirror.read(commit, name) for name in names if name != "README.md"}
+
+
+class Clock:
+    def now(self) -> float:
+        return 1000.0
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.effects.close()
+    bench.ledger.close()
+    bench.forge.close()
+
+
+def done(facts: list[Fact]) -> EffectDone:
+    (found,) = [f for f in facts if isinstance(f, EffectDone) and f.kind != "push"]
+    return found
+
+
+def failed(facts: list[Fact]) -> EffectFailed:
+    (found,) = [f for f in facts if isinstance(f, EffectFailed)]
+    return found
+
+
+def test_a_merge_is_told_with_its_commit_and_the_tree_that_main_has_now(bench: Bench) -> None:
+    verified = bench.mirror.merge(bench.main, bench.head, "Merge for verification")
+    assert not isinstance(verified, Conflict)
+    told = done(bench.do(bench.merge()))
+    assert told.commit == bench.forge.pull(1).merge_commit
+    assert (told.tree, told.by_us) == (verified.tree, True)
+
+
+def test_a_merge_into_a_main_that_moved_is_told_with_another_tree(bench: Bench) -> None:
+    verified = bench.mirror.merge(bench.main, bench.head, "Merge for verification")
+    assert not isinstance(verified, Conflict)
+    bench.blind.before_merge = lambda: bench.push_main("b.txt", "b\n")
+    told = done(bench.do(bench.merge()))
+    assert told.tree not in ("", verified.tree)
+    assert bench.text(told.commit) == {"a.txt": "a\n", "b.txt": "b\n"}
+
+
+def test_a_merge_whose_answer_was_lost_is_told_exactly_as_if_it_had_come(bench: Bench) -> None:
+    bench.blind.before_merge = lambda: bench.push_main("b.txt", "b\n")
+    first = bench.effects._changes.do(bench.merge())
+    bench.push_main("c.txt", "c\n")
+    again = bench.effects._changes.find(bench.merge())
+    assert again is not None
+    assert done(list(again)) == done(list(first))
+
+
+def test_a_merge_by_a_person_is_not_taken_for_ours(bench: Bench) -> None:
+    person = LocalForge(bench.place, actor="ada")
+    person.merge(1, bench.head, "", "Merge branch a")
+    person.close()
+    found = bench.effects._changes.find(bench.merge())
+    assert found is not None
+    assert not done(list(found)).by_us
+    assert not done(bench.do(bench.merge())).by_us
+
+
+@pytest.mark.parametrize(
+    ("state", "refusal", "message"),
+    [
+        ("pending", "waiting", "waits for the forge's CI: build, lint"),
+        ("red", "checks", "the forge's CI failed: build, lint"),
+    ],
+)
+def test_a_merge_waits_for_the_forges_ci_and_obeys_it(
+    bench: Bench, state: Any, refusal: str, message: str
+) -> None:
+    bench.blind.state = Checks(state=state, detail="build, lint")
+    told = failed(bench.do(bench.merge()))
+    assert (told.refusal, told.message) == (refusal, message)
+    assert bench.forge.pull(1).state == "open"
+
+
+def test_a_green_ci_lets_the_merge_through(bench: Bench) -> None:
+    bench.blind.state = Checks(state="green")
+    assert done(bench.do(bench.merge())).by_us
+
+
+def reverted(bench: Bench, effect: MakeRevert) -> tuple[str, str]:
+    """Main without the change, and main with the change that was brought back."""
+    made = make_revert(bench.mirror, effect)
+    main = bench.mirror.fetch_main()
+    without = bench.mirror.merge(main, made.head, "m")
+    assert not isinstance(without, Conflict)
+    again = bench.mirror.merge(without.commit, made.again, "m")
+    assert not isinstance(again, Conflict)
+    return without.commit, again.commit
+
+
+def test_a_revert_takes_out_the_change_and_nothing_that_came_before_or_after(bench: Bench) -> None:
+    bench.blind.before_merge = lambda: bench.push_main("b.txt", "b\n")
+    merged = done(bench.do(bench.merge())).commit
+    bench.push_main("c.txt", "c\n")
+    without, again = reverted(bench, bench.revert(merged))
+    assert bench.text(without) == {"b.txt": "b\n", "c.txt": "c\n"}
+    assert bench.text(again) == {"a.txt": "a\n", "b.txt": "b\n", "c.txt": "c\n"}
+
+
+def test_a_squashed_merge_is_taken_out_too(bench: Bench) -> None:
+    parent = bench.push_main("b.txt", "b\n")
+    squashed = bench.commit("a.txt", "a\n", parent)
+    url = bench.forge.remote().url
+    git(bench.mirror.path, "push", "-q", url, f"{squashed}:refs/heads/main")
+    subject = bench.mirror.subject(squashed)
+    without, again = reverted(bench, bench.revert(squashed, merged_as=subject))
+    assert bench.text(without) == {"b.txt": "b\n"}
+    assert bench.text(again) == {"a.txt": "a\n", "b.txt": "b\n"}
+
+
+def test_a_rebased_merge_of_several_commits_is_taken_out_whole(bench: Bench) -> None:
+    second = bench.commit("a2.txt", "a2\n", bench.head)
+    parent = bench.push_main("b.txt", "b\n")
+    rebased = bench.commit("a2.txt", "a2\n", bench.commit("a.txt", "a\n", parent))
+    url = bench.forge.remote().url
+    git(bench.mirror.path, "push", "-q", url, f"{rebased}:refs/heads/main")
+    without, again = reverted(bench, bench.revert(rebased, head=second))
+    assert bench.text(without) == {"b.txt": "b\n"}
+    assert bench.text(again) == {"a.txt": "a\n", "a2.txt": "a2\n", "b.txt": "b\n"}
+
+
+def test_a_fast_forwarded_merge_is_taken_out_too(bench: Bench) -> None:
+    url = bench.forge.remote().url
+    git(bench.mirror.path, "push", "-q", url, f"{bench.head}:refs/heads/main")
+    without, _ = reverted(bench, bench.revert(bench.head))
+    assert bench.text(without) == {}
+
+
+def test_the_same_revert_made_twice_is_the_same_commit(bench: Bench) -> None:
+    merged = done(bench.do(bench.merge())).commit
+    effect = bench.revert(merged)
+    first = bench.effects._changes.do(effect)
+    bench.push_main("c.txt", "c\n")
+    assert bench.effects._changes.find(effect) == first
+    assert bench.effects._changes.do(effect) == first
+
+
+def test_a_revert_of_what_was_changed_since_is_a_conflict_that_names_the_file(
+    bench: Bench,
+) -> None:
+    merged = done(bench.do(bench.merge())).commit
+    bench.push_main("a.txt", "a and more\n")
+    with pytest.raises(MergeConflict, match=r"a\.txt"):
+        make_revert(bench.mirror, bench.revert(merged))
+    facts = bench.do(bench.revert(merged))
+    assert failed(facts).refusal == "conflict"
+    assert bench.forge.branch("caloron/revert/demo-1/a/1") is None

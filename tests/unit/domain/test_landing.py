@@ -1,0 +1,256 @@
+"""A merge into a main that moved: verified again, and taken out when it turned main red."""
+
+from __future__ import annotations
+
+import pytest
+
+from caloron.domain.actions import ClosePull, MakeRevert, Merge, OpenPull, ReopenIssue
+from caloron.domain.facts import EffectDone
+from caloron.domain.status import Status
+from caloron.domain.why import why
+from tests.unit.domain.test_evaluate import merge_is_due
+from tests.unit.domain.world import PERSON, World, planned, world
+
+
+def land(*more: str) -> World:
+    """`a` is merged by a forge that cannot be told the base, into a main that just moved."""
+    made = world(planned("a"), *(planned(name) for name in more))
+    made.blind = True
+    made.bring_to_review("a")
+    made.end(made.item("a"))
+    merge = merge_is_due(made)
+    made.push_main()
+    made.journal.insert(0, merge)
+    made.perform(0)
+    made.poll()
+    made.tick()
+    return made
+
+
+def reverted(made: World, *, until: type) -> None:
+    """Main is red with `a`: go on until the effect of this kind is the next one."""
+    made.broken_together.append({made.task("a").head, theirs(made)})
+    for _ in range(2):
+        made.end(made.item("a"))
+        made.tick()
+    for _ in range(40):
+        made.poll()
+        made.tick()
+        if made.journal and isinstance(made.journal[0], until):
+            return
+        if made.journal:
+            made.perform(0)
+        elif made.queue:
+            made.end(made.item("a"))
+    raise AssertionError(f"no {until.__name__} comes")
+
+
+def theirs(made: World) -> str:
+    """The commit that a person pushed to main just before the merge."""
+    return made.trees[made.branches["main"]][-2]
+
+
+def test_a_merge_whose_tree_is_the_verified_one_completes_the_task_without_another_run() -> None:
+    made = world(planned("a"))
+    made.run()
+    assert made.status("a") is Status.DONE
+    assert len(made.verifications) == 1
+
+
+def test_a_merge_into_a_main_that_moved_is_not_done_before_main_is_verified_again() -> None:
+    made = land()
+    task = made.task("a")
+    assert made.pull(task.pull).state == "merged"
+    assert (task.status, task.landed) == (Status.IN_REVIEW, made.branches["main"])
+    assert (made.role("a"), made.work("a").head) == ("verify", "")
+    assert why(made.state, task) == "merged, main is being verified again"
+    made.finish("a")
+    assert made.status("a") is Status.DONE
+    assert made.verifications[-1] == (made.trees[made.branches["main"]], True)
+    assert not made.effects(MakeRevert)
+
+
+def test_the_merge_that_the_poller_sees_first_waits_for_what_the_executor_tells() -> None:
+    made = world(planned("a"))
+    made.blind = True
+    made.bring_to_review("a")
+    made.end(made.item("a"))
+    merge = merge_is_due(made)
+    made.push_main()
+    facts = made._do(merge)
+    made.poll()
+    made.tick()
+    assert made.pull(made.task("a").pull).state == "merged"
+    assert made.status("a") is Status.IN_REVIEW
+    made.tick(*facts)
+    assert made.task("a").landed
+
+
+def test_nothing_else_is_merged_while_a_result_is_not_settled() -> None:
+    made = land("b")
+    made.bring_to_review("b")
+    made.finish("b")
+    assert made.role("a") == "verify"
+    assert made.task("b").merging == ""
+    made.finish("a")
+    made.run()
+    assert made.statuses() == {"a": "Done", "b": "Done"}
+
+
+def test_a_change_that_turned_main_red_is_taken_out_and_comes_back_in_a_new_pull_request() -> None:
+    made = land()
+    task = made.task("a")
+    old_pull, old_head, issue = task.pull, task.head, task.issue
+    made.change_issue(issue or 0, state="closed", closed_by="caloron")
+    reverted(made, until=Merge)
+    task = made.task("a")
+    assert why(made.state, task) == "merged, but main is red with it: it is being taken out again"
+    made.settle()
+    task = made.task("a")
+    (revert,) = made.effects(MakeRevert)
+    assert isinstance(revert, MakeRevert)
+    assert revert.branch == "caloron/revert/shop-1/a/1"
+    opened = made.effects(OpenPull)[-1]
+    assert isinstance(opened, OpenPull)
+    assert opened.title == f"Revert #{old_pull}: [a] Title of a"
+    assert old_head not in made.trees[made.branches["main"]]
+    assert made.issue(issue).state == "open"
+    work = made.work("a")
+    assert (task.status, work.role, work.onto_main) == (Status.IN_PROGRESS, "fix", True)
+    assert work.head not in ("", old_head)
+    assert "main was red with" in work.reason
+    assert (task.generation, task.pull, task.landed) == (2, None, "")
+    assert old_head in task.rejected
+    made.run()
+    assert made.status("a") is Status.DONE
+    assert task.pull != old_pull
+
+
+def test_the_revert_is_verified_before_it_is_merged() -> None:
+    made = land()
+    reverted(made, until=Merge)
+    tree, green = made.verifications[-1]
+    assert green
+    assert made.task("a").head not in tree
+    merge = made.journal[0]
+    assert isinstance(merge, Merge)
+    assert merge.base == made.branches["main"]
+
+
+def test_a_main_that_is_red_also_without_the_change_needs_a_person_and_holds_the_lane() -> None:
+    made = land("b")
+    made.bring_to_review("b")
+    made.verify_fails.add(theirs(made))
+    for _ in range(2):
+        made.finish("a")
+    for _ in range(2):
+        made.finish("a")
+    assert made.status("a") is Status.ESCALATED
+    assert "red also without" in made.task("a").reason
+    assert made.effects(ClosePull)
+    made.finish("b")
+    assert (made.status("b"), made.task("b").merging) == (Status.IN_REVIEW, "")
+    assert made.state.sprint.phase == "ended", "nothing can move without a person"
+    made.verify_fails.clear()
+    made.comment(made.task("a").escalation_issue or 0, "resolved")
+    made.run()
+    assert made.statuses() == {"a": "Done", "b": "Done"}
+
+
+def test_a_revert_that_conflicts_needs_a_person() -> None:
+    made = land()
+    reverted(made, until=MakeRevert)
+    made.refuse(made.journal.pop(0), "conflict", "what came after it changed x.py")
+    made.settle()
+    assert made.status("a") is Status.ESCALATED
+    assert "cannot be taken out: what came after it changed x.py" in made.task("a").reason
+    assert made.task("a").landed
+
+
+def test_a_main_that_moved_again_is_verified_again_before_anything_is_taken_out() -> None:
+    made = land()
+    made.broken_together.append({made.task("a").head, theirs(made)})
+    for _ in range(2):
+        made.end(made.item("a"))
+        made.broken_together.clear()
+        made.push_main()
+        made.settle()
+        made.broken_together.append({made.task("a").head, "c3"})
+    assert made.role("a") == "verify"
+    made.broken_together.clear()
+    made.finish("a")
+    assert made.status("a") is Status.DONE
+    assert not made.effects(MakeRevert)
+
+
+def test_a_persons_own_merge_is_never_taken_out() -> None:
+    made = world(planned("a"))
+    made.blind = True
+    made.bring_to_review("a")
+    made.end(made.item("a"))
+    merge = merge_is_due(made)
+    made.push_main()
+    made.merge_pull(merge.pull)
+    made.refuse(merge, "refused")
+    made.tick()
+    assert made.status("a") is Status.DONE
+    assert PERSON in made.task("a").reason
+
+
+def test_a_merge_that_was_found_to_be_a_persons_is_not_taken_out_either() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    made.end(made.item("a"))
+    merge = merge_is_due(made)
+    made.push_main()
+    made.merge_pull(merge.pull)
+    key, commit = merge.key, made.branches["main"]
+    told = EffectDone(key=key, task="a", kind="merge", commit=commit, tree="x", by_us=False)
+    made.tick(told)
+    assert (made.status("a"), made.task("a").landed) == (Status.DONE, "")
+
+
+def test_a_person_who_merges_the_revert_is_quicker_and_main_is_verified() -> None:
+    made = land()
+    reverted(made, until=Merge)
+    merge = made.journal.pop(0)
+    assert isinstance(merge, Merge)
+    made.merge_pull(merge.pull)
+    made.refuse(merge, "refused")
+    made.settle()
+    assert (made.role("a"), made.work("a").head) == ("verify", "")
+    made.finish("a")
+    assert made.role("a") == "fix"
+
+
+def test_a_person_who_closes_the_revert_has_the_word() -> None:
+    made = land()
+    reverted(made, until=Merge)
+    merge = made.journal.pop(0)
+    assert isinstance(merge, Merge)
+    made.close_pull(merge.pull)
+    made.refuse(merge, "refused")
+    made.settle()
+    assert made.status("a") is Status.ESCALATED
+    assert f"{PERSON} closed the revert" in made.task("a").reason
+
+
+def test_the_issue_is_open_again_before_the_agent_goes_on() -> None:
+    made = land()
+    reverted(made, until=ReopenIssue)
+    assert made.task("a").revert is not None
+    assert "a" not in [owner for owner, _ in made.queue.values()]
+    made.settle()
+    assert made.role("a") == "fix"
+
+
+@pytest.mark.parametrize("refusal", ["stale_base", "stale_head"])
+def test_a_revert_that_comes_too_late_is_verified_and_tried_again(refusal: str) -> None:
+    made = land()
+    reverted(made, until=Merge)
+    merge = made.journal.pop(0)
+    made.refuse(merge, refusal)  # type: ignore[arg-type]
+    made.tick()
+    assert (made.role("a"), made.work("a").head) == ("verify", merge.head)  # type: ignore[union-attr]
+    made.finish("a")
+    assert made.role("a") == "fix"

@@ -1,0 +1,511 @@
+"""The merge train: how many verifications it costs, and that only what is innocent is merged."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caloron.domain.actions import Merge
+from caloron.domain.facts import EffectDone
+from caloron.domain.status import Status
+from caloron.domain.why import why
+from tests.unit.domain.world import World, planned, world
+
+NAMES = "abcdefgh"
+
+
+def ready(count: int) -> World:
+    """So many changes that are verified alone and approved, on a main that moved since."""
+    names = NAMES[:count]
+    made = world(*(planned(name) for name in names), parallel=count)
+    for name in names:
+        made.bring_to_review(name)
+    made.push_main()
+    made.poll()
+    for name in names:
+        made.end(made.item(name))
+    made.tick()
+    # The reviews are on their way: told together, so that all want to be merged at once.
+    while made.journal:
+        made.perform(0)
+    made.verifications.clear()
+    made.poll()
+    made.tick()
+    return made
+
+
+def head(made: World, name: str) -> str:
+    return made.task(name).head
+
+
+def verify_once(made: World) -> None:
+    """The verification that is under way ends, and what follows is done; agents do not move."""
+    (item,) = [i for i, (_, work) in made.queue.items() if work.role == "verify"]
+    made.end(item)
+    made.settle()
+
+
+def verify_all(made: World) -> None:
+    """Let verifications end until none is under way."""
+    while any(work.role == "verify" for _, work in made.queue.values()):
+        verify_once(made)
+
+
+def statuses(made: World) -> str:
+    letters = {Status.DONE: "D", Status.IN_PROGRESS: "G", Status.IN_REVIEW: "V"}
+    return "".join(letters.get(t.status, "?") for t in made.state.tasks.values())
+
+
+def every_merge_was_covered(made: World) -> None:
+    """Each merge made a main that a green verification went through on its way to its end."""
+    greens = [tree for tree, green in made.verifications if green]
+    for merge in made.effects(Merge):
+        assert isinstance(merge, Merge)
+        tree = made.trees[made.pull(merge.pull).merge_commit]
+        landed = made.blind and tree[-2] not in made.trees[merge.base]
+        assert landed or any(green[: len(tree)] == tree for green in greens), (tree, greens)
+
+
+def main_is_green(made: World) -> None:
+    """The end of each batch was verified as it is on main."""
+    every_merge_was_covered(made)
+    assert (made.trees[made.branches["main"]], True) in made.verifications
+
+
+def decisions(made: World) -> int:
+    """How many verifications there were; a red one is run a second time."""
+    red = sum(1 for _, green in made.verifications if not green)
+    return len(made.verifications) - red // 2
+
+
+# What it costs
+
+
+def test_one_ready_change_on_a_main_that_did_not_move_costs_no_verification_but_its_own() -> None:
+    made = world(planned("a"))
+    made.run()
+    assert len(made.verifications) == 1
+
+
+def test_one_ready_change_on_a_main_that_moved_costs_one() -> None:
+    made = ready(1)
+    assert made.work("a").heads == ()
+    verify_all(made)
+    assert (statuses(made), len(made.verifications)) == ("D", 1)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_ready_changes_are_verified_once_together_and_merged_one_after_the_other(
+    count: int,
+) -> None:
+    made = ready(count)
+    heads = tuple(head(made, name) for name in NAMES[:count])
+    assert made.work("a").heads == heads
+    verify_all(made)
+    assert statuses(made) == "D" * count
+    assert len(made.verifications) == 1
+    merges = [m for m in made.effects(Merge) if isinstance(m, Merge)]
+    assert tuple(m.head for m in merges) == heads
+    assert len({m.base for m in merges}) == count, "each on top of the one before"
+    main_is_green(made)
+
+
+def test_a_train_is_never_longer_than_eight() -> None:
+    many = [f"t{n}" for n in range(10)]
+    made = world(*(planned(name) for name in many), parallel=10)
+    for name in many:
+        made.bring_to_review(name)
+    made.push_main()
+    for name in many:
+        made.end(made.item(name))
+    made.verifications.clear()
+    made.settle()
+    verify_all(made)
+    assert set(made.statuses().values()) == {"Done"}
+    assert [len(tree) - 2 for tree, _ in made.verifications] == [8, 10]
+
+
+def test_what_is_fresh_is_merged_at_once_without_a_train() -> None:
+    made = world(planned("a"), planned("b"))
+    for name in "ab":
+        made.bring_to_review(name)
+    made.finish("a")
+    assert made.status("a") is Status.DONE
+    assert len(made.verifications) == 2
+    made.finish("b")
+    assert made.work("b").heads == ()
+
+
+@pytest.mark.parametrize("culprit", range(8))
+def test_of_eight_with_one_culprit_it_is_found_in_four_or_five_verifications(culprit: int) -> None:
+    made = ready(8)
+    bad = NAMES[culprit]
+    made.verify_fails.add(head(made, bad))
+    verify_all(made)
+    assert statuses(made) == "".join("G" if name == bad else "D" for name in NAMES)
+    assert decisions(made) <= 1 + 3 + 1
+    assert len(made.verifications) <= 2 * (1 + 3) + 1
+    work = made.work(bad)
+    assert (work.role, work.onto_main) == ("fix", True)
+    assert "verification of the merged result failed" in work.reason
+    main_is_green(made)
+
+
+def test_the_culprit_that_is_left_over_is_known_without_another_run() -> None:
+    made = ready(2)
+    made.verify_fails.add(head(made, "b"))
+    verify_all(made)
+    assert statuses(made) == "DG"
+    # Both red (twice), the first alone green: so it is the second.
+    assert [green for _, green in made.verifications] == [False, False, True]
+
+
+def test_changes_that_break_only_together_cost_the_later_one_its_place() -> None:
+    made = ready(3)
+    made.broken_together.append({head(made, "a"), head(made, "c")})
+    verify_all(made)
+    assert statuses(made) == "DDG"
+    main_is_green(made)
+
+
+def test_the_culprit_gets_the_log_of_the_red_run() -> None:
+    made = ready(2)
+    made.verify_fails.add(head(made, "a"))
+    (item,) = made.queue
+    for _ in range(2):
+        made.end(item, log="/runs/red.log")
+        made.settle()
+    (item,) = made.queue
+    for _ in range(2):
+        made.end(item, log="/runs/alone.log")
+        made.settle()
+    assert made.work("a").log == "/runs/alone.log"
+
+
+def test_a_batch_that_is_red_only_once_is_merged() -> None:
+    made = ready(2)
+    (item,) = made.queue
+    made.end(item, exit_code=1)
+    made.settle()
+    assert made.item("a") == item
+    verify_all(made)
+    assert statuses(made) == "DD"
+
+
+# Conflicts
+
+
+def test_a_member_that_conflicts_in_the_batch_is_left_out_and_goes_on_alone() -> None:
+    made = ready(3)
+    made.conflicting.append({head(made, "a"), head(made, "b")})
+    verify_once(made)
+    assert statuses(made) == "DVD"
+    assert made.work("b").heads == ()
+    verify_once(made)
+    assert made.role("b") == "resolve"
+
+
+def test_members_that_all_conflict_with_main_are_resolved_one_by_one() -> None:
+    made = ready(2)
+    main = made.trees[made.branches["main"]][0]
+    made.conflicting += [{main, head(made, name)} for name in "ab"]
+    verify_all(made)
+    assert [made.role(name) for name in "ab"] == ["resolve", "resolve"]
+
+
+# People
+
+
+def test_a_main_moved_by_somebody_else_makes_the_batch_be_verified_again() -> None:
+    made = ready(3)
+    (item,) = made.queue
+    made.end(item)
+    made.push_main()
+    made.settle()
+    assert made.work("a").heads == tuple(head(made, name) for name in "abc")
+    verify_all(made)
+    assert (statuses(made), len(made.verifications)) == ("DDD", 2)
+    main_is_green(made)
+
+
+def test_a_main_moved_between_two_merges_makes_the_rest_be_verified_again() -> None:
+    made = ready(3)
+    (item,) = made.queue
+    made.end(item)
+    made.poll()
+    made.tick()
+    made.perform(0)
+    made.push_main()
+    made.settle()
+    assert statuses(made) == "DVV"
+    assert not made.failed, "no merge was tried on a main that is known to have moved"
+    assert made.work("b").heads == (head(made, "b"), head(made, "c"))
+    verify_all(made)
+    assert (statuses(made), len(made.verifications)) == ("DDD", 2)
+    main_is_green(made)
+
+
+def test_nobody_is_blamed_for_what_was_red_on_another_main() -> None:
+    made = ready(2)
+    made.broken_together.append({made.trees[made.branches["main"]][-1], head(made, "b")})
+    verify_once(made)
+    verify_once(made)
+    assert made.work("a").heads == (head(made, "a"),)
+    # While the first half is looked at, somebody puts main right.
+    made.broken_together.clear()
+    made.push_main()
+    verify_all(made)
+    assert statuses(made) == "DD"
+
+
+def test_a_member_that_a_person_merged_into_another_main_does_not_count_as_verified() -> None:
+    made = ready(2)
+    (item,) = made.queue
+    made.end(item)
+    made.poll()
+    made.tick()
+    merge = made.journal.pop(0)
+    assert isinstance(merge, Merge)
+    made.push_main()
+    made.merge_pull(merge.pull)
+    commit = made.branches["main"]
+    told = EffectDone(
+        key=merge.key, task="a", kind="merge", commit=commit, tree="another", by_us=False
+    )
+    made.tick(told)
+    assert (made.status("a"), made.task("b").merging) == (Status.DONE, "")
+    assert made.role("b") == "verify"
+
+
+def test_a_member_that_is_withdrawn_while_it_is_verified_leaves_and_the_rest_starts_anew() -> None:
+    for name in "abc":
+        made = ready(3)
+        made.review(made.task(name).pull or 0, "changes_requested", "not like this")
+        made.settle()
+        others = [n for n in "abc" if n != name]
+        assert made.work(others[0]).heads == tuple(head(made, n) for n in others)
+        assert made.role(name) == "fix"
+        verify_all(made)
+        assert statuses(made) == "".join("G" if n == name else "D" for n in "abc")
+        main_is_green(made)
+
+
+def test_a_member_that_is_withdrawn_after_the_verification_makes_the_rest_be_verified_again() -> (
+    None
+):
+    made = ready(3)
+    (item,) = made.queue
+    made.end(item)
+    made.poll()
+    made.tick()
+    made.perform(0)
+    made.close_issue(made.task("b").issue or 0)
+    made.settle()
+    assert statuses(made)[0] == "D"
+    assert made.status("b") is Status.CANCELLED
+    verify_all(made)
+    assert made.status("c") is Status.DONE
+    assert len(made.verifications) == 2
+    assert head(made, "b") not in made.trees[made.branches["main"]]
+    main_is_green(made)
+
+
+def test_a_push_by_a_person_takes_the_change_out_of_the_train() -> None:
+    made = ready(2)
+    made.push(made.task("b").pull or 0)
+    made.settle()
+    assert made.state.sprint.train is None
+    assert made.work("a").heads == ()
+
+
+def test_each_member_says_who_it_travels_with() -> None:
+    made = ready(3)
+    assert why(made.state, made.task("a")) == ("in a train of 3 with b, c: being verified together")
+    assert why(made.state, made.task("b")).startswith("in a train of 3 with a, c: ")
+
+
+def test_a_merge_that_comes_too_late_makes_the_batch_be_verified_again() -> None:
+    made = ready(2)
+    (item,) = made.queue
+    made.end(item)
+    made.poll()
+    made.tick()
+    made.refuse(made.journal.pop(0), "stale_base")
+    made.settle()
+    assert made.work("a").heads == (head(made, "a"), head(made, "b"))
+    verify_all(made)
+    assert statuses(made) == "DD"
+
+
+def test_a_member_whose_tree_on_main_is_another_is_settled_before_the_others_go_on() -> None:
+    made = ready(2)
+    made.blind = True
+    (item,) = made.queue
+    made.end(item)
+    made.poll()
+    made.tick()
+    merge = made.journal[0]
+    made.push_main()
+    made.perform(0)
+    made.settle()
+    assert made.task("a").landed == made.pull(merge.pull).merge_commit  # type: ignore[union-attr]
+    assert made.state.sprint.train is None
+    assert made.work("a").head == ""
+    verify_all(made)
+    assert statuses(made) == "DD"
+    main_is_green(made)
+
+
+# The forge's CI
+
+
+def test_a_change_whose_ci_is_pending_lets_others_go_first_and_is_asked_again() -> None:
+    made = world(planned("a"), planned("b"))
+    for name in "ab":
+        made.bring_to_review(name)
+    made.checks[head(made, "a")] = "waiting"
+    made.finish("a")
+    assert (made.task("a").merging, made.role("b")) == ("", "review")
+    assert why(made.state, made.task("a")) == "no"
+    made.finish("b")
+    assert made.status("b") is Status.DONE
+    made.now += 100
+    made.settle()
+    verify_all(made)
+    assert made.status("a") is Status.IN_REVIEW
+    made.checks.clear()
+    made.now += 100
+    made.settle()
+    assert made.status("a") is Status.DONE
+
+
+def test_the_pauses_grow_to_fifteen_seconds() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    made.checks[head(made, "a")] = "waiting"
+    made.finish("a")
+    pauses = []
+    for _ in range(8):
+        waits = made.task("a").waits
+        assert waits is not None
+        pauses.append(waits.until - made.now)
+        made.now = waits.until
+        made.settle()
+    assert pauses == sorted(pauses)
+    assert max(pauses) <= 15
+
+
+def test_a_ci_that_never_ends_needs_a_person_after_two_hours() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    made.checks[head(made, "a")] = "waiting"
+    made.finish("a")
+    made.now += 2 * 3600 + 20
+    made.settle()
+    assert made.status("a") is Status.ESCALATED
+    made.checks.clear()
+    made.comment(made.task("a").escalation_issue or 0, "resolved")
+    made.settle()
+    assert made.status("a") is Status.DONE
+
+
+def test_a_red_ci_sends_the_change_back_as_a_fix_round_that_an_approval_does_not_undo() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    made.checks[head(made, "a")] = "checks"
+    old = head(made, "a")
+    made.finish("a")
+    assert made.role("a") == "fix"
+    made.review(made.task("a").pull or 0, "approved")
+    made.settle()
+    assert made.role("a") == "fix"
+    assert made.task("a").rejected == (old,)
+    made.run()
+    assert made.status("a") is Status.DONE
+
+
+def test_a_train_waits_a_minute_for_the_ci_of_a_member_and_then_goes_on_without_it() -> None:
+    made = ready(3)
+    made.checks[head(made, "a")] = "waiting"
+    verify_once(made)
+    assert statuses(made) == "VVV"
+    assert len(made.verifications) == 1, "nothing is verified again while it waits"
+    made.now += 61
+    made.settle()
+    assert made.work("b").heads == (head(made, "b"), head(made, "c"))
+    verify_all(made)
+    assert statuses(made) == "VDD"
+    made.checks.clear()
+    made.now += 61
+    made.settle()
+    verify_all(made)
+    assert statuses(made) == "DDD"
+    main_is_green(made)
+
+
+def test_a_member_that_waits_for_its_ci_is_verified_alone_when_the_others_are_withdrawn() -> None:
+    made = ready(2)
+    made.checks[head(made, "a")] = "waiting"
+    verify_once(made)
+    made.close_issue(made.task("b").issue or 0)
+    made.checks.clear()
+    made.now += 20
+    made.settle()
+    assert (made.status("a"), made.role("a")) == (Status.IN_REVIEW, "verify")
+    verify_all(made)
+    assert made.status("a") is Status.DONE
+    main_is_green(made)
+
+
+# Whatever happens
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_all_innocent_changes_are_merged_and_no_culprit_with_few_verifications(
+    data: st.DataObject,
+) -> None:
+    """Random culprits, pairs that do not go together, and people who withdraw changes."""
+    count = data.draw(st.integers(2, 8), "ready changes")
+    made = ready(count)
+    names = list(NAMES[:count])
+    culprits = data.draw(st.sets(st.sampled_from(names), max_size=3), "culprits")
+    withdrawals = data.draw(st.lists(st.sampled_from(names), max_size=2), "withdrawn")
+    moves, moved = data.draw(st.integers(0, 2), "moves of main by others"), 0
+    made.verify_fails |= {head(made, name) for name in culprits}
+    heads = {name: head(made, name) for name in names}
+    withdrawn: set[str] = set()
+    for _ in range(200):
+        leaves: bool = bool(withdrawals) and data.draw(st.booleans())
+        if leaves:
+            name = withdrawals.pop()
+            if made.status(name) is Status.IN_REVIEW:
+                withdrawn.add(name)
+                made.close_issue(made.task(name).issue or 0)
+        if moves and data.draw(st.booleans()):
+            moves, moved = moves - 1, moved + 1
+            made.push_main()
+        made.poll()
+        made.tick()
+        verifying = [i for i, (_, work) in made.queue.items() if work.role == "verify"]
+        if made.journal:
+            made.perform(0)
+        elif verifying:
+            made.end(verifying[0])
+        elif not made.news:
+            break
+    else:
+        raise AssertionError("it never ends")
+    main = set(made.trees[made.branches["main"]])
+    for name in names:
+        innocent = name not in culprits and name not in withdrawn
+        assert (heads[name] in main) == innocent or name in withdrawn, name
+        assert not (name in culprits and heads[name] in main), name
+    every_merge_was_covered(made)
+    # Whoever disturbs a search makes it begin anew.
+    searches = len(culprits) + len(withdrawn) + moved
+    steps = math.ceil(math.log2(count))
+    assert decisions(made) <= 1 + searches * (1 + steps), made.verifications
