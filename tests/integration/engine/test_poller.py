@@ -124,7 +124,7 @@ def test_whoever_wakes_the_poller_makes_it_look_at_once_and_a_burst_is_one_look(
 def test_a_quota_is_shown_with_its_end_and_goes_away_by_itself(
     ledger: Ledger, tmp_path: Path
 ) -> None:
-    reset = time.time() + 0.5
+    reset = time.time() + 2.0
     forge = Scripted(ForgePaused("quota", reset), (issue("A", 1),))
     looking = poller(ledger, forge, tmp_path, 0.01)
     looking.start()
