@@ -16,16 +16,16 @@ FILE = Path(__file__).parents[1] / "docs" / "schema" / "caloron.json"
 
 _TYPES = {"s": "string", "i": "integer", "n": "number", "b": "boolean"}
 
-_ISSUE = {"number": "i", "title": "s", "state": "s", "author": "s", "labels": ["s"],
+_ISSUE = {"number": "i", "title": "s", "state": "s", "url": "s", "author": "s", "labels": ["s"],
           "sprint?": "s", "task?": "s"}  # fmt: skip
-_PULL = {"number": "i", "title": "s", "state": "s", "author": "s", "branch": "s", "head": "s",
-         "closes": ["i"], "sprint?": "s", "task?": "s"}  # fmt: skip
+_PULL = {"number": "i", "title": "s", "state": "s", "url": "s", "author": "s", "branch": "s",
+         "head": "s", "closes": ["i"], "sprint?": "s", "task?": "s"}  # fmt: skip
 _COMMENT = {"id": "i", "author": "s", "body": "s"}
 _REVIEW = {"id": "i", "author": "s", "verdict": "s", "head": "s", "body": "s"}
 _SPRINT_TASK = {
     "id": "s", "title": "s", "kind": "s", "depends_on": ["s"], "status": "s", "why": "s",
     "reason": "s", "issue_number": "i?", "pr_number": "i?", "review_rounds": "i", "cost_usd": "n",
-    "tokens": "i", "started_at": "s?", "completed_at": "s?",
+    "tokens": "i", "started_at": "s?", "completed_at": "s?", "issue_url": "s", "pr_url": "s",
 }  # fmt: skip
 _SETUP = {
     "name": "s", "path": "s", "repo": "s", "branch": "s", "commit": "s", "forge": "s",
@@ -46,7 +46,7 @@ _SPRINT = {
 _STATUS_SPRINT = {
     "sprint_id": "s", "number": "i", "goal": "s", "phase": "s", "baseline": "s", "verify": "s",
     "halted": "s", "budget_usd": "n", "cost_usd": "n", "sandboxed": "b?", "completed_tasks": "i",
-    "paused": [{"framework": "s", "what": "s", "until": "s"}],
+    "paused": [{"framework": "s", "what": "s", "until": "s"}], "outage": "s",
     "total_tasks": "i", "tasks": [{"id": "s", "status": "s", "reason": "s"}], "adopted": "b",
 }  # fmt: skip
 _AGENT = {
@@ -72,7 +72,7 @@ _TREND = {"metric": "s", "now": "n?", "before": "n?", "n": "i", "direction": "s"
 
 #: The `data` of each command by the name that its envelope has.
 COMMANDS: dict[str, Any] = {
-    "init": {"name": "s", "path": "s", "repo": "s", "backend": "s", "framework": "s",
+    "init": {"name": "s", "path": "s", "repo": "s", "forge": "s", "backend": "s", "framework": "s",
              "active": "b", "...": "any"},
     "config.get": {"key": "s", "value": "any"},
     "config.set": {"key": "s", "value": "any"},
@@ -96,10 +96,11 @@ COMMANDS: dict[str, Any] = {
     "discard": {"project": "s", "sprint_id": "s", "discarded_by": "s", "cancelled": ["s"],
                 "merged": ["s"], "closed": ["s"], "kept": ["s"], "undo": "s"},
     "status": {"project?": "s", "path?": "s", "repo?": "s", "backend?": "s", "framework?": "s",
+               "forge?": {"kind": "s", "url": "s", "account": "s", "reviewer": "s", "reviews": "s"},
                "total_sprints?": "i", "last_sprint?": [None, _STATUS_SPRINT],
                "held_by?": [None, {"pid": "i", "host": "s", "sprint": "s", "started_at": "s"}],
                "active?": "s?", "projects?": "i"},
-    "why": {"sprint_id": "s", "stopped": "b", "why": "s",
+    "why": {"sprint_id": "s", "stopped": "b", "why": "s", "outage": "s",
             "tasks": [{"id": "s", "status": "s", "why": "s"}]},
     "logs": {"sprint_id": "s", "task": "s", "attempts": [
         {"name": "s", "role": "s", "path": "s", "output": "s", "errors": "s", "readable": "s"}]},
@@ -138,7 +139,7 @@ COMMANDS: dict[str, Any] = {
               "...": "any"},
     "issue.list": {"issues": [_ISSUE]},
     "issue.show": _ISSUE | {"body": "s", "comments": [_COMMENT]},
-    "issue.comment": {"number": "i", "comment": _COMMENT},
+    "issue.comment": {"number": "i", "url": "s", "comment": _COMMENT},
     "issue.close": _ISSUE,
     "issue.reopen": _ISSUE,
     "pr.list": {"pull_requests": [_PULL]},

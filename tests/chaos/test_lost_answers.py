@@ -21,6 +21,7 @@ from caloron.domain.actions import (
     PostComment,
     PostReview,
     Push,
+    ReportProgress,
 )
 from caloron.domain.observations import marker
 from caloron.domain.sprint import Sprint, State
@@ -181,11 +182,24 @@ def comment() -> PostComment:
     return PostComment(key=key, task="a", issue=1, body=f"Done\n\n{marker(key)}")
 
 
+def progress() -> ReportProgress:
+    key = "comment/demo-1/a/progress"
+    body = f"Ready\n\n{marker(key)}"
+    return ReportProgress(
+        key="progress/demo-1/a/1", task="a", issue=1, comment=None, marker=key, body=body
+    )
+
+
 Case = tuple[Callable[[Bench], list[Effect]], Callable[[Bench], Effect], Callable[[Bench], int]]
 
 CASES: dict[type[Any], Case] = {
     CreateIssue: (lambda b: [], lambda b: issue(), lambda b: len(b.forge.issues())),
     PostComment: (lambda b: [issue()], lambda b: comment(), lambda b: len(b.forge.comments(1))),
+    ReportProgress: (
+        lambda b: [issue()],
+        lambda b: progress(),
+        lambda b: len(b.forge.comments(1)),
+    ),
     AddLabel: (
         lambda b: [issue()],
         lambda b: AddLabel(key="label/x", task="a", issue=1, label="caloron:done"),

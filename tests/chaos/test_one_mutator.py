@@ -11,6 +11,9 @@ MUTATIONS = {
     "create_issue",
     "comment",
     "label",
+    "unlabel",
+    "edit_comment",
+    "edit_issue",
     "close_issue",
     "reopen_issue",
     "push",
@@ -20,8 +23,8 @@ MUTATIONS = {
     "merge",
 }
 EXECUTOR = "engine/effects.py"
-#: What people do by their own hand, and the forge itself.
-EXCEPTED = ("cli/issue.py", "cli/pr.py", "forge/")
+#: What people do by their own hand, the first commit of an empty repository, the forge itself.
+EXCEPTED = ("cli/init_remote.py", "cli/issue.py", "cli/pr.py", "forge/")
 
 
 def mutations_in(source: str) -> list[tuple[int, str]]:

@@ -13,16 +13,17 @@ from caloron.cli.frameworks import require_framework
 from caloron.cli.options import dry_run_option, output_option, project_option
 from caloron.cli.output import dry_run as answer_dry_run
 from caloron.cli.output import printable, success
-from caloron.engine.confining import check_setting
+from caloron.engine.confining import TOKEN_VARIABLES, check_setting, refuse_passing_tokens
 from caloron.errors import NotFound, UsageError
 from caloron.ledger.lock import holder
 from caloron.ledger.projects import Project, load_project, parse_setting, save_config
 
 _FIXED = ("name", "created_at")
-_FORGES = ("local",)
 _LONGEST = 10_000
 #: Typed from where the user stands, read from anywhere.
-_PATHS = ("stub_fixture", "work_dir")
+_PATHS = (
+    "stub_fixture", "work_dir", "token_file", "reviewer_token_file", "ca_file", "checkout",
+)  # fmt: skip
 
 
 @click.group(no_args_is_help=False)
@@ -82,8 +83,7 @@ def set_setting(key: str, value: str, dry_run: bool, project: str | None) -> int
     if key == "read_only":
         parsed = [_place(key, path) for path in parsed]
     check_setting(key, parsed)
-    if key == "forge" and parsed not in _FORGES:
-        raise UsageError(f"forge {parsed!r} is not known", hint=f"take: {', '.join(_FORGES)}")
+    _refuse_unfit(loaded, key, parsed)
     if dry_run:
         target = f"{key} = {_shown(parsed)}"
         return answer_dry_run("config.set", [{"action": "set", "target": target}])
@@ -111,6 +111,18 @@ def list_settings(project: str | None) -> None:
     text = "\n".join(f"{key:<18} {_shown(value)}".rstrip() for key, value in settings.items())
     data = {"project": loaded.name, "settings": settings}
     success("config.list", data, printable(text))
+
+
+def _refuse_unfit(project: Project, key: str, value: Any) -> None:
+    """What is right by itself and wrong for this project."""
+    if key == "forge" and value != project.config.forge and project.ledger.exists():
+        raise UsageError(
+            f"project {project.name} has sprints on its {project.config.forge} forge",
+            hint=f"make another project for the other one: caloron init NAME --forge {value}",
+        )
+    changed = msgspec.structs.replace(project.config, **{key: value})
+    if key in ("pass_env", *TOKEN_VARIABLES):
+        refuse_passing_tokens(changed)
 
 
 def _place(key: str, path: str) -> str:

@@ -10,6 +10,7 @@ import click
 
 from caloron.cli import output
 from caloron.cli.alone import refuse_held
+from caloron.cli.looking import forge_note
 from caloron.cli.options import dry_run_option, named_sprint, output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.cli.person import person
@@ -167,7 +168,7 @@ def _kept(found: Project, sprint: str) -> list[str]:
     kept = []
     for repository, patterns in (
         (found.mirror, (f"refs/salvage/{sprint}", f"refs/caloron/work/{sprint}")),
-        (found.forge_git, (f"refs/heads/agent/*/{sprint}",)),
+        (found.git_here, (f"refs/heads/agent/*/{sprint}", f"refs/remotes/forge/agent/*/{sprint}")),
     ):
         if repository.is_dir():
             listed = git(repository, "for-each-ref", "--format=%(refname)", *patterns, check=False)
@@ -180,17 +181,24 @@ def _undo(found: Project, state: State) -> str:
     commits = merge_commits(state)
     if not commits:
         return ""
-    listed = git(found.forge_git, "rev-list", "--no-walk", "--parents", *commits, check=False)
+    here, main = found.git_here, state.sprint.main
+    listed = git(here, "rev-list", "--no-walk", "--parents", *commits, check=False)
     rows = [line.split() for line in listed.splitlines()]
     if any(len(row) != 3 for row in rows):
         return ""
-    order = git(found.forge_git, "rev-list", "--first-parent", "main", check=False).splitlines()
+    order = git(here, "rev-list", "--first-parent", main, check=False).splitlines()
     newest_first = [commit for commit in order if commit in commits]
-    place, forge = f"undo-{state.sprint.id}", quote(str(found.forge_git))
+    place, forge = f"undo-{state.sprint.id}", quote(_to_clone(found))
     return (
         f"git clone {forge} {place} && git -C {place} revert --no-edit -m 1 "
-        f"{' '.join(c[:12] for c in newest_first)} && git -C {place} push origin main"
+        f"{' '.join(c[:12] for c in newest_first)} && git -C {place} push origin {main}"
     )
+
+
+def _to_clone(found: Project) -> str:
+    if not found.is_remote:
+        return str(found.forge_git)
+    return found.config.git_url or forge_note(found)["url"]
 
 
 def _text(data: dict[str, Any]) -> str:

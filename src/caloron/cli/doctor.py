@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import click
@@ -24,7 +25,7 @@ _INDENT = 22
 @project_option
 @output_option
 def doctor(project: str | None) -> int:
-    """Check what this machine offers to agents: sandbox, limits, network, framework.
+    """Check what agents need: sandbox, limits, network, framework, and the project's forge.
 
     Each check really tries it, and says what to do where it fails.
 
@@ -36,6 +37,8 @@ def doctor(project: str | None) -> int:
     loaded = _project(project)
     findings = [_shown(finding) for finding in examine(home())]
     findings.append(_shown(_framework(loaded)))
+    if loaded is not None:
+        findings += [_shown(finding) for finding in _forge(loaded)]
     rows = [msgspec.structs.asdict(finding) for finding in findings]
     data = {"project": loaded.name if loaded else None, "checks": rows}
     failed = [finding for finding in findings if finding.needed and not finding.ok]
@@ -62,6 +65,15 @@ def _shown(finding: Finding) -> Finding:
         for line in finding.remedy.splitlines():
             click.echo(f"{'':<{_INDENT}}{on_screen(line, _INDENT)}")
     return finding
+
+
+def _forge(project: Project) -> Iterator[Finding]:
+    """The forge; a project of an older Caloron gets its own with its first sprint."""
+    if not project.is_remote and not project.forge_git.exists():
+        return
+    from caloron.engine.forge_checks import examine_forge
+
+    yield from examine_forge(project)
 
 
 def _framework(project: Project | None) -> Finding:

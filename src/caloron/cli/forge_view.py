@@ -10,8 +10,8 @@ from typing import Any
 from caloron.cli.output import printable
 from caloron.cli.person import person
 from caloron.domain.observations import CommentSeen, IssueSeen, PullSeen, ReviewSeen, marker_key
-from caloron.forge.local import LocalForge
-from caloron.ledger.locate import ProjectPaths, find_project
+from caloron.ledger.locate import ProjectPaths, find_project, forge_kind
+from caloron.ports import Forge
 
 STATES = ("open", "closed", "merged", "all")
 
@@ -19,38 +19,54 @@ _MARKER_LINE = re.compile(r"\n*<!-- caloron:[^\s<>]+ -->")
 
 
 @contextmanager
-def person_at_forge(project: str | None) -> Iterator[tuple[ProjectPaths, LocalForge]]:
-    """The forge of a project, for the person at the keyboard."""
+def person_at_forge(project: str | None) -> Iterator[tuple[ProjectPaths, Forge]]:
+    """The forge of a project, for the person at the keyboard.
+
+    On a forge of the network it is the account of the project's token that acts.
+    """
     paths = find_project(project)
-    forge = LocalForge(paths.path, actor=person())
+    forge = _opened(paths)
     try:
         yield paths, forge
     finally:
         forge.close()
 
 
-def issue_data(issue: IssueSeen) -> dict[str, Any]:
+def _opened(paths: ProjectPaths) -> Forge:
+    if forge_kind(paths.config_file) == "local":
+        from caloron.forge.local import LocalForge
+
+        return LocalForge(paths.path, actor=person())
+    from caloron.engine.forges import open_forge
+    from caloron.ledger.projects import load_project
+
+    return open_forge(load_project(paths.name))
+
+
+def issue_data(issue: IssueSeen, forge: Forge) -> dict[str, Any]:
     data = {
         "number": issue.number,
         "title": issue.title,
         "state": issue.state,
+        "url": forge.url(issue.number),
         "author": issue.author,
         "labels": list(issue.labels),
     }
-    return data | _task_of(issue)
+    return data | _task_of(issue, forge)
 
 
-def pull_data(pull: PullSeen) -> dict[str, Any]:
+def pull_data(pull: PullSeen, forge: Forge) -> dict[str, Any]:
     data = {
         "number": pull.number,
         "title": pull.title,
         "state": pull.state,
+        "url": forge.url(pull.number),
         "author": pull.author,
         "branch": pull.branch,
         "head": pull.head,
         "closes": list(pull.closes),
     }
-    return data | _task_of(pull)
+    return data | _task_of(pull, forge)
 
 
 def comment_data(comment: CommentSeen) -> dict[str, Any]:
@@ -67,24 +83,27 @@ def review_data(review: ReviewSeen) -> dict[str, Any]:
     }
 
 
-def issue_line(issue: IssueSeen) -> str:
+def issue_line(issue: IssueSeen, url: str = "") -> str:
     labels = f"  [{', '.join(issue.labels)}]" if issue.labels else ""
-    return printable(f"#{issue.number:<4} {issue.state:<7} {_one_line(issue.title)}{labels}")
+    line = f"#{issue.number:<4} {issue.state:<7} {_one_line(issue.title)}{labels}"
+    return printable(f"{line}  {url}".rstrip())
 
 
-def pull_line(pull: PullSeen) -> str:
-    return printable(f"#{pull.number:<4} {pull.state:<7} {_one_line(pull.title)}  ({pull.branch})")
+def pull_line(pull: PullSeen, url: str = "") -> str:
+    line = f"#{pull.number:<4} {pull.state:<7} {_one_line(pull.title)}  ({pull.branch})"
+    return printable(f"{line}  {url}".rstrip())
 
 
-def issue_page(issue: IssueSeen, comments: Iterable[CommentSeen]) -> str:
+def issue_page(issue: IssueSeen, comments: Iterable[CommentSeen], url: str) -> str:
     about = f"opened by {issue.author}"
     if issue.state == "closed" and issue.closed_by:
         about += f", closed by {issue.closed_by}"
-    return _page([issue_line(issue), about, _prose(issue.body), *_remarks(comments)])
+    head = "\n".join(filter(None, (issue_line(issue), url)))
+    return _page([head, about, _prose(issue.body), *_remarks(comments)])
 
 
 def pull_page(
-    pull: PullSeen, reviews: Iterable[ReviewSeen], comments: Iterable[CommentSeen]
+    pull: PullSeen, reviews: Iterable[ReviewSeen], comments: Iterable[CommentSeen], url: str
 ) -> str:
     about = f"opened by {pull.author}, head {pull.head[:12]}"
     if pull.state != "open" and pull.ended_by:
@@ -95,13 +114,14 @@ def pull_page(
         f"-- {r.author}: {r.verdict.replace('_', ' ')} ({r.head[:12]})\n{_prose(r.body)}".rstrip()
         for r in reviews
     ]
-    return _page([pull_line(pull), about, _prose(pull.body), *judged, *_remarks(comments)])
+    head = "\n".join(filter(None, (pull_line(pull), url)))
+    return _page([head, about, _prose(pull.body), *judged, *_remarks(comments)])
 
 
-def _task_of(seen: IssueSeen | PullSeen) -> dict[str, str]:
+def _task_of(seen: IssueSeen | PullSeen, forge: Forge) -> dict[str, str]:
     """The task that our own marker names; on an object of somebody else it means nothing."""
     parts = marker_key(seen.body).split("/")
-    if seen.author != LocalForge.author or len(parts) < 3:
+    if seen.author != forge.author or len(parts) < 3:
         return {}
     return {"sprint": parts[1], "task": parts[2]}
 

@@ -52,15 +52,18 @@ def inbox(project: str | None) -> None:
 
 def _to_take(found: ProjectPaths, options: str) -> list[Need]:
     """What was merged and is not in the user's branch, once nobody is at work any more."""
+    from caloron.cli.looking import forge_note
     from caloron.git.checkout import Checkout
     from caloron.git.command import git
     from caloron.ledger.projects import load_project
 
-    repo = load_project(found.name).repository
+    project = load_project(found.name)
+    repo = project.repository
     if not repo or not found.ledger.exists() or holder(found.engine_lock) is not None:
         return []
     checkout = Checkout(repo)
-    main = git(found.forge_git, "rev-parse", "--verify", "refs/heads/main", check=False)
+    branch = f"refs/heads/{forge_note(found)['main']}"
+    main = git(project.git_here, "rev-parse", "--verify", branch, check=False)
     if not main or not checkout.top.is_dir() or checkout.contains(main):
         return []
     last = _merged_in(found, checkout)

@@ -51,8 +51,9 @@ def list_issues(state: State, project: str | None) -> None:
     """
     with person_at_forge(project) as (_, forge):
         issues = forge.issues(state)
-    data = {"issues": [issue_data(i) for i in issues]}
-    success("issue.list", data, "\n".join(map(issue_line, issues)) or "No issues.")
+        data = {"issues": [issue_data(i, forge) for i in issues]}
+        lines = [issue_line(i, forge.url(i.number)) for i in issues]
+    success("issue.list", data, "\n".join(lines) or "No issues.")
 
 
 @issue.command()
@@ -68,11 +69,11 @@ def show(number: int, project: str | None) -> None:
     """
     with person_at_forge(project) as (_, forge):
         found, comments = forge.issue(number), forge.comments(number)
-    data = issue_data(found) | {
-        "body": found.body,
-        "comments": [comment_data(c) for c in comments],
-    }
-    success("issue.show", data, issue_page(found, comments))
+        data = issue_data(found, forge) | {
+            "body": found.body,
+            "comments": [comment_data(c) for c in comments],
+        }
+    success("issue.show", data, issue_page(found, comments, data["url"]))
 
 
 @issue.command()
@@ -97,8 +98,12 @@ def comment(number: int, text: str, dry_run: bool, project: str | None) -> int:
             forge.comments(number)
             return answer_dry_run("issue.comment", [_act("comment on", number)])
         written = forge.comment(number, body)
+        data = {
+            "number": number,
+            "url": forge.url(number),
+            "comment": comment_data(written),
+        }
     poke(paths)
-    data = {"number": number, "comment": comment_data(written)}
     success("issue.comment", data, f"Commented on #{number} as {written.author}.")
     return 0
 
@@ -119,9 +124,9 @@ def close(number: int, dry_run: bool, project: str | None) -> int:
         if dry_run:
             forge.issue(number)
             return answer_dry_run("issue.close", [_act("close", number)])
-        closed = forge.close_issue(number)
+        data = issue_data(forge.close_issue(number), forge)
     poke(paths)
-    success("issue.close", issue_data(closed), f"Issue #{number} is closed.")
+    success("issue.close", data, f"Issue #{number} is closed.")
     return 0
 
 
@@ -141,9 +146,9 @@ def reopen(number: int, dry_run: bool, project: str | None) -> int:
         if dry_run:
             forge.issue(number)
             return answer_dry_run("issue.reopen", [_act("reopen", number)])
-        opened = forge.reopen_issue(number)
+        data = issue_data(forge.reopen_issue(number), forge)
     poke(paths)
-    success("issue.reopen", issue_data(opened), f"Issue #{number} is open.")
+    success("issue.reopen", data, f"Issue #{number} is open.")
     return 0
 
 

@@ -6,18 +6,25 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from caloron.cli.status import require_ledger
+from caloron.cli.status import forge_note, require_ledger
 from caloron.errors import CaloronError, NotFound
 from caloron.ledger.earlier import earlier_sprints, find_earlier
 from caloron.ledger.locate import ProjectPaths, current_project_name, find_project
 from caloron.ledger.lock import holder
 from caloron.store.database import store_error
+
+if TYPE_CHECKING:
+    from caloron.ledger.projects import Project
+
+__all__ = [
+    "Links", "as_data", "bring_command", "dollars", "forge_note", "has_ledger", "is_running",
+    "moment", "opened", "options_for", "span", "standing",
+]  # fmt: skip
 
 
 def has_ledger(project: str | None) -> bool:
@@ -84,9 +91,23 @@ def options_for(found: ProjectPaths, project: str | None) -> str:
     return "" if named == found.name else f" --project {found.name}"
 
 
-def bring_command(found: ProjectPaths, repo: Path | None, options: str) -> str:
+def bring_command(found: Project, options: str) -> str:
     """The one command that brings what was merged to the user."""
-    return f"caloron take{options}" if repo else f"git clone {quote(str(found.forge_git))}"
+    if found.repository:
+        return f"caloron take{options}"
+    if found.is_remote:
+        return "git pull"
+    return f"git clone {quote(str(found.forge_git))}"
+
+
+class Links:
+    """The pages of issues and pull requests, as remembered: nobody has to be asked."""
+
+    def __init__(self, found: ProjectPaths) -> None:
+        self._pages = forge_note(found)["pages"]
+
+    def __call__(self, number: int | None) -> str:
+        return f"{self._pages}{number}" if self._pages and number else ""
 
 
 def span(seconds: float) -> str:

@@ -118,7 +118,10 @@ def _load(project: str | None) -> Conventions:
 
 def _project_yaml(project: str) -> str | None:
     if is_valid_id(project):
-        return _on_main(find_project(project).forge_git)
+        from caloron.cli.looking import forge_note
+
+        main = forge_note(find_project(project))["main"]
+        return _on_main(load_project(project).git_here, main)
     directory = Path(project)
     if not _is_directory(directory):
         raise NotFound(
@@ -142,11 +145,11 @@ def _is_directory(path: Path) -> bool:
         return False
 
 
-def _on_main(forge: Path) -> str | None:
+def _on_main(forge: Path, main: str) -> str | None:
     """The file as agents get it: from the forge's main, not from what is checked out."""
     from caloron.git.command import git_process
 
-    done = git_process(forge, "show", f"main:{PROJECT_FILE}")
+    done = git_process(forge, "show", f"{main}:{PROJECT_FILE}")
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from caloron.cli.looking import as_data, bring_command, moment, standing
+from caloron.cli.looking import Links, as_data, bring_command, moment, standing
 from caloron.domain.needs import needs_of
 from caloron.domain.observations import ReviewSeen
 from caloron.domain.retro import Run, agent_kpis, compute_kpis, verification_of
@@ -34,6 +34,7 @@ def collect(
     kpis = compute_kpis(state, runs, now)
     mirror = Mirror(found.mirror, Remote(str(found.forge_git)), sprint.main)
     needs = needs_of(state, running=running, options=options)
+    links = Links(found)
     return {
         "sprint_id": sprint.id,
         "number": sprint.number,
@@ -52,7 +53,7 @@ def collect(
         "budget_usd": sprint.budget_usd,
         "agent_s": round(sum(run.seconds for run in runs if run.role != "verify"), 1),
         "tasks": [
-            _task(state, task, runs, mirror, options, now if running else None)
+            _task(state, task, runs, mirror, links, options, now if running else None)
             for task in state.tasks.values()
         ],
         "needs": as_data(needs),
@@ -80,6 +81,7 @@ def _task(
     task: Task,
     runs: tuple[Run, ...],
     mirror: Mirror,
+    links: Links,
     options: str,
     now: float | None,
 ) -> dict[str, Any]:
@@ -94,6 +96,8 @@ def _task(
         "why": _why(state, task, mine, running=now is not None) or task.reason,
         "issue_number": task.issue,
         "pr_number": task.pull,
+        "issue_url": links(task.issue),
+        "pr_url": links(task.pull),
         "pr_state": pull.state if pull else None,
         "pr_command": f"caloron pr show {task.pull}{options}" if task.pull else None,
         "merge_commit": pull.merge_commit if pull else "",
@@ -200,8 +204,9 @@ def _bring(found: ProjectPaths, state: State, options: str) -> str:
     from caloron.git.checkout import Checkout
     from caloron.ledger.projects import load_project
 
-    repo = load_project(found.name).repository
+    project = load_project(found.name)
     commits = merge_commits(state)
+    repo = project.repository
     if repo and commits and Checkout(repo).contains(*commits):
         return ""
-    return bring_command(found, repo, options)
+    return bring_command(project, options)

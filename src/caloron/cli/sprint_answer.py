@@ -8,7 +8,7 @@ import msgspec
 
 from caloron.cli import output
 from caloron.cli.begin import unseen
-from caloron.cli.looking import bring_command, options_for
+from caloron.cli.looking import bring_command, forge_note, options_for
 from caloron.cli.plan_view import estimate_text, plan_tree
 from caloron.cli.screen import folded, screen_width
 from caloron.domain.estimate import Estimate, estimate, experience
@@ -102,6 +102,7 @@ def answer(
         return TASKS_NOT_DONE
     all_done = "its one task is done" if total == 1 else f"all {total} tasks are done"
     text = f"Sprint {state.sprint.id}: {all_done}, in {seconds:.0f} s."
+    text += "".join(f"\n  {t['id']}: {t['pr_url']}" for t in data["tasks"] if t["pr_url"])
     if data["bring"]:
         text += f"\nBring the result to you: {data['bring']}"
     output.success(command, data, text)
@@ -142,6 +143,8 @@ def report(session: Session, state: State, seconds: float) -> dict[str, Any]:
             "reason": task.reason,
             "issue_number": task.issue,
             "pr_number": task.pull,
+            "issue_url": session.forge.url(task.issue) if task.issue else "",
+            "pr_url": session.forge.url(task.pull) if task.pull else "",
             "review_rounds": len(task.reviewed),
             "cost_usd": round(task.spent.usd, 4),
             "tokens": task.spent.tokens_in + task.spent.tokens_out,
@@ -168,9 +171,14 @@ def report(session: Session, state: State, seconds: float) -> dict[str, Any]:
         "completed_tasks": done,
         "tasks": tasks,
         "bring": _bring(session, state),
-        "forge": str(session.project.forge_git),
+        "forge": _place_of_forge(session),
         "state_file": str(kv_path(state.sprint.id)),
     }
+
+
+def _place_of_forge(session: Session) -> str:
+    project = session.project
+    return forge_note(project)["url"] if project.is_remote else str(project.forge_git)
 
 
 def _bring(session: Session, state: State) -> str:
@@ -178,4 +186,4 @@ def _bring(session: Session, state: State) -> str:
     if not any(task.status is Status.DONE and task.pull for task in state.tasks.values()):
         return ""
     project = session.project
-    return bring_command(project, project.repository, options_for(project, project.name))
+    return bring_command(project, options_for(project, project.name))

@@ -27,6 +27,9 @@ from caloron.ledger.lock import holder
 from caloron.store.database import open_read_only
 
 _SHOWN = ("repo", "backend", "framework")
+#: What is known of a forge before the first sprint on it.
+_UNKNOWN = {"kind": "local", "url": "", "main": "main", "author": "caloron", "reviewer": "caloron",
+            "reviews": "review", "pages": ""}  # fmt: skip
 #: What the sprint's own record says, by the names that people see.
 _RECORDED = {
     "baseline": "$.baseline",
@@ -77,6 +80,7 @@ def _project(found: ProjectPaths) -> dict[str, Any]:
     settings = _settings(found)
     data: dict[str, Any] = {"project": found.name, "path": str(found.path)}
     data |= {key: settings.get(key, "") for key in _SHOWN}
+    data["forge"] = _forge(found, settings)
     data |= {"total_sprints": 0, "last_sprint": None, "held_by": None}
     who = holder(found.engine_lock)
     connection = open_read_only(found.ledger) if found.ledger.exists() else None
@@ -104,7 +108,35 @@ def _settings(found: ProjectPaths) -> dict[str, str]:
     from caloron.ledger.projects import load_project
 
     config = load_project(found.name).config
-    return {key: str(getattr(config, key)) for key in _SHOWN}
+    keys = (*_SHOWN, "forge", "host", "reviewer_token_env", "reviewer_token_file")
+    return {key: str(getattr(config, key)) for key in keys}
+
+
+def forge_note(found: ProjectPaths) -> dict[str, str]:
+    """What the ledger remembers of the forge since the last sprint began."""
+    if not found.ledger.exists():
+        return dict(_UNKNOWN)
+    connection = open_read_only(found.ledger)
+    try:
+        row = connection.execute("SELECT value FROM kv WHERE key = 'forge'").fetchone()
+    finally:
+        connection.close()
+    return _UNKNOWN | (json.loads(row["value"]) if row else {})
+
+
+def _forge(found: ProjectPaths, settings: dict[str, str]) -> dict[str, str]:
+    """The forge and how verdicts are told there, without asking it."""
+    kind, note = settings.get("forge") or "local", forge_note(found)
+    seconded = settings.get("reviewer_token_env") or settings.get("reviewer_token_file")
+    reviews = "review" if kind == "local" or seconded else "comment"
+    remembered = note if note["kind"] == kind else _UNKNOWN
+    return {
+        "kind": kind,
+        "url": remembered["url"] or settings.get("host", ""),
+        "account": remembered["author"] if remembered["url"] else "",
+        "reviewer": remembered["reviewer"] if remembered["url"] else "",
+        "reviews": reviews,
+    }
 
 
 def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | None:
@@ -131,6 +163,7 @@ def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | No
         "cost_usd": round(row["cost_usd"] or 0.0, 4),
         "sandboxed": not row["unsandboxed"],
         "paused": _pauses(row["paused"]),
+        "outage": _outage(connection, row["id"]),
         "completed_tasks": sum(task["status"] == "Done" for task in tasks),
         "total_tasks": len(tasks),
         "tasks": [dict(task) for task in tasks],
@@ -151,6 +184,16 @@ def _pauses(recorded: str | None) -> list[dict[str, str]]:
     ]
 
 
+def _outage(connection: sqlite3.Connection, sprint: str) -> str:
+    """Why nothing can be asked of the forge, as far as the last engine knew."""
+    known = "SELECT 1 FROM kv WHERE key = ? AND value <> ''"
+    if connection.execute(known, (f"forge_outage/{sprint}",)).fetchone() is None:
+        return ""
+    from caloron.ledger.outages import read_outage
+
+    return str(read_outage(connection, sprint) or "")
+
+
 def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
     """The last sprint of an older Caloron, until there is one of ours."""
     from caloron.domain.adopted import facts_of
@@ -168,6 +211,7 @@ def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
         "cost_usd": 0.0,
         "sandboxed": None,
         "paused": [],
+        "outage": "",
         "completed_tasks": facts.completed,
         "total_tasks": facts.total,
         "tasks": [],
@@ -178,6 +222,7 @@ def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
 def _text(data: dict[str, Any]) -> str:
     lines = [f"{data['project']}  ({data['path']})"]
     lines += [f"  {key.capitalize():10} {data[key]}" for key in _SHOWN if data[key]]
+    lines += _forge_lines(data["forge"])
     lines.append(f"  {'Sprints':10} {data['total_sprints']}")
     sprint = data["last_sprint"]
     if sprint is None:
@@ -199,13 +244,26 @@ def _text(data: dict[str, Any]) -> str:
         lines.append("  UNSANDBOXED: its agents run with all your files")
     for pause in sprint["paused"]:
         lines.append(f"  Paused: {pause['framework']}: {pause['what']} until {pause['until']}")
-    if sprint["halted"]:
-        lines.append(f"  Waits: {_line(sprint['halted'])}")
+    waits = (sprint["outage"], sprint["halted"])
+    lines += [f"  Waits: {_line(why)}" for why in waits if why]
     width = max((len(task["id"]) for task in sprint["tasks"]), default=0)
     for task in sprint["tasks"]:
         line = f"  {task['id']:{width}}  {task['status']:10}  {_line(task['reason'])}"
         lines.append(line.rstrip())
     return "\n".join(lines)
+
+
+def _forge_lines(forge: dict[str, str]) -> list[str]:
+    if forge["kind"] == "local":
+        return []
+    account = f" as {forge['account']}" if forge["account"] else ""
+    how = "verdict comments and the commit status caloron/review"
+    if forge["reviews"] == "review":
+        how = f"reviews by {forge['reviewer'] or 'the second account'}"
+    return [
+        f"  {'Forge':10} {forge['kind']}: {forge['url']}{account}",
+        f"  {'Reviews':10} {how}",
+    ]
 
 
 def _phase(data: dict[str, Any]) -> str:

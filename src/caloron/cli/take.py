@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -19,6 +20,7 @@ from caloron.git.checkout import Checkout, Coming
 from caloron.git.command import git
 from caloron.ledger.figures import find_sprint
 from caloron.ledger.ledger import read_state
+from caloron.ledger.locate import projects_for, repository_here
 from caloron.ledger.projects import Project, load_project
 
 _SHOWN = 10
@@ -43,29 +45,57 @@ def take(sprint: str | None, dry_run: bool, project: str | None) -> int:
       caloron take 3
     """
     found = load_project(project)
-    repository = found.repository
-    if repository is None:
-        raise PreconditionFailed(
-            f"project {found.name} was not made from a repository of yours",
-            hint=f"git clone {quote(str(found.forge_git))}",
-        )
-    name, commit = _wanted(found, sprint)
-    checkout = Checkout(repository)
-    coming = checkout.coming(found.forge_git, commit)
+    checkout = Checkout(_repository(found))
+    main = _up_to_date(found)
+    name, commit = _wanted(found, sprint, main)
+    coming = checkout.coming(found.git_here, commit, main)
     if dry_run:
         return output.dry_run("take", _planned(checkout, coming))
     new = coming.old
     if coming.how != "nothing":
         what = f"sprint {name}" if name else f"what was merged in project {found.name}"
-        new = checkout.take(found.forge_git, coming, f"Merge {what} by Caloron")
+        new = checkout.take(found.git_here, coming, f"Merge {what} by Caloron", main)
     success("take", _data(found, name, checkout, coming, new), _text(checkout, coming))
     return 0
 
 
-def _wanted(found: Project, sprint: str | None) -> tuple[str, str]:
+def _repository(found: Project) -> Path:
+    """The user's own repository: the one of the project, or the clone that one stands in."""
+    if found.repository is not None:
+        return found.repository
+    here = repository_here()
+    if found.is_remote and here is not None and found.name in projects_for(here):
+        return here
+    if found.is_remote:
+        raise PreconditionFailed(
+            f"project {found.name} knows no clone of {found.config.repo} on this disk",
+            hint="run this, or `git pull`, inside your clone, or name it once: caloron config set"
+            " checkout PATH",
+        )
+    raise PreconditionFailed(
+        f"project {found.name} was not made from a repository of yours",
+        hint=f"git clone {quote(str(found.forge_git))}",
+    )
+
+
+def _up_to_date(found: Project) -> str:
+    """The name of the forge's main; our copy of a forge on the network is fetched first."""
+    if not found.is_remote:
+        return "main"
+    from caloron.engine.forges import open_forge
+    from caloron.git.mirror import Mirror
+
+    with closing(open_forge(found)) as forge:
+        mirror = Mirror(found.mirror, forge.remote(), forge.main)
+        mirror.ensure()
+        mirror.fetch_main()
+        return forge.main
+
+
+def _wanted(found: Project, sprint: str | None, main: str) -> tuple[str, str]:
     """The sprint that was named, and the commit of the forge's main to bring."""
     if sprint is None:
-        return "", git(found.forge_git, "rev-parse", "--verify", "refs/heads/main^{commit}")
+        return "", git(found.git_here, "rev-parse", "--verify", f"refs/heads/{main}^{{commit}}")
     from caloron.cli.status import require_ledger
 
     with closing(require_ledger(found)) as connection:
@@ -76,7 +106,7 @@ def _wanted(found: Project, sprint: str | None) -> tuple[str, str]:
             f"sprint {state.sprint.id} has merged nothing", hint=f"caloron report {sprint}"
         )
     # Main is one line of merges: the last of them holds the others.
-    newest = git(found.forge_git, "merge-base", "--independent", *commits).splitlines()[0]
+    newest = git(found.git_here, "merge-base", "--independent", *commits).splitlines()[0]
     return state.sprint.id, newest
 
 

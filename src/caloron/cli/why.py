@@ -13,6 +13,7 @@ from caloron.errors import NotFound
 from caloron.ledger.glance import SeenTask, glance
 from caloron.ledger.locate import find_project
 from caloron.ledger.lock import holder
+from caloron.ledger.outages import read_outage
 
 
 @click.command()
@@ -32,6 +33,7 @@ def why(task: str | None, project: str | None) -> None:
     try:
         who = holder(found.engine_lock)
         state = glance(connection, (who or {}).get("sprint", ""))
+        outage = str(read_outage(connection, state.sprint.id) or "")
     finally:
         connection.close()
     if task is not None and task not in state.tasks:
@@ -52,10 +54,11 @@ def why(task: str | None, project: str | None) -> None:
         "sprint_id": state.sprint.id,
         "stopped": stopped,
         "why": why_sprint(state.sprint),
+        "outage": outage,
         "tasks": tasks,
     }
     told = state.sprint.halted if state.tasks else why_sprint(state.sprint)
-    lines = [f"The sprint waits: {printable(told)}"] if told else []
+    lines = [f"The sprint waits: {printable(reason)}" for reason in (told, outage) if reason]
     lines += [f"{t['id']}: {t['status']}: {printable(t['why']) or 'it is done'}" for t in tasks]
     if stopped:
         lines.append(f"The sprint is stopped; `caloron resume {state.sprint.id}` goes on with it.")

@@ -23,6 +23,19 @@ class PostComment(msgspec.Struct, frozen=True, kw_only=True, tag="comment"):
     body: str
 
 
+class ReportProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
+    """Bring the one comment that says how far a task is up to date; only the newest is needed."""
+
+    key: str
+    task: str
+    issue: int
+    #: Its id, if it was seen.
+    comment: int | None
+    #: The key by which it is found otherwise.
+    marker: str
+    body: str
+
+
 class AddLabel(msgspec.Struct, frozen=True, kw_only=True, tag="label"):
     key: str
     task: str
@@ -34,6 +47,30 @@ class CloseIssue(msgspec.Struct, frozen=True, kw_only=True, tag="close_issue"):
     key: str
     task: str
     issue: int
+
+
+class ReopenIssue(msgspec.Struct, frozen=True, kw_only=True, tag="reopen_issue"):
+    key: str
+    task: str
+    issue: int
+
+
+class EditIssue(msgspec.Struct, frozen=True, kw_only=True, tag="edit_issue"):
+    """Another body, unless a person changed the one that was seen."""
+
+    key: str
+    task: str
+    issue: int
+    old: str
+    body: str
+
+
+class SeeBranch(msgspec.Struct, frozen=True, kw_only=True, tag="see_branch"):
+    """Look where a branch is that nobody has a pull request for."""
+
+    key: str
+    task: str
+    branch: str
 
 
 class ClosePull(msgspec.Struct, frozen=True, kw_only=True, tag="close_pull"):
@@ -81,8 +118,12 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True, tag="merge"):
 Effect = (
     CreateIssue
     | PostComment
+    | ReportProgress
     | AddLabel
     | CloseIssue
+    | ReopenIssue
+    | EditIssue
+    | SeeBranch
     | ClosePull
     | Push
     | OpenPull

@@ -9,7 +9,7 @@ from caloron.domain.actions import CancelWork, CloseIssue, ClosePull, PostCommen
 from caloron.domain.facts import SprintDiscarded
 from caloron.domain.observations import IssueSeen, PullSeen
 from caloron.domain.reactions import bind
-from caloron.domain.sprint import State, Task, pull_of
+from caloron.domain.sprint import State, Task, branch_name, pull_of
 from caloron.domain.status import Status
 from caloron.domain.texts import comment_body
 from caloron.domain.turn import Turn
@@ -65,7 +65,7 @@ def advance(turn: Turn) -> None:
 
 
 def _let_go_of_pull(turn: Turn, task: Task, pull: PullSeen | None) -> None:
-    ours = pull is not None and pull.author == turn.sprint.author
+    ours = pull is not None and pull.branch == branch_name(task.id, turn.sprint.id)
     if pull is not None and ours and pull.state == "open" and _first_time(turn, pull.object):
         key = f"{KEY}{turn.sprint.id}/pull/{pull.number}"
         turn.do(ClosePull(key=key, task=task.id, pull=pull.number))

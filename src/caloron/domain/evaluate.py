@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from caloron.domain import baseline, discarding, hindsight, planning, texts
+from caloron.domain import baseline, commands, discarding, hindsight, planning, progress, texts
 from caloron.domain.actions import Action, AddLabel, Moved
 from caloron.domain.facts import (
     EffectDone,
@@ -23,6 +23,7 @@ from caloron.domain.facts import (
     SprintDiscarded,
     WorkEnded,
 )
+from caloron.domain.joining import join
 from caloron.domain.lane import advance_lane, advance_reviews
 from caloron.domain.observations import Snapshot, merge_observations
 from caloron.domain.pauses import busy_slots
@@ -30,7 +31,7 @@ from caloron.domain.reactions import bind, react
 from caloron.domain.sprint import Role, State, Task, branch_name, pull_of
 from caloron.domain.status import HOLDS_DEPENDENTS, SETTLED, Status
 from caloron.domain.turn import Turn
-from caloron.domain.workflow import open_pull, work_ended
+from caloron.domain.workflow import open_pull, publish, work_ended
 
 #: Merges of one head that came too late; more of them means that something else is wrong.
 _MAX_STALE = 5
@@ -49,18 +50,21 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
     turn = Turn(state, now)
     _take_in(turn, facts)
     if turn.sprint.discarded:
+        progress.report(turn)
         discarding.advance(turn)
         return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
     if turn.sprint.phase in ("planning", "approval"):
         planning.advance(turn)
     if turn.sprint.phase in ("running", "retro", "ended") and turn.state.tasks:
         _advance(turn)
+        progress.report(turn)
         _end_or_go_on(turn)
     return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
 
 
 def _advance(turn: Turn) -> None:
     """Follow every consequence to its end, so that one call decides all that can be decided."""
+    join(turn)
     before = -1
     while before != len(turn.moves) + len(turn.actions):
         before = len(turn.moves) + len(turn.actions)
@@ -86,7 +90,7 @@ def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
         _effect_done(turn, effect)
     bind(turn)
     _plan_judged(turn, facts)
-    for task in turn.state.tasks.values():
+    for task in turn.state.tasks.values() if not turn.sprint.discarded else ():
         react(turn, task)
     for end in sorted(ended, key=lambda f: (f.item, f.token)):
         _account(turn, end)
@@ -152,7 +156,13 @@ def _run_interrupted(turn: Turn, fact: RunInterrupted) -> None:
 
 def _effect_done(turn: Turn, fact: EffectDone) -> None:
     task = turn.state.tasks.get(fact.task)
-    if task is None or fact.kind != "push":
+    if task is None:
+        return
+    if fact.kind == "see_branch":
+        commands.branch_was_seen(turn, task, fact.commit)
+    if fact.kind == "reopen_issue" and task.status is Status.CANCELLED:
+        task.closed_by_person = True
+    if fact.kind != "push":
         return
     if fact.key.startswith(f"push/{branch_name(task.id, turn.sprint.id)}/"):
         task.own_commit = fact.commit
@@ -163,7 +173,11 @@ def _effect_done(turn: Turn, fact: EffectDone) -> None:
 def _effect_failed(turn: Turn, fact: EffectFailed) -> None:
     """A stale answer means look again; anything else that the forge refuses needs a person."""
     task = turn.state.tasks.get(fact.task)
+    if task is not None and fact.kind == "see_branch":
+        commands.branch_was_seen(turn, task, "")
     if task is None or not _still_wanted(turn, task, fact.key):
+        return
+    if fact.refusal == "gone" and _branch_gone(turn, task):
         return
     if fact.kind == "merge" and fact.refusal == "conflict" and task.status is Status.IN_REVIEW:
         # The forge is stricter than our own merge was: only a new head can get past it.
@@ -187,6 +201,25 @@ def _effect_failed(turn: Turn, fact: EffectFailed) -> None:
     else:
         turn.stop_work(task, "the forge refused")
         turn.escalate(task, f"the forge refused: {fact.message}", held=None, effects=(fact.key,))
+
+
+def _branch_gone(turn: Turn, task: Task) -> bool:
+    """A person deleted the branch; whether that decides what follows.
+
+    While its pull request is open they must say what is to become of it. Once they say `resolved`,
+    the change is pushed again; without a pull request it is pushed to a new branch at once.
+    """
+    if task.status is Status.ESCALATED:
+        return False
+    pull = pull_of(turn.state, task)
+    task.pushed, task.merging = "", ""
+    if pull is None or pull.state != "open":
+        publish(turn, task, task.head, again=f"again-{task.generation}-{task.incident}")
+        return True
+    turn.stop_work(task, "its branch was deleted")
+    turn.escalate(task, f"the branch {task.branch} was deleted by a person", held=None)
+    task.held_from, task.branch_gone = Status.IN_PROGRESS, True
+    return True
 
 
 def _still_wanted(turn: Turn, task: Task, key: str) -> bool:

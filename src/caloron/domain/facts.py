@@ -80,14 +80,15 @@ class Halt(msgspec.Struct, frozen=True, kw_only=True, tag="halt"):
     id: str = "halt"
 
 
-Refusal = Literal["stale_head", "stale_base", "conflict", "refused"]
+#: `gone`: the branch is not there any more.
+Refusal = Literal["stale_head", "stale_base", "conflict", "gone", "refused"]
 
 
 class EffectDone(msgspec.Struct, frozen=True, kw_only=True, tag="effect_done"):
     key: str
     task: str
     kind: str
-    #: The commit that a push put on the branch.
+    #: The commit that a push put on the branch, or that a look found there.
     commit: str = ""
 
     @property

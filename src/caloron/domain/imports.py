@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from caloron.domain import progress
 from caloron.domain.evaluate import Decision
 from caloron.domain.sprint import State, Task
 from caloron.domain.status import Status
@@ -38,6 +39,7 @@ def take_over(state: State, content: Import, now: float) -> tuple[Decision, dict
         if changed:
             task.interventions = changed[0]
             outcome.setdefault(name, f"interventions set to {changed[0]}")
+    progress.report(turn)
     return Decision(turn.state, tuple(turn.actions), tuple(turn.moves)), outcome
 
 

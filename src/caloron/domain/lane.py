@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from caloron.domain.actions import Merge
-from caloron.domain.reactions import approved_head
 from caloron.domain.sprint import Task
 from caloron.domain.status import Status
 from caloron.domain.turn import Turn
+from caloron.domain.verdicts import approved_head
 
 
 def advance_reviews(turn: Turn) -> None:

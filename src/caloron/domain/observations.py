@@ -50,6 +50,8 @@ class IssueSeen(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):
     labels: tuple[str, ...] = ()
     #: Who closed it, when it is closed.
     closed_by: str = ""
+    #: Whether its author has a say here: only then are later edits of it taken in.
+    trusted: bool = True
 
     @property
     def object(self) -> str:
@@ -71,6 +73,8 @@ class PullSeen(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
     #: Who closed or merged it.
     ended_by: str = ""
     merge_commit: str = ""
+    #: Whether its author has a say here: a stranger's is nobody's change.
+    trusted: bool = True
 
     @property
     def object(self) -> str:

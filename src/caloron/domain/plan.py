@@ -24,7 +24,7 @@ Kind = Literal["change", "check"]
 
 
 class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One task as the plan states it; it never changes during the sprint."""
+    """One task as the plan states it; during the sprint only a person changes its text."""
 
     id: str
     title: str

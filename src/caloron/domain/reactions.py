@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from caloron.domain import texts
-from caloron.domain.observations import (
-    CommentSeen,
-    IssueSeen,
-    PullSeen,
-    ReviewSeen,
-    marker_key,
-    without_markers,
-)
+from caloron.domain import commands, joining, texts
+from caloron.domain.actions import ClosePull
+from caloron.domain.editing import take_in_edit
+from caloron.domain.observations import IssueSeen, PullSeen, ReviewSeen, marker_key
+from caloron.domain.ours import is_ours
 from caloron.domain.sprint import Task, branch_name, pull_of
 from caloron.domain.status import Status
 from caloron.domain.turn import Turn
-from caloron.domain.workflow import reject
+from caloron.domain.verdicts import by_person, details_of, last_word, reason_of
+from caloron.domain.workflow import open_pull, publish, reject
 
 _MAX_CLOSURES = 2
 
@@ -25,7 +22,7 @@ def bind(turn: Turn) -> None:
     ours = [
         seen
         for seen in turn.state.objects.values()
-        if isinstance(seen, IssueSeen | PullSeen) and seen.author == sprint.author
+        if isinstance(seen, IssueSeen | PullSeen) and is_ours(sprint, seen)
     ]
     # Of two with one marker, the first counts.
     ours.sort(key=lambda seen: -seen.number)
@@ -42,7 +39,31 @@ def bind(turn: Turn) -> None:
         pull = by_key.get(texts.pull_key(sprint.id, task.id, task.generation))
         if task.pull is None and isinstance(pull, PullSeen):
             task.pull = pull.number
+    _bind_opened_again(turn, [seen for seen in ours if isinstance(seen, PullSeen)])
     _bind_by_closing(turn)
+
+
+def _bind_opened_again(turn: Turn, ours: list[PullSeen]) -> None:
+    """An earlier pull request that a person opened again counts, not the one that was to follow."""
+    by_branch = {pull.branch: pull for pull in ours if pull.state == "open"}
+    for task in turn.state.tasks.values():
+        pull = by_branch.get(branch_name(task.id, turn.sprint.id))
+        if pull is None or task.pull is not None or pull.number in task.let_go:
+            continue
+        if task.status in (Status.DONE, Status.CANCELLED):
+            continue
+        if task.work or task.status is Status.ESCALATED:
+            task.head = task.pushed = pull.head
+        _make_theirs(turn, task, f"pull request #{pull.number} was opened again")
+        task.pull, task.branch = pull.number, pull.branch
+
+
+def _make_theirs(turn: Turn, task: Task, reason: str) -> None:
+    """A person put a change in the place of what agents were to do."""
+    turn.stop_work(task, reason)
+    task.empty = False
+    if task.status is Status.ESCALATED and not task.held_effects:
+        task.held = None
 
 
 def _bind_by_closing(turn: Turn) -> None:
@@ -50,13 +71,14 @@ def _bind_by_closing(turn: Turn) -> None:
     issues = {t.issue: t for t in turn.state.tasks.values() if t.issue is not None}
     pulls = [o for o in turn.state.objects.values() if isinstance(o, PullSeen)]
     for pull in sorted(pulls, key=lambda p: p.number):
-        if pull.author == turn.sprint.author or pull.state == "closed":
+        if is_ours(turn.sprint, pull) or not pull.trusted or pull.state == "closed":
             continue
         for number in pull.closes:
             task = issues.get(number)
             if task and task.pull is None and not _is_settling(task):
-                turn.stop_work(task, f"{pull.author} opened pull request #{pull.number}")
-                task.pull, task.branch, task.empty = pull.number, pull.branch, False
+                task.held_effects = ()
+                _make_theirs(turn, task, f"{pull.author} opened pull request #{pull.number}")
+                task.pull, task.branch = pull.number, pull.branch
                 task.head = task.pushed = pull.head
 
 
@@ -68,18 +90,25 @@ def _is_settling(task: Task) -> bool:
 
 def react(turn: Turn, task: Task) -> None:
     """Bring one task in line with what its issue and pull request show."""
+    pull = pull_of(turn.state, task)
+    if task.status is not Status.DONE and pull and pull.state == "merged":
+        _merged(turn, task, pull)
+    take_in_edit(turn, task)
+    commands.obey(turn, task)
     if task.status is Status.DONE:
         return
-    pull = pull_of(turn.state, task)
-    if pull and pull.state == "merged":
-        _merged(turn, task, pull)
-        return
+    joining.leave_or_return(turn, task)
     if _cancelled_by_person(turn, task):
+        _withdraw(turn, task)
         return
     if pull and pull.state == "closed":
         _pull_closed(turn, task, pull)
     if task.status is Status.ESCALATED:
-        _released_by_person(turn, task)
+        _approved_by_person(turn, task)
+    if task.branch_gone and task.status in (Status.IN_PROGRESS, Status.IN_REVIEW):
+        turn.stop_work(task, "its branch is pushed again")
+        task.pushed, task.branch_gone = "", False
+        publish(turn, task, task.head, again=f"again-{task.incident}")
     if pull and pull.state == "open" and task.status is not Status.ESCALATED:
         _pull_open(turn, task, pull)
 
@@ -95,26 +124,45 @@ def _cancelled_by_person(turn: Turn, task: Task) -> bool:
     issue = turn.state.objects.get(f"issue:{task.issue}")
     if not isinstance(issue, IssueSeen):
         return False
-    closed = issue.state == "closed" and issue.closed_by != turn.sprint.author
+    closed = issue.state == "closed"
     if closed and task.status is Status.CANCELLED:
         task.closed_by_person = True
+    elif closed and task.merging:
+        # A merge closes it too: the answer to ours tells which it was.
+        return False
     elif closed:
         reason = f"issue #{issue.number} was closed by {issue.closed_by or 'a person'}"
         turn.cancel(task, reason, closed_by_person=True)
     elif task.closed_by_person:
         task.judged, task.failures, task.closed_by_person = "", 0, False
+        task.cancelled_by, task.branch_gone = "", False
         # What was not pushed was not to be: it goes on with what the branch has.
         task.head, task.empty = task.pushed, False
         turn.move(task, Status.PENDING, f"issue #{issue.number} was opened again")
     return task.status is Status.CANCELLED
 
 
+def _withdraw(turn: Turn, task: Task) -> None:
+    """Close what is open of a task that was cancelled with a word, each once."""
+    own = branch_name(task.id, turn.sprint.id)
+    for seen in turn.state.objects.values() if task.cancelled_by else ():
+        if not isinstance(seen, PullSeen) or (seen.branch, seen.state) != (own, "open"):
+            continue
+        if seen.number not in task.let_go:
+            task.let_go = (*task.let_go, seen.number)
+            key = f"close_pull/{turn.sprint.id}/{task.id}/{seen.number}-{task.withdrawn}"
+            turn.do(ClosePull(key=key, task=task.id, pull=seen.number))
+
+
 def _pull_closed(turn: Turn, task: Task, pull: PullSeen) -> None:
     """Closed without merging: rework in a new pull request; the second time, a person decides."""
     task.pull, task.merging = None, ""
-    if pull.author == turn.sprint.author:
+    if pull.branch == branch_name(task.id, turn.sprint.id):
         task.generation += 1
     _back_to_own_branch(turn, task)
+    if pull.number in task.let_go:
+        _go_on_after_return(turn, task, pull)
+        return
     if task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW, Status.ESCALATED):
         task.head = ""
         return
@@ -126,12 +174,23 @@ def _pull_closed(turn: Turn, task: Task, pull: PullSeen) -> None:
         if task.held is None or task.held.role in ("review", "verify"):
             task.held, task.held_effects, task.held_from = fix, (), Status.IN_PROGRESS
         return
-    if task.generation > _MAX_CLOSURES:
+    if task.generation - task.withdrawn > _MAX_CLOSURES:
         turn.escalate(task, f"{reason}, for the second time", held=fix)
         task.held_from = Status.IN_PROGRESS
     else:
         turn.move(task, Status.IN_PROGRESS, reason)
         turn.start(task, fix)
+
+
+def _go_on_after_return(turn: Turn, task: Task, pull: PullSeen) -> None:
+    """We closed it, because the task was cancelled; what it had is still the change."""
+    task.let_go = tuple(number for number in task.let_go if number != pull.number)
+    task.withdrawn += 1
+    if task.status in (Status.IN_PROGRESS, Status.IN_REVIEW) and task.pushed:
+        turn.stop_work(task, f"pull request #{pull.number} was closed with the task")
+        task.head = task.pushed
+        turn.move(task, Status.IN_PROGRESS, "goes on with what its branch has")
+        open_pull(turn, task)
 
 
 def _back_to_own_branch(turn: Turn, task: Task) -> None:
@@ -148,32 +207,12 @@ def _back_to_own_branch(turn: Turn, task: Task) -> None:
     task.branch, task.pushed = own, last.head if last else task.own_commit
 
 
-def _released_by_person(turn: Turn, task: Task) -> None:
+def _approved_by_person(turn: Turn, task: Task) -> None:
     pull = pull_of(turn.state, task)
-    verdict = _verdict(turn, pull) if pull and pull.head == task.head else None
-    if verdict and verdict.object not in task.heard and _by_person(turn, verdict, "approved"):
+    word = last_word(turn, task, pull) if pull and pull.head == task.head else None
+    if word and word.object not in task.heard and by_person(turn, word, "approved"):
         task.held, task.held_effects, task.held_from = None, (), Status.IN_REVIEW
-        turn.release(task, verdict.author)
-        return
-    places = {n for n in (task.issue, task.escalation_issue) if n is not None}
-    commands = [
-        seen
-        for seen in turn.state.objects.values()
-        if isinstance(seen, CommentSeen)
-        and seen.issue in places
-        and seen.object not in task.heard
-        and is_command(seen, "resolved", turn.sprint.author)
-    ]
-    if commands:
-        turn.release(task, min(commands, key=lambda c: c.id).author)
-
-
-def is_command(comment: CommentSeen, command: str, author: str) -> bool:
-    """A command is the whole first line of a person's comment; a comment of ours is never one."""
-    if comment.author == author or marker_key(comment.body):
-        return False
-    first = comment.body.splitlines()[0] if comment.body else ""
-    return first.strip().lower() == command
+        turn.release(task, word.author)
 
 
 def _pull_open(turn: Turn, task: Task, pull: PullSeen) -> None:
@@ -181,21 +220,21 @@ def _pull_open(turn: Turn, task: Task, pull: PullSeen) -> None:
         _adopt_head(turn, task, pull)
     if pull.head != task.head or task.pushed != task.head:
         return
-    verdict = _verdict(turn, pull)
-    _prefer_person(turn, task, pull, verdict)
+    word = last_word(turn, task, pull)
+    _prefer_person(turn, task, pull, word)
     if task.work and task.work.role in ("fix", "resolve"):
         return
     if task.status is Status.IN_PROGRESS and task.work is None:
         turn.move(task, Status.IN_REVIEW, f"pull request #{pull.number} is open")
-    if task.status is not Status.IN_REVIEW or verdict is None:
+    if task.status is not Status.IN_REVIEW or word is None:
         return
-    if verdict.verdict == "changes_requested":
+    if word.verdict == "changes_requested":
         turn.stop_work(task, "changes were requested")
         task.merging = ""
-        reject(turn, task, pull.head, verdict_reason(verdict), verdict_details(verdict))
+        reject(turn, task, pull.head, reason_of(word), details_of(word))
 
 
-def _prefer_person(turn: Turn, task: Task, pull: PullSeen, verdict: ReviewSeen | None) -> None:
+def _prefer_person(turn: Turn, task: Task, pull: PullSeen, word: ReviewSeen | None) -> None:
     """An agent's work ends when a person has done it: approved the head, or made the change.
 
     An approval answers a review and what a review asked for; it does not make a conflict or a
@@ -204,14 +243,10 @@ def _prefer_person(turn: Turn, task: Task, pull: PullSeen, verdict: ReviewSeen |
     if task.work is None:
         return
     answered = task.work.role == "review" or (task.work.role == "fix" and not task.work.onto_main)
-    if answered and verdict and _by_person(turn, verdict, "approved"):
-        turn.stop_work(task, f"{verdict.author} approved the pull request")
-    elif task.work.role == "implement" and pull.author != turn.sprint.author:
+    if answered and word and by_person(turn, word, "approved"):
+        turn.stop_work(task, f"{word.author} approved the pull request")
+    elif task.work.role == "implement" and not is_ours(turn.sprint, pull):
         turn.stop_work(task, f"{pull.author} opened pull request #{pull.number}")
-
-
-def _by_person(turn: Turn, review: ReviewSeen, verdict: str) -> bool:
-    return review.verdict == verdict and review.author != turn.sprint.author
 
 
 def _adopt_head(turn: Turn, task: Task, pull: PullSeen) -> None:
@@ -219,33 +254,3 @@ def _adopt_head(turn: Turn, task: Task, pull: PullSeen) -> None:
     turn.stop_work(task, "the branch has a newer commit")
     task.head = task.pushed = pull.head
     task.merging = ""
-
-
-def verdict_reason(review: ReviewSeen) -> str:
-    first = next((line for line in review.body.splitlines() if line.strip()), "")
-    return first.removeprefix("CHANGES_NEEDED:").strip() or "changes requested"
-
-
-def verdict_details(review: ReviewSeen) -> str:
-    """Everything the reviewer wrote, for the agent that has to act on it."""
-    text = without_markers(review.body)
-    return text.removeprefix("CHANGES_NEEDED:").strip() or "changes requested"
-
-
-def _verdict(turn: Turn, pull: PullSeen) -> ReviewSeen | None:
-    """The last word on the current head."""
-    found = [
-        seen
-        for seen in turn.reviews_of(pull.number)
-        if seen.head == pull.head and seen.verdict != "commented"
-    ]
-    return max(found, key=lambda r: (r.version, r.id), default=None)
-
-
-def approved_head(turn: Turn, task: Task) -> str:
-    """The head that may be merged, if the last word on it is an approval."""
-    pull = pull_of(turn.state, task)
-    if pull is None or pull.state != "open" or pull.head != task.head:
-        return ""
-    verdict = _verdict(turn, pull)
-    return pull.head if verdict and verdict.verdict == "approved" else ""

@@ -9,7 +9,7 @@ import msgspec
 from caloron.domain.budget import Spent
 from caloron.domain.feedback import Feedback
 from caloron.domain.insight import Insight
-from caloron.domain.observations import PullSeen, Snapshot
+from caloron.domain.observations import PullSeen, ReviewSeen, Snapshot
 from caloron.domain.plan import PlannedTask
 from caloron.domain.status import Status
 
@@ -47,7 +47,24 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     taken_in: int = 0
     #: How often the same question was asked without a clear answer.
     asks: int = 1
+    #: How often people had changed the text of the task when this was asked for.
+    edits: int = 0
     since: float = 0.0
+
+
+class HeldPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that waits on the forge: its issue, and what was seen and said there."""
+
+    number: int | None = None
+    #: Digests of the blocks that were written or judged.
+    blocks: tuple[str, ...] = ()
+    heard: tuple[str, ...] = ()
+    #: The block that stands there now cannot be run.
+    faulty: bool = False
+    #: Who closed the issue, which is a no.
+    declined: str = ""
+    #: The tasks' issues were named on it.
+    told: bool = False
 
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +89,13 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passes(self) -> bool:
         return self.ok or self.tolerated
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One move of a task, as a line for people."""
+
+    at: float
+    what: str
 
 
 class Task(msgspec.Struct, kw_only=True):
@@ -137,6 +161,33 @@ class Task(msgspec.Struct, kw_only=True):
     #: Its issue was closed by a person: opening it again brings the task back.
     closed_by_person: bool = False
 
+    #: Its last moves, how many there were, and how many of them its issue was told.
+    trail: tuple[Step, ...] = ()
+    moved: int = 0
+    reported: int = 0
+    #: Its branch was deleted: what it had is pushed again when a person releases the task.
+    branch_gone: bool = False
+    #: Who works on it by hand; the task is Escalated meanwhile.
+    taken_over: str = ""
+    #: Who gave it back: what is on its branch is being looked at.
+    given_back: str = ""
+    #: Who cancelled it with a word; its open pull requests are closed then.
+    cancelled_by: str = ""
+    #: Pull requests that are being closed because the task was cancelled, and how many were.
+    let_go: tuple[int, ...] = ()
+    withdrawn: int = 0
+    #: A person's word `caloron:approve` on a head.
+    approval: ReviewSeen | None = None
+    #: The key of our last verdict, and those of verdicts that do not count any more.
+    verdict_key: str = ""
+    void: tuple[str, ...] = ()
+    #: It joined because of its label: without it, it leaves again as long as nothing was begun.
+    by_label: bool = False
+    unlabelled: bool = False
+    #: How often people changed its text, and the version of its issue that was read last.
+    edits: int = 0
+    read: int = 0
+
     @property
     def id(self) -> str:
         return self.plan.id
@@ -164,8 +215,13 @@ class Sprint(msgspec.Struct, kw_only=True):
     frameworks: tuple[str, ...] = ()
     #: The account that our own forge objects carry.
     author: str = "caloron"
+    #: The account that our reviews carry; empty: the same.
+    reviewer: str = ""
     main: str = "main"
     ask_before_running: bool = False
+    #: A plan that waits for approval stands on the forge as an issue.
+    plan_on_forge: bool = False
+    held_plan: HeldPlan | None = None
 
     #: A plan that came with the goal; no planner is asked then.
     given_plan: tuple[PlannedTask, ...] = ()

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from caloron.domain import progress
 from caloron.domain.actions import Probe
 from caloron.domain.evaluate import Decision
 from caloron.domain.sprint import State, Task
@@ -99,6 +100,7 @@ def intervene(
         _forgive(turn, health)
     for intervention in interventions:
         _take_step(turn, turn.state.tasks[intervention.task], intervention)
+    progress.report(turn)
     return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
 
 

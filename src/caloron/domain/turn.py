@@ -16,7 +16,7 @@ from caloron.domain.actions import (
     RetryEffect,
     StartWork,
 )
-from caloron.domain.observations import BranchSeen, ReviewSeen, Snapshot
+from caloron.domain.observations import BranchSeen, CommentSeen, ReviewSeen, Snapshot
 from caloron.domain.sprint import REVIEWER, Role, Sprint, State, Task, Work
 from caloron.domain.status import Status, check_transition
 
@@ -38,7 +38,8 @@ class Turn:
         self.actions: list[Action] = []
         self.moves: list[Moved] = []
         self._reviews: dict[int, list[ReviewSeen]] = {}
-        self._reviews_from: dict[str, Snapshot] | None = None
+        self._comments: dict[int, list[CommentSeen]] = {}
+        self._sorted_from: dict[str, Snapshot] | None = None
 
     @property
     def sprint(self) -> Sprint:
@@ -49,13 +50,26 @@ class Turn:
         return seen.commit if isinstance(seen, BranchSeen) else ""
 
     def reviews_of(self, pull: int) -> list[ReviewSeen]:
-        """The reviews of a pull request; all are sorted once, not once for each that asks."""
-        if self._reviews_from is not self.state.objects:
-            self._reviews, self._reviews_from = {}, self.state.objects
-            for seen in self.state.objects.values():
-                if isinstance(seen, ReviewSeen):
-                    self._reviews.setdefault(seen.pull, []).append(seen)
+        self._sort_once()
         return self._reviews.get(pull, [])
+
+    def comments_on(self, number: int) -> list[CommentSeen]:
+        """The comments on an issue or a pull request, the oldest first."""
+        self._sort_once()
+        return self._comments.get(number, [])
+
+    def _sort_once(self) -> None:
+        """All are sorted once, not once for each that asks."""
+        if self._sorted_from is self.state.objects:
+            return
+        self._reviews, self._comments, self._sorted_from = {}, {}, self.state.objects
+        for seen in self.state.objects.values():
+            if isinstance(seen, ReviewSeen):
+                self._reviews.setdefault(seen.pull, []).append(seen)
+            elif isinstance(seen, CommentSeen):
+                self._comments.setdefault(seen.issue, []).append(seen)
+        for comments in self._comments.values():
+            comments.sort(key=lambda comment: comment.id)
 
     def do(self, action: Action) -> None:
         self.actions.append(action)
@@ -73,6 +87,11 @@ class Turn:
         if status is Status.DONE:
             task.completed_at = self.now
 
+    def note(self, task: Task, reason: str) -> None:
+        """Something happened to a task that is no change of its status: a line in the diary."""
+        self.moves.append(Moved(task=task.id, old=task.status, new=task.status, reason=reason))
+        task.reason = reason
+
     def new_work(
         self, task: Task, role: Role, *, head: str = "", reason: str = "", log: str = ""
     ) -> Work:
@@ -85,6 +104,7 @@ class Turn:
             head=head,
             reason=reason,
             log=log,
+            edits=task.edits,
             since=self.now,
         )
 
@@ -148,16 +168,7 @@ class Turn:
         self, task: Task, reason: str, *, held: Work | None, effects: tuple[str, ...] = ()
     ) -> None:
         """Hand the task to a person: one issue per incident, and work that goes on afterwards."""
-        task.held, task.held_effects = held, effects
-        started = task.status in (Status.IN_PROGRESS, Status.IN_REVIEW)
-        task.held_from = task.status if started else Status.PENDING
-        task.work, task.merging = None, ""
-        task.incident += 1
-        task.escalation_issue = None
-        task.heard = tuple(
-            sorted(o for o in self.state.objects if o.startswith(("comment:", "review:")))
-        )
-        self.move(task, Status.ESCALATED, reason)
+        self.hold(task, reason, held=held, effects=effects)
         self.do(
             CreateIssue(
                 key=texts.escalation_key(self.sprint.id, task.id, task.incident),
@@ -168,8 +179,30 @@ class Turn:
             )
         )
 
+    def hold(
+        self, task: Task, reason: str, *, held: Work | None, effects: tuple[str, ...] = ()
+    ) -> None:
+        """The task waits for a person; what was said before does not release it."""
+        task.held, task.held_effects = held, effects
+        started = task.status in (Status.IN_PROGRESS, Status.IN_REVIEW)
+        task.held_from = task.status if started else Status.PENDING
+        task.work, task.merging = None, ""
+        task.incident += 1
+        task.escalation_issue = None
+        said: list[CommentSeen | ReviewSeen] = [
+            *(comment for place in self.places(task) for comment in self.comments_on(place)),
+            *self.reviews_of(task.pull or 0),
+        ]
+        task.heard = tuple(sorted({*task.heard, *(seen.object for seen in said)}))
+        self.move(task, Status.ESCALATED, reason)
+
+    def places(self, task: Task) -> list[int]:
+        """Where people speak about a task: its issue, its escalation, its pull request."""
+        return [n for n in (task.issue, task.escalation_issue, task.pull) if n is not None]
+
     def release(self, task: Task, who: str) -> None:
         """A person says the cause is gone: counters start again and the held work goes on."""
+        task.taken_over = task.given_back = ""
         task.failures = task.interventions = task.restarts = task.stale_merges = 0
         task.rejected = ()
         held, task.held = task.held, None

@@ -111,18 +111,21 @@ def _changed(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
     else:
         task.failures, task.interventions, task.restarts = 0, 0, 0
         task.empty = False
-        _publish(turn, task, fact.head)
+        publish(turn, task, fact.head)
 
 
-def _publish(turn: Turn, task: Task, head: str) -> None:
-    """Push the new head, and open a pull request unless one is open."""
+def publish(turn: Turn, task: Task, head: str, again: str = "") -> None:
+    """Push the new head, and open a pull request unless one is open.
+
+    `again` tells a push from the one that made a branch which was deleted since.
+    """
     task.head, task.stale_merges = head, 0
     turn.move(task, Status.IN_PROGRESS)
     pull = pull_of(turn.state, task)
     is_open = pull is not None and pull.state == "open"
     turn.do(
         Push(
-            key=f"push/{task.branch}/{task.pushed or 'new'}/{head}",
+            key=f"push/{task.branch}/{task.pushed or again or 'new'}/{head}",
             task=task.id,
             branch=task.branch,
             old=task.pushed,
@@ -154,6 +157,10 @@ def _judged(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
     task.failures, task.interventions, task.restarts = 0, 0, 0
     if verdict is None:
         _ask_again(turn, task, work, fact)
+    elif isinstance(verdict, Approved) and work.edits != task.edits:
+        # It agrees with a text that is not what is wanted any more.
+        again = turn.new_work(task, work.role, head=work.head, log=work.log)
+        turn.start(task, again, "the text of the task was changed")
     elif work.role == "check":
         _check_judged(turn, task, work, verdict)
     elif task.empty:
@@ -199,7 +206,7 @@ def _post_verdict(
     approved = isinstance(verdict, Approved)
     text = "APPROVED" if isinstance(verdict, Approved) else f"CHANGES_NEEDED: {verdict.reason}"
     key = f"review/{task.pull}/{work.head}/{work.round}/{work.taken_in}"
-    task.judged = work.head
+    task.judged, task.verdict_key = work.head, key
     turn.do(
         PostReview(
             key=key,

@@ -16,6 +16,8 @@ from caloron.ports import Caps, Confined, Confinement, Network, Sandbox
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?")
 _CHECK_S = 60.0
+#: Settings that name variables which no agent may get.
+TOKEN_VARIABLES = ("token_env", "reviewer_token_env", "webhook_secret_env")
 ROLES = ("po", "implement", "review", "fix", "resolve", "check", "retro", "verify", "setup")
 
 
@@ -23,6 +25,7 @@ class Confining:
     """Confines processes of a project by their roles."""
 
     def __init__(self, config: ProjectConfig, sandbox: Sandbox) -> None:
+        refuse_passing_tokens(config)
         self.sandbox = sandbox
         self._network: Network = config.network
         self._by_role = network_by_role(config)
@@ -115,6 +118,17 @@ def check_setting(key: str, value: list[str]) -> None:
     for entry in value:
         if not is_good(entry):
             raise UsageError(f"setting {key} has {entry!r}", hint=f"expected {expected}")
+
+
+def refuse_passing_tokens(config: ProjectConfig) -> None:
+    """Refuse to give agents what opens the forge."""
+    for key in TOKEN_VARIABLES:
+        name = getattr(config, key)
+        if name and name in config.pass_env:
+            raise UsageError(
+                f"setting pass_env gives agents {name}, which setting {key} names as a secret",
+                hint="take it out of pass_env: agents never need the forge's token",
+            )
 
 
 def _names_model(entry: str) -> bool:

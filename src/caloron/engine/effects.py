@@ -14,6 +14,7 @@ from caloron.domain.actions import (
     CloseIssue,
     ClosePull,
     CreateIssue,
+    EditIssue,
     Effect,
     Merge,
     OpenPull,
@@ -21,13 +22,20 @@ from caloron.domain.actions import (
     PostReview,
     Probe,
     Push,
+    ReopenIssue,
+    ReportProgress,
+    SeeBranch,
 )
 from caloron.domain.facts import EffectDone, EffectFailed, Fact, Refusal
-from caloron.domain.observations import Snapshot
+from caloron.domain.observations import BranchSeen, IssueSeen, Snapshot
+from caloron.domain.ours import is_ours
+from caloron.domain.sprint import State
 from caloron.engine.bell import Bell
 from caloron.engine.runs import RunDirs
+from caloron.engine.told import Told
 from caloron.errors import (
     ForgeError,
+    ForgePaused,
     ForgeUnavailable,
     MergeConflict,
     NotFound,
@@ -58,6 +66,7 @@ class Effects:
         clock: Clock,
         bell: Bell,
         redactor: Redactor,
+        told: Told | None = None,
     ) -> None:
         self._journal = journal
         self._forge = forge
@@ -66,6 +75,7 @@ class Effects:
         self._clock = clock
         self._bell = bell
         self._redactor = redactor
+        self._told = told or Told()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="effect")
         self._running: set[int] = set()
         self._lock = threading.Lock()
@@ -110,8 +120,9 @@ class Effects:
             found: tuple[Snapshot, ...] | None = None
             if entry.intended:
                 found = self._find(entry.effect)
+            elif not self._journal.intend(entry):
+                return
             else:
-                self._journal.intend(entry)
                 crashpoint("effect.intend")
             if found is None and not entry.effect.key.startswith(self.only):
                 self._journal.drop(entry, "nobody wants it any more")
@@ -119,8 +130,10 @@ class Effects:
             if found is None:
                 found = self._do(entry.effect)
                 crashpoint("effect.do")
-            self._journal.record(entry, self._facts(entry, found))
+            self._tell(entry, found)
             crashpoint("effect.record")
+        except ForgePaused as error:
+            self._journal.postpone(entry, error.until, str(error))
         except ForgeUnavailable as error:
             pause = min(_FIRST_PAUSE_S * 2 ** min(entry.tries, 10), _LONGEST_PAUSE_S)
             self._journal.postpone(entry, self._clock.now() + pause, str(error))
@@ -131,11 +144,16 @@ class Effects:
                     key=entry.effect.key,
                     task=entry.effect.task,
                     kind=entry.kind,
-                    refusal=_refusal(error),
+                    refusal=self._refusal(entry.effect, error),
                     message=str(error),
                 ),
                 self._after_refusal(entry.effect),
             )
+
+    def _tell(self, entry: Entry, found: tuple[Snapshot, ...]) -> None:
+        facts = self._facts(entry, found)
+        self._journal.record(entry, facts)
+        self._told.note(facts)
 
     def _probe(self, entry: Entry, probe: Probe) -> None:
         """Look at the process of a silent agent and write down what it does."""
@@ -147,10 +165,12 @@ class Effects:
 
     def _facts(self, entry: Entry, seen: tuple[Snapshot, ...]) -> tuple[Fact, ...]:
         effect = entry.effect
-        if isinstance(effect, Push):
-            done = EffectDone(key=effect.key, task=effect.task, kind=entry.kind, commit=effect.new)
-            return (*seen, done)
-        return seen
+        if not isinstance(effect, Push | SeeBranch | ReopenIssue):
+            return seen
+        there = [branch.commit for branch in seen if isinstance(branch, BranchSeen)]
+        commit = effect.new if isinstance(effect, Push) else "".join(there)
+        done = EffectDone(key=effect.key, task=effect.task, kind=entry.kind, commit=commit)
+        return (*seen, done)
 
     def _find(self, effect: Effect) -> tuple[Snapshot, ...] | None:
         """What an effect that may have been done left on the forge; None: do it."""
@@ -171,11 +191,19 @@ class Effects:
             case Merge():
                 pull = forge.pull(effect.pull)
                 return self._after_merge(effect) if pull.state == "merged" else None
-            case AddLabel() | CloseIssue() | ClosePull():
+            case (
+                AddLabel()
+                | CloseIssue()
+                | ReopenIssue()
+                | EditIssue()
+                | SeeBranch()
+                | ClosePull()
+                | ReportProgress()
+            ):
                 # Doing these looks at the object first.
                 return None
 
-    def _do(self, effect: Effect) -> tuple[Snapshot, ...]:
+    def _do(self, effect: Effect) -> tuple[Snapshot, ...]:  # noqa: C901 - one case per effect
         forge, clean = self._forge, self._redactor.text
         seen: Snapshot
         match effect:
@@ -183,13 +211,17 @@ class Effects:
                 seen = forge.create_issue(clean(effect.title), clean(effect.body), effect.labels)
             case PostComment():
                 seen = forge.comment(effect.issue, clean(effect.body))
-            case AddLabel():
-                issue = forge.issue(effect.issue)
-                held = effect.label in issue.labels
-                seen = issue if held else forge.label(effect.issue, effect.label)
-            case CloseIssue():
-                issue = forge.issue(effect.issue)
-                seen = issue if issue.state == "closed" else forge.close_issue(effect.issue)
+            case ReportProgress():
+                text, known = clean(effect.body), effect.comment or self._comment_of(effect)
+                if known:
+                    seen = forge.edit_comment(effect.issue, known, text)
+                else:
+                    seen = forge.comment(effect.issue, text)
+            case AddLabel() | CloseIssue() | ReopenIssue() | EditIssue():
+                seen = self._do_to_issue(effect)
+            case SeeBranch():
+                there = forge.branch(effect.branch)
+                return (there,) if there else ()
             case ClosePull():
                 pull = forge.pull(effect.pull)
                 seen = forge.close_pull(effect.pull) if pull.state == "open" else pull
@@ -207,26 +239,81 @@ class Effects:
                 return self._after_merge(effect)
         return (seen,)
 
+    def _comment_of(self, effect: ReportProgress) -> int | None:
+        found = self._forge.find_comment(effect.issue, effect.marker)
+        return found.id if found else None
+
+    def _do_to_issue(self, effect: AddLabel | CloseIssue | ReopenIssue | EditIssue) -> IssueSeen:
+        """Change an issue that is not yet as it is to be; what a person wrote there stays."""
+        forge, number = self._forge, effect.issue
+        issue = forge.issue(number)
+        match effect:
+            case AddLabel():
+                there = effect.label in issue.labels
+                return issue if there else forge.label(number, effect.label)
+            case CloseIssue():
+                return issue if issue.state == "closed" else forge.close_issue(number)
+            case ReopenIssue():
+                return issue if issue.state == "open" else forge.reopen_issue(number)
+            case EditIssue():
+                body = self._redactor.text(effect.body)
+                return forge.edit_issue(number, body) if issue.body == effect.old else issue
+
     def _look_for_a_later_no(self, effect: Merge) -> None:
-        """A person may have asked for changes since the merge was decided."""
+        """A person may have said no since the merge was decided, to us or on the forge."""
+        state = self._journal.ledger.state(self._journal.sprint)
+        task = state.tasks.get(effect.task)
+        name = f"pull request #{effect.pull}"
+        if task and task.merging != effect.head:
+            raise StaleHead(f"{name} is not to be merged any more: {task.reason}")
+        if task and task.issue is not None:
+            self._look_at_issue(state, task.issue)
         words = [
             review
             for review in self._forge.reviews(effect.pull)
             if review.head == effect.head and review.verdict != "commented"
+            if review.trusted or is_ours(state.sprint, review)
         ]
+        if task and task.approval and task.approval.head == effect.head:
+            words.append(task.approval)
         last = max(words, key=lambda r: (r.version, r.id), default=None)
         if last is not None and last.verdict == "changes_requested":
-            raise StaleHead(f"{last.author} asked for changes in pull request #{effect.pull}")
+            raise StaleHead(f"{last.author} asked for changes in {name}")
+
+    def _look_at_issue(self, state: State, number: int) -> None:
+        known = state.objects.get(f"issue:{number}")
+        issue = self._forge.issue(number)
+        if issue.state == "closed":
+            raise StaleHead(f"issue #{number} was closed")
+        same = isinstance(known, IssueSeen) and (known.title, known.body)
+        if same and (issue.title, issue.body) != same:
+            raise StaleHead(f"the text of issue #{number} was changed")
 
     def _after_refusal(self, effect: Effect | Probe) -> tuple[Snapshot, ...]:
-        """The pull request as it is: often a person closed or merged it, and that explains it."""
+        """The pull request and the issue as they are: often a person's act there explains it."""
         if not isinstance(effect, PostReview | Merge):
             return ()
         try:
-            return (self._forge.pull(effect.pull),)
+            pull = self._forge.pull(effect.pull)
+            issues = [self._forge.issue(n) for n in pull.closes if isinstance(effect, Merge)]
         except (ForgeError, NotFound):
             # The refusal itself is told, and is enough.
             return ()
+        return (pull, *issues)
+
+    def _refusal(self, effect: Effect | Probe, error: Exception) -> Refusal:
+        """What kind of no it was; a branch that is not where it was may not be there at all."""
+        if isinstance(error, StaleHead) and isinstance(effect, Push | Merge):
+            try:
+                if isinstance(effect, Push):
+                    gone = bool(effect.old) and self._forge.branch(effect.branch) is None
+                else:
+                    pull = self._forge.pull(effect.pull)
+                    gone = pull.state == "open" and self._forge.branch(pull.branch) is None
+            except (ForgeError, NotFound):
+                gone = False
+            return "gone" if gone else "stale_head"
+        return _refusal(error)
 
     def _after_push(self, effect: Push) -> tuple[Snapshot, ...]:
         """The pull request with its new head: told together with the push."""
@@ -244,8 +331,6 @@ def _seen(found: Snapshot | None) -> tuple[Snapshot, ...] | None:
 
 def _refusal(error: Exception) -> Refusal:
     match error:
-        case StaleHead():
-            return "stale_head"
         case StaleBase():
             return "stale_base"
         case MergeConflict():

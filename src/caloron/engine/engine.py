@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from caloron.domain.actions import Moved
 from caloron.domain.facts import Halt, PlanApproved
@@ -18,17 +18,21 @@ from caloron.engine.bookkeeping import Bookkeeping
 from caloron.engine.effects import Effects
 from caloron.engine.poller import Poller
 from caloron.engine.tick import run_tick
+from caloron.engine.told import Told
 from caloron.engine.workshop import Workshop, cleaned_plan
 from caloron.errors import PreconditionFailed
 from caloron.git.mirror import Mirror
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, StaleTick
-from caloron.ledger.projects import Project
+from caloron.ledger.projects import Project, ProjectConfig
 from caloron.ledger.wake import Wake
 from caloron.ledger.work import WorkQueue
 from caloron.ports import Clock, Forge
 from caloron.stages.context import TickContext
 from caloron.stages.sprint import Saved
+
+if TYPE_CHECKING:
+    from caloron.engine.webhooks import Webhooks
 
 _LONGEST_WAIT_S = 5.0
 _SHORTEST_WAIT_S = 0.05
@@ -61,6 +65,15 @@ class Watcher(Protocol):
 class SystemClock:
     def now(self) -> float:
         return time.time()
+
+
+def _webhooks(config: ProjectConfig, poller: Poller) -> Webhooks | None:
+    if not config.webhook:
+        return None
+    # It loads an HTTP server, which few need.
+    from caloron.engine.webhooks import webhooks_of
+
+    return webhooks_of(config, poller.look_now)
 
 
 class Engine:
@@ -103,6 +116,7 @@ class Engine:
         )
         self.workers = self.workshop.workers
         self.journal = Journal(ledger, sprint)
+        told = Told()
         self.effects = Effects(
             self.journal,
             forge,
@@ -111,8 +125,11 @@ class Engine:
             self.clock,
             self.bell,
             self.workshop.redactor,
+            told,
         )
-        self.poller = Poller(ledger, sprint, forge, self.bell, config.poll_s)
+        self.poller = Poller(ledger, sprint, forge, self.bell, config.poll_s, told)
+        self.webhooks = _webhooks(config, self.poller)
+        self._outage = ""
         self.limits = Limits(
             stall_s=config.stall_threshold_m * 60,
             timeout_s=config.timeout_s,
@@ -131,6 +148,7 @@ class Engine:
             self._books.take_in(busy=bool(self.queue.in_flight()))
             self.poller.poll()
             self.poller.start()
+            self._listen()
             self.workers.adopt()
             self.workshop.pool.open()
             state = self._loop()
@@ -147,6 +165,12 @@ class Engine:
             self._books.write_end()
         return state
 
+    def _listen(self) -> None:
+        if self.webhooks is not None:
+            self.webhooks.start()
+            if self.webhooks.problem:
+                self.watcher.told(f"{self.webhooks.problem}; the forge is polled all the same")
+
     def _loop(self) -> State:
         """Tick, act on it, sleep until something happens."""
         while True:
@@ -160,6 +184,7 @@ class Engine:
             self._tell_baseline(saved.state)
             self._tell_retro(saved.state)
             self._tell_pauses(saved.state)
+            self._tell_outage()
             phase = saved.state.sprint.phase
             if self._stop.is_set() or self.bell.faults or phase == "ended":
                 return saved.state
@@ -211,6 +236,14 @@ class Engine:
                 )
         self._paused = found
 
+    def _tell_outage(self) -> None:
+        outage = str(self.poller.outage or "")
+        if outage and outage != self._outage:
+            self.watcher.told(f"{outage}; everything waits and goes on by itself")
+        elif self._outage and not outage:
+            self.watcher.told("the forge answers again")
+        self._outage = outage
+
     def _tell_retro(self, state: State) -> None:
         asked = state.sprint.phase == "retro"
         if asked and not self._looks_back:
@@ -258,6 +291,8 @@ class Engine:
 
     def _shut_down(self) -> None:
         """Leave nothing running that nobody watches; what is recorded is enough to go on."""
+        if self.webhooks is not None:
+            self.webhooks.stop()
         self.poller.stop()
         self.effects.close()
         self.workers.stop()

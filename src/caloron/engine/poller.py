@@ -3,46 +3,73 @@
 from __future__ import annotations
 
 import threading
+import time
 
+from caloron.domain.outages import Outage, outage_after
 from caloron.engine.bell import Bell
-from caloron.errors import CaloronError, ForgeError
+from caloron.engine.told import Told
+from caloron.errors import CaloronError, ForgeError, ForgePaused
 from caloron.ledger.ledger import SQL, Ledger, tell
+from caloron.ledger.outages import clear_outage, keep_outage
 from caloron.ports import Forge
 
 _LONGEST_PAUSE_S = 60.0
+_BURST_S = 0.1
+#: A cursor that moved without news is written down this often: an old one costs a longer look.
+_KEEP_CURSOR_S = 60.0
 
 
 class Poller:
     """A thread that polls; a failed look means: wait and look again."""
 
     def __init__(
-        self, ledger: Ledger, sprint: str, forge: Forge, bell: Bell, interval_s: float
+        self,
+        ledger: Ledger,
+        sprint: str,
+        forge: Forge,
+        bell: Bell,
+        interval_s: float,
+        told: Told | None = None,
     ) -> None:
         self._ledger = ledger
         self._sprint = sprint
         self._forge = forge
         self._bell = bell
         self._interval_s = interval_s
-        self._stop = threading.Event()
+        self._told = told or Told()
+        self._key = f"forge_cursor/{sprint}"
+        self._cursor = ""
+        self._kept_at = 0.0
+        #: Why nothing can be asked of the forge now, and since when.
+        self.outage: Outage | None = None
+        self._stopped = False
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._stopped = True
+        self._wake.set()
         self._thread.join()
+
+    def look_now(self) -> None:
+        """Somebody says that there is news: look at once. Many such calls are one look."""
+        self._wake.set()
 
     def poll(self) -> bool:
         """Look once; whether there was anything new."""
-        key = f"forge_cursor/{self._sprint}"
-        cursor = self._ledger.get(key)
-        news = self._forge.poll(cursor)
-        if news.cursor == cursor:
+        cursor = self._cursor or self._ledger.get(self._key)
+        seen = self._forge.poll(cursor)
+        news = self._told.news(seen.snapshots)
+        self._cursor = seen.cursor
+        if not news and (seen.cursor == cursor or time.monotonic() < self._kept_at):
             return False
         with self._ledger.db.transaction("poll") as connection:
-            told = tell(connection, self._sprint, news.snapshots)
-            connection.execute(SQL["put_kv"], {"key": key, "value": news.cursor})
+            told = tell(connection, self._sprint, news)
+            connection.execute(SQL["put_kv"], {"key": self._key, "value": seen.cursor})
+        self._kept_at = time.monotonic() + _KEEP_CURSOR_S
         return told > 0
 
     def begin(self) -> None:
@@ -51,18 +78,45 @@ class Poller:
         cursor = self._forge.poll("").cursor
         with self._ledger.db.transaction("poll") as connection:
             tell(connection, self._sprint, [main] if main else [])
-            values = {"key": f"forge_cursor/{self._sprint}", "value": cursor}
-            connection.execute(SQL["put_kv"], values)
+            connection.execute(SQL["put_kv"], {"key": self._key, "value": cursor})
 
     def _run(self) -> None:
         pause = self._interval_s
-        while not self._stop.wait(pause):
+        while True:
+            self._sleep(pause)
+            if self._stopped:
+                return
             try:
                 if self.poll():
                     self._bell.ring()
+                self._reached()
                 pause = self._interval_s
-            except ForgeError:
+            except ForgePaused as error:
+                self._missed(error)
+                pause = max(error.until - time.time(), self._interval_s)
+            except ForgeError as error:
+                self._missed(error)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
             except CaloronError as error:
                 self._bell.fault(error)
                 return
+
+    def _sleep(self, seconds: float) -> None:
+        if self._wake.wait(seconds) and not self._stopped:
+            # What comes in a burst is seen in one look.
+            time.sleep(_BURST_S)
+        self._wake.clear()
+
+    def _missed(self, error: ForgeError) -> None:
+        until = error.until if isinstance(error, ForgePaused) else None
+        outage = outage_after(self.outage, str(error), until, time.time())
+        if outage != self.outage:
+            self.outage = outage
+            keep_outage(self._ledger, self._sprint, outage)
+            self._bell.ring()
+
+    def _reached(self) -> None:
+        if self.outage is not None:
+            self.outage = None
+            clear_outage(self._ledger, self._sprint)
+            self._bell.ring()

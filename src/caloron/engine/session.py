@@ -17,6 +17,7 @@ from caloron.domain.plan_forms import Plan, parse_plan_file
 from caloron.domain.sprint import Sprint, State
 from caloron.engine.confining import Confining
 from caloron.engine.engine import Engine, SystemClock, Watcher
+from caloron.engine.forges import catch_up, forge_of_session, refuse_unfit, remember
 from caloron.engine.workshop import (
     cleaned_plan,
     frameworks_of,
@@ -26,12 +27,12 @@ from caloron.engine.workshop import (
     sandbox_for,
 )
 from caloron.errors import NotFound, PreconditionFailed, UsageError
-from caloron.forge.local import LocalForge, create_local_forge
 from caloron.git.mirror import Mirror
 from caloron.ledger.history import take_in_history
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.lock import EngineLock
 from caloron.ledger.projects import Project, ProjectConfig
+from caloron.ports import Forge
 from caloron.store.redact import Redactor
 
 MAX_PLAN_BYTES = 4 << 20
@@ -60,28 +61,10 @@ class Session:
             self.ledger = Ledger(project.ledger)
             #: What was taken over from an older Caloron, in lines for people.
             self.told = take_in_history(self.ledger, project)
-            self.forge = self._forge()
+            self.forge = forge_of_session(project, self.ledger, self.told)
         except BaseException:
             self.lock.release()
             raise
-
-    def _forge(self) -> LocalForge:
-        """The project's forge; a project that an older Caloron made has none, and gets one now."""
-        project = self.project
-        made = project.forge_git.exists() and project.forge_sqlite.exists()
-        if made or self.ledger.has_sprints():
-            # A forge that is lost is not replaced in silence.
-            return LocalForge(project.path)
-        source = project.repository
-        begins = f"main begins as {source}" if source else "main is empty but for a README"
-        self.told.append(f"{project.name} had no forge of its own and got one; its {begins}")
-        if project.config.repo and source is None:
-            self.told.append(
-                f"repo {project.config.repo!r} is a name on a forge, and agents work on this disk:"
-                " to begin with your code instead, stop now, delete forge.git and forge.sqlite in"
-                f" {project.path}, and name a clone with `caloron config set repo PATH`"
-            )
-        return create_local_forge(project.path, source=source, name=project.name)
 
     def close(self) -> None:
         self.ledger.close()
@@ -109,8 +92,10 @@ class Session:
             max_fix_rounds=config.max_fix_rounds,
             frameworks=FRAMEWORKS,
             author=self.forge.author,
+            reviewer=self.forge.reviewer,
             main=self.forge.main,
             ask_before_running=ask,
+            plan_on_forge=self.project.is_remote,
             given_plan=cleaned_plan(plan or (), redactor),
             framework=config.framework,
             baseline="",
@@ -119,8 +104,7 @@ class Session:
             unsandboxed=choices.unsandboxed,
             retro=_retro_by(config),
         )
-        if repository := self.project.repository:
-            self.in_step = self.forge.catch_up(repository)
+        self.in_step = catch_up(self.project, self.forge)
         self._check(State(sprint=sprint))
         return self.ledger.create_sprint(sprint, {}).id
 
@@ -130,6 +114,7 @@ class Session:
 
     def engine(self, sprint: str, watcher: Watcher, *, debug: bool = False) -> Engine:
         self.lock.describe(sprint)
+        remember(self.ledger, self.forge, self.forge.about())
         engine = Engine(self.project, self.ledger, self.forge, sprint, watcher, debug=debug)
         if not self.ledger.get(f"forge_cursor/{sprint}"):
             engine.poller.begin()
@@ -155,8 +140,7 @@ class Session:
         )
         if before.stopped:
             # What was wrong is put right in the user's own repository, if there is one.
-            if repository := self.project.repository:
-                self.in_step = self.forge.catch_up(repository)
+            self.in_step = catch_up(self.project, self.forge)
             # Planning gave up, or main was red: both are tried once more.
             after.stopped = after.stopped_by = ""
             after.phase, after.ended_at = "planning", None
@@ -180,9 +164,10 @@ def _retro_by(config: ProjectConfig) -> Literal["rules", "model"]:
 
 
 def check_start(
-    project: Project, forge: LocalForge, plan: tuple[PlannedTask, ...], *, unsandboxed: bool
+    project: Project, forge: Forge, plan: tuple[PlannedTask, ...], *, unsandboxed: bool
 ) -> None:
     """Refuse what cannot work before anything is begun."""
+    refuse_unfit(project.config, forge, forge.about())
     for name in frameworks_of(project, plan):
         runner(project, name).check()
     mirror = Mirror(project.mirror, forge.remote(), forge.main)

@@ -23,6 +23,7 @@ from caloron.engine.confining import Confining
 from caloron.engine.outcomes import Outcomes
 from caloron.engine.runs import RunDirs
 from caloron.engine.spending import Purse
+from caloron.engine.tokens import token_values
 from caloron.engine.workers import Workers
 from caloron.engine.workplaces import Workplaces
 from caloron.errors import CaloronError, PreconditionFailed
@@ -167,9 +168,10 @@ def runner(project: Project, framework: str) -> AgentRunner:
 
 
 def known_secrets(config: ProjectConfig) -> dict[str, str]:
-    """The values that must appear nowhere: what looks like a key, and what agents are given."""
+    """The values that must appear nowhere: keys, what agents are given, tokens of the forge."""
     given = {name: os.environ[name] for name in config.pass_env if os.environ.get(name)}
-    return secrets_in(os.environ) | secrets_in({f"{name}_KEY": v for name, v in given.items()})
+    secrets = secrets_in(os.environ) | secrets_in({f"{name}_KEY": v for name, v in given.items()})
+    return secrets | token_values(config)
 
 
 def cleaned_plan(plan: tuple[PlannedTask, ...], redactor: Redactor) -> tuple[PlannedTask, ...]:
@@ -187,7 +189,8 @@ def identity(config: ProjectConfig) -> tuple[str, str]:
 
 def _git_setting(config: ProjectConfig, key: str) -> str:
     """A setting of the user's own git, in the user's own repository."""
-    place = ("-C", config.repo) if config.repo and Path(config.repo).is_dir() else ()
+    repo = config.repo if config.forge == "local" else config.checkout
+    place = ("-C", repo) if repo and Path(repo).is_dir() else ()
     done = subprocess.run(
         ("git", *place, "config", "--get", key), capture_output=True, text=True, check=False
     )

@@ -144,7 +144,7 @@ class Checkout:
         self.head()
         return branch
 
-    def coming(self, source: Path, commit: str) -> Coming:
+    def coming(self, source: Path, commit: str, main: str = "main") -> Coming:
         """What merging `commit` of the repository `source` would bring; refused if it cannot be."""
         branch, old = self.refuse_unready(), self.head()
         with _seeing(self._objects(), source / "objects") as looking:
@@ -157,7 +157,8 @@ class Checkout:
             if base == commit:
                 return Coming(branch, old, commit, "nothing", 0, Size(0, 0, 0))
             ahead = base != old
-            tree = self._merged_tree(old, commit, source, looking) if ahead else commit
+            by_hand = ("git", "-C", str(self.top), "pull", "--no-rebase", str(source), main)
+            tree = self._merged_tree(old, commit, by_hand, looking) if ahead else commit
             self._refuse_overwriting(old, tree, looking)
             counted = self._git("rev-list", "--count", f"{old}..{commit}", environment=looking)
             size = self._size(old, tree, looking)
@@ -167,11 +168,11 @@ class Checkout:
         changes = tuple(merged.splitlines())
         return Coming(branch, old, commit, how, int(counted), size, changes)
 
-    def take(self, source: Path, found: Coming, message: str) -> str:
+    def take(self, source: Path, found: Coming, message: str, main: str = "main") -> str:
         """Bring in what `coming` found, into the branch that is checked out; the new commit."""
         self._git("fetch", "--quiet", "--no-tags", "--no-write-fetch-head",
                   "--no-recurse-submodules", "--update-shallow", str(source.resolve()),
-                  "refs/heads/main")  # fmt: skip
+                  f"refs/heads/{main}")  # fmt: skip
         how = ("--ff-only",) if found.how == "fast-forward" else ("--no-ff", "-m", message)
         options = ("-c", "submodule.recurse=false", *self._without_hooks_of_the_project())
         arguments = ("merge", "--quiet", "--no-stat", "--no-autostash", *how, found.new)
@@ -201,7 +202,9 @@ class Checkout:
     def _objects(self) -> Path:
         return Path(self.top, self._git("rev-parse", "--git-path", "objects")).resolve()
 
-    def _merged_tree(self, old: str, commit: str, source: Path, looking: dict[str, str]) -> str:
+    def _merged_tree(
+        self, old: str, commit: str, by_hand: Sequence[str], looking: dict[str, str]
+    ) -> str:
         if not self.has_identity():
             raise PreconditionFailed(
                 "git does not know who you are, and a merge is a commit of yours",
@@ -213,12 +216,9 @@ class Checkout:
             raise GitError(arguments, done.returncode, _text(done.stderr))
         tree, *files = _text(done.stdout).rstrip("\0").split("\0")
         if done.returncode == 1:
-            by_hand = shlex.join(
-                ("git", "-C", str(self.top), "pull", "--no-rebase", str(source), "main")
-            )
             raise PreconditionFailed(
                 f"your branch and what was merged conflict in {_some(tuple(dict.fromkeys(files)))}",
-                hint=f"nothing was changed; settle it yourself: {by_hand}",
+                hint=f"nothing was changed; settle it yourself: {shlex.join(by_hand)}",
             )
         return tree
 

@@ -170,6 +170,18 @@ class Mirror:
             environment=environment,
         )
 
+    def first_commit(self, readme: str, identity: tuple[str, str]) -> str:
+        """A commit for a repository that has none: nothing but a README."""
+        blob = git(self.path, "hash-object", "-w", "--stdin", stdin=readme.encode())
+        tree = git(self.path, "mktree", stdin=f"100644 blob {blob}\tREADME.md\n".encode())
+        arguments = ("commit-tree", tree, "-m", "Start of the project")
+        return git(self.path, *arguments, environment=git_environment(identity))
+
+    def try_push(self, commit: str) -> None:
+        """Knock as one who wants to push, and push nothing; a `GitError` if we are not let in."""
+        what = f"{commit}:refs/heads/caloron/is-anybody-let-in"
+        git_remote(self.path, self.remote, "push", "--quiet", "--dry-run", what)
+
     def diff(self, base: str, head: str, limit: int = 200_000) -> str:
         """What `head` changed since it left `base`, with the middle of a long one left out."""
         related = git_process(self.path, "merge-base", base, head).returncode == 0
@@ -206,6 +218,12 @@ class Mirror:
         listed = self._git("ls-tree", "-r", "-z", "--full-tree", commit)
         entries = (line.partition("\t") for line in listed.split("\0") if line)
         return {path: about.split()[2] for about, _, path in entries}
+
+    def log(self, commit: str, count: int) -> list[list[str]]:
+        """The last commits: abbreviated id, first line, author and day of each."""
+        form = "--format=%h%x00%s%x00%an%x00%as"
+        lines = self._git("log", f"-{count}", "--abbrev=8", form, commit).splitlines()
+        return [line.split("\0") for line in lines]
 
     def submodules(self, commit: str) -> list[str]:
         listed = self._git("ls-tree", "-r", "-z", "--full-tree", commit)

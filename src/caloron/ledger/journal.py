@@ -50,9 +50,10 @@ class Journal:
             for row in rows
         ]
 
-    def intend(self, entry: Entry) -> None:
+    def intend(self, entry: Entry) -> bool:
+        """It is about to be done; False if a newer one took its place meanwhile."""
         with self.ledger.db.transaction("effect.intend") as connection:
-            connection.execute(SQL["intend_action"], {"id": entry.id})
+            return connection.execute(SQL["intend_action"], {"id": entry.id}).rowcount > 0
 
     def record(self, entry: Entry, facts: Iterable[Fact], note: str = "") -> None:
         """It is done: say so, and tell the tick what is seen now."""

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from caloron.domain.actions import Action, CancelWork, HoldWork, Moved, RetryEffect, StartWork
+from caloron.domain.actions import (
+    Action,
+    CancelWork,
+    HoldWork,
+    Moved,
+    ReportProgress,
+    RetryEffect,
+    StartWork,
+)
 from caloron.domain.facts import (
     Fact,
     PlanEdited,
@@ -306,4 +314,6 @@ def _put_action(
                 "data": _encode(action),
             }
             connection.execute(SQL["forget_failed_action"], {"key": action.key})
+            if isinstance(action, ReportProgress):
+                connection.execute(SQL["supersede_action"], values)
             connection.execute(SQL["plan_action"], values)

@@ -126,19 +126,16 @@ def projects_for(repository: Path) -> list[str]:
     and whoever acts on another project instead changes what nobody meant.
     """
     wanted = os.path.realpath(repository)
+    origin = _origin(repository)
     found: list[str] = []
     damaged: UsageError | None = None
     for name in project_names():
         try:
-            repo = _repo_setting(project_path(name) / "config.yml")
-            place = os.path.realpath(Path(repo).expanduser()) if repo else ""
-        except RuntimeError:
-            # `~nobody`: whoever that is, it is not here.
-            continue
+            settings = _place_settings(project_path(name) / "config.yml")
         except UsageError as error:
             damaged = damaged or error
             continue
-        if place == wanted:
+        if _is_place_of(settings, wanted) or _is_clone_of(settings, origin):
             found.append(name)
     if damaged is not None and not found:
         raise UsageError(
@@ -148,28 +145,73 @@ def projects_for(repository: Path) -> list[str]:
     return found
 
 
-_REPO = re.compile(r"^repo: *(.+)$", re.MULTILINE)
+def _is_place_of(settings: dict[str, str], wanted: str) -> bool:
+    remote = settings.get("forge", "local") != "local"
+    place = settings.get("checkout" if remote else "repo", "")
+    try:
+        return bool(place) and os.path.realpath(Path(place).expanduser()) == wanted
+    except RuntimeError:
+        # `~nobody`: whoever that is, it is not here.
+        return False
 
 
-def _repo_setting(config_file: Path) -> str:
-    """The setting `repo` of a config file, empty if it has none; a `UsageError` if it is damaged.
+def _is_clone_of(settings: dict[str, str], origin: str) -> bool:
+    """Whether a clone of the project's repository on its forge has this origin."""
+    if not origin or settings.get("forge", "local") == "local":
+        return False
+    git_url = settings.get("git_url", "")
+    if git_url and _address(origin) == _address(git_url):
+        return True
+    site = settings.get("host", "").partition("://")[2].partition("/")[0].partition(":")[0]
+    site = "github.com" if site in ("", "api.github.com") else site.lower()
+    host, path = _address(origin)
+    return host == site and f"/{path}".endswith(f"/{settings.get('repo', '')}".lower())
+
+
+_ADDRESS = re.compile(
+    r"(?:[a-z+]+://)?(?:[^@/]*@)?([^:/]+)(?::\d+(?=/))?[:/]+(.+?)(?:\.git)?/?", re.IGNORECASE
+)
+
+
+def _address(url: str) -> tuple[str, str]:
+    """The host and the path of a git address, however it is written."""
+    found = _ADDRESS.fullmatch(url.strip().lower())
+    return (found[1], found[2]) if found else ("", "")
+
+
+_ORIGIN = re.compile(r'^\s*\[remote "origin"\]\s*\n(?:(?!\s*\[).*\n)*?\s*url\s*=\s*(.+)$', re.M)
+
+
+def _origin(repository: Path) -> str:
+    """Where a clone came from, read without running git; empty if that is not said."""
+    inside = repository / ".git"
+    try:
+        if inside.is_file():
+            # A worktree: its files are beside those of the repository that it belongs to.
+            named = inside.read_text("utf-8").removeprefix("gitdir:").strip()
+            inside = Path(repository, named).parent.parent
+        found = _ORIGIN.search((inside / "config").read_text("utf-8", "replace"))
+    except (OSError, ValueError):
+        return ""
+    return found[1].strip().strip('"') if found else ""
+
+
+_PLACE = re.compile(r"^(repo|forge|host|git_url|checkout): *(.+)$", re.MULTILINE)
+
+
+def _place_settings(config_file: Path) -> dict[str, str]:
+    """What a config file says about where its repository is; a `UsageError` if it is damaged.
 
     The YAML library is loaded only for a file that this Caloron did not write like this.
     """
     try:
-        text = config_file.read_text("utf-8")
-        if (found := _REPO.search(text)) is not None:
-            value = found[1].strip()
-            if value[:1] == "'" and value[1:].endswith("'"):
-                return value[1:-1].replace("''", "'")
-            if value[:1] == '"':
-                return str(json.loads(value))
-            if _PLAIN.fullmatch(value):
-                return value
-        elif plain_settings(config_file):
-            return ""
+        found = dict(_PLACE.findall(config_file.read_text("utf-8")))
+        read = {key: _plain_value(value.strip()) for key, value in found.items()}
+        said = {key: value for key, value in read.items() if value is not None}
+        if len(said) == len(read) and ("repo" in said or plain_settings(config_file)):
+            return said
     except FileNotFoundError:
-        return ""
+        return {}
     except (OSError, ValueError, RecursionError):
         # The real parser says it in words.
         pass
@@ -183,7 +225,21 @@ def _repo_setting(config_file: Path) -> str:
     if not settings or not isinstance(repo, str):
         what = "has no settings" if not settings else f"has the repository {repo!r}"
         raise UsageError(f"{config_file} {what}")
-    return repo
+    return {key: value for key, value in settings.items() if isinstance(value, str)}
+
+
+def _plain_value(value: str) -> str | None:
+    """A value of a config file as this Caloron writes them; None: not like that."""
+    if value[:1] == "'" and value[1:].endswith("'"):
+        return value[1:-1].replace("''", "'")
+    if value[:1] == '"':
+        return str(json.loads(value))
+    return value if _PLAIN.fullmatch(value) else None
+
+
+def forge_kind(config_file: Path) -> str:
+    """Which forge a project has."""
+    return _place_settings(config_file).get("forge", "local")
 
 
 def current_project_name() -> str:
@@ -252,7 +308,7 @@ def _known() -> str:
 
 _ENTRY = re.compile(r"([a-z_]+):(?: (.*))?")
 _LIST_ITEM = re.compile(r"- [^'\"|>&*!{\[].*")
-_PLAIN = re.compile(r"[A-Za-z/~][\w./~@+ -]*")
+_PLAIN = re.compile(r"[A-Za-z/~](?:[\w./~@+ -]|:(?=\S))*|\d+(?:\.\d+){3}:\d+")
 _QUOTED = re.compile(r"'([^']*)'")
 _WORDS_WITH_MEANING = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
 

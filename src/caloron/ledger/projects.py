@@ -59,6 +59,38 @@ Pool = Annotated[int, Meta(ge=0, le=64, description="a whole number from 0 to 64
 Dollars = Annotated[
     float, Meta(gt=0, le=1e6, description="a number of dollars above 0, at most a million")
 ]
+ForgeKind = Annotated[
+    Literal["local", "gitea", "github"], Meta(description="one of local, gitea and github")
+]
+#: Neither a password nor a token may stand in an address: `token_env` and `token_file` are for it.
+WebAddress = Annotated[
+    str,
+    Meta(
+        pattern=r"^(https?://[^\s/@?#]+(/[^\s@?#]*)?)?\Z",
+        description="a web address such as https://git.example.org, without a name in it",
+    ),
+]
+GitAddress = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!-)(?!\w+://[^/@]*:[^/@]*@)\S*\Z",
+        description="an address for git such as git@host:owner/name.git, without a password in it",
+    ),
+]
+Variable = Annotated[
+    str,
+    Meta(
+        pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?\Z",
+        description="the name of an environment variable (not its value)",
+    ),
+]
+Listen = Annotated[
+    str,
+    Meta(
+        pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):\d{1,5})?\Z",
+        description="an address to listen on such as 127.0.0.1:9443",
+    ),
+]
 NetworkPolicy = Annotated[
     Literal["full", "none", "model"], Meta(description="one of full, none and model")
 ]
@@ -77,8 +109,28 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     """What `config.yml` of a project says; every field has a default but the name."""
 
     name: Name
+    #: The user's own repository when the forge is local, else `owner/name` on the forge.
     repo: Line = ""
-    forge: Line = "local"
+    forge: ForgeKind = "local"
+    #: Where the forge is: its API root, or the address of its pages.
+    host: WebAddress = ""
+    #: Who acts there: a token in a variable or a file; neither: git's credential helper knows it.
+    token_env: Variable = ""
+    token_file: Line = ""
+    #: The second account, whose reviews count as such on the forge.
+    reviewer_token_env: Variable = ""
+    reviewer_token_file: Line = ""
+    #: Certificates that the forge's own is signed by, if the system does not know them.
+    ca_file: Line = ""
+    #: Where git fetches and pushes instead of the forge's https address, such as over SSH.
+    git_url: GitAddress = ""
+    #: A clone of the repository on this disk, for `caloron take` and commands given inside it.
+    checkout: Line = ""
+    #: Logins that may give commands on the forge; empty: its owner and those who may write to it.
+    people: Words = msgspec.field(default_factory=list)
+    #: Where the forge's webhooks are heard; empty: nowhere.
+    webhook: Listen = ""
+    webhook_secret_env: Variable = ""
     backend: Line = "direct"
     framework: Line = "stub"
     work_dir: Line = ""
@@ -160,11 +212,23 @@ class Project(ProjectPaths):
         return chosen if usual or _is_folder(self.path / "workspace") else ""
 
     @property
+    def is_remote(self) -> bool:
+        """Whether its forge is another program, reached over the network."""
+        return self.config.forge != "local"
+
+    @property
+    def git_here(self) -> Path:
+        """The repository on this disk that has what is on the forge: it, or our copy of it."""
+        return self.mirror if self.is_remote else self.forge_git
+
+    @property
     def repository(self) -> Path | None:
         """The user's own repository; None if there is none on this disk.
 
         An older Caloron kept the name that the repository has on a forge in that setting.
         """
+        if self.is_remote:
+            return Path(self.config.checkout).expanduser() if self.config.checkout else None
         named = self.config.repo
         if not named:
             return None

@@ -245,7 +245,7 @@ def test_without_a_stage_of_the_supervisor_a_silent_agent_is_never_probed(
     sprint.make_silent(21)
     without(monkeypatch, stage, instead)
     sprint.tick()
-    assert {e.kind for e in _all_due(sprint)} == {"label"}
+    assert {e.kind for e in _all_due(sprint)} == {"label", "progress"}
 
 
 def test_without_execute_actions_nothing_that_was_decided_is_ever_done(

@@ -15,7 +15,7 @@ from caloron.errors import ForgeError, MergeConflict, StaleBase, StaleHead
 from caloron.forge.connect import connect
 from caloron.forge.remote import RemoteForge
 from caloron.ports import Checks
-from tests.support.github_api import GithubApi
+from tests.support.github_api import LEFT_OUT, GithubApi
 
 REPO = "/repos/{owner}/{repo}"
 PULL = f"{REPO}/pulls/{{pull_number}}"
@@ -56,7 +56,7 @@ def test_every_request_is_one_of_the_description_and_says_its_version(
     for name in ("caloron:task", "bug"):
         github_api.reply("POST", f"{REPO}/labels", change={"name": name}, times=1)
     github_api.text("application/vnd.github.diff", "diff --git")
-    issue = {"number": 7, "state": "open"}
+    issue = {"number": 7, "state": "open", "pull_request": LEFT_OUT}
     github_api.reply("GET", ISSUE, change=issue)
     comment = {"issue_url": "https://api.github.com/repos/octocat/Hello-World/issues/7"}
     github_api.reply("GET", f"{REPO}/issues/comments/{{comment_id}}", change=comment)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caloron.domain.actions import CloseIssue, ClosePull, PostComment
+from caloron.domain.actions import CloseIssue, ClosePull, PostComment, ReportProgress
 from caloron.domain.discarding import KEY, can_be_discarded
 from caloron.domain.facts import SprintDiscarded
 from tests.unit.domain.world import World, planned, world
@@ -39,7 +39,7 @@ def test_each_object_gets_one_word_and_is_closed_once_however_often_it_is_told()
         made.settle()
     mine = [e for e in made.done if e.key.startswith(KEY)]
     assert sorted(type(e).__name__ for e in mine) == sorted(
-        kind.__name__ for kind in (ClosePull, PostComment, CloseIssue)
+        kind.__name__ for kind in (ClosePull, PostComment, CloseIssue, ReportProgress)
     )
 
 

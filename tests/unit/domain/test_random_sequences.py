@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from caloron.domain.actions import Merge
 from caloron.domain.evaluate import Decision, evaluate
-from caloron.domain.observations import ReviewSeen
+from caloron.domain.observations import PullSeen, ReviewSeen, marker_key
 from caloron.domain.sprint import State
 from caloron.domain.status import SETTLED, Status
 from caloron.domain.why import why
@@ -21,6 +22,7 @@ PLANS = (
     (planned("a"), planned("b", "a", kind="check")),
 )
 FIRST = ("implement", "check")
+COMMANDS = ("caloron:take-over", "caloron:retry", "caloron:cancel", "caloron:approve")
 
 
 class Rules:
@@ -75,10 +77,11 @@ class Rules:
             assert task.verified is not None
             assert task.verified.ok
             assert (task.verified.head, task.verified.base) == (merge.head, merge.base)
+            said = [*decision.state.objects.values(), task.approval]
             reviews = [
-                o for o in decision.state.objects.values()
+                o for o in said
                 if isinstance(o, ReviewSeen) and (o.pull, o.head) == (merge.pull, merge.head)
-                and o.verdict != "commented"
+                and o.verdict != "commented" and marker_key(o.body) not in (task.void or ("-",))
             ]  # fmt: skip
             assert max(reviews, key=lambda r: r.version).verdict == "approved"
 
@@ -108,7 +111,17 @@ def _steps(world: World) -> list[Callable[[], object]]:
         ]
     for task in world.state.tasks.values():
         pick += _person_on(world, task.issue, task.escalation_issue, task.pull)
+        pick.append(lambda b=task.branch: world.delete_branch(b))
+    closed = [o for o in world.objects.values() if isinstance(o, PullSeen) and o.state == "closed"]
+    pick += [lambda n=pull.number: world.reopen_pull(n) for pull in closed]
+    if len(world.state.tasks) < 6:
+        pick.append(lambda: world.open_issue("More", _text(world), "caloron:task"))
     return [*pick, world.push_main, world.poll]
+
+
+def _text(world: World) -> str:
+    """A body that nobody has seen yet, which depends on what may be there."""
+    return f"Text {world.commits}\n\nDepends on: a, #{world.number}, nobody\n- [ ] it works"
 
 
 def _refuse(world: World, position: int) -> None:
@@ -121,10 +134,13 @@ def _person_on(
     acts: list[Callable[[], object]] = []
     if issue is not None and world.issue(issue).state == "open":
         acts += [lambda: world.close_issue(issue), lambda: world.comment(issue, "resolved")]
+        acts += [lambda: world.edit_issue(issue, _text(world)), lambda: world.label(issue)]
         if pull is None:
             acts.append(lambda: world.open_pull(issue, f"ada/{world.commits}"))
     if issue is not None and world.issue(issue).state == "closed":
         acts.append(lambda: world.reopen_issue(issue))
+    if issue is not None:
+        acts += [partial(world.comment, issue, command) for command in COMMANDS]
     if escalation is not None:
         acts.append(lambda: world.comment(escalation, "resolved\nit works now"))
     if pull is not None and world.pull(pull).state == "open":
@@ -134,6 +150,8 @@ def _person_on(
             lambda: world.close_pull(pull),
             lambda: world.merge_pull(pull),
             lambda: world.push(pull),
+            lambda: world.comment(pull, "caloron:approve\nfine"),
+            lambda: world.comment(pull, "caloron:take-over"),
         ]
     return acts
 
@@ -195,7 +213,7 @@ def _release_everything(world: World, rules: Rules) -> None:
         return
     for task in cancelled:
         assert task.issue is not None
-        world.reopen_issue(task.issue)
+        world.comment(task.issue, "caloron:retry", PERSON)
     for place in places:
         assert place is not None
         world.comment(place, "resolved", PERSON)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.domain.actions import CancelWork, CreateIssue, PostComment, Probe, StartWork
+from caloron.domain.actions import (
+    CancelWork,
+    CreateIssue,
+    PostComment,
+    Probe,
+    ReportProgress,
+    StartWork,
+)
 from caloron.domain.evaluate import Decision
 from caloron.domain.imports import Import, take_over
 from caloron.domain.status import Status
@@ -61,7 +68,7 @@ def test_silence_is_probed_then_restarted_then_escalated(watch: Watch) -> None:
     assert kinds(restart) == [PostComment, StartWork]
     assert watch.world.item("a") == item
     end = watch.look(silent_s=101, running_s=101, after_s=101)
-    assert kinds(end) == [CancelWork, CreateIssue]
+    assert kinds(end) == [CancelWork, CreateIssue, ReportProgress]
     assert watch.world.status("a") is Status.ESCALATED
     assert "silent" in watch.world.task("a").reason
     watch.world.tick()

@@ -16,6 +16,7 @@ from caloron.domain.actions import (
     CloseIssue,
     ClosePull,
     CreateIssue,
+    EditIssue,
     Effect,
     HoldWork,
     Merge,
@@ -25,7 +26,10 @@ from caloron.domain.actions import (
     PostReview,
     Probe,
     Push,
+    ReopenIssue,
+    ReportProgress,
     RetryEffect,
+    SeeBranch,
     StartWork,
 )
 from caloron.domain.evaluate import Decision, evaluate
@@ -38,6 +42,7 @@ from caloron.domain.observations import (
     ReviewSeen,
     Snapshot,
     Verdict,
+    marker_key,
 )
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import Sprint, State, Task, Work
@@ -133,6 +138,12 @@ class World:
             case _:
                 if self.failed.pop(action.key, None):
                     del self.known[action.key]
+                if isinstance(action, ReportProgress):
+                    self.journal = [
+                        effect
+                        for effect in self.journal
+                        if not isinstance(effect, ReportProgress) or effect.task != action.task
+                    ]
                 if action.key not in self.known:
                     self.known[action.key] = action
                     self.journal.append(action)
@@ -172,21 +183,38 @@ class World:
             EffectFailed(key=effect.key, task=effect.task, kind=tag, refusal=kind, message=message)
         )
 
-    def _do(self, effect: Effect | Probe) -> list[Fact]:  # noqa: C901, PLR0911
+    def _do(self, effect: Effect | Probe) -> list[Fact]:  # noqa: C901, PLR0911, PLR0912
         match effect:
             case CreateIssue():
                 return [self._put_issue(effect.title, effect.body, CALORON, effect.labels)]
             case PostComment():
                 return [self._put_comment(effect.issue, effect.body, CALORON)]
+            case ReportProgress():
+                return [self._put_progress(effect)]
             case AddLabel():
-                return [self.change_issue(effect.issue)]
+                labels = (*self.issue(effect.issue).labels, effect.label)
+                return [self.change_issue(effect.issue, labels=labels)]
+            case ReopenIssue():
+                again = self.change_issue(effect.issue, state="open", closed_by="")
+                return [again, EffectDone(key=effect.key, task=effect.task, kind="reopen_issue")]
+            case EditIssue():
+                old = self.issue(effect.issue)
+                same = old.body == effect.old
+                return [self.change_issue(effect.issue, body=effect.body) if same else old]
+            case SeeBranch():
+                commit = self.branches.get(effect.branch, "")
+                key = effect.key
+                return [EffectDone(key=key, task=effect.task, kind="see_branch", commit=commit)]
             case CloseIssue():
                 return [self.change_issue(effect.issue, state="closed", closed_by=CALORON)]
             case ClosePull():
                 pull = self.pull(effect.pull)
                 return [self._end_pull(pull, "closed", CALORON) if pull.state == "open" else pull]
             case Push():
-                if self.branches.get(effect.branch, "") != effect.old:
+                there = self.branches.get(effect.branch, "")
+                if not there and effect.old:
+                    raise Refused("gone")
+                if there != effect.old:
                     raise Refused("stale_head")
                 self._move_branch(effect.branch, effect.new)
                 done = EffectDone(key=effect.key, task=effect.task, kind="push", commit=effect.new)
@@ -201,10 +229,27 @@ class World:
             case Probe():
                 return []
 
+    def _put_progress(self, effect: ReportProgress) -> Snapshot:
+        held = [
+            seen
+            for seen in self.objects.values()
+            if isinstance(seen, CommentSeen) and marker_key(seen.body) == effect.marker
+        ]
+        if not held:
+            return self._put_comment(effect.issue, effect.body, CALORON)
+        seen = _replace(held[0], body=effect.body, version=self._next())
+        self._put(seen)
+        return seen
+
     def _merge(self, effect: Merge) -> list[Fact]:
         pull = self.pull(effect.pull)
         if pull.state != "open":
             raise Refused("refused")
+        task = self.task(effect.task)
+        if task.merging != effect.head or self.issue(task.issue).state == "closed":
+            raise Refused("stale_head")
+        if pull.branch not in self.branches:
+            raise Refused("gone")
         if pull.head != effect.head:
             raise Refused("stale_head")
         if self.branches["main"] != effect.base:
@@ -307,6 +352,32 @@ class World:
         self.news.append(self.objects[f"pull:{pull}"])
         return commit
 
+    def reopen_pull(self, number: int) -> None:
+        """As a forge does: not while another one is open for the branch."""
+        pull = self.pull(number)
+        taken = [o for o in self.objects.values() if _open_from(o, pull.branch)]
+        if pull.state != "closed" or taken or pull.branch not in self.branches:
+            return
+        head = self.branches[pull.branch]
+        self._put(_replace(pull, version=self._next(), state="open", ended_by="", head=head))
+        self.news.append(self.objects[pull.object])
+
+    def delete_branch(self, name: str) -> None:
+        self.branches.pop(name, None)
+
+    def edit_issue(self, number: int, body: str) -> None:
+        self.news.append(self.change_issue(number, body=body))
+
+    def label(self, number: int, *labels: str) -> None:
+        """Exactly these labels."""
+        self.news.append(self.change_issue(number, labels=labels))
+
+    def open_issue(self, title: str, body: str, *labels: str) -> int:
+        seen = self._put_issue(title, body, PERSON, labels)
+        self.news.append(seen)
+        assert isinstance(seen, IssueSeen)
+        return seen.number
+
     def push_main(self) -> str:
         commit = self.commit()
         self._move_branch("main", commit)
@@ -392,10 +463,7 @@ class World:
         return seen
 
     def _open_pull(self, title: str, body: str, branch: str, author: str) -> PullSeen:
-        taken = any(
-            isinstance(o, PullSeen) and o.branch == branch and o.state == "open"
-            for o in self.objects.values()
-        )
+        taken = any(_open_from(o, branch) for o in self.objects.values())
         if branch not in self.branches or taken:
             raise Refused("refused")
         closes = tuple(int(w[1:]) for w in body.split() if w.startswith("#"))
@@ -450,6 +518,10 @@ class World:
         for seen in list(self.objects.values()):
             if isinstance(seen, PullSeen) and seen.branch == name and seen.state == "open":
                 self._put(_replace(seen, version=self._next(), head=commit))
+
+
+def _open_from(seen: Snapshot, branch: str) -> bool:
+    return isinstance(seen, PullSeen) and (seen.branch, seen.state) == (branch, "open")
 
 
 class Refused(Exception):

@@ -44,6 +44,10 @@ ON CONFLICT (key) DO NOTHING
 -- name: forget_failed_action
 -- One that is planned again stands behind what was planned since: a push before its pull request.
 DELETE FROM actions WHERE key = :key AND state = 'failed'
+-- name: supersede_action
+-- Only the newest of its kind is wanted; one that was begun comes to its end first.
+DELETE FROM actions
+WHERE sprint = :sprint AND task = :task AND kind = :kind AND state = 'planned' AND key <> :key
 -- name: retry_action
 UPDATE actions SET state = 'intended', not_before = 0, note = '' WHERE key = :key AND state = 'failed'
 -- name: open_actions
@@ -53,10 +57,12 @@ SELECT a.id, a.task, a.key, a.kind, a.data, a.state, a.tries, a.not_before FROM 
 WHERE a.sprint = :sprint AND a.state IN ('planned', 'intended')
   AND NOT EXISTS (
       SELECT 1 FROM actions b
-      WHERE b.sprint = a.sprint AND b.task = a.task AND b.id < a.id AND b.state IN ('planned', 'intended'))
+      WHERE b.sprint = a.sprint AND b.task = a.task AND b.id < a.id AND b.state IN ('planned', 'intended')
+        -- Nobody waits for the words about it.
+        AND (b.kind = 'progress') = (a.kind = 'progress'))
 ORDER BY a.id
 -- name: intend_action
-UPDATE actions SET state = 'intended', tries = tries + 1 WHERE id = :id
+UPDATE actions SET state = 'intended', tries = tries + 1 WHERE id = :id AND state = 'planned'
 -- name: end_action
 UPDATE actions SET state = :state, note = :note WHERE id = :id AND state = 'intended'
 -- name: postpone_action

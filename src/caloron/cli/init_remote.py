@@ -1,0 +1,167 @@
+"""`caloron init` on a forge of the network: everything is looked at before anything is made."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from caloron.cli.init import init_data, last_lines
+from caloron.cli.output import dry_run as answer_dry_run
+from caloron.cli.output import printable, success
+from caloron.engine.forges import look, notes_on, reach, refuse_unfit, review_mode
+from caloron.engine.tokens import tokens_of
+from caloron.engine.workshop import identity
+from caloron.errors import PreconditionFailed, UsageError
+from caloron.forge.scopes import SCOPES
+from caloron.git.command import GitError
+from caloron.git.mirror import Mirror
+from caloron.ledger.locate import project_path
+from caloron.ledger.projects import ProjectConfig, create_project, set_active
+from caloron.ports import About, Forge
+from caloron.stages.kickoff import RepoContext, fetch_repo_context
+
+
+class Found(NamedTuple):
+    """A repository on its forge that a project can be made for."""
+
+    forge: Forge
+    about: About
+
+    @property
+    def first_commit(self) -> str:
+        """What is put into a repository that has no commit."""
+        return f"a first commit (README.md) on {self.forge.main}" if self.about.empty else ""
+
+
+@contextmanager
+def _found(config: ProjectConfig) -> Iterator[Found]:
+    """Open the forge and look at the repository; refused with what has to be put right."""
+    if config.forge == "gitea" and not config.host:
+        raise UsageError(
+            "--forge gitea needs --host", hint="such as --host https://git.example.org"
+        )
+    if config.repo.count("/") != 1 or not all(config.repo.split("/")):
+        raise UsageError(
+            f"--repo {config.repo!r} is no repository on a forge", hint="give it as OWNER/NAME"
+        )
+    forge = reach(config)
+    try:
+        about = look(config, forge)
+        if tokens_of(config).reviewer and forge.reviewer == forge.author:
+            raise UsageError(
+                f"both tokens belong to {forge.author}, who cannot approve its own pull requests",
+                hint="name the token of another account, or none: then verdicts are comments",
+            )
+        refuse_unfit(config, forge, about)
+        yield Found(forge, about)
+    finally:
+        forge.close()
+
+
+def would_make(config: ProjectConfig) -> int:
+    """The answer of a dry run: all is checked, and nothing is changed here or there."""
+    with _found(config) as found, tempfile.TemporaryDirectory(prefix="caloron-init-") as place:
+        actions: list[dict[str, Any]] = []
+        if found.first_commit:
+            actions.append({"action": f"push {found.first_commit} to", "target": found.about.url})
+        else:
+            _look(found, Path(place))
+        actions.append({"action": "make project", "target": str(project_path(config.name))})
+        about = f"{found.about.url}, {review_mode(found.about, found.forge)}"
+        actions.append({"action": "work on", "target": about})
+        actions.append({"action": "switch to project", "target": config.name})
+    return answer_dry_run("init", actions)
+
+
+def make(config: ProjectConfig) -> int:
+    """Make the project; a repository without a commit gets its first one."""
+    seen: list[RepoContext] = []
+    with _found(config) as found:
+
+        def furnish(directory: Path) -> None:
+            if found.first_commit:
+                _begin_repository(config, found, directory)
+            seen.append(_look(found, directory))
+
+        project = create_project(config, furnish)
+        set_active(config.name)
+        data = init_data(project) | _data(found, seen[0])
+        text = _text(config, found, seen[0])
+    success("init", data, printable(f"Project {project.name} is ready, and active.\n{text}"))
+    return 0
+
+
+def _begin_repository(config: ProjectConfig, found: Found, directory: Path) -> None:
+    mirror = _mirror(found, directory)
+    readme = f"# {config.repo.partition('/')[2]}\n"
+    commit = mirror.first_commit(readme, identity(config))
+    found.forge.push(mirror.path, found.forge.main, commit, "")
+
+
+def _mirror(found: Found, directory: Path) -> Mirror:
+    mirror = Mirror(directory / "mirror.git", found.forge.remote(), found.forge.main)
+    mirror.ensure()
+    return mirror
+
+
+def _look(found: Found, directory: Path) -> RepoContext:
+    """Fetch main, which shows that git is let in too, and see what is in it."""
+    mirror = _mirror(found, directory)
+    try:
+        commit = mirror.fetch_main()
+        mirror.try_push(commit)
+    except GitError as error:
+        said = " ".join(error.stderr.split())
+        raise PreconditionFailed(
+            f"git may not fetch from and push to {mirror.remote.url}: {said}",
+            hint=f"a token needs the scopes {SCOPES[found.about.kind]}; another way for git, such"
+            " as SSH, is named with --git-url",
+        ) from error
+    return fetch_repo_context(mirror, commit, found.about)
+
+
+def _data(found: Found, context: RepoContext) -> dict[str, Any]:
+    seen = msgspec.to_builtins(context)
+    rules = [{"kind": rule["kind"], "path": rule["path"]} for rule in seen["rules"]]
+    return {
+        "url": found.about.url,
+        "account": found.forge.author,
+        "reviewer": found.forge.reviewer,
+        "reviews": found.about.reviews,
+        "review_mode": review_mode(found.about, found.forge),
+        "first_commit": bool(found.first_commit),
+        "protected": found.about.protected,
+        "required_checks": list(found.about.required_checks),
+        "required_approvals": found.about.required_approvals,
+        "notes": notes_on(found.forge, found.about),
+        "repository": seen | {"rules": rules},
+    }
+
+
+def _text(config: ProjectConfig, found: Found, context: RepoContext) -> str:
+    forge = found.forge
+    lines = [
+        f"  Forge      {config.forge}: {found.about.url}",
+        f"  Account    {forge.author}",
+        f"  Reviews    {review_mode(found.about, forge)}",
+        f"  Framework  {config.framework}",
+        f"  Branch     {forge.main}, {context.files} files{_languages(context)}",
+    ]
+    if found.first_commit:
+        lines.append(f"  Made       {found.first_commit}: the repository had none")
+    if context.ci:
+        lines.append(f"  CI         {', '.join(context.ci)}")
+    if context.rules:
+        lines.append(f"  Rules      {', '.join(rule.path for rule in context.rules)}")
+    lines += [f"  Note       {note}" for note in notes_on(forge, found.about)]
+    return "\n".join([*lines, *last_lines(config)])
+
+
+def _languages(context: RepoContext) -> str:
+    named = [f"{name} {count}" for name, count in context.languages.items()]
+    return f" ({', '.join(named[:4])})" if named else ""

@@ -1,0 +1,220 @@
+"""What a person may say to a task: the whole first line of a comment, obeyed once.
+
+A command that makes no sense where the task stands is answered, once, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from caloron.domain import texts
+from caloron.domain.actions import CloseIssue, PostComment, ReopenIssue, SeeBranch
+from caloron.domain.observations import CommentSeen, ReviewSeen, marker_key
+from caloron.domain.sprint import Task, pull_of
+from caloron.domain.status import Status
+from caloron.domain.turn import Turn
+from caloron.domain.verdicts import take_back
+from caloron.domain.workflow import open_pull
+
+RESOLVED = "resolved"
+TAKE_OVER = "caloron:take-over"
+RETRY = "caloron:retry"
+CANCEL = "caloron:cancel"
+APPROVE = "caloron:approve"
+
+_NOT_BEGUN = (Status.PENDING, Status.READY, Status.BLOCKED)
+
+
+def command_of(comment: CommentSeen) -> str:
+    """The command that a comment is; empty: it is text of somebody, and data.
+
+    One that carries a marker is ours or pretends to be, and is never a command.
+    """
+    if not comment.trusted or marker_key(comment.body):
+        return ""
+    first = comment.body.splitlines()[0].strip().lower() if comment.body else ""
+    return first if first in _OBEY else ""
+
+
+def obey(turn: Turn, task: Task) -> None:
+    """Follow every command that was not heard yet, in the order they were given."""
+    new = [
+        comment
+        for place in turn.places(task)
+        for comment in turn.comments_on(place)
+        if comment.object not in task.heard and command_of(comment)
+    ]
+    for comment in sorted(new, key=lambda c: c.id):
+        task.heard = tuple(sorted({*task.heard, comment.object}))
+        _OBEY[command_of(comment)](turn, task, comment)
+
+
+def _answer(turn: Turn, task: Task, comment: CommentSeen, why: str) -> None:
+    """Say where it was asked why nothing follows."""
+    key = texts.comment_key(turn.sprint.id, task.id, "answer", str(comment.id))
+    text = f"`{command_of(comment)}` changes nothing: {why}."
+    turn.do(
+        PostComment(key=key, task=task.id, issue=comment.issue, body=texts.comment_body(text, key))
+    )
+
+
+def _over(task: Task) -> str:
+    """Why nothing can be done with a task any more, or not before it comes back."""
+    if task.status is Status.DONE:
+        return f"task `{task.id}` is done"
+    if task.status is Status.CANCELLED:
+        return f"task `{task.id}` is cancelled; `{RETRY}` or opening its issue again brings it back"
+    return ""
+
+
+def _resolved(turn: Turn, task: Task, comment: CommentSeen) -> None:
+    if task.status is Status.ESCALATED:
+        _give_back(turn, task, comment.author)
+    else:
+        why = _over(task) or f"task `{task.id}` does not wait for a person"
+        _answer(turn, task, comment, why)
+
+
+def _take_over(turn: Turn, task: Task, comment: CommentSeen) -> None:
+    """The agent stops; what the person pushes, opens or merges is the change."""
+    if why := _over(task):
+        _answer(turn, task, comment, why)
+        return
+    reason = f"taken over by {comment.author}"
+    if task.status is Status.ESCALATED:
+        turn.note(task, reason)
+    else:
+        held = task.work
+        turn.stop_work(task, reason)
+        turn.hold(task, reason, held=held)
+    task.taken_over, task.given_back = comment.author, ""
+
+
+def _give_back(turn: Turn, task: Task, who: str) -> None:
+    """The task goes on; after a take-over with what the person left on its branch."""
+    if task.given_back:
+        return
+    if not task.taken_over or task.plan.kind == "check":
+        turn.release(task, who)
+        return
+    pull = pull_of(turn.state, task)
+    if pull is None or pull.state != "open":
+        # A branch without a pull request is not watched: look what is there first.
+        task.given_back = who
+        key = f"see_branch/{turn.sprint.id}/{task.id}/{task.incident}"
+        turn.do(SeeBranch(key=key, task=task.id, branch=task.branch))
+        return
+    if task.pushed == task.head and pull.head != task.head:
+        task.held = None
+    turn.release(task, who)
+
+
+def branch_was_seen(turn: Turn, task: Task, commit: str) -> None:
+    """Go on after a take-over: with the person's commit, or where the agent was stopped."""
+    if task.status is not Status.ESCALATED or not task.given_back:
+        return
+    theirs = bool(commit) and commit != task.pushed
+    if theirs:
+        task.head = task.pushed = commit
+        task.empty, task.held, task.held_effects = False, None, ()
+    begun = task.held_from is not Status.PENDING
+    turn.release(task, task.given_back)
+    if theirs and begun and task.pull is None:
+        turn.move(task, Status.IN_PROGRESS)
+        open_pull(turn, task)
+
+
+def _retry(turn: Turn, task: Task, comment: CommentSeen) -> None:
+    reason = f"{comment.author} said {RETRY}"
+    match task.status:
+        case Status.ESCALATED:
+            _give_back(turn, task, comment.author)
+        case Status.CANCELLED if task.issue is not None:
+            task.by_label = task.unlabelled = False
+            turn.note(task, f"{reason}: it comes back")
+            key = f"reopen/{turn.sprint.id}/{task.id}/{comment.id}"
+            turn.do(ReopenIssue(key=key, task=task.id, issue=task.issue))
+        case Status.IN_PROGRESS if task.work is not None:
+            _begin_again(turn, task, reason)
+        case Status.IN_REVIEW:
+            turn.stop_work(task, reason)
+            take_back(turn, task)
+            task.verified, task.merging, task.stale_merges = None, "", 0
+            task.failures = 0
+            turn.note(task, f"{reason}: verified and reviewed again")
+        case Status.IN_PROGRESS:
+            why = f"the change of task `{task.id}` is just being published"
+            _answer(turn, task, comment, why)
+        case _:
+            why = _over(task) or f"task `{task.id}` has not begun: {_waits(task)}"
+            _answer(turn, task, comment, why)
+
+
+def _waits(task: Task) -> str:
+    return task.reason or "it waits for its turn"
+
+
+def _begin_again(turn: Turn, task: Task, reason: str) -> None:
+    work = task.work
+    if work is None:
+        return
+    turn.stop_work(task, reason)
+    task.session, task.failures, task.interventions, task.restarts = "", 0, 0, 0
+    again = turn.new_work(task, work.role, head=work.head, reason=work.reason, log=work.log)
+    turn.note(task, f"{reason}: begun again")
+    turn.start(task, msgspec.structs.replace(again, onto_main=work.onto_main), reason)
+
+
+def _cancel(turn: Turn, task: Task, comment: CommentSeen) -> None:
+    if why := _over(task):
+        _answer(turn, task, comment, why)
+        return
+    who = comment.author
+    turn.cancel(task, f"cancelled by {who}", closed_by_person=False)
+    task.cancelled_by, task.taken_over, task.given_back = who, "", ""
+    task.held, task.held_effects = None, ()
+    turn.close_escalation(task)
+    if task.issue is None:
+        return
+    text = f"Cancelled by {who}. Comment `{RETRY}` or open the issue again to bring it back."
+    turn.comment(task, "cancelled", str(comment.id), text)
+    key = f"close/{turn.sprint.id}/{task.id}/cancelled-{comment.id}"
+    turn.do(CloseIssue(key=key, task=task.id, issue=task.issue))
+
+
+def _approve(turn: Turn, task: Task, comment: CommentSeen) -> None:
+    """As good as an approving review of the head that is there now."""
+    pull = pull_of(turn.state, task)
+    who = comment.author
+    if why := _over(task):
+        _answer(turn, task, comment, why)
+    elif pull is not None and pull.state == "open":
+        task.approval = ReviewSeen(
+            version=comment.version,
+            # A comment's number: those of reviews are counted elsewhere.
+            id=-comment.id,
+            pull=pull.number,
+            head=pull.head,
+            verdict="approved",
+            author=who,
+        )
+        turn.note(task, f"{who} approved {pull.head[:12]}")
+        if task.status is Status.ESCALATED:
+            task.head = task.pushed = pull.head
+            task.held, task.held_effects, task.held_from = None, (), Status.IN_REVIEW
+            turn.release(task, who)
+    elif task.empty and task.status is Status.IN_REVIEW:
+        turn.complete(task, f"nothing to do, as {who} agrees", f"Nothing to do: {who} agrees.")
+    else:
+        _answer(turn, task, comment, f"task `{task.id}` has no open pull request to approve")
+
+
+_OBEY: dict[str, Callable[[Turn, Task, CommentSeen], None]] = {
+    RESOLVED: _resolved,
+    TAKE_OVER: _take_over,
+    RETRY: _retry,
+    CANCEL: _cancel,
+    APPROVE: _approve,
+}

@@ -1,0 +1,64 @@
+"""What was said about the head of a pull request, and which word counts."""
+
+from __future__ import annotations
+
+from caloron.domain.observations import PullSeen, ReviewSeen, marker_key, without_markers
+from caloron.domain.ours import is_ours
+from caloron.domain.sprint import Task, pull_of
+from caloron.domain.turn import Turn
+
+
+def last_word(turn: Turn, task: Task, pull: PullSeen) -> ReviewSeen | None:
+    """The last word on the current head by somebody who has a say."""
+    said = [*turn.reviews_of(pull.number), *([task.approval] if task.approval else [])]
+    found = [
+        seen
+        for seen in said
+        if (seen.pull, seen.head) == (pull.number, pull.head)
+        and seen.verdict != "commented"
+        and _counts(turn, task, seen)
+    ]
+    return max(found, key=lambda r: (r.version, r.id), default=None)
+
+
+def _counts(turn: Turn, task: Task, review: ReviewSeen) -> bool:
+    if is_ours(turn.sprint, review):
+        return marker_key(review.body) not in task.void
+    return review.trusted
+
+
+def by_person(turn: Turn, review: ReviewSeen, verdict: str) -> bool:
+    return review.verdict == verdict and not is_ours(turn.sprint, review)
+
+
+def approved_head(turn: Turn, task: Task) -> str:
+    """The head that may be merged, if the last word on it is an approval."""
+    pull = pull_of(turn.state, task)
+    if pull is None or pull.state != "open" or pull.head != task.head:
+        return ""
+    word = last_word(turn, task, pull)
+    return pull.head if word and word.verdict == "approved" else ""
+
+
+def take_back(turn: Turn, task: Task) -> None:
+    """Our own verdicts do not count any more, also one that is on its way: review again."""
+    ours = {
+        marker_key(review.body)
+        for review in turn.reviews_of(task.pull or 0)
+        if is_ours(turn.sprint, review)
+    }
+    task.void = tuple(sorted({*task.void, *ours, task.verdict_key} - {""}))
+    task.judged = ""
+    if task.merging and not approved_head(turn, task):
+        task.merging = ""
+
+
+def reason_of(review: ReviewSeen) -> str:
+    first = next((line for line in review.body.splitlines() if line.strip()), "")
+    return first.removeprefix("CHANGES_NEEDED:").strip() or "changes requested"
+
+
+def details_of(review: ReviewSeen) -> str:
+    """Everything the reviewer wrote, for the agent that has to act on it."""
+    text = without_markers(review.body)
+    return text.removeprefix("CHANGES_NEEDED:").strip() or "changes requested"

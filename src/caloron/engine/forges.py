@@ -1,0 +1,198 @@
+"""Opens the forge of a project: the one on this disk, or one on the network."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from caloron.engine.tokens import GITHUB, tokens_of
+from caloron.errors import ForgeError, ForgeUnavailable, NotFound, PreconditionFailed
+from caloron.forge.local import LocalForge, create_local_forge
+from caloron.ledger.ledger import Ledger
+from caloron.ledger.projects import Project, ProjectConfig
+from caloron.ports import About, Forge
+
+#: The key of what the ledger remembers about the forge, for those who look without asking it.
+NOTE = "forge"
+
+_NAMES = {"gitea": "Gitea", "github": "GitHub"}
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def open_forge(project: Project, *, actor: str = "caloron") -> Forge:
+    """The forge of a project; `actor` is who acts on a local one, elsewhere the token says it."""
+    if not project.is_remote:
+        return LocalForge(project.path, actor=actor)
+    return reach(project.config)
+
+
+def reach(config: ProjectConfig) -> Forge:
+    """The forge on the network that the settings name; it is asked with the first call."""
+    # It loads the HTTP client, which nobody with a local forge needs.
+    from caloron.forge.connect import connect
+
+    if not _NAME.fullmatch(config.repo):
+        raise PreconditionFailed(
+            f"repo {config.repo!r} is no repository on a forge",
+            hint="say which one: caloron config set repo OWNER/NAME",
+        )
+    if config.forge == "gitea" and not config.host:
+        raise PreconditionFailed(
+            "a project on Gitea needs its address", hint="caloron config set host https://…"
+        )
+    own, reviewer = tokens_of(config)
+    return connect(
+        config.forge,
+        config.host or GITHUB,
+        config.repo,
+        own,
+        reviewer,
+        people=tuple(config.people),
+        ca_file=config.ca_file,
+        git_url=config.git_url,
+    )
+
+
+def forge_of_session(project: Project, ledger: Ledger, told: list[str]) -> Forge:
+    """The forge to run sprints on; a project of an older Caloron has none, and gets one now."""
+    made = project.forge_git.exists() and project.forge_sqlite.exists()
+    if project.is_remote or made or ledger.has_sprints():
+        # A forge that is lost is not replaced in silence.
+        return open_forge(project)
+    source = project.repository
+    begins = f"main begins as {source}" if source else "main is empty but for a README"
+    told.append(f"{project.name} had no forge of its own and got one; its {begins}")
+    if project.config.repo and source is None:
+        told.append(
+            f"repo {project.config.repo!r} is a name on a forge, and this project's forge is"
+            " local: to work on that repository, make a project for it (caloron init NAME --forge"
+            " gitea|github), or name a clone with `caloron config set repo PATH`"
+        )
+    return create_local_forge(project.path, source=source, name=project.name)
+
+
+def forge_clock(forge: Forge) -> float | None:
+    """What time it is there, in seconds since 1970; None: it does not tell."""
+    from caloron.forge.remote import RemoteForge
+
+    return forge.http.get("").date_s if isinstance(forge, RemoteForge) else None
+
+
+def catch_up(project: Project, forge: Forge) -> bool:
+    """Bring a local forge up to the user's own repository; False if the two have diverged.
+
+    Elsewhere the forge is where the user pushes to, and nobody else does that for them.
+    """
+    if isinstance(forge, LocalForge) and (repository := project.repository):
+        return forge.catch_up(repository)
+    return True
+
+
+def remember(ledger: Ledger, forge: Forge, about: About) -> None:
+    """Keep what `status` and `report` say of the forge, so that they need no network."""
+    note = {
+        "kind": about.kind,
+        "url": about.url,
+        "main": forge.main,
+        "author": forge.author,
+        "reviewer": forge.reviewer,
+        "reviews": about.reviews,
+        # All pages of issues and pull requests have the same beginning.
+        "pages": forge.url(0).removesuffix("0"),
+    }
+    text = json.dumps(note)
+    if ledger.get(NOTE) != text:
+        ledger.put(NOTE, text)
+
+
+def look(config: ProjectConfig, forge: Forge) -> About:
+    """The repository as our account sees it; whatever is in the way is said in words."""
+    if config.forge == "local":
+        return forge.about()
+    from caloron.forge.remote import RemoteForge
+    from caloron.forge.scopes import SCOPES, check_scopes
+
+    site, kind = config.host or GITHUB, _NAMES[config.forge]
+    scopes = f"a token needs the scopes {SCOPES[config.forge]}"
+    no_forge = f"{site} is no {kind}: it has no API where {kind} has it"
+    with _told(no_forge, "give the address of its pages, or that of its API", scopes):
+        who = forge.author
+    nothing = f"{site} has no repository {config.repo} that {who} may see"
+    with _told(nothing, f"check the name, and whether {who} has access to it", scopes):
+        about = forge.about()
+        if isinstance(forge, RemoteForge):
+            check_scopes(forge, config.forge)
+    return about
+
+
+@contextmanager
+def _told(missing: str, hint: str, scopes: str) -> Iterator[None]:
+    """What is not there, and what is refused, in the words of a user who sets something up."""
+    try:
+        yield
+    except NotFound as error:
+        raise NotFound(missing, hint=hint) from error
+    except ForgeUnavailable:
+        raise
+    except ForgeError as error:
+        raise PreconditionFailed(str(error), hint=scopes) from error
+
+
+def refuse_unfit(config: ProjectConfig, forge: Forge, about: About) -> None:
+    """Refuse a repository that nothing could be merged in, and say exactly what to grant."""
+    if about.kind == "local":
+        return
+    who, repo, main = forge.author, config.repo, forge.main
+    access = "collaboration" if about.kind == "gitea" else "access"
+    if not about.can_push:
+        raise PreconditionFailed(
+            f"{who}, whose token this is, may not push to {repo}",
+            hint=f"give {who} write access: {about.url}/settings/{access}",
+        )
+    branches = f"{about.url}/settings/branches"
+    if about.protected and not about.can_merge:
+        grant = (
+            f"in the rule for {main} allow {who} to merge (merge whitelist)"
+            if about.kind == "gitea"
+            else f"in the rule for {main} let {who} push, or bypass the rule"
+        )
+        raise PreconditionFailed(
+            f"{main} of {repo} is protected, and {who} may not merge into it",
+            hint=f"{grant}: {branches}",
+        )
+    if about.required_approvals > 0 and about.reviews != "review":
+        raise PreconditionFailed(
+            f"{main} of {repo} requires {counted(about.required_approvals, 'approval')}, and {who}"
+            " cannot approve its own pull requests",
+            hint="give the token of a second account that may write there (--reviewer-token-env,"
+            f" setting reviewer_token_env), or lower the required approvals: {branches}",
+        )
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def notes_on(forge: Forge, about: About) -> list[str]:
+    """What a user should know of the repository besides, in lines."""
+    notes = []
+    if about.protected:
+        notes.append(f"{forge.main} is protected; {forge.author} may merge into it")
+    if about.required_checks:
+        named = ", ".join(about.required_checks)
+        notes.append(f"each change waits for the forge's own checks: {named}")
+    if about.required_approvals > 1:
+        more = counted(about.required_approvals - 1, "approval")
+        notes.append(f"each change waits for {more} by people besides {forge.reviewer}'s")
+    return notes
+
+
+def review_mode(about: About, forge: Forge) -> str:
+    """How verdicts are told on this forge, in words."""
+    if about.kind == "local":
+        return "reviews on the local forge"
+    if about.reviews == "review":
+        return f"reviews by the second account {forge.reviewer}"
+    return f"verdict comments by {forge.author} and the commit status caloron/review"

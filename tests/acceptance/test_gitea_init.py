@@ -1,0 +1,353 @@
+"""`caloron init` and the commands of people on a real Gitea."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.home import Home
+from tests.support.gitea import Person, Repository, Server
+
+Init = tuple[str, ...]
+
+
+@pytest.fixture
+def ada(gitea: Server) -> Person:
+    return gitea.person("ada")
+
+
+@pytest.fixture
+def bob(gitea: Server) -> Person:
+    return gitea.person("bob")
+
+
+@pytest.fixture
+def place(bare_home: Home, ada: Person, bob: Person) -> Home:
+    """A home whose user is Ada, with Bob's token at hand."""
+    bare_home.environment |= {"ADA": ada.token, "BOB": bob.token}
+    return bare_home
+
+
+@pytest.fixture
+def repository(gitea: Server, ada: Person) -> Repository:
+    return gitea.repository(ada)
+
+
+def arguments(repository: Repository, *more: str, host: str = "", token: str = "ADA") -> Init:
+    return (
+        "init", "demo", "--forge", "gitea", "--host", host or repository.who.url,
+        "--repo", repository.full_name, "--token-env", token, *more,
+    )  # fmt: skip
+
+
+def nothing_was_made(home: Home) -> bool:
+    projects = home.path / "projects"
+    return (
+        not (projects.exists() and any(projects.iterdir())) and not (home.path / "active").exists()
+    )
+
+
+def test_a_project_is_made_for_a_repository_and_says_what_was_found(
+    place: Home, repository: Repository
+) -> None:
+    repository.write_file("shop.py", "items = []\n")
+    repository.write_file(".gitea/workflows/test.yml", "on: [push]\n")
+    repository.write_file("CONTRIBUTING.md", "Write tests.\n")
+    made = place.caloron(*arguments(repository))
+    assert made.code == 0, made
+    data = made.data
+    assert data["account"] == data["reviewer"] == "ada"
+    assert data["reviews"] == "comment"
+    assert data["url"] == f"{repository.who.url}/{repository.full_name}"
+    found = data["repository"]
+    assert found["default_branch"] == "main"
+    assert found["languages"] == {"Python": 1}
+    assert found["ci"] == [".gitea/workflows/test.yml"]
+    assert found["rules"] == [{"kind": "contributing", "path": "CONTRIBUTING.md"}]
+    assert found["recent_commits"][0]["message"] == "write CONTRIBUTING.md"
+    assert repository.labels() == []
+    status = place.caloron("status").data["forge"]
+    assert (status["kind"], status["reviews"]) == ("gitea", "comment")
+
+
+def test_with_a_second_account_reviews_are_reviews_and_both_are_named(
+    place: Home, repository: Repository, bob: Person
+) -> None:
+    repository.collaborator(bob)
+    made = place.caloron(*arguments(repository, "--reviewer-token-env", "BOB"), json=False)
+    assert made.code == 0, made
+    assert "Account    ada" in made.stdout
+    assert "reviews by the second account bob" in made.stdout
+    assert place.caloron("status").data["forge"]["reviews"] == "review"
+
+
+def test_the_api_root_and_the_default_branch_of_the_seeds_are_understood(
+    place: Home, gitea: Server, ada: Person
+) -> None:
+    repository = gitea.repository(ada, default_branch="trunk")
+    made = place.caloron(*arguments(repository, host=f"{gitea.url}/api/v1/"))
+    assert made.code == 0, made
+    assert made.data["repository"]["default_branch"] == "trunk"
+
+
+def test_a_repository_without_a_commit_gets_its_first_one(
+    place: Home, gitea: Server, ada: Person
+) -> None:
+    repository = gitea.repository(ada, empty=True)
+    would = place.caloron(*arguments(repository, "--dry-run"))
+    assert would.code == 9
+    assert "first commit" in would.json["planned_actions"][0]["action"]
+    assert nothing_was_made(place)
+    assert repository.who.get(repository.path)["empty"]
+    made = place.caloron(*arguments(repository))
+    assert made.code == 0, made
+    assert made.data["first_commit"] is True
+    assert repository.files() == {"README.md"}
+
+
+def test_a_dry_run_makes_nothing_here_or_there(place: Home, repository: Repository) -> None:
+    before = repository.branches()
+    would = place.caloron(*arguments(repository, "--dry-run"))
+    assert would.code == 9
+    assert nothing_was_made(place)
+    assert (repository.branches(), repository.labels(), repository.issues()) == (before, [], [])
+
+
+def test_a_token_from_a_file_or_from_gits_credential_helper_will_do(
+    place: Home, repository: Repository, ada: Person
+) -> None:
+    file = place.root / "token"
+    file.write_text(f"{ada.token}\n")
+    file.chmod(0o600)
+    common = arguments(repository)[:8]
+    by_file = place.caloron(*common, "--token-file", str(file), "--dry-run")
+    assert by_file.code == 9, by_file
+    without = place.caloron(*common)
+    assert without.code == 8
+    assert "credential" in without.error["message"]
+    helper = f"!f() {{ echo username=ada; echo password={ada.token}; }}; f"
+    place.run_outside("git", "config", "--global", "credential.helper", helper, cwd=place.root)
+    assert place.caloron(*common).code == 0
+    assert ada.token not in (place.project() / "config.yml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ({"--token-env": "NOT_SET"}, 8, "NOT_SET"),
+        ({"--token-env": "WRONG"}, 8, "does not take the token"),
+        ({"--repo": "ada/nothing-there"}, 3, "ada/nothing-there"),
+        ({"--repo": "no-owner"}, 2, "OWNER/NAME"),
+        ({"--host": "http://127.0.0.1:1"}, 7, "127.0.0.1:1"),
+        ({"--host": "ftp://example.org"}, 2, "web address"),
+        ({"--host": "http://ada:secret@127.0.0.1"}, 2, "web address"),
+        ({"--token-env": "not a name"}, 2, "environment variable"),
+        ({"--ca-file": "/nowhere/ca.pem"}, 3, "--ca-file"),
+        ({"--reviewer-token-env": "ADA"}, 2, "both tokens belong to ada"),
+        ({"--forge": "github"}, 3, "is no GitHub"),
+    ],
+)
+def test_bad_input_is_refused_in_words_with_nothing_made(
+    place: Home, repository: Repository, change: dict[str, str], code: int, words: str
+) -> None:
+    given = dict(zip(arguments(repository)[2::2], arguments(repository)[3::2], strict=True))
+    words_given = [word for pair in (given | change).items() for word in pair]
+    answer = place.caloron("init", "demo", *words_given, WRONG="0" * 40)
+    said = answer.error["message"] + answer.error.get("hint", "")
+    assert words in said, answer
+    assert answer.code == code, answer
+    assert answer.error.get("hint"), answer
+    assert nothing_was_made(place)
+
+
+def test_a_host_that_is_no_gitea_is_refused(place: Home, repository: Repository) -> None:
+    other = f"{repository.who.url}/ada"
+    answer = place.caloron(*arguments(repository, host=other))
+    assert answer.code == 3
+    assert "is no Gitea" in answer.error["message"]
+    assert nothing_was_made(place)
+
+
+def test_an_account_that_may_only_read_is_told_what_to_ask_for(
+    place: Home, repository: Repository, bob: Person
+) -> None:
+    repository.collaborator(bob, "read")
+    answer = place.caloron(*arguments(repository, token="BOB"))
+    assert answer.code == 8
+    assert "bob" in answer.error["message"]
+    assert "/settings/collaboration" in answer.error["hint"]
+    assert nothing_was_made(place)
+
+
+@pytest.mark.parametrize(
+    ("scopes", "missing"),
+    [
+        (("read:repository", "read:issue", "read:user"), "write:issue"),
+        (("read:repository", "write:issue", "read:user"), "push"),
+        (("write:repository", "write:issue"), "read:user"),
+        (("write:issue", "read:user"), "repository"),
+        (("write:repository", "write:issue", "read:user"), ""),
+    ],
+)
+def test_exactly_the_scopes_that_the_docs_name_are_needed(
+    place: Home, gitea: Server, repository: Repository, scopes: tuple[str, ...], missing: str
+) -> None:
+    place.environment["ADA"] = gitea.token("ada", *scopes)
+    answer = place.caloron(*arguments(repository))
+    if not missing:
+        assert answer.code == 0, answer
+        return
+    assert answer.code == 8, answer
+    assert missing in answer.error["message"]
+    assert "write:repository, write:issue and read:user" in answer.error["hint"]
+    assert nothing_was_made(place)
+
+
+def test_a_protected_main_that_our_account_may_merge_into_is_no_obstacle(
+    place: Home, repository: Repository
+) -> None:
+    repository.protect("main", enable_push=False)
+    made = place.caloron(*arguments(repository))
+    assert made.code == 0, made
+    assert made.data["protected"] is True
+
+
+def test_a_protected_main_that_our_account_may_not_merge_into_says_what_to_grant(
+    place: Home, repository: Repository, bob: Person
+) -> None:
+    repository.collaborator(bob)
+    repository.protect(
+        "main", enable_push=False, enable_merge_whitelist=True, merge_whitelist_usernames=["ada"]
+    )
+    answer = place.caloron(*arguments(repository, token="BOB"))
+    assert answer.code == 8, answer
+    assert "bob may not merge" in answer.error["message"]
+    assert "merge whitelist" in answer.error["hint"]
+    assert "/settings/branches" in answer.error["hint"]
+    assert nothing_was_made(place)
+
+
+def test_required_approvals_need_a_second_account(
+    place: Home, repository: Repository, bob: Person
+) -> None:
+    repository.protect("main", required_approvals=1)
+    answer = place.caloron(*arguments(repository))
+    assert answer.code == 8
+    assert "1 approval" in answer.error["message"]
+    assert "--reviewer-token-env" in answer.error["hint"]
+    assert nothing_was_made(place)
+    repository.collaborator(bob)
+    made = place.caloron(*arguments(repository, "--reviewer-token-env", "BOB"))
+    assert made.code == 0, made
+
+
+def test_inside_a_clone_of_the_repository_commands_find_its_project(
+    place: Home, repository: Repository
+) -> None:
+    place.caloron(*arguments(repository))
+    place.caloron("init", "other")
+    clone = place.root / "clone"
+    subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
+    assert place.caloron("status").data["project"] == "other"
+    assert place.caloron("status", cwd=clone).data["project"] == "demo"
+
+
+def test_a_person_takes_part_with_the_commands_as_in_the_pages(
+    place: Home, repository: Repository, bob: Person
+) -> None:
+    place.caloron(*arguments(repository))
+    number = repository.open_issue("A basket", "Please.")["number"]
+    listed = place.issues()
+    assert [(i["number"], i["title"], i["url"]) for i in listed] == [
+        (number, "A basket", f"{repository.who.url}/{repository.full_name}/issues/{number}")
+    ]
+    place.caloron("issue", "comment", str(number), "resolved")
+    assert [c["body"] for c in repository.comments(number)] == ["resolved"]
+    assert place.caloron("issue", "close", str(number)).data["state"] == "closed"
+    assert place.caloron("issue", "reopen", str(number)).data["state"] == "open"
+    repository.write_file("a.txt", "a\n", new_branch="work")
+    pull = repository.open_pull("work", "A", f"Closes #{number}")["number"]
+    assert "+a" in place.caloron("pr", "diff", str(pull)).data["diff"]
+    assert place.caloron("pr", "show", str(pull)).data["closes"] == [number]
+    merged = place.caloron("pr", "merge", str(pull))
+    assert merged.data["state"] == "merged", merged
+    assert repository.file("a.txt") == "a\n"
+
+
+def test_take_brings_what_was_merged_on_the_forge_into_a_clone(
+    place: Home, repository: Repository
+) -> None:
+    clone = place.root / "clone"
+    subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
+    place.caloron(*arguments(repository, "--checkout", str(clone)))
+    repository.write_file("a.txt", "a\n")
+    taken = place.caloron("take")
+    assert taken.data["how"] == "fast-forward", taken
+    assert Path(clone, "a.txt").read_text() == "a\n"
+    assert place.caloron("take").data["how"] == "nothing"
+
+
+def test_take_without_a_clone_says_how_to_get_one(place: Home, repository: Repository) -> None:
+    place.caloron(*arguments(repository))
+    answer = place.caloron("take")
+    assert answer.code == 8
+    assert "git pull" in answer.error["hint"]
+    clone = place.root / "clone"
+    subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
+    repository.write_file("a.txt", "a\n")
+    assert place.caloron("take", cwd=clone).data["how"] == "fast-forward"
+
+
+def test_a_person_reviews_with_the_one_account_that_there_is(
+    place: Home, repository: Repository
+) -> None:
+    place.caloron(*arguments(repository))
+    repository.write_file("a.txt", "a\n", new_branch="work")
+    pull = str(repository.open_pull("work", "A")["number"])
+    assert place.caloron("pr", "review", pull, "--approve").code == 0
+    assert place.caloron("pr", "review", pull, "--comment", "Nice.").code == 0
+    refused = place.caloron("pr", "review", pull, "--request-changes", "More tests")
+    assert refused.data["review"]["verdict"] == "changes_requested"
+    bodies = [comment["body"] for comment in repository.comments(int(pull))]
+    assert bodies[:2] == ["caloron:approve", "Nice."]
+    assert bodies[2].startswith("CHANGES_NEEDED: More tests")
+    (review,) = place.caloron("pr", "show", pull).data["reviews"]
+    assert review["verdict"] == "changes_requested"
+    assert review["head"] == repository.branches()["work"]
+
+
+def test_a_person_reviews_with_the_second_account(
+    place: Home, repository: Repository, bob: Person
+) -> None:
+    repository.collaborator(bob)
+    place.caloron(*arguments(repository, "--reviewer-token-env", "BOB"))
+    repository.write_file("a.txt", "a\n", new_branch="work")
+    pull = str(repository.open_pull("work", "A")["number"])
+    assert place.caloron("pr", "review", pull, "--approve").data["review"]["author"] == "bob"
+    reviews = repository.who.get(f"{repository.path}/pulls/{pull}/reviews")
+    assert [review["state"] for review in reviews] == ["APPROVED"]
+
+
+def test_the_doctor_asks_the_forge(place: Home, repository: Repository) -> None:
+    place.caloron(*arguments(repository))
+    place.set(webhook="127.0.0.1:9443")
+    checks = {c["check"]: c for c in place.caloron("doctor").data["checks"]}
+    assert "as ada" in checks["forge"]["detail"]
+    assert "may push and merge" in checks["forge rights"]["detail"]
+    assert "caloron/review" in checks["reviews"]["detail"]
+    assert checks["forge clock"]["ok"]
+    assert "http://127.0.0.1:9443/" in checks["webhook"]["detail"]
+    place.environment["ADA"] = "0" * 40
+    failed = place.caloron("doctor")
+    assert failed.code == 8
+    assert "forge" in failed.error["message"]
+
+
+def test_no_look_that_needs_no_forge_asks_it(place: Home, repository: Repository) -> None:
+    place.caloron(*arguments(repository))
+    del place.environment["ADA"]
+    place.set(host="http://127.0.0.1:1")
+    for command in ("status", "history", "inbox", "metrics", "config list", "projects list"):
+        assert place.caloron(*command.split()).code == 0

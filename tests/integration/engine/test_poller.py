@@ -1,0 +1,141 @@
+"""What the poller tells of a forge on which each look gives the same picture another version."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from caloron.domain.observations import BranchSeen, IssueSeen, Snapshot
+from caloron.domain.sprint import Sprint
+from caloron.engine.bell import Bell
+from caloron.engine.poller import Poller
+from caloron.engine.told import Told
+from caloron.errors import ForgeError, ForgePaused
+from caloron.ledger.ledger import Ledger
+from caloron.ledger.outages import read_outage
+from caloron.ledger.wake import Wake
+from caloron.ports import Poll
+
+
+def issue(title: str, version: int) -> IssueSeen:
+    return IssueSeen(version=version, number=1, title=title, body="", state="open", author="ada")
+
+
+class Scripted:
+    """Answers looks one after the other, the last one again and again; counts them."""
+
+    main = "main"
+
+    def __init__(self, *answers: tuple[Snapshot, ...] | ForgeError) -> None:
+        self.answers = list(answers)
+        self.looks = 0
+
+    def branch(self, name: str) -> BranchSeen:
+        return BranchSeen(version=1, name=name, commit="a" * 40)
+
+    def poll(self, cursor: str) -> Poll:
+        self.looks += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, ForgeError):
+            raise answer
+        return Poll(answer, f"{int(cursor or 0) + 1}")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.create_sprint(Sprint(id="shop", number=0, goal="g"), {})
+    yield ledger
+    ledger.close()
+
+
+def poller(ledger: Ledger, forge: Scripted, tmp_path: Path, every_s: float = 600.0) -> Poller:
+    return Poller(ledger, "shop-1", forge, Bell(Wake(tmp_path / "wake")), every_s)  # type: ignore[arg-type]
+
+
+def told(ledger: Ledger) -> list[str]:
+    facts = ledger.load("shop-1").facts
+    return [fact.title for fact in facts if isinstance(fact, IssueSeen)]
+
+
+def until(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_the_same_picture_with_another_version_is_told_once(ledger: Ledger, tmp_path: Path) -> None:
+    forge = Scripted((issue("A", 1),), (issue("A", 2),), (issue("A", 3),), (issue("B", 4),))
+    looking = poller(ledger, forge, tmp_path)
+    assert [looking.poll() for _ in range(4)] == [True, False, False, True]
+    assert told(ledger) == ["A", "B"]
+
+
+def test_a_change_that_a_person_takes_back_after_our_own_is_told(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """We told A, our own effect told B, and a person made it A again: that is news."""
+    remembered = Told()
+    forge = Scripted((issue("A", 1),), (issue("A", 9),))
+    looking = Poller(ledger, "shop-1", forge, Bell(Wake(tmp_path / "wake")), 600, remembered)  # type: ignore[arg-type]
+    assert looking.poll()
+    remembered.note([issue("B", 5)])
+    assert looking.poll()
+    assert told(ledger) == ["A", "A"]
+
+
+def test_an_old_picture_that_is_told_late_is_put_right_by_the_next_look() -> None:
+    remembered = Told()
+    assert remembered.news([issue("A", 1)])
+    assert not remembered.news([issue("A", 5)])
+    remembered.note([issue("B", 3)])
+    assert remembered.news([issue("A", 6)])
+
+
+def test_looks_without_news_write_nothing(ledger: Ledger, tmp_path: Path) -> None:
+    looking = poller(ledger, Scripted((issue("A", 1),)), tmp_path)
+    assert looking.poll()
+    before = ledger.get("forge_cursor/shop-1")
+    for _ in range(5):
+        assert not looking.poll()
+    assert ledger.get("forge_cursor/shop-1") == before
+
+
+def test_whoever_wakes_the_poller_makes_it_look_at_once_and_a_burst_is_one_look(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    forge = Scripted((issue("A", 1),))
+    looking = poller(ledger, forge, tmp_path)
+    looking.start()
+    try:
+        for _ in range(50):
+            looking.look_now()
+        until(lambda: told(ledger) == ["A"])
+        time.sleep(0.3)
+        assert forge.looks <= 2
+    finally:
+        looking.stop()
+
+
+def test_a_quota_is_shown_with_its_end_and_goes_away_by_itself(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    reset = time.time() + 0.5
+    forge = Scripted(ForgePaused("quota", reset), (issue("A", 1),))
+    looking = poller(ledger, forge, tmp_path, 0.01)
+    looking.start()
+    try:
+        until(lambda: looking.outage)
+        with ledger.db.snapshot() as connection:
+            assert str(read_outage(connection, "shop-1")).startswith("forge quota until ")
+        until(lambda: told(ledger) == ["A"])
+        assert time.time() >= reset
+        until(lambda: looking.outage is None)
+        with ledger.db.snapshot() as connection:
+            assert read_outage(connection, "shop-1") is None
+    finally:
+        looking.stop()

@@ -1,0 +1,109 @@
+"""One comment on each task's issue says how far it is, and is kept up to date."""
+
+from __future__ import annotations
+
+from caloron.domain.actions import ReportProgress
+from caloron.domain.observations import CommentSeen, marker_key
+from caloron.domain.progress import page, progress_key
+from tests.unit.domain.world import SPRINT, World, planned, world
+
+
+def comments(made: World, task: str) -> list[CommentSeen]:
+    return [
+        seen
+        for seen in made.objects.values()
+        if isinstance(seen, CommentSeen) and marker_key(seen.body) == progress_key(SPRINT, task)
+    ]
+
+
+def updates(made: World, task: str) -> list[ReportProgress]:
+    return [e for e in made.done if isinstance(e, ReportProgress) and e.task == task]
+
+
+def test_each_task_has_one_comment_however_often_it_moves() -> None:
+    made = world(planned("a"), planned("b", "a"))
+    made.run()
+    for task in ("a", "b"):
+        assert len(comments(made, task)) == 1
+        assert len(updates(made, task)) > 2
+        (comment,) = comments(made, task)
+        assert comment.issue == made.task(task).issue
+        assert "is **Done**" in comment.body
+
+
+def test_the_comment_says_what_the_ledger_knows_and_how_it_came_about() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    task = made.task("a")
+    body = comments(made, "a")[0].body
+    assert f"| branch | `{task.branch}` |" in body
+    assert f"| pull request | #{task.pull} open |" in body
+    assert f"| head | `{task.head[:12]}` |" in body
+    assert "| waits for | " in body
+    assert "Ready → InProgress" in body
+    assert "InProgress → InReview: pull request" in body
+
+
+def test_what_was_seen_of_the_comment_spares_the_look_for_it() -> None:
+    made = world(planned("a"))
+    made.run()
+    first, *later = updates(made, "a")
+    assert first.comment is None
+    assert {update.comment for update in later} == {comments(made, "a")[0].id}
+
+
+def test_a_newer_word_takes_the_place_of_one_that_was_not_said_yet() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    made.journal.clear()
+    task = made.task("a")
+    made.close_pull(task.pull or 0)
+    made.tick()
+    made.comment(task.issue or 0, "anything")
+    made.tick()
+    waiting = [e for e in made.journal if isinstance(e, ReportProgress)]
+    assert len(waiting) == 1
+
+
+def test_the_same_ticks_again_plan_nothing() -> None:
+    made = world(planned("a"))
+    made.settle()
+    decision = made.tick()
+    assert not [a for a in decision.actions if isinstance(a, ReportProgress)]
+
+
+def test_a_refused_comment_holds_nobody_up() -> None:
+    made = world(planned("a"))
+    made.tick()
+    for effect in [e for e in made.journal if isinstance(e, ReportProgress)]:
+        made.journal.remove(effect)
+        made.refuse(effect, "refused")
+    made.run()
+    assert made.statuses() == {"a": "Done"}
+
+
+def test_the_last_twenty_moves_are_kept() -> None:
+    made = world(planned("a"))
+    task = made.task("a")
+    for _ in range(15):
+        made.change_issue(task.issue or 0, state="closed", closed_by="ada")
+        made.poll()
+        made.tick()
+        made.change_issue(task.issue or 0, state="open", closed_by="")
+        made.poll()
+        made.tick()
+    task = made.task("a")
+    assert task.moved > 20
+    assert len(task.trail) == 20
+
+
+def test_words_of_agents_stay_words_in_the_table() -> None:
+    made = world(planned("a"))
+    task = made.task("a")
+    task.reason = "<!-- caloron:x --> | cell @ada\n# heading"
+    task.status = type(task.status).BLOCKED
+    text = page(made.state, task)
+    assert "<!--" not in text
+    assert "\\| cell" in text
+    assert "@ada" not in text
+    assert "\n# heading" not in text
