@@ -13,7 +13,8 @@ import os
 import re
 import subprocess
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,12 +29,21 @@ from referencing.jsonschema import DRAFT202012
 
 _FETCH = Path(__file__).parents[2] / "scripts" / "github_api.sh"
 _URN = "urn:github"
+#: Where an Enterprise Server has the same API; at GitHub itself it is a host of its own.
+_ENTERPRISE = "/api/v3"
+_REFUSALS = (" 401", " 403", " 404", " 405", " 409", " 422")
 #: Of the text of an operation: media types that it can answer with besides JSON.
 _MEDIA = re.compile(r"application/vnd\.github[\w.+-]+")
 
 
 class DescriptionMissing(Exception):
     """It is not in the cache and cannot be fetched."""
+
+
+#: Other values for fields of an example; for a list, one item for each.
+Change = dict[str, Any] | list[dict[str, Any]] | None
+#: Instead of a value: the field is left out, as the schema allows.
+LEFT_OUT = object()
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,7 @@ class _Reply:
 
     status: int = 0
     example: str = ""
-    change: dict[str, Any] | list[dict[str, Any]] | None = None
+    change: Change | Callable[[Asked], Change] = None
     headers: dict[str, str] = field(default_factory=dict)
     times: int | None = None
 
@@ -154,6 +164,7 @@ class Description:
         if content is None:
             return status, None
         value = self._example(content, reply.example, f"{method} {template} {status}")
+        assert not callable(reply.change)
         return status, _changed(value, reply.change)
 
     def _example(self, content: dict[str, Any], name: str, where: str) -> Any:
@@ -163,11 +174,22 @@ class Description:
         requires: such a field gets what the schema itself gives as its example.
         """
         named = content.get("examples", {})
-        values = [self.resolved(each)["value"] for key, each in named.items() if name in ("", key)]
+        chosen = [self.resolved(each)["value"] for key, each in named.items() if name in ("", key)]
+        values = [self._unwrapped(value) for value in chosen]
         values += [content["example"]] if "example" in content else []
+        if not values and where.endswith(_REFUSALS):
+            # The words of a refusal have no example: its schema says what they look like.
+            known = self.resolved(content["schema"])["properties"]
+            return {field: self._sample(schema) for field, schema in known.items()}
         assert values, f"{where} has no example {name}"
         good = [value for value in values if not self._wrong(value, content["schema"])]
         return copy.deepcopy(good[0]) if good else self._completed(values[0], content["schema"])
+
+    def _unwrapped(self, value: Any) -> Any:
+        """Some examples are a reference to another one instead of a value."""
+        if isinstance(value, dict) and value.keys() == {"$ref"}:
+            return self.resolved(value)["value"]
+        return value
 
     def _completed(self, value: Any, schema: dict[str, Any]) -> Any:
         value = copy.deepcopy(value)
@@ -188,6 +210,8 @@ class Description:
         schema = self.resolved(schema)
         if "example" in schema:
             return schema["example"]
+        if schema.get("format") == "date-time":
+            return "2011-04-14T16:00:49Z"
         if schema.get("nullable"):
             return None
         if "enum" in schema:
@@ -264,7 +288,7 @@ def _typed(value: str, schema: dict[str, Any]) -> Any:
     return value
 
 
-def _changed(value: Any, change: dict[str, Any] | list[dict[str, Any]] | None) -> Any:
+def _changed(value: Any, change: Change) -> Any:
     """An example with other values in some of its fields; a list: one item for each change."""
     if change is None:
         return value
@@ -274,6 +298,9 @@ def _changed(value: Any, change: dict[str, Any] | list[dict[str, Any]] | None) -
     if isinstance(value, list):
         return [_changed(each, change) for each in value]
     for name, new in change.items():
+        if new is LEFT_OUT:
+            value.pop(name, None)
+            continue
         nested = isinstance(new, dict) and isinstance(value.get(name), dict)
         value[name] = _changed(value[name], new) if nested else new
     return value
@@ -348,6 +375,8 @@ class GithubApi:
             for media in named & self._texts.keys():
                 return 200, {"Content-Type": media}, self._texts[media]
             reply = self._next_reply(asked)
+            if callable(reply.change):
+                reply = replace(reply, change=reply.change(asked))
             status, value = self.description.answer(asked.method, asked.template, reply)
             self.problems += [
                 f"the answer to {asked.method} {asked.template}: {problem}"
@@ -378,17 +407,20 @@ class _Handler(BaseHTTPRequestHandler):
         # Where GitHub Enterprise Server has it.
         asked = urlsplit(self.path.removeprefix("/api/v3"))
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path = asked.path.removeprefix(_ENTERPRISE)
         request = Asked(
             self.command,
             # A slash within a name is written %2F, as in the description's own clients.
-            self.api.description.template(asked.path),
-            unquote(asked.path),
+            self.api.description.template(path),
+            unquote(path),
             dict(parse_qsl(asked.query, keep_blank_values=True)),
             {k.lower(): v for k, v in self.headers.items()},
             json.loads(raw) if raw else None,
         )
         status, headers, text = self.api.handle(request)
-        content = (text or "").replace("https://api.github.com", self.api.url).encode()
+        content = (
+            (text or "").replace("https://api.github.com", f"{self.api.url}{_ENTERPRISE}").encode()
+        )
         self.send_response_only(status)
         for name, value in {"Content-Type": "application/json", **headers}.items():
             self.send_header(name, value)

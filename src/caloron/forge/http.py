@@ -197,6 +197,11 @@ class Http:
             answer = self._client.exchange(method, url, params, headers, content, began)
         except httpx.TransportError as error:
             self.line.failed()
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise PreconditionFailed(
+                    f"the certificate of {self.line.host} is not trusted: {error}",
+                    hint="name the certificates of its own authority with the setting ca_file",
+                ) from None
             raise _Passing(self._lost(method, url, _what(error))) from None
         except BaseException:
             self.line.failed()
@@ -262,7 +267,7 @@ class Http:
                 )
             case 404:
                 return NotFound(
-                    f"{self.line.host} has no {path}: {said}",
+                    f"{self.line.host} has no {path or self.repo}: {said}",
                     hint="a repository that the token may not see looks the same",
                 )
             case _:

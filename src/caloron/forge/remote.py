@@ -15,7 +15,7 @@ from caloron.domain.observations import (
     ReviewSeen,
     Verdict,
 )
-from caloron.errors import ForgeError, NotFound, StaleHead, UsageError
+from caloron.errors import ForgeError, ForgeUnavailable, NotFound, StaleHead, UsageError
 from caloron.forge import answers, remote_git, seen
 from caloron.forge.dialect import Dialect
 from caloron.forge.http import Answer, Http, Refused
@@ -197,6 +197,10 @@ class RemoteForge:
             return self._http.change("POST", path, text)
         except NotFound:
             raise no_such(number, "issue or pull request") from None
+        except ForgeUnavailable:
+            # For an issue that is not there Gitea's answer is an error of its own.
+            self._reader.require(number)
+            raise
 
     def edit_comment(self, number: int, comment: int, body: str) -> CommentSeen:
         require_text("a comment", body)

@@ -55,7 +55,8 @@ class Merger:
                 hint="push commits to the branch, or close the pull request",
             )
         message = message.strip() or f"Merge pull request #{number}: {pull.title}"
-        style = self._dialect.merge_style(self._reader.repository)
+        # Looked at now: people change what a repository allows.
+        style = self._dialect.merge_style(self._reader.look_at_repository())
         for last in (False, True):
             try:
                 self._dialect.merge(self._reader.http, number, head, style, message)

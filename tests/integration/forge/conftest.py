@@ -9,7 +9,7 @@ import pytest
 
 from caloron.forge.local import LocalForge, create_local_forge
 from tests.integration.forge.people import Clone
-from tests.integration.forge.worlds import World, gitea_world, local_world
+from tests.integration.forge.worlds import World, local_world
 
 
 @pytest.fixture
@@ -37,13 +37,8 @@ def clone(forge: LocalForge, tmp_path: Path) -> Clone:
     return Clone(forge.remote().url, tmp_path / "clone")
 
 
-@pytest.fixture(params=["local", "gitea"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """A new forge of each kind, with a person on it; `indirect` names other kinds."""
-    if request.param == "local":
-        with local_world(tmp_path) as made:
-            yield made
-    else:
-        server = request.getfixturevalue("gitea")
-        with gitea_world(server, tmp_path, reviewer="reviewer" in request.param) as made:
-            yield made
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """What the conformance suite runs on: here the local forge, a real Gitea in acceptance."""
+    with local_world(tmp_path) as made:
+        yield made

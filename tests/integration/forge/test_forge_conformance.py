@@ -1,6 +1,7 @@
 """What every forge must do, whoever runs it: only the port is used, and people act on their own.
 
 Issues, comments, labels, pull requests and reviews; merging and polls have files of their own.
+The same tests run on a real Gitea: tests/acceptance/test_gitea_conformance.py.
 """
 
 from __future__ import annotations
@@ -16,18 +17,13 @@ from tests.integration.forge.worlds import World, plain, review_body
 
 LARGE = "ÅΩ漢字🚀\n" * 8000
 
-each_review_mode = pytest.mark.parametrize(
-    "world", ["local", "gitea", "gitea+reviewer"], indirect=True
-)
-
 
 def test_it_says_who_we_are_and_where_it_is(world: World) -> None:
     port: Forge = world.forge
     assert (port.author, port.main) == ("caloron", "main")
     about = port.about()
-    assert (about.kind, about.empty, about.can_push, about.can_merge) == (
-        world.kind, False, True, True,
-    )  # fmt: skip
+    expected = (world.kind.removesuffix("+reviewer"), False, True, True)
+    assert (about.kind, about.empty, about.can_push, about.can_merge) == expected
     assert "@" not in port.remote().url
     number = port.create_issue("one", "", ()).number
     assert (port.url(number) == "") == (world.kind == "local")
@@ -102,6 +98,7 @@ def test_issues_are_listed_by_state_and_without_pull_requests(world: World) -> N
 
 def test_lists_are_whole_however_long_they_are(world: World) -> None:
     """Gitea gives 50 at most, whatever it is asked for."""
+    start = world.forge.poll("").cursor
     pull = world.clone.open_pull(world.forge, "feature")
     many = 120 if world.kind == "local" else 55
     for n in range(many):
@@ -110,8 +107,8 @@ def test_lists_are_whole_however_long_they_are(world: World) -> None:
     assert [i.title for i in world.forge.issues()] == [f"issue {n}" for n in range(many)]
     comments = world.forge.comments(pull.number)
     assert [c.body for c in comments] == [f"comment {n}" for n in range(many)]
-    seen = {s.object for s in world.forge.poll("").snapshots}
-    assert len(seen) == many + many + 1 + 1
+    told = [s.object for s in world.forge.poll(start).snapshots]
+    assert len([name for name in told if name != "branch:main"]) == many + many + 1
     last = world.forge.create_issue("ours", marker("the/last"), ())
     found = world.forge.find_issue("the/last")
     assert found
@@ -196,7 +193,6 @@ def test_a_closed_pull_request_stays_closed(world: World) -> None:
     assert not world.forge.mergeable(pull.number)
 
 
-@each_review_mode
 def test_a_review_is_bound_to_the_head_it_looked_at(world: World) -> None:
     forge = world.forge
     pull = world.clone.open_pull(forge, "feature")
@@ -209,7 +205,9 @@ def test_a_review_is_bound_to_the_head_it_looked_at(world: World) -> None:
     last = forge.review(pull.number, second, "approved", again)
     found = {r.id: r for r in forge.reviews(pull.number)}
     assert len(found) == 3
-    assert plain(found[first.id]) == plain(first)
+    # Gitea withdraws a verdict when its author gives another one.
+    assert found[first.id].verdict in ("changes_requested", "commented")
+    assert found[first.id].head == pull.head
     assert plain(found[last.id]) == plain(last)
     (hers,) = (r for r in found.values() if r.author == "anna")
     assert (hers.head, hers.verdict, hers.body, hers.trusted) == (second, "approved", LARGE, True)
@@ -219,13 +217,13 @@ def test_a_review_is_bound_to_the_head_it_looked_at(world: World) -> None:
     assert (forge.reviewer != forge.author) == (world.kind == "gitea+reviewer")
 
 
-@each_review_mode
 def test_a_verdict_of_ours_is_a_review_and_never_a_comment(world: World) -> None:
+    start = world.forge.poll("").cursor
     pull = world.clone.open_pull(world.forge, "feature")
     body, _ = review_body("approved", pull.number, pull.head)
     world.forge.review(pull.number, pull.head, "approved", body)
     assert world.forge.comments(pull.number) == []
-    told = [type(s).__name__ for s in world.forge.poll("").snapshots]
+    told = [type(s).__name__ for s in world.forge.poll(start).snapshots]
     assert (told.count("ReviewSeen"), told.count("CommentSeen")) == (1, 0)
 
 
@@ -239,7 +237,6 @@ def test_a_review_with_an_unknown_verdict_or_half_a_commit_is_refused(world: Wor
     assert world.forge.reviews(pull.number) == []
 
 
-@each_review_mode
 def test_our_own_objects_are_found_again_by_their_marker_in_any_state(world: World) -> None:
     forge, key = world.forge, "sample-1/one"
     issue = forge.create_issue("one", f"text\n{marker(key)}", ())
@@ -265,10 +262,10 @@ def test_a_marker_counts_only_whole_in_its_place_and_from_our_own_account(world:
     commit = world.clone.commit("feature", {"feature.txt": "feature"})
     forge.push(world.clone.path, "feature", commit, "")
     pull = anna.open_pull("feature", marker("key"))
-    review, review_key = review_body("approved", pull, commit)
+    review, review_key = review_body("commented", pull, commit)
     anna.comment(ours.number, marker("key"))
     forge.comment(1, marker("key"))
-    anna.review(pull, "approved", review)
+    anna.review(pull, "commented", review)
     anna.comment(pull, review)
     world.clone.open_pull(forge, "other", body=marker("key"))
     assert forge.find_issue("key") is None
@@ -308,11 +305,11 @@ def test_an_unknown_number_is_named(world: World) -> None:
     ]
     for call in calls:
         for number in (77, 0, -1, 10**30):
-            with pytest.raises(NotFound, match=f"#{number}$"):
+            with pytest.raises(NotFound, match=f"[#/]{number}\\b"):
                 call(number)
-    with pytest.raises(NotFound, match="issue #2"):
+    with pytest.raises(NotFound, match=f"[#/]{pull.number}\\b"):
         forge.issue(pull.number)
-    with pytest.raises(NotFound, match="pull request #1"):
+    with pytest.raises(NotFound, match=f"[#/]{issue.number}\\b"):
         forge.pull(issue.number)
 
 

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from caloron.domain.observations import PullSeen
+from caloron.domain.observations import (
+    BranchSeen,
+    CommentSeen,
+    IssueSeen,
+    PullSeen,
+    ReviewSeen,
+    Snapshot,
+)
+from caloron.errors import (
+    ForgeError,
+    ForgeUnavailable,
+    MergeConflict,
+    NotFound,
+    PreconditionFailed,
+    StaleBase,
+    StaleHead,
+)
 from caloron.forge.connect import connect
 from caloron.forge.remote import RemoteForge
+from caloron.forge.tokens import TokenSource
 from caloron.git.mirror import Mirror
+from caloron.ports import Checks
 from tests.integration.forge.people import plain_git
-from tests.support.gitea import GiteaMissing, Person, Repository, Server
-
-
-@pytest.fixture(scope="module")
-def gitea() -> Iterator[Server]:
-    try:
-        server = Server()
-    except GiteaMissing as missing:
-        pytest.skip(f"NO REAL GITEA, THE ADAPTER IS NOT TESTED HERE: {missing}")
-    yield server
-    server.remove()
+from tests.support.gitea import Person, Repository, Server
 
 
 @pytest.fixture
@@ -139,3 +149,456 @@ def test_one_task_goes_through_on_a_real_forge(forge: RemoteForge, work: Work) -
     seen = told[f"pull:{pull.number}"]
     assert isinstance(seen, PullSeen)
     assert seen.state == "merged"
+
+
+def plain(told: tuple[Snapshot, ...]) -> list[tuple[str, str]]:
+    """What was told, by object and in one word."""
+
+    def word(one: Snapshot) -> str:
+        match one:
+            case IssueSeen() | PullSeen():
+                return one.state
+            case ReviewSeen():
+                return one.verdict
+            case CommentSeen():
+                return one.body
+            case BranchSeen():
+                return one.commit
+            case _:
+                raise AssertionError(one)
+
+    return sorted((one.object, word(one)) for one in told)
+
+
+class Watch:
+    """Polls as the engine does: each time from where the last answer ended."""
+
+    def __init__(self, forge: RemoteForge) -> None:
+        self.forge = forge
+        self.cursor = forge.poll("").cursor
+
+    def look(self) -> tuple[Snapshot, ...]:
+        news = self.forge.poll(self.cursor)
+        assert (news.cursor != self.cursor) or not news.snapshots
+        self.cursor = news.cursor
+        return news.snapshots
+
+    def settle(self) -> None:
+        """Look until a look costs no more than it must."""
+        for _ in range(40):
+            before = self.forge.http.line.requests.total()
+            if not self.look() and self.forge.http.line.requests.total() - before <= 3:
+                return
+            time.sleep(0.25)
+        raise AssertionError("it never becomes quiet")
+
+
+def test_a_poll_tells_each_act_of_a_person_once_and_costs_three_requests_when_idle(
+    forge: RemoteForge, work: Work, repository: Repository, robot: Person
+) -> None:
+    """Whatever a person does shows in the next polls, also where Gitea moves no time for it."""
+    person = repository.seen_by(robot)
+    issue = forge.create_issue("task", "", ()).number
+    pull = work.open_pull("feature").number
+    remark = repository.comment(issue, "first")["id"]
+    watch = Watch(forge)
+    watch.settle()
+    second = work.commit({"a.txt": "2"}, forge.pull(pull).head)
+
+    def review(event: str) -> None:
+        person.review(pull, event, "my word")
+
+    def dismiss() -> None:
+        last = repository.who.get(f"{repository.path}/pulls/{pull}/reviews")[-1]["id"]
+        path = f"{repository.path}/pulls/{pull}/reviews/{last}/dismissals"
+        repository.who.post(path, {"message": "no"})
+
+    acts: list[tuple[Callable[[], object], str]] = [
+        (lambda: person.label(issue, "bug"), f"issue:{issue}"),
+        (lambda: person.unlabel(issue, "bug"), f"issue:{issue}"),
+        (lambda: repository.edit_issue(issue, body="other"), f"issue:{issue}"),
+        (lambda: repository.edit_issue(issue, title="other"), f"issue:{issue}"),
+        (lambda: repository.edit_issue(issue, state="closed"), f"issue:{issue}"),
+        (lambda: repository.edit_issue(issue, state="open"), f"issue:{issue}"),
+        (lambda: person.comment(pull, "on the change"), "comment:"),
+        (lambda: repository.edit_comment(remark, "edited"), f"comment:{remark}"),
+        (lambda: review("APPROVED"), "review:"),
+        (dismiss, "review:"),
+        (lambda: review("REQUEST_CHANGES"), "review:"),
+        (lambda: push(work, "feature", second), f"pull:{pull}"),
+        (
+            lambda: repository.who.patch(f"{repository.path}/pulls/{pull}", {"body": "x"}),
+            f"pull:{pull}",
+        ),
+        (lambda: repository.edit_issue(pull, state="closed"), f"pull:{pull}"),
+        (lambda: repository.edit_issue(pull, state="open"), f"pull:{pull}"),
+        (lambda: repository.write_file("b.txt", "by a person"), "branch:main"),
+        (lambda: repository.merge(pull), f"pull:{pull}"),
+    ]
+    for act, expected in acts:
+        act()
+        told: list[str] = []
+        for _ in range(40):
+            told += [one.object for one in watch.look()]
+            if any(name.startswith(expected) for name in told):
+                break
+            time.sleep(0.25)
+        assert any(name.startswith(expected) for name in told), (expected, told)
+    watch.settle()
+    requests = forge.http.line.requests
+    before = requests.total()
+    assert watch.look() == ()
+    assert requests.total() - before == 3
+
+
+def push(work: Work, branch: str, commit: str) -> None:
+    """As a person pushes, with git."""
+    run(
+        work.mirror.path,
+        {},
+        "push",
+        "--quiet",
+        "--force",
+        pusher(work),
+        f"{commit}:refs/heads/{branch}",
+    )
+
+
+def pusher(work: Work) -> str:
+    remote = work.forge.remote()
+    token = remote.env["CALORON_GIT_TOKEN"]
+    return remote.url.replace("://", f"://me:{token}@")
+
+
+def test_a_base_that_is_not_main_takes_a_pull_request_out_of_sight(
+    forge: RemoteForge, work: Work, repository: Repository
+) -> None:
+    pull = work.open_pull("feature").number
+    repository.write_file("c.txt", "c", new_branch="release")
+    watch = Watch(forge)
+    other = repository.open_pull("feature", "onto release", base="release")["number"]
+    watch.settle()
+    repository.comment(other, "still a comment")
+    told = [one.object for one in watch.look()]
+    assert f"pull:{other}" not in told
+    assert [one.number for one in forge.pulls()] == [pull]
+
+
+def test_a_deleted_branch_closes_its_pull_request_and_keeps_its_name(
+    forge: RemoteForge, work: Work, repository: Repository
+) -> None:
+    pull = work.open_pull("agent/login/s-1")
+    watch = Watch(forge)
+    repository.who.delete(f"{repository.path}/branches/agent%2Flogin%2Fs-1")
+    for _ in range(40):
+        watch.look()
+        if forge.pull(pull.number).state == "closed":
+            break
+        time.sleep(0.25)
+    seen = forge.pull(pull.number)
+    assert (seen.state, seen.branch, seen.head) == ("closed", pull.branch, pull.head)
+
+
+def test_an_answer_that_did_not_arrive_is_told_again(
+    forge: RemoteForge, repository: Repository
+) -> None:
+    cursor = forge.poll("").cursor
+    repository.open_issue("by a person")
+    first = forge.poll(cursor)
+    again = forge.poll(cursor)
+    assert plain(first.snapshots)[-1] == ("issue:1", "open")
+    assert set(plain(first.snapshots)) <= set(plain(again.snapshots))
+    assert forge.poll(again.cursor).snapshots == ()
+
+
+def test_labels_are_made_once_however_many_threads_need_them(
+    forge: RemoteForge, repository: Repository
+) -> None:
+    numbers = [forge.create_issue(f"task {n}", "", ()).number for n in range(8)]
+    threads = [
+        threading.Thread(target=forge.label, args=(number, "caloron:assigned"))
+        for number in numbers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    names = [label["name"] for label in repository.labels()]
+    assert len(names) == len(set(names)) == 11
+    assert all(label["color"] == "0366d6" for label in repository.labels())
+    assert all(forge.issue(number).labels == ("caloron:assigned",) for number in numbers)
+
+
+def test_a_label_that_is_there_twice_or_was_removed_is_no_trouble(
+    forge: RemoteForge, repository: Repository
+) -> None:
+    for _ in range(2):
+        repository.who.post(
+            f"{repository.path}/labels", {"name": "caloron:task", "color": "#ededed"}
+        )
+    issue = forge.create_issue("task", "", ("caloron:task",)).number
+    twins = [one["id"] for one in repository.labels() if one["name"] == "caloron:task"]
+    assert [one["id"] for one in repository.issue(issue)["labels"]] == [min(twins)]
+    repository.who.post(f"{repository.path}/issues/{issue}/labels", {"labels": [max(twins)]})
+    assert forge.unlabel(issue, "caloron:task").labels == ()
+    for twin in twins:
+        repository.who.delete(f"{repository.path}/labels/{twin}")
+    assert forge.create_issue("next", "", ("caloron:task",)).labels == ("caloron:task",)
+    done = next(one["id"] for one in repository.labels() if one["name"] == "caloron:done")
+    repository.who.delete(f"{repository.path}/labels/{done}")
+    assert forge.label(issue, "caloron:done").labels == ("caloron:done",)
+
+
+def verdict(word: str, pull: PullSeen, claim: int) -> str:
+    return f"{word}\n\nbecause\n\n<!-- caloron:review/{pull.number}/{pull.head}/1/{claim} -->"
+
+
+def test_with_one_account_a_verdict_is_a_comment_and_a_status(
+    forge: RemoteForge, work: Work, repository: Repository
+) -> None:
+    assert forge.about().reviews == "comment"
+    pull = work.open_pull("feature")
+    watch = Watch(forge)
+    said = forge.review(
+        pull.number, pull.head, "changes_requested", verdict("CHANGES_NEEDED: tests", pull, 1)
+    )
+    assert said.id == -repository.comments(pull.number)[0]["id"]
+    assert [one["status"] for one in repository.statuses(pull.head)] == ["failure"]
+    approved = forge.review(pull.number, pull.head, "approved", verdict("APPROVED", pull, 2))
+    reviews = {one.object: one for one in watch.look() if isinstance(one, ReviewSeen)}
+    assert {name: one.verdict for name, one in reviews.items()} == {
+        said.object: "changes_requested",
+        approved.object: "approved",
+    }
+    assert {one.head for one in reviews.values()} == {pull.head}
+    assert forge.comments(pull.number) == []
+    assert [one.id for one in forge.reviews(pull.number)] == [said.id, approved.id]
+    found = forge.find_review(pull.number, f"review/{pull.number}/{pull.head}/1/2")
+    assert found is not None
+    assert found.id == approved.id
+    assert forge.checks(pull.head).state == "none"
+
+
+def test_with_a_second_account_a_verdict_is_a_review(
+    two: RemoteForge, tmp_path: Path, repository: Repository
+) -> None:
+    assert (two.author, two.reviewer, two.about().reviews) == ("owner", "robot", "review")
+    pull = Work(two, tmp_path / "mirror.git").open_pull("feature")
+    said = two.review(pull.number, pull.head, "approved", verdict("APPROVED", pull, 1))
+    assert (said.verdict, said.author, said.head) == ("approved", "robot", pull.head)
+    listed = repository.who.get(f"{repository.path}/pulls/{pull.number}/reviews")
+    assert [(one["id"], one["state"]) for one in listed] == [(said.id, "APPROVED")]
+    assert repository.comments(pull.number) == []
+    assert two.find_review(pull.number, f"review/{pull.number}/{pull.head}/1/1") is not None
+
+
+def test_a_second_token_of_the_same_account_is_one_account(
+    gitea: Server, repository: Repository, owner: Person
+) -> None:
+    token = gitea.token("owner", "all")
+    forge = connect("gitea", gitea.url, repository.full_name, owner.token, token)
+    assert forge.about().reviews == "comment"
+    forge.close()
+
+
+def test_who_has_a_say_is_asked_only_for_commands_and_verdicts(
+    forge: RemoteForge, gitea: Server, work: Work, repository: Repository
+) -> None:
+    stranger, reader = gitea.person("stranger"), gitea.person("reader")
+    repository.collaborator(reader, "read")
+    issue = forge.create_issue("task", "", ()).number
+    pull = work.open_pull("feature")
+    for who, text in (("stranger", "resolved"), ("stranger", "hello"), ("reader", "caloron:cancel"),
+                      ("robot", "caloron:retry\nplease"), ("owner", "resolved")):  # fmt: skip
+        repository.seen_by(gitea.person(who)).comment(issue, text)
+    said = {(one.author, one.body.split()[0]): one.trusted for one in forge.comments(issue)}
+    assert said == {
+        ("stranger", "resolved"): False,
+        ("stranger", "hello"): False,
+        ("reader", "caloron:cancel"): False,
+        ("robot", "caloron:retry"): True,
+        ("owner", "resolved"): True,
+    }
+    repository.seen_by(stranger).review(pull.number, "APPROVED", "fine", pull.head)
+    assert [(one.author, one.trusted) for one in forge.reviews(pull.number)] == [
+        ("stranger", False)
+    ]
+    listed = connect(
+        "gitea", gitea.url, repository.full_name, repository.who.token, people=("Stranger",)
+    )
+    assert {one.author: one.trusted for one in listed.comments(issue)} == {
+        "stranger": True, "reader": False, "robot": False, "owner": True,
+    }  # fmt: skip
+    listed.close()
+
+
+def test_an_account_without_administration_still_knows_who_may_write(
+    gitea: Server, repository: Repository, robot: Person
+) -> None:
+    """Gitea lets only administrators ask about others."""
+    helper = gitea.person("helper")
+    repository.collaborator(helper, "write")
+    issue = repository.open_issue("task")["number"]
+    repository.seen_by(helper).comment(issue, "caloron:retry")
+    repository.seen_by(gitea.person("stranger")).comment(issue, "caloron:retry")
+    forge = connect("gitea", gitea.url, repository.full_name, robot.token)
+    assert {one.author: one.trusted for one in forge.comments(issue)} == {
+        "helper": True, "stranger": False,
+    }  # fmt: skip
+    forge.close()
+
+
+def test_what_a_person_wrote_at_lines_of_a_change_is_part_of_the_review(
+    forge: RemoteForge, work: Work, repository: Repository, robot: Person
+) -> None:
+    pull = work.open_pull("feature", {"a.txt": "one\ntwo\n"})
+    robot.post(
+        f"{repository.path}/pulls/{pull.number}/reviews",
+        {"event": "REQUEST_CHANGES", "body": "see below", "commit_id": pull.head,
+         "comments": [{"path": "a.txt", "body": "say three", "new_position": 2}]},
+    )  # fmt: skip
+    (review,) = forge.reviews(pull.number)
+    assert review.body.startswith("see below\n\n`a.txt:")
+    assert review.body.endswith("say three")
+
+
+def test_a_merge_is_refused_for_exactly_the_reason_there_is(
+    forge: RemoteForge, work: Work, repository: Repository
+) -> None:
+    pull = work.open_pull("feature", {"README.md": "ours\n"})
+    with pytest.raises(StaleHead):
+        forge.merge(pull.number, "1" * 40, work.main, "m")
+    with pytest.raises(StaleBase):
+        forge.merge(pull.number, pull.head, "1" * 40, "m")
+    moved = repository.write_file("README.md", "theirs\n")
+    with pytest.raises(StaleBase):
+        forge.merge(pull.number, pull.head, work.main, "m")
+    with pytest.raises(MergeConflict, match="conflicts with main"):
+        forge.merge(pull.number, pull.head, moved, "m")
+    assert not forge.mergeable(pull.number)
+    with pytest.raises(NotFound, match="#99"):
+        forge.merge(99, "", "", "m")
+
+
+def test_a_push_just_before_does_not_stop_a_merge(forge: RemoteForge, work: Work) -> None:
+    """Gitea looks at a push by itself first, and answers 405 meanwhile."""
+    pull = work.open_pull("feature")
+    second = work.commit({"a.txt": "2"}, pull.head)
+    forge.push(work.mirror.path, "feature", second, pull.head)
+    assert forge.merge(pull.number, second, work.main, "m").head == second
+    merged = forge.merge(pull.number, second, work.main, "m")
+    assert merged.state == "merged"
+    with pytest.raises(StaleHead, match="was merged at"):
+        forge.merge(pull.number, pull.head, work.main, "m")
+
+
+def test_a_protected_main_says_what_it_asks_for_and_what_to_grant(
+    forge: RemoteForge, work: Work, repository: Repository
+) -> None:
+    repository.protect(
+        required_approvals=1, enable_status_check=True, status_check_contexts=["ci/*"]
+    )
+    about = forge.about()
+    assert (about.protected, about.required_approvals, about.required_checks) == (
+        True,
+        1,
+        ("ci/*",),
+    )
+    pull = work.open_pull("feature")
+    assert forge.checks(pull.head) == Checks(state="pending", detail="ci/*: pending")
+    with pytest.raises(ForgeError, match="may not be merged: ") as refused:
+        forge.merge(pull.number, pull.head, work.main, "m")
+    assert refused.value.hint
+    repository.status(pull.head, "failure", "ci/test")
+    repository.status(pull.head, "success", "ci/lint")
+    assert forge.checks(pull.head) == Checks(state="red", detail="ci/test: failure")
+    repository.status(pull.head, "success", "ci/test")
+    assert forge.checks(pull.head).state == "green"
+
+
+def test_the_way_to_merge_is_one_that_the_repository_allows(
+    forge: RemoteForge, work: Work, repository: Repository
+) -> None:
+    only = {"allow_merge_commits": False, "allow_rebase": False, "allow_squash_merge": True}
+    repository.who.patch(repository.path, {"has_pull_requests": True, **only})
+    pull = work.open_pull("feature")
+    merged = forge.merge(pull.number, pull.head, work.main, "All in one")
+    assert work.mirror.fetch_main() == merged.merge_commit
+    parents = plain_git(work.mirror.path, "log", "-1", "--format=%P", merged.merge_commit)
+    assert parents == work.main
+
+
+def test_a_change_from_a_fork_is_fetched_by_its_number(
+    forge: RemoteForge, work: Work, gitea: Server, repository: Repository
+) -> None:
+    stranger = gitea.person("stranger")
+    name = repository.full_name.split("/")[1]
+    stranger.post(f"{repository.path}/forks", {})
+    fork = Repository(stranger, f"stranger/{name}")
+    head = fork.write_file("fork.txt", "x", new_branch="idea")
+    number = stranger.post(
+        f"{repository.path}/pulls", {"title": "idea", "head": "stranger:idea", "base": "main"}
+    )["number"]
+    pull = forge.pull(number)
+    assert (pull.branch, pull.head, pull.author) == ("stranger:idea", head, "stranger")
+    assert not work.mirror.has(head)
+    work.mirror.fetch_head(head, pull.branch, number)
+    assert work.mirror.has(head)
+    with pytest.raises(ForgeError, match="fork"):
+        forge.push(work.mirror.path, pull.branch, head, "")
+
+
+def test_a_token_that_is_wrong_or_lacks_a_scope_is_named(
+    gitea: Server, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORGE_TOKEN", "1" * 40)
+    wrong = connect("gitea", gitea.url, repository.full_name, TokenSource(env="FORGE_TOKEN"))
+    with pytest.raises(PreconditionFailed, match="the environment variable FORGE_TOKEN"):
+        wrong.issues()
+    narrow = gitea.token("owner", "read:issue", "read:repository", "read:user")
+    forge = connect("gitea", gitea.url, repository.full_name, narrow)
+    with pytest.raises(ForgeError, match="write:issue") as refused:
+        forge.create_issue("task", "", ())
+    assert "scope" in refused.value.hint
+    assert narrow not in f"{refused.value!r} {forge!r} {forge.remote()!r}"
+    with pytest.raises(NotFound):
+        connect("gitea", gitea.url, "owner/not-there", narrow).about()
+
+
+def test_a_forge_that_is_away_is_waited_for_and_the_token_is_never_in_git(
+    own_gitea: Server, tmp_path: Path
+) -> None:
+    gitea, owner = own_gitea, own_gitea.person("owner")
+    forge = connect("gitea", gitea.url, gitea.repository(owner).full_name, owner.token)
+    work = Work(forge, tmp_path / "mirror.git")
+    commit = work.commit({"a.txt": "1"})
+    token = forge.remote().env["CALORON_GIT_TOKEN"]
+    assert token not in (work.mirror.path / "config").read_text()
+    assert token not in forge.remote().url + "".join(forge.remote().settings.values())
+    gitea.kill()
+    try:
+        for call in (
+            work.mirror.fetch_main,
+            lambda: forge.push(work.mirror.path, "feature", commit, ""),
+            lambda: forge.comment(1, "text"),
+            forge.issues,
+        ):
+            with pytest.raises(ForgeUnavailable):
+                call()
+    finally:
+        gitea.start()
+    time.sleep(3)
+    forge.push(work.mirror.path, "feature", commit, "")
+    assert forge.branch("feature") is not None
+
+
+def test_an_empty_repository_is_told_and_polled(gitea: Server, owner: Person) -> None:
+    made = gitea.repository(owner, empty=True)
+    forge = connect("gitea", f"{gitea.url}/api/v1", made.full_name, owner.token)
+    assert forge.about().empty
+    assert forge.main == "main"
+    assert forge.branch("main") is None
+    watch = Watch(forge)
+    issue = forge.create_issue("task", "", ()).number
+    assert plain(watch.look()) == [(f"issue:{issue}", "open")]
+    forge.close()

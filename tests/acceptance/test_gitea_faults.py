@@ -1,0 +1,362 @@
+"""What our adapter makes of a Gitea that cannot be relied on: nothing twice, and nothing lost.
+
+A proxy stands between the adapter and a real server and breaks what a test tells it to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.domain.observations import marker
+from caloron.errors import (
+    CaloronError,
+    ForgeError,
+    ForgePaused,
+    ForgeUnavailable,
+    PreconditionFailed,
+)
+from caloron.ports import Forge
+from tests.integration.forge.people import main_of
+from tests.integration.forge.worlds import Watch, World, gitea_world, plain, review_body
+from tests.support.fault_proxy import FaultProxy, Way
+from tests.support.gitea import Repository, Server
+
+KEY = "issue/sample-1/one"
+
+
+@dataclass
+class Broken:
+    """A world whose every part is there."""
+
+    world: World
+    forge: Forge
+    proxy: FaultProxy
+    server: Repository
+
+
+@pytest.fixture
+def broken(gitea: Server, tmp_path: Path) -> Iterator[Broken]:
+    yield from _broken(gitea, tmp_path, reviewer=False)
+
+
+@pytest.fixture
+def two_accounts(gitea: Server, tmp_path: Path) -> Iterator[Broken]:
+    yield from _broken(gitea, tmp_path, reviewer=True)
+
+
+def _broken(gitea: Server, folder: Path, *, reviewer: bool) -> Iterator[Broken]:
+    with gitea_world(gitea, folder, reviewer=reviewer) as world:
+        assert world.proxy
+        assert world.repository
+        # Who we are and the labels are asked for once, and not what is broken here.
+        world.forge.create_issue("the first", "", ("caloron:task",))
+        yield Broken(world, world.forge, world.proxy, world.repository)
+
+
+LOST: tuple[Way, ...] = ("cut after", "half answer")
+
+
+@pytest.mark.parametrize("way", LOST)
+def test_an_issue_whose_answer_was_lost_is_found_exactly_once(broken: Broken, way: Way) -> None:
+    broken.proxy.fault("POST", "/issues$", way)
+    with broken.proxy.counting() as heard, pytest.raises(ForgeUnavailable):
+        broken.forge.create_issue("one", marker(KEY), ("caloron:task",))
+    assert [h.method for h in heard if h.path.endswith("/issues")].count("POST") == 1
+    found = broken.forge.find_issue(KEY)
+    assert found
+    assert (found.title, found.labels) == ("one", ("caloron:task",))
+    assert [i["title"] for i in broken.server.issues()].count("one") == 1
+
+
+def test_a_request_that_never_arrived_leaves_nothing(broken: Broken) -> None:
+    broken.proxy.fault("POST", "/issues$", "cut before")
+    with pytest.raises(ForgeUnavailable):
+        broken.forge.create_issue("one", marker(KEY), ())
+    assert broken.forge.find_issue(KEY) is None
+    assert broken.forge.create_issue("one", marker(KEY), ()).number == 2
+
+
+@pytest.mark.parametrize("way", LOST)
+def test_a_comment_whose_answer_was_lost_is_found_exactly_once(broken: Broken, way: Way) -> None:
+    broken.proxy.fault("POST", "/comments$", way)
+    with pytest.raises(ForgeUnavailable):
+        broken.forge.comment(1, f"text\n{marker('comment/s/t/probe/1')}")
+    found = broken.forge.find_comment(1, "comment/s/t/probe/1")
+    assert found
+    assert len(broken.server.comments(1)) == 1
+
+
+@pytest.mark.parametrize("way", LOST)
+def test_a_pull_request_whose_answer_was_lost_is_found_exactly_once(
+    broken: Broken, way: Way
+) -> None:
+    broken.proxy.fault("POST", "/pulls$", way)
+    body = f"Closes #1\n\n{marker('pull/s/t/1')}"
+    with pytest.raises(ForgeUnavailable):
+        broken.world.clone.open_pull(broken.forge, "feature", body=body)
+    found = broken.forge.find_pull("feature", "pull/s/t/1")
+    assert found
+    assert (found.branch, found.closes) == ("feature", (1,))
+    assert len(broken.server.pulls()) == 1
+
+
+def test_a_verdict_comment_whose_answer_was_lost_is_found_exactly_once(broken: Broken) -> None:
+    pull = broken.world.clone.open_pull(broken.forge, "feature")
+    body, key = review_body("approved", pull.number, pull.head)
+    broken.proxy.fault("POST", "/comments$", "cut after")
+    with pytest.raises(ForgeUnavailable):
+        broken.forge.review(pull.number, pull.head, "approved", body)
+    found = broken.forge.find_review(pull.number, key)
+    assert found
+    assert (found.verdict, found.head) == ("approved", pull.head)
+    assert len(broken.server.comments(pull.number)) == 1
+    told = {s["context"]: s["status"] for s in broken.server.statuses(pull.head)}
+    assert told == {"caloron/review": "success"}
+
+
+def test_a_review_whose_answer_was_lost_is_found_exactly_once(two_accounts: Broken) -> None:
+    pull = two_accounts.world.clone.open_pull(two_accounts.forge, "feature")
+    body, key = review_body("approved", pull.number, pull.head)
+    two_accounts.proxy.fault("POST", "/reviews$", "cut after")
+    with pytest.raises(ForgeUnavailable):
+        two_accounts.forge.review(pull.number, pull.head, "approved", body)
+    found = two_accounts.forge.find_review(pull.number, key)
+    assert found
+    assert (found.verdict, found.head, found.author) == ("approved", pull.head, "judge")
+    path = f"{two_accounts.server.path}/pulls/{pull.number}/reviews"
+    assert len(two_accounts.server.who.get(path)) == 1
+
+
+def test_a_merge_whose_answer_was_lost_is_merged_once(broken: Broken) -> None:
+    pull = broken.world.clone.open_pull(broken.forge, "feature")
+    base = main_of(broken.forge)
+    broken.proxy.fault("POST", "/merge$", "cut after")
+    with pytest.raises(ForgeUnavailable):
+        broken.forge.merge(pull.number, pull.head, base, "")
+    again = broken.forge.merge(pull.number, pull.head, base, "")
+    assert (again.state, again.merge_commit) == ("merged", main_of(broken.forge))
+    broken.world.clone.git("fetch", "--quiet", "origin")
+    count = broken.world.clone.git("rev-list", "--count", "--merges", "origin/main")
+    assert count == "1"
+
+
+def test_a_push_whose_answer_was_lost_is_done(broken: Broken) -> None:
+    commit = broken.world.clone.commit("feature", {"a.txt": "1"})
+    broken.proxy.fault("POST", "git-receive-pack$", "cut after")
+    # It looks by itself: a branch shows whether it was moved.
+    assert broken.forge.push(broken.world.clone.path, "feature", commit, "").commit == commit
+    broken.proxy.fault("POST", "git-receive-pack$", "cut before", times=None)
+    with pytest.raises(ForgeUnavailable):
+        broken.forge.push(broken.world.clone.path, "other", commit, "")
+    assert broken.forge.branch("other") is None
+
+
+CHANGES: dict[str, tuple[str, str, Callable[[Forge], Any], Callable[[Any], Any]]] = {
+    "label": ("POST", "/labels$", lambda f: f.label(1, "caloron:done"),
+              lambda i: sorted(x["name"] for x in i["labels"]) == ["caloron:done", "caloron:task"]),
+    "unlabel": ("DELETE", "/labels/", lambda f: f.unlabel(1, "caloron:task"),
+                lambda i: i["labels"] == []),
+    "close": ("PATCH", "/issues/1$", lambda f: f.close_issue(1), lambda i: i["state"] == "closed"),
+    "edit": ("PATCH", "/issues/1$", lambda f: f.edit_issue(1, "new"), lambda i: i["body"] == "new"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_whose_answer_was_lost_may_be_made_again(broken: Broken, name: str) -> None:
+    method, path, change, holds = CHANGES[name]
+    broken.proxy.fault(method, path, "cut after")
+    with broken.proxy.counting() as heard, pytest.raises(ForgeUnavailable):
+        change(broken.forge)
+    assert [h.method for h in heard].count(method) == 1
+    change(broken.forge)
+    assert holds(broken.server.issue(1))
+    names = [label["name"] for label in broken.server.labels()]
+    assert len(names) == len(set(names))
+
+
+def test_labels_are_made_once_even_if_the_answer_to_one_is_lost(
+    gitea: Server, tmp_path: Path
+) -> None:
+    """Gitea makes a second label of the same name without a word."""
+    with gitea_world(gitea, tmp_path) as world:
+        assert world.proxy
+        assert world.repository
+        world.proxy.fault("POST", "/labels$", "cut after")
+        with pytest.raises(ForgeUnavailable):
+            world.forge.create_issue("one", marker(KEY), ("caloron:task",))
+        world.forge.create_issue("one", marker(KEY), ("caloron:task",))
+        other = world.reopened()
+        other.create_issue("two", "", ("caloron:task", "caloron:done"))
+        other.close()
+        names = [label["name"] for label in world.repository.labels()]
+        assert len(names) == len(set(names))
+        assert {"caloron:task", "caloron:done", "caloron:escalated"} <= set(names)
+
+
+@pytest.mark.parametrize("way", ["cut before", "cut after", "half answer", "close after"])
+def test_a_read_that_is_cut_is_tried_again(broken: Broken, way: Way) -> None:
+    broken.proxy.fault("GET", "/issues/1$", way)
+    assert broken.forge.issue(1).title == "the first"
+    assert broken.forge.issue(1).title == "the first"
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_read_that_fails_on_the_server_is_tried_again_but_not_for_ever(
+    broken: Broken, status: int
+) -> None:
+    broken.proxy.fault("GET", "/issues/1$", "answer", status=status)
+    assert broken.forge.issue(1).title == "the first"
+    broken.proxy.fault("GET", "/issues/1$", "answer", status=status, times=None)
+    with broken.proxy.counting() as heard, pytest.raises(ForgeUnavailable):
+        broken.forge.issue(1)
+    assert 2 <= len(heard) <= 4
+
+
+def test_a_change_that_fails_on_the_server_is_sent_once(broken: Broken) -> None:
+    broken.proxy.fault("POST", "/issues$", "answer", status=502, times=None)
+    with broken.proxy.counting() as heard, pytest.raises(ForgeUnavailable):
+        broken.forge.create_issue("one", "", ())
+    assert len(heard) == 1
+
+
+def test_a_server_that_says_when_is_left_alone_until_then(broken: Broken) -> None:
+    headers = {"Retry-After": "1800"}
+    broken.proxy.fault("GET", "/issues/1$", "answer", status=429, headers=headers)
+    with pytest.raises(ForgePaused) as paused:
+        broken.forge.issue(1)
+    assert 1700 < paused.value.until - time.time() < 1900
+    with broken.proxy.counting() as heard:
+        for call in (broken.forge.issues, lambda: broken.forge.create_issue("one", "", ())):
+            with pytest.raises(ForgePaused) as again:
+                call()
+            assert again.value.until == paused.value.until
+    assert heard == []
+
+
+def test_a_pause_ends_by_itself(broken: Broken) -> None:
+    broken.proxy.fault("POST", "/issues$", "answer", status=429, headers={"Retry-After": "1"})
+    with pytest.raises(ForgePaused) as paused:
+        broken.forge.create_issue("one", marker(KEY), ())
+    while time.time() < paused.value.until:
+        time.sleep(0.05)
+    assert broken.forge.find_issue(KEY) is None
+    assert broken.forge.create_issue("one", marker(KEY), ()).number == 2
+
+
+def test_a_server_that_never_answers_is_given_up(
+    broken: Broken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import httpx
+
+    monkeypatch.setattr("caloron.forge.http._TIMEOUT", httpx.Timeout(0.3))
+    fresh = broken.world.reopened()
+    assert fresh.issue(1).title == "the first"
+    broken.proxy.fault("GET", "/issues/1$", "hang", times=None)
+    with pytest.raises(ForgeUnavailable):
+        fresh.issue(1)
+    broken.proxy.fault("POST", "/issues$", "hang after")
+    with pytest.raises(ForgeUnavailable):
+        fresh.create_issue("one", marker(KEY), ())
+    assert fresh.find_issue(KEY)
+    fresh.close()
+
+
+def test_a_host_that_is_gone_is_not_asked_by_every_call(broken: Broken) -> None:
+    broken.proxy.fault("*", "/", "cut before", times=None)
+    with broken.proxy.counting() as heard:
+        for _ in range(20):
+            with pytest.raises(ForgeUnavailable):
+                broken.forge.issue(1)
+    assert len(heard) < 20
+    broken.proxy.heal()
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            assert broken.forge.issue(1).title == "the first"
+            return
+        except ForgeUnavailable:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "body", ["<html>Sign in</html>", '{"number": 1', "[]", "null", '{"number": "one"}']
+)
+def test_an_answer_that_is_none_of_a_forge_is_an_error_of_the_forge(
+    broken: Broken, body: str
+) -> None:
+    broken.proxy.fault("GET", "/issues/1$", "answer", status=200, body=body, times=None)
+    with pytest.raises(ForgeError):
+        broken.forge.issue(1)
+
+
+def test_a_token_that_is_not_taken_is_told_without_being_shown(broken: Broken) -> None:
+    from caloron.forge.connect import connect
+
+    secret = "0123456789abcdef0123456789abcdef01234567"
+    stranger = connect("gitea", broken.proxy.url, broken.server.full_name, secret)
+    with pytest.raises(CaloronError) as refused:
+        stranger.issues()
+    assert isinstance(refused.value, PreconditionFailed)
+    assert secret not in f"{refused.value}{refused.value.hint}{stranger!r}{refused.value!r}"
+    stranger.close()
+
+
+def test_a_token_goes_to_no_other_host(broken: Broken, gitea: Server) -> None:
+    """Neither by the link to a next page nor by a redirection."""
+    elsewhere = FaultProxy(gitea.url)
+    target = f"{elsewhere.url}/api/v1{broken.server.path}/issues?page=2"
+    link = {"Link": f'<{target}>; rel="next"'}
+    broken.proxy.fault("GET", "/issues$", "answer", status=200, body="[]", headers=link)
+    broken.forge.issues()
+    for status in (301, 302, 307, 308):
+        headers = {"Location": target}
+        broken.proxy.fault("GET", "/issues/1$", "answer", status=status, headers=headers)
+        with pytest.raises(CaloronError):
+            broken.forge.issue(1)
+    assert elsewhere.heard == []
+    elsewhere.close()
+
+
+def test_a_poll_that_fails_loses_nothing(broken: Broken) -> None:
+    watch = Watch(broken.forge)
+    issue = broken.forge.create_issue("one", "", ())
+    broken.world.anna.comment(issue.number, "resolved")
+    for path in ("/issues$", "/issues/comments$", "/refs"):
+        broken.proxy.fault("GET", path, "answer", status=500, times=3)
+        with pytest.raises(ForgeUnavailable):
+            watch.look()
+    seen = watch.look()
+    assert {name.split(":")[0] for name in seen} == {"issue", "comment"}
+    assert watch.look() == {}
+
+
+def test_a_server_that_was_killed_is_found_again_when_it_is_back(
+    own_gitea: Server, tmp_path: Path
+) -> None:
+    with gitea_world(own_gitea, tmp_path) as world:
+        watch = Watch(world.forge)
+        issue = world.forge.create_issue("one", marker(KEY), ())
+        own_gitea.kill()
+        with pytest.raises(ForgeUnavailable):
+            world.forge.poll(watch.cursor)
+        with pytest.raises(ForgeUnavailable):
+            world.forge.comment(issue.number, "text")
+        own_gitea.start()
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                seen = watch.look()
+                break
+            except ForgeUnavailable:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        assert {name: plain(one) for name, one in seen.items()} == {
+            f"issue:{issue.number}": plain(issue)
+        }

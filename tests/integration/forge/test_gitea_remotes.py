@@ -1,0 +1,157 @@
+"""Ways to a forge: https with a certificate of one's own, and ssh with the user's own key."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from caloron.errors import ForgeUnavailable, PreconditionFailed, StaleHead
+from caloron.forge.connect import connect
+from caloron.git.command import GitError
+from tests.integration.forge.test_gitea import Work
+from tests.support.gitea import Server
+
+_SSH = """\
+DISABLE_SSH = false
+START_SSH_SERVER = true
+BUILTIN_SSH_SERVER_USER = git
+SSH_LISTEN_HOST = 127.0.0.1
+SSH_LISTEN_PORT = {port}
+SSH_PORT = {port}
+"""
+
+
+class SshServer(Server):
+    """A Gitea that speaks ssh as well."""
+
+    def __init__(self) -> None:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self.ssh_port: int = found.getsockname()[1]
+        super().__init__()
+
+    def _write_settings(self) -> None:
+        super()._write_settings()
+        text = self._settings.read_text()
+        more = _SSH.format(port=self.ssh_port)
+        self._settings.write_text(text.replace("DISABLE_SSH = true\n", more))
+
+
+@pytest.fixture
+def ssh_gitea(gitea: Server) -> Iterator[SshServer]:
+    """`gitea` is asked for first: where there is none, its reason is told."""
+    if shutil.which("ssh") is None or shutil.which("ssh-keygen") is None:
+        pytest.skip("NO SSH HERE, so no remote by ssh is tested: install openssh-client")
+    server = SshServer()
+    yield server
+    server.remove()
+
+
+def test_a_remote_by_ssh_uses_the_users_own_key_and_no_token(
+    ssh_gitea: SshServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "key"
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)), check=True)
+    owner = ssh_gitea.person("owner")
+    owner.post("/user/keys", {"title": "key", "key": key.with_suffix(".pub").read_text()})
+    repository = ssh_gitea.repository(owner)
+    url = f"ssh://git@127.0.0.1:{ssh_gitea.ssh_port}/{repository.full_name}.git"
+    hosts = f"-o UserKnownHostsFile={tmp_path}/hosts -o StrictHostKeyChecking=accept-new"
+    monkeypatch.setenv("GIT_SSH_COMMAND", f"ssh -o BatchMode=yes -i {key} {hosts}")
+    forge = connect("gitea", ssh_gitea.url, repository.full_name, owner.token, git_url=url)
+    assert owner.token not in str(forge.remote().env) + str(forge.remote().settings)
+    work = Work(forge, tmp_path / "mirror.git")
+    pull = work.open_pull("agent/login/s-1")
+    assert forge.merge(pull.number, pull.head, work.main, "m").state == "merged"
+    with pytest.raises(StaleHead):
+        forge.push(work.mirror.path, "agent/login/s-1", work.main, "")
+    ssh_gitea.kill()
+    with pytest.raises(ForgeUnavailable):
+        work.mirror.fetch_main()
+    forge.close()
+
+
+class Tls:
+    """Ends TLS before a server that speaks plain HTTP, with a certificate of our own making."""
+
+    def __init__(self, upstream: int, folder: Path) -> None:
+        self._upstream = upstream
+        self.ca_file = folder / "ca.pem"
+        key, request, certificate = folder / "key.pem", folder / "request", folder / "server.pem"
+        names = folder / "names"
+        names.write_text("subjectAltName=IP:127.0.0.1\n")
+        days = " -subj /CN=our-own-ca -days 2"
+        signed = f" -CA {self.ca_file} -CAkey {folder}/ca.key -CAcreateserial -days 2"
+        for words in (
+            f"req -x509 -newkey rsa:2048 -nodes -keyout {folder}/ca.key -out {self.ca_file}" + days,
+            f"req -newkey rsa:2048 -nodes -keyout {key} -out {request} -subj /CN=127.0.0.1",
+            f"x509 -req -in {request} -out {certificate} -extfile {names}" + signed,
+        ):
+            subprocess.run(("openssl", *words.split()), check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._context = context
+        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                plain, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._pass_on, args=(plain,), daemon=True).start()
+
+    def _pass_on(self, plain: socket.socket) -> None:
+        try:
+            outer = self._context.wrap_socket(plain, server_side=True)
+        except (ssl.SSLError, OSError):
+            # Whoever does not trust the certificate hangs up.
+            return
+        inner = socket.create_connection(("127.0.0.1", self._upstream))
+        threading.Thread(target=_copy, args=(inner, outer), daemon=True).start()
+        _copy(outer, inner)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
+
+
+def test_an_own_certificate_authority_is_trusted_by_the_client_and_by_git_and_by_nobody_else(
+    gitea: Server, tmp_path: Path
+) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("NO OPENSSL HERE, so no certificate of our own is tested")
+    tls = Tls(gitea.port, tmp_path)
+    owner = gitea.person("owner")
+    name = gitea.repository(owner).full_name
+    forge = connect("gitea", tls.url, name, owner.token, ca_file=str(tls.ca_file))
+    work = Work(forge, tmp_path / "mirror.git")
+    pull = work.open_pull("agent/login/s-1")
+    assert forge.pull(pull.number).head == pull.head
+    forge.close()
+    stranger = connect("gitea", tls.url, name, owner.token)
+    with pytest.raises(PreconditionFailed, match="certificate") as refused:
+        stranger.issues()
+    assert "ca_file" in refused.value.hint
+    work.mirror.remote = stranger.remote()
+    with pytest.raises(GitError, match="certificate"):
+        work.mirror.fetch_main()
+    stranger.close()
+    tls.close()

@@ -1,0 +1,419 @@
+"""The GitHub adapter against GitHub's official description: what it asks, and what it understands.
+
+None of this ran against github.com. Each request is held against the description, each answer is an
+example of it, with other values in some fields where a test needs another state; the changed answer
+must conform to its schema as well.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.domain.observations import BranchSeen, CommentSeen, IssueSeen, PullSeen, marker
+from caloron.errors import (
+    ForgeError,
+    ForgePaused,
+    MergeConflict,
+    NotFound,
+    NotYet,
+    PreconditionFailed,
+    StaleBase,
+    StaleHead,
+)
+from caloron.forge.connect import connect
+from caloron.ports import Forge
+from tests.integration.forge.worlds import review_body
+from tests.support.github_api import LEFT_OUT, Asked, GithubApi
+
+REPO = "/repos/{owner}/{repo}"
+ISSUE = f"{REPO}/issues/{{issue_number}}"
+PULL = f"{REPO}/pulls/{{pull_number}}"
+NUMBER = 1347
+HEAD = "6dcb09b5b57875f334f61aebed695e2e4193db5e"
+BRANCH_TIP = "7fd1a60b01f91b314f59955a4e4d4e80d8edf11d"
+DIFF = "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n-1\n+één\n"
+DOCS = Path(__file__).parents[3] / "docs" / "forges.md"
+
+OPEN = {"state": "open", "merged": False, "merged_at": None, "merged_by": None, "mergeable": True}
+MERGED = {"state": "closed", "merged": True}
+
+
+@pytest.fixture
+def forge(github_api: GithubApi) -> Iterator[Forge]:
+    made = connect("github", github_api.url, "octocat/Hello-World", "a-token")
+    _set_up(github_api)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def two_accounts(github_api: GithubApi) -> Iterator[Forge]:
+    made = connect("github", github_api.url, "octocat/Hello-World", "a-token", "another-token")
+    _set_up(github_api)
+    yield made
+    made.close()
+
+
+def _set_up(api: GithubApi) -> None:
+    """A repository that is ours, with an open pull request and an issue that is none."""
+
+    def account(asked: Asked) -> dict[str, Any]:
+        return {"login": "judge" if "another" in asked.headers["authorization"] else "octocat"}
+
+    api.reply("GET", "/user", change=account)
+    rights = {"admin": False, "push": True, "pull": True}
+    api.reply("GET", REPO, change={"permissions": rights})
+    api.reply("GET", PULL, change=OPEN)
+    api.reply("GET", ISSUE, change={"pull_request": LEFT_OUT})
+    api.reply("GET", f"{REPO}/issues", change={"pull_request": LEFT_OUT})
+    api.reply("POST", f"{REPO}/labels", change=lambda asked: {"name": asked.body["name"]})
+    api.reply("POST", f"{ISSUE}/labels", change=_labels)
+    api.reply("POST", f"{REPO}/issues", change=_made_issue)
+    api.text("application/vnd.github.diff", DIFF)
+
+
+def _labels(asked: Asked) -> list[dict[str, Any]]:
+    return [{"name": name} for name in asked.body["labels"]]
+
+
+def _made_issue(asked: Asked) -> dict[str, Any]:
+    labels = [{"name": name} for name in asked.body.get("labels", [])]
+    return {"title": asked.body["title"], "body": asked.body["body"], "labels": labels}
+
+
+VERDICT, VERDICT_KEY = review_body("approved", NUMBER, HEAD)
+#: One call of every method of the port that asks the forge's API.
+CALLS: dict[str, Callable[[Forge], Any]] = {
+    "author": lambda f: f.author,
+    "reviewer": lambda f: f.reviewer,
+    "main": lambda f: f.main,
+    "about": lambda f: f.about(),
+    "poll": lambda f: f.poll("1000000000/1000000000/0"),
+    "issue": lambda f: f.issue(NUMBER),
+    "issues": lambda f: [f.issues(), f.issues("open"), f.issues("closed")],
+    "comments": lambda f: f.comments(NUMBER),
+    "pull": lambda f: f.pull(NUMBER),
+    "pulls": lambda f: [f.pulls(), f.pulls("open"), f.pulls("merged")],
+    "reviews": lambda f: f.reviews(NUMBER),
+    "branch": lambda f: f.branch("agent/one/sample-1"),
+    "mergeable": lambda f: f.mergeable(NUMBER),
+    "diff": lambda f: f.diff(NUMBER),
+    "checks": lambda f: f.checks(HEAD),
+    "find_issue": lambda f: f.find_issue("issue/s/t"),
+    "find_comment": lambda f: f.find_comment(NUMBER, "comment/s/t"),
+    "find_pull": lambda f: f.find_pull("agent/one/sample-1", "pull/s/t/1"),
+    "find_review": lambda f: f.find_review(NUMBER, VERDICT_KEY),
+    "create_issue": lambda f: f.create_issue("one", "body", ("caloron:task",)),
+    "comment": lambda f: f.comment(NUMBER, "text"),
+    "edit_comment": lambda f: f.edit_comment(NUMBER, 1, "text"),
+    "edit_issue": lambda f: f.edit_issue(NUMBER, "text"),
+    "label": lambda f: f.label(NUMBER, "caloron:done"),
+    "unlabel": lambda f: f.unlabel(NUMBER, "bug"),
+    "close_issue": lambda f: f.close_issue(NUMBER),
+    "reopen_issue": lambda f: f.reopen_issue(NUMBER),
+    "open_pull": lambda f: f.open_pull("one", "Closes #1", "agent/one/sample-1"),
+    "close_pull": lambda f: f.close_pull(NUMBER),
+    "review": lambda f: f.review(NUMBER, HEAD, "approved", VERDICT),
+    "merge": lambda f: f.merge(NUMBER, HEAD, BRANCH_TIP, "Merge it\n\nwell"),
+}
+#: What needs no API: git, a page's address, the end.
+ELSEWHERE = {"remote", "url", "close", "push"}
+
+
+def _call_everything(api: GithubApi, forges: tuple[Forge, ...]) -> None:
+    outsider = {"user": {"login": "somebody"}, "body": "caloron:retry"}
+    api.reply("GET", f"{ISSUE}/comments", change=outsider)
+    changes = {"state": "CHANGES_REQUESTED", "user": {"login": "somebody"}}
+    api.reply("GET", f"{PULL}/reviews", change=changes)
+    for forge in forges:
+        for name, call in CALLS.items():
+            if name == "reopen_issue":
+                closed = {"state": "closed", "pull_request": LEFT_OUT}
+                api.reply("GET", ISSUE, change=closed, times=1)
+            if name == "merge":
+                api.reply("GET", PULL, change=MERGED, times=1)
+                api.reply("GET", PULL, change=OPEN, times=1)
+            call(forge)
+
+
+def test_every_method_of_the_port_is_called() -> None:
+    port = {name for name, _ in inspect.getmembers(Forge) if not name.startswith("_")}
+    assert port - ELSEWHERE == CALLS.keys()
+
+
+def test_every_request_is_in_the_description_and_every_answer_is_understood(
+    github_api: GithubApi, forge: Forge, two_accounts: Forge
+) -> None:
+    _call_everything(github_api, (forge, two_accounts))
+    assert github_api.problems == []
+    asked = github_api.asked
+    assert {a.headers["authorization"] for a in asked} == {
+        "Bearer a-token",
+        "Bearer another-token",
+    }
+    assert {a.headers["x-github-api-version"] for a in asked} == {"2022-11-28"}
+
+
+def test_the_documentation_lists_every_request_that_is_made(
+    github_api: GithubApi, forge: Forge, two_accounts: Forge
+) -> None:
+    _call_everything(github_api, (forge, two_accounts))
+    rows = [f"| `{method}` | `{path}` |" for path, method in github_api.used()]
+    text = DOCS.read_text("utf-8")
+    listed = [line for line in text.splitlines() if line.startswith("| `") and "` | `/" in line]
+    assert listed == rows, "docs/forges.md should list:\n" + "\n".join(rows)
+    assert "never run against github.com" in text
+    assert f"version {github_api.description.version}" in text
+
+
+def test_an_issue_and_what_is_said_on_it_are_read(forge: Forge) -> None:
+    issue = forge.issue(NUMBER)
+    assert (issue.number, issue.author, issue.state) == (NUMBER, "octocat", "open")
+    (listed,) = forge.issues()
+    assert (listed.number, listed.title, listed.labels) == (NUMBER, "Found a bug", ("bug",))
+    (comment,) = forge.comments(NUMBER)
+    assert (comment.issue, comment.author, comment.body) == (NUMBER, "octocat", "Me too")
+
+
+def test_what_github_lists_as_an_issue_may_be_a_pull_request(
+    github_api: GithubApi, forge: Forge
+) -> None:
+    github_api.reply("GET", f"{REPO}/issues")
+    assert forge.issues() == []
+
+
+def test_a_pull_request_is_read_in_each_of_its_states(github_api: GithubApi, forge: Forge) -> None:
+    pull = forge.pull(NUMBER)
+    assert (pull.state, pull.branch, pull.head) == ("open", "new-topic", HEAD)
+    # While it is open GitHub shows a trial merge, which is none.
+    assert (pull.merge_commit, pull.ended_by) == ("", "")
+    github_api.reply("GET", PULL, change={**OPEN, "state": "closed", "body": None})
+    closed = forge.pull(NUMBER)
+    assert (closed.state, closed.body) == ("closed", "")
+    github_api.reply("GET", PULL, change=MERGED)
+    merged = forge.pull(NUMBER)
+    assert (merged.state, merged.ended_by) == ("merged", "octocat")
+    assert merged.merge_commit == "e5bd3914e2e596debea16f433f57875b5b90bcd6"
+    assert forge.diff(NUMBER) == DIFF
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict"),
+    [
+        ("APPROVED", "approved"),
+        ("CHANGES_REQUESTED", "changes_requested"),
+        ("COMMENTED", "commented"),
+        ("DISMISSED", "commented"),
+    ],
+)
+def test_a_review_is_read(github_api: GithubApi, forge: Forge, state: str, verdict: str) -> None:
+    github_api.reply("GET", f"{PULL}/reviews", change={"state": state})
+    (review,) = forge.reviews(NUMBER)
+    assert (review.id, review.author, review.verdict) == (80, "octocat", verdict)
+    assert review.head == "ecdd80bb57125d7ba9641ffaa4d7d2c19d3f3091"
+
+
+def test_a_review_that_was_not_submitted_is_none(github_api: GithubApi, forge: Forge) -> None:
+    github_api.reply("GET", f"{PULL}/reviews", change={"state": "PENDING"})
+    assert forge.reviews(NUMBER) == []
+
+
+def test_only_those_who_may_write_have_a_say(github_api: GithubApi, forge: Forge) -> None:
+    said = {"user": {"login": "somebody"}, "body": "caloron:retry"}
+    github_api.reply("GET", f"{ISSUE}/comments", change=said)
+    permission = f"{REPO}/collaborators/{{username}}/permission"
+    github_api.reply("GET", permission, change={"permission": "read"})
+    (comment,) = forge.comments(NUMBER)
+    assert (comment.author, comment.trusted) == ("somebody", False)
+
+
+@pytest.mark.parametrize("permission", ["admin", "write"])
+def test_those_who_may_write_have_a_say(
+    github_api: GithubApi, forge: Forge, permission: str
+) -> None:
+    said = {"user": {"login": "somebody"}, "body": "caloron:retry"}
+    github_api.reply("GET", f"{ISSUE}/comments", change=said)
+    path = f"{REPO}/collaborators/{{username}}/permission"
+    github_api.reply("GET", path, change={"permission": permission})
+    assert forge.comments(NUMBER)[0].trusted
+
+
+def test_a_poll_tells_issues_comments_pull_requests_and_main(
+    github_api: GithubApi, forge: Forge
+) -> None:
+    issue = {"number": 7, "pull_request": LEFT_OUT}
+    github_api.reply("GET", f"{REPO}/issues", change=[issue, {"number": NUMBER}])
+    refs = [{"ref": "refs/heads/master"}, {"ref": "refs/heads/new-topic", "object": {"sha": HEAD}}]
+    github_api.reply("GET", f"{REPO}/git/matching-refs/{{ref}}", change=refs)
+    told = {type(s): s for s in forge.poll("1000000000/1000000000/0").snapshots}
+    assert told.keys() >= {IssueSeen, CommentSeen, PullSeen, BranchSeen}
+    pull, main = told[PullSeen], told[BranchSeen]
+    assert isinstance(pull, PullSeen)
+    assert isinstance(main, BranchSeen)
+    assert (pull.number, pull.branch, main.name) == (NUMBER, "new-topic", "master")
+    (asked,) = (a for a in github_api.asked if a.template == f"{REPO}/issues")
+    assert asked.query["since"] == "2001-09-09T01:46:40Z"
+    assert asked.query["state"] == "all"
+
+
+def test_an_idle_poll_asks_only_whether_anything_changed(
+    github_api: GithubApi, forge: Forge
+) -> None:
+    etag = {"ETag": 'W/"abc"'}
+    paths = [f"{REPO}/issues", f"{REPO}/issues/comments", f"{REPO}/git/matching-refs/{{ref}}"]
+    for path in paths:
+        github_api.reply("GET", path, change=[], headers=etag)
+    cursor = forge.poll("1000000000/1000000000/0").cursor
+    before = len(github_api.asked)
+    forge.poll(cursor)
+    asked = github_api.asked[before:]
+    assert [a.template for a in asked] == paths
+    assert {a.headers.get("if-none-match") for a in asked} == {'W/"abc"'}
+
+
+def test_a_list_is_read_by_its_links(github_api: GithubApi, forge: Forge) -> None:
+    next_page = f'<{github_api.url}/api/v3/repos/octocat/Hello-World/issues?page=2>; rel="next"'
+    path = f"{REPO}/issues"
+    github_api.reply("GET", path, change=[{"number": 2, "pull_request": LEFT_OUT}], times=1)
+    first = [{"number": 1, "pull_request": LEFT_OUT}]
+    github_api.reply("GET", path, change=first, headers={"Link": next_page}, times=1)
+    assert [i.number for i in forge.issues()] == [1, 2]
+    assert [a.query.get("page", "1") for a in github_api.asked if a.template == path] == ["1", "2"]
+
+
+def test_ci_is_read_from_statuses_and_from_check_runs(github_api: GithubApi, forge: Forge) -> None:
+    assert forge.checks(HEAD).state == "green"
+    runs = f"{REPO}/commits/{{ref}}/check-runs"
+    example = _example(github_api, "GET", runs)["check_runs"][0]
+    failing = {**example, "name": "build", "status": "completed", "conclusion": "failure"}
+    github_api.reply("GET", runs, change={"check_runs": [failing]})
+    red = forge.checks(HEAD)
+    assert (red.state, "build" in red.detail) == ("red", True)
+    running = {**example, "name": "build", "status": "in_progress", "conclusion": None}
+    github_api.reply("GET", runs, change={"check_runs": [running]})
+    assert forge.checks(HEAD).state == "pending"
+
+
+def _example(api: GithubApi, method: str, template: str) -> Any:
+    from tests.support.github_api import _Reply
+
+    return api.description.answer(method, template, _Reply())[1]
+
+
+def test_our_own_objects_are_found_by_their_markers(github_api: GithubApi, forge: Forge) -> None:
+    ours = {"body": f"text {marker('issue/s/t')}", "pull_request": LEFT_OUT}
+    github_api.reply("GET", f"{REPO}/issues", change=ours)
+    assert forge.find_issue("issue/s/t")
+    assert forge.find_issue("issue/s") is None
+    github_api.reply("GET", f"{ISSUE}/comments", change={"body": VERDICT})
+    found = forge.find_review(NUMBER, VERDICT_KEY)
+    assert found
+    assert (found.verdict, found.head) == ("approved", HEAD)
+    github_api.reply("GET", f"{REPO}/pulls", change={**_LISTED, "body": marker("pull/s/t/1")})
+    pull = forge.find_pull("new-topic", "pull/s/t/1")
+    assert pull
+    assert (pull.number, pull.state) == (NUMBER, "open")
+    (asked,) = (a for a in github_api.asked if a.template == f"{REPO}/pulls")
+    assert asked.query["head"] == "octocat:new-topic"
+
+
+_LISTED = {"state": "open", "merged_at": None}
+
+
+def test_a_verdict_is_a_comment_and_a_status_with_one_account(
+    github_api: GithubApi, forge: Forge
+) -> None:
+    github_api.reply("POST", f"{ISSUE}/comments", change=lambda a: {"body": a.body["body"]})
+    review = forge.review(NUMBER, HEAD, "approved", VERDICT)
+    assert (review.verdict, review.head, review.id) == ("approved", HEAD, -1)
+    (status,) = (a.body for a in github_api.asked if a.template == f"{REPO}/statuses/{{sha}}")
+    assert (status["state"], status["context"]) == ("success", "caloron/review")
+
+
+def test_a_verdict_is_a_review_with_two_accounts(
+    github_api: GithubApi, two_accounts: Forge
+) -> None:
+    assert (two_accounts.author, two_accounts.reviewer) == ("octocat", "judge")
+    two_accounts.review(NUMBER, HEAD, "changes_requested", VERDICT)
+    (asked,) = (a for a in github_api.asked if a.template == f"{PULL}/reviews")
+    assert asked.headers["authorization"] == "Bearer another-token"
+    assert asked.body == {"event": "REQUEST_CHANGES", "body": VERDICT, "commit_id": HEAD}
+
+
+def test_a_merge_says_which_head_it_means(github_api: GithubApi, forge: Forge) -> None:
+    github_api.reply("GET", PULL, change=MERGED, times=1)
+    github_api.reply("GET", PULL, change=OPEN, times=1)
+    merged = forge.merge(NUMBER, HEAD, BRANCH_TIP, "Merge it\n\nwell")
+    assert merged.state == "merged"
+    (asked,) = (a.body for a in github_api.asked if a.method == "PUT")
+    assert (asked["sha"], asked["commit_title"], asked["commit_message"]) == (
+        HEAD, "Merge it", "well",
+    )  # fmt: skip
+
+
+def test_a_merge_onto_a_main_that_moved_is_not_asked_for(
+    github_api: GithubApi, forge: Forge
+) -> None:
+    with pytest.raises(StaleBase):
+        forge.merge(NUMBER, HEAD, "1" * 40, "")
+    with pytest.raises(StaleHead):
+        forge.merge(NUMBER, "1" * 40, BRANCH_TIP, "")
+    assert not [a for a in github_api.asked if a.method == "PUT"]
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "mergeable", "error"),
+    [
+        (405, "Pull Request is not mergeable", False, MergeConflict),
+        (409, "Head branch was modified. Review and try the merge again.", True, NotYet),
+        (405, "Base branch was modified. Review and try the merge again.", True, StaleBase),
+    ],
+)
+def test_a_refused_merge_is_explained(
+    github_api: GithubApi, forge: Forge, status: int, said: str, mergeable: bool, error: type
+) -> None:
+    github_api.reply("GET", PULL, change={**OPEN, "mergeable": mergeable})
+    github_api.reply("PUT", f"{PULL}/merge", status, change={"message": said})
+    with pytest.raises(error):
+        forge.merge(NUMBER, HEAD, BRANCH_TIP, "")
+
+
+def test_what_is_not_there_is_not_found(github_api: GithubApi, forge: Forge) -> None:
+    github_api.reply("GET", ISSUE, 404)
+    with pytest.raises(NotFound, match="1347"):
+        forge.issue(NUMBER)
+
+
+def test_a_quota_is_a_pause_until_github_says(github_api: GithubApi, forge: Forge) -> None:
+    reset = int(time.time()) + 1200
+    limits = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(reset)}
+    github_api.reply("POST", f"{REPO}/issues", 403, headers=limits)
+    with pytest.raises(ForgePaused) as paused:
+        forge.create_issue("one", "", ())
+    assert abs(paused.value.until - reset) < 60
+
+
+def test_a_secondary_limit_is_a_pause_as_well(github_api: GithubApi, forge: Forge) -> None:
+    github_api.reply("POST", f"{REPO}/issues", 403, headers={"Retry-After": "90"})
+    with pytest.raises(ForgePaused) as paused:
+        forge.create_issue("one", "", ())
+    assert 30 < paused.value.until - time.time() < 150
+
+
+def test_a_refusal_is_told_with_githubs_own_words(github_api: GithubApi, forge: Forge) -> None:
+    github_api.reply("PATCH", ISSUE, 403, change={"message": "Resource not accessible"})
+    with pytest.raises(ForgeError, match="Resource not accessible") as refused:
+        forge.close_issue(NUMBER)
+    assert refused.value.hint
+    github_api.reply("GET", "/user", 401, change={"message": "Bad credentials"})
+    stranger = connect("github", github_api.url, "octocat/Hello-World", "a-secret-token")
+    with pytest.raises(PreconditionFailed, match="Bad credentials") as unknown:
+        stranger.author.split()
+    assert "a-secret-token" not in f"{unknown.value!r}{unknown.value.hint}"
+    stranger.close()

@@ -1,0 +1,337 @@
+"""The one HTTP client, against a server that answers exactly what a test says."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from caloron.errors import (
+    CaloronError,
+    ForgeError,
+    ForgePaused,
+    ForgeUnavailable,
+    NotFound,
+    PreconditionFailed,
+)
+from caloron.forge.answers import User
+from caloron.forge.http import Client, Http
+from caloron.forge.line import Line
+from caloron.forge.tokens import Token, TokenSource
+
+SECRET = "0123456789abcdef-secret"
+
+
+@dataclass
+class Reply:
+    status: int = 200
+    body: Any = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    #: Close the connection instead: before a word of the answer, or in the middle of it.
+    cut: str = ""
+
+
+class Scripted:
+    """Answers requests in turn; the last answer is for all that follow."""
+
+    def __init__(self) -> None:
+        self.replies = [Reply()]
+        self.asked: list[tuple[str, str, dict[str, str], dict[str, str]]] = []
+        script = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                script.answer(self)
+
+            do_POST = do_PATCH = do_PUT = do_DELETE = do_GET  # noqa: N815
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        parts = urlsplit(request.path)
+        query = {k: v[0] for k, v in parse_qs(parts.query).items()}
+        headers = {k.lower(): v for k, v in request.headers.items()}
+        self.asked.append((request.command, parts.path, query, headers))
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if reply.cut == "before":
+            _hang_up(request)
+            return
+        content = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
+        request.send_response(reply.status)
+        for name, value in reply.headers.items():
+            request.send_header(name, value)
+        request.send_header("Content-Length", str(len(content)))
+        request.end_headers()
+        half = len(content) // 2 if reply.cut else len(content)
+        request.wfile.write(content[:half])
+        if reply.cut:
+            _hang_up(request)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _hang_up(request: BaseHTTPRequestHandler) -> None:
+    request.wfile.flush()
+    request.close_connection = True
+    request.connection.shutdown(socket.SHUT_RDWR)
+
+
+class Wait:
+    """A clock that stands still, and a sleep that only moves it."""
+
+    def __init__(self) -> None:
+        self.time = 1_800_000_000.0
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time += seconds
+
+
+@pytest.fixture
+def server() -> Iterator[Scripted]:
+    made = Scripted()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def wait() -> Wait:
+    return Wait()
+
+
+@pytest.fixture
+def http(server: Scripted, wait: Wait, monkeypatch: pytest.MonkeyPatch) -> Iterator[Http]:
+    monkeypatch.setenv("FORGE_TOKEN", SECRET)
+    token = Token(TokenSource(env="FORGE_TOKEN"), server.url, "token")
+    client = Client()
+    line = Line("forge", wait.now)
+    yield Http(f"{server.url}/api/v1", "o/r", token, line, client, {}, sleep=wait.sleep)
+    client.close()
+
+
+def test_a_read_that_fails_in_passing_is_tried_again(
+    server: Scripted, http: Http, wait: Wait
+) -> None:
+    server.replies = [
+        Reply(cut="before"), Reply(502), Reply(body={"login": "anna"}),
+    ]  # fmt: skip
+    assert http.get("/user").read(User).login == "anna"
+    assert len(wait.slept) == 2
+    assert http.line.requests == {"GET": 3}
+
+
+@pytest.mark.parametrize(
+    "reply", [Reply(cut="before"), Reply(500), Reply(502), Reply(body={"id": 1}, cut="half")]
+)
+def test_a_change_whose_answer_is_lost_is_sent_once(
+    server: Scripted, http: Http, reply: Reply
+) -> None:
+    server.replies = [reply]
+    with pytest.raises(ForgeUnavailable, match="did not answer POST"):
+        http.change("POST", "issues", {"title": "one"})
+    assert [asked[0] for asked in server.asked] == ["POST"]
+
+
+def test_a_read_that_never_succeeds_ends(server: Scripted, http: Http) -> None:
+    server.replies = [Reply(503)]
+    with pytest.raises(ForgeUnavailable, match="HTTP 503"):
+        http.get("issues")
+    assert http.line.requests == {"GET": 3}
+
+
+def test_parameters_are_encoded(server: Scripted, http: Http) -> None:
+    http.get("issues", {"since": "2026-01-01T00:00:00+00:00", "q": "a&b ü#"})
+    assert server.asked[0][2] == {"since": "2026-01-01T00:00:00+00:00", "q": "a&b ü#"}
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "seconds"),
+    [
+        (429, {"Retry-After": "90"}, {}, 90),
+        (503, {"Retry-After": "30"}, {}, 30),
+        (403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": ""}, {}, 600),
+        (429, {}, {}, 60),
+        (403, {}, {"message": "You have exceeded a secondary rate limit"}, 60),
+    ],
+)
+def test_a_limit_pauses_every_request_to_the_host_until_it_is_over(
+    server: Scripted,
+    http: Http,
+    wait: Wait,
+    status: int,
+    headers: dict[str, str],
+    body: Any,
+    seconds: int,
+) -> None:
+    if "X-RateLimit-Reset" in headers:
+        # In seconds of the forge's own clock, which is not ours.
+        headers = headers | {"X-RateLimit-Reset": str(http.get("/version").date_s + 600)}
+    server.replies = [Reply(status, body, headers), Reply()]
+    before = len(server.asked)
+    with pytest.raises(ForgePaused) as paused:
+        http.change("POST", "issues", {})
+    assert paused.value.until == pytest.approx(wait.time + seconds, abs=5)
+    with pytest.raises(ForgePaused):
+        http.get("issues")
+    assert len(server.asked) == before + 1
+    wait.time = paused.value.until
+    http.get("issues")
+    assert len(server.asked) == before + 2
+
+
+def test_the_last_request_of_a_quota_is_answered_and_the_next_one_waits(
+    server: Scripted, http: Http
+) -> None:
+    server.replies = [Reply(headers={"X-RateLimit-Remaining": "0"})]
+    assert http.get("issues").status == 200
+    with pytest.raises(ForgePaused):
+        http.get("issues")
+    assert len(server.asked) == 1
+
+
+def test_a_host_that_does_not_answer_is_left_alone_and_then_tried_once(
+    server: Scripted, http: Http, wait: Wait
+) -> None:
+    server.replies = [Reply(cut="before")]
+    for _ in range(5):
+        with pytest.raises(ForgeUnavailable):
+            http.change("POST", "issues", {})
+    sent = len(server.asked)
+    with pytest.raises(ForgeUnavailable, match="5 times in a row"):
+        http.change("POST", "issues", {})
+    assert len(server.asked) == sent
+    wait.time += 3
+    with pytest.raises(ForgeUnavailable, match="did not answer"):
+        http.change("POST", "issues", {})
+    with pytest.raises(ForgeUnavailable, match="6 times in a row"):
+        http.change("POST", "issues", {})
+    wait.time += 60
+    server.replies = [Reply()]
+    http.change("POST", "issues", {})
+    http.change("POST", "issues", {})
+
+
+def test_a_polled_read_that_did_not_change_is_the_same_answer(server: Scripted, http: Http) -> None:
+    server.replies = [
+        Reply(body={"login": "anna"}, headers={"ETag": '"v1"'}),
+        Reply(304),
+        Reply(body={"login": "bea"}),
+    ]
+    assert http.get("/user", polled=True).read(User).login == "anna"
+    again = http.get("/user", polled=True)
+    assert again.read(User).login == "anna"
+    assert server.asked[1][3]["if-none-match"] == '"v1"'
+    assert http.get("/user").read(User).login == "bea"
+    assert "if-none-match" not in server.asked[2][3]
+
+
+def test_all_pages_are_read_from_our_own_address_whatever_the_link_says(
+    server: Scripted, http: Http
+) -> None:
+    link = '<http://elsewhere.example/api/v1/repos/o/r/issues?page=2&limit=1>; rel="next"'
+    server.replies = [
+        Reply(body=[{"login": "a"}], headers={"Link": link}),
+        Reply(body=[{"login": "b"}]),
+    ]
+    found = [one.login for _, page in http.pages("issues", {"limit": 1}, User) for one in page]
+    assert found == ["a", "b"]
+    assert [asked[2] for asked in server.asked] == [{"limit": "1"}, {"limit": "1", "page": "2"}]
+
+
+def test_a_list_with_a_total_and_no_link_is_read_to_its_end(server: Scripted, http: Http) -> None:
+    total = {"X-Total-Count": "3"}
+    server.replies = [
+        Reply(body=[{"login": "a"}, {"login": "b"}], headers=total),
+        Reply(body=[{"login": "c"}], headers=total),
+    ]
+    found = [one.login for _, page in http.pages("labels", {}, User) for one in page]
+    assert found == ["a", "b", "c"]
+
+
+def test_a_redirect_is_followed_for_reads_on_the_same_host_only(
+    server: Scripted, http: Http
+) -> None:
+    server.replies = [
+        Reply(301, headers={"Location": "/api/v1/repositories/7"}), Reply(body={"login": "new"}),
+    ]  # fmt: skip
+    assert http.get("").read(User).login == "new"
+    server.replies = [Reply(301, headers={"Location": "http://elsewhere.example/"})]
+    with pytest.raises(ForgeError, match=r"elsewhere\.example"):
+        http.get("")
+    server.replies = [Reply(307, headers={"Location": "/api/v1/repos/o/new"})]
+    with pytest.raises(ForgeError, match="sends issues to"):
+        http.change("POST", "issues", {})
+
+
+def test_an_answer_without_end_is_refused(
+    server: Scripted, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caloron.forge.http._ANSWER_CAP", 1000)
+    server.replies = [Reply(body=b"x" * 2000)]
+    with pytest.raises(ForgeError, match="larger than"):
+        http.get("issues")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (401, PreconditionFailed, "environment variable FORGE_TOKEN"),
+        (403, ForgeError, "refused GET issues"),
+        (404, NotFound, "has no issues"),
+        (409, ForgeError, "it is so"),
+        (422, ForgeError, "title is missing"),
+    ],
+)
+def test_a_refusal_says_what_and_why(
+    server: Scripted, http: Http, status: int, kind: type[CaloronError], words: str
+) -> None:
+    body = {"message": f"it is so {SECRET}", "errors": [{"message": "title is missing"}]}
+    server.replies = [Reply(status, body)]
+    with pytest.raises(kind, match=words) as refused:
+        http.get("issues")
+    assert SECRET not in f"{refused.value} {refused.value.hint} {refused.value!r}"
+    assert not isinstance(refused.value, ForgeUnavailable)
+
+
+def test_what_is_no_json_of_a_forge_is_said_to_be_none(server: Scripted, http: Http) -> None:
+    server.replies = [Reply(body=b"<html>sign in</html>")]
+    with pytest.raises(ForgeError, match="not understood"):
+        http.get("/user").read(User)
+
+
+def test_the_token_stands_in_the_header_and_nowhere_else(server: Scripted, http: Http) -> None:
+    http.get("issues")
+    assert server.asked[0][3]["authorization"] == f"token {SECRET}"
+    assert SECRET not in repr(http) + repr(http.__dict__) + server.asked[0][1]
+
+
+def test_a_failure_of_the_connection_never_shows_the_token(http: Http, server: Scripted) -> None:
+    server.close()
+    with pytest.raises(ForgeUnavailable) as lost:
+        http.get("issues")
+    chain: BaseException | None = lost.value
+    while chain is not None:
+        assert SECRET not in repr(chain)
+        chain = chain.__cause__ or chain.__context__

@@ -1,0 +1,66 @@
+"""What only the local forge promises: an order of all changes, and merges that git makes for us."""
+
+from __future__ import annotations
+
+import pytest
+
+from caloron.errors import MergeConflict, UsageError
+from caloron.forge.local import LocalForge
+from tests.integration.forge.people import Clone
+
+
+def test_the_poll_tells_each_change_once_in_order(forge: LocalForge, clone: Clone) -> None:
+    start = forge.poll("").cursor
+    issue = forge.create_issue("one", "", ())
+    pull = clone.open_pull(forge, "feature", body="Closes #1")
+    review = forge.review(pull.number, "", "approved", "")
+    comment = forge.comment(issue.number, "text")
+    seen = forge.poll(start)
+    assert seen.snapshots == (issue, pull, review, comment)
+    assert forge.poll(seen.cursor).snapshots == ()
+    merged = forge.merge(pull.number, "", "", "")
+    after = forge.poll(seen.cursor)
+    assert after.snapshots == (merged, forge.issue(issue.number), forge.branch("main"))
+    versions = [s.version for s in (*seen.snapshots, *after.snapshots)]
+    assert versions == sorted(set(versions))
+    assert int(after.cursor) > int(seen.cursor) > int(start)
+    assert forge.poll(after.cursor).cursor == after.cursor
+
+
+def test_an_idle_poll_returns_nothing_and_keeps_its_cursor(forge: LocalForge) -> None:
+    first = forge.poll("")
+    assert [s.object for s in first.snapshots] == ["branch:main"]
+    for _ in range(3):
+        assert forge.poll(first.cursor).snapshots == ()
+        assert forge.poll(first.cursor).cursor == first.cursor
+
+
+def test_a_branch_with_capitals_or_a_very_long_name_is_refused(forge: LocalForge) -> None:
+    """On a disk that does not tell them apart it would be another branch."""
+    with pytest.raises(UsageError, match="branch"):
+        forge.branch("Feature")
+    with pytest.raises(UsageError, match="branch"):
+        forge.branch("x" * 129)
+
+
+def test_a_merge_is_committed_by_caloron(forge: LocalForge, clone: Clone) -> None:
+    pull = clone.open_pull(forge, "feature")
+    forge.merge(pull.number, pull.head, "", "Merge it")
+    clone.git("fetch", "--quiet", "origin")
+    shown = clone.git("show", "-s", "--format=%cn <%ce>", "origin/main")
+    assert shown == "Caloron <caloron@localhost>"
+
+
+def test_histories_with_nothing_in_common_are_a_conflict(forge: LocalForge, clone: Clone) -> None:
+    clone.git("checkout", "--quiet", "--orphan", "alone")
+    alone = _orphan_commit(clone)
+    forge.push(clone.path, "alone", alone, "")
+    pull = forge.open_pull("alone", "", "alone")
+    assert not forge.mergeable(pull.number)
+    with pytest.raises(MergeConflict, match="share no history"):
+        forge.merge(pull.number, "", "", "")
+
+
+def _orphan_commit(clone: Clone) -> str:
+    clone.git("commit", "--quiet", "--allow-empty", "-m", "alone")
+    return clone.git("rev-parse", "HEAD")

@@ -1,0 +1,48 @@
+"""Whichever address of a forge a user gives, the same forge is meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from caloron.errors import UsageError
+from caloron.forge.addresses import Address, address_of, repo_of
+
+GITHUB = Address("https://github.com", "https://api.github.com")
+
+
+@pytest.mark.parametrize(
+    ("kind", "host", "expected"),
+    [
+        ("github", "https://api.github.com", GITHUB),
+        ("github", "https://api.github.com/", GITHUB),
+        ("github", "https://github.com", GITHUB),
+        ("github", "https://ghe.example/api/v3", Address("https://ghe.example", "https://ghe.example/api/v3")),
+        ("github", "https://ghe.example", Address("https://ghe.example", "https://ghe.example/api/v3")),
+        ("github", "https://acme.ghe.com", Address("https://acme.ghe.com", "https://api.acme.ghe.com")),
+        ("github", "https://api.acme.ghe.com", Address("https://acme.ghe.com", "https://api.acme.ghe.com")),
+        ("gitea", "https://forge.example/api/v1", Address("https://forge.example", "https://forge.example/api/v1")),
+        ("gitea", "https://forge.example/api/v1/", Address("https://forge.example", "https://forge.example/api/v1")),
+        ("gitea", "http://127.0.0.1:3000", Address("http://127.0.0.1:3000", "http://127.0.0.1:3000/api/v1")),
+        ("gitea", "https://x.example/git/", Address("https://x.example/git", "https://x.example/git/api/v1")),
+    ],
+)  # fmt: skip
+def test_the_root_of_the_api_and_the_base_address_mean_the_same_forge(
+    kind: str, host: str, expected: Address
+) -> None:
+    assert address_of(kind, host) == expected
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "forge.example", "ftp://forge.example", "https://", "https://me:secret@forge.example"],
+)
+def test_what_is_no_address_is_refused(host: str) -> None:
+    with pytest.raises(UsageError, match="address of a forge"):
+        address_of("gitea", host)
+
+
+def test_a_repository_is_owner_and_name() -> None:
+    assert repo_of(" owner/name.git ") == repo_of("/owner/name/") == "owner/name"
+    for wrong in ("", "name", "a/b/c", "a/..", "a/b?x=1", "../b", "a/b c"):
+        with pytest.raises(UsageError, match="repository"):
+            repo_of(wrong)

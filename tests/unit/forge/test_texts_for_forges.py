@@ -1,0 +1,54 @@
+"""Texts and names that a forge takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from caloron.domain.observations import marker, marker_key
+from caloron.errors import ForgeError, NotFound, UsageError
+from caloron.forge.people import is_command
+from caloron.forge.texts import fitting_body, fitting_title, require_branch, require_number
+
+
+def test_a_body_that_is_too_long_is_cut_visibly_and_keeps_its_marker() -> None:
+    body = "x" * 70_000 + "\n\n" + marker("issue/s-1/login")
+    cut = fitting_body(body, 65_536)
+    assert len(cut) == 65_536
+    assert "The rest was cut" in cut
+    assert marker_key(cut) == "issue/s-1/login"
+    assert fitting_body("short", 65_536) == "short"
+
+
+def test_a_title_is_one_line_of_a_length_that_every_forge_takes() -> None:
+    assert fitting_title("one\ntwo") == "one two"
+    assert len(fitting_title("ü" * 300)) == 255
+
+
+def test_branches_of_people_are_taken_and_those_of_forks_are_not_pushed_to() -> None:
+    for name in ("main", "Feature/X", "agent/login/s-1", "fix_#7"):
+        assert require_branch(name) == name
+    for name in ("", "-x", "a..b", "a b", "a\n", "/a", "a/", "a//b", ".a", "a.lock", "a:", ":a"):
+        with pytest.raises((UsageError, ForgeError), match="branch"):
+            require_branch(name)
+    with pytest.raises(ForgeError, match="fork"):
+        require_branch("anna:feature")
+
+
+def test_a_number_that_no_forge_has_is_not_asked_for() -> None:
+    for number in (0, -1, 10**30):
+        with pytest.raises(NotFound, match=f"#{number}$"):
+            require_number(number)
+
+
+@pytest.mark.parametrize(
+    "body", ["resolved", "Resolved\nthanks", "caloron:retry", "caloron:take-over\n"]
+)
+def test_a_whole_first_line_may_be_a_command(body: str) -> None:
+    assert is_command(body)
+
+
+@pytest.mark.parametrize(
+    "body", ["", "it is resolved", "resolved?", "> resolved", f"resolved\n{marker('comment/a')}"]
+)
+def test_other_text_and_a_comment_of_ours_is_none(body: str) -> None:
+    assert not is_command(body)

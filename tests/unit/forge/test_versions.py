@@ -1,0 +1,28 @@
+"""Snapshots of a forge that tells seconds only are still in order."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caloron.forge.seen import version
+
+SECONDS = st.integers(1_000_000_000, 4_000_000_000)
+
+
+@given(SECONDS, st.integers(-3_600_000, 3_600_000), st.integers(1, 100_000))
+def test_of_one_change_the_later_look_is_the_newer_picture(at: int, late: int, more: int) -> None:
+    assert version(at, at * 1000 + late) < version(at, at * 1000 + late + more)
+
+
+@given(SECONDS, st.integers(1, 100_000), st.integers(0, 10**10), st.integers(0, 10**10))
+def test_a_later_change_is_newer_however_the_looks_were(
+    at: int, more: int, first: int, second: int
+) -> None:
+    """Our clock may be wrong by any amount; the forge's own order stands."""
+    assert version(at, first) < version(at + more, second)
+
+
+@given(SECONDS, st.integers(0, 10**14))
+def test_a_version_fits_into_the_ledger(at: int, began: int) -> None:
+    assert 0 < version(at, began) < 1 << 63
