@@ -69,6 +69,7 @@ class SeenSprint:
         self.parallel: int = data.get("parallel", 4)
         self.baseline_work = _work(data.get("baseline_work"))
         self.po = _work(data.get("po"))
+        self.plan_issue: int | None = (data.get("held_plan") or {}).get("number")
         paused: dict[str, dict[str, Any]] = data.get("paused", {})
         self.paused = {name: SeenPause(pause) for name, pause in paused.items()}
 
