@@ -208,5 +208,5 @@ def test_a_branch_that_a_person_deletes_ends_with_a_person_and_not_in_a_loop(hom
     answer = running.wait()
     assert answer.code == 10, answer
     assert answer.statuses == {"a": "Escalated", "b": "Blocked"}
-    assert "the forge refused" in answer.tasks["a"]["reason"]
+    assert "was deleted by a person" in answer.tasks["a"]["reason"]
     assert len(home.escalations()) == 1

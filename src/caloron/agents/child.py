@@ -72,14 +72,9 @@ class Child:
             for target, source in enumerate(streams):
                 os.dup2(source, target)
             for target, path in self._spec.get("files", {}).items():
-<<<<<<< HEAD
                 handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 os.dup2(handle, int(target))
                 # The number may be the very one that was wanted: dup2 then changes nothing.
-=======
-                os.dup2(os.open(path, os.O_RDONLY | os.O_CLOEXEC), int(target))
-                # Opened at that very number, it would be closed again by what follows.
->>>>>>> f6fd62532959e81524071cebacb6586fd6f3f366
                 os.set_inheritable(int(target), True)
             os.chdir(self._spec["cwd"])
             env = self._spec["env"] | self._secrets | {"CALORON_ATTEMPT": str(attempt)}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import select
 import signal
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
@@ -16,8 +18,11 @@ from caloron.ledger.projects import Project
 if TYPE_CHECKING:
     from caloron.cli.plan_edit import PlanEditor
 
-#: What becomes of a plan that waits for approval: ask on the terminal, yes, or not now.
-Approval = Literal["ask", "yes", "hold"]
+#: What becomes of a plan that waits for approval: ask on the terminal, yes, not now, or wait for
+#: somebody on the forge.
+Approval = Literal["ask", "yes", "hold", "forge"]
+
+_LOOK_S = 0.5
 
 
 class Approver:
@@ -47,7 +52,7 @@ class Approver:
         """Whether the plan is only to be made, and kept."""
         return self._approval == "hold"
 
-    def answer(self, state: State) -> Answer:
+    def answer(self, state: State, meanwhile: Callable[[], bool] = lambda: False) -> Answer:
         if self._edited:
             # What was written is in the ledger now.
             self._editor(state).forget()
@@ -57,16 +62,26 @@ class Approver:
             if plan := self._changed(state):
                 return plan
         if self._approval != "ask":
-            return True if self._approval == "yes" else None
-        return self._ask(state)
+            return True if self._approval == "yes" else self._elsewhere(state)
+        return self._ask(state, meanwhile)
 
-    def _ask(self, state: State) -> Answer:
+    def _elsewhere(self, state: State) -> Answer:
+        """Nobody is asked here: wait for the forge, or only until the plan stands there."""
+        held = state.sprint.held_plan
+        shown = held is not None and held.number is not None
+        waits = state.sprint.plan_on_forge and not (self.holds and shown)
+        return "wait" if waits else None
+
+    def _ask(self, state: State, meanwhile: Callable[[], bool]) -> Answer:
         # At the prompt Ctrl-C means no, and must not wait for the engine.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             while True:
                 click.echo(self._page(state))
-                word = self._word(len(state.tasks))
+                word = self._word(state, meanwhile)
+                if word == "":
+                    click.echo("\nIt was decided on the forge.")
+                    return "wait"
                 if word in ("y", "yes"):
                     return True
                 if word not in ("e", "edit"):
@@ -81,15 +96,19 @@ class Approver:
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def _word(self, count: int) -> str:
+    def _word(self, state: State, meanwhile: Callable[[], bool]) -> str:
+        """What the person says; empty: somebody on the forge was first."""
+        count = len(state.tasks)
         these = "this task" if count == 1 else f"these {count} tasks"
+        question = f"Run {these}? y: yes, N: not now, e: edit [y/N/e]"
         while True:
-            text = click.prompt(
-                f"Run {these}? y: yes, N: not now, e: edit [y/N/e]",
-                default="n",
-                show_default=False,
-            )
-            word = str(text).strip().lower()
+            if state.sprint.plan_on_forge:
+                text = _prompt_until(question, meanwhile)
+                if text is None:
+                    return ""
+            else:
+                text = str(click.prompt(question, default="n", show_default=False))
+            word = text.strip().lower() or "n"
             if word in ("y", "yes", "n", "no", "e", "edit"):
                 return word
 
@@ -102,3 +121,15 @@ class Approver:
         from caloron.cli.plan_edit import PlanEditor
 
         return PlanEditor(self._project, state.sprint.id)
+
+
+def _prompt_until(question: str, decided: Callable[[], bool]) -> str | None:
+    """A line from the terminal; None if it is decided before one comes."""
+    click.echo(f"{question}: ", nl=False)
+    while not select.select([sys.stdin], [], [], _LOOK_S)[0]:
+        if decided():
+            return None
+    line = sys.stdin.readline()
+    if not line:
+        raise click.Abort
+    return line

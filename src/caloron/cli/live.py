@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,9 @@ class Lines:
     def moved(self, state: State, moves: tuple[Moved, ...]) -> None:
         for move in moves:
             reason = f"  ({move.reason})" if move.reason else ""
-            self.told(f"{move.task}: {move.old} → {move.new}{reason}")
+            # What changed no status is told by its reason alone.
+            moved = f"{move.old} → {move.new}{reason}" if move.old != move.new else move.reason
+            self.told(f"{move.task}: {moved}")
 
     def seen(self, state: State) -> None:
         if state.sprint.phase != self._phase:
@@ -64,8 +66,8 @@ class Lines:
             tasks = f", {counted(len(state.tasks), 'task')}" if state.tasks else ""
             self.told(f"sprint {state.sprint.id}: {self._phase}{tasks}")
 
-    def approves(self, state: State) -> Answer:
-        return self._approver.answer(state)
+    def approves(self, state: State, meanwhile: Callable[[], bool]) -> Answer:
+        return self._approver.answer(state, meanwhile)
 
 
 class LiveTable:
@@ -88,12 +90,12 @@ class LiveTable:
     def seen(self, state: State) -> None:
         self._state = state
 
-    def approves(self, state: State) -> Answer:
+    def approves(self, state: State, meanwhile: Callable[[], bool]) -> Answer:
         if not self._approver.talks:
-            return self._approver.answer(state)
+            return self._approver.answer(state, meanwhile)
         self.live.stop()
         try:
-            return self._approver.answer(state)
+            return self._approver.answer(state, meanwhile)
         finally:
             self.live.start()
 

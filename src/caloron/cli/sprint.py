@@ -30,7 +30,7 @@ from caloron.cli.sprint_answer import STOPPED, answer, answer_held, plan_page
 from caloron.domain.status import Status
 from caloron.engine.engine import Engine, Watcher
 from caloron.engine.session import Choices, Session, held
-from caloron.errors import NotFound, PreconditionFailed
+from caloron.errors import NotFound, PreconditionFailed, UsageError
 from caloron.ledger.ledger import Ledger, read_state
 from caloron.ledger.locate import ProjectPaths
 from caloron.ledger.projects import load_project
@@ -42,16 +42,28 @@ from caloron.store.database import open_read_only
 @begin_options
 @click.option("--plan-only", is_flag=True, help="Stop at the plan; `caloron resume --yes` runs it.")
 @click.option("--yes", "-y", is_flag=True, help="Run the plan without asking.")
+@click.option(
+    "--approve", is_flag=True, help="Hold the plan until a person approves it, as a forge issue."
+)
 @project_option
 @output_option
 def sprint(
-    goal: str, plan_only: bool, yes: bool, dry_run: bool, project: str | None, **given: Any
+    goal: str,
+    plan_only: bool,
+    yes: bool,
+    approve: bool,
+    dry_run: bool,
+    project: str | None,
+    **given: Any,
 ) -> int:
     """Turn GOAL into tasks, have agents do them, and merge what is reviewed and verified.
 
     In a git repository without a project, one is set up first, with defaults that are told. On a
     terminal the plan is shown, and you can edit it. Ctrl-C saves and stops; `caloron resume` goes
     on where it was, also after a crash; `caloron take` brings the result into your branch.
+
+    With --approve the plan waits as an issue on Gitea or GitHub: a comment `caloron:approve` runs
+    it, an edit of its block changes it, closing it declines it. The local forge has no such issue.
 
     \b
     Exit codes: 0 every task is done; 10 it ended with tasks that need a person;
@@ -63,14 +75,20 @@ def sprint(
       caloron sprint "Release 2.0" --plan tasks.json --parallel 8 --yes
       caloron sprint "Fix the typo in the README" --single --budget 1
     """
+    if yes and approve:
+        raise UsageError("--yes and --approve exclude each other", hint="give one of them")
     begin = prepare(goal, project, given)
     if dry_run:
-        return would_begin("sprint", begin, hold=plan_only)
-    approval: Approval = "hold" if plan_only else "yes" if yes or not _can_ask() else "ask"
-    return run_new(begin, "sprint", approval)
+        return would_begin("sprint", begin, hold=plan_only or approve)
+    approval: Approval = "forge" if approve else "yes"
+    if plan_only:
+        approval = "hold"
+    elif _can_ask() and not yes:
+        approval = "ask"
+    return run_new(begin, "sprint", approval, on_forge=approve)
 
 
-def run_new(begin: Beginning, command: str, approval: Approval) -> int:
+def run_new(begin: Beginning, command: str, approval: Approval, *, on_forge: bool = False) -> int:
     """Record a new sprint and drive it: to its end, or to its plan if that is to be held."""
     about = set_up(begin)
     with held(begin.project) as session:
@@ -81,6 +99,7 @@ def run_new(begin: Beginning, command: str, approval: Approval) -> int:
             begin.choices,
             parallel=begin.parallel,
             ask=approval != "yes",
+            plan_on_forge=on_forge,
         )
         return _run(session, name, command, begin.choices, _approver(session, approval), about)
 
@@ -135,6 +154,8 @@ def resume(
             _refuse_late_edit(session, name)
         chosen = Choices(**choices)
         session.go_on(name, chosen)
+        if approval == "hold" and session.ledger.state(name).sprint.plan_on_forge:
+            approval = "forge"
         return _run(session, name, "resume", chosen, _approver(session, approval, edit=edit))
 
 

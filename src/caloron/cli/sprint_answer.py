@@ -55,10 +55,13 @@ def answer_held(
     name = state.sprint.id
     run = f"caloron resume {name} --project {session.project.name}"
     discard = f"caloron discard {name} --project {session.project.name}"
+    place = state.sprint.plan_issue
+    there = (session.forge.url(place) or f"issue #{place}") if place else ""
     lines = (
         plan_page(session, state),
         "",
         "Nothing was begun: the plan waits for you.",
+        *([f"On the forge:   {there}, comment `caloron:approve` there"] if there else []),
         f"Run it:         {run} --yes",
         f"Change it:      {run} --edit",
         f"Throw it away:  {discard}",

@@ -212,8 +212,15 @@ def _because(reason: str | None) -> str:
     return f" ({line[:_LONGEST]})" if line else ""
 
 
+def _moved(told: dict[str, Any]) -> str:
+    """A move; what changed no status is told by its reason alone."""
+    if told["old"] == told["new"]:
+        return str(told.get("reason"))
+    return f"{told['old']} → {told['new']}{_because(told.get('reason'))}".strip()
+
+
 _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "task_moved": lambda told: f"{told['old']} → {told['new']}{_because(told.get('reason'))}",
+    "task_moved": _moved,
     "effect_done": _effect,
     "effect_failed": lambda told: (
         f"the forge refused {told['kind'].replace('_', ' ')}{_because(told['note'])}"

@@ -176,8 +176,7 @@ def _cancel(turn: Turn, task: Task, comment: CommentSeen) -> None:
         return
     who = comment.author
     turn.cancel(task, f"cancelled by {who}", closed_by_person=False)
-    task.cancelled_by, task.taken_over, task.given_back = who, "", ""
-    task.held, task.held_effects = None, ()
+    task.cancelled_by, task.held, task.held_effects = who, None, ()
     turn.close_escalation(task)
     if task.issue is None:
         return

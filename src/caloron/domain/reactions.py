@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from caloron.domain import commands, joining, texts
 from caloron.domain.actions import ClosePull
 from caloron.domain.editing import take_in_edit
@@ -230,6 +232,7 @@ def _pull_open(turn: Turn, task: Task, pull: PullSeen) -> None:
     word = last_word(turn, task, pull)
     _prefer_person(turn, task, pull, word)
     if task.work and task.work.role in ("fix", "resolve"):
+        _pass_on_words(turn, task, word)
         return
     if task.status is Status.IN_PROGRESS and task.work is None:
         turn.move(task, Status.IN_REVIEW, f"pull request #{pull.number} is open")
@@ -239,6 +242,22 @@ def _pull_open(turn: Turn, task: Task, pull: PullSeen) -> None:
         turn.stop_work(task, "changes were requested")
         task.merging = ""
         reject(turn, task, pull.head, reason_of(word), details_of(word))
+
+
+def _pass_on_words(turn: Turn, task: Task, word: ReviewSeen | None) -> None:
+    """What a person asks for while an agent fixes the same head: it begins again with that too."""
+    work = task.work
+    if work is None or word is None or not by_person(turn, word, "changes_requested"):
+        return
+    words = details_of(word)
+    if words in work.reason:
+        return
+    reason = f"{word.author} asked for changes"
+    turn.stop_work(task, reason)
+    told = "\n\n".join(filter(None, (words, work.reason if work.role == "fix" else "")))
+    again = turn.new_work(task, "fix", head=work.head, reason=told, log=work.log)
+    turn.move(task, Status.IN_PROGRESS, reason_of(word))
+    turn.start(task, msgspec.structs.replace(again, onto_main=work.onto_main), reason)
 
 
 def _prefer_person(turn: Turn, task: Task, pull: PullSeen, word: ReviewSeen | None) -> None:

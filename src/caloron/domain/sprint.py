@@ -266,6 +266,11 @@ class Sprint(msgspec.Struct, kw_only=True):
     #: Why there is no analysis by a model although one was to be asked.
     insight_problem: str = ""
 
+    @property
+    def plan_issue(self) -> int | None:
+        """The issue on which the plan waits, or waited."""
+        return self.held_plan.number if self.held_plan else None
+
 
 class State(msgspec.Struct, kw_only=True):
     """Everything `evaluate` looks at."""

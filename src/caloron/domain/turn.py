@@ -171,6 +171,7 @@ class Turn:
         self.stop_work(task, reason)
         task.merging, task.closed_by_person = "", closed_by_person
         task.landed, task.revert = "", None
+        task.taken_over = task.given_back = ""
         self.move(task, Status.CANCELLED, reason)
 
     def escalate(
@@ -193,6 +194,7 @@ class Turn:
     ) -> None:
         """The task waits for a person; what was said before does not release it."""
         task.held, task.held_effects = held, effects
+        task.taken_over = task.given_back = ""
         started = task.status in (Status.IN_PROGRESS, Status.IN_REVIEW)
         task.held_from = task.status if started else Status.PENDING
         task.work, task.merging = None, ""

@@ -52,12 +52,18 @@ def why_sprint(sprint: SprintView) -> str:
         return "the planner is at work" if sprint.po else "waiting for a plan"
     if sprint.phase == "retro":
         return "a model looks back at the sprint"
-    return "the plan waits for your yes" if sprint.phase == "approval" else ""
+    return _waits_for_yes(sprint) if sprint.phase == "approval" else ""
+
+
+def _waits_for_yes(sprint: SprintView) -> str:
+    if sprint.plan_issue is None:
+        return "the plan waits for your yes"
+    return f"the plan waits for your yes: comment `caloron:approve` on issue #{sprint.plan_issue}"
 
 
 def _why_pending(state: StateView, task: TaskView) -> str:
     if state.sprint.phase == "approval":
-        return "the plan waits for your yes"
+        return _waits_for_yes(state.sprint)
     missing = [d for d in task.plan.depends_on if state.tasks[d].status is not Status.DONE]
     return f"waiting for {', '.join(missing)}" if missing else "about to be ready"
 

@@ -214,7 +214,9 @@ def _post_verdict(
         return
     approved = isinstance(verdict, Approved)
     text = "APPROVED" if isinstance(verdict, Approved) else f"CHANGES_NEEDED: {verdict.reason}"
-    key = f"review/{task.pull}/{work.head}/{work.round}/{work.taken_in}"
+    # Claims are counted for each item: the same head may be read by another item later.
+    claim = f"{work.item.rsplit('/', 1)[1]}-{work.taken_in}"
+    key = f"review/{task.pull}/{work.head}/{work.round}/{claim}"
     task.judged, task.verdict_key = work.head, key
     turn.do(
         PostReview(

@@ -9,6 +9,7 @@ import msgspec
 
 from caloron.agents.frameworks import FRAMEWORKS
 from caloron.domain.imports import Import, take_over
+from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import State
 from caloron.ledger import projections
 from caloron.ledger.history import write_history
@@ -39,7 +40,7 @@ class Bookkeeping:
         self._sprint = sprint
         self._clock = clock
         self._tell = tell
-        self._plan_written = False
+        self._written: tuple[PlannedTask, ...] = ()
         self._files = WorkFiles(
             ledger,
             project.workspace,
@@ -62,13 +63,14 @@ class Bookkeeping:
         self._files.take_in()
 
     def write_plan(self, state: State) -> None:
-        """Plans that run do not change, so once for each time that the engine runs is enough.
+        """Once for each time that the engine runs, and when people add or change tasks.
 
         One that waits may still be edited or thrown away, and one that has ended was written.
         """
-        if state.sprint.phase in ("running", "retro") and state.tasks and not self._plan_written:
+        plan = tuple(task.plan for task in state.tasks.values())
+        if state.sprint.phase in ("running", "retro") and plan and plan != self._written:
             self._files.write_plan(state)
-            self._plan_written = True
+            self._written = plan
 
     def write_end(self) -> None:
         """What is read of a sprint that has ended."""

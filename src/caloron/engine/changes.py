@@ -27,6 +27,7 @@ from caloron.domain.actions import (
     ReportProgress,
     SeeBranch,
 )
+from caloron.domain.editing import read_text
 from caloron.domain.facts import EffectDone, Fact, Refusal
 from caloron.domain.observations import IssueSeen, Snapshot
 from caloron.domain.ours import is_ours
@@ -185,8 +186,9 @@ class Changes:
         issue = self._forge.issue(number)
         if issue.state == "closed":
             raise StaleHead(f"issue #{number} was closed")
-        same = isinstance(known, IssueSeen) and (known.title, known.body)
-        if same and (issue.title, issue.body) != same:
+        if not isinstance(known, IssueSeen) or not issue.trusted:
+            return
+        if read_text(issue.title, issue.body) != read_text(known.title, known.body):
             raise StaleHead(f"the text of issue #{number} was changed")
 
     def _look_at_checks(self, effect: Merge) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from caloron.domain.actions import Moved
 from caloron.domain.facts import Halt, PlanApproved
@@ -46,8 +47,8 @@ _BASELINES = {
 }
 
 
-#: What a person says to a plan: yes, no, not now, or these tasks instead.
-Answer = bool | tuple[PlannedTask, ...] | None
+#: What a person says to a plan: yes, no, not now, these tasks instead, or: the forge decides.
+Answer = bool | tuple[PlannedTask, ...] | Literal["wait"] | None
 
 
 class Watcher(Protocol):
@@ -57,8 +58,12 @@ class Watcher(Protocol):
     def seen(self, state: State) -> None: ...
     def told(self, line: str) -> None: ...
 
-    def approves(self, state: State) -> Answer:
-        """Yes or no to the plan, or another plan; None: not now, it is kept as no keeps it."""
+    def approves(self, state: State, meanwhile: Callable[[], bool]) -> Answer:
+        """Yes or no to the plan, or another plan; None: not now, it is kept as no keeps it.
+
+        Whoever thinks about it calls `meanwhile` now and then: True means that it was decided, or
+        changed, on the forge.
+        """
         ...
 
 
@@ -102,6 +107,7 @@ class Engine:
         self._last_loop = self._grace_until = 0.0
         state = ledger.state(sprint)
         self._baseline = state.sprint.baseline
+        self._declined = _declined(state)
         self._books = Bookkeeping(project, ledger, sprint, self.clock, watcher.told)
         self._looks_back = False
         self._paused: dict[str, float] = {}
@@ -191,7 +197,7 @@ class Engine:
             if saved.state.sprint.halted and self.workers.idle:
                 return saved.state
             if phase == "approval" and not self._ask(saved.state):
-                return saved.state
+                return self.ledger.state(self.sprint)
             next_due = self.effects.dispatch()
             if not grace:
                 # Until the shims have renewed, the leases do not tell how many slots are taken.
@@ -210,7 +216,13 @@ class Engine:
                 continue
 
     def _ask(self, state: State) -> bool:
-        answer = self.watcher.approves(state)
+        """Have the plan judged at the terminal or on the forge; False: it stays as it is."""
+        if _declined(state) and _declined(state) != self._declined:
+            self.watcher.told(f"the plan was declined: {_declined(state)} closed its issue")
+            return False
+        answer = self.watcher.approves(state, lambda: self._decided_meanwhile(state))
+        if answer == "wait":
+            return not _declined(state) or _declined(state) != self._declined
         if isinstance(answer, tuple):
             plan = cleaned_plan(answer, self.workshop.redactor)
             self.ledger.edit_plan(self.sprint, plan, self.clock.now())
@@ -219,6 +231,20 @@ class Engine:
             self.ledger.tell(self.sprint, [PlanApproved()])
             self.bell.ring()
         return bool(answer)
+
+    def _decided_meanwhile(self, asked: State) -> bool:
+        """Take in what people do on the forge while somebody at the terminal thinks."""
+        self.effects.dispatch()
+        saved = self._tick(grace=False)
+        if saved.moves:
+            self.watcher.moved(saved.state, saved.moves)
+        return (
+            saved.state.sprint.phase != "approval"
+            or _declined(saved.state) != _declined(asked)
+            or _plans(saved.state) != _plans(asked)
+            or self._stop.is_set()
+            or bool(self.bell.faults)
+        )
 
     def _tell_baseline(self, state: State) -> None:
         found = state.sprint.baseline
@@ -298,3 +324,12 @@ class Engine:
         self.workers.stop()
         self.workshop.pool.close()
         self.wake.close()
+
+
+def _declined(state: State) -> str:
+    """Who closed the issue of a plan that waits."""
+    return state.sprint.held_plan.declined if state.sprint.held_plan else ""
+
+
+def _plans(state: State) -> tuple[PlannedTask, ...]:
+    return tuple(task.plan for task in state.tasks.values())

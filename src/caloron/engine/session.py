@@ -79,6 +79,7 @@ class Session:
         *,
         parallel: int,
         ask: bool,
+        plan_on_forge: bool = False,
     ) -> str:
         """Record a new sprint: its goal, and its plan if there is one already."""
         config = self.project.config
@@ -95,7 +96,8 @@ class Session:
             reviewer=self.forge.reviewer,
             main=self.forge.main,
             ask_before_running=ask,
-            plan_on_forge=self.project.is_remote,
+            # A forge without pages has nobody who would read it there.
+            plan_on_forge=plan_on_forge and bool(self.forge.url(1)),
             given_plan=cleaned_plan(plan or (), redactor),
             framework=config.framework,
             baseline="",

@@ -309,6 +309,22 @@ class LocalForge:
                     change.write("end_pull", number=number, **ended)
         return self._records.pull(number)
 
+    def reopen_pull(self, number: int) -> PullSeen:
+        """Open a closed pull request again, at the tip that its branch has now."""
+        with self._repository.merging():
+            self._watch.catch_up()
+            pull = self._records.pull(number)
+            if pull.state == "merged":
+                raise ForgeError(f"pull request #{number} is merged")
+            head = self._repository.tip(pull.branch)
+            if head is None:
+                raise NotFound(f"there is no branch {pull.branch} to merge", hint="push it first")
+            if pull.state == "closed":
+                with self._records.change("reopen_pull") as change:
+                    self._refuse_second(change, pull.branch)
+                    change.write("reopen_pull", number=number, head=head)
+        return self._records.pull(number)
+
     def review(self, number: int, head: str, verdict: Verdict, body: str) -> ReviewSeen:
         """Say what one thinks of a head; an empty one means the current head."""
         if verdict not in get_args(Verdict):

@@ -98,6 +98,7 @@ class SeenSprint:
         self.po = _work(data.get("po"))
         train = data.get("train")
         self.train = SeenTrain(train) if train else None
+        self.plan_issue: int | None = (data.get("held_plan") or {}).get("number")
         paused: dict[str, dict[str, Any]] = data.get("paused", {})
         self.paused = {name: SeenPause(pause) for name, pause in paused.items()}
 

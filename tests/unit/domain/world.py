@@ -88,7 +88,7 @@ class World:
         self.version = 0
         self.number = 0
         self.commits = 0
-        self.tokens = 0
+        self.tokens: dict[str, int] = {}
         self.objects: dict[str, Snapshot] = {}
         self.branches: dict[str, str] = {}
         self.journal: list[Effect | Probe] = []
@@ -331,7 +331,8 @@ class World:
     ) -> WorkEnded:
         """An agent, or a verification, comes to its end."""
         task, work = self.queue.pop(item)
-        self.tokens += 1
+        # As in the queue: claims are counted for each item.
+        self.tokens[item] = self.tokens.get(item, 0) + 1
         base = work.head or self.branches["main"]
         head = base
         if work.role in ("implement", "fix", "resolve") and changes and not conflicts:
@@ -346,7 +347,7 @@ class World:
             item=item,
             task=task,
             role=work.role,
-            token=self.tokens,
+            token=self.tokens[item],
             exit_code=exit_code,
             answer=answer if work.role in ("review", "check") else "",
             last_line=answer.splitlines()[-1] if answer else "",

@@ -45,6 +45,10 @@ VALUES (:number, :version, :title, :body, :author, :branch, :head, (SELECT tip F
 -- name: move_pull
 UPDATE pulls SET head = :head, base = (SELECT tip FROM branches WHERE name = 'main'), version = :version
 WHERE number = :number
+-- name: reopen_pull
+UPDATE pulls SET state = 'open', head = :head, base = (SELECT tip FROM branches WHERE name = 'main'), ended_by = '',
+    version = :version
+WHERE number = :number
 -- name: end_pull
 UPDATE pulls SET state = :state, head = :head, ended_by = :by, merge_commit = :commit, version = :version
 WHERE number = :number

@@ -1,0 +1,247 @@
+"""The real loop on a real forge, with work whose end a test writes: no agent is started.
+
+Tick, journal, executor and poller are the engine's own. `Person` is what somebody does on the
+forge's pages; whoever has another forge gives one of these for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol, cast
+
+from caloron.domain.facts import WorkEnded
+from caloron.domain.observations import PullSeen
+from caloron.domain.sprint import AGENT_ROLES, Sprint, State, Task, Work
+from caloron.domain.supervise import Limits
+from caloron.engine.bell import Bell
+from caloron.engine.effects import Effects
+from caloron.engine.poller import Poller
+from caloron.engine.runs import RunDirs
+from caloron.engine.tick import run_tick
+from caloron.git.command import git, git_environment
+from caloron.git.mirror import Conflict, Mirror
+from caloron.ledger.journal import Journal
+from caloron.ledger.ledger import Ledger
+from caloron.ledger.work import Claimed, WorkQueue
+from caloron.ports import Forge
+from caloron.stages.context import TickContext
+from caloron.store.redact import Redactor
+from tests.integration.engine.conftest import QuietBell
+from tests.unit.domain.world import planned
+
+_NO_LIMITS = Limits(stall_s=1e9, timeout_s=1e9, grace_s=1e9)
+_ROLES = (*AGENT_ROLES, "verify")
+_AGENT = ("Agent", "agent@example.invalid")
+
+
+class Person(Protocol):
+    """What a person can do on a forge, besides writing comments."""
+
+    name: str
+
+    def merge(self, pull: int) -> None: ...
+    def close_pull(self, pull: int) -> None: ...
+    def reopen_pull(self, pull: int) -> None: ...
+    def approve(self, pull: int) -> None: ...
+    def request_changes(self, pull: int, text: str) -> None: ...
+    def push(self, branch: str, file: str) -> str: ...
+    def push_main(self, file: str) -> str: ...
+    def delete_branch(self, branch: str) -> None: ...
+    def close_issue(self, number: int) -> None: ...
+    def reopen_issue(self, number: int) -> None: ...
+    def label(self, number: int, label: str) -> None: ...
+    def unlabel(self, number: int, label: str) -> None: ...
+    def edit_issue(self, number: int, body: str) -> None: ...
+    def comment(self, number: int, body: str) -> None: ...
+    def open_issue(self, title: str, body: str, label: str) -> int: ...
+
+
+class Clock:
+    """Goes on when a test has nothing to do but wait."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+
+class Loop:
+    """A sprint of two tasks, of which `b` depends on `a`."""
+
+    def __init__(self, home: Path, forge: Forge) -> None:
+        self.forge = forge
+        self.clock = Clock()
+        self.ledger = Ledger(home / "ledger.sqlite")
+        self.ledger.db.rows("PRAGMA synchronous = OFF")
+        given = Sprint(
+            id="shop",
+            number=0,
+            goal="a shop",
+            given_plan=(planned("a"), planned("b", "a")),
+            author=forge.author,
+            reviewer=forge.reviewer,
+            main=forge.main,
+        )
+        self.sprint = self.ledger.create_sprint(given, {}).id
+        self.mirror = Mirror(home / "mirror.git", forge.remote(), forge.main)
+        self.mirror.ensure()
+        self.queue = WorkQueue(self.ledger, self.sprint, holder="test", lease_ms=3_600_000)
+        self.journal = Journal(self.ledger, self.sprint)
+        self.bell = QuietBell()
+        bell = cast(Bell, self.bell)
+        runs = RunDirs(home / "runs")
+        self.effects = Effects(self.journal, forge, self.mirror, runs, self.clock, bell, Redactor())
+        self.poller = Poller(self.ledger, self.sprint, forge, bell, 1.0)
+        self.poller.begin()
+        self._claims: dict[str, Claimed] = {}
+        self._mains: dict[str, str] = {}
+        self._files = 0
+        #: What was verified, in order: the head and the main that it was merged with.
+        self.verified: list[tuple[str, str]] = []
+
+    def close(self) -> None:
+        self.effects.close()
+        self.ledger.close()
+
+    # Looking
+
+    @property
+    def state(self) -> State:
+        return self.ledger.state(self.sprint)
+
+    def task(self, name: str = "a") -> Task:
+        return self.state.tasks[name]
+
+    def status(self, name: str = "a") -> str:
+        return str(self.task(name).status)
+
+    def work(self, name: str = "a") -> Work:
+        work = self.task(name).work
+        assert work is not None, f"nobody works on {name}: {self.task(name).reason}"
+        return work
+
+    def role(self, name: str = "a") -> str:
+        work = self.task(name).work
+        return work.role if work else ""
+
+    def issue(self, name: str = "a") -> int:
+        number = self.task(name).issue
+        assert number is not None
+        return number
+
+    def pull(self, name: str = "a") -> int:
+        number = self.task(name).pull
+        assert number is not None
+        return number
+
+    def pulls(self, name: str = "a") -> list[PullSeen]:
+        found = [p for p in self.forge.pulls() if p.branch == self.task(name).branch]
+        return sorted(found, key=lambda pull: pull.number)
+
+    # Going on
+
+    def tick(self) -> None:
+        context = TickContext(ledger=self.ledger, clock=self.clock, limits=_NO_LIMITS)
+        run_tick(context, self.sprint)
+        while claimed := self.queue.claim(_ROLES, cap=99):
+            self._claims[claimed.item] = claimed
+            self._mains[claimed.item] = self.mirror.fetch_main()
+
+    def perform(self, *, merges: bool = True) -> bool:
+        """Carry out what is due; whether there was anything."""
+        due = [entry for entry in self.journal.due() if merges or entry.kind != "merge"]
+        later = [entry.not_before for entry in due]
+        self.clock.time = max(self.clock.time, min(later, default=0.0)) + 1
+        ready = [entry for entry in due if entry.not_before <= self.clock.time]
+        for entry in ready:
+            self.effects.perform(entry)
+        return bool(ready)
+
+    def settle(self, *, merges: bool = True) -> None:
+        """Look, decide and act until only agents, or a merge, are left to wait for."""
+        for _ in range(100):
+            news = self.poller.poll()
+            before = self.state
+            self.tick()
+            acted = self.perform(merges=merges)
+            assert not self.bell.faults, self.bell.faults
+            if not (news or acted) and self.state == before and not self._waiting_facts():
+                return
+        raise AssertionError("it never comes to rest")
+
+    def _waiting_facts(self) -> bool:
+        return bool(self.ledger.load(self.sprint).facts)
+
+    def end(self, name: str = "a", answer: str = "APPROVED") -> None:
+        """The agent, or the verification, at work on a task comes to its end."""
+        work, task = self.work(name), self.task(name)
+        base = work.head or self.mirror.fetch_main()
+        if work.head and not self.mirror.has(work.head):
+            self.mirror.fetch_branch(task.branch)
+        head = base
+        conflicts: tuple[str, ...] = ()
+        if work.role in ("implement", "fix", "resolve"):
+            head = self._commit(base, f"{name}-{len(self._claims)}.txt")
+        if work.role == "verify":
+            base, head = self._mains[work.item], work.head
+            self.verified.append((head, base))
+            merged = self.mirror.merge(base, head, "Merge for verification")
+            conflicts = merged.files if isinstance(merged, Conflict) else ()
+        token = self._claims[work.item].token
+        fact = WorkEnded(
+            item=work.item,
+            task=name,
+            role=work.role,
+            token=token,
+            answer=answer if work.role in ("review", "check") else "",
+            last_line=answer,
+            head=head,
+            base=base,
+            conflicts=conflicts,
+        )
+        assert self.queue.settle(fact, token)
+
+    def finish(self, name: str = "a", answer: str = "APPROVED", *, merges: bool = True) -> None:
+        self.end(name, answer)
+        self.settle(merges=merges)
+
+    def run(self) -> None:
+        """Everybody does well until the sprint has ended."""
+        for _ in range(40):
+            self.settle()
+            busy = [t.id for t in self.state.tasks.values() if t.work]
+            if not busy:
+                return
+            self.end(busy[0])
+        raise AssertionError("the sprint never ends")
+
+    def _commit(self, base: str, file: str) -> str:
+        """A commit on top of another that adds one file."""
+        self._files += 1
+        path = self.mirror.path
+        blob = git(path, "hash-object", "-w", "--stdin", stdin=f"{self._files}\n".encode())
+        listed = git(path, "ls-tree", base)
+        tree = git(path, "mktree", stdin=f"{listed}\n100644 blob {blob}\t{file}\n".encode())
+        arguments = ("commit-tree", tree, "-p", base, "-m", f"add {file}")
+        commit = git(path, *arguments, environment=git_environment(_AGENT))
+        self.mirror.keep(f"refs/caloron/test/{commit}", commit)
+        return commit
+
+    # Where a task can be
+
+    def bring_to(self, state: str) -> None:
+        """`running`: an agent fixes it; `in review`; `verifying`; `merging`: it is decided."""
+        self.settle()
+        self.finish()
+        assert self.role() == "verify"
+        if state == "verifying":
+            return
+        self.finish()
+        assert self.role() == "review"
+        if state == "running":
+            self.finish(answer="CHANGES_NEEDED: more")
+            assert self.role() == "fix"
+        elif state == "merging":
+            self.finish(merges=False)
+            assert self.task().merging

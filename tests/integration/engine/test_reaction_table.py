@@ -1,0 +1,412 @@
+"""Each cell of the table in docs/people.md: what a person does and where the task is.
+
+The person's later act wins, and the sprint comes to its end afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from caloron.forge.local import LocalForge, create_local_forge
+from caloron.ports import Forge
+from tests.integration.engine.loop import Loop, Person
+from tests.integration.forge.people import Clone
+
+STATES = ("running", "in review", "verifying", "merging")
+each_state = pytest.mark.parametrize("state", STATES)
+
+
+class PersonAtLocalForge:
+    """Anna, with the local forge's own calls and with plain git."""
+
+    name = "anna"
+
+    def __init__(self, project: Path, clone: Clone) -> None:
+        self.forge = LocalForge(project, actor=self.name, identity=("anna", "anna@example.org"))
+        self.clone = clone
+
+    def merge(self, pull: int) -> None:
+        self.forge.merge(pull, "", "", "")
+
+    def close_pull(self, pull: int) -> None:
+        self.forge.close_pull(pull)
+
+    def reopen_pull(self, pull: int) -> None:
+        self.forge.reopen_pull(pull)
+
+    def approve(self, pull: int) -> None:
+        self.forge.review(pull, "", "approved", "")
+
+    def request_changes(self, pull: int, text: str) -> None:
+        self.forge.review(pull, "", "changes_requested", text)
+
+    def push(self, branch: str, file: str) -> str:
+        self.clone.git("fetch", "--quiet", "origin")
+        known = self.clone.git("branch", "--remotes", "--list", f"origin/{branch}")
+        start = f"origin/{branch}" if known else "origin/main"
+        commit = self.clone.commit(branch, {file: "hers\n"}, start)
+        self.clone.push(f"{branch}:{branch}")
+        return commit
+
+    def push_main(self, file: str) -> str:
+        self.clone.git("fetch", "--quiet", "origin")
+        self.clone.git("checkout", "--quiet", "--detach", "origin/main")
+        (self.clone.path / file).write_text("hers\n")
+        self.clone.git("add", "--all")
+        self.clone.git("commit", "--quiet", "-m", file)
+        self.clone.git("push", "--quiet", "origin", "HEAD:main")
+        return self.clone.git("rev-parse", "HEAD")
+
+    def delete_branch(self, branch: str) -> None:
+        self.clone.git("push", "--quiet", "origin", "--delete", branch)
+
+    def close_issue(self, number: int) -> None:
+        self.forge.close_issue(number)
+
+    def reopen_issue(self, number: int) -> None:
+        self.forge.reopen_issue(number)
+
+    def label(self, number: int, label: str) -> None:
+        self.forge.label(number, label)
+
+    def unlabel(self, number: int, label: str) -> None:
+        self.forge.unlabel(number, label)
+
+    def edit_issue(self, number: int, body: str) -> None:
+        self.forge.edit_issue(number, body)
+
+    def comment(self, number: int, body: str) -> None:
+        self.forge.comment(number, body)
+
+    def open_issue(self, title: str, body: str, label: str) -> int:
+        return self.forge.create_issue(title, body, (label,)).number
+
+
+@pytest.fixture
+def forge_of_a_person(tmp_path: Path) -> Iterator[tuple[Forge, Person]]:
+    """A forge, and somebody on it; the same tests run on any."""
+    forge = create_local_forge(tmp_path / "project", name="sample")
+    person = PersonAtLocalForge(tmp_path / "project", Clone(forge, tmp_path / "clone"))
+    yield forge, person
+    person.forge.close()
+    forge.close()
+
+
+@pytest.fixture
+def loop(
+    forge_of_a_person: tuple[Forge, Person], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Loop]:
+    monkeypatch.setenv("CALORON_KV_DIR", str(tmp_path / "kv"))
+    (tmp_path / "home").mkdir()
+    made = Loop(tmp_path / "home", forge_of_a_person[0])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def person(forge_of_a_person: tuple[Forge, Person]) -> Person:
+    return forge_of_a_person[1]
+
+
+def act(loop: Loop, state: str) -> None:
+    """What follows a person's act; a merge that was decided is tried before anybody looks."""
+    if state == "merging":
+        loop.perform()
+    loop.settle()
+
+
+def on_main(loop: Loop) -> set[str]:
+    main = loop.mirror.fetch_main()
+    return set(loop.mirror.files(main))
+
+
+def ends_well(loop: Loop) -> None:
+    loop.run()
+    assert {t.id: str(t.status) for t in loop.state.tasks.values()} == {"a": "Done", "b": "Done"}
+    assert [p.state for p in loop.pulls()].count("merged") == 1
+
+
+@each_state
+def test_a_person_who_merges_completes_the_task(loop: Loop, person: Person, state: str) -> None:
+    loop.bring_to(state)
+    person.merge(loop.pull())
+    act(loop, state)
+    assert loop.status() == "Done"
+    assert loop.role() == ""
+    assert loop.role("b") == "implement"
+    ends_well(loop)
+
+
+@each_state
+def test_a_person_who_closes_the_pull_request_gets_another_one(
+    loop: Loop, person: Person, state: str
+) -> None:
+    loop.bring_to(state)
+    person.close_pull(loop.pull())
+    act(loop, state)
+    assert loop.role() == "fix"
+    assert "was closed by" in loop.task().reason
+    ends_well(loop)
+    assert [p.state for p in loop.pulls()] == ["closed", "merged"]
+
+
+@each_state
+def test_a_person_who_pushes_to_the_branch_makes_the_change(
+    loop: Loop, person: Person, state: str
+) -> None:
+    loop.bring_to(state)
+    commit = person.push(loop.task().branch, "hers.txt")
+    act(loop, state)
+    assert (loop.task().head, loop.role()) == (commit, "verify")
+    ends_well(loop)
+    assert "hers.txt" in on_main(loop)
+
+
+@each_state
+def test_a_person_who_approves_needs_no_reviewer(loop: Loop, person: Person, state: str) -> None:
+    loop.bring_to(state)
+    head = loop.task().head
+    person.approve(loop.pull())
+    act(loop, state)
+    if state == "verifying":
+        # An approval does not replace the verification.
+        assert loop.role() == "verify"
+        loop.finish()
+    assert loop.status() == "Done"
+    assert loop.pulls()[0].head == head
+    ends_well(loop)
+
+
+@each_state
+def test_a_person_who_requests_changes_gets_them_made(
+    loop: Loop, person: Person, state: str
+) -> None:
+    loop.bring_to(state)
+    head = loop.task().head
+    person.request_changes(loop.pull(), "no globals please")
+    act(loop, state)
+    assert loop.role() == "fix"
+    assert loop.work().reason.startswith("no globals please")
+    ends_well(loop)
+    assert loop.pulls()[0].head != head
+
+
+@each_state
+def test_a_person_who_opens_the_issue_again_brings_the_task_back(
+    loop: Loop, person: Person, state: str
+) -> None:
+    loop.bring_to(state)
+    person.close_issue(loop.issue())
+    act(loop, state)
+    assert loop.status() == "Cancelled"
+    person.reopen_issue(loop.issue())
+    loop.settle()
+    if state == "merging":
+        loop.run()
+    else:
+        assert loop.role() == {"running": "fix", "in review": "review"}.get(state, "verify")
+    ends_well(loop)
+    assert len(loop.pulls()) == 1
+
+
+@each_state
+def test_a_person_who_opens_the_pull_request_again_goes_on_with_it(
+    loop: Loop, person: Person, state: str
+) -> None:
+    loop.bring_to(state)
+    number = loop.pull()
+    person.close_pull(number)
+    act(loop, state)
+    assert loop.role() == "fix"
+    person.reopen_pull(number)
+    loop.settle()
+    assert loop.pull() == number
+    ends_well(loop)
+    assert [p.state for p in loop.pulls()] == ["merged"]
+
+
+@each_state
+def test_a_person_who_changes_labels_changes_nothing_else(
+    loop: Loop, person: Person, state: str
+) -> None:
+    loop.bring_to(state)
+    before = loop.task().work
+    person.unlabel(loop.issue(), "caloron:task")
+    person.label(loop.issue(), "caloron:done")
+    act(loop, state)
+    if state == "merging":
+        assert loop.status() == "Done"
+    else:
+        assert loop.task().work == before
+    ends_well(loop)
+
+
+@each_state
+def test_a_person_who_edits_the_body_has_the_change_judged_by_the_new_text(
+    loop: Loop, person: Person, state: str
+) -> None:
+    loop.bring_to(state)
+    before = loop.task().work
+    body = loop.forge.issue(loop.issue()).body
+    person.edit_issue(loop.issue(), body.replace("Do a", "Do a well\n\n- [ ] really"))
+    act(loop, state)
+    assert loop.task().plan.agent_prompt == "Do a well"
+    assert loop.task().plan.acceptance == ("really",)
+    if state == "merging":
+        assert loop.status() != "Done"
+        loop.settle()
+        assert loop.role() in ("verify", "review")
+        while loop.role() == "verify":
+            loop.finish()
+        assert loop.role() == "review"
+    else:
+        # Nobody at work is interrupted.
+        assert loop.task().work == before
+    if state == "in review":
+        loop.finish()
+        assert loop.role() == "review"
+        assert loop.forge.reviews(loop.pull()) == []
+    ends_well(loop)
+
+
+@each_state
+def test_a_person_who_removes_the_marker_changes_nothing(
+    loop: Loop, person: Person, state: str
+) -> None:
+    loop.bring_to(state)
+    before, number = loop.task().work, loop.issue()
+    person.edit_issue(number, loop.forge.issue(number).body.split("<!--")[0])
+    act(loop, state)
+    if state == "merging":
+        assert loop.status() == "Done"
+    else:
+        assert loop.task().work == before
+    assert loop.issue() == number
+    ends_well(loop)
+    assert len([i for i in loop.forge.issues() if i.title == "Title of a"]) == 1
+
+
+@each_state
+def test_a_person_who_deletes_the_branch_decides_what_follows(
+    loop: Loop, person: Person, state: str
+) -> None:
+    """A forge that closes the pull request then is answered as for closing one."""
+    loop.bring_to(state)
+    number = loop.pull()
+    person.delete_branch(loop.task().branch)
+    act(loop, state)
+    if loop.forge.pull(number).state == "open":
+        loop.run()
+        assert loop.status() == "Escalated"
+        assert "was deleted by a person" in loop.task().reason
+        assert loop.forge.pull(number).state == "open"
+        person.comment(loop.task().escalation_issue or 0, "resolved")
+    ends_well(loop)
+
+
+@each_state
+def test_a_person_who_closes_the_issue_cancels_the_task(
+    loop: Loop, person: Person, state: str
+) -> None:
+    loop.bring_to(state)
+    person.close_issue(loop.issue())
+    act(loop, state)
+    assert loop.status() == "Cancelled"
+    assert loop.status("b") == "Blocked"
+    assert loop.role() == ""
+    loop.run()
+    assert [p.state for p in loop.pulls()] == ["open"]
+    assert loop.state.sprint.phase == "ended"
+
+
+@each_state
+def test_a_person_who_pushes_to_main_has_the_result_verified_on_that(
+    loop: Loop, person: Person, state: str
+) -> None:
+    loop.bring_to(state)
+    commit = person.push_main("hers.txt")
+    act(loop, state)
+    assert loop.status() != "Done"
+    loop.run()
+    merged = loop.pulls()[0]
+    assert merged.state == "merged"
+    bases = [base for head, base in loop.verified if head == merged.head]
+    assert loop.mirror.is_ancestor(commit, bases[-1])
+    assert "hers.txt" in on_main(loop)
+    ends_well(loop)
+
+
+# What the table does not hold
+
+
+def test_a_person_who_pushes_before_the_agent_did_makes_the_change(
+    loop: Loop, person: Person
+) -> None:
+    loop.settle()
+    commit = person.push(loop.task().branch, "hers.txt")
+    loop.finish()
+    assert loop.task().head == commit
+    ends_well(loop)
+    assert "hers.txt" in on_main(loop)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_person_may_take_over_push_and_give_back(loop: Loop, person: Person, state: str) -> None:
+    loop.bring_to(state)
+    person.comment(loop.issue(), "caloron:take-over")
+    loop.settle(merges=False)
+    loop.settle()
+    assert loop.task().reason == f"taken over by {person.name}"
+    assert not [p for p in loop.pulls() if p.state == "merged"]
+    commit = person.push(loop.task().branch, "hers.txt")
+    loop.settle()
+    person.comment(loop.issue(), "resolved")
+    loop.settle()
+    assert (loop.task().head, loop.role()) == (commit, "verify")
+    ends_well(loop)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_person_may_cancel_and_retry(loop: Loop, person: Person, state: str) -> None:
+    loop.bring_to(state)
+    number = loop.pull()
+    person.comment(loop.issue(), "caloron:cancel")
+    loop.settle(merges=False)
+    loop.settle()
+    assert loop.status() == "Cancelled"
+    assert loop.forge.issue(loop.issue()).state == "closed"
+    assert loop.forge.pull(number).state == "closed"
+    person.comment(loop.issue(), "caloron:retry")
+    loop.settle()
+    assert loop.forge.issue(loop.issue()).state == "open"
+    ends_well(loop)
+
+
+def test_a_person_may_push_to_a_branch_that_has_no_pull_request_yet(
+    loop: Loop, person: Person
+) -> None:
+    loop.settle()
+    person.comment(loop.issue(), "caloron:take-over")
+    loop.settle()
+    commit = person.push(loop.task().branch, "hers.txt")
+    person.comment(loop.issue(), "caloron:retry")
+    loop.settle()
+    assert (loop.task().head, loop.role()) == (commit, "verify")
+    ends_well(loop)
+
+
+def test_an_issue_that_a_person_labels_joins_and_is_merged(loop: Loop, person: Person) -> None:
+    loop.settle()
+    number = person.open_issue("More", "Do more\n\nDepends on: a, #9999", "caloron:task")
+    loop.settle()
+    name = f"issue-{number}"
+    assert loop.task(name).plan.depends_on == ("a",)
+    told = [c.body for c in loop.forge.comments(number)]
+    assert len(told) == 1
+    assert "`#9999`" in told[0]
+    loop.run()
+    assert loop.status(name) == "Done"
+    assert loop.forge.issue(number).state == "closed"
