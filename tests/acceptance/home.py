@@ -151,7 +151,7 @@ class Home:
         }
         self._running: list[Running] = []
         #: What is run as `caloron`.
-        self.program = (sys.executable, "-m", "caloron.cli")
+        self.program: tuple[str, ...] = (sys.executable, "-m", "caloron.cli")
 
     # What the test prepares
 

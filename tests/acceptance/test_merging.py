@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def _approve(home: Home, gates: list[Gate]) -> None:
         gate.open()
     by_task = {pull["task"]: pull["number"] for pull in home.pulls()}
     for name in "bcd":
-        wait_for(lambda n=by_task[name]: home.reviews(n), f"{name} is approved")
+        wait_for(partial(home.reviews, by_task[name]), f"{name} is approved")
 
 
 def _why(home: Home, name: str, words: str) -> str:

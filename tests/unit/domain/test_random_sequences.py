@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -140,11 +141,16 @@ def _merges(world: World) -> list[Callable[[], object]]:
     acts: list[Callable[[], object]] = []
     for position in found:
         acts += [
-            lambda p=position: (world.push_main(), world.perform(p)),
-            lambda p=position: _refuse(world, p, "waiting"),
-            lambda p=position: _refuse(world, p, "checks"),
+            partial(_merge_too_late, world, position),
+            partial(_refuse, world, position, "waiting"),
+            partial(_refuse, world, position, "checks"),
         ]
     return acts
+
+
+def _merge_too_late(world: World, position: int) -> None:
+    world.push_main()
+    world.perform(position)
 
 
 def _person_on(
