@@ -150,6 +150,8 @@ class Home:
             "PYTHONPATH": str(_SOURCE),
         }
         self._running: list[Running] = []
+        #: What is run as `caloron`.
+        self.program: tuple[str, ...] = (sys.executable, "-m", "caloron.cli")
 
     # What the test prepares
 
@@ -230,7 +232,7 @@ class Home:
 
     def _argv(self, arguments: tuple[str, ...], *, json: bool) -> list[str]:
         form = ["--output", "json"] if json else []
-        return [sys.executable, "-m", "caloron.cli", *arguments, *form]
+        return [*self.program, *arguments, *form]
 
     def run_outside(self, *argv: str, cwd: Path) -> None:
         """Run another program as the user does."""
@@ -301,6 +303,12 @@ class Home:
         """How often an agent, or a verification, was started for this role."""
         items = [item.split("/") for _, item in self._diary("attempt_started")]
         return sum(i[-1].endswith(f"-{role}") and (not task or i[1] == task) for i in items)
+
+    def verify_runs(self) -> list[tuple[str, str]]:
+        """Every verification that was started, by its task and its item, from the runs' folders."""
+        runs = self.project() / "runs"
+        specs = sorted(runs.glob("*/*/*-verify/*/spec.json"), key=lambda f: f.stat().st_mtime_ns)
+        return [(spec.parts[-4], spec.parts[-3]) for spec in specs]
 
     def printed(self, beginning: str) -> list[str]:
         """The rests of the lines that begin like this in what agents printed, oldest log first."""

@@ -82,6 +82,10 @@ class _Forge:
                 return bool(self.issues[effect["issue"]]["state"] == "closed")
             case "progress":
                 return bool(effect["marker"] in self.keys)
+            case "reopen_issue":
+                return bool(self.issues[effect["issue"]]["state"] == "open")
+            case "revert":
+                return effect["branch"] in self.refs
             case _:
                 return bool(effect["key"] in self.keys)
 
@@ -124,6 +128,10 @@ def _steering(task: dict[str, Any]) -> list[str]:
     steering += [name for name in _OF_THE_HEAD if task[name] and task[name] == task["head"]]
     if task["verified"] and task["verified"]["head"] == task["head"]:
         steering.append("verified")
+    if task["landed"]:
+        revert = task["revert"] or {}
+        steps = ("head", "pull", "merged", "sound", "reopened")
+        steering += ["landed", *(f"revert {step}" for step in steps if revert.get(step))]
     return [*steering, f"work={work}"]
 
 

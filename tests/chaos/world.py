@@ -34,6 +34,8 @@ class World:
     env: dict[str, str] = field(default_factory=dict)
     #: What a person does while a sprint runs: called again and again.
     person: Callable[[World], None] | None = None
+    #: What is run as `caloron`.
+    program: tuple[str, ...] = CLI
 
     @property
     def home(self) -> Path:
@@ -70,7 +72,7 @@ class World:
         """Start `caloron` in the background; what it prints goes to a file of the world."""
         with (self.place / "cli.log").open("ab") as log:
             process = subprocess.Popen(
-                (*CLI, *args),
+                (*self.program, *args),
                 env=self.environment(**extra),
                 cwd=self.place,
                 stdin=subprocess.DEVNULL,
@@ -119,7 +121,7 @@ class World:
         """A new world that starts like this one did: the same project, nothing run yet."""
         place.mkdir(parents=True)
         shutil.copytree(self.home, place / "home", symlinks=True)
-        copy = World(place, dict(self.env), self.person)
+        copy = World(place, dict(self.env), self.person, self.program)
         copy.shown.mkdir()
         text = self.fixture.read_text("utf-8").replace(str(self.place), str(place))
         copy.fixture.write_text(text, "utf-8")

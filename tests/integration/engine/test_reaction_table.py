@@ -89,7 +89,7 @@ class PersonAtLocalForge:
 def forge_of_a_person(tmp_path: Path) -> Iterator[tuple[Forge, Person]]:
     """A forge, and somebody on it; the same tests run on any."""
     forge = create_local_forge(tmp_path / "project", name="sample")
-    person = PersonAtLocalForge(tmp_path / "project", Clone(forge, tmp_path / "clone"))
+    person = PersonAtLocalForge(tmp_path / "project", Clone(forge.remote().url, tmp_path / "clone"))
     yield forge, person
     person.forge.close()
     forge.close()

@@ -147,22 +147,22 @@ def _refuse(world: World, position: int, kind: Refusal = "refused") -> None:
     world.refuse(world.journal.pop(position), kind)
 
 
-def _merge_late(world: World, position: int) -> None:
-    world.push_main()
-    world.perform(position)
-
-
 def _merges(world: World) -> list[Callable[[], object]]:
     """What can become of a merge besides: main moves just before it, or the CI has its say."""
     found = [p for p, effect in enumerate(world.journal) if isinstance(effect, Merge)]
     acts: list[Callable[[], object]] = []
     for position in found:
         acts += [
-            partial(_merge_late, world, position),
+            partial(_merge_too_late, world, position),
             partial(_refuse, world, position, "waiting"),
             partial(_refuse, world, position, "checks"),
         ]
     return acts
+
+
+def _merge_too_late(world: World, position: int) -> None:
+    world.push_main()
+    world.perform(position)
 
 
 def _person_on(

@@ -479,13 +479,13 @@ def test_all_innocent_changes_are_merged_and_no_culprit_with_few_verifications(
     heads = {name: head(made, name) for name in names}
     withdrawn: set[str] = set()
     for _ in range(200):
-        leaves: bool = bool(withdrawals) and data.draw(st.booleans())
-        if leaves:
+        withdraw, move = data.draw(st.tuples(st.booleans(), st.booleans()))
+        if withdrawals and withdraw:
             name = withdrawals.pop()
             if made.status(name) is Status.IN_REVIEW:
                 withdrawn.add(name)
                 made.close_issue(made.task(name).issue or 0)
-        if moves and data.draw(st.booleans()):
+        if moves and move:
             moves, moved = moves - 1, moved + 1
             made.push_main()
         made.poll()

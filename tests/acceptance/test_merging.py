@@ -1,0 +1,163 @@
+"""From a review to main: trains of several changes, and mains that move at the wrong moment."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.home import Gate, Home, does, task, wait_for, writes
+from tests.support import blind_forge
+
+ONE_PART = "test $(ls parts 2>/dev/null | wc -l) -le 1"
+
+
+def push(home: Home, name: str, text: str) -> None:
+    """A person pushes a file to main."""
+    clone = home.root / "person"
+    if not clone.exists():
+        home.run_outside("git", "clone", "-q", str(home.project() / "forge.git"), str(clone),
+                         cwd=home.root)  # fmt: skip
+    home.run_outside("git", "pull", "-q", "origin", "main", cwd=clone)
+    (clone / name).write_text(text)
+    home.run_outside("git", "add", "-A", cwd=clone)
+    home.run_outside("git", "commit", "-q", "-m", name, cwd=clone)
+    home.run_outside("git", "push", "-q", "origin", "HEAD:main", cwd=clone)
+
+
+def test_changes_that_are_ready_at_once_are_verified_together_and_the_culprit_goes_back(
+    home: Home,
+) -> None:
+    """c and d are green alone and red together; b, c and d are ready while a is verified."""
+    names = "abcd"
+    written, read = ({n: home.gate(f"{step}-{n}") for n in names} for step in ("write", "read"))
+    verify = home.gate("verify")
+    together = "if [ -e parts/c ] && [ -e parts/d ]; then echo c and d; exit 1; fi"
+    home.set(verify=f"if [ -e slow.txt ]; then {verify.line}; fi; {together}")
+    home.script(
+        *(writes(n, {f"parts/{n}": f"{n}\n"}, run=written[n].line) for n in names),
+        *(does("review", n, round=1, run=read[n].line, output="APPROVED") for n in names),
+        does("fix", "d", match="c and d", run="mv parts/d parts/d2", output="done"),
+    )
+    running = home.start_sprint(*(task(n) for n in names), options=("--parallel", "8"))
+    for name in names:
+        written[name].open()
+        read[name].wait_for_agent()
+    push(home, "slow.txt", "slow\n")
+    read["a"].open()
+    verify.wait_for_agent()
+    _approve(home, [read[name] for name in "bcd"])
+    why = wait_for(lambda: _why(home, "b", "approved: waiting"), "b waits")
+    assert why == "approved: waiting for its turn to merge"
+    verify.open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert set(home.files()) == {"slow.txt", "parts/a", "parts/b", "parts/c", "parts/d2"}
+    again = [run for run in home.verify_runs() if not run[1].startswith("2-")]
+    # a on the main that moved; then b, c and d as one (red, so twice), b, c; and d after its fix.
+    assert [name for name, _ in again] == ["a", "b", "b", "b", "c", "d"]
+    fixes = [move for move in home.events("task_moved") if "merged result failed" in move["reason"]]
+    assert [(move["task"], move["reason"]) for move in fixes] == [
+        ("d", "verification of the merged result failed: c and d")
+    ]
+    assert home.attempts("fix") == 1
+    assert _never_red(home, "parts/c", "parts/d")
+
+
+def _approve(home: Home, gates: list[Gate]) -> None:
+    for gate in gates:
+        gate.open()
+    by_task = {pull["task"]: pull["number"] for pull in home.pulls()}
+    for name in "bcd":
+        wait_for(partial(home.reviews, by_task[name]), f"{name} is approved")
+
+
+def _why(home: Home, name: str, words: str) -> str:
+    line = str(home.caloron("why", name).data["tasks"][0]["why"])
+    return line if words in line else ""
+
+
+def _never_red(home: Home, *together: str) -> bool:
+    """Whether no commit on the line of main holds all these files."""
+    for commit in home.git("rev-list", "--first-parent", "main").decode().split():
+        names = home.git("ls-tree", "-r", "--name-only", commit).decode().split()
+        if set(together) <= set(names):
+            return False
+    return True
+
+
+@pytest.fixture
+def blind(home: Home) -> Home:
+    """A person's commit comes onto main between the check and the merge of task a."""
+    home.program = (sys.executable, str(Path(blind_forge.__file__)))
+    return home
+
+
+def test_a_merge_into_a_main_that_moved_is_verified_again_and_then_done(blind: Home) -> None:
+    blind.set(verify="true").script(writes("a"))
+    answer = blind.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert set(blind.files()) == {"a.txt", "parts/theirs"}
+    assert len(blind.verify_runs()) == 2
+    (move,) = [m for m in blind.events("task_moved") if m["new"] == "Done"]
+    assert "main was verified again" in move["reason"]
+    assert [pull["state"] for pull in blind.pulls()] == ["merged"]
+
+
+def test_a_merge_that_turned_main_red_is_taken_out_and_comes_back_put_right(blind: Home) -> None:
+    blind.set(verify=f"{ONE_PART} || {{ echo too many parts; exit 1; }}").script(
+        writes("a", {"parts/a": "a\n"}),
+        does("fix", match="too many parts", run="cat parts/* > both; rm parts/*; mv both parts/",
+             output="done"),
+    )  # fmt: skip
+    answer = blind.sprint(task("a"), task("b", "a"))
+    assert answer.code == 0, answer
+    files = blind.files()
+    assert files["parts/both"] == b"a\ntheirs\n", "the fix began with the change brought back"
+    pulls = blind.pulls()
+    titles = [pull["title"] for pull in pulls]
+    assert {pull["state"] for pull in pulls} == {"merged"}
+    first = next(pull["number"] for pull in pulls if pull["title"] == "[a] Task a")
+    assert titles.count("[a] Task a") == 2
+    assert titles.count(f"Revert #{first}: [a] Task a") == 1
+    (issue,) = [i for i in blind.issues() if i["task"] == "a"]
+    assert issue["state"] == "closed"
+    subjects = blind.git("log", "--first-parent", "--format=%s", "main").decode().splitlines()
+    assert sum("Revert #" in subject for subject in subjects) == 1
+
+
+def test_a_merge_that_cannot_be_taken_out_needs_a_person_and_nothing_else_is_merged(
+    blind: Home,
+) -> None:
+    """A person changes the same file while main is verified again: the revert would conflict."""
+    gate, read = blind.gate("verify"), {n: blind.gate(f"read-{n}") for n in "ab"}
+    theirs = "if [ -e parts/theirs ] && [ ! -e fixed.txt ]"
+    blind.set(verify=f"{theirs}; then {gate.line}; echo red; exit 1; fi")
+    blind.script(
+        writes("a", {"parts/a": "a\n"}),
+        writes("b"),
+        *(does("review", n, round=1, run=read[n].line, output="APPROVED") for n in "ab"),
+    )
+    running = blind.start_sprint(task("a"), task("b"))
+    for name in "ab":
+        read[name].wait_for_agent()
+    read["a"].open()
+    gate.wait_for_agent()
+    push(blind, "parts/a", "a and more\n")
+    read["b"].open()
+    gate.open()
+    answer = running.wait()
+    assert answer.code == 10, answer
+    assert answer.statuses["a"] == "Escalated"
+    assert "cannot be taken out" in answer.tasks["a"]["why"]
+    assert answer.statuses["b"] == "InReview"
+    assert "b.txt" not in blind.files()
+    push(blind, "fixed.txt", "fixed\n")
+    (escalation,) = blind.escalations()
+    said = blind.caloron("issue", "comment", str(escalation["number"]), "resolved")
+    assert said.code == 0, said
+    answer = blind.caloron("resume")
+    assert answer.code == 0, answer
+    assert set(answer.statuses.values()) == {"Done"}

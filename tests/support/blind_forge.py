@@ -1,0 +1,52 @@
+"""`caloron` on a forge that cannot be told the base of a merge, and whose main moves just before.
+
+Run it as a program in the place of `python -m caloron.cli`. The first merge of task `a` finds a
+person's commit on main that nobody has verified it with: `parts/theirs`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+from caloron.cli.start import run
+from caloron.domain.observations import PullSeen
+from caloron.forge.local import LocalForge
+
+THEIRS = "parts/theirs"
+_ADA = ("-c", "user.name=Ada", "-c", "user.email=ada@localhost")
+_merge = LocalForge.merge
+
+
+def merge_blindly(self: LocalForge, number: int, head: str, base: str, message: str) -> PullSeen:
+    pull = self.pull(number)
+    if pull.branch.startswith("agent/a/") and pull.state == "open":
+        _push_theirs(Path(self.remote().url))
+    return _merge(self, number, head, "", message)
+
+
+def _push_theirs(forge: Path) -> None:
+    """Once, however often the merge is tried."""
+    subjects = _git(forge, "log", "--format=%s", "main").splitlines()
+    if THEIRS in subjects:
+        return
+    with tempfile.TemporaryDirectory(dir=forge.parent, prefix="clone-") as place:
+        clone = Path(place, "c")
+        _git(forge, "clone", "--quiet", "--branch", "main", str(forge), str(clone))
+        file = clone / THEIRS
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("theirs\n", "utf-8")
+        _git(clone, "add", "-A")
+        _git(clone, *_ADA, "commit", "--quiet", "-m", THEIRS)
+        _git(clone, "push", "--quiet", "origin", "HEAD:main")
+
+
+def _git(repository: Path, *args: str) -> str:
+    argv = ("git", "-C", str(repository), *args)
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+if __name__ == "__main__":
+    LocalForge.merge = merge_blindly  # type: ignore[method-assign]
+    run()
