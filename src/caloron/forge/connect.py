@@ -7,10 +7,11 @@ from urllib.parse import urlsplit
 from caloron.errors import UsageError
 from caloron.forge import remote_git
 from caloron.forge.addresses import address_of, repo_of
+from caloron.forge.connection import Client
 from caloron.forge.dialect import Dialect
 from caloron.forge.gitea import Gitea
 from caloron.forge.github import GitHub
-from caloron.forge.http import Client, Http
+from caloron.forge.http import Http
 from caloron.forge.line import Line
 from caloron.forge.remote import RemoteForge
 from caloron.forge.remote_read import Reader

@@ -9,7 +9,8 @@ import msgspec
 
 from caloron.domain.observations import Verdict
 from caloron.forge import answers
-from caloron.forge.http import Http, Params
+from caloron.forge.connection import Params
+from caloron.forge.http import Http
 
 
 class Protection(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +43,8 @@ class Dialect(Protocol):
     git_user: str
     #: The longest body that is taken, in characters.
     longest_body: int
+    #: A change may become visible so long after the time that it carries.
+    overlap_s: int
     #: All branches with their commits, in one answer.
     heads: str
     #: The words for submitting a review.

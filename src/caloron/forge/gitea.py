@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from caloron.domain.observations import Verdict
 from caloron.errors import NotFound
 from caloron.forge import answers
+from caloron.forge.connection import Params
 from caloron.forge.dialect import Check, Protection
-from caloron.forge.http import Http, Params, Refused
+from caloron.forge.http import Http, Refused
 from caloron.forge.paths import segment
 
 _WRITERS = ("owner", "admin", "write")
@@ -24,6 +25,7 @@ class Gitea:
     page: Mapping[str, str | int] = {"limit": 50}
     git_user = "caloron"
     longest_body = 1 << 20
+    overlap_s = 5
     heads = "git/refs/heads"
     events: Mapping[Verdict, str] = {
         "approved": "APPROVED",

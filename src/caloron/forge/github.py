@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from caloron.domain.observations import Verdict
 from caloron.errors import NotFound
 from caloron.forge import answers
+from caloron.forge.connection import Params
 from caloron.forge.dialect import Check, Protection
-from caloron.forge.http import Http, Params, Refused
+from caloron.forge.http import Http, Refused
 from caloron.forge.paths import segment
 
 _WRITERS = ("admin", "maintain", "write")
@@ -32,6 +33,8 @@ class GitHub:
     page: Mapping[str, str | int] = {"per_page": 100}
     git_user = "x-access-token"
     longest_body = 65_536
+    # Its lists are read from copies that may be behind.
+    overlap_s = 30
     heads = "git/matching-refs/heads"
     events: Mapping[Verdict, str] = {
         "approved": "APPROVE",

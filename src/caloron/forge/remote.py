@@ -17,8 +17,9 @@ from caloron.domain.observations import (
 )
 from caloron.errors import ForgeError, ForgeUnavailable, NotFound, StaleHead, UsageError
 from caloron.forge import answers, remote_git, seen
+from caloron.forge.connection import Answer
 from caloron.forge.dialect import Dialect
-from caloron.forge.http import Answer, Http, Refused
+from caloron.forge.http import Http, Refused
 from caloron.forge.labels import Labels
 from caloron.forge.local_input import require_commit, require_storable, require_text
 from caloron.forge.paths import segment

@@ -18,8 +18,6 @@ from caloron.forge import answers, seen
 from caloron.forge.remote_read import Reader
 from caloron.ports import Poll
 
-#: A change may become visible a little after the time it carries.
-_OVERLAP_S = 5
 #: Within a second a second change does not show: what changed in this one is looked at again.
 _YOUNG_S = 2
 _REMEMBERED = 20_000
@@ -73,7 +71,7 @@ class Watch:
 
     def _from_now(self) -> _Cursor:
         now = self._reader.http.get("").date_s
-        return _Cursor(since=now - _OVERLAP_S, newest=now)
+        return _Cursor(since=now - self._reader.dialect.overlap_s, newest=now)
 
     def _look(self, cursor: _Cursor) -> tuple[list[Snapshot], _Cursor]:
         reader = self._reader
@@ -106,7 +104,7 @@ class Watch:
         self._pulls.update(looked)
         _forget_oldest(self._pulls)
         told = [one for one in found if self._is_new(one)]
-        since = max(cursor.since, min(newest, clock - _OVERLAP_S))
+        since = max(cursor.since, min(newest, clock - reader.dialect.overlap_s))
         return told, _Cursor(since=since, newest=newest, told=cursor.told + len(told))
 
     def _to_look_at(self, changed: list[answers.Issue], heads: dict[str, str]) -> list[int]:

@@ -18,8 +18,9 @@ from caloron.domain.observations import (
 )
 from caloron.errors import ForgeUnavailable, NotFound
 from caloron.forge import answers, seen
+from caloron.forge.connection import Answer, Params
 from caloron.forge.dialect import Check, Dialect, Protection
-from caloron.forge.http import Answer, Http, Params, Refused
+from caloron.forge.http import Http, Refused
 from caloron.forge.paths import segment
 from caloron.forge.people import People, is_command
 from caloron.forge.texts import no_such, require_number

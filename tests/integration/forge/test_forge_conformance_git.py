@@ -13,7 +13,6 @@ UNSAFE = (
     "/a",
     "-a",
     "a..b",
-    "A",
     "a b",
     "a\n",
     "x" * 300,
@@ -76,7 +75,9 @@ def test_a_push_that_was_done_already_is_done(world: World) -> None:
 
 def test_a_branch_name_that_is_not_safe_is_refused(world: World) -> None:
     main = main_of(world.forge)
-    for name in UNSAFE:
+    # On a forge of other people a branch has the name that they gave it.
+    only_local = ("A", "x" * 129) if world.kind == "local" else ()
+    for name in (*UNSAFE, *only_local):
         with pytest.raises(UsageError, match="branch"):
             world.forge.push(world.clone.path, name, main, "")
         with pytest.raises(UsageError, match="branch"):

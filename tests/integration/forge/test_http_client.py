@@ -22,7 +22,8 @@ from caloron.errors import (
     PreconditionFailed,
 )
 from caloron.forge.answers import User
-from caloron.forge.http import Client, Http
+from caloron.forge.connection import Client
+from caloron.forge.http import Http
 from caloron.forge.line import Line
 from caloron.forge.tokens import Token, TokenSource
 
@@ -288,7 +289,7 @@ def test_a_redirect_is_followed_for_reads_on_the_same_host_only(
 def test_an_answer_without_end_is_refused(
     server: Scripted, http: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("caloron.forge.http._ANSWER_CAP", 1000)
+    monkeypatch.setattr("caloron.forge.connection._ANSWER_CAP", 1000)
     server.replies = [Reply(body=b"x" * 2000)]
     with pytest.raises(ForgeError, match="larger than"):
         http.get("issues")
