@@ -64,6 +64,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     #: Its page, or its folder.
     url: str
     description: str = ""
+    #: None: the forge does not tell.
+    open_issues: int | None = None
     #: It has no commit yet.
     empty: bool = False
     can_push: bool = True

@@ -80,12 +80,16 @@ class _Forge:
                 return bool(effect["label"] in self.issues[effect["issue"]]["labels"])
             case "close_issue":
                 return bool(self.issues[effect["issue"]]["state"] == "closed")
+            case "progress":
+                return bool(effect["marker"] in self.keys)
             case _:
                 return bool(effect["key"] in self.keys)
 
 
 def _ledger_form(ledger: sqlite3.Connection, there: _Forge) -> dict[str, Any]:
     actions = [r for r in _all(ledger, "actions", "id") if r["state"] in _OPEN_ACTION]
+    # Nobody waits for the words about a task: they count where nothing else is open.
+    actions = [r for r in actions if r["kind"] != "progress"] or actions
     results = {r["item"]: r["result"] is not None for r in _all(ledger, "leases", "item")}
     items = [
         (r["kind"], r["status"], results[r["id"]])

@@ -73,6 +73,8 @@ class Child:
                 os.dup2(source, target)
             for target, path in self._spec.get("files", {}).items():
                 os.dup2(os.open(path, os.O_RDONLY | os.O_CLOEXEC), int(target))
+                # Opened at that very number, it would be closed again by what follows.
+                os.set_inheritable(int(target), True)
             os.chdir(self._spec["cwd"])
             env = self._spec["env"] | self._secrets | {"CALORON_ATTEMPT": str(attempt)}
             os.execvpe(argv[0], argv, env)

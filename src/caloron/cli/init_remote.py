@@ -13,7 +13,7 @@ import msgspec
 from caloron.cli.init import init_data, last_lines
 from caloron.cli.output import dry_run as answer_dry_run
 from caloron.cli.output import printable, success
-from caloron.engine.forges import look, notes_on, reach, refuse_unfit, review_mode
+from caloron.engine.forges import counted, look, notes_on, reach, refuse_unfit, review_mode
 from caloron.engine.tokens import tokens_of
 from caloron.engine.workshop import identity
 from caloron.errors import PreconditionFailed, UsageError
@@ -122,7 +122,10 @@ def _look(found: Found, directory: Path) -> RepoContext:
             hint=f"a token needs the scopes {SCOPES[found.about.kind]}; another way for git, such"
             " as SSH, is named with --git-url",
         ) from error
-    return fetch_repo_context(mirror, commit, found.about)
+    about = found.about
+    return fetch_repo_context(
+        mirror, commit, description=about.description, open_issues=about.open_issues
+    )
 
 
 def _data(found: Found, context: RepoContext) -> dict[str, Any]:
@@ -150,7 +153,7 @@ def _text(config: ProjectConfig, found: Found, context: RepoContext) -> str:
         f"  Account    {forge.author}",
         f"  Reviews    {review_mode(found.about, forge)}",
         f"  Framework  {config.framework}",
-        f"  Branch     {forge.main}, {context.files} files{_languages(context)}",
+        f"  Branch     {forge.main}, {counted(context.files, 'file')}{_languages(context)}",
     ]
     if found.first_commit:
         lines.append(f"  Made       {found.first_commit}: the repository had none")

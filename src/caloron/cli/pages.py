@@ -27,7 +27,7 @@ class Item:
 
 
 class Linked(str):
-    """A cell that leads to a file, where the form of the page has links."""
+    """A cell that leads to a file or a page, where the form of the page has links."""
 
     file: str
 
@@ -38,7 +38,9 @@ class Linked(str):
 
 
 def _address(file: str) -> str:
-    """The file as a link; empty for what is no whole path."""
+    """The file as a link; empty for what is neither a whole path nor a page of the web."""
+    if file.startswith(("https://", "http://")):
+        return file if not set(file) & set(' <>"') else ""
     return Path(file).as_uri() if file.startswith("/") else ""
 
 

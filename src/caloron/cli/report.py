@@ -59,7 +59,8 @@ def _page(data: dict[str, Any]) -> Page:
     done = f"{kpis.completed_tasks} of {kpis.total_tasks} tasks done"
     bring = [Item("Bring what was merged to you:", [data["bring"]])] if data["bring"] else []
     looks = [task["pr_command"] for task in merged if task["pr_command"]]
-    bring += [Item("Look at what was merged:", looks)] if looks else []
+    pages = [task["pr_url"] for task in merged if task["pr_url"]]
+    bring += [Item("Look at what was merged:", looks, pages)] if looks else []
     return Page(
         title=f"Sprint {data['sprint_id']}: {done}",
         lead=data["goal"],
@@ -108,7 +109,9 @@ def _done_row(task: dict[str, Any]) -> tuple[str, ...]:
     return (
         task["id"],
         task["title"][:60],
-        f"#{task['pr_number']} {task['pr_state']}" if task["pr_number"] else task["why"],
+        Linked(f"#{task['pr_number']} {task['pr_state']}", task["pr_url"])
+        if task["pr_number"]
+        else task["why"],
         change,
         Linked(task["verification"] or "-", task["verify_log"]),
         str(task["review_rounds"]),

@@ -86,6 +86,8 @@ class Assigner:
         self._redactor = redactor
         #: What earlier sprints teach the planner of this one.
         self.lessons: Callable[[str], str] = lambda _sprint: ""
+        #: The repository in lines, and what it asks of contributors.
+        self.repository: Callable[[], tuple[str, str]] = lambda: ("", "")
         #: What the model that looks back at this one is told, by heading.
         self.material: Callable[[str], Mapping[str, str]] = lambda _sprint: {}
         #: Tells what agents are asked to somebody who wants to know.
@@ -210,6 +212,7 @@ class Assigner:
         if work.role == "retro":
             told = self.material(sprint.id)
             return self._clean(prompting.retro(told, sprint.retro_error, nonce=nonce))
+        repository, rules = self.repository()
         if task is None:
             return self._clean(
                 prompting.po(
@@ -217,12 +220,15 @@ class Assigner:
                     sprint.plan_errors,
                     nonce=nonce,
                     context=self.lessons(sprint.id),
+                    repository=repository,
+                    rules=rules,
                     conventions=self._conventions,
                 )
             )
         about: prompting.About = {
             "nonce": nonce,
             "conventions": self._conventions,
+            "rules": rules,
             "goal": sprint.goal,
             "restarted": restarted,
         }

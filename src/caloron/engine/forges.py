@@ -94,6 +94,8 @@ def remember(ledger: Ledger, forge: Forge, about: About) -> None:
     """Keep what `status` and `report` say of the forge, so that they need no network."""
     note = {
         "kind": about.kind,
+        "description": about.description,
+        "open_issues": about.open_issues,
         "url": about.url,
         "main": forge.main,
         "author": forge.author,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterable
@@ -20,6 +21,7 @@ from caloron.domain.sprint import State
 from caloron.engine.assignments import Assigner
 from caloron.engine.bell import Bell
 from caloron.engine.confining import Confining
+from caloron.engine.forges import NOTE
 from caloron.engine.outcomes import Outcomes
 from caloron.engine.runs import RunDirs
 from caloron.engine.spending import Purse
@@ -29,10 +31,12 @@ from caloron.engine.workplaces import Workplaces
 from caloron.errors import CaloronError, PreconditionFailed
 from caloron.git.mirror import CALORON_IDENTITY, Mirror
 from caloron.ledger.learnings import context_for
+from caloron.ledger.ledger import Ledger
 from caloron.ledger.locate import home
 from caloron.ledger.projects import Project, ProjectConfig
 from caloron.ledger.work import WorkQueue
 from caloron.ports import AgentRunner, Sandbox
+from caloron.stages.kickoff import fetch_repo_context, page, rules_page
 from caloron.stages.retro_page import retro_material
 from caloron.store.redact import Redactor, secrets_in
 
@@ -93,6 +97,7 @@ class Workshop:
         )
         assigner = self._assigner(project, mirror, show)
         assigner.lessons = lambda sprint: context_for(queue.ledger, sprint)
+        assigner.repository = cache(lambda: repository_pages(queue.ledger, mirror))
         assigner.material = lambda sprint: retro_material(queue.ledger, sprint)
         self.workers = Workers(
             project,
@@ -149,6 +154,18 @@ class Workshop:
             read_only=(*confining.read_only, *_PACKAGE_SETTINGS),
             env=_setup_environment(),
         )
+
+
+def repository_pages(ledger: Ledger, mirror: Mirror) -> tuple[str, str]:
+    """The repository in lines, and what it asks of contributors, as main is now."""
+    note = json.loads(ledger.get(NOTE) or "{}")
+    context = fetch_repo_context(
+        mirror,
+        mirror.newest_main(),
+        description=note.get("description", ""),
+        open_issues=note.get("open_issues"),
+    )
+    return page(context), rules_page(context)
 
 
 def sandbox_for(mirror: Path, *, unsandboxed: bool) -> Sandbox:

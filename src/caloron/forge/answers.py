@@ -111,6 +111,7 @@ class Repository(msgspec.Struct, kw_only=True):
     empty: bool = False
     size: int = 0
     archived: bool = False
+    open_issues_count: int | None = None
     has_issues: bool = True
     has_pull_requests: bool = True
     permissions: Rights | None = None

@@ -106,6 +106,7 @@ class RemoteForge:
             kind=self._dialect.kind,
             url=repository.html_url or self._web,
             description=repository.description or "",
+            open_issues=repository.open_issues_count,
             empty=empty,
             can_push=can_push,
             can_merge=can_push and (rules is None or rules.can_merge),

@@ -9,7 +9,6 @@ from pathlib import PurePosixPath
 import msgspec
 
 from caloron.git.mirror import Mirror
-from caloron.ports import About
 
 _LANGUAGES = {
     "c": "C", "cc": "C++", "clj": "Clojure", "cpp": "C++", "cs": "C#", "css": "CSS",
@@ -75,12 +74,12 @@ class RepoContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fetch_repo_context(
-    mirror: Mirror, commit: str, about: About | None = None, open_issues: int | None = None
+    mirror: Mirror, commit: str, *, description: str = "", open_issues: int | None = None
 ) -> RepoContext:
     """Look at a commit of our copy; the forge adds what only it knows."""
     names = list(mirror.files(commit))
     return RepoContext(
-        description=about.description if about else "",
+        description=description,
         default_branch=mirror.main,
         languages=_languages(names),
         ci=tuple(name for name in names if any(fnmatch.fnmatchcase(name, one) for one in _CI)),
@@ -89,6 +88,30 @@ def fetch_repo_context(
         open_issues=open_issues,
         files=len(names),
     )
+
+
+def page(context: RepoContext) -> str:
+    """The repository in lines, for whoever plans work in it."""
+    languages = ", ".join(f"{name} ({count})" for name, count in context.languages.items())
+    issues = "" if context.open_issues is None else str(context.open_issues)
+    lines = [
+        ("Description", " ".join(context.description.split())),
+        ("Branch that work is merged into", context.default_branch),
+        ("Files", f"{context.files}"),
+        ("Languages, by number of files", languages),
+        ("CI", ", ".join(context.ci)),
+        ("Open issues", issues),
+        ("What contributors are told", ", ".join(rule.path for rule in context.rules)),
+    ]
+    told = [f"{name}: {value}" for name, value in lines if value]
+    commits = [f"- {c.sha} {c.date} {c.author}: {c.message}" for c in context.recent_commits]
+    return "\n".join([*told, "Last commits:", *commits])
+
+
+def rules_page(context: RepoContext) -> str:
+    """What the repository itself asks of everybody who changes it."""
+    texts = [f"{rule.path}:\n{rule.text.strip()}" for rule in context.rules if rule.text.strip()]
+    return "\n\n".join(texts)
 
 
 def _languages(names: list[str]) -> dict[str, int]:

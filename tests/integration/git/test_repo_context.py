@@ -1,0 +1,78 @@
+"""What a repository is found to be, from our own copy of it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from caloron.git.mirror import Mirror
+from caloron.ports import Remote
+from caloron.stages.kickoff import RepoContext, fetch_repo_context, page, rules_page
+
+FILES = {
+    "README.md": "# Shop\n",
+    "shop/basket.py": "items = []\n",
+    "shop/till.py": "total = 0\n",
+    "web/app.ts": "export {}\n",
+    ".github/workflows/test.yml": "on: push\n",
+    ".github/workflows/README.md": "not a workflow\n",
+    ".gitlab-ci.yml": "test:\n",
+    "docs/contributing.md": "The one that is not looked at.\n",
+    "CONTRIBUTING.md": "Write tests first.\n",
+    ".github/pull_request_template.md": "What does it change?\n",
+    ".github/CODEOWNERS": "* @ada\n",
+}
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RepoContext:
+    source = tmp_path / "source"
+    for name, text in FILES.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text)
+    identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+    for line in (
+        ("init", "-q", "-b", "trunk"),
+        ("add", "-A"),
+        (*identity, "commit", "-q", "-m", "A shop\n\nwith a basket"),
+    ):
+        subprocess.run(("git", *line), cwd=source, check=True)
+    mirror = Mirror(tmp_path / "mirror.git", Remote(str(source)), "trunk")
+    mirror.ensure()
+    return fetch_repo_context(mirror, mirror.fetch_main(), description="A shop", open_issues=3)
+
+
+def test_languages_ci_rules_and_commits_are_found(context: RepoContext) -> None:
+    assert context.default_branch == "trunk"
+    assert context.languages == {"Python": 2, "TypeScript": 1}
+    assert context.ci == (".github/workflows/test.yml", ".gitlab-ci.yml")
+    assert [(rule.kind, rule.path) for rule in context.rules] == [
+        ("contributing", "CONTRIBUTING.md"),
+        ("pull request template", ".github/pull_request_template.md"),
+        ("code owners", ".github/CODEOWNERS"),
+    ]
+    (commit,) = context.recent_commits
+    assert (commit.message, commit.author) == ("A shop", "Ada")
+    assert len(commit.sha) == 8
+    assert (context.description, context.open_issues) == ("A shop", 3)
+
+
+def test_whoever_plans_reads_it_in_lines(context: RepoContext) -> None:
+    told = page(context)
+    assert "Languages, by number of files: Python (2), TypeScript (1)" in told
+    assert "Branch that work is merged into: trunk" in told
+    assert "Open issues: 3" in told
+    assert "Ada: A shop" in told
+
+
+def test_whoever_changes_it_reads_its_rules(context: RepoContext) -> None:
+    told = rules_page(context)
+    assert "CONTRIBUTING.md:\nWrite tests first." in told
+    assert "What does it change?" in told
+
+
+def test_an_almost_empty_repository_has_little_to_say() -> None:
+    assert rules_page(RepoContext()) == ""
+    assert "CI" not in page(RepoContext(files=1))
