@@ -296,7 +296,7 @@ class Home:
         with self.ledger() as ledger:
             if not ledger.execute("SELECT 1 FROM sqlite_master WHERE name = 'events'").fetchone():
                 return []
-            query = "SELECT payload, work_item_id FROM events WHERE type = ?"
+            query = "SELECT payload, work_item_id FROM events WHERE type = ? ORDER BY id"
             return ledger.execute(query, (kind,)).fetchall()
 
     def attempts(self, role: str, task: str = "") -> int:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import base64
-import sqlite3
-import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.home import Answer, Home, does, task, writes
+from tests.acceptance.searching import everything, where
 from tests.support.claude import claude
 from tests.support.model_server import ModelServer, Rule, bash, write
 
@@ -19,31 +17,9 @@ _NAME = "ANTHROPIC_API_KEY"
 _KEY = "sk-ant-api03-" + "Zq7Lw0Tn3Xc9Vb5Rm1" * 4
 
 
-def _everything(home: Home) -> Iterator[tuple[str, bytes]]:
-    """Every file of the home, and what its databases and repositories hold in other forms."""
-    for file in home.path.rglob("*"):
-        if file.is_file() and not file.is_symlink():
-            yield str(file), file.read_bytes()
-    for file in home.path.rglob("*.sqlite"):
-        connection = sqlite3.connect(file)
-        yield f"{file} (rows)", "\n".join(connection.iterdump()).encode()
-        connection.close()
-    for place in home.path.rglob("objects"):
-        if (place.parent / "HEAD").is_file():
-            yield f"{place} (objects)", _objects(place.parent)
-
-
-def _objects(repository: Path) -> bytes:
-    command = ("git", f"--git-dir={repository}", "cat-file", "--batch", "--batch-all-objects")
-    return subprocess.run(command, check=True, capture_output=True).stdout
-
-
 def _where(home: Home, *answers: Answer) -> list[str]:
-    """The places where the key can be read, in any of its usual clothes."""
-    key = _KEY.encode()
-    forms = (key, base64.b64encode(key), key.hex().encode())
-    said = [(f"answer {n}", (a.stdout + a.stderr).encode()) for n, a in enumerate(answers)]
-    return [name for name, data in (*_everything(home), *said) if any(f in data for f in forms)]
+    """The places where the key can be read."""
+    return where(home, _KEY, *answers)
 
 
 def test_an_agent_is_not_given_keys_that_it_was_not_promised(home: Home) -> None:
@@ -139,7 +115,7 @@ def _word_is_where(home: Home, *answers: Answer) -> list[str]:
     word = _WORD.encode()
     forms = (word, base64.b64encode(word), base64.b64encode(b"x" + word)[4:-4])
     said = [(f"answer {n}", (a.stdout + a.stderr).encode()) for n, a in enumerate(answers)]
-    return [name for name, data in (*_everything(home), *said) if any(f in data for f in forms)]
+    return [name for name, data in (*everything(home), *said) if any(f in data for f in forms)]
 
 
 @pytest.fixture

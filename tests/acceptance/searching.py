@@ -1,0 +1,38 @@
+"""Looks for a secret in everything that a home has written down, in any of its usual clothes."""
+
+from __future__ import annotations
+
+import base64
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.acceptance.home import Answer, Home
+
+
+def where(home: Home, secret: str, *answers: Answer) -> list[str]:
+    """The places where a secret can be read."""
+    key = secret.encode()
+    forms = (key, base64.b64encode(key), key.hex().encode())
+    said = [(f"answer {n}", (a.stdout + a.stderr).encode()) for n, a in enumerate(answers)]
+    return [name for name, data in (*everything(home), *said) if any(f in data for f in forms)]
+
+
+def everything(home: Home) -> Iterator[tuple[str, bytes]]:
+    """Every file of the home, and what its databases and repositories hold in other forms."""
+    for file in home.path.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            yield str(file), file.read_bytes()
+    for file in home.path.rglob("*.sqlite"):
+        connection = sqlite3.connect(file)
+        yield f"{file} (rows)", "\n".join(connection.iterdump()).encode()
+        connection.close()
+    for place in home.path.rglob("objects"):
+        if (place.parent / "HEAD").is_file():
+            yield f"{place} (objects)", _objects(place.parent)
+
+
+def _objects(repository: Path) -> bytes:
+    command = ("git", f"--git-dir={repository}", "cat-file", "--batch", "--batch-all-objects")
+    return subprocess.run(command, check=True, capture_output=True).stdout
