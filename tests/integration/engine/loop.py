@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from caloron.domain.facts import WorkEnded
+from caloron.domain.merging import Link
 from caloron.domain.observations import PullSeen
 from caloron.domain.sprint import AGENT_ROLES, Sprint, State, Task, Work
 from caloron.domain.supervise import Limits
@@ -181,13 +182,14 @@ class Loop:
             self.mirror.fetch_branch(task.branch)
         head = base
         conflicts: tuple[str, ...] = ()
+        tree = ""
+        chain: tuple[Link, ...] = ()
         if work.role in ("implement", "fix", "resolve"):
             head = self._commit(base, f"{name}-{len(self._claims)}.txt")
         if work.role == "verify":
             base, head = self._mains[work.item], work.head
             self.verified.append((head, base))
-            merged = self.mirror.merge(base, head, "Merge for verification")
-            conflicts = merged.files if isinstance(merged, Conflict) else ()
+            tree, chain, conflicts = self._merged(base, work)
         token = self._claims[work.item].token
         fact = WorkEnded(
             item=work.item,
@@ -199,8 +201,24 @@ class Loop:
             head=head,
             base=base,
             conflicts=conflicts,
+            tree=tree,
+            chain=chain,
         )
         assert self.queue.settle(fact, token)
+
+    def _merged(self, base: str, work: Work) -> tuple[str, tuple[Link, ...], tuple[str, ...]]:
+        """What a verification would look at: the tree, the chain to it, and what is in conflict."""
+        commit = base
+        chain: list[Link] = []
+        conflicts: tuple[str, ...] = ()
+        for head in work.heads or ((work.head,) if work.head else ()):
+            merged = self.mirror.merge(commit, head, "Merge for verification")
+            if isinstance(merged, Conflict):
+                conflicts += merged.files
+            else:
+                commit = merged.commit
+                chain.append(Link(head, merged.tree))
+        return self.mirror.tree(commit), tuple(chain), conflicts
 
     def finish(self, name: str = "a", answer: str = "APPROVED", *, merges: bool = True) -> None:
         self.end(name, answer)
