@@ -45,6 +45,7 @@ BRANCH = "agent/a/demo-1"
 MUTATIONS = (
     "create_issue",
     "comment",
+    "edit_issue",
     "label",
     "close_issue",
     "reopen_issue",

@@ -21,6 +21,7 @@ _MEANINGS = {
     "caloron:done": "done",
     "caloron:escalated": "needs a person",
     "caloron:stalled": "its agent is silent",
+    "caloron:plan": "a plan that waits for a person",
     "caloron:sprint-cancelled": "its sprint was given up",
 }
 

@@ -179,7 +179,7 @@ class RemoteForge:
                 "labels": [self._dialect.label_reference(label) for label in wanted],
             },
         )
-        made = seen.issue_seen(answer.read(answers.Issue), answer.began_ms)
+        made = self._reader.issue_seen(answer.read(answers.Issue), answer.began_ms)
         for label in labels:
             if label not in made.labels:
                 # Somebody removed the label since we looked, and the forge dropped it.
@@ -245,7 +245,7 @@ class RemoteForge:
         issue, began = self._reader.issue_json(number)
         held = [one for one in seen.labels_of(issue) if one.name == label]
         if not held:
-            return seen.issue_seen(issue, began)
+            return self._reader.issue_seen(issue, began)
         for one in held:
             reference = segment(str(self._dialect.label_reference(one)))
             self._http.change("DELETE", f"issues/{number}/labels/{reference}")
@@ -262,7 +262,7 @@ class RemoteForge:
         if held.state == change.get("state"):
             return held
         answer = self._http.change("PATCH", f"issues/{number}", change)
-        return seen.issue_seen(answer.read(answers.Issue), answer.began_ms)
+        return self._reader.issue_seen(answer.read(answers.Issue), answer.began_ms)
 
     def push(self, source: Path, branch: str, new: str, old: str) -> BranchSeen:
         require_branch(branch)

@@ -86,7 +86,7 @@ class Watch:
             newest = max((newest, *(seen.seconds(one.updated_at) for one in page)))
             pulls += [one for one in page if one.pull_request is not None]
             found += [
-                seen.issue_seen(one, answer.began_ms) for one in page if one.pull_request is None
+                reader.issue_seen(one, answer.began_ms) for one in page if one.pull_request is None
             ]
         for remarks, talk in reader.http.pages(
             "issues/comments", asked, answers.Comment, polled=True

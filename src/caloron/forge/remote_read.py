@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
+import msgspec
+
 from caloron.domain.observations import (
     BranchSeen,
     CommentSeen,
@@ -30,6 +32,8 @@ T = TypeVar("T")
 
 #: Ours are the newest ones of our own account; whatever is further back is of older sprints.
 _FIND_PAGES = 20
+#: The label that makes an issue a task of the sprint.
+_TASK = "caloron:task"
 _PROTECTION_S = 60.0
 _GREEN = ("success", "skipped", "neutral", "warning")
 _RED = ("failure", "error")
@@ -94,7 +98,13 @@ class Reader:
         self._numbered(number, "issue or pull request", "issues/{}")
 
     def issue(self, number: int) -> IssueSeen:
-        return seen.issue_seen(*self.issue_json(number))
+        return self.issue_seen(*self.issue_json(number))
+
+    def issue_seen(self, issue: answers.Issue, began_ms: int) -> IssueSeen:
+        """Whoever opened an issue can change its text: for a task that must be somebody trusted."""
+        found = seen.issue_seen(issue, began_ms)
+        asked = self.people.trusted if _TASK in found.labels else self.people.known
+        return msgspec.structs.replace(found, trusted=asked(found.author, self.ours))
 
     def issues(self, state: State) -> list[IssueSeen]:
         if state == "merged":
@@ -102,7 +112,7 @@ class Reader:
         params = {"state": state, **self.dialect.page}
         return sorted(
             (
-                seen.issue_seen(issue, began)
+                self.issue_seen(issue, began)
                 for issue, began in self._listed("issues", params, answers.Issue)
                 if issue.pull_request is None
             ),
@@ -141,7 +151,10 @@ class Reader:
 
     def pull_seen(self, pull: answers.Pull, began_ms: int) -> PullSeen:
         branch = seen.branch_of(pull, self.dialect.head_name(pull), self.http.repo)
-        return seen.pull_seen(pull, branch, began_ms)
+        found = seen.pull_seen(pull, branch, began_ms)
+        # One that closes an issue can become the change of a task.
+        asked = self.people.trusted if found.closes else self.people.known
+        return msgspec.structs.replace(found, trusted=asked(found.author, self.ours))
 
     def pulls(self, state: State) -> list[PullSeen]:
         params = {"state": "closed" if state == "merged" else state, **self.dialect.page}
@@ -234,7 +247,7 @@ class Reader:
         for issue, began in self._listed("issues", params, answers.Issue, most=_FIND_PAGES):
             ours = issue.pull_request is None and seen.login(issue.user) == self.author
             if ours and key and marker_key(issue.body or "") == key:
-                return seen.issue_seen(issue, began)
+                return self.issue_seen(issue, began)
         return None
 
     def find_comment(self, number: int, key: str) -> CommentSeen | None:
