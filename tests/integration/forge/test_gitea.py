@@ -324,7 +324,7 @@ def test_labels_are_made_once_however_many_threads_need_them(
     for thread in threads:
         thread.join()
     names = [label["name"] for label in repository.labels()]
-    assert len(names) == len(set(names)) == 11
+    assert len(names) == len(set(names)) == 12
     assert all(label["color"] == "0366d6" for label in repository.labels())
     assert all(forge.issue(number).labels == ("caloron:assigned",) for number in numbers)
 

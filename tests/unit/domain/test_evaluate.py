@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from caloron.domain.actions import Action, CreateIssue, Merge, OpenPull, Push, StartWork
 from caloron.domain.evaluate import evaluate
-from caloron.domain.facts import EffectFailed, Fact, PlanApproved, WorkEnded
+from caloron.domain.facts import EffectDone, EffectFailed, Fact, PlanApproved, WorkEnded
 from caloron.domain.observations import (
     BranchSeen,
     CommentSeen,
@@ -114,7 +114,10 @@ def test_snapshots_that_come_one_by_one_end_in_the_same_statuses(
 
 
 def _statuses(state: State) -> dict[str, Status]:
-    """Where the tasks stand once merges of what a person cancelled are refused, as they are."""
+    """Where the tasks stand once the merges that were decided are answered, as they are.
+
+    One whose issue a person closed is refused; one that a person merged before tells so.
+    """
     refused = [
         EffectFailed(
             key=f"merge/{task.pull}/{task.head}/x",
@@ -127,7 +130,19 @@ def _statuses(state: State) -> dict[str, Status]:
         if task.merging
         and getattr(state.objects.get(f"issue:{task.issue}"), "state", "") == "closed"
     ]
-    after = evaluate(state, refused, 5000.0).state
+    made = [
+        EffectDone(
+            key=f"merge/{task.pull}/{task.merging}/{task.verified.base}",
+            task=task.id,
+            kind="merge",
+            by_us=False,
+        )
+        for task in state.tasks.values()
+        if task.merging
+        and task.verified
+        and getattr(state.objects.get(f"pull:{task.pull}"), "state", "") == "merged"
+    ]
+    after = evaluate(state, (*made, *refused), 5000.0).state
     return {i: t.status for i, t in after.tasks.items()}
 
 
