@@ -13,12 +13,18 @@ import msgspec
 from caloron.cli.init import init_data, last_lines
 from caloron.cli.output import dry_run as answer_dry_run
 from caloron.cli.output import printable, success
-from caloron.engine.forges import counted, look, notes_on, reach, refuse_unfit, review_mode
+from caloron.engine.forges import (
+    counted,
+    look,
+    main_by_git,
+    notes_on,
+    reach,
+    refuse_unfit,
+    review_mode,
+)
 from caloron.engine.tokens import tokens_of
 from caloron.engine.workshop import identity
-from caloron.errors import PreconditionFailed, UsageError
-from caloron.forge.scopes import SCOPES
-from caloron.git.command import GitError
+from caloron.errors import UsageError
 from caloron.git.mirror import Mirror
 from caloron.ledger.locate import project_path
 from caloron.ledger.projects import ProjectConfig, create_project, set_active
@@ -112,16 +118,7 @@ def _mirror(found: Found, directory: Path) -> Mirror:
 def _look(found: Found, directory: Path) -> RepoContext:
     """Fetch main, which shows that git is let in too, and see what is in it."""
     mirror = _mirror(found, directory)
-    try:
-        commit = mirror.fetch_main()
-        mirror.try_push(commit)
-    except GitError as error:
-        said = " ".join(error.stderr.split())
-        raise PreconditionFailed(
-            f"git may not fetch from and push to {mirror.remote.url}: {said}",
-            hint=f"a token needs the scopes {SCOPES[found.about.kind]}; another way for git, such"
-            " as SSH, is named with --git-url",
-        ) from error
+    commit = main_by_git(mirror, found.about.kind)
     about = found.about
     return fetch_repo_context(
         mirror, commit, description=about.description, open_issues=about.open_issues

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from caloron.engine.tokens import GITHUB, tokens_of
 from caloron.errors import ForgeError, ForgeUnavailable, NotFound, PreconditionFailed
 from caloron.forge.local import LocalForge, create_local_forge
+from caloron.git.command import GitError
+from caloron.git.mirror import Mirror
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.projects import Project, ProjectConfig
 from caloron.ports import About, Forge
@@ -140,6 +142,25 @@ def _told(missing: str, hint: str, scopes: str) -> Iterator[None]:
         raise
     except ForgeError as error:
         raise PreconditionFailed(str(error), hint=scopes) from error
+
+
+def main_by_git(mirror: Mirror, kind: str) -> str:
+    """Main's newest commit; on the network this shows that git is let in, to push as well."""
+    if kind == "local":
+        return mirror.fetch_main()
+    from caloron.forge.scopes import SCOPES
+
+    try:
+        commit = mirror.fetch_main()
+        mirror.try_push(commit)
+    except GitError as error:
+        said = " ".join(error.stderr.split())
+        raise PreconditionFailed(
+            f"git may not fetch from and push to {mirror.remote.url}: {said}",
+            hint=f"a token needs the scopes {SCOPES[kind]}; another way for git, such as SSH, is"
+            " named with --git-url, later with the setting git_url",
+        ) from error
+    return commit
 
 
 def refuse_unfit(config: ProjectConfig, forge: Forge, about: About) -> None:

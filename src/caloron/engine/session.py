@@ -17,7 +17,14 @@ from caloron.domain.plan_forms import Plan, parse_plan_file
 from caloron.domain.sprint import Sprint, State
 from caloron.engine.confining import Confining
 from caloron.engine.engine import Engine, SystemClock, Watcher
-from caloron.engine.forges import catch_up, forge_of_session, refuse_unfit, remember
+from caloron.engine.forges import (
+    catch_up,
+    forge_of_session,
+    look,
+    main_by_git,
+    refuse_unfit,
+    remember,
+)
 from caloron.engine.workshop import (
     cleaned_plan,
     frameworks_of,
@@ -169,12 +176,13 @@ def check_start(
     project: Project, forge: Forge, plan: tuple[PlannedTask, ...], *, unsandboxed: bool
 ) -> None:
     """Refuse what cannot work before anything is begun."""
-    refuse_unfit(project.config, forge, forge.about())
+    about = look(project.config, forge)
+    refuse_unfit(project.config, forge, about)
     for name in frameworks_of(project, plan):
         runner(project, name).check()
     mirror = Mirror(project.mirror, forge.remote(), forge.main)
     mirror.ensure()
-    refuse_start_from(mirror, mirror.fetch_main())
+    refuse_start_from(mirror, main_by_git(mirror, about.kind))
     sandbox = sandbox_for(mirror.path, unsandboxed=unsandboxed)
     sandbox.check()
     Confining(project.config, sandbox).check()

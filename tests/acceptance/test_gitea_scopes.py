@@ -1,0 +1,68 @@
+"""The least that a token of Gitea must be allowed: with that a sprint runs, with less it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.gitea_home import REVIEWER_TOKEN, TOKEN, GiteaHome
+from tests.acceptance.home import does, task, writes
+from tests.support.gitea import Server
+
+LEAST = ("read:user", "write:issue", "write:repository")
+#: The second account only reads and reviews.
+LEAST_OF_REVIEWER = ("read:user", "write:repository")
+
+
+@pytest.fixture
+def home(gitea: Server, tmp_path: Path) -> Iterator[GiteaHome]:
+    made = GiteaHome(tmp_path, gitea, reviewer=True)
+    made.environment[TOKEN] = gitea.token("ada", *LEAST)
+    made.environment[REVIEWER_TOKEN] = gitea.token("judge", *LEAST_OF_REVIEWER)
+    yield made
+    made.close()
+
+
+def test_a_sprint_runs_with_exactly_the_least_scopes(home: GiteaHome) -> None:
+    home.on_gitea()
+    home.script(
+        writes("a"),
+        does("review", round=1, run="echo 'CHANGES_NEEDED: more'"),
+        does("fix", files={"a.txt": "more\n"}),
+    )
+    answer = home.sprint(task("a"))
+    assert (answer.code, answer.statuses) == (0, {"a": "Done"}), answer
+    (pull,) = home.repository.pulls()
+    path = f"{home.repository.path}/pulls/{pull['number']}/reviews"
+    reviews = [(r["user"]["login"], r["state"]) for r in home.repository.who.get(path)]
+    assert reviews == [("judge", "REQUEST_CHANGES"), ("judge", "APPROVED")]
+    (issue,) = home.repository.issues()
+    assert issue["state"] == "closed"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "missing"),
+    [
+        (("write:issue", "write:repository"), "read:user"),
+        (("read:user", "read:issue", "write:repository"), "write:issue"),
+        (("read:user", "write:repository"), "issue"),
+        (("read:user", "write:issue", "read:repository"), "write:repository"),
+        (("read:user", "write:issue"), "repository"),
+    ],
+    ids=str,
+)
+def test_a_sprint_with_less_says_which_scope_is_missing(
+    home: GiteaHome, gitea: Server, scopes: tuple[str, ...], missing: str
+) -> None:
+    """The token was replaced by a weaker one since `init` looked at it."""
+    home.on_gitea()
+    home.environment[TOKEN] = gitea.token("ada", *scopes)
+    home.script(writes("a"))
+    answer = home.sprint(task("a"))
+    # Refused by the forge at the first question, or by us before anything is begun.
+    assert answer.code in (7, 8), answer
+    assert missing in answer.error["message"] + answer.error["hint"], answer.error
+    assert home.repository.issues() == []
+    assert home.repository.branches().keys() == {"main"}
