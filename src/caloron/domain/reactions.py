@@ -83,6 +83,9 @@ def _bind_by_closing(turn: Turn) -> None:
                 _make_theirs(turn, task, f"{pull.author} opened pull request #{pull.number}")
                 task.pull, task.branch = pull.number, pull.branch
                 task.head = task.pushed = pull.head
+                # What was said there before was not said about this task.
+                earlier = {comment.object for comment in turn.comments_on(pull.number)}
+                task.heard = tuple(sorted({*task.heard, *earlier}))
 
 
 def _is_settling(task: Task) -> bool:

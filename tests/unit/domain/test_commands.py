@@ -380,3 +380,14 @@ def test_what_was_said_before_an_incident_does_not_release_it() -> None:
     made.settle()
     assert made.status("a") is Status.ESCALATED
     assert PERSON in {o.author for o in made.objects.values() if isinstance(o, CommentSeen)}
+
+
+def test_what_was_said_on_a_persons_pull_request_before_it_was_the_tasks_is_no_command() -> None:
+    made = made_world()
+    hers = made.open_pull(issue(made))
+    made.comment(hers.number, CANCEL)
+    made.settle()
+    assert made.role("a") == "verify"
+    say(made, CANCEL, hers.number)
+    assert made.status("a") is Status.CANCELLED
+    assert made.pull(hers.number).state == "open"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from caloron.domain.actions import CloseIssue, ClosePull, PostComment, ReportProgress
 from caloron.domain.discarding import KEY, can_be_discarded
 from caloron.domain.facts import SprintDiscarded
-from tests.unit.domain.world import World, planned, world
+from tests.unit.domain.world import World, new_state, planned, world
 
 UNWANTED = SprintDiscarded(by="ada")
 
@@ -72,3 +72,36 @@ def test_a_close_that_the_forge_refuses_does_not_keep_the_sprint_from_ending() -
         made.refuse(effect, "refused")
     made.settle()
     assert made.state.sprint.phase == "ended"
+
+
+def test_a_plan_that_waits_on_the_forge_is_closed_there_with_a_word() -> None:
+    state = new_state(planned("a"), ask=True)
+    state.sprint.plan_on_forge = True
+    made = World(state)
+    made.settle()
+    number = made.state.sprint.plan_issue
+    _discard(made)
+    assert made.issue(number).state == "closed"
+    assert made.state.sprint.phase == "ended"
+
+
+def test_an_issue_that_a_person_opened_gets_a_word_and_stays_open() -> None:
+    made = world(planned("a"))
+    number = made.open_issue("Theirs", "x", "caloron:task")
+    made.settle()
+    _discard(made)
+    assert made.status(f"issue-{number}") == "Cancelled"
+    assert made.issue(number).state == "open"
+    words = [e for e in made.done if isinstance(e, PostComment) and e.key.startswith(KEY)]
+    assert [word.issue for word in words].count(number) == 1
+    assert made.state.sprint.phase == "ended"
+
+
+def test_nothing_that_is_said_afterwards_brings_a_discarded_task_back() -> None:
+    made = world(planned("a"))
+    number = made.task("a").issue or 0
+    _discard(made)
+    made.comment(number, "caloron:retry")
+    made.reopen_issue(number)
+    made.settle()
+    assert made.statuses() == {"a": "Cancelled"}

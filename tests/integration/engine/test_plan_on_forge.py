@@ -1,0 +1,152 @@
+"""A sprint whose plan waits on the forge: the engine goes on when a person there says so."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from caloron.domain.actions import Moved
+from caloron.domain.observations import IssueSeen
+from caloron.domain.plan import PlannedTask
+from caloron.domain.sprint import State
+from caloron.engine.engine import Answer, Engine
+from caloron.engine.session import Choices, Session, held
+from caloron.forge.local import LocalForge
+from caloron.ledger.projects import load_project
+from tests.acceptance.home import Home, writes
+
+T = TypeVar("T")
+
+
+class Somebody:
+    """Looks on, and answers for the plan as a test says."""
+
+    def __init__(self, thinks: Callable[[Callable[[], bool]], Answer]) -> None:
+        self._thinks = thinks
+        self.lines: list[str] = []
+
+    def moved(self, state: State, moves: tuple[Moved, ...]) -> None: ...
+    def seen(self, state: State) -> None: ...
+
+    def told(self, line: str) -> None:
+        self.lines.append(line)
+
+    def approves(self, state: State, meanwhile: Callable[[], bool]) -> Answer:
+        return self._thinks(meanwhile)
+
+
+def nobody_here(_: Callable[[], bool]) -> Answer:
+    return "wait"
+
+
+def thinks_until_decided(meanwhile: Callable[[], bool]) -> Answer:
+    """As the prompt of a terminal does where nobody types."""
+    while not meanwhile():
+        time.sleep(0.05)
+    return "wait"
+
+
+class Running:
+    """A sprint in a thread of its own, and the forge as a person sees it."""
+
+    def __init__(self, session: Session, engine: Engine, watcher: Somebody) -> None:
+        self.engine, self.watcher, self.session = engine, watcher, session
+        self.person = LocalForge(session.project.path, actor="anna")
+        self.result: State | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.result = self.engine.run()
+
+    def wait_for(self, look: Callable[[], T | None]) -> T:
+        for _ in range(1200):
+            if found := look():
+                return found
+            time.sleep(0.05)
+        raise AssertionError("it never comes")
+
+    def plan_issue(self) -> IssueSeen:
+        def look() -> IssueSeen | None:
+            return next((i for i in self.person.issues() if "caloron:plan" in i.labels), None)
+
+        return self.wait_for(look)
+
+    def comments(self, number: int) -> list[str]:
+        return [c.body for c in self.person.comments(number) if c.author == "caloron"]
+
+    def end(self) -> State:
+        self._thread.join(timeout=120)
+        assert self.result is not None
+        return self.result
+
+    def close(self) -> None:
+        self.engine.request_stop()
+        self._thread.join(timeout=120)
+        self.person.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    made = Home(tmp_path).init()
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    # A forge with pages, where somebody may read the plan.
+    monkeypatch.setattr(LocalForge, "url", lambda _self, number: f"page:{number}")
+    return made.script(writes("a"), writes("b"))
+
+
+@contextmanager
+def running(watcher: Somebody) -> Iterator[Running]:
+    plan = (PlannedTask(id="a", title="First", agent_prompt="Do it"),)
+    with held(load_project("demo")) as session:
+        choices = Choices(unsandboxed=True)
+        name = session.begin("a goal", plan, choices, parallel=2, ask=True, plan_on_forge=True)
+        made = Running(session, session.engine(name, watcher), watcher)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.mark.parametrize("thinks", [nobody_here, thinks_until_decided])
+def test_a_plan_is_edited_and_approved_on_the_forge_and_then_runs(
+    home: Home, thinks: Callable[[Callable[[], bool]], Answer]
+) -> None:
+    with running(Somebody(thinks)) as sprint:
+        issue = sprint.plan_issue()
+        sprint.person.edit_issue(issue.number, issue.body.replace('"id": "a"', '"id": "b"'))
+        told = sprint.wait_for(lambda: sprint.comments(issue.number))
+        assert "| `b` | First |" in told[0]
+        sprint.person.comment(issue.number, "caloron:approve")
+        state = sprint.end()
+        assert {i: str(t.status) for i, t in state.tasks.items()} == {"b": "Done"}
+        assert sprint.person.issue(issue.number).state == "closed"
+        assert f"#{state.tasks['b'].issue} `b`" in sprint.comments(issue.number)[-1]
+
+
+@pytest.mark.parametrize("thinks", [nobody_here, thinks_until_decided])
+def test_closing_the_issue_ends_it_as_a_plan_that_was_not_approved(
+    home: Home, thinks: Callable[[Callable[[], bool]], Answer]
+) -> None:
+    with running(Somebody(thinks)) as sprint:
+        issue = sprint.plan_issue()
+        sprint.person.close_issue(issue.number)
+        state = sprint.end()
+        assert state.sprint.phase == "approval"
+        assert "the plan was declined: anna closed its issue" in sprint.watcher.lines
+        assert [i.number for i in sprint.person.issues()] == [issue.number]
+
+
+def test_a_yes_at_the_terminal_is_enough(home: Home) -> None:
+    with running(Somebody(lambda _: True)) as sprint:
+        state = sprint.end()
+        assert {i: str(t.status) for i, t in state.tasks.items()} == {"a": "Done"}
+        issue = sprint.plan_issue()
+        assert issue.state == "closed"
