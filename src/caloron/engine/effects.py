@@ -148,7 +148,7 @@ class Effects:
                     refusal=_refusal(error),
                     message=str(error),
                 ),
-                self._after_refusal(entry.effect),
+                self._after_refusal(entry.effect, error),
             )
 
     def _probe(self, entry: Entry, probe: Probe) -> None:
@@ -246,16 +246,16 @@ class Effects:
         if checks.state == "red":
             raise ChecksFailed(f"the forge's CI failed: {checks.detail or 'no details'}")
 
-    def _after_refusal(self, effect: Effect | Probe) -> tuple[Snapshot, ...]:
+    def _after_refusal(self, effect: Effect | Probe, error: Exception) -> tuple[Snapshot, ...]:
         """The pull request as it is: often a person closed or merged it, and that explains it.
 
-        Of a merge also main and the reviews, of which one may have been what came before it.
+        Of a merge that came too late also main and the reviews: one of them came before it.
         """
-        if not isinstance(effect, PostReview | Merge):
+        if not isinstance(effect, PostReview | Merge) or isinstance(error, ChecksPending):
             return ()
         try:
             pull = self._forge.pull(effect.pull)
-            if not isinstance(effect, Merge) or pull.state != "open":
+            if pull.state != "open" or not isinstance(error, StaleBase | StaleHead):
                 return (pull,)
             return (pull, *self._main(), *self._forge.reviews(effect.pull))
         except (ForgeError, NotFound):
