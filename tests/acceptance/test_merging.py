@@ -66,11 +66,42 @@ def test_changes_that_are_ready_at_once_are_verified_together_and_the_culprit_go
     assert _never_red(home, "parts/c", "parts/d")
 
 
+def test_an_engine_that_is_killed_while_a_batch_is_verified_goes_on_with_that_batch(
+    home: Home,
+) -> None:
+    names = "abc"
+    read = {n: home.gate(f"read-{n}") for n in names}
+    alone, batch = home.gate("alone"), home.gate("batch")
+    both = f"if [ -e parts/b ] && [ -e parts/c ]; then {batch.line}; fi"
+    home.set(verify=f"if [ -e slow.txt ]; then {alone.line}; fi; {both}")
+    home.script(
+        *(writes(n, {f"parts/{n}": f"{n}\n"}) for n in names),
+        *(does("review", n, round=1, run=read[n].line, output="APPROVED") for n in names),
+    )
+    running = home.start_sprint(*(task(n) for n in names), options=("--parallel", "8"))
+    for name in names:
+        read[name].wait_for_agent()
+    push(home, "slow.txt", "slow\n")
+    read["a"].open()
+    alone.wait_for_agent()
+    _approve(home, [read[name] for name in "bc"])
+    alone.open()
+    batch.wait_for_agent()
+    assert "in a train of 2 with c" in _why(home, "b", "in a train")
+    running.kill()
+    batch.open()
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert set(home.files()) == {"slow.txt", "parts/a", "parts/b", "parts/c"}
+    again = [run for run in home.verify_runs() if not run[1].startswith("2-")]
+    assert len(again) == 2, "a alone, then the batch, once"
+
+
 def _approve(home: Home, gates: list[Gate]) -> None:
     for gate in gates:
         gate.open()
     by_task = {pull["task"]: pull["number"] for pull in home.pulls()}
-    for name in "bcd":
+    for name in [gate.name[-1] for gate in gates]:
         wait_for(partial(home.reviews, by_task[name]), f"{name} is approved")
 
 

@@ -95,14 +95,16 @@ def _why_active(state: StateView, task: TaskView) -> str:
         return (
             "its branch is being pushed" if task.pushed != task.head else "opening a pull request"
         )
-    return _why_idle(task)
+    return _why_idle(state, task)
 
 
-def _why_idle(task: TaskView) -> str:
+def _why_idle(state: StateView, task: TaskView) -> str:
     if task.waits and task.waits.head == task.head:
         return task.waits.what
     if task.judged == task.head:
-        return "approved: waiting for its turn to merge"
+        landed = [other.plan.id for other in state.tasks.values() if other.landed]
+        behind = f", after the merge of {landed[0]} is settled" if landed else ""
+        return f"approved: waiting for its turn to merge{behind}"
     return "waiting for a review"
 
 

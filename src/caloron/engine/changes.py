@@ -199,19 +199,19 @@ class Changes:
         if checks.state == "red":
             raise ChecksFailed(f"the forge's CI failed: {checks.detail or 'no details'}")
 
-    def after_refusal(self, effect: Effect | Probe) -> tuple[Snapshot, ...]:
+    def after_refusal(self, effect: Effect | Probe, error: Exception) -> tuple[Snapshot, ...]:
         """The pull request as it is: often a person's act there explains it.
 
-        Of a merge also the issue, main and the reviews, of which one may have come before it.
+        Of a merge also its issue; of one that came too late main and the reviews, too.
         """
-        if not isinstance(effect, PostReview | Merge):
+        if not isinstance(effect, PostReview | Merge) or isinstance(error, ChecksPending):
             return ()
         try:
             pull = self._forge.pull(effect.pull)
             if not isinstance(effect, Merge):
                 return (pull,)
             issues = [self._forge.issue(number) for number in pull.closes]
-            if pull.state != "open":
+            if pull.state != "open" or not isinstance(error, StaleBase | StaleHead):
                 return (pull, *issues)
             return (pull, *issues, *self._main(), *self._forge.reviews(effect.pull))
         except (ForgeError, NotFound):

@@ -127,7 +127,7 @@ class Effects:
                     refusal=self._changes.refusal(entry.effect, error),
                     message=str(error),
                 ),
-                self._changes.after_refusal(entry.effect),
+                self._changes.after_refusal(entry.effect, error),
             )
 
     def _tell(self, entry: Entry, facts: tuple[Fact, ...]) -> None:

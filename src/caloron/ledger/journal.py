@@ -61,18 +61,24 @@ class Journal:
 
     def refuse(self, entry: Entry, failure: EffectFailed, seen: Iterable[Fact] = ()) -> None:
         """The forge said no, for good; what is seen there now is told before."""
-        self._end(entry, "failed", [*seen, failure], failure.message)
+        # That it still waits is asked for every few seconds: nothing for the diary.
+        quiet = failure.refusal == "waiting"
+        self._end(entry, "failed", [*seen, failure], failure.message, quiet=quiet)
 
     def drop(self, entry: Entry, note: str) -> None:
         """It was not done, and will not be."""
         self._end(entry, "dropped", (), note)
 
-    def _end(self, entry: Entry, state: str, facts: Iterable[Fact], note: str) -> None:
+    def _end(
+        self, entry: Entry, state: str, facts: Iterable[Fact], note: str, *, quiet: bool = False
+    ) -> None:
         with self.ledger.db.transaction("effect.record") as connection:
             values = {"id": entry.id, "state": state, "note": note[:500]}
             if connection.execute(SQL["end_action"], values).rowcount == 0:
                 return
             tell(connection, self.sprint, facts)
+            if quiet:
+                return
             payload = {
                 "sprint": self.sprint,
                 "task": entry.effect.task,

@@ -10,7 +10,7 @@ import pytest
 
 from caloron.domain.actions import MakeRevert, Merge, OpenPull, Push
 from caloron.domain.facts import EffectDone, EffectFailed, Fact
-from caloron.domain.observations import PullSeen, marker
+from caloron.domain.observations import BranchSeen, PullSeen, marker
 from caloron.domain.sprint import Sprint, State
 from caloron.engine.bell import Bell
 from caloron.engine.effects import Effects
@@ -195,6 +195,24 @@ def test_a_merge_waits_for_the_forges_ci_and_obeys_it(
     told = failed(bench.do(bench.merge()))
     assert (told.refusal, told.message) == (refusal, message)
     assert bench.forge.pull(1).state == "open"
+
+
+def test_that_the_ci_is_still_pending_is_not_written_into_the_diary_again_and_again(
+    bench: Bench,
+) -> None:
+    bench.blind.state = Checks(state="pending", detail="build")
+    bench.do(bench.merge())
+    rows = bench.ledger.db.rows("SELECT type FROM events WHERE type LIKE 'effect_failed'")
+    assert rows == []
+
+
+def test_a_merge_that_came_too_late_is_told_with_the_main_that_was_there(bench: Bench) -> None:
+    bench.push_main("b.txt", "b\n")
+    bench.effects._forge = bench.forge
+    facts = bench.do(bench.merge())
+    assert failed(facts).refusal == "stale_base"
+    mains = [f.commit for f in facts if isinstance(f, BranchSeen)]
+    assert mains == [bench.mirror.fetch_main()]
 
 
 def test_a_green_ci_lets_the_merge_through(bench: Bench) -> None:

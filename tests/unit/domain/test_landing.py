@@ -92,6 +92,9 @@ def test_nothing_else_is_merged_while_a_result_is_not_settled() -> None:
     made.finish("b")
     assert made.role("a") == "verify"
     assert made.task("b").merging == ""
+    assert why(made.state, made.task("b")) == (
+        "approved: waiting for its turn to merge, after the merge of a is settled"
+    )
     made.finish("a")
     made.run()
     assert made.statuses() == {"a": "Done", "b": "Done"}
