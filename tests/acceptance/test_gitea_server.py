@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.gitea import Refused, Server, program
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_person_opens_and_merges_a_pull_request_on_the_real_server(gitea: Server) -> None:
