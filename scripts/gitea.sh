@@ -41,7 +41,8 @@ build() {
 # Gitea refuses to run as root, and other accounts do not get into root's home: they use links to
 # the same files in a place that everybody can read and only root can write.
 share() {
-    shared=/var/tmp/caloron-tests-gitea-$version
+    # One for each cache, so that two of them do not take turns in replacing it.
+    shared=/var/tmp/caloron-tests-gitea-$version-$(printf %s "$place" | cksum | cut -d ' ' -f 1)
     same=no
     if [ "$shared/gitea" -ef "$program" ] || cmp -s "$shared/gitea" "$program"; then same=yes; fi
     if [ $same = no ] || [ "$(stat -c %u "$shared")" != 0 ]; then

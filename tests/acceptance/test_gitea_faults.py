@@ -254,7 +254,7 @@ def test_a_server_that_never_answers_is_given_up(
 ) -> None:
     import httpx
 
-    monkeypatch.setattr("caloron.forge.http._TIMEOUT", httpx.Timeout(0.3))
+    monkeypatch.setattr("caloron.forge.connection._TIMEOUT", httpx.Timeout(0.3))
     fresh = broken.world.reopened()
     assert fresh.issue(1).title == "the first"
     broken.proxy.fault("GET", "/issues/1$", "hang", times=None)

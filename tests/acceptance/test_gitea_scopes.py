@@ -66,3 +66,20 @@ def test_a_sprint_with_less_says_which_scope_is_missing(
     assert missing in answer.error["message"] + answer.error["hint"], answer.error
     assert home.repository.issues() == []
     assert home.repository.branches().keys() == {"main"}
+
+
+@pytest.mark.parametrize(
+    ("scopes", "missing"),
+    [(("read:user", "read:repository"), "write:repository"), (("write:repository",), "read:user")],
+    ids=str,
+)
+def test_a_reviewer_with_less_says_which_scope_is_missing(
+    home: GiteaHome, gitea: Server, scopes: tuple[str, ...], missing: str
+) -> None:
+    home.on_gitea()
+    home.environment[REVIEWER_TOKEN] = gitea.token("judge", *scopes)
+    home.script(writes("a"))
+    answer = home.sprint(task("a"))
+    assert answer.code != 0
+    assert missing in answer.stdout, answer
+    assert home.repository.files() == {"README.md"}

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -471,14 +472,16 @@ class Server(Gitea):
         process, self._process = self._process, None
         if process is None:
             return
-        if process.poll() is None:
-            # Its own session: the git processes that it started go with it.
-            os.killpg(process.pid, how)
+        process.send_signal(how)
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
             process.wait()
+        # Each git that it started is a group of its own, in the session that began with it.
+        for pid in _session(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def restart(self) -> None:
         self._end(signal.SIGKILL)
@@ -488,6 +491,16 @@ class Server(Gitea):
         self.close()
         self._end(signal.SIGKILL)
         shutil.rmtree(self.place, ignore_errors=True)
+
+
+def _session(leader: int) -> list[int]:
+    """The living processes of a session."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getsid(int(place.name)) == leader:
+                found.append(int(place.name))
+    return found
 
 
 def _free_port() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from tests.support.gitea import Refused, Server, program
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_person_opens_and_merges_a_pull_request_on_the_real_server(gitea: Server) -> None:
@@ -60,19 +61,67 @@ def test_a_server_dies_with_the_process_that_started_it(gitea: Server) -> None:
     subprocess.run(("rm", "-rf", "--", place), check=True)
 
 
+SCRIPT = ROOT / "scripts" / "gitea.sh"
+#: Stands for Go: its module holds what the script takes, and its build can be told to fail.
+FAKE_GO = """\
+#!/bin/sh
+echo "$1" >> "$FAKE_GO_LOG"
+case "$1" in
+mod) mkdir -p "$FAKE_GO_CACHE/code.gitea.io/gitea@v1.26.0"/options
+     mkdir -p "$FAKE_GO_CACHE/code.gitea.io/gitea@v1.26.0"/templates
+     mkdir -p "$FAKE_GO_CACHE/code.gitea.io/gitea@v1.26.0"/public ;;
+env) echo "$FAKE_GO_CACHE" ;;
+build) [ ! -e "$FAKE_GO_LOG.fails" ] || exit 1; echo '#!/bin/sh' > ../gitea; chmod +x ../gitea ;;
+esac
+"""
+
+
+def _script(folder: Path, path: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "HOME": str(folder), "PATH": path,
+        "FAKE_GO_LOG": str(folder / "go.log"), "FAKE_GO_CACHE": str(folder / "modules"),
+    }  # fmt: skip
+    return subprocess.run(
+        (str(SCRIPT),), env=environment, capture_output=True, text=True, check=False
+    )
+
+
 def test_without_go_the_script_says_what_is_missing(tmp_path: Path) -> None:
-    script = ROOT / "scripts" / "gitea.sh"
     path = tmp_path / "bin"
     path.mkdir()
     for name in ("sh", "mkdir", "flock", "id"):
         found = next(p for p in (Path("/usr/bin", name), Path("/bin", name)) if p.exists())
         (path / name).symlink_to(found)
-    told = subprocess.run(
-        (str(script),), env={"HOME": str(tmp_path), "PATH": str(path)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    told = _script(tmp_path, str(path))
     assert (told.returncode, told.stdout) == (1, "")
     assert "Go is missing" in told.stderr
+
+
+def test_it_is_built_once_and_half_a_build_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "bin"
+    path.mkdir()
+    (path / "go").write_text(FAKE_GO)
+    (path / "go").chmod(0o755)
+    search = f"{path}:/usr/bin:/bin"
+    fails = tmp_path / "go.log.fails"
+    fails.touch()
+    failed = _script(tmp_path, search)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert "could not be built" in failed.stderr
+    fails.unlink()
+    built = _script(tmp_path, search)
+    assert built.returncode == 0, built.stderr
+    again = _script(tmp_path, search)
+    program = Path(built.stdout.strip())
+    try:
+        assert (again.stdout, again.stderr) == (built.stdout, "")
+        assert os.access(program, os.X_OK)
+        parts = {part.name for part in (program.parent / "static").iterdir()}
+        assert parts == {"options", "templates", "public"}
+        assert (tmp_path / "go.log").read_text().split().count("build") == 2
+    finally:
+        if not program.is_relative_to(tmp_path):
+            shutil.rmtree(program.parent)
 
 
 def test_the_program_is_in_the_cache_and_its_files_beside_it() -> None:
