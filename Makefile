@@ -8,10 +8,11 @@ STAMP := .venv/.complete
 PYTEST := $(BIN)/pytest
 WORKERS ?= 4
 
-.PHONY: help demo test check docs bench chaos venv lock clean
+.PHONY: help demo pilot test check docs bench chaos venv lock clean
 
 help:
 	@echo "make demo    a sprint with the scripted agent on a sample project, live on this terminal"
+	@echo "make pilot   whole sprints on a real Gitea, with people, kills and restarts; prints the figures"
 	@echo "make test    lint, types, imports, the documentation, then every test"
 	@echo "make check   lint, types and imports only"
 	@echo "make docs    the documentation site, in build/site"
@@ -23,6 +24,11 @@ help:
 
 demo: $(STAMP)
 	@scripts/demo.sh
+
+pilot: $(STAMP)
+	@rm -f build/pilot.md
+	@CALORON_PILOT=build/pilot.md $(PYTEST) -v tests/acceptance/test_pilot.py tests/chaos/test_gitea_matrix.py
+	@cat build/pilot.md
 
 test: check docs
 	@echo "== unit and integration tests"

@@ -208,7 +208,7 @@ def test_that_the_ci_is_still_pending_is_not_written_into_the_diary_again_and_ag
 
 def test_a_merge_that_came_too_late_is_told_with_the_main_that_was_there(bench: Bench) -> None:
     bench.push_main("b.txt", "b\n")
-    bench.effects._forge = bench.forge
+    bench.effects._changes._forge = bench.forge
     facts = bench.do(bench.merge())
     assert failed(facts).refusal == "stale_base"
     mains = [f.commit for f in facts if isinstance(f, BranchSeen)]
