@@ -84,9 +84,16 @@ def artefacts(repository: Repository) -> dict[str, Any]:
         ),
         "comments": sorted(comments),
         "reviews": sorted(reviews),
-        "tree": repository.who.get(f"{repository.path}/git/commits/main")["commit"]["tree"]["sha"],
+        "files": _files(repository),
         "labels": sorted(label["name"] for label in repository.labels()),
     }
+
+
+def _files(repository: Repository) -> dict[str, str]:
+    """What main holds, without the README, which names its repository."""
+    tree = repository.who.get(f"{repository.path}/git/trees/main", recursive="true")
+    blobs = {entry["path"]: entry["sha"] for entry in tree["tree"] if entry["type"] == "blob"}
+    return {path: blob for path, blob in blobs.items() if path != "README.md"}
 
 
 def done_twice(repository: Repository) -> list[str]:
