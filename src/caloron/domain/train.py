@@ -103,7 +103,7 @@ def _leave_behind(turn: Turn, standing: Collection[Member]) -> None:
     unharmed = train.members[:touched] == kept[:touched] and (not train.item or _runs(turn, train))
     if kept == train.members and unharmed:
         return
-    if unharmed:
+    if unharmed and kept:
         turn.sprint.train = _replace(train, members=kept)
         return
     _stop(turn, train, "a member of the train was withdrawn")

@@ -313,6 +313,22 @@ def test_a_member_that_is_withdrawn_after_the_verification_makes_the_rest_be_ver
     main_is_green(made)
 
 
+def test_all_members_are_withdrawn_while_the_merge_of_the_first_is_decided() -> None:
+    made = ready(2)
+    (item,) = made.queue
+    made.end(item)
+    made.poll()
+    made.tick()
+    (merge,) = made.journal
+    assert isinstance(merge, Merge)
+    for name in "ab":
+        made.close_issue(made.task(name).issue or 0)
+    made.perform(0)
+    made.settle()
+    assert made.state.sprint.train is None
+    assert {made.status(name) for name in "ab"} == {Status.CANCELLED}
+
+
 def test_a_push_by_a_person_takes_the_change_out_of_the_train() -> None:
     made = ready(2)
     made.push(made.task("b").pull or 0)
