@@ -320,8 +320,6 @@ class Engine:
         if self.webhooks is not None:
             self.webhooks.stop()
         self.poller.stop()
-        self.poller.end_outage()
-        self._tell_outage()
         self.effects.close()
         self.workers.stop()
         self.workshop.pool.close()

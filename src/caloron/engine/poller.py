@@ -54,16 +54,6 @@ class Poller:
         self._wake.set()
         self._thread.join()
 
-    def end_outage(self) -> None:
-        """Look once more at a forge that did not answer last; it may answer by now."""
-        if self.outage is None:
-            return
-        try:
-            self.poll()
-            self._reached()
-        except ForgeError as error:
-            self._missed(error)
-
     def look_now(self) -> None:
         """Somebody says that there is news: look at once. Many such calls are one look."""
         self._wake.set()

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from caloron.domain.observations import BranchSeen, IssueSeen, Snapshot
-from caloron.domain.outages import outage_after
 from caloron.domain.sprint import Sprint
 from caloron.engine.bell import Bell
 from caloron.engine.poller import Poller
 from caloron.engine.told import Told
-from caloron.errors import ForgeError, ForgePaused, ForgeUnavailable
+from caloron.errors import ForgeError, ForgePaused
 from caloron.ledger.ledger import Ledger
-from caloron.ledger.outages import keep_outage, read_outage
+from caloron.ledger.outages import read_outage
 from caloron.ledger.wake import Wake
 from caloron.ports import Poll
 
@@ -140,21 +139,3 @@ def test_a_quota_is_shown_with_its_end_and_goes_away_by_itself(
             assert read_outage(connection, "shop-1") is None
     finally:
         looking.stop()
-
-
-def test_an_outage_that_is_over_is_not_told_for_ever_by_a_sprint_that_ends(
-    ledger: Ledger, tmp_path: Path
-) -> None:
-    forge = Scripted(ForgeUnavailable("down"), (issue("A", 1),))
-    looking = poller(ledger, forge, tmp_path)
-    looking.end_outage()
-    assert forge.looks == 0
-    looking.outage = outage_after(None, "down", None, time.time())
-    keep_outage(ledger, "shop-1", looking.outage)
-    looking.end_outage()
-    assert looking.outage is not None
-    looking.end_outage()
-    assert looking.outage is None
-    assert told(ledger) == ["A"]
-    with ledger.db.snapshot() as connection:
-        assert read_outage(connection, "shop-1") is None
