@@ -302,9 +302,9 @@ class RemoteForge:
                 )
 
     def close_pull(self, number: int) -> PullSeen:
-        held = self._reader.pull(number)
-        if held.state != "open":
-            return held
+        json, began = self._reader.pull_json(number)
+        if json.state != "open":
+            return self._reader.pull_seen(json, began)
         answer = self._http.change("PATCH", f"pulls/{number}", {"state": "closed"})
         return self._reader.pull_seen(answer.read(answers.Pull), answer.began_ms)
 

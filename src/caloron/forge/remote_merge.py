@@ -38,12 +38,13 @@ class Merger:
     def mergeable(self, number: int) -> bool:
         """Whether it could be merged; a forge that is still looking is waited for."""
         pull = self._look(number)
-        return pull.state == "open" and bool(pull.mergeable)
+        return pull.state == "open" and bool(pull.mergeable) and self._reader.is_for_main(pull)
 
     def merge(self, number: int, head: str, base: str, message: str) -> PullSeen:
         """Merge `head`; main is looked at first, because no forge can be told a base."""
         json, began = self._reader.pull_json(number)
         pull = self._reader.pull_seen(json, began)
+        self._expect_main(json)
         if pull.state == "merged" and head in ("", pull.head):
             return pull
         head = self._expected(pull, head)
@@ -69,6 +70,15 @@ class Merger:
         if merged.state != "merged":
             raise NotYet(f"pull request #{number} was merged, but does not show it yet")
         return merged
+
+    def _expect_main(self, pull: answers.Pull) -> None:
+        if not self._reader.is_for_main(pull):
+            main = self._reader.repository.default_branch
+            raise ForgeError(
+                f"pull request #{pull.number} is to be merged into {pull.base.ref}, not into"
+                f" {main}",
+                hint=f"choose {main} as its base on the forge again, or merge it there yourself",
+            )
 
     def _expected(self, pull: PullSeen, head: str) -> str:
         name = f"pull request #{pull.number}"

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from caloron.domain.observations import Snapshot
+from caloron.domain.observations import Snapshot, marker_key
 from caloron.errors import NotFound, UsageError
 from caloron.forge import answers, seen
 from caloron.forge.remote_read import Reader
@@ -98,6 +98,8 @@ class Watch:
         for number in self._to_look_at(pulls, heads):
             found += self._pull(number, pulls, heads, clock, looked)
         main = reader.repository.default_branch
+        if heads and main not in heads:
+            main = reader.look_for_main()
         if main in heads:
             found.append(seen.branch_seen(main, heads[main], began))
         # Only now: a look that fails half-way has told nothing.
@@ -133,7 +135,10 @@ class Watch:
         clock: int,
         looked: dict[int, _Known],
     ) -> list[Snapshot]:
-        """A pull request and its reviews; nothing of one that is not for main."""
+        """A pull request and its reviews.
+
+        One that is not for main has ended for us; it is told if it can be known to anybody here.
+        """
         reader = self._reader
         listed = {issue.number: issue for issue in changed}
         try:
@@ -143,7 +148,9 @@ class Watch:
             self._pulls.pop(number, None)
             return []
         pull = reader.pull_seen(json, began)
-        wanted = json.base.ref == reader.repository.default_branch
+        wanted = reader.is_for_main(json)
+        known_here = wanted or pull.object in self._told or bool(pull.closes)
+        ours = pull.author in reader.ours and bool(marker_key(pull.body))
         issue = listed.get(number) or self._pulls[number].issue
         known = _Known(
             issue=issue,
@@ -151,12 +158,12 @@ class Watch:
             tip=heads.get(pull.branch, ""),
             settled=clock >= seen.seconds(issue.updated_at) + _YOUNG_S,
         )
-        if pull.state != "open" and issue.state == "open":
+        if json.state != "open" and issue.state == "open":
             # It ended since the list was read; the next list shows that.
             known.settled = False
         reviews = reader.real_reviews(number) if wanted else []
         looked[number] = known
-        return [pull, *reviews] if wanted else []
+        return [pull, *reviews] if known_here or ours else []
 
     def _is_new(self, one: Snapshot) -> bool:
         """Whether it shows anything that was not told yet; a new version alone is not news."""

@@ -35,6 +35,8 @@ _FIND_PAGES = 20
 #: The label that makes an issue a task of the sprint.
 _TASK = "caloron:task"
 _PROTECTION_S = 60.0
+#: A branch that is not main is asked about so often: main may have been renamed to it.
+_NOT_MAIN_S = 60.0
 _GREEN = ("success", "skipped", "neutral", "warning")
 _RED = ("failure", "error")
 
@@ -51,6 +53,8 @@ class Reader:
         self._once: dict[str, object] = {}
         self._once_lock = threading.RLock()
         self._protection: tuple[float, Protection] | None = None
+        #: Branches that are not main, and when that was asked.
+        self._not_main: dict[str, float] = {}
         self.people = People(
             http.repo.split("/")[0], people, lambda user: dialect.may_write(http, user)
         )
@@ -75,8 +79,31 @@ class Reader:
 
     @property
     def repository(self) -> answers.Repository:
-        """As it was at the first look: its default branch, its ways to merge."""
+        """As it was at the first look, or at the last one for a main that was renamed."""
         return self._ask_once("repository", self.look_at_repository)
+
+    def look_for_main(self) -> str:
+        """The name of main, asked anew: people rename it."""
+        found = self.look_at_repository()
+        with self._once_lock:
+            if found.default_branch != self.repository.default_branch:
+                self._protection = None
+                self._not_main.clear()
+            self._once["repository"] = found
+        return found.default_branch
+
+    def is_for_main(self, pull: answers.Pull) -> bool:
+        """Whether it is to be merged into main, or was; a person may have chosen another branch."""
+        base = pull.base.ref
+        if base == self.repository.default_branch:
+            return True
+        asked = self._not_main.get(base)
+        if asked is not None and time.monotonic() - asked < _NOT_MAIN_S:
+            return False
+        if base == self.look_for_main():
+            return True
+        self._not_main[base] = time.monotonic()
+        return False
 
     def look_at_repository(self) -> answers.Repository:
         return self.http.get("").read(answers.Repository)
@@ -152,6 +179,9 @@ class Reader:
     def pull_seen(self, pull: answers.Pull, began_ms: int) -> PullSeen:
         branch = seen.branch_of(pull, self.dialect.head_name(pull), self.http.repo)
         found = seen.pull_seen(pull, branch, began_ms)
+        if not self.is_for_main(pull):
+            # Whatever becomes of it there, main does not get it: here it has ended.
+            found = msgspec.structs.replace(found, state="closed", merge_commit="")
         # One that closes an issue can become the change of a task.
         asked = self.people.trusted if found.closes else self.people.known
         return msgspec.structs.replace(found, trusted=asked(found.author, self.ours))
@@ -161,7 +191,7 @@ class Reader:
         found = [
             self.pull_seen(pull, began)
             for pull, began in self._listed("pulls", params, answers.Pull)
-            if pull.base.ref == self.repository.default_branch
+            if self.is_for_main(pull)
         ]
         wanted = [pull for pull in found if state in ("all", pull.state)]
         return sorted(wanted, key=lambda pull: pull.number)

@@ -284,6 +284,25 @@ def test_a_base_that_is_not_main_takes_a_pull_request_out_of_sight(
     assert [one.number for one in forge.pulls()] == [pull]
 
 
+def test_one_of_ours_that_a_person_points_at_another_branch_has_ended_and_is_not_merged(
+    forge: RemoteForge, work: Work, repository: Repository
+) -> None:
+    pull = work.open_pull("feature", body="<!-- caloron:pull/s-1/login/0 -->")
+    repository.write_file("c.txt", "c", new_branch="release")
+    watch = Watch(forge)
+    watch.settle()
+    repository.who.patch(f"{repository.path}/pulls/{pull.number}", {"base": "release"})
+    told = {one.object: one for one in watch.look()}
+    seen = told[f"pull:{pull.number}"]
+    assert isinstance(seen, PullSeen)
+    assert seen.state == "closed"
+    with pytest.raises(ForgeError, match="into release, not into main"):
+        forge.merge(pull.number, pull.head, "", "m")
+    assert "feature.txt" not in repository.files("release")
+    forge.close_pull(pull.number)
+    assert repository.pull(pull.number)["state"] == "closed"
+
+
 def test_a_deleted_branch_closes_its_pull_request_and_keeps_its_name(
     forge: RemoteForge, work: Work, repository: Repository
 ) -> None:

@@ -366,6 +366,40 @@ def test_a_merge_onto_a_main_that_moved_is_not_asked_for(
     assert not [a for a in github_api.asked if a.method == "PUT"]
 
 
+@pytest.mark.parametrize("state", [OPEN, MERGED])
+def test_a_pull_request_that_was_pointed_at_another_branch_has_ended_and_is_not_merged(
+    github_api: GithubApi, forge: Forge, state: dict[str, Any]
+) -> None:
+    github_api.reply("GET", PULL, change={**state, "base": {"ref": "release"}})
+    pull = forge.pull(NUMBER)
+    assert (pull.state, pull.merge_commit) == ("closed", "")
+    assert not forge.mergeable(NUMBER)
+    with pytest.raises(ForgeError, match="into release, not into master"):
+        forge.merge(NUMBER, HEAD, "", "")
+    assert not [a for a in github_api.asked if a.method == "PUT"]
+
+
+def test_a_main_that_is_renamed_is_followed(github_api: GithubApi, forge: Forge) -> None:
+    assert forge.main == "master"
+    github_api.reply("GET", REPO, change={"default_branch": "trunk"})
+    refs = [{"ref": "refs/heads/trunk", "object": {"sha": HEAD}}]
+    github_api.reply("GET", f"{REPO}/git/matching-refs/{{ref}}", change=refs)
+    told = forge.poll("1000000000/1000000000/0").snapshots
+    assert [(one.name, one.commit) for one in told if isinstance(one, BranchSeen)] == [
+        ("trunk", HEAD)
+    ]
+    assert forge.main == "trunk"
+
+
+def test_a_pull_request_that_moved_to_the_renamed_main_is_still_open(
+    github_api: GithubApi, forge: Forge
+) -> None:
+    assert forge.main == "master"
+    github_api.reply("GET", REPO, change={"default_branch": "trunk"})
+    github_api.reply("GET", PULL, change={**OPEN, "base": {"ref": "trunk"}})
+    assert forge.pull(NUMBER).state == "open"
+
+
 @pytest.mark.parametrize(
     ("status", "said", "mergeable", "error"),
     [
