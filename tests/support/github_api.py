@@ -377,6 +377,9 @@ class GithubApi:
             reply = self._next_reply(asked)
             if callable(reply.change):
                 reply = replace(reply, change=reply.change(asked))
+            if reply.headers.get("ETag", "") == asked.headers.get("if-none-match"):
+                # The description has no 304 for lists, although GitHub answers so.
+                return 304, reply.headers, None
             status, value = self.description.answer(asked.method, asked.template, reply)
             self.problems += [
                 f"the answer to {asked.method} {asked.template}: {problem}"

@@ -8,7 +8,7 @@ import time
 from caloron.domain.outages import Outage, outage_after
 from caloron.engine.bell import Bell
 from caloron.engine.told import Told
-from caloron.errors import CaloronError, ForgeError, ForgePaused
+from caloron.errors import ForgeError, ForgePaused
 from caloron.ledger.ledger import SQL, Ledger, tell
 from caloron.ledger.outages import clear_outage, keep_outage
 from caloron.ports import Forge
@@ -97,7 +97,8 @@ class Poller:
             except ForgeError as error:
                 self._missed(error)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
-            except CaloronError as error:
+            except Exception as error:  # noqa: BLE001 - the loop stops with it, whatever it is
+                # Without a poller the sprint would go on blind, and nobody would know.
                 self._bell.fault(error)
                 return
 

@@ -78,7 +78,7 @@ class Http:
                     raise error.told from None
                 self._sleep(_FIRST_WAIT_S * 2**attempt * random.uniform(0.5, 1.5))
         if answer.status == 304 and known is not None:
-            return msgspec.structs.replace(known, began_ms=answer.began_ms)
+            return _as_known(known, answer)
         self._check(answer, "GET", path)
         if polled and "etag" in answer.headers:
             self._remember(key, answer)
@@ -159,7 +159,8 @@ class Http:
         began = self.line.count(method)
         try:
             answer = self._client.exchange(method, url, params, headers, content, began)
-        except httpx.TransportError as error:
+        except httpx.HTTPError as error:
+            # Not of the transport alone: an answer whose encoding is broken is one, too.
             self.line.failed()
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise PreconditionFailed(
@@ -255,12 +256,20 @@ class _Passing(Exception):
         self.told = told
 
 
+def _as_known(known: Answer, answer: Answer) -> Answer:
+    """What was read before and has not changed, at the time of now: clocks go on."""
+    headers = {name: value for name, value in known.headers.items() if name != "date"}
+    if "date" in answer.headers:
+        headers["date"] = answer.headers["date"]
+    return msgspec.structs.replace(known, began_ms=answer.began_ms, headers=headers)
+
+
 def _total(answer: Answer) -> int:
     total = answer.headers.get("x-total-count", "")
     return int(total) if total.isdecimal() else 0
 
 
-def _what(error: httpx.TransportError) -> str:
+def _what(error: httpx.HTTPError) -> str:
     return str(error) or type(error).__name__
 
 

@@ -13,7 +13,7 @@ from caloron.domain.sprint import Sprint
 from caloron.engine.bell import Bell
 from caloron.engine.poller import Poller
 from caloron.engine.told import Told
-from caloron.errors import ForgeError, ForgePaused
+from caloron.errors import ForgePaused
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.outages import read_outage
 from caloron.ledger.wake import Wake
@@ -29,7 +29,7 @@ class Scripted:
 
     main = "main"
 
-    def __init__(self, *answers: tuple[Snapshot, ...] | ForgeError) -> None:
+    def __init__(self, *answers: tuple[Snapshot, ...] | Exception) -> None:
         self.answers = list(answers)
         self.looks = 0
 
@@ -39,7 +39,7 @@ class Scripted:
     def poll(self, cursor: str) -> Poll:
         self.looks += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, ForgeError):
+        if isinstance(answer, Exception):
             raise answer
         return Poll(answer, f"{int(cursor or 0) + 1}")
 
@@ -137,5 +137,18 @@ def test_a_quota_is_shown_with_its_end_and_goes_away_by_itself(
         until(lambda: looking.outage is None)
         with ledger.db.snapshot() as connection:
             assert read_outage(connection, "shop-1") is None
+    finally:
+        looking.stop()
+
+
+def test_a_poller_that_fails_in_a_way_nobody_thought_of_stops_the_loop_with_it(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    bell = Bell(Wake(tmp_path / "wake"))
+    fault = RuntimeError("nobody thought of this")
+    looking = Poller(ledger, "shop-1", Scripted(fault), bell, 0.01)  # type: ignore[arg-type]
+    looking.start()
+    try:
+        until(lambda: bell.faults == [fault])
     finally:
         looking.stop()

@@ -276,6 +276,24 @@ def test_an_idle_poll_asks_only_whether_anything_changed(
     assert {a.headers.get("if-none-match") for a in asked} == {'W/"abc"'}
 
 
+def test_a_young_pull_request_is_looked_at_until_its_second_is_over(
+    github_api: GithubApi, forge: Forge
+) -> None:
+    """Also when the list of issues is answered with `not modified` from then on."""
+    issue = {"number": NUMBER, "state": "open", "updated_at": "2026-11-16T12:00:00Z"}
+    path = f"{REPO}/issues"
+    looks = []
+    cursor = "1794830390/1794830390/0"
+    for second in (0, 0, 9, 9):
+        date = f"Mon, 16 Nov 2026 12:00:0{second} GMT"
+        headers = {"ETag": '"same"', "Date": date}
+        github_api.reply("GET", path, change=[issue], headers=headers)
+        before = len(github_api.asked)
+        cursor = forge.poll(cursor).cursor
+        looks.append(sum(a.template == PULL for a in github_api.asked[before:]))
+    assert looks == [1, 1, 1, 0]
+
+
 def test_a_list_is_read_by_its_links(github_api: GithubApi, forge: Forge) -> None:
     next_page = f'<{github_api.url}/api/v3/repos/octocat/Hello-World/issues?page=2>; rel="next"'
     path = f"{REPO}/issues"

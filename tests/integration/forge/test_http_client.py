@@ -74,7 +74,9 @@ class Scripted:
             _hang_up(request)
             return
         content = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
-        request.send_response(reply.status)
+        request.send_response_only(reply.status)
+        if "Date" not in reply.headers:
+            request.send_header("Date", request.date_time_string())
         for name, value in reply.headers.items():
             request.send_header(name, value)
         request.send_header("Content-Length", str(len(content)))
@@ -246,6 +248,30 @@ def test_a_polled_read_that_did_not_change_is_the_same_answer(server: Scripted, 
     assert server.asked[1][3]["if-none-match"] == '"v1"'
     assert http.get("/user").read(User).login == "bea"
     assert "if-none-match" not in server.asked[2][3]
+
+
+def test_an_answer_that_did_not_change_carries_the_time_of_now(
+    server: Scripted, http: Http
+) -> None:
+    """The forge's clock goes on also while nothing happens; polls count by it."""
+    then, now = "Mon, 16 Nov 2026 12:00:00 GMT", "Mon, 16 Nov 2026 12:00:09 GMT"
+    server.replies = [
+        Reply(body=[], headers={"ETag": '"v1"', "Date": then}),
+        Reply(304, headers={"Date": now}),
+    ]
+    first = http.get("issues", polled=True)
+    again = http.get("issues", polled=True)
+    assert (again.body, again.date_s - first.date_s) == (first.body, 9)
+
+
+def test_an_answer_whose_encoding_is_broken_is_one_that_did_not_come(
+    server: Scripted, http: Http
+) -> None:
+    server.replies = [Reply(body=b"no gzip at all", headers={"Content-Encoding": "gzip"})]
+    with pytest.raises(ForgeUnavailable, match="did not answer GET"):
+        http.get("issues")
+    with pytest.raises(ForgeUnavailable, match="did not answer POST"):
+        http.change("POST", "issues", {})
 
 
 def test_all_pages_are_read_from_our_own_address_whatever_the_link_says(
