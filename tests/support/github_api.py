@@ -103,6 +103,11 @@ class Description:
         found: dict[str, Any] | None = self.all["paths"].get(template, {}).get(method.lower())
         return found
 
+    def has(self, asked: Asked, status: int) -> bool:
+        """Whether an operation is said to answer with a status."""
+        operation = self.operation(asked.method, asked.template) or {}
+        return str(status) in operation.get("responses", {})
+
     def resolved(self, value: dict[str, Any]) -> dict[str, Any]:
         while "$ref" in value:
             found: Any = self.all
@@ -380,6 +385,10 @@ class GithubApi:
             if reply.headers.get("ETag", "") == asked.headers.get("if-none-match"):
                 # The description has no 304 for lists, although GitHub answers so.
                 return 304, reply.headers, None
+            if reply.status == 403 and not self.description.has(asked, reply.status):
+                # Any operation can be refused, said or not.
+                words = {"message": "Resource not accessible by personal access token"}
+                return 403, reply.headers, json.dumps(words)
             status, value = self.description.answer(asked.method, asked.template, reply)
             self.problems += [
                 f"the answer to {asked.method} {asked.template}: {problem}"

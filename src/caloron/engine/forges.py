@@ -206,6 +206,11 @@ def notes_on(forge: Forge, about: About) -> list[str]:
     if about.required_checks:
         named = ", ".join(about.required_checks)
         notes.append(f"each change waits for the forge's own checks: {named}")
+    if not about.sees_check_runs:
+        notes.append(
+            "the token may not read check runs, as those of GitHub Actions: only commit statuses"
+            " are waited for; a classic token may"
+        )
     if about.required_approvals > 1:
         more = counted(about.required_approvals - 1, "approval")
         notes.append(f"each change waits for {more} by people besides {forge.reviewer}'s")

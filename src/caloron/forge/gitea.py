@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 
 from caloron.domain.observations import Verdict
 from caloron.errors import NotFound
@@ -11,6 +12,7 @@ from caloron.forge.connection import Params
 from caloron.forge.dialect import Check, Protection
 from caloron.forge.http import Http, Refused
 from caloron.forge.paths import segment
+from caloron.forge.statuses import statuses_of
 
 _WRITERS = ("owner", "admin", "write")
 
@@ -53,20 +55,17 @@ class Gitea:
         # A name that it does not know is dropped without a word; an id is not.
         return label.id
 
-    def set_status(self, http: Http, head: str, state: str, context: str, text: str) -> None:
-        body = {"state": state, "context": context, "description": text}
-        http.change("POST", f"statuses/{segment(head)}", body)
-
     def statuses(self, http: Http, head: str) -> list[Check]:
-        found: list[Check] = []
-        page = 1
-        while True:
-            answer = http.get(f"commits/{segment(head)}/status", {**self.page, "page": page})
-            listed = answer.read(answers.CombinedStatus).statuses or []
-            found += [Check(one.context, one.status or one.state) for one in listed]
-            if not listed or not answer.next_page:
-                return found
-            page += 1
+        found = statuses_of(http, head, self.page)
+        return [Check(one.context, one.status or one.state) for one in found]
+
+    def sees_check_runs(self, http: Http, commit: str) -> bool:
+        # Its CI tells everything as statuses.
+        return True
+
+    def is_required(self, name: str, wanted: str) -> bool:
+        # What is required may be a pattern, or a plain name with brackets in it.
+        return name == wanted or fnmatchcase(name, wanted)
 
     def protection(self, http: Http, main: str) -> Protection:
         branch = http.get(f"branches/{segment(main)}").read(answers.Branch)

@@ -15,8 +15,10 @@ from caloron.forge.connection import Params
 from caloron.forge.dialect import Check, Protection
 from caloron.forge.http import Http, Refused
 from caloron.forge.paths import segment
+from caloron.forge.statuses import statuses_of
 
 _WRITERS = ("admin", "maintain", "write")
+_FORBIDDEN = 403
 _GREEN = ("success", "neutral", "skipped")
 
 
@@ -59,33 +61,36 @@ class GitHub:
     def label_reference(self, label: answers.Label) -> int | str:
         return label.name
 
-    def set_status(self, http: Http, head: str, state: str, context: str, text: str) -> None:
-        body = {"state": state, "context": context, "description": text}
-        http.change("POST", f"statuses/{segment(head)}", body)
-
     def statuses(self, http: Http, head: str) -> list[Check]:
         """Commit statuses and check runs: CI tells its result as either."""
-        commit = f"commits/{segment(head)}"
-        found: list[Check] = []
+        found = [Check(one.context, one.state) for one in statuses_of(http, head, self.page)]
         asked = dict(self.page)
         while True:
-            answer = http.get(f"{commit}/status", asked)
-            found += [
-                Check(one.context, one.state)
-                for one in answer.read(answers.CombinedStatus).statuses or []
-            ]
-            if not answer.next_page:
-                break
-            asked = {**self.page, **answer.next_page}
-        asked = dict(self.page)
-        while True:
-            answer = http.get(f"{commit}/check-runs", asked)
-            found += [
-                Check(run.name, _state(run)) for run in answer.read(answers.CheckRuns).check_runs
-            ]
+            try:
+                answer = http.get(f"commits/{segment(head)}/check-runs", asked)
+            except Refused as refusal:
+                if refusal.status != _FORBIDDEN:
+                    raise
+                # A fine-grained token has no right to them; that is said when it is set up.
+                return found
+            runs = answer.read(answers.CheckRuns).check_runs
+            found += [Check(run.name, _state(run)) for run in runs]
             if not answer.next_page:
                 return found
             asked = {**self.page, **answer.next_page}
+
+    def sees_check_runs(self, http: Http, commit: str) -> bool:
+        try:
+            http.get(f"commits/{segment(commit)}/check-runs", self.page)
+        except Refused as refusal:
+            if refusal.status != _FORBIDDEN:
+                raise
+            return False
+        return True
+
+    def is_required(self, name: str, wanted: str) -> bool:
+        # Here a name with an asterisk or a bracket means just that.
+        return name == wanted
 
     def protection(self, http: Http, main: str) -> Protection:
         branch = http.get(f"branches/{segment(main)}").read(answers.Branch)

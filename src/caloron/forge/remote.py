@@ -26,6 +26,7 @@ from caloron.forge.paths import segment
 from caloron.forge.remote_merge import Merger
 from caloron.forge.remote_poll import Watch
 from caloron.forge.remote_read import Reader
+from caloron.forge.statuses import set_status
 from caloron.forge.texts import (
     fitting_body,
     fitting_title,
@@ -113,6 +114,8 @@ class RemoteForge:
             protected=rules is not None and rules.protected,
             required_checks=rules.required_checks if rules else (),
             required_approvals=rules.required_approvals if rules else 0,
+            sees_check_runs=empty
+            or self._dialect.sees_check_runs(self._http, repository.default_branch),
             reviews="review" if self._reader.review_http else "comment",
         )
 
@@ -342,7 +345,7 @@ class RemoteForge:
         word = body.split("\n", 1)[0].strip()[:100]
         # First, because the comment is what a later look finds.
         state = _STATUS_OF[verdict]
-        self._dialect.set_status(self._http, head, state, _REVIEW_STATUS, word)
+        set_status(self._http, head, state, _REVIEW_STATUS, word)
         answer = self._say(number, body)
         return seen.comment_review(answer.read(answers.Comment), head, answer.began_ms)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
 from typing import TypeVar
 
 import msgspec
@@ -263,7 +262,7 @@ class Reader:
         for wanted in self.protection().required_checks:
             if wanted.startswith("caloron/"):
                 continue
-            if not any(fnmatchcase(name, wanted) for name in states):
+            if not any(self.dialect.is_required(name, wanted) for name in states):
                 states[wanted] = Check(wanted, "pending")
         if not states:
             return Checks(state="none")

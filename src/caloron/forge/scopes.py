@@ -10,7 +10,7 @@ from caloron.forge.remote import RemoteForge
 SCOPES = {
     "gitea": "write:repository, write:issue and read:user",
     "github": "repo (classic), or for this repository (fine-grained) Contents, Issues, Pull"
-    " requests and Commit statuses: read and write",
+    " requests and Commit statuses: read and write (it cannot read check runs)",
 }
 _FORBIDDEN = 403
 

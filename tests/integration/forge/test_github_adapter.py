@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from caloron.domain.observations import BranchSeen, CommentSeen, IssueSeen, PullSeen, marker
+from caloron.engine.forges import notes_on
 from caloron.errors import (
     ForgeError,
     ForgePaused,
@@ -315,6 +316,35 @@ def test_ci_is_read_from_statuses_and_from_check_runs(github_api: GithubApi, for
     running = {**example, "name": "build", "status": "in_progress", "conclusion": None}
     github_api.reply("GET", runs, change={"check_runs": [running]})
     assert forge.checks(HEAD).state == "pending"
+
+
+def test_a_token_that_may_not_read_check_runs_sees_statuses_and_init_says_so(
+    github_api: GithubApi, forge: Forge
+) -> None:
+    assert forge.about().sees_check_runs
+    assert not [note for note in notes_on(forge, forge.about()) if "check runs" in note]
+    github_api.reply("GET", f"{REPO}/commits/{{ref}}/check-runs", 403)
+    assert forge.checks(HEAD).state == "green"
+    about = forge.about()
+    assert not about.sees_check_runs
+    assert [note for note in notes_on(forge, about) if "check runs" in note]
+
+
+@pytest.mark.parametrize("name", ["test (ubuntu, [3.11])", "build*"])
+def test_a_required_check_is_a_name_and_no_pattern(
+    github_api: GithubApi, forge: Forge, name: str
+) -> None:
+    required = {"enforcement_level": "everyone", "contexts": [name], "checks": []}
+    rules = {"protected": True, "protection": {"required_status_checks": required}}
+    github_api.reply("GET", f"{REPO}/branches/{{branch}}", change=rules)
+    runs = f"{REPO}/commits/{{ref}}/check-runs"
+    example = _example(github_api, "GET", runs)["check_runs"][0]
+    done = {**example, "status": "completed", "conclusion": "success"}
+    other = {**done, "name": "build all"}
+    github_api.reply("GET", runs, change={"check_runs": [other]})
+    assert forge.checks(HEAD).state == "pending"
+    github_api.reply("GET", runs, change={"check_runs": [other, {**done, "name": name}]})
+    assert forge.checks(HEAD).state == "green"
 
 
 def _example(api: GithubApi, method: str, template: str) -> Any:
