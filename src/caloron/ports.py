@@ -74,6 +74,10 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     protected: bool = False
     required_checks: tuple[str, ...] = ()
     required_approvals: int = 0
+    #: Whether the second account may write there; a review of one that may not counts for nothing.
+    reviewer_can_push: bool = True
+    #: What is switched off there and needed here: issues, pull requests.
+    switched_off: tuple[str, ...] = ()
     #: Whether our token may read all that the forge's CI tells, not only statuses of commits.
     sees_check_runs: bool = True
     #: How verdicts are told: a review, by the second account, or a comment with a commit status.

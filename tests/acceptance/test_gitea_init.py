@@ -243,6 +243,30 @@ def test_required_approvals_need_a_second_account(
     assert made.code == 0, made
 
 
+def test_a_second_account_without_write_access_is_refused(
+    place: Home, repository: Repository, bob: Person
+) -> None:
+    second = ("--reviewer-token-env", "BOB")
+    answer = place.caloron(*arguments(repository, *second))
+    assert answer.code == 8, answer
+    assert "bob, the second account" in answer.error["message"]
+    assert "/settings/collaboration" in answer.error["hint"]
+    assert nothing_was_made(place)
+
+
+@pytest.mark.parametrize(
+    ("off", "words"), [("has_issues", "issues"), ("has_pull_requests", "pull requests")]
+)
+def test_a_repository_with_issues_or_pull_requests_switched_off_is_refused(
+    place: Home, repository: Repository, off: str, words: str
+) -> None:
+    repository.who.patch(repository.path, {off: False})
+    answer = place.caloron(*arguments(repository))
+    assert answer.code == 8, answer
+    assert f"has its {words} switched off" in answer.error["message"]
+    assert nothing_was_made(place)
+
+
 def test_inside_a_clone_of_the_repository_commands_find_its_project(
     place: Home, repository: Repository
 ) -> None:

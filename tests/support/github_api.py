@@ -31,7 +31,7 @@ _FETCH = Path(__file__).parents[2] / "scripts" / "github_api.sh"
 _URN = "urn:github"
 #: Where an Enterprise Server has the same API; at GitHub itself it is a host of its own.
 _ENTERPRISE = "/api/v3"
-_REFUSALS = (" 401", " 403", " 404", " 405", " 409", " 422")
+_REFUSALS = (" 401", " 403", " 404", " 405", " 409", " 410", " 422")
 #: Of the text of an operation: media types that it can answer with besides JSON.
 _MEDIA = re.compile(r"application/vnd\.github[\w.+-]+")
 

@@ -174,6 +174,17 @@ def refuse_unfit(config: ProjectConfig, forge: Forge, about: About) -> None:
             f"{who}, whose token this is, may not push to {repo}",
             hint=f"give {who} write access: {about.url}/settings/{access}",
         )
+    if about.switched_off:
+        off = " and ".join(about.switched_off)
+        raise PreconditionFailed(
+            f"{repo} has its {off} switched off, and a sprint happens in them",
+            hint=f"switch them on: {about.url}/settings",
+        )
+    if not about.reviewer_can_push:
+        raise PreconditionFailed(
+            f"{forge.reviewer}, the second account that reviews, may not write to {repo}",
+            hint=f"give {forge.reviewer} write access: {about.url}/settings/{access}",
+        )
     branches = f"{about.url}/settings/branches"
     if about.protected and not about.can_merge:
         grant = (

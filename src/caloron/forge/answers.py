@@ -114,6 +114,8 @@ class Repository(msgspec.Struct, kw_only=True):
     open_issues_count: int | None = None
     has_issues: bool = True
     has_pull_requests: bool = True
+    #: Gitea alone: issues are on another site.
+    external_tracker: Part | None = None
     permissions: Rights | None = None
     #: Ways to merge: Gitea's names, then GitHub's.
     allow_merge_commits: bool | None = None

@@ -230,7 +230,7 @@ class Http:
                     hint=f"the account or the token from {self._token.source} lacks a right"
                     " or a scope for this",
                 )
-            case 404:
+            case 404 | 410:
                 return NotFound(
                     f"{self.line.host} has no {path or self.repo}: {said}",
                     hint="a repository that the token may not see looks the same",

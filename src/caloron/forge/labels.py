@@ -40,9 +40,8 @@ class Labels:
         with self._lock:
             if any(name not in self._known for name in names):
                 self._look()
-                for name in dict.fromkeys((*_MEANINGS, *names)):
-                    if name not in self._known:
-                        self._make(name)
+                missing = [n for n in dict.fromkeys((*_MEANINGS, *names)) if n not in self._known]
+                self._keep_the_oldest([made for name in missing if (made := self._make(name))])
             return [self._known[name] for name in names]
 
     def forget(self) -> None:
@@ -60,18 +59,32 @@ class Labels:
         for label in sorted(found, key=lambda one: -one.id):
             self._known[label.name] = label
 
-    def _make(self, name: str) -> None:
+    def _keep_the_oldest(self, made: list[answers.Label]) -> None:
+        """Somebody else may have made the same ones meanwhile: whoever was later takes theirs back.
+
+        Gitea alone lets that happen; it knows labels by a number.
+        """
+        if not made or not isinstance(self._dialect.label_reference(made[0]), int):
+            return
+        self._look()
+        for label in made:
+            if self._known[label.name].id < label.id:
+                self._http.change("DELETE", f"labels/{label.id}")
+
+    def _make(self, name: str) -> answers.Label | None:
+        """Make one; None: somebody else was faster."""
         body = {"name": name, "color": _COLOUR, "description": _MEANINGS.get(name, "")}
         try:
             made = self._http.change("POST", "labels", body).read(answers.Label)
         except Refused as refusal:
             if refusal.status != 422:
                 raise
-            # GitHub refuses a second one: somebody else was faster.
+            # GitHub refuses a second one.
             self._look()
             if name not in self._known:
                 raise
-            return
+            return None
         if made.name != name:
             raise ForgeError(f"{self._http.line.host} made the label {made.name}, not {name}")
         self._known[name] = made
+        return made

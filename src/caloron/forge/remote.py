@@ -114,6 +114,8 @@ class RemoteForge:
             protected=rules is not None and rules.protected,
             required_checks=rules.required_checks if rules else (),
             required_approvals=rules.required_approvals if rules else 0,
+            reviewer_can_push=self._reader.reviewer_can_push(),
+            switched_off=_switched_off(repository),
             sees_check_runs=empty
             or self._dialect.sees_check_runs(self._http, repository.default_branch),
             reviews="review" if self._reader.review_http else "comment",
@@ -355,3 +357,11 @@ class RemoteForge:
 
     def _fitting(self, body: str) -> str:
         return fitting_body(body, self._dialect.longest_body)
+
+
+def _switched_off(repository: answers.Repository) -> tuple[str, ...]:
+    parts = {
+        "issues": repository.has_issues and repository.external_tracker is None,
+        "pull requests": repository.has_pull_requests,
+    }
+    return tuple(name for name, there in parts.items() if not there)

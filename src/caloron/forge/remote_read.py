@@ -76,6 +76,16 @@ class Reader:
         """The second account, if there is one that differs from the first."""
         return self._reviewer_http if self.reviewer != self.author else None
 
+    def reviewer_can_push(self) -> bool:
+        """Whether the second account may write here; True where there is none."""
+        if (second := self.review_http) is None:
+            return True
+        try:
+            rights = second.get("").read(answers.Repository).permissions
+        except (NotFound, Refused):
+            return False
+        return rights is not None and rights.push
+
     @property
     def repository(self) -> answers.Repository:
         """As it was at the first look, or at the last one for a main that was renamed."""
@@ -110,7 +120,8 @@ class Reader:
     def issue_json(self, number: int) -> tuple[answers.Issue, int]:
         answer = self._numbered(number, "issue", "issues/{}")
         issue = answer.read(answers.Issue)
-        if issue.pull_request is not None:
+        # One that was moved to another repository is answered from there, with its number there.
+        if issue.pull_request is not None or issue.number != number:
             raise no_such(number, "issue")
         return issue, answer.began_ms
 

@@ -284,6 +284,43 @@ def test_a_base_that_is_not_main_takes_a_pull_request_out_of_sight(
     assert [one.number for one in forge.pulls()] == [pull]
 
 
+def test_two_programs_that_make_the_labels_at_once_leave_each_there_once(
+    gitea: Server, forge: RemoteForge, repository: Repository, owner: Person
+) -> None:
+    """Gitea makes a second label of the same name; here both look before either has made one."""
+    other = connect("gitea", gitea.url, repository.full_name, owner.token)
+    both_looked = threading.Barrier(2, timeout=30)
+    for one in (forge, other):
+        one._labels._look = _look_together(one._labels._look, both_looked)  # type: ignore[method-assign]
+    made: list[str] = []
+    threads = [
+        threading.Thread(
+            target=lambda one=one: made.append(*one.create_issue("t", "", ("caloron:task",)).labels)
+        )
+        for one in (forge, other)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    other.close()
+    names = [label["name"] for label in repository.labels()]
+    assert len(names) == len(set(names))
+    assert made == ["caloron:task"] * 2
+
+
+def _look_together(look: Callable[[], None], both: threading.Barrier) -> Callable[[], None]:
+    """The first look of each ends when the other has looked, too."""
+    first = [True]
+
+    def looked() -> None:
+        look()
+        if first.pop() if first else False:
+            both.wait()
+
+    return looked
+
+
 def test_one_of_ours_that_a_person_points_at_another_branch_has_ended_and_is_not_merged(
     forge: RemoteForge, work: Work, repository: Repository
 ) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from caloron.domain.observations import BranchSeen, CommentSeen, IssueSeen, PullSeen, marker
-from caloron.engine.forges import notes_on
+from caloron.engine.forges import notes_on, refuse_unfit
 from caloron.errors import (
     ForgeError,
     ForgePaused,
@@ -28,6 +28,7 @@ from caloron.errors import (
     StaleHead,
 )
 from caloron.forge.connect import connect
+from caloron.ledger.projects import ProjectConfig
 from caloron.ports import Forge
 from tests.integration.forge.worlds import review_body
 from tests.support.github_api import LEFT_OUT, Asked, GithubApi
@@ -42,6 +43,7 @@ DIFF = "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n-1\n+één\n"
 DOCS = Path(__file__).parents[3] / "docs" / "forges.md"
 
 OPEN = {"state": "open", "merged": False, "merged_at": None, "merged_by": None, "mergeable": True}
+RIGHTS = {"admin": False, "push": True, "pull": True}
 MERGED = {"state": "closed", "merged": True}
 
 
@@ -68,8 +70,7 @@ def _set_up(api: GithubApi) -> None:
         return {"login": "judge" if "another" in asked.headers["authorization"] else "octocat"}
 
     api.reply("GET", "/user", change=account)
-    rights = {"admin": False, "push": True, "pull": True}
-    api.reply("GET", REPO, change={"permissions": rights})
+    api.reply("GET", REPO, change={"permissions": RIGHTS})
     api.reply("GET", PULL, change=OPEN)
     api.reply("GET", ISSUE, change={"pull_request": LEFT_OUT})
     api.reply("GET", f"{REPO}/issues", change={"pull_request": LEFT_OUT})
@@ -469,6 +470,50 @@ def test_what_is_not_there_is_not_found(github_api: GithubApi, forge: Forge) -> 
     github_api.reply("GET", ISSUE, 404)
     with pytest.raises(NotFound, match="1347"):
         forge.issue(NUMBER)
+
+
+def test_what_was_moved_away_or_deleted_is_not_here(github_api: GithubApi, forge: Forge) -> None:
+    """GitHub answers for a transferred issue with the one that it is now, elsewhere."""
+    github_api.reply("GET", ISSUE, change={"number": 3, "pull_request": LEFT_OUT})
+    with pytest.raises(NotFound, match="1347"):
+        forge.issue(NUMBER)
+    github_api.reply("GET", ISSUE, 410)
+    with pytest.raises(NotFound, match="1347"):
+        forge.issue(NUMBER)
+
+
+@pytest.mark.parametrize(
+    ("off", "words"),
+    [({"has_issues": False}, "issues"), ({"has_pull_requests": False}, "pull requests")],
+)
+def test_a_repository_without_issues_or_pull_requests_is_refused(
+    github_api: GithubApi, forge: Forge, off: dict[str, Any], words: str
+) -> None:
+    config = ProjectConfig(name="shop", forge="github", repo="octocat/Hello-World")
+    refuse_unfit(config, forge, forge.about())
+    github_api.reply("GET", REPO, change={"permissions": RIGHTS, **off})
+    with pytest.raises(PreconditionFailed, match=f"has its {words} switched off"):
+        refuse_unfit(config, forge, forge.about())
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_second_account_that_may_not_write_is_refused(
+    github_api: GithubApi, two_accounts: Forge, there: bool
+) -> None:
+    config = ProjectConfig(name="shop", forge="github", repo="octocat/Hello-World")
+    refuse_unfit(config, two_accounts, two_accounts.about())
+
+    def rights(asked: Asked) -> dict[str, Any]:
+        return {"permissions": {**RIGHTS, "push": "another" not in asked.headers["authorization"]}}
+
+    if there:
+        github_api.reply("GET", REPO, change=rights)
+    else:
+        # The first account is asked first.
+        github_api.reply("GET", REPO, 404, times=1)
+        github_api.reply("GET", REPO, change={"permissions": RIGHTS}, times=1)
+    with pytest.raises(PreconditionFailed, match="judge, the second account"):
+        refuse_unfit(config, two_accounts, two_accounts.about())
 
 
 def test_a_quota_is_a_pause_until_github_says(github_api: GithubApi, forge: Forge) -> None:
