@@ -84,6 +84,13 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     reviews: Literal["review", "comment"] = "review"
 
 
+class Merged(msgspec.Struct, frozen=True):
+    """A merged pull request, and whether this call merged it or found that somebody had."""
+
+    pull: PullSeen
+    did_it: bool
+
+
 class Forge(Protocol):
     """Issues, pull requests, reviews and merges on the user's own forge.
 
@@ -171,7 +178,7 @@ class Forge(Protocol):
 
     def review(self, number: int, head: str, verdict: Verdict, body: str) -> ReviewSeen: ...
 
-    def merge(self, number: int, head: str, base: str, message: str) -> PullSeen:
+    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
         """Merge `head` into `base`: `StaleHead`, `StaleBase`, `MergeConflict`.
 
         A forge that cannot be told the base is asked where it is first; main can then move in

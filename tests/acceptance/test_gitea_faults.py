@@ -139,7 +139,7 @@ def test_a_merge_whose_answer_was_lost_is_merged_once(broken: Broken) -> None:
     broken.proxy.fault("POST", "/merge$", "cut after")
     with pytest.raises(ForgeUnavailable):
         broken.forge.merge(pull.number, pull.head, base, "")
-    again = broken.forge.merge(pull.number, pull.head, base, "")
+    again = broken.forge.merge(pull.number, pull.head, base, "").pull
     assert (again.state, again.merge_commit) == ("merged", main_of(broken.forge))
     broken.world.clone.git("fetch", "--quiet", "origin")
     count = broken.world.clone.git("rev-list", "--count", "--merges", "origin/main")

@@ -11,15 +11,15 @@ import tempfile
 from pathlib import Path
 
 from caloron.cli.start import run
-from caloron.domain.observations import PullSeen
 from caloron.forge.local import LocalForge
+from caloron.ports import Merged
 
 THEIRS = "parts/theirs"
 _ADA = ("-c", "user.name=Ada", "-c", "user.email=ada@localhost")
 _merge = LocalForge.merge
 
 
-def merge_blindly(self: LocalForge, number: int, head: str, base: str, message: str) -> PullSeen:
+def merge_blindly(self: LocalForge, number: int, head: str, base: str, message: str) -> Merged:
     pull = self.pull(number)
     if pull.branch.startswith("agent/a/") and pull.state == "open":
         _push_theirs(Path(self.remote().url))

@@ -244,10 +244,10 @@ def _merge(forge: Forge, pull: PullSeen) -> PullSeen:
     message = f"Merge pull request #{pull.number}: {pull.title}"
     for _ in range(_MERGE_TRIES - 1):
         try:
-            return forge.merge(pull.number, pull.head, _base(forge), message)
+            return forge.merge(pull.number, pull.head, _base(forge), message).pull
         except StaleBase:
             continue
-    return forge.merge(pull.number, pull.head, _base(forge), message)
+    return forge.merge(pull.number, pull.head, _base(forge), message).pull
 
 
 def _base(forge: Forge) -> str:

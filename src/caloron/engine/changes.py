@@ -129,11 +129,11 @@ class Changes:
                 body = clean(effect.body)
                 seen = forge.review(effect.pull, effect.head, effect.verdict, body)
             case Merge():
-                was_open = forge.pull(effect.pull).state == "open"
                 self._look_for_a_later_no(effect)
                 self._look_at_checks(effect)
-                forge.merge(effect.pull, effect.head, effect.base, clean(effect.message))
-                return self._after_merge(effect, did_it=was_open)
+                message = clean(effect.message)
+                merged = forge.merge(effect.pull, effect.head, effect.base, message)
+                return self._after_merge(effect, did_it=merged.did_it)
             case MakeRevert():
                 made = make_revert(self._mirror, effect)
                 forge.push(self._mirror.path, effect.branch, made.head, "")

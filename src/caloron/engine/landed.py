@@ -18,7 +18,7 @@ from caloron.git.mirror import Conflict, Mirror, shown
 def merge_told(mirror: Mirror, effect: Merge, pull: PullSeen, *, did_it: bool) -> EffectDone:
     """The commit that the merge made and its tree, whoever asks and how often.
 
-    `did_it`: we saw it open, and then merged it. Else it is ours if it is called as we call it.
+    `did_it`: the forge says that we merged it. Else it is ours if it is called as we call it.
     """
     main = _main(mirror)
     commit = pull.merge_commit or main

@@ -38,7 +38,7 @@ from caloron.forge.local_input import (
 )
 from caloron.forge.local_records import (
     Change,
-    Merged,
+    MergeRecord,
     Records,
     comment_seen,
     issue_seen,
@@ -46,7 +46,7 @@ from caloron.forge.local_records import (
     review_seen,
 )
 from caloron.forge.local_watch import RefWatch
-from caloron.ports import About, Checks, Poll, Remote, State
+from caloron.ports import About, Checks, Merged, Poll, Remote, State
 
 
 class LocalForge:
@@ -341,19 +341,19 @@ class LocalForge:
         assert row is not None
         return review_seen(row)
 
-    def merge(self, number: int, head: str, base: str, message: str) -> PullSeen:
+    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
         """Merge exactly `head` into exactly `base`; empty means whatever it is now."""
         require_storable("the message of a merge", message)
         with self._repository.merging():
             watched = self._watch.catch_up()
             pull = self._records.pull(number)
             if pull.state == "merged" and head in ("", pull.head):
-                return pull
+                return Merged(pull, did_it=False)
             head, base = self._to_merge(pull, head, base)
             message = message.strip() or f"Merge pull request #{number}: {pull.title}"
             commit = self._merge(pull, head, base, message)
-            self._watch.record_merge(Merged(number, head, commit, self.actor), watched)
-        return self._records.pull(number)
+            self._watch.record_merge(MergeRecord(number, head, commit, self.actor), watched)
+        return Merged(self._records.pull(number), did_it=True)
 
     def _to_merge(self, pull: PullSeen, head: str, base: str) -> tuple[str, str]:
         """The head and base to merge, if they are still what was expected."""

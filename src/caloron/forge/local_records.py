@@ -64,7 +64,7 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeRecord:
     """A pull request that main contains now, how it got there and by whom."""
 
     number: int
@@ -102,7 +102,7 @@ class Change:
         if pull is not None and pull["head"] != tip:
             self.write("move_pull", number=pull["number"], head=tip)
 
-    def see_merged(self, merged: Merged) -> None:
+    def see_merged(self, merged: MergeRecord) -> None:
         """End a pull request as merged and close the issues it closes."""
         row = self.row("pull", number=merged.number)
         if row is None or row["state"] != "open":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from caloron.domain.observations import BranchSeen
 from caloron.errors import ForgeUnavailable
 from caloron.forge.local_git import CALORON, MAIN, BareRepository
-from caloron.forge.local_records import Merged, Records, Watched, WatchedPull, branch_seen
+from caloron.forge.local_records import MergeRecord, Records, Watched, WatchedPull, branch_seen
 
 #: Who ended a pull request when all we know is that main was pushed with it.
 GIT_PUSH = "git push"
@@ -44,7 +44,7 @@ class RefWatch:
         self._record(watched, main, merged, "notice")
         return self._records.watched()
 
-    def record_merge(self, mine: Merged, watched: Watched) -> None:
+    def record_merge(self, mine: MergeRecord, watched: Watched) -> None:
         """Write down a merge just made, and what else came into main with it."""
         others = [pull for pull in watched.pulls if pull.number != mine.number]
         merged = [mine, *self._merged_into(mine.commit, others, watched)]
@@ -89,7 +89,7 @@ class RefWatch:
                 change.see_tip(branch, tip)
 
     def _record(
-        self, watched: Watched, main: str, merged: Sequence[Merged], transaction: str
+        self, watched: Watched, main: str, merged: Sequence[MergeRecord], transaction: str
     ) -> None:
         with self._records.change(transaction) as change:
             for one in merged:
@@ -101,7 +101,7 @@ class RefWatch:
 
     def _merged_into(
         self, main: str, pulls: Sequence[WatchedPull], watched: Watched
-    ) -> list[Merged]:
+    ) -> list[MergeRecord]:
         """The pull requests that main contains, though it did not when they got their head."""
         tips = self._repository.tips(pull.branch for pull in pulls)
         heads = [(pull.number, pull.head, pull.base) for pull in pulls]
@@ -117,11 +117,11 @@ class RefWatch:
             if head in inside and not self._repository.contains(base, head)
         ]
 
-    def _how_merged(self, number: int, head: str, base: str, main: str) -> Merged:
+    def _how_merged(self, number: int, head: str, base: str, main: str) -> MergeRecord:
         commit = self._repository.first_with(head, main, base)
         made = self._repository.look(commit)
         if len(made.parents) < 2 or commit == head:
             by = GIT_PUSH
         else:
             by = self._author if made.email == CALORON[1] else made.name
-        return Merged(number, head, commit, by)
+        return MergeRecord(number, head, commit, by)

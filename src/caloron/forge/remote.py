@@ -34,7 +34,7 @@ from caloron.forge.texts import (
     require_branch,
     require_number,
 )
-from caloron.ports import About, Checks, Poll, Remote, State
+from caloron.ports import About, Checks, Merged, Poll, Remote, State
 
 T = TypeVar("T")
 
@@ -351,7 +351,7 @@ class RemoteForge:
         answer = self._say(number, body)
         return seen.comment_review(answer.read(answers.Comment), head, answer.began_ms)
 
-    def merge(self, number: int, head: str, base: str, message: str) -> PullSeen:
+    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
         require_storable("the message of a merge", message)
         return self._merger.merge(number, head, base, message)
 

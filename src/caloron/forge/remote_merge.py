@@ -19,6 +19,7 @@ from caloron.forge import answers, seen
 from caloron.forge.dialect import Dialect
 from caloron.forge.http import Refused
 from caloron.forge.remote_read import Reader
+from caloron.ports import Merged
 
 #: How long a forge may look at a push before its silence is taken for a conflict.
 _PATIENCE_S = 10.0
@@ -40,13 +41,13 @@ class Merger:
         pull = self._look(number)
         return pull.state == "open" and bool(pull.mergeable) and self._reader.is_for_main(pull)
 
-    def merge(self, number: int, head: str, base: str, message: str) -> PullSeen:
+    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
         """Merge `head`; main is looked at first, because no forge can be told a base."""
         json, began = self._reader.pull_json(number)
         pull = self._reader.pull_seen(json, began)
         self._expect_main(json)
         if pull.state == "merged" and head in ("", pull.head):
-            return pull
+            return Merged(pull, did_it=False)
         head = self._expected(pull, head)
         self._expect_base(base)
         if json.merge_base == head:
@@ -65,11 +66,12 @@ class Merger:
             except (NotFound, Refused) as refusal:
                 done = self._explained(refusal, pull, head, base, last=last)
                 if done is not None:
-                    return done
+                    # A person was faster.
+                    return Merged(done, did_it=False)
         merged = self._reader.pull(number)
         if merged.state != "merged":
             raise NotYet(f"pull request #{number} was merged, but does not show it yet")
-        return merged
+        return Merged(merged, did_it=True)
 
     def _expect_main(self, pull: answers.Pull) -> None:
         if not self._reader.is_for_main(pull):

@@ -10,7 +10,7 @@ import pytest
 
 from caloron.domain.actions import MakeRevert, Merge, OpenPull, Push
 from caloron.domain.facts import EffectDone, EffectFailed, Fact
-from caloron.domain.observations import BranchSeen, PullSeen, marker
+from caloron.domain.observations import BranchSeen, marker
 from caloron.domain.sprint import Sprint, State
 from caloron.engine.bell import Bell
 from caloron.engine.effects import Effects
@@ -23,7 +23,7 @@ from caloron.git.mirror import Conflict, Mirror
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.wake import Wake
-from caloron.ports import Checks, Forge
+from caloron.ports import Checks, Forge, Merged
 from caloron.store.redact import Redactor
 
 BRANCH = "agent/a/demo-1"
@@ -45,7 +45,7 @@ class BlindForge:
     def checks(self, head: str) -> Checks:
         return self.state
 
-    def merge(self, number: int, head: str, base: str, message: str) -> PullSeen:
+    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
         self.before_merge()
         return self._forge.merge(number, head, "", message)
 
@@ -179,6 +179,19 @@ def test_a_merge_by_a_person_is_not_taken_for_ours(bench: Bench) -> None:
     assert found is not None
     assert not done(list(found)).by_us
     assert not done(bench.do(bench.merge())).by_us
+
+
+def test_a_person_who_merges_in_the_last_moment_has_merged_it(bench: Bench) -> None:
+    """After all our looks, and before the forge hears us: a red main is then theirs to settle."""
+
+    def merges() -> None:
+        person = LocalForge(bench.place, actor="ada")
+        person.merge(1, bench.head, "", "Merge branch a")
+        person.close()
+
+    bench.blind.before_merge = merges
+    told = done(bench.do(bench.merge()))
+    assert (told.commit, told.by_us) == (bench.forge.pull(1).merge_commit, False)
 
 
 @pytest.mark.parametrize(

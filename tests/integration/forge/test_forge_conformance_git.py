@@ -99,7 +99,7 @@ def test_a_merge_puts_exactly_this_head_on_exactly_this_base(world: World) -> No
     issue = forge.create_issue("one", "", ())
     base = main_of(forge)
     pull = clone.open_pull(forge, "feature", {"a.txt": "A"}, f"Closes #{issue.number}, fixes #99")
-    merged = forge.merge(pull.number, pull.head, base, "Merge it\n\nBody 漢")
+    merged = forge.merge(pull.number, pull.head, base, "Merge it\n\nBody 漢").pull
     assert (merged.state, merged.ended_by, merged.head) == ("merged", "caloron", pull.head)
     assert merged.merge_commit == main_of(forge)
     clone.git("fetch", "--quiet", "origin")
@@ -117,9 +117,10 @@ def test_a_merge_that_was_done_already_is_done(world: World) -> None:
     forge = world.forge
     pull = world.clone.open_pull(forge, "feature")
     base = main_of(forge)
-    merged = forge.merge(pull.number, pull.head, base, "")
-    assert plain(forge.merge(pull.number, pull.head, base, "")) == plain(merged)
-    assert plain(forge.merge(pull.number, "", "", "")) == plain(merged)
+    merged = forge.merge(pull.number, pull.head, base, "").pull
+    assert plain(forge.merge(pull.number, pull.head, base, "").pull) == plain(merged)
+    assert plain(forge.merge(pull.number, "", "", "").pull) == plain(merged)
+    assert not forge.merge(pull.number, pull.head, base, "").did_it
     assert main_of(forge) == merged.merge_commit
     with pytest.raises(StaleHead, match=pull.head):
         forge.merge(pull.number, base, "", "")
@@ -145,7 +146,7 @@ def test_a_merge_onto_a_main_that_moved_is_refused(world: World) -> None:
     forge.merge(one.number, one.head, base, "")
     with pytest.raises(StaleBase, match=base):
         forge.merge(two.number, two.head, base, "")
-    merged = forge.merge(two.number, two.head, main_of(forge), "")
+    merged = forge.merge(two.number, two.head, main_of(forge), "").pull
     assert merged.state == "merged"
     assert files_on_main(world).keys() == {"one.txt", "two.txt"}
 
@@ -176,7 +177,7 @@ def test_a_conflict_that_was_resolved_in_the_branch_merges(world: World) -> None
     clone.git("merge", "--quiet", "-s", "ours", "-m", "resolve", "origin/main")
     forge.push(clone.path, "two", clone.git("rev-parse", "HEAD"), two.head)
     assert forge.mergeable(two.number)
-    assert forge.merge(two.number, "", "", "").state == "merged"
+    assert forge.merge(two.number, "", "", "").pull.state == "merged"
     assert files_on_main(world)["a.txt"] == "2"
 
 

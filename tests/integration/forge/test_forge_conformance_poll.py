@@ -126,7 +126,7 @@ def test_what_we_do_ourselves_is_told_as_it_was_answered(world: World) -> None:
     comment = forge.comment(issue.number, "text")
     told = {name: plain(snapshot) for name, snapshot in watch.look().items()}
     assert told == {s.object: plain(s) for s in (issue, pull, comment)}
-    merged = forge.merge(pull.number, "", "", "")
+    merged = forge.merge(pull.number, "", "", "").pull
     after = {name: plain(snapshot) for name, snapshot in watch.look().items()}
     main = forge.branch("main")
     assert main

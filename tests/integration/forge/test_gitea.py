@@ -135,7 +135,7 @@ def test_one_task_goes_through_on_a_real_forge(forge: RemoteForge, work: Work) -
     verdict = f"APPROVED\n\n<!-- caloron:review/{pull.number}/{pull.head}/1/7 -->"
     review = forge.review(pull.number, pull.head, "approved", verdict)
     assert (review.verdict, review.head, review.author) == ("approved", pull.head, "owner")
-    merged = forge.merge(pull.number, pull.head, work.main, "Merge it\n\nbecause")
+    merged = forge.merge(pull.number, pull.head, work.main, "Merge it\n\nbecause").pull
     assert (merged.state, merged.ended_by) == ("merged", "owner")
     assert work.mirror.fetch_main() == merged.merge_commit
     assert plain_git(work.mirror.path, "log", "-1", "--format=%B", merged.merge_commit).startswith(
@@ -541,8 +541,8 @@ def test_a_push_just_before_does_not_stop_a_merge(forge: RemoteForge, work: Work
     pull = work.open_pull("feature")
     second = work.commit({"a.txt": "2"}, pull.head)
     forge.push(work.mirror.path, "feature", second, pull.head)
-    assert forge.merge(pull.number, second, work.main, "m").head == second
-    merged = forge.merge(pull.number, second, work.main, "m")
+    assert forge.merge(pull.number, second, work.main, "m").pull.head == second
+    merged = forge.merge(pull.number, second, work.main, "m").pull
     assert merged.state == "merged"
     with pytest.raises(StaleHead, match="was merged at"):
         forge.merge(pull.number, pull.head, work.main, "m")
@@ -578,7 +578,7 @@ def test_the_way_to_merge_is_one_that_the_repository_allows(
     only = {"allow_merge_commits": False, "allow_rebase": False, "allow_squash_merge": True}
     repository.who.patch(repository.path, {"has_pull_requests": True, **only})
     pull = work.open_pull("feature")
-    merged = forge.merge(pull.number, pull.head, work.main, "All in one")
+    merged = forge.merge(pull.number, pull.head, work.main, "All in one").pull
     assert work.mirror.fetch_main() == merged.merge_commit
     parents = plain_git(work.mirror.path, "log", "-1", "--format=%P", merged.merge_commit)
     assert parents == work.main

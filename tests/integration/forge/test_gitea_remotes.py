@@ -69,7 +69,7 @@ def test_a_remote_by_ssh_uses_the_users_own_key_and_no_token(
     assert owner.token not in str(forge.remote().env) + str(forge.remote().settings)
     work = Work(forge, tmp_path / "mirror.git")
     pull = work.open_pull("agent/login/s-1")
-    assert forge.merge(pull.number, pull.head, work.main, "m").state == "merged"
+    assert forge.merge(pull.number, pull.head, work.main, "m").pull.state == "merged"
     with pytest.raises(StaleHead):
         forge.push(work.mirror.path, "agent/login/s-1", work.main, "")
     ssh_gitea.kill()

@@ -79,7 +79,7 @@ def test_every_request_is_one_of_the_description_and_says_its_version(
     merged = OPEN | {"state": "closed", "merged": True, "merge_commit_sha": BASE}
     github_api.reply("GET", PULL, change=merged, times=1)
     github_api.reply("GET", PULL, change=OPEN, times=1)
-    assert forge.merge(7, HEAD, BASE, "Merge it\n\nbecause").merge_commit == BASE
+    assert forge.merge(7, HEAD, BASE, "Merge it\n\nbecause").pull.merge_commit == BASE
     github_api.reply("GET", ISSUE, change=issue | {"state": "closed"})
     forge.reopen_issue(7)
     asked = [one for one in github_api.asked if one.method == "PUT"]

@@ -397,7 +397,7 @@ def test_a_verdict_is_a_review_with_two_accounts(
 def test_a_merge_says_which_head_it_means(github_api: GithubApi, forge: Forge) -> None:
     github_api.reply("GET", PULL, change=MERGED, times=1)
     github_api.reply("GET", PULL, change=OPEN, times=1)
-    merged = forge.merge(NUMBER, HEAD, BRANCH_TIP, "Merge it\n\nwell")
+    merged = forge.merge(NUMBER, HEAD, BRANCH_TIP, "Merge it\n\nwell").pull
     assert merged.state == "merged"
     (asked,) = (a.body for a in github_api.asked if a.method == "PUT")
     assert (asked["sha"], asked["commit_title"], asked["commit_message"]) == (
@@ -413,6 +413,22 @@ def test_a_merge_onto_a_main_that_moved_is_not_asked_for(
     with pytest.raises(StaleHead):
         forge.merge(NUMBER, "1" * 40, BRANCH_TIP, "")
     assert not [a for a in github_api.asked if a.method == "PUT"]
+
+
+def test_a_merge_says_whether_it_was_done_by_it_or_before(
+    github_api: GithubApi, forge: Forge
+) -> None:
+    github_api.reply("GET", PULL, change=MERGED, times=1)
+    github_api.reply("GET", PULL, change=OPEN, times=1)
+    assert forge.merge(NUMBER, HEAD, BRANCH_TIP, "").did_it
+    # A person is faster than we are, after our look.
+    github_api.reply("GET", PULL, change=MERGED, times=1)
+    github_api.reply("GET", PULL, change=OPEN, times=1)
+    words = {"message": "Pull Request is not mergeable"}
+    github_api.reply("PUT", f"{PULL}/merge", 405, change=words)
+    assert not forge.merge(NUMBER, HEAD, BRANCH_TIP, "").did_it
+    github_api.reply("GET", PULL, change=MERGED)
+    assert not forge.merge(NUMBER, HEAD, BRANCH_TIP, "").did_it
 
 
 @pytest.mark.parametrize("state", [OPEN, MERGED])

@@ -18,7 +18,7 @@ def test_the_poll_tells_each_change_once_in_order(forge: LocalForge, clone: Clon
     seen = forge.poll(start)
     assert seen.snapshots == (issue, pull, review, comment)
     assert forge.poll(seen.cursor).snapshots == ()
-    merged = forge.merge(pull.number, "", "", "")
+    merged = forge.merge(pull.number, "", "", "").pull
     after = forge.poll(seen.cursor)
     assert after.snapshots == (merged, forge.issue(issue.number), forge.branch("main"))
     versions = [s.version for s in (*seen.snapshots, *after.snapshots)]

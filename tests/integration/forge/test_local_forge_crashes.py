@@ -139,7 +139,7 @@ def test_of_two_merges_onto_one_base_exactly_one_wins(
         base = main_of(forge)
         waiting = forge.pulls("open")[:2]
         calls = [
-            f"LocalForge(project).merge({p.number}, {p.head!r}, {base!r}, '').state"
+            f"LocalForge(project).merge({p.number}, {p.head!r}, {base!r}, '').pull.state"
             for p in waiting
         ]
         processes = [start(project, call) for call in calls]
@@ -155,7 +155,9 @@ def test_two_processes_that_merge_the_same_pull_request_merge_it_once(
 ) -> None:
     pull = clone.open_pull(forge, "feature")
     base = main_of(forge)
-    call = f"LocalForge(project).merge({pull.number}, {pull.head!r}, {base!r}, '').merge_commit"
+    call = (
+        f"LocalForge(project).merge({pull.number}, {pull.head!r}, {base!r}, '').pull.merge_commit"
+    )
     processes = [start(project, call) for _ in range(2)]
     said = {process.communicate()[0].strip() for process in processes}
     assert said == {main_of(forge)}

@@ -65,7 +65,7 @@ def test_a_detached_head_and_a_bare_or_shallow_repository_are_taken(
         forge = create_local_forge(tmp_path / "p" / name, source=tmp_path / name, name="sample")
         assert main_of(forge) == expected
         Clone(forge.remote().url, tmp_path / f"{name}-clone").open_pull(forge, "feature")
-        assert forge.merge(1, "", "", "").state == "merged"
+        assert forge.merge(1, "", "", "").pull.state == "merged"
         forge.close()
 
 
@@ -156,6 +156,6 @@ def test_hooks_and_attributes_in_a_repository_run_nothing(
     forge.push(source, "feature", plain_git(source, "rev-parse", "HEAD"), "")
     pull = forge.open_pull("one", "", "feature")
     assert "hello" in forge.diff(pull.number)
-    assert forge.merge(pull.number, "", "", "").state == "merged"
+    assert forge.merge(pull.number, "", "", "").pull.state == "merged"
     assert not proof.exists()
     forge.close()

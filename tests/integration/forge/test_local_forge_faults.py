@@ -67,7 +67,7 @@ def test_a_lock_left_on_main_is_named_and_the_merge_may_be_tried_again(
         forge.merge(pull.number, pull.head, base, "")
     assert main_of(forge) == base
     lock.unlink()
-    assert forge.merge(pull.number, pull.head, base, "").state == "merged"
+    assert forge.merge(pull.number, pull.head, base, "").pull.state == "merged"
 
 
 def test_a_merge_waits_for_another_one_but_not_for_ever(

@@ -45,7 +45,7 @@ def test_every_read_of_a_pull_request_knows_its_newest_head(
         lambda: forge.pull(pull.number).head,
         lambda: forge.pulls("open")[0].head,
         lambda: forge.review(pull.number, "", "approved", "").head,
-        lambda: forge.merge(pull.number, "", "", "").head,
+        lambda: forge.merge(pull.number, "", "", "").pull.head,
     ):
         head = clone.commit("feature", {"more.txt": f"{read}"})
         clone.push("feature")
@@ -77,7 +77,7 @@ def test_packed_refs_are_read_as_well(forge: LocalForge, clone: Clone) -> None:
     plain_git(Path(forge.remote().url), "pack-refs", "--all")
     assert [s.object for s in forge.poll(cursor).snapshots] == [f"pull:{pull.number}"]
     assert forge.pull(pull.number).head == second
-    assert forge.merge(pull.number, second, "", "").state == "merged"
+    assert forge.merge(pull.number, second, "", "").pull.state == "merged"
 
 
 def test_an_idle_poll_starts_no_process(
@@ -184,7 +184,7 @@ def test_a_pull_request_that_another_one_contains_is_merged_with_it(
     below = clone.open_pull(forge, "below")
     above = clone.open_pull(forge, "above", start="below")
     apart = clone.open_pull(forge, "apart")
-    merged = forge.merge(above.number, "", "", "")
+    merged = forge.merge(above.number, "", "", "").pull
     also = forge.pull(below.number)
     assert (also.state, also.ended_by) == ("merged", "caloron")
     assert also.merge_commit == merged.merge_commit
