@@ -42,7 +42,9 @@ class Poller:
         self._kept_at = 0.0
         #: Why nothing can be asked of the forge now, and since when.
         self.outage: Outage | None = None
-        self._stopped = False
+        #: How long the last look took.
+        self._look_s = 0.0
+        self._end = threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
 
@@ -50,7 +52,7 @@ class Poller:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stopped = True
+        self._end.set()
         self._wake.set()
         self._thread.join()
 
@@ -84,11 +86,13 @@ class Poller:
         pause = self._interval_s
         while True:
             self._sleep(pause)
-            if self._stopped:
+            if self._end.is_set():
                 return
+            began = time.monotonic()
             try:
                 if self.poll():
                     self._bell.ring()
+                self._look_s = time.monotonic() - began
                 self._reached()
                 pause = self._interval_s
             except ForgePaused as error:
@@ -103,9 +107,10 @@ class Poller:
                 return
 
     def _sleep(self, seconds: float) -> None:
-        if self._wake.wait(seconds) and not self._stopped:
-            # What comes in a burst is seen in one look.
-            time.sleep(_BURST_S)
+        if self._wake.wait(seconds):
+            # What comes in a burst is seen in one look, and however much comes, the forge is asked
+            # for half of the time at most.
+            self._end.wait(max(_BURST_S, self._look_s))
         self._wake.clear()
 
     def _missed(self, error: ForgeError) -> None:

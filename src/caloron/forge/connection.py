@@ -30,7 +30,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     headers: dict[str, str]
     body: bytes
-    #: When the request began, by our clock, in milliseconds.
+    #: When the request began, in milliseconds; by the forge's clock where ours is far from it.
     began_ms: int
     #: The parameters of the next page; empty on the last one.
     next_page: dict[str, str] = {}

@@ -45,7 +45,7 @@ class Dialect(Protocol):
     longest_body: int
     #: A change may become visible so long after the time that it carries.
     overlap_s: int
-    #: All branches with their commits, in one answer.
+    #: All branches with their commits: one answer, which neither forge cuts into pages.
     heads: str
     #: The words for submitting a review.
     events: Mapping[Verdict, str]

@@ -171,6 +171,8 @@ class Http:
         except BaseException:
             self.line.failed()
             raise
+        began = self.line.on_its_clock(began, answer.date_s)
+        answer = msgspec.structs.replace(answer, began_ms=began)
         if pause := pause_s(answer):
             self.line.worked()
             self.line.pause(self.line.now() + pause)

@@ -17,6 +17,8 @@ from caloron.errors import ForgePaused, ForgeUnavailable
 _FAILURES = 5
 _FIRST_REST_S = 2.0
 _LONGEST_REST_S = 30.0
+#: Clocks that are less apart are taken for the same: an answer may have been on its way so long.
+_APART_MS = 900_000
 
 
 class Line:
@@ -34,6 +36,8 @@ class Line:
         self._closed_until = 0.0
         self._probing = False
         self._last_ms = 0
+        #: How far its clock is ahead of ours, if that is far.
+        self._ahead_ms = 0
         self._lock = threading.Lock()
 
     def enter(self) -> None:
@@ -79,5 +83,25 @@ class Line:
         """Count one request; the moment it began, in milliseconds, different for each."""
         with self._lock:
             self.requests[method] += 1
-            self._last_ms = max(self._last_ms + 1, int(self.now() * 1000))
-            return self._last_ms
+            return self._moment()
+
+    def now_there_ms(self) -> int:
+        """What time it is on the host, as far as we know; later with each call."""
+        with self._lock:
+            return self._moment() + self._ahead_ms
+
+    def on_its_clock(self, began_ms: int, date_s: int) -> int:
+        """The moment a request began by the host's clock, from what the answer says of the time.
+
+        Whatever a forge tells carries its times; a clock of ours that is hours off could not tell
+        which of two looks within a second was the later one.
+        """
+        with self._lock:
+            ahead = date_s * 1000 - began_ms
+            if abs(ahead - self._ahead_ms) > _APART_MS:
+                self._ahead_ms = ahead if abs(ahead) > _APART_MS else 0
+            return began_ms + self._ahead_ms
+
+    def _moment(self) -> int:
+        self._last_ms = max(self._last_ms + 1, int(self.now() * 1000))
+        return self._last_ms

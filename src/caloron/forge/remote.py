@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -272,7 +271,7 @@ class RemoteForge:
     def push(self, source: Path, branch: str, new: str, old: str) -> BranchSeen:
         require_branch(branch)
         require_commit(new)
-        began_ms = int(time.time() * 1000)
+        began_ms = self._http.line.now_there_ms()
         remote_git.push(self.remote(), source, branch, new, old)
         return seen.branch_seen(branch, new, began_ms)
 

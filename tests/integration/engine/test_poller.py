@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,31 @@ def test_whoever_wakes_the_poller_makes_it_look_at_once_and_a_burst_is_one_look(
         assert forge.looks <= 2
     finally:
         looking.stop()
+
+
+def test_webhooks_without_end_leave_the_forge_alone_for_as_long_as_a_look_takes(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    spans: list[tuple[float, float]] = []
+
+    class Slow(Scripted):
+        def poll(self, cursor: str) -> Poll:
+            began = time.monotonic()
+            time.sleep(0.3)
+            answer = super().poll(cursor)
+            spans.append((began, time.monotonic()))
+            return answer
+
+    looking = poller(ledger, Slow((issue("A", 1),)), tmp_path)
+    looking.start()
+    try:
+        while len(spans) < 4:
+            looking.look_now()
+            time.sleep(0.01)
+    finally:
+        looking.stop()
+    rests = [after[0] - before[1] for before, after in pairwise(spans)]
+    assert min(rests) >= 0.3
 
 
 def test_a_quota_is_shown_with_its_end_and_goes_away_by_itself(

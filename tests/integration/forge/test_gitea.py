@@ -284,6 +284,14 @@ def test_a_base_that_is_not_main_takes_a_pull_request_out_of_sight(
     assert [one.number for one in forge.pulls()] == [pull]
 
 
+def test_more_branches_than_a_page_holds_are_all_seen(forge: RemoteForge, work: Work) -> None:
+    names = [f"many/{number}" for number in range(120)]
+    refs = [f"{work.main}:refs/heads/{name}" for name in names]
+    plain_git(work.mirror.path, "push", "--quiet", pusher(work), *refs)
+    heads, _ = forge._reader.heads()
+    assert heads.keys() == {"main", *names}
+
+
 def test_two_programs_that_make_the_labels_at_once_leave_each_there_once(
     gitea: Server, forge: RemoteForge, repository: Repository, owner: Person
 ) -> None:

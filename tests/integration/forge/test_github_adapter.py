@@ -296,6 +296,29 @@ def test_a_young_pull_request_is_looked_at_until_its_second_is_over(
     assert looks == [1, 1, 1, 0]
 
 
+def test_branches_come_in_one_answer(github_api: GithubApi) -> None:
+    """What is asked for them has no pages to ask for."""
+    path = f"{REPO}/git/matching-refs/{{ref}}"
+    operation = github_api.description.operation("GET", path)
+    assert operation
+    known = {github_api.description.resolved(p)["name"] for p in operation["parameters"]}
+    assert known == {"owner", "repo", "ref"}
+
+
+def test_a_forge_whose_clock_is_set_back_is_asked_from_its_new_time_on(
+    github_api: GithubApi, forge: Forge
+) -> None:
+    path = f"{REPO}/issues"
+    for date in ("Mon, 16 Nov 2026 12:00:00 GMT", "Mon, 16 Nov 2026 10:00:00 GMT"):
+        cursor = "1794830400/1794830400/0"
+        github_api.reply("GET", path, change=[], headers={"Date": date})
+        github_api.reply("GET", f"{path}/comments", change=[])
+        cursor = forge.poll(cursor).cursor
+    forge.poll(cursor)
+    asked = [a.query["since"] for a in github_api.asked if a.template == path]
+    assert asked[-1] == "2026-11-16T09:59:30Z"
+
+
 def test_a_list_is_read_by_its_links(github_api: GithubApi, forge: Forge) -> None:
     next_page = f'<{github_api.url}/api/v3/repos/octocat/Hello-World/issues?page=2>; rel="next"'
     path = f"{REPO}/issues"

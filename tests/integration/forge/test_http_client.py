@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -25,6 +26,7 @@ from caloron.forge.answers import User
 from caloron.forge.connection import Client
 from caloron.forge.http import Http
 from caloron.forge.line import Line
+from caloron.forge.seen import version
 from caloron.forge.tokens import Token, TokenSource
 
 SECRET = "0123456789abcdef-secret"
@@ -272,6 +274,21 @@ def test_an_answer_whose_encoding_is_broken_is_one_that_did_not_come(
         http.get("issues")
     with pytest.raises(ForgeUnavailable, match="did not answer POST"):
         http.change("POST", "issues", {})
+
+
+@pytest.mark.parametrize("hours", [-10, -2, 0, 2, 10])
+def test_of_two_looks_within_a_second_the_later_is_the_newer_however_wrong_our_clock_is(
+    server: Scripted, http: Http, wait: Wait, hours: int
+) -> None:
+    there = int(wait.time) + hours * 3600
+    server.replies = [Reply(headers={"Date": formatdate(there, usegmt=True)})]
+    versions = []
+    for _ in range(4):
+        versions.append(version(there, http.get("issues").began_ms))
+        wait.time += 0.002
+    assert versions == sorted(set(versions))
+    before = http.line.now_there_ms()
+    assert version(there, before) > versions[-1]
 
 
 def test_all_pages_are_read_from_our_own_address_whatever_the_link_says(
