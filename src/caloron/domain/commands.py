@@ -28,13 +28,18 @@ _NOT_BEGUN = (Status.PENDING, Status.READY, Status.BLOCKED)
 
 
 def command_of(comment: CommentSeen) -> str:
-    """The command that a comment is; empty: it is text of somebody, and data.
+    """The command that a comment is; empty: it is text of somebody, and data."""
+    return word_of(comment.body) if comment.trusted else ""
+
+
+def word_of(body: str) -> str:
+    """The command that a text would be if whoever wrote it has a say.
 
     One that carries a marker is ours or pretends to be, and is never a command.
     """
-    if not comment.trusted or marker_key(comment.body):
+    if marker_key(body):
         return ""
-    first = comment.body.splitlines()[0].strip().lower() if comment.body else ""
+    first = body.splitlines()[0].strip().lower() if body else ""
     return first if first in _OBEY else ""
 
 

@@ -73,7 +73,6 @@ class Pull(msgspec.Struct, kw_only=True):
     merge_base: str = ""
     #: None: it is being computed.
     mergeable: bool | None = None
-    draft: bool = False
 
 
 class Review(msgspec.Struct, kw_only=True):
@@ -98,9 +97,7 @@ class LineComment(msgspec.Struct, kw_only=True):
 
 
 class Rights(msgspec.Struct):
-    admin: bool = False
     push: bool = False
-    pull: bool = False
 
 
 class Repository(msgspec.Struct, kw_only=True):
@@ -109,7 +106,6 @@ class Repository(msgspec.Struct, kw_only=True):
     html_url: str = ""
     default_branch: str = "main"
     empty: bool = False
-    size: int = 0
     archived: bool = False
     open_issues_count: int | None = None
     has_issues: bool = True
@@ -147,7 +143,6 @@ class Branch(msgspec.Struct, kw_only=True):
     required_approvals: int = 0
     enable_status_check: bool = False
     status_check_contexts: list[str] | None = None
-    user_can_push: bool = True
     user_can_merge: bool = True
     # GitHub
     protection: GithubProtection | None = None

@@ -42,17 +42,17 @@ def connect(
     address, name = address_of(kind, host), repo_of(repo)
     line, client = Line(urlsplit(address.api).netloc), Client(ca_file)
 
-    def account(source: TokenSource | str) -> Http:
+    def account(source: TokenSource | str) -> tuple[Token, Http]:
         secret = Token(source, address.web, dialect.scheme)
-        return Http(address.api, name, secret, line, client, dialect.headers)
+        return secret, Http(address.api, name, secret, line, client, dialect.headers)
 
-    first = Token(token, address.web, dialect.scheme)
-    http = Http(address.api, name, first, line, client, dialect.headers)
+    first, http = account(token)
+    second = account(reviewer_token)[1] if reviewer_token else None
 
     def remote() -> Remote:
         if remote_git.is_ssh(git_url):
             return remote_git.ssh_remote(git_url)
         return remote_git.https_remote(address.web, name, dialect.git_user, first, ca_file)
 
-    reader = Reader(http, account(reviewer_token) if reviewer_token else None, dialect, people)
+    reader = Reader(http, second, dialect, people)
     return RemoteForge(reader, dialect, address.web, remote, client.close)

@@ -17,7 +17,6 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
     """What the main branch asks of a change before it may be merged."""
 
     protected: bool = False
-    can_push: bool = True
     can_merge: bool = True
     required_checks: tuple[str, ...] = ()
     required_approvals: int = 0
@@ -76,7 +75,12 @@ class Dialect(Protocol):
 
     def protection(self, http: Http, main: str) -> Protection: ...
 
-    def may_write(self, http: Http, user: str) -> bool: ...
+    #: The permissions of those who may write.
+    writers: tuple[str, ...]
+
+    def known_to_write(self, http: Http, user: str) -> bool:
+        """Whether one may write, where only an administrator may ask for permissions."""
+        ...
 
     def merge_style(self, repository: answers.Repository) -> str: ...
 

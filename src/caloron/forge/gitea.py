@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from caloron.domain.observations import Verdict
-from caloron.errors import NotFound
 from caloron.forge import answers
 from caloron.forge.connection import Params
 from caloron.forge.dialect import Check, Protection
-from caloron.forge.http import Http, Refused
+from caloron.forge.http import Http
 from caloron.forge.paths import segment
 from caloron.forge.statuses import statuses_of
-
-_WRITERS = ("owner", "admin", "write")
 
 
 class Gitea:
@@ -25,6 +22,7 @@ class Gitea:
     headers: Mapping[str, str] = {"Accept": "application/json"}
     # More is silently cut to what the server allows, 50 unless it is set up otherwise.
     page: Mapping[str, str | int] = {"limit": 50}
+    writers: tuple[str, ...] = ("owner", "admin", "write")
     git_user = "caloron"
     longest_body = 1 << 20
     overlap_s = 5
@@ -72,25 +70,15 @@ class Gitea:
         contexts = branch.status_check_contexts or []
         return Protection(
             protected=branch.protected,
-            can_push=branch.user_can_push,
             can_merge=branch.user_can_merge,
             required_checks=tuple(contexts) if branch.enable_status_check else (),
             required_approvals=branch.required_approvals,
         )
 
-    def may_write(self, http: Http, user: str) -> bool:
-        try:
-            asked = http.get(f"collaborators/{segment(user)}/permission")
-        except NotFound:
-            return False
-        except Refused as refusal:
-            if refusal.status != 403:
-                raise
-            # Only an administrator of the repository may ask about others; who could be given an
-            # issue can write, and that list is for everybody.
-            writers = http.get("assignees").read(list[answers.User])
-            return user.casefold() in {one.login.casefold() for one in writers}
-        return asked.read(answers.Permission).permission in _WRITERS
+    def known_to_write(self, http: Http, user: str) -> bool:
+        # Who could be given an issue can write, and that list is for everybody.
+        writers = http.get("assignees").read(list[answers.User])
+        return user.casefold() in {one.login.casefold() for one in writers}
 
     def merge_style(self, repository: answers.Repository) -> str:
         ways = {

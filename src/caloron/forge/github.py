@@ -17,7 +17,6 @@ from caloron.forge.http import Http, Refused
 from caloron.forge.paths import segment
 from caloron.forge.statuses import statuses_of
 
-_WRITERS = ("admin", "maintain", "write")
 _FORBIDDEN = 403
 _GREEN = ("success", "neutral", "skipped")
 
@@ -33,6 +32,7 @@ class GitHub:
         "User-Agent": "caloron",
     }
     page: Mapping[str, str | int] = {"per_page": 100}
+    writers: tuple[str, ...] = ("admin", "maintain", "write")
     git_user = "x-access-token"
     longest_body = 65_536
     # Its lists are read from copies that may be behind.
@@ -115,16 +115,8 @@ class GitHub:
             # An older Enterprise Server has no rulesets.
             return []
 
-    def may_write(self, http: Http, user: str) -> bool:
-        try:
-            asked = http.get(f"collaborators/{segment(user)}/permission")
-        except NotFound:
-            return False
-        except Refused as refusal:
-            if refusal.status != 403:
-                raise
-            return False
-        return asked.read(answers.Permission).permission in _WRITERS
+    def known_to_write(self, http: Http, user: str) -> bool:
+        return False
 
     def merge_style(self, repository: answers.Repository) -> str:
         ways = {

@@ -19,7 +19,7 @@ import msgspec
 
 from caloron.errors import CaloronError, ForgeError, ForgeUnavailable, NotFound, PreconditionFailed
 from caloron.forge.connection import Answer, Client, Params
-from caloron.forge.limits import pause_s
+from caloron.forge.limits import pause_s, rest_s
 from caloron.forge.line import Line
 from caloron.forge.tokens import Token
 
@@ -176,8 +176,11 @@ class Http:
         if pause := pause_s(answer):
             self.line.worked()
             self.line.pause(self.line.now() + pause)
-            if answer.status in (403, 429, 503):
+            if answer.status in (403, 429):
                 raise self.line.pause_error()
+        if rest := rest_s(answer):
+            self.line.failed()
+            raise self.line.rest(rest)
         if answer.status >= 500:
             # A 500 is about one request; the others say that the host itself cannot.
             self.line.failed() if answer.status > 500 else self.line.worked()

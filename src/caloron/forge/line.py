@@ -31,6 +31,8 @@ class Line:
         self.requests: Counter[str] = Counter()
         #: In seconds since 1970; nothing is sent before.
         self.paused_until = 0.0
+        #: It says itself that it cannot answer before.
+        self._rests_until = 0.0
         self._failures = 0
         self._rest_s = _FIRST_REST_S
         self._closed_until = 0.0
@@ -46,6 +48,8 @@ class Line:
             now = self.now()
             if now < self.paused_until:
                 raise self.pause_error()
+            if now < self._rests_until:
+                raise self._resting()
             if self._failures < _FAILURES:
                 return
             if now < self._closed_until or self._probing:
@@ -72,11 +76,22 @@ class Line:
             self.paused_until = max(self.paused_until, until)
 
     def pause_error(self) -> ForgePaused:
-        at = time.strftime("%H:%M", time.localtime(self.paused_until))
         return ForgePaused(
-            f"{self.host} takes no more requests of ours until {at}",
+            f"{self.host} takes no more requests of ours until {_clock(self.paused_until)}",
             self.paused_until,
             hint="its quota for our account is used up; everything goes on then by itself",
+        )
+
+    def rest(self, seconds: float) -> ForgeUnavailable:
+        """The host cannot work for so long, as it says: no quota of ours, and no mystery."""
+        with self._lock:
+            self._rests_until = max(self._rests_until, self.now() + seconds)
+            return self._resting()
+
+    def _resting(self) -> ForgeUnavailable:
+        return ForgeUnavailable(
+            f"{self.host} is not available until {_clock(self._rests_until)}, as it says",
+            hint="it is asked again then by itself",
         )
 
     def count(self, method: str) -> int:
@@ -105,3 +120,7 @@ class Line:
     def _moment(self) -> int:
         self._last_ms = max(self._last_ms + 1, int(self.now() * 1000))
         return self._last_ms
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%H:%M UTC", time.gmtime(moment))

@@ -6,8 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from caloron.domain.observations import marker_key
-
 _REMEMBERED_S = 300.0
 
 
@@ -42,11 +40,3 @@ class People:
         with self._lock:
             self._asked[name] = (time.monotonic(), said)
         return said
-
-
-def is_command(body: str) -> bool:
-    """Whether a comment begins with a whole line that could be a command of a person."""
-    if marker_key(body):
-        return False
-    line = body.lstrip("\n").split("\n", 1)[0].strip().casefold()
-    return line == "resolved" or (line.startswith("caloron:") and " " not in line)

@@ -37,6 +37,7 @@ from caloron.ports import About, Checks, Merged, Poll, Remote, State
 
 T = TypeVar("T")
 
+_FORBIDDEN = 403
 #: Our own verdict on a commit, for those who look at the commit.
 _REVIEW_STATUS = "caloron/review"
 _STATUS_OF: dict[Verdict, str] = {
@@ -230,20 +231,27 @@ class RemoteForge:
     def label(self, number: int, label: str) -> IssueSeen:
         require_text("a label", label)
         self._reader.issue(number)
-        if not self._put_label(number, label):
+        why = self._put_label(number, label)
+        if why is not None:
             # Removed by somebody since we looked: an id of nothing is dropped without a word.
             self._labels.forget()
-            if not self._put_label(number, label):
-                raise ForgeError(f"the forge did not put the label {label} on #{number}")
+            why = self._put_label(number, label)
+        if why is not None:
+            raise ForgeError(
+                f"the forge did not put the label {label} on #{number}{f': {why}' if why else ''}"
+            )
         return self._reader.issue(number)
 
-    def _put_label(self, number: int, label: str) -> bool:
+    def _put_label(self, number: int, label: str) -> str | None:
+        """Put it there; if it is not, why, as far as the forge says."""
         reference = self._dialect.label_reference(self._labels.of((label,))[0])
         try:
             answer = self._http.change("POST", f"issues/{number}/labels", {"labels": [reference]})
-        except (NotFound, Refused):
-            return False
-        return label in {one.name for one in answer.read(list[answers.Label])}
+        except (NotFound, Refused) as refusal:
+            if isinstance(refusal, Refused) and refusal.status == _FORBIDDEN:
+                raise
+            return str(refusal)
+        return None if label in {one.name for one in answer.read(list[answers.Label])} else ""
 
     def unlabel(self, number: int, label: str) -> IssueSeen:
         issue, began = self._reader.issue_json(number)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from caloron.domain.commands import word_of
 from caloron.domain.observations import (
     BranchSeen,
     CommentSeen,
@@ -23,7 +24,7 @@ from caloron.forge.connection import Answer, Params
 from caloron.forge.dialect import Check, Dialect, Protection
 from caloron.forge.http import Http, Refused
 from caloron.forge.paths import segment
-from caloron.forge.people import People, is_command
+from caloron.forge.people import People
 from caloron.forge.texts import no_such, require_number
 from caloron.ports import Checks, State
 
@@ -36,6 +37,7 @@ _TASK = "caloron:task"
 _PROTECTION_S = 60.0
 #: A branch that is not main is asked about so often: main may have been renamed to it.
 _NOT_MAIN_S = 60.0
+_FORBIDDEN = 403
 _GREEN = ("success", "skipped", "neutral", "warning")
 _RED = ("failure", "error")
 
@@ -54,9 +56,7 @@ class Reader:
         self._protection: tuple[float, Protection] | None = None
         #: Branches that are not main, and when that was asked.
         self._not_main: dict[str, float] = {}
-        self.people = People(
-            http.repo.split("/")[0], people, lambda user: dialect.may_write(http, user)
-        )
+        self.people = People(http.repo.split("/")[0], people, self._may_write)
 
     @property
     def author(self) -> str:
@@ -117,6 +117,17 @@ class Reader:
     def look_at_repository(self) -> answers.Repository:
         return self.http.get("").read(answers.Repository)
 
+    def _may_write(self, user: str) -> bool:
+        try:
+            asked = self.http.get(f"collaborators/{segment(user)}/permission")
+        except NotFound:
+            return False
+        except Refused as refusal:
+            if refusal.status != _FORBIDDEN:
+                raise
+            return self.dialect.known_to_write(self.http, user)
+        return asked.read(answers.Permission).permission in self.dialect.writers
+
     def issue_json(self, number: int) -> tuple[answers.Issue, int]:
         answer = self._numbered(number, "issue", "issues/{}")
         issue = answer.read(answers.Issue)
@@ -176,7 +187,7 @@ class Reader:
         if head := seen.reviewed_head(comment, self.ours):
             return seen.comment_review(comment, head, began_ms)
         author = seen.login(comment.user)
-        asked = self.people.trusted if is_command(comment.body or "") else self.people.known
+        asked = self.people.trusted if word_of(seen.text_of(comment.body)) else self.people.known
         return seen.comment_seen(comment, began_ms, trusted=asked(author, self.ours))
 
     def pull_json(self, number: int) -> tuple[answers.Pull, int]:

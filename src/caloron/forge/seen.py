@@ -54,7 +54,7 @@ def issue_seen(issue: answers.Issue, began_ms: int) -> IssueSeen:
         version=version(seconds(issue.updated_at), began_ms),
         number=issue.number,
         title=issue.title,
-        body=_text(issue.body),
+        body=text_of(issue.body),
         state="closed" if closed else "open",
         author=login(issue.user),
         labels=tuple(sorted({label.name for label in labels_of(issue)})),
@@ -68,7 +68,7 @@ def labels_of(issue: answers.Issue) -> list[answers.Label]:
 
 
 def pull_seen(pull: answers.Pull, branch: str, began_ms: int) -> PullSeen:
-    body = _text(pull.body)
+    body = text_of(pull.body)
     merged = is_merged(pull)
     return PullSeen(
         version=version(seconds(pull.updated_at), began_ms),
@@ -118,7 +118,7 @@ def review_seen(
         head=review.commit_id or "",
         verdict=verdict_of(review),
         author=login(review.user),
-        body="\n\n".join(filter(None, (_text(review.body), lines))),
+        body="\n\n".join(filter(None, (text_of(review.body), lines))),
         trusted=trusted,
     )
 
@@ -129,21 +129,21 @@ def comment_seen(comment: answers.Comment, began_ms: int, *, trusted: bool) -> C
         id=comment.id,
         issue=number_of(comment),
         author=login(comment.user),
-        body=_text(comment.body),
+        body=text_of(comment.body),
         trusted=trusted,
     )
 
 
 def reviewed_head(comment: answers.Comment, ours: tuple[str, ...]) -> str:
     """The commit that a comment of ours is the verdict on; empty: it is an ordinary comment."""
-    key = marker_key(_text(comment.body)) if login(comment.user) in ours else ""
+    key = marker_key(text_of(comment.body)) if login(comment.user) in ours else ""
     found = _REVIEW_KEY.fullmatch(key)
     return found[1] if found else ""
 
 
 def comment_review(comment: answers.Comment, head: str, began_ms: int) -> ReviewSeen:
     """A verdict that was told as a comment, because one may not review one's own change."""
-    body = _text(comment.body)
+    body = text_of(comment.body)
     word = body.split("\n", 1)[0].strip()
     verdict: Verdict = "commented"
     if word == "APPROVED":
@@ -173,6 +173,6 @@ def branch_seen(name: str, commit: str, began_ms: int) -> BranchSeen:
     return BranchSeen(version=version(began_ms // 1000, began_ms), name=name, commit=commit)
 
 
-def _text(body: str | None) -> str:
+def text_of(body: str | None) -> str:
     """Bodies that were typed into a web page have the line ends of one."""
     return (body or "").replace("\r\n", "\n")

@@ -234,6 +234,16 @@ def test_only_those_who_may_write_have_a_say(github_api: GithubApi, forge: Forge
     assert (comment.author, comment.trusted) == ("somebody", False)
 
 
+@pytest.mark.parametrize("words", ["caloron:nonsense", "\nresolved", "resolved?"])
+def test_nobody_is_asked_who_may_write_for_what_is_no_command(
+    github_api: GithubApi, forge: Forge, words: str
+) -> None:
+    said = {"user": {"login": "somebody"}, "body": words}
+    github_api.reply("GET", f"{ISSUE}/comments", change=said)
+    forge.comments(NUMBER)
+    assert not [a for a in github_api.asked if "collaborators" in a.template]
+
+
 @pytest.mark.parametrize("permission", ["admin", "write"])
 def test_those_who_may_write_have_a_say(
     github_api: GithubApi, forge: Forge, permission: str
@@ -553,6 +563,15 @@ def test_a_second_account_that_may_not_write_is_refused(
         github_api.reply("GET", REPO, change={"permissions": RIGHTS}, times=1)
     with pytest.raises(PreconditionFailed, match="judge, the second account"):
         refuse_unfit(config, two_accounts, two_accounts.about())
+
+
+def test_a_label_that_is_refused_says_why(github_api: GithubApi, forge: Forge) -> None:
+    github_api.reply("POST", f"{ISSUE}/labels", 403)
+    with pytest.raises(ForgeError, match="Resource not accessible"):
+        forge.label(NUMBER, "caloron:done")
+    github_api.reply("POST", f"{ISSUE}/labels", 422, change={"message": "it is locked"})
+    with pytest.raises(ForgeError, match=r"did not put the label caloron:done.*it is locked"):
+        forge.label(NUMBER, "caloron:done")
 
 
 def test_a_quota_is_a_pause_until_github_says(github_api: GithubApi, forge: Forge) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -175,7 +176,6 @@ def test_parameters_are_encoded(server: Scripted, http: Http) -> None:
     ("status", "headers", "body", "seconds"),
     [
         (429, {"Retry-After": "90"}, {}, 90),
-        (503, {"Retry-After": "30"}, {}, 30),
         (403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": ""}, {}, 600),
         (429, {}, {}, 60),
         (403, {}, {"message": "You have exceeded a secondary rate limit"}, 60),
@@ -204,6 +204,35 @@ def test_a_limit_pauses_every_request_to_the_host_until_it_is_over(
     wait.time = paused.value.until
     http.get("issues")
     assert len(server.asked) == before + 2
+
+
+def test_a_host_that_says_when_it_is_back_is_not_asked_before_and_that_is_no_quota(
+    server: Scripted, http: Http, wait: Wait
+) -> None:
+    server.replies = [Reply(503, {}, {"Retry-After": "90"}), Reply()]
+    with pytest.raises(ForgeUnavailable, match="not available until 08:01 UTC") as down:
+        http.get("issues")
+    assert not isinstance(down.value, ForgePaused)
+    wait.time += 80
+    with pytest.raises(ForgeUnavailable, match="as it says"):
+        http.get("issues")
+    assert len(server.asked) == 1
+    wait.time += 20
+    http.get("issues")
+
+
+def test_a_quota_is_told_in_universal_time(
+    server: Scripted, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    server.replies = [Reply(429, {}, {"Retry-After": "90"})]
+    try:
+        with pytest.raises(ForgePaused, match="until 08:01 UTC"):
+            http.get("issues")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_the_last_request_of_a_quota_is_answered_and_the_next_one_waits(

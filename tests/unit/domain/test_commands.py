@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from caloron.domain.actions import CancelWork, Merge, OpenPull, Push
+from caloron.domain.commands import word_of
 from caloron.domain.observations import CommentSeen, PullSeen, marker
 from caloron.domain.status import Status
 from caloron.domain.why import why
@@ -391,3 +392,17 @@ def test_what_was_said_on_a_persons_pull_request_before_it_was_the_tasks_is_no_c
     say(made, CANCEL, hers.number)
     assert made.status("a") is Status.CANCELLED
     assert made.pull(hers.number).state == "open"
+
+
+@pytest.mark.parametrize(
+    "body", ["resolved", "Resolved\nthanks", "caloron:retry", "caloron:take-over\n"]
+)
+def test_a_whole_first_line_may_be_a_command(body: str) -> None:
+    assert word_of(body)
+
+
+@pytest.mark.parametrize(
+    "body", ["", "it is resolved", "resolved?", "> resolved", f"resolved\n{marker('comment/a')}"]
+)
+def test_other_text_and_a_comment_of_ours_is_none(body: str) -> None:
+    assert not word_of(body)

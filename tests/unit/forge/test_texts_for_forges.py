@@ -6,7 +6,6 @@ import pytest
 
 from caloron.domain.observations import marker, marker_key
 from caloron.errors import ForgeError, NotFound, UsageError
-from caloron.forge.people import is_command
 from caloron.forge.texts import fitting_body, fitting_title, require_branch, require_number
 
 
@@ -38,17 +37,3 @@ def test_a_number_that_no_forge_has_is_not_asked_for() -> None:
     for number in (0, -1, 10**30):
         with pytest.raises(NotFound, match=f"#{number}$"):
             require_number(number)
-
-
-@pytest.mark.parametrize(
-    "body", ["resolved", "Resolved\nthanks", "caloron:retry", "caloron:take-over\n"]
-)
-def test_a_whole_first_line_may_be_a_command(body: str) -> None:
-    assert is_command(body)
-
-
-@pytest.mark.parametrize(
-    "body", ["", "it is resolved", "resolved?", "> resolved", f"resolved\n{marker('comment/a')}"]
-)
-def test_other_text_and_a_comment_of_ours_is_none(body: str) -> None:
-    assert not is_command(body)
