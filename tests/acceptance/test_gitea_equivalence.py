@@ -1,6 +1,6 @@
-"""The seeds' equivalence test made honest: the diamond on a real Gitea, driven by the engine.
+"""The diamond on a real Gitea, driven by the engine.
 
-Two tasks and one that needs both, as in the seeds' own comparison. Nothing is set by hand: agents
+Two tasks and one that needs both. Nothing is set by hand: agents
 wait at gates, so that each step of the table is reached and can be looked at, and then what stands
 on the forge is compared with what the git protocol says, field by field.
 """

@@ -83,7 +83,7 @@ def test_with_a_second_account_reviews_are_reviews_and_both_are_named(
     assert place.caloron("status").data["forge"]["reviews"] == "review"
 
 
-def test_the_api_root_and_the_default_branch_of_the_seeds_are_understood(
+def test_the_api_root_and_another_default_branch_are_understood(
     place: Home, gitea: Server, ada: Person
 ) -> None:
     repository = gitea.repository(ada, default_branch="trunk")

@@ -14,7 +14,7 @@ import msgspec
 from caloron.domain.plan import PlannedTask, PlanProblem, parse_plan
 
 _TASK_FIELDS = tuple(field.name for field in msgspec.structs.fields(PlannedTask))
-#: Fields of the original's tasks, and of the ancestor's lists, that are read here too.
+#: Fields that plans of older forms have, read here too.
 _READ_TOO = ("issue_template", "assigned_to")
 _TOP = ("sprint", "agents", "tasks", "review_policy", "escalation")
 _UNUSED_IN_A_TASK = {

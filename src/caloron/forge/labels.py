@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
-from caloron.errors import ForgeError
+from caloron.errors import ForgeError, NotFound
 from caloron.forge import answers
 from caloron.forge.dialect import Dialect
 from caloron.forge.http import Http, Refused
@@ -69,7 +70,8 @@ class Labels:
         self._look()
         for label in made:
             if self._known[label.name].id < label.id:
-                self._http.change("DELETE", f"labels/{label.id}")
+                with suppress(NotFound):
+                    self._http.change("DELETE", f"labels/{label.id}")
 
     def _make(self, name: str) -> answers.Label | None:
         """Make one; None: somebody else was faster."""
