@@ -5,7 +5,7 @@ A command that makes no sense where the task stands is answered, once, with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -54,6 +54,17 @@ def obey(turn: Turn, task: Task) -> None:
     for comment in sorted(new, key=lambda c: c.id):
         task.heard = tuple(sorted({*task.heard, comment.object}))
         _OBEY[command_of(comment)](turn, task, comment)
+
+
+def unheard_no(task: Task, comments: Iterable[CommentSeen]) -> tuple[CommentSeen, ...]:
+    """Commands that take a decided merge back, of those that no tick was told of yet."""
+    return tuple(
+        comment
+        for comment in comments
+        if comment.object not in task.heard
+        and comment.version > task.listens_from
+        and command_of(comment) in (CANCEL, TAKE_OVER, RETRY)
+    )
 
 
 def _answer(turn: Turn, task: Task, comment: CommentSeen, why: str) -> None:

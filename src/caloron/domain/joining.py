@@ -62,6 +62,7 @@ def _add(turn: Turn, issue: IssueSeen) -> None:
         read=issue.version,
         # What was said before it was a task was not said to us.
         heard=tuple(comment.object for comment in turn.comments_on(issue.number)),
+        listens_from=issue.version,
     )
     reason = f"issue #{issue.number} got the label {LABEL}"
     turn.moves.append(Moved(task=name, old="", new=Status.PENDING, reason=reason))

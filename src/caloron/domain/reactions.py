@@ -86,6 +86,7 @@ def _bind_by_closing(turn: Turn) -> None:
                 # What was said there before was not said about this task.
                 earlier = {comment.object for comment in turn.comments_on(pull.number)}
                 task.heard = tuple(sorted({*task.heard, *earlier}))
+                task.listens_from = max(task.listens_from, pull.version)
 
 
 def _is_settling(task: Task) -> bool:

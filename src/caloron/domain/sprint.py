@@ -143,6 +143,8 @@ class Task(msgspec.Struct, kw_only=True):
     escalation_issue: int | None = None
     #: Comments that have been taken as commands, or are older than the incident.
     heard: tuple[str, ...] = ()
+    #: What was said up to this version was said before the issue or the pull request was its own.
+    listens_from: int = 0
     interventions: int = 0
     restarts: int = 0
     intervened_at: float = 0.0

@@ -27,11 +27,12 @@ from caloron.domain.actions import (
     ReportProgress,
     SeeBranch,
 )
+from caloron.domain.commands import unheard_no
 from caloron.domain.editing import read_text
 from caloron.domain.facts import EffectDone, Fact, Refusal
-from caloron.domain.observations import IssueSeen, Snapshot
+from caloron.domain.observations import CommentSeen, IssueSeen, Snapshot
 from caloron.domain.ours import is_ours
-from caloron.domain.sprint import State
+from caloron.domain.sprint import State, Task
 from caloron.engine.landed import bring_back, make_revert, merge_told
 from caloron.errors import (
     ChecksFailed,
@@ -48,6 +49,14 @@ from caloron.store.redact import Redactor
 
 class ChecksPending(ForgeError):
     """The forge's own CI has not ended: the lane is free for others until it has."""
+
+
+class LaterWord(StaleHead):
+    """Somebody said on the forge that the change is not to be merged, and nobody heard it yet."""
+
+    def __init__(self, message: str, said: tuple[CommentSeen, ...]) -> None:
+        super().__init__(message)
+        self.said = said
 
 
 class Changes:
@@ -169,6 +178,7 @@ class Changes:
             raise StaleHead(f"{name} is not to be merged any more: {task.reason}")
         if task and task.issue is not None and not task.landed:
             self._look_at_issue(state, task.issue)
+            self._look_at_comments(task)
         words = [
             review
             for review in self._forge.reviews(effect.pull)
@@ -191,6 +201,13 @@ class Changes:
         if read_text(issue.title, issue.body) != read_text(known.title, known.body):
             raise StaleHead(f"the text of issue #{number} was changed")
 
+    def _look_at_comments(self, task: Task) -> None:
+        places = [number for number in (task.issue, task.pull) if number is not None]
+        said = [comment for number in places for comment in self._forge.comments(number)]
+        if words := unheard_no(task, said):
+            who, what = words[0].author, words[0].body.splitlines()[0].strip()
+            raise LaterWord(f"{who} said {what} on #{words[0].issue}", words)
+
     def _look_at_checks(self, effect: Merge) -> None:
         """The forge's own CI has its say before a merge, where there is one."""
         checks = self._forge.checks(effect.head)
@@ -206,6 +223,10 @@ class Changes:
         """
         if not isinstance(effect, PostReview | Merge) or isinstance(error, ChecksPending):
             return ()
+        said = error.said if isinstance(error, LaterWord) else ()
+        return (*said, *self._as_it_is(effect, error))
+
+    def _as_it_is(self, effect: PostReview | Merge, error: Exception) -> tuple[Snapshot, ...]:
         try:
             pull = self._forge.pull(effect.pull)
             if not isinstance(effect, Merge):

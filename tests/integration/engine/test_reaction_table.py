@@ -385,6 +385,42 @@ def test_a_person_may_cancel_and_retry(loop: Loop, person: Person, state: str) -
     ends_well(loop)
 
 
+@pytest.mark.parametrize("where", ["issue", "pull"])
+@pytest.mark.parametrize(
+    ("command", "status", "role"),
+    [
+        ("caloron:cancel", "Cancelled", ""),
+        ("caloron:take-over", "Escalated", ""),
+        ("caloron:retry", "InReview", "verify"),
+    ],
+)
+def test_a_command_that_nobody_looked_at_yet_stops_a_merge_that_was_decided(
+    loop: Loop, person: Person, where: str, command: str, status: str, role: str
+) -> None:
+    loop.bring_to("merging")
+    person.comment(loop.issue() if where == "issue" else loop.pull(), command)
+    # Nobody polls: the merge is tried, and what is told with its refusal is enough.
+    loop.perform()
+    loop.tick()
+    assert (loop.status(), loop.role()) == (status, role)
+    assert [p.state for p in loop.pulls()] == ["open"]
+    loop.settle()
+    assert "merged" not in [p.state for p in loop.pulls()]
+
+
+def test_a_command_from_before_an_issue_was_a_task_stops_no_merge(
+    loop: Loop, person: Person
+) -> None:
+    number = person.open_issue("More", "Do more", "later")
+    person.comment(number, "caloron:cancel")
+    loop.poller.begin()
+    loop.settle()
+    person.label(number, "caloron:task")
+    loop.settle()
+    loop.run()
+    assert loop.status(f"issue-{number}") == "Done"
+
+
 def test_a_person_may_push_to_a_branch_that_has_no_pull_request_yet(
     loop: Loop, person: Person
 ) -> None:
