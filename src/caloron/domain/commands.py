@@ -11,7 +11,7 @@ import msgspec
 
 from caloron.domain import texts
 from caloron.domain.actions import CloseIssue, PostComment, ReopenIssue, SeeBranch
-from caloron.domain.observations import CommentSeen, ReviewSeen, marker_key
+from caloron.domain.observations import CommentSeen, ReviewSeen, marker_key, moment
 from caloron.domain.sprint import Task, pull_of
 from caloron.domain.status import Status
 from caloron.domain.turn import Turn
@@ -203,10 +203,13 @@ def _cancel(turn: Turn, task: Task, comment: CommentSeen) -> None:
 
 
 def _approve(turn: Turn, task: Task, comment: CommentSeen) -> None:
-    """As good as an approving review of the head that is there now."""
+    """As good as an approving review of the head that was there to be seen when it was said."""
     pull = pull_of(turn.state, task)
     who = comment.author
     if why := _over(task):
+        _answer(turn, task, comment, why)
+    elif pull is not None and pull.state == "open" and _moved_since(task, comment):
+        why = f"the branch moved since, to {pull.head[:12]}; look at that and say it again"
         _answer(turn, task, comment, why)
     elif pull is not None and pull.state == "open":
         task.approval = ReviewSeen(
@@ -227,6 +230,11 @@ def _approve(turn: Turn, task: Task, comment: CommentSeen) -> None:
         turn.complete(task, f"nothing to do, as {who} agrees", f"Nothing to do: {who} agrees.")
     else:
         _answer(turn, task, comment, f"task `{task.id}` has no open pull request to approve")
+
+
+def _moved_since(task: Task, comment: CommentSeen) -> bool:
+    """Whether the head of now may not have been there yet; in doubt it was not."""
+    return moment(comment.version) <= moment(task.seen_from)
 
 
 _OBEY: dict[str, Callable[[Turn, Task, CommentSeen], None]] = {

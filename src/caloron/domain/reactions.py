@@ -106,6 +106,8 @@ def react(turn: Turn, task: Task) -> None:
     ours = bool(task.landed) or (pull is not None and task.merging == pull.head)
     if pull and merged and not ours and task.status is not Status.DONE:
         _merged(turn, task, pull)
+    if pull and pull.head != task.seen_head:
+        task.seen_head, task.seen_from = pull.head, pull.version
     take_in_edit(turn, task)
     commands.obey(turn, task)
     if task.status is Status.DONE or merged:

@@ -178,6 +178,9 @@ class Task(msgspec.Struct, kw_only=True):
     #: Pull requests that are being closed because the task was cancelled, and how many were.
     let_go: tuple[int, ...] = ()
     withdrawn: int = 0
+    #: The head of its pull request, and the version of the first picture that showed it.
+    seen_head: str = ""
+    seen_from: int = 0
     #: A person's word `caloron:approve` on a head.
     approval: ReviewSeen | None = None
     #: The key of our last verdict, and those of verdicts that do not count any more.

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from caloron.domain.observations import PullSeen, ReviewSeen, marker_key, without_markers
+from collections.abc import Iterable
+
+from caloron.domain.observations import (
+    PullSeen,
+    ReviewSeen,
+    marker_key,
+    moment,
+    without_markers,
+)
 from caloron.domain.ours import is_ours
-from caloron.domain.sprint import Task, pull_of
+from caloron.domain.sprint import Sprint, Task, pull_of
 from caloron.domain.turn import Turn
 
 
@@ -18,7 +26,29 @@ def last_word(turn: Turn, task: Task, pull: PullSeen) -> ReviewSeen | None:
         and seen.verdict != "commented"
         and _counts(turn, task, seen)
     ]
-    return max(found, key=lambda r: (r.version, r.id), default=None)
+    return latest(turn.sprint, task.approval, found)
+
+
+def latest(
+    sprint: Sprint, approval: ReviewSeen | None, said: Iterable[ReviewSeen]
+) -> ReviewSeen | None:
+    """The last of these words; `approval`: the one that was said in a comment.
+
+    Comments and reviews are looked at one after the other: which of a person's request and an
+    approval by comment came first within a second is not known, and then the request counts.
+    """
+    said = sorted(said, key=lambda r: (r.version, r.id))
+    last = said[-1] if said else None
+    if last is None or last != approval:
+        return last
+    objections = [
+        word
+        for word in said
+        if word.verdict == "changes_requested"
+        and moment(word.version) == moment(last.version)
+        and not is_ours(sprint, word)
+    ]
+    return objections[-1] if objections else last
 
 
 def _counts(turn: Turn, task: Task, review: ReviewSeen) -> bool:

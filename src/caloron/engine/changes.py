@@ -33,6 +33,7 @@ from caloron.domain.facts import EffectDone, Fact, Refusal
 from caloron.domain.observations import CommentSeen, IssueSeen, Snapshot
 from caloron.domain.ours import is_ours
 from caloron.domain.sprint import State, Task
+from caloron.domain.verdicts import latest
 from caloron.engine.landed import bring_back, make_revert, merge_told
 from caloron.errors import (
     ChecksFailed,
@@ -185,9 +186,10 @@ class Changes:
             if review.head == effect.head and review.verdict != "commented"
             if review.trusted or is_ours(state.sprint, review)
         ]
-        if task and task.approval and task.approval.head == effect.head:
-            words.append(task.approval)
-        last = max(words, key=lambda r: (r.version, r.id), default=None)
+        approval = task.approval if task else None
+        if approval and approval.head == effect.head:
+            words.append(approval)
+        last = latest(state.sprint, approval, words)
         if last is not None and last.verdict == "changes_requested":
             raise StaleHead(f"{last.author} asked for changes in {name}")
 

@@ -6,6 +6,7 @@ import re
 from datetime import datetime
 
 from caloron.domain.observations import (
+    PART_BITS,
     BranchSeen,
     CommentSeen,
     IssueSeen,
@@ -17,7 +18,6 @@ from caloron.domain.observations import (
 )
 from caloron.forge import answers
 
-_PART_BITS = 24
 _HOUR_MS = 3_600_000
 _REVIEW_KEY = re.compile(r"review/[0-9]+/([0-9a-f]{40,64})/\S+")
 _VERDICTS: dict[str, Verdict] = {
@@ -36,7 +36,7 @@ def version(updated_s: int, began_ms: int) -> int:
     may have seen more.
     """
     part = began_ms - updated_s * 1000 + _HOUR_MS
-    return updated_s << _PART_BITS | min(max(part, 0), (1 << _PART_BITS) - 1)
+    return updated_s << PART_BITS | min(max(part, 0), (1 << PART_BITS) - 1)
 
 
 def seconds(moment: datetime) -> int:

@@ -305,6 +305,74 @@ def test_an_approval_by_word_is_of_the_head_at_that_moment_and_no_other() -> Non
     assert made.role("a") == "review"
 
 
+def test_an_approval_by_word_is_not_of_a_head_that_came_after_it() -> None:
+    """Both are seen in one look, so the picture of now shows a head that nobody meant."""
+    made = in_review()
+    said = made.comment(pull(made), APPROVE)
+    made.push(pull(made))
+    made.settle()
+    assert made.role("a") == "verify"
+    assert made.task("a").approval is None
+    head = made.task("a").head
+    (told,) = answers(made)
+    assert told.endswith(f"the branch moved since, to {head}; look at that and say it again.")
+    assert said.object in made.task("a").heard
+    say(made, APPROVE)
+    made.finish("a")
+    assert made.status("a") is Status.DONE
+
+
+def test_an_approval_by_word_that_is_read_late_is_not_of_the_head_that_came_meanwhile() -> None:
+    made = in_review()
+    said = made.comment(pull(made), APPROVE)
+    made.news.remove(said)
+    made.unpolled.discard(said.object)
+    made.push(pull(made))
+    made.settle()
+    assert made.role("a") == "verify"
+    made.tick(said)
+    assert made.task("a").approval is None
+
+
+def test_an_approval_by_word_counts_after_a_later_picture_of_the_same_head() -> None:
+    made = in_review()
+    number = pull(made)
+    made.comment(number, APPROVE)
+    seen = msgspec.structs.replace(made.pull(number), title="better", version=made.version + 9)
+    made.tick(seen)
+    assert made.task("a").approval is not None
+
+
+@pytest.mark.parametrize("first_read", ["review", "comment"])
+def test_of_a_request_and_an_approval_in_one_second_the_request_counts(first_read: str) -> None:
+    """A forge that tells seconds only gives the one a higher version that was read later."""
+    made = in_review()
+    second = 1_800_000_000 << 24
+    review, comment = (5, 9) if first_read == "review" else (9, 5)
+    no = made.review(pull(made), "changes_requested", "no globals")
+    yes = made.comment(pull(made), APPROVE)
+    made.news, made.unpolled = [], set()
+    made.tick(
+        msgspec.structs.replace(no, version=second + review),
+        msgspec.structs.replace(yes, version=second + comment),
+    )
+    assert made.work("a").reason == "no globals"
+
+
+def test_an_approval_a_second_after_a_request_counts() -> None:
+    made = in_review()
+    second = 1_800_000_000 << 24
+    no = made.review(pull(made), "changes_requested", "no globals")
+    yes = made.comment(pull(made), APPROVE)
+    made.news, made.unpolled = [], set()
+    made.tick(
+        msgspec.structs.replace(no, version=second + 9),
+        msgspec.structs.replace(yes, version=second + (1 << 24)),
+    )
+    made.settle()
+    assert made.status("a") is Status.DONE
+
+
 def test_a_later_review_takes_the_word_back() -> None:
     made = in_review()
     made.comment(pull(made), APPROVE)
