@@ -198,7 +198,12 @@ def _effect_failed(turn: Turn, fact: EffectFailed) -> None:
     if task.landed:
         landing.failed(turn, task, fact)
         return
-    if not _still_wanted(turn, task, fact.key):
+    if fact.refusal == "elsewhere" and task.status not in SETTLED:
+        # What is to become of it now, nobody but a person can know.
+        held = task.work
+        turn.stop_work(task, fact.message)
+        turn.escalate(task, fact.message, held=held)
+    elif not _still_wanted(turn, task, fact.key):
         _forget_merge(task, fact)
     elif (fact.refusal == "gone" and _branch_gone(turn, task)) or (
         fact.kind == "merge" and merge_failed(turn, task, fact)

@@ -86,8 +86,10 @@ class Halt(msgspec.Struct, frozen=True, kw_only=True, tag="halt"):
 
 
 #: `gone`: the branch is not there any more; `waiting`: the forge's CI has not ended; `checks`:
-#: it is red.
-Refusal = Literal["stale_head", "stale_base", "conflict", "gone", "waiting", "checks", "refused"]
+#: it is red; `elsewhere`: it was merged, but not into main.
+Refusal = Literal[
+    "stale_head", "stale_base", "conflict", "gone", "waiting", "checks", "elsewhere", "refused"
+]
 
 
 class EffectDone(msgspec.Struct, frozen=True, kw_only=True, tag="effect_done"):
@@ -96,7 +98,7 @@ class EffectDone(msgspec.Struct, frozen=True, kw_only=True, tag="effect_done"):
     kind: str
     #: The commit that a push put on the branch, a merge on main, or a look found there.
     commit: str = ""
-    #: Of a merge, the tree of that commit; empty: it is not to be found.
+    #: Of a merge, the tree of that commit.
     tree: str = ""
     #: Of a merge: it is not a person's own.
     by_us: bool = True

@@ -79,6 +79,8 @@ class PullSeen(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
     branch: str
     #: The commit at the tip of the branch (of the last known tip, once closed or merged).
     head: str
+    #: The branch it is to be merged into, as the forge calls it; empty: there is only main.
+    base: str = ""
     #: The issues named by `Closes #n` in the body.
     closes: tuple[int, ...] = ()
     #: Who closed or merged it.

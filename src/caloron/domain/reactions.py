@@ -181,8 +181,7 @@ def _pull_closed(turn: Turn, task: Task, pull: PullSeen) -> None:
     if task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW, Status.ESCALATED):
         task.head = ""
         return
-    who = pull.ended_by or "a person"
-    reason = f"pull request #{pull.number} was closed by {who} without merging"
+    reason = _why_closed(turn, pull)
     turn.stop_work(task, reason)
     fix = turn.new_work(task, "fix", head=task.head, reason=reason)
     if task.status is Status.ESCALATED:
@@ -195,6 +194,13 @@ def _pull_closed(turn: Turn, task: Task, pull: PullSeen) -> None:
     else:
         turn.move(task, Status.IN_PROGRESS, reason)
         turn.start(task, fix)
+
+
+def _why_closed(turn: Turn, pull: PullSeen) -> str:
+    if pull.base not in ("", turn.sprint.main):
+        return f"pull request #{pull.number} is for {pull.base} now, not for {turn.sprint.main}"
+    who = pull.ended_by or "a person"
+    return f"pull request #{pull.number} was closed by {who} without merging"
 
 
 def _go_on_after_return(turn: Turn, task: Task, pull: PullSeen) -> None:

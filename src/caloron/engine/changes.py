@@ -34,7 +34,7 @@ from caloron.domain.observations import CommentSeen, IssueSeen, Snapshot
 from caloron.domain.ours import is_ours
 from caloron.domain.sprint import State, Task
 from caloron.domain.verdicts import latest
-from caloron.engine.landed import bring_back, make_revert, merge_told
+from caloron.engine.landed import MergedElsewhere, bring_back, make_revert, merge_told
 from caloron.errors import (
     ChecksFailed,
     ForgeError,
@@ -233,6 +233,9 @@ class Changes:
             pull = self._forge.pull(effect.pull)
             if not isinstance(effect, Merge):
                 return (pull,)
+            if isinstance(error, MergedElsewhere):
+                # For us it has ended without a merge.
+                pull = msgspec.structs.replace(pull, state="closed", merge_commit="")
             issues = [self._forge.issue(number) for number in pull.closes]
             if pull.state != "open" or not isinstance(error, StaleBase | StaleHead):
                 return (pull, *issues)
@@ -305,5 +308,7 @@ def _kind_of(error: Exception) -> Refusal:
             return "waiting"
         case ChecksFailed():
             return "checks"
+        case MergedElsewhere():
+            return "elsewhere"
         case _:
             return "refused"

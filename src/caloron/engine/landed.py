@@ -5,14 +5,21 @@ It only looks: what is changed on the forge is changed by the effect executor.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from caloron.domain.actions import MakeRevert, Merge
 from caloron.domain.facts import EffectDone
 from caloron.domain.observations import PullSeen
-from caloron.errors import ForgeUnavailable, MergeConflict, NotFound
+from caloron.errors import ForgeError, ForgeUnavailable, MergeConflict, NotFound
 from caloron.git.command import GitError
 from caloron.git.mirror import Conflict, Mirror, shown
+
+_PAUSES_S = (0.5, 1.0, 2.0)
+
+
+class MergedElsewhere(ForgeError):
+    """The forge says merged, but main does not have it: a person chose another branch."""
 
 
 def merge_told(mirror: Mirror, effect: Merge, pull: PullSeen, *, did_it: bool) -> EffectDone:
@@ -22,16 +29,31 @@ def merge_told(mirror: Mirror, effect: Merge, pull: PullSeen, *, did_it: bool) -
     """
     main = _main(mirror)
     commit = pull.merge_commit or main
-    known = mirror.has(commit)
-    named = known and mirror.subject(commit) == first_line(effect.message)
+    for pause in _PAUSES_S:
+        if _is_on_main(mirror, commit, main):
+            break
+        # What a forge has just merged may be a moment late for git.
+        time.sleep(pause)
+        main = _main(mirror)
+    if not _is_on_main(mirror, commit, main):
+        raise MergedElsewhere(
+            f"pull request #{pull.number} was merged as {commit[:12]}, which is not on"
+            f" {mirror.main}",
+            hint=f"merge its branch into {mirror.main} by hand, or choose its base again",
+        )
+    named = mirror.subject(commit) == first_line(effect.message)
     return EffectDone(
         key=effect.key,
         task=effect.task,
         kind="merge",
         commit=commit,
-        tree=mirror.tree(commit) if known else "",
+        tree=mirror.tree(commit),
         by_us=did_it or named,
     )
+
+
+def _is_on_main(mirror: Mirror, commit: str, main: str) -> bool:
+    return mirror.has(commit) and mirror.is_ancestor(commit, main)
 
 
 def _main(mirror: Mirror) -> str:

@@ -80,6 +80,7 @@ def pull_seen(pull: answers.Pull, branch: str, began_ms: int) -> PullSeen:
         branch=branch,
         head=pull.head.sha,
         closes=issues_closed_by(body),
+        base=pull.base.ref,
         ended_by=pull.merged_by.login if merged and pull.merged_by else "",
         # While it is open, this is GitHub's own trial merge.
         merge_commit=(pull.merge_commit_sha or "") if merged else "",

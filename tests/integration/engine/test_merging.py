@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from caloron.domain.actions import MakeRevert, Merge, OpenPull, Push
 from caloron.domain.facts import EffectDone, EffectFailed, Fact
-from caloron.domain.observations import BranchSeen, marker
+from caloron.domain.observations import BranchSeen, PullSeen, marker
 from caloron.domain.sprint import Sprint, State
+from caloron.engine import landed
 from caloron.engine.bell import Bell
 from caloron.engine.effects import Effects
 from caloron.engine.landed import make_revert
@@ -192,6 +194,45 @@ def test_a_person_who_merges_in_the_last_moment_has_merged_it(bench: Bench) -> N
     bench.blind.before_merge = merges
     told = done(bench.do(bench.merge()))
     assert (told.commit, told.by_us) == (bench.forge.pull(1).merge_commit, False)
+
+
+class ForgeWithAnotherBranch(BlindForge):
+    """Somebody chose another base for the pull request just before it was merged."""
+
+    commit = ""
+
+    def pull(self, number: int) -> PullSeen:
+        seen = self._forge.pull(number)
+        if not self.commit:
+            return seen
+        return msgspec.structs.replace(seen, state="merged", merge_commit=self.commit)
+
+    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
+        self.before_merge()
+        return Merged(self.pull(number), did_it=True)
+
+
+@pytest.mark.parametrize("fetched", [False, True])
+def test_what_was_merged_into_another_branch_is_not_told_as_a_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: bool
+) -> None:
+    monkeypatch.setattr(landed, "_PAUSES_S", (0.0,))
+    bench = Bench(tmp_path)
+    elsewhere = ForgeWithAnotherBranch(bench.forge)
+    bench.effects._changes._forge = cast(Forge, elsewhere)
+    commit = bench.commit("dev.txt", "dev\n", bench.head) if fetched else "d" * 40
+    elsewhere.before_merge = lambda: setattr(elsewhere, "commit", commit)
+    facts = bench.do(bench.merge())
+    told = failed(facts)
+    assert (told.refusal, told.message) == (
+        "elsewhere",
+        f"pull request #1 was merged as {commit[:12]}, which is not on main",
+    )
+    assert [f.state for f in facts if isinstance(f, PullSeen)][-1] == "closed"
+    assert not [f for f in facts if isinstance(f, EffectDone) and f.kind == "merge"]
+    bench.effects.close()
+    bench.ledger.close()
+    bench.forge.close()
 
 
 @pytest.mark.parametrize(

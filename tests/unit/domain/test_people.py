@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from caloron.domain.actions import CancelWork, Merge, Push, StartWork
@@ -183,6 +184,34 @@ def test_a_pull_request_that_is_closed_is_reworked_in_a_new_one() -> None:
     made.settle()
     assert made.status("a") is Status.ESCALATED
     assert "for the second time" in made.task("a").reason
+
+
+def test_a_pull_request_for_another_branch_is_closed_for_us_and_the_reason_says_so() -> None:
+    made = in_review()
+    seen = made.pull(number(made.task("a").pull))
+    made.tick(msgspec.structs.replace(seen, version=10**6, state="closed", base="dev"))
+    assert made.role("a") == "fix"
+    reason = f"pull request #{seen.number} is for dev now, not for main"
+    assert (made.task("a").reason, made.work("a").reason) == (reason, reason)
+
+
+def test_a_merge_that_went_into_another_branch_is_a_persons_to_decide() -> None:
+    made = in_review()
+    made.review(number(made.task("a").pull), "approved")
+    made.tick()
+    (merge,) = [effect for effect in made.journal if isinstance(effect, Merge)]
+    made.journal.remove(merge)
+    seen = made.pull(merge.pull)
+    made.news.append(msgspec.structs.replace(seen, version=10**6, state="closed", base="dev"))
+    made.refuse(merge, "elsewhere", "it is not on main")
+    made.tick()
+    assert made.status("a") is Status.ESCALATED
+    assert made.task("a").reason == "it is not on main"
+    assert not made.queue
+    made.settle()
+    made.comment(number(made.task("a").escalation_issue), "resolved")
+    made.settle()
+    assert made.role("a") == "fix"
 
 
 def test_a_pull_request_that_is_closed_while_its_task_is_escalated_can_still_be_released() -> None:
