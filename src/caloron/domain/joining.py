@@ -14,6 +14,7 @@ from caloron.domain.ours import is_ours
 from caloron.domain.plan import PlannedTask, chain_lengths, find_cycle
 from caloron.domain.sprint import Task, branch_name
 from caloron.domain.status import Status
+from caloron.domain.strangers import may_join
 from caloron.domain.turn import Turn
 
 LABEL = "caloron:task"
@@ -32,6 +33,7 @@ def join(turn: Turn) -> None:
         and seen.state == "open"
         and seen.number not in taken
         and not is_ours(turn.sprint, seen)
+        and may_join(turn, seen)
     ]
     if not new:
         return

@@ -206,6 +206,14 @@ class Task(msgspec.Struct, kw_only=True):
         return max(1, len(self.reviewed))
 
 
+class Stranger(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that waits for approval, since the version that first showed it."""
+
+    text: str
+    since: int
+    heard: tuple[str, ...] = ()
+
+
 class Sprint(msgspec.Struct, kw_only=True):
     """The sprint itself: its goal, its limits, and where it stands."""
 
@@ -255,6 +263,8 @@ class Sprint(msgspec.Struct, kw_only=True):
     discarded: str = ""
     #: Approved changes that are verified together.
     train: Train | None = None
+    #: Labelled issues of people who have no say, by number.
+    strangers: dict[int, Stranger] = msgspec.field(default_factory=dict)
     #: Objects on the forge that are being closed, because the sprint was discarded.
     let_go: tuple[str, ...] = ()
 

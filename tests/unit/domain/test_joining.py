@@ -205,14 +205,66 @@ def test_a_reviewer_that_read_the_old_text_is_asked_again_if_it_approves() -> No
     assert made.status("a") is Status.DONE
 
 
+def strangers_issue(made: World) -> int:
+    n = made.open_issue("Theirs", "first text", LABEL)
+    made.news = []
+    made.news = [made.change_issue(n, trusted=False)]
+    made.settle()
+    return n
+
+
+def asked(made: World, n: int) -> list[str]:
+    return [body for body in comments(made, n) if f"/stranger/{n}/" in body]
+
+
+def test_a_strangers_labelled_issue_waits_for_a_word_and_says_so_once() -> None:
+    made = world(planned("a"))
+    n = strangers_issue(made)
+    made.label(n, LABEL, "urgent")
+    made.settle()
+    assert set(made.state.tasks) == {"a"}
+    assert len(asked(made, n)) == 1
+    assert "@ada, who wrote it, has no say here" in asked(made, n)[0]
+    made.news = [msgspec.structs.replace(made.comment(n, "caloron:approve", "eve"), trusted=False)]
+    made.tick()
+    assert set(made.state.tasks) == {"a"}
+    made.comment(n, "caloron:approve", "anna")
+    made.settle()
+    assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+    assert len(asked(made, n)) == 1
+
+
+def test_an_issue_that_waits_for_a_word_does_not_keep_the_sprint_from_ending() -> None:
+    made = world(planned("a"))
+    strangers_issue(made)
+    made.run()
+    assert phase(made) == "ended"
+
+
+def test_a_text_that_was_changed_after_the_word_is_not_what_was_approved() -> None:
+    made = world(planned("a"))
+    n = strangers_issue(made)
+    made.comment(n, "caloron:approve", "anna")
+    made.edit_issue(n, "evil")
+    made.settle()
+    assert set(made.state.tasks) == {"a"}
+    assert "read it and say it again" in asked(made, n)[-1]
+    made.settle()
+    assert len(asked(made, n)) == 2
+    made.comment(n, "caloron:approve", "anna")
+    made.settle()
+    assert made.task(f"issue-{n}").plan.agent_prompt == "evil"
+
+
 def test_what_a_stranger_writes_into_their_own_issue_later_is_not_taken_in() -> None:
     made = world(planned("a"))
-    n = made.open_issue("Theirs", "first text", LABEL)
-    made.news = [msgspec.structs.replace(made.issue(n), trusted=False)]
-    made.unpolled.clear()
-    made.tick()
-    edited = msgspec.structs.replace(made.issue(n), trusted=False, body="evil", version=10**6)
-    made.tick(edited)
+    n = strangers_issue(made)
+    made.comment(n, "caloron:approve", "anna")
+    made.settle()
+    made.edit_issue(n, "evil")
+    made.settle()
     assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
 
 
