@@ -21,7 +21,7 @@ from caloron.domain import (
     progress,
     texts,
 )
-from caloron.domain.actions import Action, AddLabel, Moved
+from caloron.domain.actions import Action, AddLabel, ClosePull, Moved
 from caloron.domain.facts import (
     EffectDone,
     EffectFailed,
@@ -37,7 +37,7 @@ from caloron.domain.joining import join
 from caloron.domain.lane import advance_lane, advance_reviews, merge_failed
 from caloron.domain.observations import Snapshot, merge_observations
 from caloron.domain.pauses import busy_slots
-from caloron.domain.reactions import bind, react
+from caloron.domain.reactions import bind, pull_closed, react
 from caloron.domain.sprint import Role, State, Task, branch_name, pull_of
 from caloron.domain.status import HOLDS_DEPENDENTS, SETTLED, Status
 from caloron.domain.turn import Turn
@@ -234,8 +234,8 @@ def _forget_merge(task: Task, fact: EffectFailed) -> None:
 def _branch_gone(turn: Turn, task: Task) -> bool:
     """A person deleted the branch; whether that decides what follows.
 
-    While its pull request is open they must say what is to become of it. Once they say `resolved`,
-    the change is pushed again; without a pull request it is pushed to a new branch at once.
+    It counts as closing its pull request, which most forges do by themselves a moment later.
+    Without a pull request the change is pushed to a new branch at once.
     """
     if task.status is Status.ESCALATED or not task.head:
         return False
@@ -244,9 +244,12 @@ def _branch_gone(turn: Turn, task: Task) -> bool:
     if pull is None or pull.state != "open":
         publish(turn, task, task.head, again=True)
         return True
-    turn.stop_work(task, "its branch was deleted")
-    turn.escalate(task, f"the branch {task.branch} was deleted by a person", held=None)
-    task.held_from, task.branch_gone = Status.IN_PROGRESS, True
+    key = f"close_pull/{turn.sprint.id}/{task.id}/{pull.number}-gone"
+    turn.do(ClosePull(key=key, task=task.id, pull=pull.number))
+    branch = task.branch
+    pull_closed(turn, task, pull, f"the branch {branch} was deleted by a person")
+    # Until it shows as closed, it is not one that was opened again.
+    task.let_go = (*task.let_go, pull.number)
     return True
 
 

@@ -14,7 +14,7 @@ from caloron.domain.status import Status
 from caloron.domain.turn import Turn
 from caloron.domain.verdicts import by_person, details_of, last_word, reason_of
 from caloron.domain.verifying import reject
-from caloron.domain.workflow import open_pull, publish
+from caloron.domain.workflow import open_pull
 
 _MAX_CLOSURES = 2
 
@@ -49,7 +49,9 @@ def bind(turn: Turn) -> None:
 def _bind_opened_again(turn: Turn, ours: list[PullSeen]) -> None:
     """An earlier pull request that a person opened again counts, not the one that was to follow."""
     by_branch = {pull.branch: pull for pull in ours if pull.state == "open"}
+    ended = {pull.number for pull in ours if pull.state != "open"}
     for task in turn.state.tasks.values():
+        task.let_go = tuple(n for n in task.let_go if n == task.pull or n not in ended)
         pull = by_branch.get(branch_name(task.id, turn.sprint.id))
         if pull is None or task.pull is not None or pull.number in task.let_go:
             continue
@@ -117,13 +119,9 @@ def react(turn: Turn, task: Task) -> None:
         _withdraw(turn, task)
         return
     if pull and pull.state == "closed":
-        _pull_closed(turn, task, pull)
+        pull_closed(turn, task, pull, _why_closed(turn, pull))
     if task.status is Status.ESCALATED:
         _approved_by_person(turn, task)
-    if task.branch_gone and task.status in (Status.IN_PROGRESS, Status.IN_REVIEW):
-        turn.stop_work(task, "its branch is pushed again")
-        task.branch_gone = False
-        publish(turn, task, task.head, again=True)
     if pull and pull.state == "open" and task.status is not Status.ESCALATED:
         _pull_open(turn, task, pull)
 
@@ -150,7 +148,7 @@ def _cancelled_by_person(turn: Turn, task: Task) -> bool:
         turn.cancel(task, reason, closed_by_person=True)
     elif task.closed_by_person:
         task.judged, task.failures, task.closed_by_person = "", 0, False
-        task.cancelled_by, task.branch_gone = "", False
+        task.cancelled_by = ""
         # What was not pushed was not to be: it goes on with what the branch has.
         task.head, task.empty = task.pushed, False
         turn.move(task, Status.PENDING, f"issue #{issue.number} was opened again")
@@ -169,7 +167,7 @@ def _withdraw(turn: Turn, task: Task) -> None:
             turn.do(ClosePull(key=key, task=task.id, pull=seen.number))
 
 
-def _pull_closed(turn: Turn, task: Task, pull: PullSeen) -> None:
+def pull_closed(turn: Turn, task: Task, pull: PullSeen, reason: str) -> None:
     """Closed without merging: rework in a new pull request; the second time, a person decides."""
     task.pull, task.merging = None, ""
     if pull.branch == branch_name(task.id, turn.sprint.id):
@@ -181,7 +179,6 @@ def _pull_closed(turn: Turn, task: Task, pull: PullSeen) -> None:
     if task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW, Status.ESCALATED):
         task.head = ""
         return
-    reason = _why_closed(turn, pull)
     turn.stop_work(task, reason)
     fix = turn.new_work(task, "fix", head=task.head, reason=reason)
     if task.status is Status.ESCALATED:

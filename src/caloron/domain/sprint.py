@@ -165,8 +165,6 @@ class Task(msgspec.Struct, kw_only=True):
     trail: tuple[Step, ...] = ()
     moved: int = 0
     reported: int = 0
-    #: Its branch was deleted: what it had is pushed again when a person releases the task.
-    branch_gone: bool = False
     #: How often a branch that was deleted was pushed again.
     pushed_again: int = 0
     #: Who works on it by hand; the task is Escalated meanwhile.
@@ -175,7 +173,8 @@ class Task(msgspec.Struct, kw_only=True):
     given_back: str = ""
     #: Who cancelled it with a word; its open pull requests are closed then.
     cancelled_by: str = ""
-    #: Pull requests that are being closed because the task was cancelled, and how many were.
+    #: Pull requests that are being closed because the task was cancelled or the branch deleted;
+    #: and how many were closed with the task.
     let_go: tuple[int, ...] = ()
     withdrawn: int = 0
     #: The head of its pull request, and the version of the first picture that showed it.

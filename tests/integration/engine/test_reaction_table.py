@@ -290,21 +290,23 @@ def test_a_person_who_removes_the_marker_changes_nothing(
 
 
 @each_state
-def test_a_person_who_deletes_the_branch_decides_what_follows(
-    loop: Loop, person: Person, state: str
+@pytest.mark.parametrize("forge_closes", ["never", "at once", "later"])
+def test_a_person_who_deletes_the_branch_gets_another_pull_request(
+    loop: Loop, person: Person, state: str, forge_closes: str
 ) -> None:
-    """A forge that closes the pull request then is answered as for closing one."""
+    """Whether the forge closes the pull request then, and when, changes nothing."""
     loop.bring_to(state)
     number = loop.pull()
     person.delete_branch(loop.task().branch)
+    if forge_closes == "at once":
+        person.close_pull(number)
     act(loop, state)
-    if loop.forge.pull(number).state == "open":
-        loop.run()
-        assert loop.status() == "Escalated"
-        assert "was deleted by a person" in loop.task().reason
-        assert loop.forge.pull(number).state == "open"
-        person.comment(loop.task().escalation_issue or 0, "resolved")
+    if forge_closes == "later" and loop.forge.pull(number).state == "open":
+        person.close_pull(number)
     ends_well(loop)
+    assert [p.state for p in loop.pulls()] == ["closed", "merged"]
+    assert loop.task().generation == 2
+    assert loop.task().incident == 0
 
 
 @each_state
