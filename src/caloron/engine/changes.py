@@ -115,11 +115,7 @@ class Changes:
             case PostComment():
                 seen = forge.comment(effect.issue, clean(effect.body))
             case ReportProgress():
-                text, known = clean(effect.body), effect.comment or self._comment_of(effect)
-                if known:
-                    seen = forge.edit_comment(effect.issue, known, text)
-                else:
-                    seen = forge.comment(effect.issue, text)
+                return self._report_progress(effect)
             case AddLabel() | CloseIssue() | ReopenIssue() | EditIssue():
                 seen = self._do_to_issue(effect)
                 if isinstance(effect, ReopenIssue):
@@ -149,6 +145,16 @@ class Changes:
                 forge.push(self._mirror.path, effect.branch, made.head, "")
                 return self._after_revert(effect, made.head)
         return (seen,)
+
+    def _report_progress(self, effect: ReportProgress) -> tuple[Fact, ...]:
+        text, known = self._redactor.text(effect.body), effect.comment or self._comment_of(effect)
+        if not known:
+            return (self._forge.comment(effect.issue, text),)
+        try:
+            return (self._forge.edit_comment(effect.issue, known, text),)
+        except NotFound:
+            # A person deleted it: they do not want it, and nothing waits for it.
+            return ()
 
     def _comment_of(self, effect: ReportProgress) -> int | None:
         found = self._forge.find_comment(effect.issue, effect.marker)

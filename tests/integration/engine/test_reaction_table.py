@@ -436,6 +436,26 @@ def test_a_person_may_push_to_a_branch_that_has_no_pull_request_yet(
     ends_well(loop)
 
 
+def test_a_progress_comment_that_a_person_deletes_is_not_written_again_and_is_no_error(
+    loop: Loop, forge_of_a_person: tuple[Forge, Person]
+) -> None:
+    loop.settle()
+    forge = forge_of_a_person[0]
+    if not isinstance(forge, LocalForge):
+        pytest.skip("the person of this forge cannot delete comments")
+    # The number of a deleted comment is not given again, as long as a later one is there.
+    forge_of_a_person[1].comment(loop.issue(), "how is it going?")
+    (known,) = [c.id for c in forge.comments(loop.issue()) if "/progress -->" in c.body]
+    with forge._records.change("test") as change:
+        change._connection.execute("DELETE FROM comments WHERE id = ?", (known,))
+    loop.run()
+    assert loop.status() == "Done"
+    assert not [c for c in forge.comments(loop.issue()) if "/progress -->" in c.body]
+    rows = loop.ledger.db.rows("SELECT state FROM actions WHERE kind = 'progress'")
+    assert {row["state"] for row in rows} <= {"done", "dropped"}
+    assert not loop.ledger.db.rows("SELECT 1 FROM events WHERE type = 'effect_failed'")
+
+
 def test_an_issue_that_a_person_labels_joins_and_is_merged(loop: Loop, person: Person) -> None:
     loop.settle()
     number = person.open_issue("More", "Do more\n\nDepends on: a, #9999", "caloron:task")
