@@ -109,7 +109,7 @@ def react(turn: Turn, task: Task) -> None:
     if pull and merged and not ours and task.status is not Status.DONE:
         _merged(turn, task, pull)
     if pull and pull.head != task.seen_head:
-        task.seen_head, task.seen_from = pull.head, pull.version
+        task.seen_head, task.seen_from, task.seen_at = pull.head, pull.version, turn.now
     take_in_edit(turn, task)
     commands.obey(turn, task)
     if task.status is Status.DONE or merged:

@@ -177,9 +177,10 @@ class Task(msgspec.Struct, kw_only=True):
     #: and how many were closed with the task.
     let_go: tuple[int, ...] = ()
     withdrawn: int = 0
-    #: The head of its pull request, and the version of the first picture that showed it.
+    #: The head of its pull request; the version of the first picture that showed it, and when.
     seen_head: str = ""
     seen_from: int = 0
+    seen_at: float = 0.0
     #: A person's word `caloron:approve` on a head.
     approval: ReviewSeen | None = None
     #: The key of our last verdict, and those of verdicts that do not count any more.

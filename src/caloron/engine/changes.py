@@ -44,8 +44,12 @@ from caloron.errors import (
     StaleHead,
 )
 from caloron.git.mirror import Mirror
-from caloron.ports import Forge
+from caloron.ports import Clock, Forge
+from caloron.stages.kickoff import ci_files
 from caloron.store.redact import Redactor
+
+#: A CI that has not said anything about a head by then has nothing to say.
+_CI_BEGINS_S = 60.0
 
 
 class ChecksPending(ForgeError):
@@ -64,11 +68,17 @@ class Changes:
     """Does effects, and finds again what they left; called by their one executor."""
 
     def __init__(
-        self, forge: Forge, mirror: Mirror, redactor: Redactor, state: Callable[[], State]
+        self,
+        forge: Forge,
+        mirror: Mirror,
+        redactor: Redactor,
+        clock: Clock,
+        state: Callable[[], State],
     ) -> None:
         self._forge = forge
         self._mirror = mirror
         self._redactor = redactor
+        self._clock = clock
         #: The sprint as it is now: a merge looks whether it is still wanted.
         self._state = state
 
@@ -106,7 +116,7 @@ class Changes:
                 seen = forge.branch(effect.branch)
                 return self._after_revert(effect, seen.commit) if seen else None
 
-    def do(self, effect: Effect) -> tuple[Fact, ...]:  # noqa: C901, PLR0912 - all changes in one place
+    def do(self, effect: Effect) -> tuple[Fact, ...]:  # noqa: C901 - all changes in one place
         forge, clean = self._forge, self._redactor.text
         seen: Snapshot
         match effect:
@@ -223,6 +233,16 @@ class Changes:
             raise ChecksPending(f"waits for the forge's CI: {checks.detail or 'not told yet'}")
         if checks.state == "red":
             raise ChecksFailed(f"the forge's CI failed: {checks.detail or 'no details'}")
+        if checks.state == "none" and self._may_still_report(effect):
+            raise ChecksPending("waits for the forge's CI: nothing reported yet")
+
+    def _may_still_report(self, effect: Merge) -> bool:
+        """Whether a CI that the repository has may not have begun with a head that is new."""
+        task = self._state().tasks.get(effect.task)
+        if task is None or task.seen_head != effect.head or not self._forge.url(effect.pull):
+            return False
+        is_new = self._clock.now() - task.seen_at < _CI_BEGINS_S
+        return is_new and bool(ci_files(self._mirror.files(effect.head)))
 
     def after_refusal(self, effect: Effect | Probe, error: Exception) -> tuple[Snapshot, ...]:
         """The pull request as it is: often a person's act there explains it.

@@ -49,7 +49,7 @@ class Effects:
     ) -> None:
         self._journal = journal
         self._changes = Changes(
-            forge, mirror, redactor, lambda: journal.ledger.state(journal.sprint)
+            forge, mirror, redactor, clock, lambda: journal.ledger.state(journal.sprint)
         )
         self._runs = runs
         self._clock = clock

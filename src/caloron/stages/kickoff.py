@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 import msgspec
@@ -73,6 +74,11 @@ class RepoContext(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0
 
 
+def ci_files(names: Iterable[str]) -> tuple[str, ...]:
+    """The files that tell a forge, or somebody beside it, to check what is pushed."""
+    return tuple(name for name in names if any(fnmatch.fnmatchcase(name, one) for one in _CI))
+
+
 def fetch_repo_context(
     mirror: Mirror, commit: str, *, description: str = "", open_issues: int | None = None
 ) -> RepoContext:
@@ -82,7 +88,7 @@ def fetch_repo_context(
         description=description,
         default_branch=mirror.main,
         languages=_languages(names),
-        ci=tuple(name for name in names if any(fnmatch.fnmatchcase(name, one) for one in _CI)),
+        ci=ci_files(names),
         rules=_rules(mirror, commit, names),
         recent_commits=tuple(Commit(*line) for line in mirror.log(commit, _COMMITS)),
         open_issues=open_issues,

@@ -1,0 +1,86 @@
+"""A CI that has not said anything about a new head yet is waited for, for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from caloron.forge.local import LocalForge, create_local_forge
+from caloron.ports import Checks, Forge
+from tests.integration.engine.loop import Loop
+from tests.integration.engine.test_reaction_table import PersonAtLocalForge
+from tests.integration.forge.people import Clone
+
+
+class ForgeWithCI:
+    """A forge with pages, on which a CI may report."""
+
+    def __init__(self, forge: LocalForge) -> None:
+        self._forge = forge
+        self.pages = "https://forge.invalid/"
+        self.state = Checks(state="none")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._forge, name)
+
+    def url(self, number: int) -> str:
+        return self.pages and f"{self.pages}{number}"
+
+    def checks(self, head: str) -> Checks:
+        return self.state
+
+
+@pytest.fixture
+def forge(tmp_path: Path) -> Iterator[ForgeWithCI]:
+    made = create_local_forge(tmp_path / "project", name="sample")
+    yield ForgeWithCI(made)
+    made.close()
+
+
+def decided(forge: ForgeWithCI, place: Path, file: str) -> Loop:
+    """A sprint whose merge is decided, in a repository with this file."""
+    person = PersonAtLocalForge(place / "project", Clone(forge.remote().url, place / "clone"))
+    person.push_main(file)
+    person.forge.close()
+    (place / "home").mkdir()
+    loop = Loop(place / "home", cast(Forge, forge))
+    loop.bring_to("merging")
+    loop.perform()
+    loop.tick()
+    return loop
+
+
+def test_a_ci_that_has_not_reported_is_waited_for_a_while_and_no_longer(
+    forge: ForgeWithCI, tmp_path: Path
+) -> None:
+    loop = decided(forge, tmp_path, ".gitlab-ci.yml")
+    waits = loop.task().waits
+    assert waits is not None
+    assert waits.what == "waits for the forge's CI: nothing reported yet"
+    assert [p.state for p in loop.pulls()] == ["open"]
+    loop.clock.time = loop.task().seen_at + 60
+    loop.settle()
+    assert loop.status() == "Done"
+    loop.close()
+
+
+def test_a_ci_that_reports_meanwhile_decides(forge: ForgeWithCI, tmp_path: Path) -> None:
+    loop = decided(forge, tmp_path, ".gitlab-ci.yml")
+    forge.state = Checks(state="red", detail="build")
+    loop.clock.time = loop.task().seen_at + 60
+    loop.settle()
+    assert (loop.role(), loop.work().reason) == ("fix", "the forge's CI failed: build")
+    loop.close()
+
+
+@pytest.mark.parametrize(("file", "pages"), [("notes.txt", "https://x/"), (".gitlab-ci.yml", "")])
+def test_where_no_ci_can_report_nobody_waits(
+    forge: ForgeWithCI, tmp_path: Path, file: str, pages: str
+) -> None:
+    forge.pages = pages
+    loop = decided(forge, tmp_path, file)
+    assert loop.status() == "Done"
+    loop.close()
