@@ -28,6 +28,7 @@ from caloron.cli.options import (
 )
 from caloron.cli.sprint_answer import STOPPED, answer, answer_held, plan_page
 from caloron.domain.status import Status
+from caloron.engine.answering import nothing_begun
 from caloron.engine.engine import Engine, Watcher
 from caloron.engine.session import Choices, Session, held
 from caloron.errors import NotFound, PreconditionFailed, UsageError
@@ -93,14 +94,15 @@ def run_new(begin: Beginning, command: str, approval: Approval, *, on_forge: boo
     about = set_up(begin)
     with held(begin.project) as session:
         session.told += [f"the plan: {warning}" for warning in begin.warnings]
-        name = session.begin(
-            begin.goal,
-            begin.tasks,
-            begin.choices,
-            parallel=begin.parallel,
-            ask=approval != "yes",
-            plan_on_forge=on_forge,
-        )
+        with nothing_begun():
+            name = session.begin(
+                begin.goal,
+                begin.tasks,
+                begin.choices,
+                parallel=begin.parallel,
+                ask=approval != "yes",
+                plan_on_forge=on_forge,
+            )
         return _run(session, name, command, begin.choices, _approver(session, approval), about)
 
 
@@ -153,6 +155,7 @@ def resume(
         if edit:
             _refuse_late_edit(session, name)
         chosen = Choices(**choices)
+        session.wait_for_forge(name, output.aside)
         session.go_on(name, chosen)
         if approval == "hold" and session.ledger.state(name).sprint.plan_on_forge:
             approval = "forge"

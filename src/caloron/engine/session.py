@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from caloron.domain.facts import SprintDiscarded
 from caloron.domain.plan import PlannedTask, PlanProblem
 from caloron.domain.plan_forms import Plan, parse_plan_file
 from caloron.domain.sprint import Sprint, State
+from caloron.engine.answering import wait_until_it_answers
 from caloron.engine.confining import Confining
 from caloron.engine.engine import Engine, SystemClock, Watcher
 from caloron.engine.forges import (
@@ -128,6 +129,11 @@ class Session:
         if not self.ledger.get(f"forge_cursor/{sprint}"):
             engine.poller.begin()
         return engine
+
+    def wait_for_forge(self, sprint: str, tell: Callable[[str], None]) -> None:
+        """What has begun waits for a forge that is away, as it does while an engine runs it."""
+        if self.project.is_remote and self.ledger.state(sprint).sprint.phase != "ended":
+            wait_until_it_answers(self.project, self.ledger, self.forge, sprint, tell)
 
     def go_on(self, sprint: str, choices: Choices) -> None:
         """A person wants the sprint to go on: with what stopped it cleared, and what changed."""

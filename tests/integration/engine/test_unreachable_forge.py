@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from caloron.domain.actions import StartWork
-from caloron.domain.sprint import Role, Work
+from caloron.domain.sprint import Role, Sprint, Work
+from caloron.engine.answering import nothing_begun, wait_until_it_answers
+from caloron.engine.session import Session
 from caloron.errors import ForgeUnavailable
+from caloron.forge.local import LocalForge, create_local_forge
 from caloron.git.command import GitError
-from caloron.ports import Remote
+from caloron.ledger.ledger import Ledger
+from caloron.ledger.outages import read_outage
+from caloron.ports import About, Forge, Remote
+from caloron.store.database import open_read_only
 from tests.integration.engine.conftest import ITEM, Engine
 
 #: Nobody listens there.
@@ -44,3 +55,76 @@ def test_what_git_says_about_the_network_is_told_apart_from_what_it_says_about_u
     engine.mirror.remote = Remote(str(engine.home / "not-there.git"))
     with pytest.raises(GitError):
         engine.mirror.fetch_main()
+
+
+class ForgeThatComesBack:
+    """First neither it nor its git answers, then it does, and last its git as well."""
+
+    def __init__(self, forge: LocalForge) -> None:
+        self._forge = forge
+        self.pauses: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._forge, name)
+
+    def about(self) -> About:
+        if not self.pauses:
+            raise ForgeUnavailable("connection refused")
+        return self._forge.about()
+
+    def remote(self) -> Remote:
+        return self._forge.remote() if len(self.pauses) > 2 else AWAY
+
+
+def begun(place: Path) -> tuple[Ledger, str]:
+    ledger = Ledger(place / "ledger.sqlite")
+    sprint = Sprint(id="demo", number=0, goal="g", phase="running")
+    return ledger, ledger.create_sprint(sprint, {}).id
+
+
+def test_a_sprint_that_has_begun_waits_until_the_forge_and_its_git_answer(tmp_path: Path) -> None:
+    forge = ForgeThatComesBack(create_local_forge(tmp_path / "project", name="demo"))
+    ledger, sprint = begun(tmp_path)
+    project = cast(Any, SimpleNamespace(mirror=tmp_path / "mirror.git", is_remote=True))
+    told: list[str] = []
+    shown: list[str] = []
+
+    def outage() -> str:
+        with closing(open_read_only(tmp_path / "ledger.sqlite")) as connection:
+            return str(read_outage(connection, sprint) or "")
+
+    def sleep(seconds: float) -> None:
+        forge.pauses.append(seconds)
+        shown.append(outage())
+
+    wait_until_it_answers(project, ledger, cast(Forge, forge), sprint, told.append, sleep)
+    assert forge.pauses == sorted(forge.pauses)
+    assert len(forge.pauses) == 3
+    assert told[0].startswith("forge does not answer since ")
+    assert "(connection refused); waiting, and going on when it answers" in told[0]
+    assert told[1:] == ["the forge answers again"]
+    assert all("does not answer" in line for line in shown)
+    assert outage() == ""
+    ledger.close()
+    forge.close()
+
+
+@pytest.mark.parametrize(("remote", "phase"), [(False, "running"), (True, "ended")])
+def test_a_local_forge_and_a_sprint_that_has_ended_wait_for_nothing(
+    tmp_path: Path, remote: bool, phase: Any
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    sprint = ledger.create_sprint(Sprint(id="demo", number=0, goal="g", phase=phase), {}).id
+    session = Session.__new__(Session)
+    session.project = cast(Any, SimpleNamespace(is_remote=remote))
+    session.ledger = ledger
+    session.forge = cast(Forge, None)
+    session.wait_for_forge(sprint, pytest.fail)
+    ledger.close()
+
+
+def test_a_sprint_that_has_not_begun_is_refused_in_words() -> None:
+    away = pytest.raises(ForgeUnavailable, match="no sprint was begun: no route")
+    with away as refused, nothing_begun():
+        raise ForgeUnavailable("no route")
+    assert "when the forge answers" in refused.value.hint
