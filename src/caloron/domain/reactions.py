@@ -42,16 +42,26 @@ def bind(turn: Turn) -> None:
         pull = by_key.get(texts.pull_key(sprint.id, task.id, task.generation))
         if task.pull is None and isinstance(pull, PullSeen):
             task.pull = pull.number
+    _forget_closed(turn)
     _bind_opened_again(turn, [seen for seen in ours if isinstance(seen, PullSeen)])
     _bind_by_closing(turn)
+
+
+def _forget_closed(turn: Turn) -> None:
+    """What was being closed is closed now: if it is opened again, a person did that."""
+    for task in turn.state.tasks.values():
+        task.let_go = tuple(n for n in task.let_go if n == task.pull or not _has_ended(turn, n))
+
+
+def _has_ended(turn: Turn, number: int) -> bool:
+    seen = turn.state.objects.get(f"pull:{number}")
+    return isinstance(seen, PullSeen) and seen.state != "open"
 
 
 def _bind_opened_again(turn: Turn, ours: list[PullSeen]) -> None:
     """An earlier pull request that a person opened again counts, not the one that was to follow."""
     by_branch = {pull.branch: pull for pull in ours if pull.state == "open"}
-    ended = {pull.number for pull in ours if pull.state != "open"}
     for task in turn.state.tasks.values():
-        task.let_go = tuple(n for n in task.let_go if n == task.pull or n not in ended)
         pull = by_branch.get(branch_name(task.id, turn.sprint.id))
         if pull is None or task.pull is not None or pull.number in task.let_go:
             continue
@@ -80,7 +90,9 @@ def _bind_by_closing(turn: Turn) -> None:
             continue
         for number in pull.closes:
             task = issues.get(number)
-            if task and task.pull is None and not _is_settling(task):
+            if task is None or pull.number in task.let_go:
+                continue
+            if task.pull is None and not _is_settling(task):
                 task.held_effects = ()
                 _make_theirs(turn, task, f"{pull.author} opened pull request #{pull.number}")
                 task.pull, task.branch = pull.number, pull.branch

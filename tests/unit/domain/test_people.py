@@ -186,6 +186,20 @@ def test_a_pull_request_that_is_closed_is_reworked_in_a_new_one() -> None:
     assert "for the second time" in made.task("a").reason
 
 
+def test_a_person_who_deletes_the_branch_of_their_own_pull_request_closed_it() -> None:
+    made = world(planned("a"))
+    hers = made.open_pull(number(made.task("a").issue))
+    made.settle()
+    made.review(hers.number, "approved")
+    made.delete_branch(hers.branch)
+    made.finish("a")
+    assert made.pull(hers.number).state == "closed"
+    assert (made.role("a"), made.task("a").pull) == ("fix", None)
+    assert made.task("a").reason == "the branch ada/own was deleted by a person"
+    made.run()
+    assert made.status("a") is Status.DONE
+
+
 def test_a_pull_request_for_another_branch_is_closed_for_us_and_the_reason_says_so() -> None:
     made = in_review()
     seen = made.pull(number(made.task("a").pull))
