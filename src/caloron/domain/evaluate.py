@@ -349,3 +349,6 @@ def _end_or_go_on(turn: Turn) -> None:
             hindsight.begin_or_end(turn)
     elif phase in ("retro", "ended") and not settled:
         hindsight.go_back(turn)
+    elif phase == "ended":
+        # Somebody said something after the end: what follows from it is done before it ends again.
+        turn.sprint.phase = "running"

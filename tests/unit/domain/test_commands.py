@@ -5,7 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from caloron.domain.actions import CancelWork, Merge, OpenPull, Push
+from caloron.domain.actions import (
+    CancelWork,
+    Merge,
+    OpenPull,
+    Push,
+    ReopenIssue,
+    ReportProgress,
+)
 from caloron.domain.commands import word_of
 from caloron.domain.observations import CommentSeen, PullSeen, marker
 from caloron.domain.status import Status
@@ -282,6 +289,55 @@ def test_closings_with_the_task_do_not_count_as_a_persons_no() -> None:
     made.close_pull(pull(made))
     made.settle()
     assert made.role("a") == "fix"
+
+
+# after the end
+
+
+def phase(made: World) -> str:
+    return made.state.sprint.phase
+
+
+@pytest.mark.parametrize("word", ["resolved", RETRY])
+def test_a_task_taken_over_goes_on_also_when_its_sprint_had_ended(word: str) -> None:
+    made = made_world()
+    say(made, TAKE_OVER)
+    assert phase(made) == "ended"
+    made.comment(issue(made), word)
+    made.poll()
+    made.tick()
+    # Whoever runs it stops at the end of a sprint: what is planned now must be done first.
+    assert made.journal
+    assert phase(made) == "running"
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_a_cancelled_task_comes_back_also_when_its_sprint_had_ended() -> None:
+    made = made_world()
+    say(made, CANCEL)
+    assert phase(made) == "ended"
+    made.comment(issue(made), RETRY)
+    made.poll()
+    made.tick()
+    assert [type(e) for e in made.journal if not isinstance(e, ReportProgress)] == [ReopenIssue]
+    assert phase(made) == "running"
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_an_answer_that_is_given_after_the_end_asks_no_model_again() -> None:
+    made = made_world()
+    made.state.sprint.retro, made.state.sprint.retro_asked = "model", True
+    say(made, CANCEL)
+    ended_at = made.state.sprint.ended_at
+    made.comment(issue(made), APPROVE)
+    made.poll()
+    made.tick()
+    assert phase(made) == "running"
+    made.settle()
+    sprint = made.state.sprint
+    assert (sprint.phase, sprint.ended_at, made.queue) == ("ended", ended_at, {})
 
 
 # approve
