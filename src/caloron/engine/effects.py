@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from caloron.agents import launch
@@ -55,6 +56,9 @@ class Effects:
         self._clock = clock
         self._bell = bell
         self._told = told or Told()
+        #: To be called when the forge did not answer.
+        self.lost: Callable[[], object] = lambda: None
+        self._blind = False
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="effect")
         self._running: set[int] = set()
         self._lock = threading.Lock()
@@ -62,10 +66,17 @@ class Effects:
         #: those that were done already are taken in. For a sprint that was discarded.
         self.only = ""
 
-    def dispatch(self) -> float | None:
-        """Start what is due; the moment at which the next postponed effect is due, if any."""
+    def dispatch(self, *, blind: bool = False) -> float | None:
+        """Start what is due; the moment at which the next postponed effect is due, if any.
+
+        `blind`: the forge was away and was not looked at since, so what people did there meanwhile
+        is not known: nothing is done to it.
+        """
+        self._blind = blind
         next_due: float | None = None
         for entry in self._journal.due():
+            if blind and not isinstance(entry.effect, Probe):
+                continue
             if entry.not_before > self._clock.now():
                 next_due = min(next_due or entry.not_before, entry.not_before)
                 continue
@@ -82,7 +93,8 @@ class Effects:
 
     def _run(self, entry: Entry) -> None:
         try:
-            self.perform(entry)
+            if not self._blind or isinstance(entry.effect, Probe):
+                self.perform(entry)
         except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
             self._bell.fault(error)
         finally:
@@ -115,6 +127,9 @@ class Effects:
             self._journal.postpone(entry, error.until, str(error))
         except ForgeUnavailable as error:
             longest = _LONGEST_NOT_YET_S if isinstance(error, NotYet) else _LONGEST_PAUSE_S
+            if not isinstance(error, NotYet):
+                self._blind = True
+                self.lost()
             pause = min(_FIRST_PAUSE_S * 2 ** min(entry.tries, 10), longest)
             self._journal.postpone(entry, self._clock.now() + pause, str(error))
         except (ForgeError, NotFound, GitError) as error:

@@ -123,6 +123,7 @@ class Engine:
         self.workers = self.workshop.workers
         self.journal = Journal(ledger, sprint)
         told = Told()
+        self.poller = Poller(ledger, sprint, forge, self.bell, config.poll_s, told)
         self.effects = Effects(
             self.journal,
             forge,
@@ -133,7 +134,7 @@ class Engine:
             self.workshop.redactor,
             told,
         )
-        self.poller = Poller(ledger, sprint, forge, self.bell, config.poll_s, told)
+        self.effects.lost = self.poller.lost
         self.webhooks = _webhooks(config, self.poller)
         self._outage = ""
         self.limits = Limits(
@@ -181,6 +182,8 @@ class Engine:
         """Tick, act on it, sleep until something happens."""
         while True:
             grace = self._was_away()
+            # Of a look that ends while the tick decides, only the next one knows.
+            sees = self.poller.sees
             saved = self._tick(grace=grace)
             self._books.write_plan(saved.state)
             if saved.moves:
@@ -192,13 +195,13 @@ class Engine:
             self._tell_pauses(saved.state)
             self._tell_outage()
             phase = saved.state.sprint.phase
-            if self._stop.is_set() or self.bell.faults or phase == "ended":
+            if self._stop.is_set() or self.bell.faults or (phase == "ended" and sees):
                 return saved.state
             if saved.state.sprint.halted and self.workers.idle:
                 return saved.state
             if phase == "approval" and not self._ask(saved.state):
                 return self.ledger.state(self.sprint)
-            next_due = self.effects.dispatch()
+            next_due = self.effects.dispatch(blind=not sees)
             if not grace:
                 # Until the shims have renewed, the leases do not tell how many slots are taken.
                 self.workshop.meter(saved.state)
@@ -234,8 +237,9 @@ class Engine:
 
     def _decided_meanwhile(self, asked: State) -> bool:
         """Take in what people do on the forge while somebody at the terminal thinks."""
-        self.effects.dispatch()
+        sees = self.poller.sees
         saved = self._tick(grace=False)
+        self.effects.dispatch(blind=not sees)
         if saved.moves:
             self.watcher.moved(saved.state, saved.moves)
         return (

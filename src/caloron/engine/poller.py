@@ -8,12 +8,15 @@ import time
 from caloron.domain.outages import Outage, outage_after
 from caloron.engine.bell import Bell
 from caloron.engine.told import Told
-from caloron.errors import ForgeError, ForgePaused
+from caloron.errors import ForgeError, ForgePaused, ForgeUnavailable
 from caloron.ledger.ledger import SQL, Ledger, tell
-from caloron.ledger.outages import clear_outage, keep_outage
+from caloron.ledger.outages import clear_outage, keep_outage, read_outage
 from caloron.ports import Forge
 
+_FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 60.0
+#: Nothing is done before a look, so a forge that is back must soon be noticed.
+_LONGEST_SILENCE_S = 5.0
 _BURST_S = 0.1
 #: A cursor that moved without news is written down this often: an old one costs a longer look.
 _KEEP_CURSOR_S = 60.0
@@ -40,8 +43,12 @@ class Poller:
         self._key = f"forge_cursor/{sprint}"
         self._cursor = ""
         self._kept_at = 0.0
-        #: Why nothing can be asked of the forge now, and since when.
-        self.outage: Outage | None = None
+        with ledger.db.snapshot() as connection:
+            #: Why nothing can be asked of the forge now, and since when.
+            self.outage: Outage | None = read_outage(connection, sprint)
+        #: How often it did not answer anybody, and how many of these are made good by a look.
+        self._losses = self._made_good = 0
+        self._counting = threading.Lock()
         #: How long the last look took.
         self._look_s = 0.0
         self._end = threading.Event()
@@ -60,8 +67,27 @@ class Poller:
         """Somebody says that there is news: look at once. Many such calls are one look."""
         self._wake.set()
 
+    def lost(self) -> None:
+        """Somebody else got no answer: what people did meanwhile is not known before a look."""
+        self._count_loss()
+        self._wake.set()
+
+    @property
+    def sees(self) -> bool:
+        """Whether there was a look since the forge last did not answer."""
+        return self._losses == self._made_good
+
     def poll(self) -> bool:
         """Look once; whether there was anything new."""
+        losses = self._losses
+        new = self._look()
+        if self._made_good != losses:
+            self._made_good = losses
+            self._bell.ring()
+        self._reached()
+        return new
+
+    def _look(self) -> bool:
         cursor = self._cursor or self._ledger.get(self._key)
         seen = self._forge.poll(cursor)
         news = self._told.news(seen.snapshots)
@@ -83,7 +109,7 @@ class Poller:
             connection.execute(SQL["put_kv"], {"key": self._key, "value": cursor})
 
     def _run(self) -> None:
-        pause = self._interval_s
+        pause, misses = self._interval_s, 0
         while True:
             self._sleep(pause)
             if self._end.is_set():
@@ -93,14 +119,13 @@ class Poller:
                 if self.poll():
                     self._bell.ring()
                 self._look_s = time.monotonic() - began
-                self._reached()
-                pause = self._interval_s
+                pause, misses = self._interval_s, 0
             except ForgePaused as error:
                 self._missed(error)
                 pause = max(error.until - time.time(), self._interval_s)
             except ForgeError as error:
                 self._missed(error)
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
+                pause, misses = pause_after(error, misses, self._interval_s), misses + 1
             except Exception as error:  # noqa: BLE001 - the loop stops with it, whatever it is
                 # Without a poller the sprint would go on blind, and nobody would know.
                 self._bell.fault(error)
@@ -113,7 +138,12 @@ class Poller:
             self._end.wait(max(_BURST_S, self._look_s))
         self._wake.clear()
 
+    def _count_loss(self) -> None:
+        with self._counting:
+            self._losses += 1
+
     def _missed(self, error: ForgeError) -> None:
+        self._count_loss()
         until = error.until if isinstance(error, ForgePaused) else None
         outage = outage_after(self.outage, str(error), until, time.time())
         if outage != self.outage:
@@ -126,3 +156,9 @@ class Poller:
             self.outage = None
             clear_outage(self._ledger, self._sprint)
             self._bell.ring()
+
+
+def pause_after(error: ForgeError, misses: int, interval_s: float) -> float:
+    """How long to wait after a look that failed, and `misses` others before it."""
+    longest = _LONGEST_SILENCE_S if isinstance(error, ForgeUnavailable) else _LONGEST_PAUSE_S
+    return min(min(interval_s, _FIRST_PAUSE_S) * 2.0 ** min(misses, 10), longest)

@@ -43,7 +43,7 @@ from caloron.engine import effects as effects_module
 from caloron.engine import engine as engine_module
 from caloron.engine.bell import Bell
 from caloron.engine.poller import Poller
-from caloron.errors import ForgeError, ForgeUnavailable
+from caloron.errors import ForgeError, ForgeUnavailable, NotYet
 from caloron.ports import Clock, Forge, Poll
 from caloron.stages.context import TickContext
 from caloron.stages.sprint import load_tick_state
@@ -388,6 +388,74 @@ def test_rule_7_a_look_at_the_forge_that_fails_tells_nothing_and_is_made_again(
     poller.stop()
     assert engine.bell.faults == []
     assert engine.ledger.get(f"forge_cursor/{engine.sprint}") == "5"
+
+
+def test_nothing_is_done_to_a_forge_that_was_away_and_was_not_looked_at_since(
+    engine: Engine,
+) -> None:
+    """A person may have said no meanwhile: that is heard first."""
+    lost: list[str] = []
+    forge = ScriptedForge(find_issue=None, create_issue=ForgeUnavailable("no answer"))
+    effects = engine.effects(forge)
+    effects.lost = lambda: lost.append("lost")
+    engine.plan(CREATE)
+    effects.perform(engine.entry())
+    assert lost == ["lost"]
+    engine.ledger.db.rows("UPDATE actions SET not_before = 0")
+    forge.asked.clear()
+    effects.dispatch(blind=True)
+    effects.close()
+    assert forge.asked == []
+    forge.answers["create_issue"] = ISSUE
+    effects = engine.effects(forge)
+    effects.dispatch()
+    effects.close()
+    assert forge.asked == ["find_issue", "create_issue"]
+
+
+def test_a_forge_that_only_has_to_finish_something_is_not_away(engine: Engine) -> None:
+    lost: list[str] = []
+    effects = engine.effects(ScriptedForge(create_issue=NotYet("soon")))
+    effects.lost = lambda: lost.append("lost")
+    engine.plan(CREATE)
+    effects.perform(engine.entry())
+    assert lost == []
+
+
+def test_the_loop_neither_acts_nor_ends_before_it_has_looked_after_an_outage() -> None:
+    """What a look brought in is decided on by the tick after it, before anything is done."""
+    ticks = ["ended", "running", "ended"]
+    sees = [False, True, True]
+    said: list[str] = []
+    looks = iter(sees)
+
+    class Looking:
+        outage = None
+
+        @property
+        def sees(self) -> bool:
+            return next(looks)
+
+    def tick(*, grace: bool) -> object:
+        phase = ticks.pop(0)
+        said.append(f"tick: {phase}")
+        sprint = SimpleNamespace(phase=phase, halted="")
+        return SimpleNamespace(state=SimpleNamespace(sprint=sprint), moves=())
+
+    quiet = SimpleNamespace(
+        write_plan=lambda _: None, seen=lambda _: None, told=lambda _: None, meter=lambda _: None,
+        dispatch=lambda **_: None, reconcile=lambda **_: None, idle=False, wait=lambda _: None,
+    )  # fmt: skip
+    loop = SimpleNamespace(
+        _was_away=lambda: False, _tick=tick, _books=quiet, watcher=quiet, poller=Looking(),
+        _tell_baseline=quiet.told, _tell_retro=quiet.told, _tell_pauses=quiet.told,
+        _tell_outage=lambda: None, _stop=threading.Event(), bell=SimpleNamespace(faults=[]),
+        workers=quiet, workshop=quiet, wake=quiet, _notice_empty_purse=quiet.told,
+        _pause=lambda _: 0.0,
+        effects=SimpleNamespace(dispatch=lambda *, blind: said.append(f"act: {not blind}")),
+    )  # fmt: skip
+    engine_module.Engine._loop(cast(engine_module.Engine, loop))
+    assert said == ["tick: ended", "act: False", "tick: running", "act: True", "tick: ended"]
 
 
 def test_rule_8_large_outputs_are_files_and_the_ledger_keeps_a_reference(engine: Engine) -> None:

@@ -12,9 +12,9 @@ import pytest
 from caloron.domain.observations import BranchSeen, IssueSeen, Snapshot
 from caloron.domain.sprint import Sprint
 from caloron.engine.bell import Bell
-from caloron.engine.poller import Poller
+from caloron.engine.poller import Poller, pause_after
 from caloron.engine.told import Told
-from caloron.errors import ForgePaused
+from caloron.errors import ForgeError, ForgePaused, ForgeUnavailable
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.outages import read_outage
 from caloron.ledger.wake import Wake
@@ -178,3 +178,68 @@ def test_a_poller_that_fails_in_a_way_nobody_thought_of_stops_the_loop_with_it(
         until(lambda: bell.faults == [fault])
     finally:
         looking.stop()
+
+
+def test_after_an_outage_the_forge_counts_as_seen_only_once_a_look_succeeds(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    looking = poller(ledger, Scripted((issue("A", 1),)), tmp_path)
+    looking.poll()
+    assert looking.sees
+    looking.lost()
+    assert not looking.sees
+    looking.poll()
+    assert looking.sees
+
+
+def test_a_look_that_was_begun_before_the_outage_does_not_count_as_one_after_it(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    forge = Scripted((issue("A", 1),))
+    looking = poller(ledger, forge, tmp_path)
+    answer = forge.poll
+
+    def lost_meanwhile(cursor: str) -> Poll:
+        looking.lost()
+        return answer(cursor)
+
+    forge.poll = lost_meanwhile  # type: ignore[method-assign]
+    looking.poll()
+    assert not looking.sees
+    forge.poll = answer  # type: ignore[method-assign]
+    looking.poll()
+    assert looking.sees
+
+
+def test_an_effect_without_an_answer_makes_the_poller_look_at_once(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    forge = Scripted((issue("A", 1),))
+    looking = poller(ledger, forge, tmp_path, every_s=600.0)
+    looking.start()
+    try:
+        looking.lost()
+        until(lambda: looking.sees)
+        assert forge.looks == 1
+    finally:
+        looking.stop()
+
+
+def test_an_outage_that_was_kept_is_over_with_the_first_look_of_the_next_engine(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    forge = Scripted(ForgeUnavailable("no answer"))
+    looking = poller(ledger, forge, tmp_path, 0.01)
+    looking.start()
+    until(lambda: looking.outage)
+    looking.stop()
+    poller(ledger, Scripted((issue("A", 1),)), tmp_path).poll()
+    with ledger.db.snapshot() as connection:
+        assert read_outage(connection, "shop-1") is None
+
+
+def test_a_forge_that_is_silent_is_asked_often_and_one_that_refuses_seldom() -> None:
+    silent = [pause_after(ForgeUnavailable("no answer"), n, 10.0) for n in range(50)]
+    refusing = [pause_after(ForgeError("no"), n, 10.0) for n in range(50)]
+    assert silent == sorted(silent)
+    assert (silent[0], silent[-1], refusing[-1]) == (0.5, 5.0, 60.0)
