@@ -75,6 +75,10 @@ class NotYet(ForgeUnavailable):
     """It can be done once something else on the forge has ended: its CI, its own look at a push."""
 
 
+class WaitsForPeople(ForgeError):
+    """The forge merges it once people have said yes: an approval that is required is missing."""
+
+
 class ChecksFailed(ForgeError):
     """The forge's own CI is red for the commit that was to be merged."""
 

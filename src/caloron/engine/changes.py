@@ -42,6 +42,7 @@ from caloron.errors import (
     NotFound,
     StaleBase,
     StaleHead,
+    WaitsForPeople,
 )
 from caloron.git.mirror import Mirror
 from caloron.ports import Clock, Forge
@@ -249,7 +250,9 @@ class Changes:
 
         Of a merge also its issue; of one that came too late main and the reviews, too.
         """
-        if not isinstance(effect, PostReview | Merge) or isinstance(error, ChecksPending):
+        if not isinstance(effect, PostReview | Merge) or isinstance(
+            error, ChecksPending | WaitsForPeople
+        ):
             return ()
         said = error.said if isinstance(error, LaterWord) else ()
         return (*said, *self._as_it_is(effect, error))
@@ -330,7 +333,7 @@ def _kind_of(error: Exception) -> Refusal:
             return "stale_base"
         case MergeConflict():
             return "conflict"
-        case ChecksPending():
+        case ChecksPending() | WaitsForPeople():
             return "waiting"
         case ChecksFailed():
             return "checks"

@@ -89,5 +89,9 @@ class Dialect(Protocol):
         ...
 
     def merge_refusal(self, status: int, said: str) -> str:
-        """What a refusal means: `head`, `base`, `conflict`, `unclear`, `merged` or `refused`."""
+        """What a refusal means.
+
+        `head`, `base`, `conflict`, `unclear`, `merged`, `people` (one who has a say is missing)
+        or `refused`.
+        """
         ...

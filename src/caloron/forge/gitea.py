@@ -13,6 +13,9 @@ from caloron.forge.http import Http
 from caloron.forge.paths import segment
 from caloron.forge.statuses import statuses_of
 
+#: What it says about a merge that a person's yes is missing for.
+_MISSING_PEOPLE = ("enough approvals", "requested changes", "official review requests")
+
 
 class Gitea:
     """The dialect of Gitea 1.20 and newer."""
@@ -105,6 +108,8 @@ class Gitea:
         if status == 405 and "try again later" in words:
             # It says so while it looks at a push, and also when it has found a conflict.
             return "unclear"
+        if status == 405 and any(missing in words for missing in _MISSING_PEOPLE):
+            return "people"
         if status == 409 and "head out of date" in words:
             return "head"
         if status == 409 and "push out of date" in words:

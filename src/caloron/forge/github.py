@@ -18,6 +18,8 @@ from caloron.forge.paths import segment
 from caloron.forge.statuses import statuses_of
 
 _FORBIDDEN = 403
+#: What it says about a merge that a person's yes is missing for.
+_MISSING_PEOPLE = ("approving review", "code owner", "review is required", "changes requested")
 _GREEN = ("success", "neutral", "skipped")
 
 
@@ -141,6 +143,8 @@ class GitHub:
             return "unclear"
         if status == 405 and "base branch was modified" in words:
             return "base"
+        if status == 405 and any(missing in words for missing in _MISSING_PEOPLE):
+            return "people"
         return "refused"
 
 

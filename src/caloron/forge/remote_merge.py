@@ -14,6 +14,7 @@ from caloron.errors import (
     NotYet,
     StaleBase,
     StaleHead,
+    WaitsForPeople,
 )
 from caloron.forge import answers, seen
 from caloron.forge.dialect import Dialect
@@ -126,6 +127,8 @@ class Merger:
                 raise StaleBase(f"{main} moved while {name} was being merged: {said}")
             case "conflict":
                 raise self._conflict(pull)
+            case "people":
+                raise WaitsForPeople(self._missing(pull.number, head, said), hint=said)
             case "unclear":
                 looked = self._look(pull.number)
                 if not looked.mergeable:
@@ -136,6 +139,17 @@ class Merger:
         if not isinstance(refusal, Refused):
             raise refusal
         raise ForgeError(f"{name} may not be merged: {said}", hint=self._dialect.grant) from None
+
+    def _missing(self, number: int, head: str, said: str) -> str:
+        """How many people have still to say yes, as far as that can be counted."""
+        main = self._reader.repository.default_branch
+        required = self._dialect.protection(self._reader.http, main).required_approvals
+        last = {r.author: r for r in self._reader.real_reviews(number) if r.verdict != "commented"}
+        yes = [r for r in last.values() if r.verdict == "approved" and r.head == head]
+        more = required - len(yes)
+        if more <= 0 or len(yes) != len(last):
+            return f"waits for people who review it: {said}"
+        return f"waits for {more} more approval{'' if more == 1 else 's'} by people"
 
     def _conflict(self, pull: PullSeen) -> MergeConflict:
         main = self._reader.repository.default_branch

@@ -43,7 +43,7 @@ from caloron.engine import effects as effects_module
 from caloron.engine import engine as engine_module
 from caloron.engine.bell import Bell
 from caloron.engine.poller import Poller
-from caloron.errors import ForgeError, ForgeUnavailable, NotYet
+from caloron.errors import ForgeError, ForgeUnavailable, NotYet, WaitsForPeople
 from caloron.ports import Clock, Forge, Poll
 from caloron.stages.context import TickContext
 from caloron.stages.sprint import load_tick_state
@@ -373,6 +373,17 @@ def test_rule_7_a_person_who_says_no_before_the_merge_is_done_is_heard(
     assert ("merge" in forge.asked) == merged
     refused = [f.refusal for f in engine.facts() if isinstance(f, EffectFailed)]
     assert refused == ([] if merged else ["stale_head"])
+
+
+def test_a_merge_that_lacks_an_approval_waits_and_fills_no_diary(engine: Engine) -> None:
+    engine.plan(MERGE)
+    missing = WaitsForPeople("waits for 1 more approval by people")
+    effects = engine.effects(ScriptedForge(reviews=[], pull=PULL, branch=MAIN, merge=missing))
+    effects.perform(engine.entry())
+    (told,) = engine.facts()
+    assert isinstance(told, EffectFailed)
+    assert (told.refusal, told.message) == ("waiting", "waits for 1 more approval by people")
+    assert engine.events("effect_failed") == []
 
 
 def test_rule_7_a_look_at_the_forge_that_fails_tells_nothing_and_is_made_again(

@@ -26,6 +26,7 @@ from caloron.errors import (
     PreconditionFailed,
     StaleBase,
     StaleHead,
+    WaitsForPeople,
 )
 from caloron.forge.connect import connect
 from caloron.forge.remote import RemoteForge
@@ -578,6 +579,24 @@ def test_a_protected_main_says_what_it_asks_for_and_what_to_grant(
     assert forge.checks(pull.head) == Checks(state="red", detail="ci/test: failure")
     repository.status(pull.head, "success", "ci/test")
     assert forge.checks(pull.head).state == "green"
+
+
+def test_a_merge_that_lacks_approvals_waits_for_people_and_says_for_how_many(
+    two: RemoteForge, repository: Repository, gitea: Server, tmp_path: Path
+) -> None:
+    work = Work(two, tmp_path / "of-two.git")
+    repository.protect(required_approvals=2)
+    pull = work.open_pull("feature")
+    with pytest.raises(WaitsForPeople, match=r"^waits for 2 more approvals by people$"):
+        two.merge(pull.number, pull.head, work.main, "m")
+    two.review(pull.number, pull.head, "approved", "fine <!-- caloron:review/x -->")
+    with pytest.raises(WaitsForPeople, match=r"^waits for 1 more approval by people$"):
+        two.merge(pull.number, pull.head, work.main, "m")
+    helper = gitea.person("helper")
+    repository.collaborator(helper, "write")
+    reviews = f"{repository.path}/pulls/{pull.number}/reviews"
+    helper.post(reviews, {"event": "APPROVED", "body": "yes", "commit_id": pull.head})
+    assert two.merge(pull.number, pull.head, work.main, "m").state == "merged"
 
 
 def test_the_way_to_merge_is_one_that_the_repository_allows(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from caloron.errors import ForgeError, MergeConflict, StaleBase, StaleHead
+from caloron.errors import ForgeError, MergeConflict, StaleBase, StaleHead, WaitsForPeople
 from caloron.forge.connect import connect
 from caloron.forge.remote import RemoteForge
 from caloron.ports import Checks
@@ -133,6 +133,11 @@ def test_an_idle_poll_asks_only_whether_anything_changed(
         (409, "Base branch was modified. Review and try the merge again.", StaleBase),
         (405, "Base branch was modified. Review and try the merge again.", StaleBase),
         (405, "Required status check is expected.", ForgeError),
+        (
+            405,
+            "At least 2 approving reviews are required by reviewers with write access.",
+            WaitsForPeople,
+        ),
     ],
 )
 def test_a_refused_merge_is_told_apart(
