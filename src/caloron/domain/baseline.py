@@ -24,6 +24,29 @@ def advance(turn: Turn) -> bool:
     return True
 
 
+def look_again(turn: Turn) -> None:
+    """Have main verified by itself, as it is now: a result on top of it is red."""
+    if turn.sprint.baseline_work is None:
+        turn.sprint.baseline_tries += 1
+        item = f"{turn.sprint.id}/baseline/{turn.sprint.baseline_tries}-verify"
+        _start(turn, Work(item=item, role="verify", since=turn.now), "is main itself red?")
+
+
+def _looked(turn: Turn, fact: WorkEnded, *, red: bool) -> None:
+    sprint = turn.sprint
+    if not red or fact.fault:
+        # Where main cannot be looked at, a change is judged by its own result.
+        sprint.green_main = fact.base or turn.main_commit()
+        return
+    last = "it ran out of time" if fact.timed_out else fact.last_line
+    by = f" by {fact.by}" if fact.by else ""
+    sprint.red_main = fact.base
+    sprint.red_line = (
+        f"{sprint.main} itself is red since {fact.base[:12]}{by}:"
+        f" {last or f'exit code {fact.exit_code}'}"
+    )
+
+
 def _start(turn: Turn, work: Work, reason: str = "") -> None:
     turn.sprint.baseline_work = work
     turn.do(StartWork(task="", work=work, priority=2000, reason=reason))
@@ -41,8 +64,12 @@ def ended(turn: Turn, fact: WorkEnded) -> None:
         _start(turn, again, "main is red: run again")
         return
     sprint.baseline_work = None
+    if sprint.baseline:
+        _looked(turn, fact, red=red)
+        return
     sprint.verify_line = fact.how
     if not red:
+        sprint.green_main = fact.base
         sprint.baseline = fact.skipped or "green"
     elif sprint.allow_red and not fact.fault:
         sprint.baseline = "red"

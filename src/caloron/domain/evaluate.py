@@ -14,6 +14,7 @@ from caloron.domain import (
     baseline,
     commands,
     discarding,
+    doubts,
     hindsight,
     landing,
     plan_issue,
@@ -336,7 +337,7 @@ def _start(turn: Turn, task: Task) -> None:
 def _waits_for_a_person(turn: Turn, task: Task) -> bool:
     """It is settled, or it could only be merged, and nothing is merged before a person acts."""
     held = task.status is Status.IN_REVIEW and not task.work and landing.is_stuck(turn.state)
-    return task.status in SETTLED or held
+    return task.status in SETTLED or held or doubts.waits_for_main(turn.sprint, task)
 
 
 def _end_or_go_on(turn: Turn) -> None:

@@ -54,6 +54,8 @@ class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
     #: The shell line that verified, or why nothing was verified.
     how: str = ""
     skipped: Skipped = ""
+    #: Of a verification of main alone: who made its newest commit.
+    by: str = ""
     #: The tree that was verified.
     tree: str = ""
     #: Of a batch, what was verified, in order; who is not in it could not be merged there.

@@ -64,12 +64,20 @@ def merge_done(turn: Turn, task: Task, fact: EffectDone) -> None:
     as_verified = bool(proof.tree) and fact.tree == proof.tree
     if revert and fact.key == merge_key(revert.pull, task.merging, proof.base):
         task.merging = ""
+        _remember_green(turn, fact.commit, sound=as_verified and proof.ok)
         _taken_out(turn, task, revert, sound=as_verified)
     elif not task.landed and fact.key == merge_key(task.pull, task.merging, proof.base):
         task.merging = ""
+        _remember_green(turn, fact.commit, sound=as_verified and proof.ok)
         train.merged(turn, task, fact)
         if fact.by_us and not as_verified:
             task.landed = fact.commit
+
+
+def _remember_green(turn: Turn, commit: str, *, sound: bool) -> None:
+    """Main is what was verified: a change that is red on top of it is red by itself."""
+    if sound and commit:
+        turn.sprint.green_main = commit
 
 
 def revert_made(turn: Turn, task: Task, fact: EffectDone) -> None:
@@ -194,6 +202,8 @@ def _taken_out(turn: Turn, task: Task, revert: Revert, *, sound: bool) -> None:
 def verified(turn: Turn, task: Task, fact: WorkEnded, outcome: Outcome) -> None:
     """Main as it is now, or main without the change, was verified."""
     revert, number = task.revert, task.pull
+    on_main = revert is None or revert.merged
+    _remember_green(turn, fact.base, sound=on_main and outcome.proof.ok)
     if revert and not revert.merged:
         if fact.conflicts:
             files = ", ".join(fact.conflicts)

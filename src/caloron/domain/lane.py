@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from caloron.domain import landing, texts, train
+from caloron.domain import doubts, landing, texts, train
 from caloron.domain.actions import Merge
 from caloron.domain.facts import EffectFailed
 from caloron.domain.merging import Member
@@ -20,8 +20,11 @@ _MAX_STALE = 5
 
 def advance_reviews(turn: Turn) -> None:
     """Verify each new head, then have it reviewed with the verification's output at hand."""
+    doubts.advance(turn)
     for task in turn.state.tasks.values():
         if task.status is not Status.IN_REVIEW or task.work or task.merging or task.landed:
+            continue
+        if task.doubt:
             continue
         if not task.empty and not _is_verified(task):
             turn.start(task, turn.new_work(task, "verify", head=task.head))

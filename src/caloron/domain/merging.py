@@ -71,6 +71,13 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     times: int = 1
 
 
+class Doubt(msgspec.Struct, frozen=True, kw_only=True):
+    """A red result of which it is not known whether main alone is red."""
+
+    proof: Verified
+    line: str
+
+
 class Revert(msgspec.Struct, frozen=True, kw_only=True):
     """How far it is that a merge which turned main red is taken out again."""
 

@@ -9,7 +9,7 @@ import msgspec
 from caloron.domain.budget import Spent
 from caloron.domain.feedback import Feedback
 from caloron.domain.insight import Insight
-from caloron.domain.merging import Revert, Train, Verified, Waits
+from caloron.domain.merging import Doubt, Revert, Train, Verified, Waits
 from caloron.domain.observations import PullSeen, ReviewSeen, Snapshot
 from caloron.domain.plan import PlannedTask
 from caloron.domain.status import Status
@@ -127,6 +127,8 @@ class Task(msgspec.Struct, kw_only=True):
     #: The head whose verdict is on its way to the forge.
     judged: str = ""
     verified: Verified | None = None
+    #: A red result that waits for main to be verified by itself.
+    doubt: Doubt | None = None
     #: The head that is being merged.
     merging: str = ""
     #: How often a merge came too late, because main or the branch had moved.
@@ -252,6 +254,13 @@ class Sprint(msgspec.Struct, kw_only=True):
     baseline_work: Work | None = None
     baseline_tries: int = 0
     verify_line: str = ""
+    #: The newest commit of main that is known to be green, or not to be looked at again.
+    green_main: str = ""
+    #: A commit of main that is red by itself, what to say of it, and the task that people were
+    #: told of it with.
+    red_main: str = ""
+    red_line: str = ""
+    red_told: str = ""
     allow_red: bool = False
     budget_usd: float = 0.0
     spent: Spent = Spent()

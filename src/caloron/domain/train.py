@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
+from caloron.domain.doubts import reject_red
 from caloron.domain.facts import EffectDone, WorkEnded
 from caloron.domain.merging import LONGEST_TRAIN, Member, Train, Verified
 from caloron.domain.sprint import Task, Work
 from caloron.domain.turn import Turn
-from caloron.domain.verifying import Outcome, reject_red
+from caloron.domain.verifying import Outcome
 
 #: A member that waits longer for the forge's CI is left behind, so that the others go on.
 CI_PATIENCE_S = 60.0

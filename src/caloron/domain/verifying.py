@@ -62,13 +62,6 @@ def _remember_how(turn: Turn, fact: WorkEnded) -> None:
     sprint.verify_line = sprint.verify_line or fact.how
 
 
-def reject_red(turn: Turn, task: Task, outcome: Outcome, *, start: str = "") -> None:
-    """The merged result is red: the change goes back with the log."""
-    task.verified = outcome.proof
-    reason = f"verification of the merged result failed: {outcome.line}"
-    reject(turn, task, outcome.proof.head, reason, start=start)
-
-
 def reject(
     turn: Turn,
     task: Task,

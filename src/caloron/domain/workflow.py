@@ -6,6 +6,7 @@ import msgspec
 
 from caloron.domain import landing, texts, train
 from caloron.domain.actions import OpenPull, PostReview, Push
+from caloron.domain.doubts import reject_red
 from caloron.domain.facts import WorkEnded
 from caloron.domain.feedback import Feedback, feedback_yaml, joined
 from caloron.domain.observations import marker
@@ -14,7 +15,7 @@ from caloron.domain.review import Approved, ChangesNeeded, parse_verdict
 from caloron.domain.sprint import Task, Work, pull_of
 from caloron.domain.status import Status
 from caloron.domain.turn import Turn
-from caloron.domain.verifying import judged, reject, reject_red
+from caloron.domain.verifying import judged, reject
 
 #: The roles that share one conversation: whoever wrote the change goes on with it.
 _AUTHOR = ("implement", "fix", "resolve")

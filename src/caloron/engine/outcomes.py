@@ -99,6 +99,7 @@ class Outcomes:
             conflicts=conflicts,
             log=str(run_dir / "output.log") if work.role == "verify" else "",
             how=str(spec.get("how", "")),
+            by=self._author(base) if work.role == "verify" and not work.head else "",
             tree=str(spec.get("tree", "")),
             chain=tuple(Link(head, tree) for head, tree in spec.get("chain", ())),
             framework=str(spec.get("framework", "")),
@@ -110,6 +111,11 @@ class Outcomes:
             usage=usage,
             feedback=_feedback(task, work.role, report, seconds),
         )
+
+    def _author(self, commit: str) -> str:
+        """Who made a commit, as far as that is known here."""
+        newest = self._mirror.log(commit, 1) if commit and self._mirror.has(commit) else []
+        return " ".join(newest[0][2].split())[:60] if newest else ""
 
     def interrupted(self, item: str, token: int) -> RunInterrupted | None:
         """The fact for an attempt that was cut short: what it cost, and its conversation.
