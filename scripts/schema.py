@@ -75,7 +75,7 @@ COMMANDS: dict[str, Any] = {
     "init": {"name": "s", "path": "s", "repo": "s", "forge": "s", "backend": "s", "framework": "s",
              "active": "b", "...": "any"},
     "config.get": {"key": "s", "value": "any"},
-    "config.set": {"key": "s", "value": "any"},
+    "config.set": {"project": "s", "key": "s", "value": "any"},
     "config.list": {"project": "s", "settings": {"*": "any"}},
     "projects.list": {"active": "s?", "projects": [
         {"name": "s", "active": "b", "repo": "s", "backend": "s", "framework": "s",

@@ -313,6 +313,33 @@ def test_take_brings_what_was_merged_on_the_forge_into_a_clone(
     assert place.caloron("take").data["how"] == "nothing"
 
 
+def test_a_checkout_of_another_repository_is_refused(place: Home, repository: Repository) -> None:
+    other = place.root / "other"
+    for line in (("init", "-q", other), ("-C", other, "commit", "-q", "--allow-empty", "-m", "x")):
+        subprocess.run(["git", "-c", "user.name=A", "-c", "user.email=a@b", *line], check=True)
+    for given, why in ((other, "is no clone of"), (place.root / "empty", "is no git repository")):
+        given.mkdir(exist_ok=True)
+        answer = place.caloron(*arguments(repository, "--checkout", str(given)))
+        assert (answer.code, why in answer.error["message"]) == (2, True), answer
+        assert nothing_was_made(place)
+    # A copy that says nothing of its origin is known by its first commit.
+    clone = place.root / "clone"
+    subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
+    subprocess.run(["git", "-C", clone, "remote", "remove", "origin"], check=True)
+    assert place.caloron(*arguments(repository, "--checkout", str(clone))).code == 0
+
+
+def test_webhooks_that_cannot_be_heard_are_told_before_a_sprint_is_recorded(
+    place: Home, repository: Repository
+) -> None:
+    place.caloron(*arguments(repository))
+    place.set(webhook="127.0.0.1:9443", webhook_secret_env="NOT_THERE")
+    answer = place.caloron("sprint", "anything", "--yes")
+    assert answer.code == 8
+    assert "NOT_THERE" in answer.error["message"]
+    assert place.caloron("history").data["sprints"] == []
+
+
 def test_take_without_a_clone_says_how_to_get_one(place: Home, repository: Repository) -> None:
     place.caloron(*arguments(repository))
     answer = place.caloron("take")

@@ -16,7 +16,13 @@ from caloron.cli.output import printable, success
 from caloron.engine.confining import TOKEN_VARIABLES, check_setting, refuse_passing_tokens
 from caloron.errors import NotFound, UsageError
 from caloron.ledger.lock import holder
-from caloron.ledger.projects import Project, load_project, parse_setting, save_config
+from caloron.ledger.projects import (
+    Project,
+    ProjectConfig,
+    load_project,
+    parse_setting,
+    save_config,
+)
 
 _FIXED = ("name", "created_at")
 _LONGEST = 10_000
@@ -85,14 +91,15 @@ def set_setting(key: str, value: str, dry_run: bool, project: str | None) -> int
     check_setting(key, parsed)
     _refuse_unfit(loaded, key, parsed)
     if dry_run:
-        target = f"{key} = {_shown(parsed)}"
+        target = f"{key} = {_shown(parsed)} in project {loaded.name}"
         return answer_dry_run("config.set", [{"action": "set", "target": target}])
     setattr(loaded.config, key, parsed)
     save_config(loaded)
-    text = f"{key} = {_shown(parsed)}"
+    text = f"{key} = {_shown(parsed)}  (project {loaded.name})"
     if holder(loaded.engine_lock) is not None:
         text += "\nA sprint is running; it takes this up after `caloron stop` and `caloron resume`."
-    success("config.set", {"key": key, "value": parsed}, printable(text))
+    data = {"project": loaded.name, "key": key, "value": parsed}
+    success("config.set", data, printable(text))
     return 0
 
 
@@ -115,14 +122,33 @@ def list_settings(project: str | None) -> None:
 
 def _refuse_unfit(project: Project, key: str, value: Any) -> None:
     """What is right by itself and wrong for this project."""
-    if key == "forge" and value != project.config.forge and project.ledger.exists():
-        raise UsageError(
-            f"project {project.name} has sprints on its {project.config.forge} forge",
-            hint=f"make another project for the other one: caloron init NAME --forge {value}",
-        )
     changed = msgspec.structs.replace(project.config, **{key: value})
+    _refuse_moving(project, key, changed)
+    if key.startswith("webhook"):
+        from caloron.engine.webhooks import refuse_unsigned
+
+        refuse_unsigned(changed)
     if key in ("pass_env", *TOKEN_VARIABLES):
         refuse_passing_tokens(changed)
+
+
+def _refuse_moving(project: Project, key: str, changed: ProjectConfig) -> None:
+    """The sprints of a project are about the objects of one repository on one forge."""
+    before = project.config
+    same = getattr(before, key) == getattr(changed, key)
+    # The user's own repository, which a local forge took its first commits from, may be moved.
+    local_repo = key == "repo" and changed.forge == "local"
+    if key not in ("forge", "host", "repo") or same or local_repo or not project.ledger.exists():
+        return
+    where = f"{before.repo} at {before.host}" if before.host else before.repo
+    there = f" in {where}" if before.forge != "local" else ""
+    place = "" if changed.forge == "local" else " --repo OWNER/NAME"
+    moved = f"; if it only has another address now, write that into {project.config_file}"
+    raise UsageError(
+        f"project {project.name} has sprints on its {before.forge} forge{there}",
+        hint="make another project for the other one:"
+        f" caloron init NAME --forge {changed.forge}{place}" + ("" if key == "forge" else moved),
+    )
 
 
 def _place(key: str, path: str) -> str:

@@ -12,6 +12,7 @@ from caloron.cli.options import dry_run_option, output_option
 from caloron.cli.output import dry_run as answer_dry_run
 from caloron.cli.output import printable, success
 from caloron.errors import AlreadyExists, NotFound, UsageError
+from caloron.ledger.given import NAMES_OF_SECRETS
 from caloron.ledger.locate import project_path
 from caloron.ledger.projects import (
     Project,
@@ -143,7 +144,9 @@ def _path(key: str, given: str) -> Path:
         there = False
     if not there:
         what = "directory" if key == "checkout" else "file"
-        raise NotFound(f"{flag} {given}: there is no such {what}", hint="check the path")
+        # Whoever gave the token itself does not want to see it again.
+        named = f" {given}" if "/" in given or key not in NAMES_OF_SECRETS else ""
+        raise NotFound(f"{flag}{named}: there is no such {what}", hint="check the path")
     return path
 
 

@@ -25,10 +25,12 @@ from caloron.engine.forges import (
 from caloron.engine.tokens import tokens_of
 from caloron.engine.workshop import identity
 from caloron.errors import UsageError
+from caloron.git.checkout import Checkout
 from caloron.git.mirror import Mirror
-from caloron.ledger.locate import project_path
+from caloron.ledger.given import shown
+from caloron.ledger.locate import is_clone_of, project_path
 from caloron.ledger.projects import ProjectConfig, create_project, set_active
-from caloron.ports import About, Forge
+from caloron.ports import About, Forge, Remote
 from caloron.stages.kickoff import RepoContext, fetch_repo_context
 
 
@@ -53,7 +55,8 @@ def _found(config: ProjectConfig) -> Iterator[Found]:
         )
     if config.repo.count("/") != 1 or not all(config.repo.split("/")):
         raise UsageError(
-            f"--repo {config.repo!r} is no repository on a forge", hint="give it as OWNER/NAME"
+            f"--repo {shown('repo', config.repo)} is no repository on a forge",
+            hint="give it as OWNER/NAME",
         )
     forge = reach(config)
     try:
@@ -64,9 +67,24 @@ def _found(config: ProjectConfig) -> Iterator[Found]:
                 hint="name the token of another account, or none: then verdicts are comments",
             )
         refuse_unfit(config, forge, about)
+        if about.empty:
+            _refuse_unrelated(config, None, "")
         yield Found(forge, about)
     finally:
         forge.close()
+
+
+def _refuse_unrelated(config: ProjectConfig, mirror: Mirror | None, main: str) -> None:
+    """A checkout is of this repository: it was cloned from there, or began with the same commit."""
+    if not config.checkout or is_clone_of(msgspec.structs.asdict(config), Path(config.checkout)):
+        return
+    checkout = Checkout.around(Path(config.checkout))
+    theirs = set(Mirror(checkout.top, Remote("")).roots("HEAD")) if checkout else set()
+    if mirror is None or not theirs & set(mirror.roots(main)):
+        what = f"is no clone of {config.repo}" if checkout else "is no git repository"
+        raise UsageError(
+            f"--checkout {config.checkout} {what}", hint="give the folder of a clone of it, or none"
+        )
 
 
 def would_make(config: ProjectConfig) -> int:
@@ -76,7 +94,7 @@ def would_make(config: ProjectConfig) -> int:
         if found.first_commit:
             actions.append({"action": f"push {found.first_commit} to", "target": found.about.url})
         else:
-            _look(found, Path(place))
+            _look(config, found, Path(place))
         actions.append({"action": "make project", "target": str(project_path(config.name))})
         about = f"{found.about.url}, {review_mode(found.about, found.forge)}"
         actions.append({"action": "work on", "target": about})
@@ -92,7 +110,7 @@ def make(config: ProjectConfig) -> int:
         def furnish(directory: Path) -> None:
             if found.first_commit:
                 _begin_repository(config, found, directory)
-            seen.append(_look(found, directory))
+            seen.append(_look(config, found, directory))
 
         project = create_project(config, furnish)
         set_active(config.name)
@@ -115,10 +133,12 @@ def _mirror(found: Found, directory: Path) -> Mirror:
     return mirror
 
 
-def _look(found: Found, directory: Path) -> RepoContext:
+def _look(config: ProjectConfig, found: Found, directory: Path) -> RepoContext:
     """Fetch main, which shows that git is let in too, and see what is in it."""
     mirror = _mirror(found, directory)
     commit = main_by_git(mirror, found.about.kind)
+    if not found.first_commit:
+        _refuse_unrelated(config, mirror, commit)
     about = found.about
     return fetch_repo_context(
         mirror, commit, description=about.description, open_issues=about.open_issues

@@ -184,6 +184,11 @@ def check_start(
     """Refuse what cannot work before anything is begun."""
     about = look(project.config, forge)
     refuse_unfit(project.config, forge, about)
+    if project.config.webhook:
+        # It loads an HTTP server, which few need.
+        from caloron.engine.webhooks import webhooks_of
+
+        webhooks_of(project.config, lambda: None)
     for name in frameworks_of(project, plan):
         runner(project, name).check()
     mirror = Mirror(project.mirror, forge.remote(), forge.main)

@@ -30,6 +30,7 @@ def webhooks_of(config: ProjectConfig, wake: Callable[[], None]) -> Webhooks | N
     """The listener that the settings ask for; None: no webhooks."""
     if not config.webhook or config.forge == "local":
         return None
+    refuse_unsigned(config)
     host, _, port = config.webhook.rpartition(":")
     secret = os.environ.get(config.webhook_secret_env, "") if config.webhook_secret_env else ""
     if config.webhook_secret_env and not secret:
@@ -37,12 +38,18 @@ def webhooks_of(config: ProjectConfig, wake: Callable[[], None]) -> Webhooks | N
             f"the environment variable {config.webhook_secret_env} (webhook_secret_env) is not set",
             hint="export it with the secret that the webhook has on the forge",
         )
-    if not secret and not _is_loopback(host.strip("[]")):
+    return Webhooks(host.strip("[]"), int(port), secret, wake)
+
+
+def refuse_unsigned(config: ProjectConfig) -> None:
+    """Whoever hears more than this machine must be able to tell the forge from others."""
+    host = config.webhook.rpartition(":")[0].strip("[]")
+    if config.webhook and not config.webhook_secret_env and not _is_loopback(host):
         raise PreconditionFailed(
             f"webhooks on {config.webhook} could be sent by anybody in the network",
-            hint="set webhook_secret_env, or listen on 127.0.0.1",
+            hint="name the variable with their secret first (caloron config set"
+            " webhook_secret_env NAME), or listen on 127.0.0.1",
         )
-    return Webhooks(host.strip("[]"), int(port), secret, wake)
 
 
 def _is_loopback(host: str) -> bool:

@@ -192,6 +192,13 @@ class Mirror:
     def parents(self, commit: str) -> tuple[str, ...]:
         return tuple(self._git("show", "--no-patch", "--format=%P", commit).split())
 
+    def roots(self, commit: str) -> tuple[str, ...]:
+        """The commits that its history began with; none where there is no such commit."""
+        try:
+            return tuple(self._git("rev-list", "--max-parents=0", commit, "--").split())
+        except GitError:
+            return ()
+
     def subject(self, commit: str) -> str:
         """The first line of a commit's message."""
         return self._git("show", "--no-patch", "--format=%s", commit)

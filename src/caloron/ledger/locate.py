@@ -155,6 +155,11 @@ def _is_place_of(settings: dict[str, str], wanted: str) -> bool:
         return False
 
 
+def is_clone_of(settings: dict[str, str], repository: Path) -> bool:
+    """Whether a repository on this disk was cloned from the one that settings name."""
+    return _is_clone_of(settings, _origin(repository))
+
+
 def _is_clone_of(settings: dict[str, str], origin: str) -> bool:
     """Whether a clone of the project's repository on its forge has this origin."""
     if not origin or settings.get("forge", "local") == "local":

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from caloron.errors import AlreadyExists, NotFound, PreconditionFailed, StoreError, UsageError
 from caloron.ids import ID_FORM, ID_WORDS
+from caloron.ledger.given import NAMES_OF_SECRETS, looks_like_secret, shown
 from caloron.ledger.locate import (
     ProjectPaths,
     find_project,
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 _DAY = 86_400.0
+_PORT = r"\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5]"
 _FORGE_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 Name = Annotated[
@@ -87,8 +89,8 @@ Variable = Annotated[
 Listen = Annotated[
     str,
     Meta(
-        pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):\d{1,5})?\Z",
-        description="an address to listen on such as 127.0.0.1:9443",
+        pattern=rf"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):({_PORT}))?\Z",
+        description="an address to listen on such as 127.0.0.1:9443, with a port up to 65535",
     ),
 ]
 NetworkPolicy = Annotated[
@@ -330,6 +332,12 @@ def parse_setting(key: str, text: str) -> Any:
     """The value of a key as a user types it on a command line."""
     if key not in FIELDS:
         raise NotFound(f"there is no setting {key!r}", hint=f"known: {', '.join(FIELDS)}")
+    if key in NAMES_OF_SECRETS and looks_like_secret(text):
+        raise UsageError(
+            f"what was given for {key} looks like a token itself, so it is not repeated here",
+            hint="give the name of the variable, or of the file, that holds the token;"
+            " nothing was changed",
+        )
     kind = get_args(FIELDS[key].type)[0]
     value: Any = text
     try:
@@ -403,6 +411,7 @@ def _checked(key: str, value: Any, where: str) -> Any:
 
 def _bad_value(key: str, value: Any, where: str) -> UsageError:
     expected = next(m.description for m in get_args(FIELDS[key].type) if isinstance(m, Meta))
+    given = shown(key, value) or "something else, which is not repeated here"
     return UsageError(
-        f"{where}setting {key} is {value!r}; expected {expected}", hint="nothing was changed"
+        f"{where}setting {key} is {given}; expected {expected}", hint="nothing was changed"
     )

@@ -200,3 +200,105 @@ def test_a_path_typed_relative_is_kept_absolute(run, file, tmp_path):
     assert load_project("shop").config.stub_fixture == str(tmp_path / "fixture.json")
     run("config", "set", "stub_fixture", "")
     assert load_project("shop").config.stub_fixture == ""
+
+
+TOKEN = "ghp_" + "aB3dE6gH9" * 4
+HEX = "0123456789abcdef" * 2 + "01234567"
+
+
+@pytest.mark.parametrize(
+    ("key", "typed", "secret"),
+    [
+        ("token_env", TOKEN, TOKEN),
+        ("token_env", HEX, HEX),
+        ("token_env", "short-secret", "short-secret"),
+        ("token_file", TOKEN, TOKEN),
+        ("reviewer_token_env", TOKEN, TOKEN),
+        ("webhook_secret_env", "pass word", "pass word"),
+        ("host", "https://ada:hunter2@git.example.org", "hunter2"),
+        ("host", f"https://{TOKEN}@git.example.org", TOKEN),
+        ("host", TOKEN, TOKEN),
+        ("git_url", "https://ada:hunter2@git.example.org/a/b.git", "hunter2"),
+    ],
+)
+def test_a_secret_that_is_given_where_a_name_is_wanted_is_refused_and_never_repeated(
+    run, file, key, typed, secret
+):
+    before = file.read_bytes()
+    code, said = run("config", "set", key, typed)
+    assert code == 2
+    assert secret not in str(said)
+    assert key in said["error"]["message"]
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--token-env", TOKEN),
+        ("--token-file", TOKEN),
+        ("--token-file", "short-secret"),
+        ("--token-env", "T", "--host", f"https://me:{TOKEN}@git.example.org"),
+    ],
+)
+def test_init_never_repeats_a_secret_either(run, given):
+    arguments = ("init", "shop", "--forge", "gitea", "--repo", "ada/shop")
+    host = () if "--host" in given else ("--host", "https://git.example.org")
+    code, said = run(*arguments, *host, *given)
+    assert code in (2, 3)
+    assert TOKEN not in str(said)
+    assert "short-secret" not in str(said)
+
+
+@pytest.mark.parametrize(
+    ("typed", "code"),
+    [
+        ("127.0.0.1:9443", 0),
+        ("[::1]:65535", 0),
+        ("127.0.0.1:65536", 2),
+        ("127.0.0.1:99999", 2),
+        ("0.0.0.0:9443", 8),
+        ("git.example.org:9443", 8),
+    ],
+)
+def test_where_webhooks_are_heard_is_checked_when_it_is_set(run, file, typed, code):
+    assert run("config", "set", "webhook", typed)[0] == code
+
+
+def test_webhooks_from_the_network_need_a_secret_first_and_keep_it(run, file):
+    assert run("config", "set", "webhook_secret_env", "HOOK")[0] == 0
+    assert run("config", "set", "webhook", "0.0.0.0:9443")[0] == 0
+    code, said = run("config", "set", "webhook_secret_env", "")
+    assert (code, "anybody in the network" in said["error"]["message"]) == (8, True)
+
+
+def test_config_set_says_which_project_it_changed(run, file, capsys):
+    assert run("config", "set", "parallel", "2")[1]["data"]["project"] == "shop"
+    assert main(["config", "set", "parallel", "3"]) == 0
+    assert "(project shop)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("repo", "ada/other"), ("host", "https://other.example.org"), ("forge", "github")],
+)
+def test_a_project_with_sprints_stays_with_its_repository_on_its_forge(run, file, key, value):
+    project = load_project("shop")
+    project.config.forge, project.config.repo = "gitea", "ada/shop"
+    project.config.host = "https://git.example.org"
+    save_config(project)
+    project.ledger.touch()
+    before = file.read_bytes()
+    code, said = run("config", "set", key, value)
+    assert code == 2
+    assert "project shop has sprints on its gitea forge" in said["error"]["message"]
+    assert "caloron init NAME --forge" in said["error"]["hint"]
+    assert file.read_bytes() == before
+    assert run("config", "set", key, str(getattr(project.config, key)))[0] == 0
+
+
+def test_before_its_first_sprint_a_project_may_get_another_repository(run, file):
+    project = load_project("shop")
+    project.config.forge, project.config.repo = "gitea", "ada/shop"
+    save_config(project)
+    assert run("config", "set", "repo", "ada/other")[0] == 0
