@@ -46,7 +46,7 @@ _SPRINT = {
 _STATUS_SPRINT = {
     "sprint_id": "s", "number": "i", "goal": "s", "phase": "s", "baseline": "s", "verify": "s",
     "halted": "s", "budget_usd": "n", "cost_usd": "n", "sandboxed": "b?", "completed_tasks": "i",
-    "paused": [{"framework": "s", "what": "s", "until": "s"}], "outage": "s",
+    "paused": [{"framework": "s", "what": "s", "until": "s"}], "outage": "s", "declined": "s",
     "total_tasks": "i", "tasks": [{"id": "s", "status": "s", "reason": "s"}], "adopted": "b",
 }  # fmt: skip
 _AGENT = {

@@ -39,6 +39,7 @@ _RECORDED = {
     "cost_usd": "$.spent.usd",
     "unsandboxed": "$.unsandboxed",
     "paused": "$.paused",
+    "declined": "$.held_plan.declined",
 }
 _BASELINES = {
     "red": "MAIN IS RED, as you allowed",
@@ -164,6 +165,7 @@ def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | No
         "sandboxed": not row["unsandboxed"],
         "paused": _pauses(row["paused"]),
         "outage": _outage(connection, row["id"]),
+        "declined": row["declined"] or "",
         "completed_tasks": sum(task["status"] == "Done" for task in tasks),
         "total_tasks": len(tasks),
         "tasks": [dict(task) for task in tasks],
@@ -212,6 +214,7 @@ def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
         "sandboxed": None,
         "paused": [],
         "outage": "",
+        "declined": "",
         "completed_tasks": facts.completed,
         "total_tasks": facts.total,
         "tasks": [],
@@ -275,6 +278,8 @@ def _phase(data: dict[str, Any]) -> str:
     if who and who["sprint"] == data["last_sprint"]["sprint_id"]:
         return f"{phase} (process {who['pid']})"
     resume = f"caloron resume {data['last_sprint']['sprint_id']}"
+    if phase == "approval" and data["last_sprint"]["declined"]:
+        return f"its plan was declined by {data['last_sprint']['declined']} ({resume})"
     if phase == "approval":
         return f"its plan waits for your yes ({resume})"
     return f"stopped ({resume} goes on)"

@@ -97,6 +97,8 @@ def _of_sprint(state: State, resume: str, options: str, *, running: bool) -> Nee
         return Need(kind="halted", sprint=sprint.id, why=sprint.halted, commands=(more,))
     if sprint.phase == "approval":
         why = f"the plan of {_tasks(len(state.tasks))} waits for your yes"
+        if sprint.plan_declined:
+            why = f"the plan was declined: {sprint.plan_declined} closed issue #{sprint.plan_issue}"
         steps = (resume, f"{resume} --edit", f"caloron discard {sprint.id}{options}")
         return Need(kind="approval", sprint=sprint.id, why=why, commands=steps)
     if sprint.phase == "retro":

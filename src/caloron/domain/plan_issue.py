@@ -28,6 +28,7 @@ LABEL = "caloron:plan"
 #: Forges refuse longer bodies; such a plan is edited on the command line.
 MAX_BODY = 60_000
 _BLOCK = re.compile(r"^```[a-z]*[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_TABLE = re.compile(r"^\| task \| title \|.*\n(?:\|.*\n)*", re.MULTILINE)
 _replace = msgspec.structs.replace
 
 
@@ -131,8 +132,19 @@ def _take_in_edit(turn: Turn, issue: IssueSeen) -> None:
     planning.replace_plan(turn, plan.tasks)
     _change(turn, written=_digest(block_of(plan.tasks)))
     notes = "".join(f"\n- {warning}" for warning in plan.warnings)
+    _retable(turn, issue, held.edits)
     text = f"The plan is now:\n\n{table_of(plan.tasks)}\n{notes}"
     _say(turn, issue.number, f"edited/{held.edits}", text)
+
+
+def _retable(turn: Turn, issue: IssueSeen, number: int) -> None:
+    """The table in the issue says what its block says; what people wrote around it stays."""
+    body = issue.body.replace("\r\n", "\n")
+    table = texts.unmarked(table_of(_plan(turn))) + "\n"
+    new = _TABLE.sub(lambda _: table, body, count=1)
+    if new != body:
+        key = f"edit/{plan_key(turn.sprint.id)}/table-{number}"
+        turn.do(EditIssue(key=key, task="", issue=issue.number, old=issue.body, body=new))
 
 
 def _rewrite(turn: Turn, issue: IssueSeen) -> None:

@@ -87,7 +87,7 @@ def _rows(state: State, task: Task) -> list[tuple[str, str]]:
         ("waits for", why(state, task)),
         ("agent", f"{task.agent} ({framework})" if framework else task.agent),
         ("at work", task.work.role if task.work else ""),
-        ("attempts", str(task.works) if task.works else ""),
+        ("attempts", str(_attempts(state, task) or "")),
         ("review round", str(len(task.reviewed)) if task.reviewed else ""),
         ("branch", f"`{task.branch}`" if task.branch else ""),
         ("pull request", f"#{task.pull} {pull.state if pull else ''}".strip() if task.pull else ""),
@@ -96,6 +96,12 @@ def _rows(state: State, task: Task) -> list[tuple[str, str]]:
         ("cost", f"${spent.usd:.2f}, {tokens} tokens" if spent.usd or tokens else ""),
         ("depends on", ", ".join(task.plan.depends_on)),
     ]
+
+
+def _attempts(state: State, task: Task) -> int:
+    """Agents and verifications that were started for it, each time again."""
+    prefix = f"{state.sprint.id}/{task.id}/"
+    return sum(times for item, times in state.attempts.items() if item.startswith(prefix))
 
 
 def _verified(state: State, task: Task) -> str:

@@ -295,6 +295,11 @@ class Sprint(msgspec.Struct, kw_only=True):
         """The issue on which the plan waits, or waited."""
         return self.held_plan.number if self.held_plan else None
 
+    @property
+    def plan_declined(self) -> str:
+        """Who closed the issue of a plan that waits, which is a no."""
+        return self.held_plan.declined if self.held_plan else ""
+
 
 class State(msgspec.Struct, kw_only=True):
     """Everything `evaluate` looks at."""
@@ -306,6 +311,8 @@ class State(msgspec.Struct, kw_only=True):
     open_effects: int = 0
     #: Work that waits in the queue for a free slot.
     queued: frozenset[str] = frozenset()
+    #: How many processes were started for each item of work.
+    attempts: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 def branch_name(task: str, sprint: str) -> str:

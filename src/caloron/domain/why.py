@@ -56,6 +56,11 @@ def why_sprint(sprint: SprintView) -> str:
 
 
 def _waits_for_yes(sprint: SprintView) -> str:
+    if sprint.plan_declined:
+        return (
+            f"the plan was declined: {sprint.plan_declined} closed issue #{sprint.plan_issue};"
+            " open it again, or go on with `caloron resume --yes`"
+        )
     if sprint.plan_issue is None:
         return "the plan waits for your yes"
     return f"the plan waits for your yes: comment `caloron:approve` on issue #{sprint.plan_issue}"

@@ -98,7 +98,9 @@ class SeenSprint:
         self.po = _work(data.get("po"))
         train = data.get("train")
         self.train = SeenTrain(train) if train else None
-        self.plan_issue: int | None = (data.get("held_plan") or {}).get("number")
+        held = data.get("held_plan") or {}
+        self.plan_issue: int | None = held.get("number")
+        self.plan_declined: str = held.get("declined", "")
         paused: dict[str, dict[str, Any]] = data.get("paused", {})
         self.paused = {name: SeenPause(pause) for name, pause in paused.items()}
 

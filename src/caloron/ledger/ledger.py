@@ -268,6 +268,7 @@ def _state_of(connection: sqlite3.Connection, sprint: str, data: bytes) -> State
         objects={o["object"]: _snapshot_of(o["data"]) for o in seen},
         open_effects=effects,
         queued=queue.pending(connection, f"{sprint}/"),
+        attempts=queue.attempts(connection, f"{sprint}/"),
     )
 
 

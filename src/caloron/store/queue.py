@@ -209,6 +209,12 @@ def pending(connection: sqlite3.Connection, scope: str) -> frozenset[str]:
     return frozenset(row["id"] for row in found if row["id"].startswith(scope))
 
 
+def attempts(connection: sqlite3.Connection, scope: str) -> dict[str, int]:
+    """How many processes were started for each item whose id begins with `scope`."""
+    found = connection.execute(_SQL["attempts"], {"scope": scope}).fetchall()
+    return {row["item"]: row["attempt"] for row in found}
+
+
 def in_flight(connection: sqlite3.Connection) -> list[InFlight]:
     """Everything that somebody holds right now."""
     found = connection.execute(_SQL["in_flight"]).fetchall()

@@ -119,3 +119,23 @@ def test_the_form_of_the_answer_may_stand_before_or_behind_the_command(run, caps
     assert json.loads(capsys.readouterr().out)["command"] == "agents.list"
     assert main(["agents", "--output", "json", "list", "--output", "text"]) == 0
     assert capsys.readouterr().out == "No agent has worked yet.\n"
+
+
+def test_the_comment_on_an_issue_counts_attempts_as_the_report_does(run, sprinted: Path) -> None:
+    (task,) = run("report")[1]["data"]["tasks"]
+    comments = run("issue", "show", str(task["issue_number"]))[1]["data"]["comments"]
+    (progress,) = [c["body"] for c in comments if "| attempts |" in c["body"]]
+    assert f"| attempts | {task['runs']} |" in progress
+
+
+def test_status_says_who_declined_a_plan(run, sprinted: Path, capsys) -> None:
+    with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
+        held = json.dumps({"number": 7, "declined": "ada"})
+        ledger.execute(
+            "UPDATE sprints SET phase = 'approval', data ="
+            " CAST(json_set(CAST(data AS TEXT), '$.held_plan', json(?)) AS BLOB)",
+            (held,),
+        )
+    assert run("status")[1]["data"]["last_sprint"]["declined"] == "ada"
+    assert main(["status"]) == 0
+    assert "its plan was declined by ada" in capsys.readouterr().out

@@ -9,8 +9,10 @@ import pytest
 
 from caloron.domain.actions import CreateIssue
 from caloron.domain.facts import PlanApproved, PlanEdited
+from caloron.domain.needs import needs_of
 from caloron.domain.observations import CommentSeen
 from caloron.domain.plan_issue import MAX_BODY, block_of, parse_block
+from caloron.domain.why import why_sprint
 from tests.unit.domain.world import CALORON, PERSON, World, new_state, planned
 
 PLAN = (planned("a"), planned("b", "a"))
@@ -122,6 +124,23 @@ def test_an_edit_of_the_block_replaces_the_plan_and_is_told() -> None:
     assert made.issue(made.task("b").issue).title == "Something else"
 
 
+def test_after_an_edit_the_table_says_what_the_block_says_and_words_of_people_stay() -> None:
+    made = held()
+    body = made.issue(number(made)).body
+    asked = body.replace('"Title of b"', '"New | title"') + "\n\nMy own words."
+    made.edit_issue(number(made), asked.replace("\n", "\r\n"))
+    made.settle()
+    shown = made.issue(number(made)).body
+    assert "| `b` | New \\| title | a |" in shown
+    assert "| `b` | Title of b |" not in shown
+    assert "| `a` | Title of a |" in shown
+    assert "My own words." in shown
+    assert len(said(made)) == 1, "our own edit is no edit of a person"
+    made.comment(number(made), "caloron:approve")
+    made.settle()
+    assert phase(made) == "running"
+
+
 def test_an_edit_that_cannot_be_run_changes_nothing_and_is_answered_once_with_every_error() -> None:
     made = held()
     edit(made, '"depends_on": [\n      "a"\n    ]', '"depends_on": ["x", "y"]')
@@ -186,9 +205,14 @@ def test_closing_the_issue_is_a_no_and_opening_it_again_lets_it_wait() -> None:
     assert phase(made) == "approval"
     assert made.state.sprint.held_plan is not None
     assert made.state.sprint.held_plan.declined == PERSON
+    assert "declined: ada closed issue" in why_sprint(made.state.sprint)
+    assert "waits for your yes" not in why_sprint(made.state.sprint)
+    (need,) = needs_of(made.state, running=False)
+    assert "declined: ada" in need.why
     made.reopen_issue(number(made))
     made.settle()
     assert made.state.sprint.held_plan.declined == ""
+    assert "waits for your yes" in why_sprint(made.state.sprint)
 
 
 def test_other_commands_are_answered_there() -> None:

@@ -10,6 +10,8 @@ ON CONFLICT (item) DO UPDATE SET priority = excluded.priority, not_before = excl
 SELECT 1 FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in_flight') LIMIT 1
 -- name: pending
 SELECT id FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in_flight')
+-- name: attempts
+SELECT item, attempt FROM leases WHERE item >= :scope AND item < :scope || char(1114111) AND attempt > 0
 -- name: claim
 UPDATE leases
 SET token = token + 1, holder = :holder, expires_at = (SELECT ms FROM clock) + :lease_ms,
