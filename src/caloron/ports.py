@@ -121,7 +121,7 @@ class Forge(Protocol):
         """Let go of files and connections."""
         ...
 
-    def url(self, number: int) -> str:
+    def url(self, number: int, *, pull: bool = False) -> str:
         """The page of an issue or a pull request; empty where the forge has no pages."""
         ...
 

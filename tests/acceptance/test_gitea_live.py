@@ -128,7 +128,7 @@ def test_each_task_has_one_progress_comment_that_ends_with_done(
     assert "| status | Done |" in body
     assert "InReview → InProgress: better" in body
     task = answer.tasks["a"]
-    assert task["pr_url"] == f"{repository.who.url}/{repository.full_name}/issues/2"
+    assert task["pr_url"] == f"{repository.who.url}/{repository.full_name}/pulls/2"
     assert place.caloron("report").data["tasks"][0]["pr_url"] == task["pr_url"]
 
 

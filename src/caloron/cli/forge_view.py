@@ -60,7 +60,7 @@ def pull_data(pull: PullSeen, forge: Forge) -> dict[str, Any]:
         "number": pull.number,
         "title": pull.title,
         "state": pull.state,
-        "url": forge.url(pull.number),
+        "url": forge.url(pull.number, pull=True),
         "author": pull.author,
         "branch": pull.branch,
         "head": pull.head,

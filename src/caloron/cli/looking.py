@@ -104,10 +104,15 @@ class Links:
     """The pages of issues and pull requests, as remembered: nobody has to be asked."""
 
     def __init__(self, found: ProjectPaths) -> None:
-        self._pages = forge_note(found)["pages"]
+        note = forge_note(found)
+        self._pages = note["pages"]
+        self._pull_pages = note.get("pull_pages", self._pages)
 
-    def __call__(self, number: int | None) -> str:
+    def issue(self, number: int | None) -> str:
         return f"{self._pages}{number}" if self._pages and number else ""
+
+    def pull(self, number: int | None) -> str:
+        return f"{self._pull_pages}{number}" if self._pull_pages and number else ""
 
 
 def span(seconds: float) -> str:

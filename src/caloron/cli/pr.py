@@ -56,7 +56,7 @@ def list_pulls(state: State, project: str | None) -> None:
     with person_at_forge(project) as (_, forge):
         pulls = forge.pulls(state)
         data = {"pull_requests": [pull_data(p, forge) for p in pulls]}
-        lines = [pull_line(p, forge.url(p.number)) for p in pulls]
+        lines = [pull_line(p, forge.url(p.number, pull=True)) for p in pulls]
     success("pr.list", data, "\n".join(lines) or "No pull requests.")
 
 

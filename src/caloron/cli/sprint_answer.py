@@ -147,7 +147,7 @@ def report(session: Session, state: State, seconds: float) -> dict[str, Any]:
             "issue_number": task.issue,
             "pr_number": task.pull,
             "issue_url": session.forge.url(task.issue) if task.issue else "",
-            "pr_url": session.forge.url(task.pull) if task.pull else "",
+            "pr_url": session.forge.url(task.pull, pull=True) if task.pull else "",
             "review_rounds": len(task.reviewed),
             "cost_usd": round(task.spent.usd, 4),
             "tokens": task.spent.tokens_in + task.spent.tokens_out,

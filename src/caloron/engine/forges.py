@@ -103,8 +103,9 @@ def remember(ledger: Ledger, forge: Forge, about: About) -> None:
         "author": forge.author,
         "reviewer": forge.reviewer,
         "reviews": about.reviews,
-        # All pages of issues and pull requests have the same beginning.
+        # All pages of issues have the same beginning, and those of pull requests theirs.
         "pages": forge.url(0).removesuffix("0"),
+        "pull_pages": forge.url(0, pull=True).removesuffix("0"),
     }
     text = json.dumps(note)
     if ledger.get(NOTE) != text:

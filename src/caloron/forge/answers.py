@@ -103,7 +103,6 @@ class Rights(msgspec.Struct):
 class Repository(msgspec.Struct, kw_only=True):
     full_name: str
     description: str | None = None
-    html_url: str = ""
     default_branch: str = "main"
     empty: bool = False
     archived: bool = False

@@ -38,6 +38,8 @@ class Dialect(Protocol):
     headers: Mapping[str, str]
     #: The parameter that asks for the largest page.
     page: Params
+    #: What stands before the number in the address of a pull request's page.
+    pull_pages: str
     #: The name that goes with a token when git asks for a password.
     git_user: str
     #: The longest body that is taken, in characters.

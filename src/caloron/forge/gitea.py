@@ -26,6 +26,7 @@ class Gitea:
     # More is silently cut to what the server allows, 50 unless it is set up otherwise.
     page: Mapping[str, str | int] = {"limit": 50}
     writers: tuple[str, ...] = ("owner", "admin", "write")
+    pull_pages = "pulls"
     git_user = "caloron"
     longest_body = 1 << 20
     overlap_s = 5

@@ -35,6 +35,7 @@ class GitHub:
     }
     page: Mapping[str, str | int] = {"per_page": 100}
     writers: tuple[str, ...] = ("admin", "maintain", "write")
+    pull_pages = "pull"
     git_user = "x-access-token"
     longest_body = 65_536
     # Its lists are read from copies that may be behind.

@@ -83,7 +83,7 @@ class LocalForge:
     def about(self) -> About:
         return About(kind="local", url=str(self._repository.path))
 
-    def url(self, number: int) -> str:
+    def url(self, number: int, *, pull: bool = False) -> str:
         return ""
 
     def catch_up(self, source: Path) -> bool:

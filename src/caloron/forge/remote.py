@@ -94,8 +94,8 @@ class RemoteForge:
     def remote(self) -> Remote:
         return self._git_remote()
 
-    def url(self, number: int) -> str:
-        return f"{self._web}/issues/{number}"
+    def url(self, number: int, *, pull: bool = False) -> str:
+        return f"{self._web}/{self._dialect.pull_pages if pull else 'issues'}/{number}"
 
     def about(self) -> About:
         repository = self._reader.look_at_repository()
@@ -105,7 +105,8 @@ class RemoteForge:
         can_push = rights.push and not repository.archived
         return About(
             kind=self._dialect.kind,
-            url=repository.html_url or self._web,
+            # Its own idea of its address may be one that is not reached from here.
+            url=self._web,
             description=repository.description or "",
             open_issues=repository.open_issues_count,
             empty=empty,

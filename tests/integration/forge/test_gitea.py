@@ -599,6 +599,19 @@ def test_a_merge_that_lacks_approvals_waits_for_people_and_says_for_how_many(
     assert two.merge(pull.number, pull.head, work.main, "m").state == "merged"
 
 
+def test_addresses_of_pages_are_those_that_the_user_reaches_the_forge_at(
+    gitea: Server, repository: Repository, owner: Person
+) -> None:
+    """Gitea tells the address of its own settings, which may be another: http behind TLS, say."""
+    site = gitea.url.replace("127.0.0.1", "localhost")
+    assert site != gitea.url
+    forge = connect("gitea", site, repository.full_name, owner.token)
+    assert forge.about().url == f"{site}/{repository.full_name}"
+    assert forge.url(7) == f"{site}/{repository.full_name}/issues/7"
+    assert forge.url(7, pull=True) == f"{site}/{repository.full_name}/pulls/7"
+    forge.close()
+
+
 def test_the_way_to_merge_is_one_that_the_repository_allows(
     forge: RemoteForge, work: Work, repository: Repository
 ) -> None:

@@ -160,6 +160,11 @@ def test_a_conflict_is_one_once_github_has_looked(
         forge.merge(7, HEAD, BASE, "m")
 
 
+def test_pages_of_issues_and_pull_requests_have_their_own_addresses(forge: RemoteForge) -> None:
+    assert forge.url(7).endswith("/issues/7")
+    assert forge.url(7, pull=True).endswith("/pull/7")
+
+
 def test_a_head_that_moved_is_no_merge(github_api: GithubApi, forge: RemoteForge) -> None:
     with pytest.raises(StaleHead):
         forge.merge(7, "1" * 40, BASE, "m")
