@@ -140,7 +140,7 @@ class Effects:
                     task=entry.effect.task,
                     kind=entry.kind,
                     refusal=self._changes.refusal(entry.effect, error),
-                    message=str(error),
+                    message=" ".join(str(error).split()),
                 ),
                 self._changes.after_refusal(entry.effect, error),
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from caloron.errors import ForgeError, ForgeUnavailable, StaleHead
 from caloron.forge.tokens import Token
-from caloron.git.command import GitError, git_remote
+from caloron.git.command import GitError, git_remote, telling
 from caloron.ports import Remote
 
 _TOKEN = "CALORON_GIT_TOKEN"
@@ -74,9 +74,7 @@ def _tip(remote: Remote, source: Path, ref: str, error: Exception) -> str:
 
 def _refused(remote: Remote, branch: str, error: Exception) -> ForgeError:
     said = error.stderr if isinstance(error, GitError) else str(error)
-    lines = [line.removeprefix("remote:").strip() for line in said.splitlines()]
-    told = [line for line in lines if line and not line.startswith(("To ", "hint:"))]
     return ForgeError(
-        f"{remote.url}: git push failed, {branch} was not taken: {'; '.join(told)[:1000]}",
+        f"{remote.url}: git push failed, {branch} was not taken: {telling(said)}",
         hint="the account needs write access, and no rule of the repository against the branch",
     )

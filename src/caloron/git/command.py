@@ -66,6 +66,17 @@ class GitError(CaloronError):
         self.stderr = stderr
 
 
+def telling(stderr: str) -> str:
+    """The one line of git's complaint that says why: what the other side said goes first."""
+    lines = [" ".join(line.split()) for line in stderr.splitlines()]
+    lines = [line for line in lines if line and not line.startswith(("To ", "hint:"))]
+    theirs = [line.removeprefix("remote:").strip() for line in lines if line.startswith("remote:")]
+    rejected = [line for line in lines if "rejected]" in line]
+    ours = [line for line in lines if line.startswith(("fatal:", "error:"))]
+    kinds = ([line for line in theirs if line], rejected, ours, lines)
+    return next((kind[0] for kind in kinds if kind), "")[:300]
+
+
 def git_environment(identity: tuple[str, str] = ("Caloron", "caloron@localhost")) -> dict[str, str]:
     """The environment of every git process of ours: nobody's configuration, no prompt."""
     name, email = identity
@@ -154,9 +165,8 @@ def git_remote(repository: Path, remote: Remote, command: str, *args: str) -> st
     except GitError as error:
         ours = any(sign in error.stderr for sign in _OUR_OWN)
         if not ours and any(sign in error.stderr for sign in _UNREACHABLE):
-            said = " ".join(error.stderr.split())
             raise ForgeUnavailable(
-                f"{remote.url} did not answer git {command}: {said}",
+                f"{remote.url} did not answer git {command}: {telling(error.stderr)}",
                 hint="is it running, and reachable from here? It is asked again by itself",
             ) from None
         raise
