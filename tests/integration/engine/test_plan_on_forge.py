@@ -98,7 +98,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     for name, value in made.environment.items():
         monkeypatch.setenv(name, value)
     # A forge with pages, where somebody may read the plan.
-    monkeypatch.setattr(LocalForge, "url", lambda _self, number: f"page:{number}")
+    monkeypatch.setattr(LocalForge, "url", lambda _self, number, **_: f"page:{number}")
     return made.script(writes("a"), writes("b"))
 
 
