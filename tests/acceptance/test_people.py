@@ -212,3 +212,15 @@ def test_a_branch_that_a_person_deletes_is_answered_with_another_pull_request(ho
     states = [p["state"] for p in home.pulls() if p["branch"] == pull["branch"]]
     assert sorted(states) == ["closed", "merged"]
     assert not home.escalations()
+
+
+def test_what_is_said_after_the_end_is_carried_out_by_the_next_resume(home: Home) -> None:
+    running, _ = _in_review(home)
+    issue = next(i["number"] for i in home.issues() if i.get("task") == "a")
+    assert home.caloron("issue", "comment", str(issue), "caloron:cancel").code == 0
+    assert running.wait().code == 10
+    home.gate("review").open()
+    assert home.caloron("issue", "comment", str(issue), "caloron:retry").code == 0
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
