@@ -596,7 +596,7 @@ def test_a_merge_that_lacks_approvals_waits_for_people_and_says_for_how_many(
     repository.collaborator(helper, "write")
     reviews = f"{repository.path}/pulls/{pull.number}/reviews"
     helper.post(reviews, {"event": "APPROVED", "body": "yes", "commit_id": pull.head})
-    assert two.merge(pull.number, pull.head, work.main, "m").state == "merged"
+    assert two.merge(pull.number, pull.head, work.main, "m").pull.state == "merged"
 
 
 def test_addresses_of_pages_are_those_that_the_user_reaches_the_forge_at(
