@@ -44,7 +44,7 @@ from caloron.engine import engine as engine_module
 from caloron.engine.bell import Bell
 from caloron.engine.poller import Poller
 from caloron.errors import ForgeError, ForgeUnavailable, NotYet, WaitsForPeople
-from caloron.ports import Clock, Forge, Poll
+from caloron.ports import Clock, Forge, Merged, Poll
 from caloron.stages.context import TickContext
 from caloron.stages.sprint import load_tick_state
 from caloron.store import database, files
@@ -246,7 +246,8 @@ def test_rule_5_an_intended_effect_that_is_absent_is_done_once(
     engine.plan(effect)
     engine.journal.intend(engine.entry())
     made = {"create_issue": ISSUE, "comment": COMMENT, "open_pull": PULL, "review": REVIEW}
-    forge = ScriptedForge(**(made | {"pull": PULL, "reviews": [REVIEW]}))
+    made |= {"pull": PULL, "reviews": [REVIEW], "merge": Merged(PULL, did_it=True)}
+    forge = ScriptedForge(**made)
     engine.effects(forge).perform(engine.entry())
     assert forge.asked.count(doing) == 1
     assert engine.journal.due() == []
@@ -368,7 +369,8 @@ def test_rule_7_a_person_who_says_no_before_the_merge_is_done_is_heard(
     engine.mirror  # noqa: B018
     engine.plan(MERGE)
     word = msgspec.structs.replace(REVIEW, id=3, version=2, verdict=later, author="ada")
-    forge = ScriptedForge(reviews=[word, REVIEW], pull=PULL, branch=MAIN)
+    done = Merged(PULL, did_it=True)
+    forge = ScriptedForge(reviews=[word, REVIEW], pull=PULL, branch=MAIN, merge=done)
     engine.effects(forge).perform(engine.entry())
     assert ("merge" in forge.asked) == merged
     refused = [f.refusal for f in engine.facts() if isinstance(f, EffectFailed)]

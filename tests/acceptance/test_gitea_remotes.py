@@ -15,7 +15,7 @@ import pytest
 from caloron.errors import ForgeUnavailable, PreconditionFailed, StaleHead
 from caloron.forge.connect import connect
 from caloron.git.command import GitError
-from tests.integration.forge.test_gitea import Work
+from tests.acceptance.gitea_work import Work
 from tests.support.gitea import Server
 
 _SSH = """\
