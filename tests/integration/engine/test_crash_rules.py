@@ -245,7 +245,12 @@ def test_rule_5_an_intended_effect_that_is_absent_is_done_once(
     engine.mirror  # noqa: B018 (a push names the repository that it pushes from)
     engine.plan(effect)
     engine.journal.intend(engine.entry())
-    made = {"create_issue": ISSUE, "comment": COMMENT, "open_pull": PULL, "review": REVIEW}
+    made: dict[str, Any] = {
+        "create_issue": ISSUE,
+        "comment": COMMENT,
+        "open_pull": PULL,
+        "review": REVIEW,
+    }
     made |= {"pull": PULL, "reviews": [REVIEW], "merge": Merged(PULL, did_it=True)}
     forge = ScriptedForge(**made)
     engine.effects(forge).perform(engine.entry())
