@@ -147,14 +147,14 @@ class Poller:
         until = error.until if isinstance(error, ForgePaused) else None
         outage = outage_after(self.outage, str(error), until, time.time())
         if outage != self.outage:
-            self.outage = outage
             keep_outage(self._ledger, self._sprint, outage)
+            self.outage = outage
             self._bell.ring()
 
     def _reached(self) -> None:
         if self.outage is not None:
-            self.outage = None
             clear_outage(self._ledger, self._sprint)
+            self.outage = None
             self._bell.ring()
 
 
