@@ -20,7 +20,8 @@ from caloron.engine.workshop import Workshop
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
 from caloron.ledger.ledger import Ledger, TickCommit
-from caloron.ledger.projects import Project, ProjectConfig
+from caloron.ledger.projects import Project
+from caloron.ledger.settings import ProjectConfig
 from caloron.ledger.wake import Wake
 from caloron.ledger.work import WorkQueue
 from caloron.ports import Remote

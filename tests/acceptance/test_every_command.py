@@ -14,7 +14,7 @@ import pytest
 
 from caloron.cli.main import main
 from caloron.cli.tree import EXIT_CODES, Leaf, leaves
-from caloron.ledger.projects import FIELDS
+from caloron.ledger.settings import FIELDS
 from scripts.schema import schema
 from tests.acceptance.home import Home, does, task, writes
 from tests.support.json_schema import problems

@@ -16,13 +16,8 @@ from caloron.cli.output import printable, success
 from caloron.engine.confining import TOKEN_VARIABLES, check_setting, refuse_passing_tokens
 from caloron.errors import NotFound, UsageError
 from caloron.ledger.lock import holder
-from caloron.ledger.projects import (
-    Project,
-    ProjectConfig,
-    load_project,
-    parse_setting,
-    save_config,
-)
+from caloron.ledger.projects import Project, load_project, save_config
+from caloron.ledger.settings import ProjectConfig, parse_setting
 
 _FIXED = ("name", "created_at")
 _LONGEST = 10_000

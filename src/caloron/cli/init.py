@@ -14,13 +14,8 @@ from caloron.cli.output import printable, success
 from caloron.errors import AlreadyExists, NotFound, UsageError
 from caloron.ledger.given import NAMES_OF_SECRETS
 from caloron.ledger.locate import project_path
-from caloron.ledger.projects import (
-    Project,
-    ProjectConfig,
-    create_project,
-    parse_setting,
-    set_active,
-)
+from caloron.ledger.projects import Project, create_project, set_active
+from caloron.ledger.settings import ProjectConfig, parse_setting
 
 FORGES = ("local", "gitea", "github")
 #: What only a forge on the network has.

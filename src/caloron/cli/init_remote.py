@@ -29,7 +29,8 @@ from caloron.git.checkout import Checkout
 from caloron.git.mirror import Mirror
 from caloron.ledger.given import shown
 from caloron.ledger.locate import is_clone_of, project_path
-from caloron.ledger.projects import ProjectConfig, create_project, set_active
+from caloron.ledger.projects import create_project, set_active
+from caloron.ledger.settings import ProjectConfig
 from caloron.ports import About, Forge, Remote
 from caloron.stages.kickoff import RepoContext, fetch_repo_context
 

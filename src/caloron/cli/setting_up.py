@@ -16,13 +16,8 @@ from caloron.errors import AlreadyExists, PreconditionFailed, UsageError
 from caloron.git.checkout import Checkout
 from caloron.git.mirror import Mirror
 from caloron.ledger.locate import project_path, projects_for, repository_here
-from caloron.ledger.projects import (
-    Project,
-    ProjectConfig,
-    create_project,
-    load_project,
-    set_active,
-)
+from caloron.ledger.projects import Project, create_project, load_project, set_active
+from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Remote
 
 if TYPE_CHECKING:

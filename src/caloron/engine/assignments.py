@@ -19,7 +19,7 @@ from caloron.domain.turn import agent_of
 from caloron.engine.confining import Confining, model_of
 from caloron.engine.workplaces import Workplace, Workplaces
 from caloron.git.mirror import Conflict, Mirror, shown
-from caloron.ledger.projects import ProjectConfig
+from caloron.ledger.settings import ProjectConfig
 from caloron.ports import AgentCommand, AgentRequest, AgentRunner, Confined
 from caloron.store.redact import Redactor
 

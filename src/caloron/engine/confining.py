@@ -10,7 +10,7 @@ from typing import cast, get_args
 
 from caloron.agents.sandbox import run
 from caloron.errors import PreconditionFailed, UsageError
-from caloron.ledger.projects import ProjectConfig
+from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Caps, Confined, Confinement, Network, Sandbox
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

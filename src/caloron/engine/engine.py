@@ -25,7 +25,8 @@ from caloron.errors import PreconditionFailed
 from caloron.git.mirror import Mirror
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, StaleTick
-from caloron.ledger.projects import Project, ProjectConfig
+from caloron.ledger.projects import Project
+from caloron.ledger.settings import ProjectConfig
 from caloron.ledger.wake import Wake
 from caloron.ledger.work import WorkQueue
 from caloron.ports import Clock, Forge

@@ -13,7 +13,8 @@ from caloron.forge.local import LocalForge, create_local_forge
 from caloron.git.command import GitError
 from caloron.git.mirror import Mirror
 from caloron.ledger.ledger import Ledger
-from caloron.ledger.projects import Project, ProjectConfig
+from caloron.ledger.projects import Project
+from caloron.ledger.settings import ProjectConfig
 from caloron.ports import About, Forge
 
 #: The key of what the ledger remembers about the forge, for those who look without asking it.

@@ -39,7 +39,8 @@ from caloron.git.mirror import Mirror
 from caloron.ledger.history import take_in_history
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.lock import EngineLock
-from caloron.ledger.projects import Project, ProjectConfig
+from caloron.ledger.projects import Project
+from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Forge
 from caloron.store.redact import Redactor
 

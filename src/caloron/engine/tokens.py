@@ -9,7 +9,7 @@ from typing import NamedTuple
 from caloron.errors import CaloronError
 from caloron.forge.addresses import address_of
 from caloron.forge.tokens import TokenSource, read_token
-from caloron.ledger.projects import ProjectConfig
+from caloron.ledger.settings import ProjectConfig
 
 GITHUB = "https://api.github.com"
 

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from caloron.errors import PreconditionFailed
-from caloron.ledger.projects import ProjectConfig
+from caloron.ledger.settings import ProjectConfig
 
 _LONGEST_BODY = 4 << 20
 _PATIENCE_S = 10.0

@@ -16,7 +16,7 @@ from caloron.agents.workspaces import create_checkout, create_workspace, furnish
 from caloron.domain.sprint import State, Task, Work
 from caloron.errors import CaloronError
 from caloron.git.mirror import Conflict, Mirror
-from caloron.ledger.projects import ProjectConfig
+from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Sandbox
 
 #: What `caloron init` puts on a new main.

@@ -33,7 +33,8 @@ from caloron.git.mirror import CALORON_IDENTITY, Mirror
 from caloron.ledger.learnings import context_for
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.locate import home
-from caloron.ledger.projects import Project, ProjectConfig
+from caloron.ledger.projects import Project
+from caloron.ledger.settings import ProjectConfig
 from caloron.ledger.work import WorkQueue
 from caloron.ports import AgentRunner, Sandbox
 from caloron.stages.kickoff import fetch_repo_context, page, rules_page

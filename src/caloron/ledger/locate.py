@@ -220,7 +220,7 @@ def _place_settings(config_file: Path) -> dict[str, str]:
     except (OSError, ValueError, RecursionError):
         # The real parser says it in words.
         pass
-    from caloron.ledger.projects import read_settings
+    from caloron.ledger.settings import read_settings
 
     try:
         settings = read_settings(config_file)

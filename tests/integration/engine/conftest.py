@@ -23,7 +23,8 @@ from caloron.git.command import git
 from caloron.git.mirror import Mirror
 from caloron.ledger.journal import Entry, Journal
 from caloron.ledger.ledger import Ledger, TickCommit
-from caloron.ledger.projects import Project, ProjectConfig
+from caloron.ledger.projects import Project
+from caloron.ledger.settings import ProjectConfig
 from caloron.ledger.work import Claimed, WorkQueue
 from caloron.ports import Checks, Clock, Forge, Remote
 from caloron.store.redact import Redactor

@@ -12,7 +12,7 @@ import pytest
 
 from caloron.engine.webhooks import Webhooks, webhooks_of
 from caloron.errors import PreconditionFailed
-from caloron.ledger.projects import ProjectConfig
+from caloron.ledger.settings import ProjectConfig
 
 SECRET = "a secret of the webhook"
 

@@ -28,7 +28,7 @@ from caloron.errors import (
     StaleHead,
 )
 from caloron.forge.connect import connect
-from caloron.ledger.projects import ProjectConfig
+from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Forge
 from tests.integration.forge.worlds import review_body
 from tests.support.github_api import LEFT_OUT, Asked, GithubApi

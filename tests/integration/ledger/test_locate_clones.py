@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from caloron.ledger.locate import forge_kind, plain_settings, projects_for
-from caloron.ledger.projects import ProjectConfig, create_project, load_project
+from caloron.ledger.projects import create_project, load_project
+from caloron.ledger.settings import ProjectConfig
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 from caloron.cli.frameworks import require_framework
 from caloron.engine.confining import check_setting
 from caloron.errors import CaloronError
-from caloron.ledger.projects import ProjectConfig, parse_setting
+from caloron.ledger.settings import ProjectConfig, parse_setting
 from tests.support.command_lines import calls, problem, synopsis_calls
 from tests.support.documents import (
     DOCS,
