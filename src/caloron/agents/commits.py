@@ -16,8 +16,9 @@ from caloron.agents.bounded import Printed, run_bounded
 from caloron.agents.confined import as_argv
 from caloron.agents.workspaces import OWN_FOLDER
 from caloron.errors import CaloronError
+from caloron.git.bundle import BundleRefused
 from caloron.git.command import git_environment, safe_settings
-from caloron.git.mirror import CALORON_IDENTITY, BundleRefused, Mirror
+from caloron.git.mirror import CALORON_IDENTITY, Mirror
 from caloron.ports import Confined, Confinement, Sandbox
 from caloron.store.redact import forms_of
 

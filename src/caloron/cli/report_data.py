@@ -17,7 +17,8 @@ from caloron.domain.sprint import State, Task, pull_of
 from caloron.domain.status import Status
 from caloron.domain.why import why
 from caloron.errors import CaloronError
-from caloron.git.mirror import Mirror, Size
+from caloron.git.commits import Size
+from caloron.git.mirror import Mirror
 from caloron.ledger.locate import ProjectPaths
 from caloron.ports import Remote
 

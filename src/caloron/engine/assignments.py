@@ -18,7 +18,8 @@ from caloron.domain.sprint import ANALYST, OF_THE_SPRINT, PLANNER, Role, State, 
 from caloron.domain.turn import agent_of
 from caloron.engine.confining import Confining, model_of
 from caloron.engine.workplaces import Workplace, Workplaces
-from caloron.git.mirror import Conflict, Mirror, shown
+from caloron.git.commits import shown
+from caloron.git.mirror import Conflict, Mirror
 from caloron.ledger.settings import ProjectConfig
 from caloron.ports import AgentCommand, AgentRequest, AgentRunner, Confined
 from caloron.store.redact import Redactor

@@ -13,7 +13,8 @@ from caloron.domain.facts import EffectDone
 from caloron.domain.observations import PullSeen
 from caloron.errors import ForgeError, ForgeUnavailable, MergeConflict, NotFound
 from caloron.git.command import GitError
-from caloron.git.mirror import Conflict, Mirror, shown
+from caloron.git.commits import shown
+from caloron.git.mirror import Conflict, Mirror
 
 _PAUSES_S = (0.5, 1.0, 2.0)
 

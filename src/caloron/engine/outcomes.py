@@ -27,7 +27,8 @@ from caloron.domain.sprint import OF_THE_SPRINT, Role, Work
 from caloron.engine.assignments import sessions_of
 from caloron.engine.runs import RunDirs, read_spec
 from caloron.errors import CaloronError
-from caloron.git.mirror import Mirror, shown
+from caloron.git.commits import shown
+from caloron.git.mirror import Mirror
 from caloron.ledger.work import WorkQueue
 from caloron.ports import AgentReport, AgentRunner, Sandbox
 from caloron.store.redact import Redactor

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from caloron.errors import NotFound, PreconditionFailed, UsageError
 from caloron.git.command import GitError
-from caloron.git.mirror import Size
+from caloron.git.commits import Size
 
 #: What would send git to another repository than the one it is asked about.
 _ELSEWHERE = (

@@ -12,8 +12,9 @@ from caloron.agents.commits import AgentWorkLost, hand_over, salvage, seal, unre
 from caloron.agents.sandbox import Bubblewrap, run
 from caloron.agents.workspaces import create_checkout, create_workspace, remove_workspace
 from caloron.errors import HeldByAnother
+from caloron.git.bundle import BundleRefused
 from caloron.git.command import git
-from caloron.git.mirror import BundleRefused, Mirror
+from caloron.git.mirror import Mirror
 from caloron.ports import Confinement, Remote
 
 AGENT = ("agent-1", "agent-1@caloron.local")

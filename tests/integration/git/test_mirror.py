@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from caloron.errors import NotFound
+from caloron.git.bundle import BundleRefused
 from caloron.git.command import GitError, git, git_environment
-from caloron.git.mirror import BundleRefused, Conflict, Merged, Mirror
+from caloron.git.mirror import Conflict, Merged, Mirror
 from caloron.ports import Remote
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from caloron.git.command import GitError
-from caloron.git.mirror import Mirror, Size
+from caloron.git.commits import Size
+from caloron.git.mirror import Mirror
 from caloron.ports import Remote
 
 
