@@ -14,9 +14,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.loopback import Loopback
 
 #: Headers of one hop, which no proxy passes on.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "host"}
@@ -88,19 +90,12 @@ class FaultProxy:
                 self.proxy = proxy
                 super().handle_one_request()
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.02,), daemon=True
-        )
-        self._thread.start()
+        self._served = Loopback(Handler)
+        self.url = self._served.url
 
     def close(self) -> None:
         self._closing.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
+        self._served.close()
 
     def fault(self, method: str, path: str, way: Way, **more: Any) -> Fault:
         """From now on; the newest fault that matches a request is the one that it meets."""

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -26,6 +26,8 @@ from jsonschema.protocols import Validator
 from jsonschema.validators import extend
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
+
+from tests.support.loopback import Loopback
 
 _FETCH = Path(__file__).parents[2] / "scripts" / "github_api.sh"
 _URN = "urn:github"
@@ -341,18 +343,11 @@ class GithubApi:
                 self.api = api
                 super().handle_one_request()
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.02,), daemon=True
-        )
-        self._thread.start()
+        self._served = Loopback(Handler)
+        self.url = self._served.url
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
+        self._served.close()
 
     def reply(self, method: str, template: str, status: int = 0, **more: Any) -> None:
         """Answer an operation with another status, example, or other values in the example."""

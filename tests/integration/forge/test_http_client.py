@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -29,6 +28,7 @@ from caloron.forge.http import Http
 from caloron.forge.line import Line
 from caloron.forge.seen import version
 from caloron.forge.tokens import Token, TokenSource
+from tests.support.loopback import Loopback
 
 SECRET = "0123456789abcdef-secret"
 
@@ -62,10 +62,8 @@ class Scripted:
 
             do_POST = do_PATCH = do_PUT = do_DELETE = do_GET  # noqa: N815
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        self._served = Loopback(Handler)
+        self.url = self._served.url
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         parts = urlsplit(request.path)
@@ -90,8 +88,7 @@ class Scripted:
             _hang_up(request)
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._served.close()
 
 
 def _hang_up(request: BaseHTTPRequestHandler) -> None:

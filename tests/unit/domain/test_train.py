@@ -37,6 +37,16 @@ def ready(count: int) -> World:
     return made
 
 
+def verified(count: int) -> World:
+    """So many changes that were verified together; the merge of the first is decided."""
+    made = ready(count)
+    (item,) = made.queue
+    made.end(item)
+    made.poll()
+    made.tick()
+    return made
+
+
 def head(made: World, name: str) -> str:
     return made.task(name).head
 
@@ -232,11 +242,7 @@ def test_a_main_moved_by_somebody_else_makes_the_batch_be_verified_again() -> No
 
 
 def test_a_main_moved_between_two_merges_makes_the_rest_be_verified_again() -> None:
-    made = ready(3)
-    (item,) = made.queue
-    made.end(item)
-    made.poll()
-    made.tick()
+    made = verified(3)
     made.perform(0)
     made.push_main()
     made.settle()
@@ -262,11 +268,7 @@ def test_nobody_is_blamed_for_what_was_red_on_another_main() -> None:
 
 
 def test_a_member_that_a_person_merged_into_another_main_does_not_count_as_verified() -> None:
-    made = ready(2)
-    (item,) = made.queue
-    made.end(item)
-    made.poll()
-    made.tick()
+    made = verified(2)
     merge = made.journal.pop(0)
     assert isinstance(merge, Merge)
     made.push_main()
@@ -296,11 +298,7 @@ def test_a_member_that_is_withdrawn_while_it_is_verified_leaves_and_the_rest_sta
 def test_a_member_that_is_withdrawn_after_the_verification_makes_the_rest_be_verified_again() -> (
     None
 ):
-    made = ready(3)
-    (item,) = made.queue
-    made.end(item)
-    made.poll()
-    made.tick()
+    made = verified(3)
     made.perform(0)
     made.close_issue(made.task("b").issue or 0)
     made.settle()
@@ -314,11 +312,7 @@ def test_a_member_that_is_withdrawn_after_the_verification_makes_the_rest_be_ver
 
 
 def test_all_members_are_withdrawn_while_the_merge_of_the_first_is_decided() -> None:
-    made = ready(2)
-    (item,) = made.queue
-    made.end(item)
-    made.poll()
-    made.tick()
+    made = verified(2)
     (merge,) = made.journal
     assert isinstance(merge, Merge)
     for name in "ab":
@@ -344,11 +338,7 @@ def test_each_member_says_who_it_travels_with() -> None:
 
 
 def test_a_merge_that_comes_too_late_makes_the_batch_be_verified_again() -> None:
-    made = ready(2)
-    (item,) = made.queue
-    made.end(item)
-    made.poll()
-    made.tick()
+    made = verified(2)
     made.refuse(made.journal.pop(0), "stale_base")
     made.settle()
     assert made.work("a").heads == (head(made, "a"), head(made, "b"))
