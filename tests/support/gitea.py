@@ -428,7 +428,11 @@ class Server(Gitea):
 
     @property
     def _environment(self) -> dict[str, str]:
-        return {"USER": "tests", "HOME": str(self.place), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+        # It starts itself anew for each hook of each push: collecting what such a short life left
+        # behind was a quarter of all its work.
+        thrifty = {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
+        who = {"USER": "tests", "HOME": str(self.place)}
+        return {**who, **thrifty, "PATH": "/usr/local/bin:/usr/bin:/bin"}
 
     def _run(self, *words: str) -> None:
         done = subprocess.run(
