@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from caloron.domain.actions import Moved
 from caloron.domain.facts import Halt, PlanApproved
-from caloron.domain.pauses import clock_time
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import State
 from caloron.domain.supervise import Limits
+from caloron.engine.announcer import Announcer
 from caloron.engine.bell import Bell
 from caloron.engine.bookkeeping import Bookkeeping
 from caloron.engine.effects import Effects
@@ -38,15 +38,6 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT_S = 5.0
 _SHORTEST_WAIT_S = 0.05
-
-_BASELINES = {
-    "green": "main is green: {line}",
-    "red": "main is RED ({line}) and you allowed that: red results can be merged until it is green",
-    "unverified": "NOTHING IS VERIFIED: no tests were found, so results are merged on their review"
-    " alone; say how with: caloron config set verify LINE",
-    "none": "main holds nothing to verify yet",
-}
-
 
 #: What a person says to a plan: yes, no, not now, these tasks instead, or: the forge decides.
 Answer = bool | tuple[PlannedTask, ...] | Literal["wait"] | None
@@ -107,11 +98,9 @@ class Engine:
         self.bell = Bell(self.wake)
         self._last_loop = self._grace_until = 0.0
         state = ledger.state(sprint)
-        self._baseline = state.sprint.baseline
+        self._announcer = Announcer(watcher.told, state)
         self._declined = _declined(state)
         self._books = Bookkeeping(project, ledger, sprint, self.clock, watcher.told)
-        self._looks_back = False
-        self._paused: dict[str, float] = {}
         mirror = Mirror(project.mirror, forge.remote(), forge.main)
         mirror.ensure()
         self.queue = WorkQueue(
@@ -137,7 +126,6 @@ class Engine:
         )
         self.effects.lost = self.poller.lost
         self.webhooks = _webhooks(config, self.poller)
-        self._outage = ""
         self.limits = Limits(
             stall_s=config.stall_threshold_m * 60,
             timeout_s=config.timeout_s,
@@ -191,10 +179,7 @@ class Engine:
                 self.watcher.moved(saved.state, saved.moves)
                 self.workshop.pool.refresh()
             self.watcher.seen(saved.state)
-            self._tell_baseline(saved.state)
-            self._tell_retro(saved.state)
-            self._tell_pauses(saved.state)
-            self._tell_outage()
+            self._announcer.look(saved.state, self.poller.outage)
             phase = saved.state.sprint.phase
             if self._stop.is_set() or self.bell.faults or (phase == "ended" and sees):
                 return saved.state
@@ -250,36 +235,6 @@ class Engine:
             or self._stop.is_set()
             or bool(self.bell.faults)
         )
-
-    def _tell_baseline(self, state: State) -> None:
-        found = state.sprint.baseline
-        if found != self._baseline and found in _BASELINES and state.sprint.phase != "ended":
-            self.watcher.told(_BASELINES[found].format(line=state.sprint.verify_line))
-        self._baseline = found
-
-    def _tell_pauses(self, state: State) -> None:
-        found = {name: pause.until for name, pause in state.sprint.paused.items()}
-        for name, until in found.items():
-            if self._paused.get(name) != until:
-                what = state.sprint.paused[name].what
-                self.watcher.told(
-                    f"{name}: {what}; nobody asks it until {clock_time(until)}, then all goes on"
-                )
-        self._paused = found
-
-    def _tell_outage(self) -> None:
-        outage = str(self.poller.outage or "")
-        if outage and outage != self._outage:
-            self.watcher.told(f"{outage}; everything waits and goes on by itself")
-        elif self._outage and not outage:
-            self.watcher.told("the forge answers again")
-        self._outage = outage
-
-    def _tell_retro(self, state: State) -> None:
-        asked = state.sprint.phase == "retro"
-        if asked and not self._looks_back:
-            self.watcher.told("every result is in; a model looks back (Ctrl-C ends without it)")
-        self._looks_back = asked
 
     def _notice_empty_purse(self, state: State) -> None:
         purse = self.workshop.purse

@@ -461,13 +461,13 @@ def test_the_loop_neither_acts_nor_ends_before_it_has_looked_after_an_outage() -
         return SimpleNamespace(state=SimpleNamespace(sprint=sprint), moves=())
 
     quiet = SimpleNamespace(
-        write_plan=lambda _: None, seen=lambda _: None, told=lambda _: None, meter=lambda _: None,
-        dispatch=lambda **_: None, reconcile=lambda **_: None, idle=False, wait=lambda _: None,
+        write_plan=lambda _: None, seen=lambda _: None, look=lambda *_: None,
+        told=lambda _: None, meter=lambda _: None, dispatch=lambda **_: None,
+        reconcile=lambda **_: None, idle=False, wait=lambda _: None,
     )  # fmt: skip
     loop = SimpleNamespace(
         _was_away=lambda: False, _tick=tick, _books=quiet, watcher=quiet, poller=Looking(),
-        _tell_baseline=quiet.told, _tell_retro=quiet.told, _tell_pauses=quiet.told,
-        _tell_outage=lambda: None, _stop=threading.Event(), bell=SimpleNamespace(faults=[]),
+        _announcer=quiet, _stop=threading.Event(), bell=SimpleNamespace(faults=[]),
         workers=quiet, workshop=quiet, wake=quiet, _notice_empty_purse=quiet.told,
         _pause=lambda _: 0.0,
         effects=SimpleNamespace(dispatch=lambda *, blind: said.append(f"act: {not blind}")),
