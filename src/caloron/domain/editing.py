@@ -11,6 +11,7 @@ from caloron.domain.observations import IssueSeen, without_markers
 from caloron.domain.plan import MAX_PROMPT, MAX_TITLE
 from caloron.domain.sprint import Task
 from caloron.domain.status import Status
+from caloron.domain.strangers import may_change
 from caloron.domain.turn import Turn
 from caloron.domain.verdicts import take_back
 
@@ -48,12 +49,13 @@ def read_text(title: str, body: str) -> Text:
 def take_in_edit(turn: Turn, task: Task) -> None:
     """A person's text replaces the old one; what our reviewer approved on that is read again."""
     issue = turn.state.objects.get(f"issue:{task.issue}")
-    if not isinstance(issue, IssueSeen) or issue.version <= task.read:
+    # A word on a stranger's text may come after the text was read.
+    if not isinstance(issue, IssueSeen) or (issue.trusted and issue.version <= task.read):
         return
     task.read = issue.version
     found = read_text(issue.title, issue.body)
     known = read_text(task.plan.title, texts.issue_body(turn.sprint, task))
-    if found == known or task.status is Status.DONE or not issue.trusted:
+    if task.status is Status.DONE or not may_change(turn, task, issue, same=found == known):
         return
     task.plan = msgspec.structs.replace(
         task.plan,

@@ -175,7 +175,7 @@ def _effect_done(turn: Turn, fact: EffectDone) -> None:
     elif fact.kind == "reopen_issue":
         landing.issue_reopened(task)
         if task.status is Status.CANCELLED:
-            task.closed_by_person = True
+            task.closed_by_person = task.wanted_back = True
     elif fact.kind == "see_branch":
         commands.branch_was_seen(turn, task, fact.commit)
     elif fact.kind == "push":

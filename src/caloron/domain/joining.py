@@ -14,7 +14,7 @@ from caloron.domain.ours import is_ours
 from caloron.domain.plan import PlannedTask, chain_lengths, find_cycle
 from caloron.domain.sprint import Task, branch_name
 from caloron.domain.status import Status
-from caloron.domain.strangers import may_join
+from caloron.domain.strangers import may_join, was_closed
 from caloron.domain.turn import Turn
 
 LABEL = "caloron:task"
@@ -25,16 +25,18 @@ _NAMES = re.compile(r"[\s,;`]+")
 def join(turn: Turn) -> None:
     """Make a task of every open issue that carries the label and is nobody's task yet."""
     taken = {task.issue for task in turn.state.tasks.values()}
-    new = [
+    labelled = [
         seen
         for seen in turn.state.objects.values()
         if isinstance(seen, IssueSeen)
         and LABEL in seen.labels
-        and seen.state == "open"
         and seen.number not in taken
         and not is_ours(turn.sprint, seen)
-        and may_join(turn, seen)
     ]
+    for issue in labelled:
+        if issue.state == "closed":
+            was_closed(turn, issue)
+    new = [issue for issue in labelled if issue.state == "open" and may_join(turn, issue)]
     if not new:
         return
     new.sort(key=lambda issue: issue.number)
@@ -66,7 +68,7 @@ def _add(turn: Turn, issue: IssueSeen) -> None:
         heard=tuple(comment.object for comment in turn.comments_on(issue.number)),
         listens_from=issue.version,
     )
-    reason = f"issue #{issue.number} got the label {LABEL}"
+    reason = f"issue #{issue.number} has the label {LABEL}"
     turn.moves.append(Moved(task=name, old="", new=Status.PENDING, reason=reason))
 
 

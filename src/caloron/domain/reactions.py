@@ -11,6 +11,7 @@ from caloron.domain.observations import IssueSeen, PullSeen, ReviewSeen, marker_
 from caloron.domain.ours import is_ours
 from caloron.domain.sprint import Task, branch_name, pull_of
 from caloron.domain.status import Status
+from caloron.domain.strangers import may_return
 from caloron.domain.turn import Turn
 from caloron.domain.verdicts import by_person, details_of, last_word, reason_of
 from caloron.domain.verifying import reject
@@ -151,15 +152,16 @@ def _cancelled_by_person(turn: Turn, task: Task) -> bool:
         return False
     closed = issue.state == "closed"
     if closed and task.status is Status.CANCELLED:
-        task.closed_by_person = True
+        task.closed_by_person, task.wanted_back = True, False
     elif closed and task.merging:
         # A merge closes it too: the answer to ours tells which it was.
         return False
     elif closed:
         reason = f"issue #{issue.number} was closed by {issue.closed_by or 'a person'}"
         turn.cancel(task, reason, closed_by_person=True)
-    elif task.closed_by_person:
+    elif task.closed_by_person and may_return(turn, task, issue):
         task.judged, task.failures, task.closed_by_person = "", 0, False
+        task.wanted_back = False
         task.cancelled_by = ""
         # What was not pushed was not to be: it goes on with what the branch has.
         task.head, task.empty = task.pushed, False

@@ -162,6 +162,8 @@ class Task(msgspec.Struct, kw_only=True):
 
     #: Its issue was closed by a person: opening it again brings the task back.
     closed_by_person: bool = False
+    #: Somebody who has a say wants it back after it was cancelled.
+    wanted_back: bool = False
 
     #: Its last moves, how many there were, and how many of them its issue was told.
     trail: tuple[Step, ...] = ()
@@ -209,11 +211,15 @@ class Task(msgspec.Struct, kw_only=True):
 
 
 class Stranger(msgspec.Struct, frozen=True, kw_only=True):
-    """A text that waits for approval, since the version that first showed it."""
+    """The text of an issue whose author has no say, since the version that first showed it."""
 
     text: str
     since: int
     heard: tuple[str, ...] = ()
+    #: The text that somebody who has a say approved last.
+    approved: str = ""
+    #: It was told that opening the issue again is not enough.
+    returned: bool = False
 
 
 class Sprint(msgspec.Struct, kw_only=True):

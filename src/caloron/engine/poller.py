@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from caloron.domain.joining import LABEL
 from caloron.domain.outages import Outage, outage_after
 from caloron.engine.bell import Bell
 from caloron.engine.told import Told
@@ -101,11 +102,15 @@ class Poller:
         return told > 0
 
     def begin(self) -> None:
-        """Start a new sprint's watch from now: what happened before it is not its business."""
+        """Start a new sprint's watch from now: what happened before it is not its business.
+
+        Main is, and the open issues that people labelled for a sprint to come.
+        """
         main = self._forge.branch(self._forge.main)
         cursor = self._forge.poll("").cursor
+        labelled = self._forge.issues("open", LABEL)
         with self._ledger.db.transaction("poll") as connection:
-            tell(connection, self._sprint, [main] if main else [])
+            tell(connection, self._sprint, [*([main] if main else []), *labelled])
             connection.execute(SQL["put_kv"], {"key": self._key, "value": cursor})
 
     def _run(self) -> None:
@@ -144,6 +149,7 @@ class Poller:
 
     def _missed(self, error: ForgeError) -> None:
         self._count_loss()
+        self._told.forget()
         until = error.until if isinstance(error, ForgePaused) else None
         outage = outage_after(self.outage, str(error), until, time.time())
         if outage != self.outage:

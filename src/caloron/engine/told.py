@@ -33,6 +33,11 @@ class Told:
                     self._last[snapshot.object] = snapshot
             return tuple(new)
 
+    def forget(self) -> None:
+        """Nobody could look for a while: what changed and changed back in between is news, too."""
+        with self._lock:
+            self._last.clear()
+
     def note(self, facts: Iterable[Fact]) -> None:
         """Somebody else told these."""
         with self._lock:

@@ -73,9 +73,10 @@ class LocalReader:
         self._watch.notice()
         return self._records.issue(number)
 
-    def issues(self, state: State = "all") -> list[IssueSeen]:
+    def issues(self, state: State = "all", label: str = "") -> list[IssueSeen]:
         self._watch.notice()
-        return [issue_seen(row) for row in self._records.rows("issues", state=state)]
+        found = [issue_seen(row) for row in self._records.rows("issues", state=state)]
+        return [issue for issue in found if not label or label in issue.labels]
 
     def comments(self, number: int) -> list[CommentSeen]:
         self._records.require(number)

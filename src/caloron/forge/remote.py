@@ -128,8 +128,8 @@ class RemoteForge:
     def issue(self, number: int) -> IssueSeen:
         return self._reader.issue(number)
 
-    def issues(self, state: State = "all") -> list[IssueSeen]:
-        return self._reader.issues(state)
+    def issues(self, state: State = "all", label: str = "") -> list[IssueSeen]:
+        return self._reader.issues(state, label)
 
     def comments(self, number: int) -> list[CommentSeen]:
         return self._reader.comments(number)

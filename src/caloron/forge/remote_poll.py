@@ -64,6 +64,8 @@ class Watch:
                 # What was answered last did not arrive, or somebody else asks.
                 self._told.clear()
                 self._pulls.clear()
+            # A look that fails is as good as none: what follows it is told anew.
+            self._last = ""
             began = _parsed(cursor) if cursor else self._from_now()
             told, after = self._look(began)
             self._last = str(after)
@@ -79,20 +81,21 @@ class Watch:
         newest, clock = cursor.newest, 0
         pulls: list[answers.Issue] = []
         asked: dict[str, str | int] = {"since": _iso(cursor.since), **reader.dialect.page}
+        # Words before texts: a text that is newer than a word on it is never taken for the old one.
+        for remarks, talk in reader.http.pages(
+            "issues/comments", asked, answers.Comment, polled=True
+        ):
+            clock = clock or remarks.date_s
+            newest = max((newest, *(seen.seconds(one.updated_at) for one in talk)))
+            found += [reader.comment_seen(one, remarks.began_ms) for one in talk]
         for answer, page in reader.http.pages(
             "issues", {"state": "all", **asked}, answers.Issue, polled=True
         ):
-            clock = clock or answer.date_s
             newest = max((newest, *(seen.seconds(one.updated_at) for one in page)))
             pulls += [one for one in page if one.pull_request is not None]
             found += [
                 reader.issue_seen(one, answer.began_ms) for one in page if one.pull_request is None
             ]
-        for remarks, talk in reader.http.pages(
-            "issues/comments", asked, answers.Comment, polled=True
-        ):
-            newest = max((newest, *(seen.seconds(one.updated_at) for one in talk)))
-            found += [reader.comment_seen(one, remarks.began_ms) for one in talk]
         heads, began = reader.heads()
         looked: dict[int, _Known] = {}
         for number in self._to_look_at(pulls, heads):

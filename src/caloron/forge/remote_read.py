@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 #: Ours are the newest ones of our own account; whatever is further back is of older sprints.
 _FIND_PAGES = 20
-#: The label that makes an issue a task of the sprint.
-_TASK = "caloron:task"
+#: Labels that the issue of a task has, or had: people may take one of them off.
+_LABELS = "caloron:"
 _PROTECTION_S = 60.0
 #: A branch that is not main is asked about so often: main may have been renamed to it.
 _NOT_MAIN_S = 60.0
@@ -151,21 +151,22 @@ class Reader:
     def issue_seen(self, issue: answers.Issue, began_ms: int) -> IssueSeen:
         """Whoever opened an issue can change its text: for a task that must be somebody trusted."""
         found = seen.issue_seen(issue, began_ms)
-        asked = self.people.trusted if _TASK in found.labels else self.people.known
+        a_task = any(label.startswith(_LABELS) for label in found.labels)
+        asked = self.people.trusted if a_task else self.people.known
         return msgspec.structs.replace(found, trusted=asked(found.author, self.ours))
 
-    def issues(self, state: State) -> list[IssueSeen]:
+    def issues(self, state: State, label: str = "") -> list[IssueSeen]:
         if state == "merged":
             return []
-        params = {"state": state, **self.dialect.page}
-        return sorted(
-            (
-                self.issue_seen(issue, began)
-                for issue, began in self._listed("issues", params, answers.Issue)
-                if issue.pull_request is None
-            ),
-            key=lambda issue: issue.number,
-        )
+        params = {"state": state, **({"labels": label} if label else {}), **self.dialect.page}
+        found = [
+            self.issue_seen(issue, began)
+            for issue, began in self._listed("issues", params, answers.Issue)
+            if issue.pull_request is None
+        ]
+        # Gitea lists all for a label that the repository does not have.
+        wanted = [issue for issue in found if not label or label in issue.labels]
+        return sorted(wanted, key=lambda issue: issue.number)
 
     def comments(self, number: int) -> list[CommentSeen]:
         return [one for one in self._said_on(number) if isinstance(one, CommentSeen)]

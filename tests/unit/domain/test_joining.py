@@ -275,3 +275,118 @@ def test_a_persons_approval_stands_although_the_text_was_changed() -> None:
     made.edit_issue(made.task("a").issue or 0, "Do something else")
     made.settle()
     assert made.status("a") is Status.DONE
+
+
+# What a stranger does with her own issue
+
+
+def approved_by_anna(made: World) -> int:
+    n = strangers_issue(made)
+    made.comment(n, "caloron:approve", "anna")
+    made.settle()
+    assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
+    return n
+
+
+def test_closing_opening_and_changing_her_labelled_issue_lets_no_stranger_in() -> None:
+    made = world(planned("a"))
+    n = made.open_issue("Theirs", "first text", LABEL)
+    made.news = [made.change_issue(n, trusted=False, state="closed")]
+    made.settle()
+    made.reopen_issue(n)
+    made.edit_issue(n, "evil")
+    made.settle()
+    assert set(made.state.tasks) == {"a"}
+
+
+def test_a_word_on_an_issue_that_was_closed_after_it_is_taken_back() -> None:
+    made = world(planned("a"))
+    n = strangers_issue(made)
+    made.comment(n, "caloron:approve", "anna")
+    made.close_issue(n, "anna")
+    made.settle()
+    made.reopen_issue(n)
+    made.settle()
+    assert set(made.state.tasks) == {"a"}
+
+
+def test_a_text_that_was_another_one_while_nobody_looked_is_not_what_was_approved() -> None:
+    made = world(planned("a"))
+    n = strangers_issue(made)
+    made.change_issue(n, body="harmless")
+    made.comment(n, "caloron:approve", "anna")
+    made.edit_issue(n, "first text")
+    made.settle()
+    assert set(made.state.tasks) == {"a"}
+    assert "read it and say it again" in asked(made, n)[-1]
+
+
+def test_a_stranger_changes_what_is_asked_for_only_with_a_new_word() -> None:
+    made = world(planned("a"))
+    n = approved_by_anna(made)
+    name = f"issue-{n}"
+    made.bring_to_review(name)
+    made.edit_issue(n, "second text")
+    made.settle()
+    made.edit_issue(n, "third text")
+    made.settle()
+    assert made.task(name).plan.agent_prompt == "first text"
+    assert len([body for body in asked(made, n) if "goes on with the text it had" in body]) == 1
+    made.comment(n, "caloron:approve", "anna")
+    made.settle()
+    assert made.task(name).plan.agent_prompt == "third text"
+    # The word was about the text: nobody approved a commit with it.
+    assert made.task(name).approval is None
+    made.edit_issue(n, "evil")
+    made.settle()
+    assert made.task(name).plan.agent_prompt == "third text"
+    made.comment(n, "caloron:approve", "anna")
+    made.edit_issue(n, "worse")
+    made.settle()
+    assert made.task(name).plan.agent_prompt == "third text"
+
+
+def test_a_strangers_text_that_is_put_back_waits_for_nothing() -> None:
+    made = world(planned("a"))
+    n = approved_by_anna(made)
+    name = f"issue-{n}"
+    made.bring_to_review(name)
+    made.edit_issue(n, "evil")
+    made.settle()
+    made.edit_issue(n, "first text")
+    made.settle()
+    made.comment(n, "caloron:approve", "anna")
+    made.edit_issue(n, "evil")
+    made.settle()
+    assert made.task(name).plan.agent_prompt == "first text"
+
+
+def test_a_word_on_a_commit_stays_one_while_the_text_is_the_approved_one() -> None:
+    made = world(planned("a"))
+    name = f"issue-{approved_by_anna(made)}"
+    made.bring_to_review(name)
+    made.comment(made.task(name).issue or 0, "caloron:approve", "anna")
+    made.settle()
+    assert made.status(name) is Status.DONE
+
+
+def test_a_stranger_who_opens_her_issue_again_does_not_bring_its_task_back() -> None:
+    made = world(planned("a"))
+    n = approved_by_anna(made)
+    name = f"issue-{n}"
+    made.close_issue(n, "anna")
+    made.settle()
+    made.reopen_issue(n)
+    made.settle()
+    made.label(n, LABEL, "urgent")
+    made.settle()
+    assert made.status(name) is Status.CANCELLED
+    assert len([body for body in asked(made, n) if "stays cancelled until" in body]) == 1
+    made.comment(n, "caloron:retry", "anna")
+    made.settle()
+    assert made.status(name) is Status.IN_PROGRESS
+    made.close_issue(n, "anna")
+    made.settle()
+    made.reopen_issue(n)
+    made.settle()
+    assert made.status(name) is Status.CANCELLED

@@ -1,0 +1,80 @@
+"""Who decides what is worked on, on a real Gitea: people who have a say, not those who write."""
+
+from __future__ import annotations
+
+import time
+
+from tests.acceptance.home import Home, wait_for
+from tests.support.gitea import Repository, Server
+from tests.support.live import live_project
+
+LABEL = "caloron:task"
+TASK = {"id": "a", "title": "Task a", "agent_prompt": "do a", "depends_on": []}
+WRITES = {"when": {"role": "implement", "task": "a"}, "files": {"a.txt": "a\n"}, "output": "done"}
+
+
+def said(repository: Repository, number: int) -> list[str]:
+    return [one["body"] for one in repository.comments(number)]
+
+
+def prompts(home: Home, task: str) -> list[str]:
+    """What the agents of a task were told."""
+    found = (home.project() / "runs").glob(f"*/{task}/*/*/prompt.txt")
+    return [file.read_text("utf-8") for file in found]
+
+
+def later() -> None:
+    """Within one second of the forge's clock nobody can tell what came first."""
+    time.sleep(1.1)
+
+
+def test_a_stranger_cannot_bring_her_text_in_by_opening_her_labelled_issue_again(
+    bare_home: Home, gitea: Server
+) -> None:
+    live = live_project(bare_home, gitea)
+    home, repository = live.home, live.repository
+    eve = repository.seen_by(gitea.person("eve"))
+    number = eve.open_issue("Hers", "harmless")["number"]
+    live.ada.label(number, LABEL)
+    eve.edit_issue(number, state="closed")
+    gate = home.gate("work")
+    home.script(
+        WRITES | {"run": gate.line},
+        {"when": {"role": "implement"}, "files": {"e.txt": "e\n"}, "output": "done"},
+    )
+    running = home.start_sprint(TASK)
+    gate.wait_for_agent()
+    eve.edit_issue(number, state="open", body="evil")
+    wait_for(lambda: any("has no say here" in one for one in said(repository, number)), "asked")
+    later()
+    live.ada.comment(number, "caloron:approve")
+    joined = f"This is task `issue-{number}`"
+    wait_for(lambda: any(joined in one for one in said(repository, number)), "joined")
+    later()
+    eve.edit_issue(number, body="worse")
+    kept = "goes on with the text it had"
+    wait_for(lambda: any(kept in one for one in said(repository, number)), "told")
+    gate.open()
+    answer = running.wait()
+    assert answer.statuses == {"a": "Done", f"issue-{number}": "Done"}, answer
+    told = prompts(home, f"issue-{number}")
+    assert told
+    assert all("evil" in one and "worse" not in one for one in told)
+
+
+def test_an_issue_that_was_labelled_before_the_sprint_is_part_of_it(
+    bare_home: Home, gitea: Server
+) -> None:
+    live = live_project(bare_home, gitea)
+    home, repository = live.home, live.repository
+    old = live.ada.open_issue("Old", "do the old one")["number"]
+    live.ada.label(old, LABEL)
+    plain = live.ada.open_issue("Plain", "no label")["number"]
+    home.script(
+        WRITES, {"when": {"role": "implement"}, "files": {"b.txt": "b\n"}, "output": "done"}
+    )
+    answer = home.sprint(TASK)
+    assert answer.statuses == {"a": "Done", f"issue-{old}": "Done"}, answer
+    assert repository.issue(plain)["state"] == "open"
+    trace = home.caloron("trace", f"issue-{old}", json=False).stdout
+    assert f"issue #{old} has the label {LABEL}" in trace
