@@ -78,6 +78,14 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     reviewer_can_push: bool = True
     #: What is switched off there and needed here: issues, pull requests.
     switched_off: tuple[str, ...] = ()
+    #: Nothing in it can be changed.
+    archived: bool = False
+    #: Rules by which our account may not push to the branches of tasks.
+    closed_by: tuple[str, ...] = ()
+    #: Rules by which only signed commits are taken.
+    signed_by: tuple[str, ...] = ()
+    #: Whether our account may look at such rules.
+    sees_rules: bool = True
     #: Whether our token may read all that the forge's CI tells, not only statuses of commits.
     sees_check_runs: bool = True
     #: How verdicts are told: a review, by the second account, or a comment with a commit status.

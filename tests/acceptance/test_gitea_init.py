@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -264,6 +265,62 @@ def test_a_repository_with_issues_or_pull_requests_switched_off_is_refused(
     answer = place.caloron(*arguments(repository))
     assert answer.code == 8, answer
     assert f"has its {words} switched off" in answer.error["message"]
+    assert nothing_was_made(place)
+
+
+PUSHED = {"enable_push": True, "enable_push_whitelist": True}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "rules", "words", "grant"),
+    [
+        ("agent/**", {"enable_push": False}, "rule agent/** forbids it", "push whitelist"),
+        ("{agent,x}/*/*", PUSHED | {"push_whitelist_usernames": ["bob"]},
+         "may not push to agent/** and caloron/**", "let ada push"),
+        ("caloron/**", {"enable_push": False}, "rule caloron/** forbids it", "push whitelist"),
+        ("agent/**", {"enable_push": True, "require_signed_commits": True},
+         "only signed commits (the rule agent/**)", "do not require signed commits"),
+        ("main", {"enable_push": False, "require_signed_commits": True},
+         "only signed commits (the rule main)", "do not require signed commits"),
+    ],
+)  # fmt: skip
+def test_rules_that_would_throw_away_what_agents_made_are_named_before_anything_is_made(
+    place: Home, repository: Repository, bob: Person, pattern: str, rules: Any, words: str,
+    grant: str,
+) -> None:  # fmt: skip
+    repository.collaborator(bob)
+    repository.protect(pattern, **rules)
+    answer = place.caloron(*arguments(repository))
+    assert answer.code == 8, answer
+    assert words in answer.error["message"]
+    assert grant in answer.error["hint"]
+    assert "/settings/branches" in answer.error["hint"]
+    assert nothing_was_made(place)
+
+
+def test_rules_that_let_our_account_push_are_no_obstacle(
+    place: Home, repository: Repository, bob: Person
+) -> None:
+    repository.collaborator(bob)
+    repository.protect("agent/**", **PUSHED, push_whitelist_usernames=["ada"])
+    # A pattern with one asterisk ends at the slash: it is for none of ours.
+    repository.protect("caloron/*", enable_push=False)
+    made = place.caloron(*arguments(repository))
+    assert made.code == 0, made
+    assert made.data["notes"] == []
+    # Who is no administrator cannot look, and says so.
+    other = place.caloron("init", "other", *arguments(repository, token="BOB")[2:])
+    assert "may not look at rules for branches" in other.data["notes"][0]
+
+
+def test_an_archived_repository_is_refused_as_what_it_is(
+    place: Home, repository: Repository
+) -> None:
+    repository.who.patch(repository.path, {"archived": True})
+    answer = place.caloron(*arguments(repository))
+    assert answer.code == 8, answer
+    assert "is archived" in answer.error["message"]
+    assert answer.error["hint"].startswith("bring it back from the archive")
     assert nothing_was_made(place)
 
 

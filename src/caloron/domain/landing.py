@@ -13,7 +13,7 @@ from caloron.domain.actions import ClosePull, MakeRevert, Merge, OpenPull, Reope
 from caloron.domain.facts import EffectDone, EffectFailed, WorkEnded
 from caloron.domain.merging import Revert, Waits
 from caloron.domain.observations import PullSeen, marker_key
-from caloron.domain.sprint import State, Task, pull_of
+from caloron.domain.sprint import State, Task, pull_of, revert_branch
 from caloron.domain.status import Status
 from caloron.domain.turn import Turn
 from caloron.domain.verifying import Outcome, reject
@@ -236,7 +236,7 @@ def _take_out(turn: Turn, task: Task, outcome: Outcome) -> None:
     task.reverts += 1
     revert = Revert(
         number=task.reverts,
-        branch=f"caloron/revert/{sprint.id}/{task.id}/{task.reverts}",
+        branch=revert_branch(task.id, sprint.id, task.reverts),
         red=_replace(outcome.proof, head=task.head),
         line=outcome.line,
     )

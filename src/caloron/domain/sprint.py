@@ -325,6 +325,14 @@ def branch_name(task: str, sprint: str) -> str:
     return f"agent/{task}/{sprint}"
 
 
+def revert_branch(task: str, sprint: str, number: int) -> str:
+    return f"caloron/revert/{sprint}/{task}/{number}"
+
+
+#: Branches as we name them, to ask whether we may push to such.
+BRANCHES = (branch_name("some-task", "sprint-1"), revert_branch("some-task", "sprint-1", 1))
+
+
 def pull_of(state: State, task: Task) -> PullSeen | None:
     """The task's pull request as last seen."""
     seen = state.objects.get(f"pull:{task.pull}")

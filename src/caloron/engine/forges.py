@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from caloron.domain.sprint import BRANCHES
 from caloron.engine.tokens import GITHUB, tokens_of
 from caloron.errors import ForgeError, ForgeUnavailable, NotFound, PreconditionFailed
 from caloron.forge.local import LocalForge, create_local_forge
@@ -21,6 +22,8 @@ from caloron.ports import About, Forge
 NOTE = "forge"
 
 _NAMES = {"gitea": "Gitea", "github": "GitHub"}
+#: The branches that we push to, as a rule would name them.
+_PATTERNS = " and ".join(f"{name.partition('/')[0]}/**" for name in BRANCHES)
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -171,6 +174,11 @@ def refuse_unfit(config: ProjectConfig, forge: Forge, about: About) -> None:
         return
     who, repo, main = forge.author, config.repo, forge.main
     access = "collaboration" if about.kind == "gitea" else "access"
+    if about.archived:
+        raise PreconditionFailed(
+            f"{repo} is archived: nothing can be changed in it",
+            hint=f"bring it back from the archive: {about.url}/settings",
+        )
     if not about.can_push:
         raise PreconditionFailed(
             f"{who}, whose token this is, may not push to {repo}",
@@ -188,6 +196,7 @@ def refuse_unfit(config: ProjectConfig, forge: Forge, about: About) -> None:
             hint=f"give {forge.reviewer} write access: {about.url}/settings/{access}",
         )
     branches = f"{about.url}/settings/branches"
+    _refuse_closed(who, repo, about)
     if about.protected and not about.can_merge:
         grant = (
             f"in the rule for {main} allow {who} to merge (merge whitelist)"
@@ -207,6 +216,28 @@ def refuse_unfit(config: ProjectConfig, forge: Forge, about: About) -> None:
         )
 
 
+def _refuse_closed(who: str, repo: str, about: About) -> None:
+    """Refuse rules for branches that would throw away what agents made."""
+    page = f"{about.url}/settings/{'branches' if about.kind == 'gitea' else 'rules'}"
+    if about.closed_by:
+        grant = (
+            f"let {who} push in that rule (push whitelist)"
+            if about.kind == "gitea"
+            else f"let {who} bypass it, or take {_PATTERNS} out of what it is for"
+        )
+        raise PreconditionFailed(
+            f"{who} may not push to {_PATTERNS} of {repo}, where the changes of tasks are: the rule"
+            f" {', '.join(about.closed_by)} forbids it",
+            hint=f"{grant}: {page}",
+        )
+    if about.signed_by:
+        raise PreconditionFailed(
+            f"{repo} takes only signed commits (the rule {', '.join(about.signed_by)}), and those"
+            " of agents are not signed",
+            hint=f"do not require signed commits in that rule: {page}",
+        )
+
+
 def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
@@ -219,6 +250,11 @@ def notes_on(forge: Forge, about: About) -> list[str]:
     if about.required_checks:
         named = ", ".join(about.required_checks)
         notes.append(f"each change waits for the forge's own checks: {named}")
+    if not about.sees_rules:
+        notes.append(
+            f"{forge.author} may not look at rules for branches: whether one keeps it from pushing"
+            f" to {_PATTERNS}, or wants signed commits, is known with the first push"
+        )
     if not about.sees_check_runs:
         notes.append(
             "the token may not read check runs, as those of GitHub Actions: only commit statuses"

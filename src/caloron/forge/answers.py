@@ -189,3 +189,27 @@ class RuleParameters(msgspec.Struct):
 class Rule(msgspec.Struct):
     type: str
     parameters: RuleParameters | None = None
+    ruleset_id: int = 0
+
+
+class Ruleset(msgspec.Struct):
+    name: str
+    current_user_can_bypass: str = "never"
+
+
+class GiteaRule(msgspec.Struct, kw_only=True):
+    """The protection of all branches of a name, or of a pattern."""
+
+    rule_name: str
+    priority: int = 0
+    enable_push: bool = True
+    enable_push_whitelist: bool = False
+    push_whitelist_usernames: list[str] | None = None
+    push_whitelist_teams: list[str] | None = None
+    require_signed_commits: bool = False
+
+    def lets_push(self, who: str) -> bool:
+        """Whether one may push; who is in a team is not told, so that a team lets everybody."""
+        names = [name.casefold() for name in self.push_whitelist_usernames or []]
+        listed = who.casefold() in names or bool(self.push_whitelist_teams)
+        return self.enable_push and (not self.enable_push_whitelist or listed)

@@ -22,6 +22,17 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
     required_approvals: int = 0
 
 
+class BranchRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What rules for branches keep us from, each as the name of the rule."""
+
+    #: We may not push to branches of ours.
+    closed: tuple[str, ...] = ()
+    #: Only signed commits are taken.
+    signed: tuple[str, ...] = ()
+    #: Our account may not look at them.
+    unseen: bool = False
+
+
 class Check(msgspec.Struct, frozen=True):
     """One check of a commit by the forge's own CI."""
 
@@ -76,6 +87,10 @@ class Dialect(Protocol):
         ...
 
     def protection(self, http: Http, main: str) -> Protection: ...
+
+    def branch_rules(self, http: Http, main: str, ours: tuple[str, ...], who: str) -> BranchRules:
+        """The rules in the way of pushes to branches named as `ours`, and of unsigned commits."""
+        ...
 
     #: The permissions of those who may write.
     writers: tuple[str, ...]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from caloron.domain.observations import Verdict
+from caloron.errors import NotFound
 from caloron.forge import answers
 from caloron.forge.connection import Params
-from caloron.forge.dialect import Check, Protection
-from caloron.forge.http import Http
+from caloron.forge.dialect import BranchRules, Check, Protection
+from caloron.forge.http import Http, Refused
 from caloron.forge.paths import segment
+from caloron.forge.patterns import is_for
 from caloron.forge.statuses import statuses_of
 
+_FORBIDDEN = 403
 #: What it says about a merge that a person's yes is missing for.
 _MISSING_PEOPLE = ("enough approvals", "requested changes", "official review requests")
 
@@ -79,6 +82,33 @@ class Gitea:
             required_approvals=branch.required_approvals,
         )
 
+    def branch_rules(self, http: Http, main: str, ours: tuple[str, ...], who: str) -> BranchRules:
+        try:
+            listed = http.get("branch_protections").read(list[answers.GiteaRule])
+        except Refused as refusal:
+            if refusal.status != _FORBIDDEN:
+                raise
+            # Only administrators may look.
+            return BranchRules(unseen=True)
+        rules = sorted(listed, key=lambda rule: rule.priority)
+        found = [_first_for(rules, branch) for branch in ours]
+        held = [rule for rule in found if rule]
+        signed = [rule for rule in held if rule.require_signed_commits]
+        of_main = _first_for(rules, main)
+        if of_main and of_main.require_signed_commits and not self._signs(http):
+            signed.append(of_main)
+        return BranchRules(
+            closed=_names(rule for rule in held if not rule.lets_push(who)), signed=_names(signed)
+        )
+
+    def _signs(self, http: Http) -> bool:
+        """Whether it has a key to sign merges with."""
+        try:
+            http.get("/signing-key.gpg", accept="text/plain")
+        except NotFound:
+            return False
+        return True
+
     def known_to_write(self, http: Http, user: str) -> bool:
         # Who could be given an issue can write, and that list is for everybody.
         writers = http.get("assignees").read(list[answers.User])
@@ -118,3 +148,12 @@ class Gitea:
         if status == 409 and "pushrejected" not in words:
             return "conflict"
         return "refused"
+
+
+def _first_for(rules: list[answers.GiteaRule], branch: str) -> answers.GiteaRule | None:
+    """Only the first rule for a branch counts."""
+    return next((rule for rule in rules if is_for(rule.rule_name, branch)), None)
+
+
+def _names(rules: Iterable[answers.GiteaRule]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(rule.rule_name for rule in rules))

@@ -12,7 +12,7 @@ from caloron.domain.observations import Verdict
 from caloron.errors import NotFound
 from caloron.forge import answers
 from caloron.forge.connection import Params
-from caloron.forge.dialect import Check, Protection
+from caloron.forge.dialect import BranchRules, Check, Protection
 from caloron.forge.http import Http, Refused
 from caloron.forge.paths import segment
 from caloron.forge.statuses import statuses_of
@@ -20,6 +20,8 @@ from caloron.forge.statuses import statuses_of
 _FORBIDDEN = 403
 #: What it says about a merge that a person's yes is missing for.
 _MISSING_PEOPLE = ("approving review", "code owner", "review is required", "changes requested")
+#: Rules by which a branch cannot be made or moved.
+_CLOSES = ("creation", "update")
 _GREEN = ("success", "neutral", "skipped")
 
 
@@ -118,6 +120,24 @@ class GitHub:
             # An older Enterprise Server has no rulesets.
             return []
 
+    def branch_rules(self, http: Http, main: str, ours: tuple[str, ...], who: str) -> BranchRules:
+        """Rules are told for branches that are not there yet, too; not who is exempt from them."""
+        closed = [rule for name in ours for rule in self._rules(http, name) if rule.type in _CLOSES]
+        signed = [
+            rule
+            for name in (main, *ours)
+            for rule in self._rules(http, name)
+            if rule.type == "required_signatures"
+        ]
+        sets = {rule.ruleset_id: self._ruleset(http, rule) for rule in (*closed, *signed)}
+        return BranchRules(closed=_in_the_way(closed, sets), signed=_in_the_way(signed, sets))
+
+    def _ruleset(self, http: Http, rule: answers.Rule) -> answers.Ruleset:
+        try:
+            return http.get(f"rulesets/{rule.ruleset_id}").read(answers.Ruleset)
+        except NotFound:
+            return answers.Ruleset(name=f"ruleset {rule.ruleset_id}")
+
     def known_to_write(self, http: Http, user: str) -> bool:
         return False
 
@@ -153,3 +173,10 @@ def _state(run: answers.CheckRun) -> str:
     if run.status != "completed":
         return "pending"
     return "success" if run.conclusion in _GREEN else "failure"
+
+
+def _in_the_way(rules: list[answers.Rule], sets: Mapping[int, answers.Ruleset]) -> tuple[str, ...]:
+    """The rulesets of these rules that our account is not exempt from."""
+    found = (sets[rule.ruleset_id] for rule in rules)
+    exempt = ("always", "exempt")
+    return tuple(dict.fromkeys(s.name for s in found if s.current_user_can_bypass not in exempt))

@@ -14,10 +14,11 @@ from caloron.domain.observations import (
     ReviewSeen,
     Verdict,
 )
+from caloron.domain.sprint import BRANCHES
 from caloron.errors import ForgeError, ForgeUnavailable, NotFound, StaleHead, UsageError
 from caloron.forge import answers, remote_git, seen
 from caloron.forge.connection import Answer
-from caloron.forge.dialect import Dialect
+from caloron.forge.dialect import BranchRules, Dialect
 from caloron.forge.http import Http, Refused
 from caloron.forge.labels import Labels
 from caloron.forge.local_input import require_commit, require_storable, require_text
@@ -103,6 +104,10 @@ class RemoteForge:
         empty = repository.empty or self._reader.branch(repository.default_branch) is None
         rules = None if empty else self._dialect.protection(self._http, repository.default_branch)
         can_push = rights.push and not repository.archived
+        branches = BranchRules()
+        if can_push:
+            main = repository.default_branch
+            branches = self._dialect.branch_rules(self._http, main, BRANCHES, self.author)
         return About(
             kind=self._dialect.kind,
             # Its own idea of its address may be one that is not reached from here.
@@ -117,6 +122,10 @@ class RemoteForge:
             required_approvals=rules.required_approvals if rules else 0,
             reviewer_can_push=self._reader.reviewer_can_push(),
             switched_off=_switched_off(repository),
+            archived=repository.archived,
+            closed_by=branches.closed,
+            signed_by=branches.signed,
+            sees_rules=not branches.unseen,
             sees_check_runs=empty
             or self._dialect.sees_check_runs(self._http, repository.default_branch),
             reviews="review" if self._reader.review_http else "comment",

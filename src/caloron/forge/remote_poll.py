@@ -78,19 +78,20 @@ class Watch:
     def _look(self, cursor: _Cursor) -> tuple[list[Snapshot], _Cursor]:
         reader = self._reader
         found: list[Snapshot] = []
-        newest, clock = cursor.newest, 0
+        newest, spoken, clock = cursor.newest, 0, 0
         pulls: list[answers.Issue] = []
         asked: dict[str, str | int] = {"since": _iso(cursor.since), **reader.dialect.page}
         # Words before texts: a text that is newer than a word on it is never taken for the old one.
         for remarks, talk in reader.http.pages(
             "issues/comments", asked, answers.Comment, polled=True
         ):
-            clock = clock or remarks.date_s
+            spoken = spoken or remarks.date_s
             newest = max((newest, *(seen.seconds(one.updated_at) for one in talk)))
             found += [reader.comment_seen(one, remarks.began_ms) for one in talk]
         for answer, page in reader.http.pages(
             "issues", {"state": "all", **asked}, answers.Issue, polled=True
         ):
+            clock = clock or answer.date_s
             newest = max((newest, *(seen.seconds(one.updated_at) for one in page)))
             pulls += [one for one in page if one.pull_request is not None]
             found += [
@@ -110,7 +111,7 @@ class Watch:
         _forget_oldest(self._pulls)
         told = [one for one in found if self._is_new(one)]
         # By its clock alone: one that was set back begins again where it is now.
-        since = min(newest, clock - reader.dialect.overlap_s)
+        since = min(newest, min(spoken, clock) - reader.dialect.overlap_s)
         return told, _Cursor(since=since, newest=newest, told=cursor.told + len(told))
 
     def _to_look_at(self, changed: list[answers.Issue], heads: dict[str, str]) -> list[int]:

@@ -45,6 +45,8 @@ DOCS = Path(__file__).parents[3] / "docs" / "forges.md"
 OPEN = {"state": "open", "merged": False, "merged_at": None, "merged_by": None, "mergeable": True}
 RIGHTS = {"admin": False, "push": True, "pull": True}
 MERGED = {"state": "closed", "merged": True}
+RULES = f"{REPO}/rules/branches/{{branch}}"
+RULESET = f"{REPO}/rulesets/{{ruleset_id}}"
 
 
 @pytest.fixture
@@ -98,7 +100,7 @@ CALLS: dict[str, Callable[[Forge], Any]] = {
     "about": lambda f: f.about(),
     "poll": lambda f: f.poll("1000000000/1000000000/0"),
     "issue": lambda f: f.issue(NUMBER),
-    "issues": lambda f: [f.issues(), f.issues("open"), f.issues("closed")],
+    "issues": lambda f: [f.issues(), f.issues("open", "bug"), f.issues("closed")],
     "comments": lambda f: f.comments(NUMBER),
     "pull": lambda f: f.pull(NUMBER),
     "pulls": lambda f: [f.pulls(), f.pulls("open"), f.pulls("merged")],
@@ -133,6 +135,7 @@ def _call_everything(api: GithubApi, forges: tuple[Forge, ...]) -> None:
     api.reply("GET", f"{ISSUE}/comments", change=outsider)
     changes = {"state": "CHANGES_REQUESTED", "user": {"login": "somebody"}}
     api.reply("GET", f"{PULL}/reviews", change=changes)
+    api.reply("GET", RULES, change=[{"type": "creation", "parameters": LEFT_OUT}])
     for forge in forges:
         for name, call in CALLS.items():
             if name == "reopen_issue":
@@ -277,7 +280,7 @@ def test_an_idle_poll_asks_only_whether_anything_changed(
     github_api: GithubApi, forge: Forge
 ) -> None:
     etag = {"ETag": 'W/"abc"'}
-    paths = [f"{REPO}/issues", f"{REPO}/issues/comments", f"{REPO}/git/matching-refs/{{ref}}"]
+    paths = [f"{REPO}/issues/comments", f"{REPO}/issues", f"{REPO}/git/matching-refs/{{ref}}"]
     for path in paths:
         github_api.reply("GET", path, change=[], headers=etag)
     cursor = forge.poll("1000000000/1000000000/0").cursor
@@ -322,7 +325,7 @@ def test_a_forge_whose_clock_is_set_back_is_asked_from_its_new_time_on(
     for date in ("Mon, 16 Nov 2026 12:00:00 GMT", "Mon, 16 Nov 2026 10:00:00 GMT"):
         cursor = "1794830400/1794830400/0"
         github_api.reply("GET", path, change=[], headers={"Date": date})
-        github_api.reply("GET", f"{path}/comments", change=[])
+        github_api.reply("GET", f"{path}/comments", change=[], headers={"Date": date})
         cursor = forge.poll(cursor).cursor
     forge.poll(cursor)
     asked = [a.query["since"] for a in github_api.asked if a.template == path]
@@ -542,6 +545,42 @@ def test_a_repository_without_issues_or_pull_requests_is_refused(
     refuse_unfit(config, forge, forge.about())
     github_api.reply("GET", REPO, change={"permissions": RIGHTS, **off})
     with pytest.raises(PreconditionFailed, match=f"has its {words} switched off"):
+        refuse_unfit(config, forge, forge.about())
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("creation", "may not push to agent"), ("update", "may not push to agent"),
+        ("required_signatures", "only signed commits"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("bypass", ["never", "pull_requests_only", "always"])
+def test_rules_that_would_throw_away_what_agents_made_are_refused(
+    github_api: GithubApi, forge: Forge, kind: str, words: str, bypass: str
+) -> None:
+    config = ProjectConfig(name="shop", forge="github", repo="octocat/Hello-World")
+
+    def rules(asked: Asked) -> list[dict[str, Any]]:
+        ours = "/agent" in asked.path
+        return [{"type": kind, "ruleset_id": 42, "parameters": LEFT_OUT}] if ours else []
+
+    github_api.reply("GET", RULES, change=rules)
+    github_api.reply("GET", RULESET, change={"name": "tidy", "current_user_can_bypass": bypass})
+    about = forge.about()
+    if bypass == "always":
+        refuse_unfit(config, forge, about)
+        return
+    with pytest.raises(PreconditionFailed, match=words) as refused:
+        refuse_unfit(config, forge, about)
+    assert "tidy" in str(refused.value)
+    assert "/settings/rules" in refused.value.hint
+
+
+def test_an_archived_repository_is_refused(github_api: GithubApi, forge: Forge) -> None:
+    config = ProjectConfig(name="shop", forge="github", repo="octocat/Hello-World")
+    github_api.reply("GET", REPO, change={"permissions": RIGHTS, "archived": True})
+    with pytest.raises(PreconditionFailed, match="is archived"):
         refuse_unfit(config, forge, forge.about())
 
 
