@@ -5,6 +5,7 @@ A command that makes no sense where the task stands is answered, once, with the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -24,7 +25,7 @@ RETRY = "caloron:retry"
 CANCEL = "caloron:cancel"
 APPROVE = "caloron:approve"
 
-_NOT_BEGUN = (Status.PENDING, Status.READY, Status.BLOCKED)
+_LOOKS_LIKE = re.compile(r"\s*(caloron:[\w-]{1,40})", re.IGNORECASE)
 
 
 def command_of(comment: CommentSeen) -> str:
@@ -43,17 +44,42 @@ def word_of(body: str) -> str:
     return first if first in _OBEY else ""
 
 
+def mistaken_word(body: str) -> str:
+    """What a text says that looks like a command and is none; empty: it does not look like one."""
+    if marker_key(body) or word_of(body):
+        return ""
+    found = _LOOKS_LIKE.match(body)
+    return found[1] if found else ""
+
+
 def obey(turn: Turn, task: Task) -> None:
     """Follow every command that was not heard yet, in the order they were given."""
     new = [
         comment
         for place in turn.places(task)
         for comment in turn.comments_on(place)
-        if comment.object not in task.heard and command_of(comment)
+        if comment.object not in task.heard and comment.trusted
     ]
     for comment in sorted(new, key=lambda c: c.id):
-        task.heard = tuple(sorted({*task.heard, comment.object}))
-        _OBEY[command_of(comment)](turn, task, comment)
+        if command := command_of(comment):
+            task.heard = tuple(sorted({*task.heard, comment.object}))
+            _OBEY[command](turn, task, comment)
+        elif word := mistaken_word(comment.body):
+            _correct(turn, task, comment, word)
+
+
+def _correct(turn: Turn, task: Task, comment: CommentSeen, word: str) -> None:
+    """Name the commands, once for each comment; edited into one of them, it is still obeyed."""
+    said = f"{comment.object}?"
+    if said in task.heard:
+        return
+    task.heard = tuple(sorted({*task.heard, said}))
+    known = ", ".join(f"`{name}`" for name in _OBEY)
+    text = f"`{word}` is no command. A command is the whole first line of a comment: {known}."
+    key = texts.comment_key(turn.sprint.id, task.id, "answer", str(comment.id))
+    turn.do(
+        PostComment(key=key, task=task.id, issue=comment.issue, body=texts.comment_body(text, key))
+    )
 
 
 def unheard_no(task: Task, comments: Iterable[CommentSeen]) -> tuple[CommentSeen, ...]:

@@ -9,7 +9,7 @@ from caloron.domain.actions import ClosePull
 from caloron.domain.editing import take_in_edit
 from caloron.domain.observations import IssueSeen, PullSeen, ReviewSeen, marker_key
 from caloron.domain.ours import is_ours
-from caloron.domain.sprint import Task, branch_name, pull_of
+from caloron.domain.sprint import Task, Work, branch_name, pull_of
 from caloron.domain.status import Status
 from caloron.domain.strangers import may_return
 from caloron.domain.turn import Turn
@@ -133,8 +133,8 @@ def react(turn: Turn, task: Task) -> None:
         return
     if pull and pull.state == "closed":
         pull_closed(turn, task, pull, _why_closed(turn, pull))
-    if task.status is Status.ESCALATED:
-        _approved_by_person(turn, task)
+    if task.status is Status.ESCALATED and pull and pull.state == "open":
+        _answered_by_person(turn, task, pull)
     if pull and pull.state == "open" and task.status is not Status.ESCALATED:
         _pull_open(turn, task, pull)
 
@@ -198,6 +198,7 @@ def pull_closed(turn: Turn, task: Task, pull: PullSeen, reason: str) -> None:
     if task.status is Status.ESCALATED:
         if task.held is None or task.held.role in ("review", "verify"):
             task.held, task.held_effects, task.held_from = fix, (), Status.IN_PROGRESS
+        turn.note(task, f"{task.reason}; then {reason}")
         return
     if task.generation - task.withdrawn > _MAX_CLOSURES:
         turn.escalate(task, f"{reason}, for the second time", held=fix)
@@ -239,12 +240,29 @@ def _back_to_own_branch(turn: Turn, task: Task) -> None:
     task.branch, task.pushed = own, last.head if last else task.own_commit
 
 
-def _approved_by_person(turn: Turn, task: Task) -> None:
-    pull = pull_of(turn.state, task)
-    word = last_word(turn, task, pull) if pull and pull.head == task.head else None
-    if word and word.object not in task.heard and by_person(turn, word, "approved"):
-        task.held, task.held_effects, task.held_from = None, (), Status.IN_REVIEW
-        turn.release(task, word.author)
+def _answered_by_person(turn: Turn, task: Task, pull: PullSeen) -> None:
+    """What a person does to the change of a task that waits for one is the answer.
+
+    Who took it over says themselves when it goes on; an approval says that, too.
+    """
+    if not task.taken_over and pull.head not in (task.head, task.pushed):
+        task.head = task.pushed = pull.head
+        _go_on(turn, task, None, f"a push to {pull.branch}")
+        return
+    word = last_word(turn, task, pull) if pull.head == task.head else None
+    if word is None or word.object in task.heard:
+        return
+    if by_person(turn, word, "approved"):
+        _go_on(turn, task, None, word.author)
+    elif by_person(turn, word, "changes_requested") and not task.taken_over:
+        fix = turn.new_work(task, "fix", head=pull.head, reason=details_of(word))
+        _go_on(turn, task, fix, f"{word.author}, who asked for changes")
+
+
+def _go_on(turn: Turn, task: Task, fix: Work | None, who: str) -> None:
+    task.held, task.held_effects = fix, ()
+    task.held_from = Status.IN_PROGRESS if fix else Status.IN_REVIEW
+    turn.release(task, who)
 
 
 def _pull_open(turn: Turn, task: Task, pull: PullSeen) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from caloron.domain.commands import word_of
+from caloron.domain.commands import mistaken_word, word_of
 from caloron.domain.observations import (
     BranchSeen,
     CommentSeen,
@@ -188,7 +188,10 @@ class Reader:
         if head := seen.reviewed_head(comment, self.ours):
             return seen.comment_review(comment, head, began_ms)
         author = seen.login(comment.user)
-        asked = self.people.trusted if word_of(seen.text_of(comment.body)) else self.people.known
+        body = seen.text_of(comment.body)
+        # Only what may be a command, or was meant as one, is worth a question.
+        spoken = word_of(body) or mistaken_word(body)
+        asked = self.people.trusted if spoken else self.people.known
         return seen.comment_seen(comment, began_ms, trusted=asked(author, self.ours))
 
     def pull_json(self, number: int) -> tuple[answers.Pull, int]:

@@ -530,3 +530,52 @@ def test_a_whole_first_line_may_be_a_command(body: str) -> None:
 )
 def test_other_text_and_a_comment_of_ours_is_none(body: str) -> None:
     assert not word_of(body)
+
+
+# What looks like a command
+
+
+COMMANDS = ("resolved", "caloron:take-over", "caloron:retry", "caloron:cancel", "caloron:approve")
+
+
+def told(made: World, n: int) -> list[str]:
+    return [
+        seen.body
+        for seen in made.objects.values()
+        if isinstance(seen, CommentSeen) and seen.issue == n and "is no command" in seen.body
+    ]
+
+
+@pytest.mark.parametrize("body", ["caloron:stop", "caloron:cancel please", "Caloron:Retry!\nnow"])
+def test_what_looks_like_a_command_and_is_none_is_answered_once_with_those_there_are(
+    body: str,
+) -> None:
+    made = world(planned("a"))
+    n = made.task("a").issue or 0
+    made.comment(n, body)
+    made.settle()
+    made.comment(n, "just talk: caloron:stop")
+    made.settle()
+    (answer,) = told(made, n)
+    assert all(f"`{name}`" in answer for name in COMMANDS)
+    assert made.role("a") == "implement"
+
+
+def test_strangers_and_we_ourselves_are_not_answered() -> None:
+    made = world(planned("a"))
+    n = made.task("a").issue or 0
+    made.comment(n, f"caloron:stop\n{marker('comment/x')}", "caloron")
+    hers = made.comment(n, "caloron:stop", "eve")
+    made.objects[hers.object] = msgspec.structs.replace(hers, trusted=False)
+    made.news = []
+    made.settle()
+    assert told(made, n) == []
+
+
+def test_a_mistaken_word_that_is_put_right_by_an_edit_is_obeyed() -> None:
+    made = world(planned("a"))
+    n = made.task("a").issue or 0
+    said = made.comment(n, "caloron:cancle")
+    made.settle()
+    made.tick(msgspec.structs.replace(said, version=10**6, body="caloron:cancel"))
+    assert made.status("a") is Status.CANCELLED

@@ -368,3 +368,70 @@ def test_a_verdict_on_a_pull_request_that_was_just_closed_harms_nothing(answer: 
     assert [a.work.role for a in decision.actions if isinstance(a, StartWork)] == ["fix"]
     made.run()
     assert set(made.statuses().values()) == {"Done"}
+
+
+# What people do to a task that waits for a person
+
+
+def escalated() -> World:
+    made = in_review()
+    for _ in range(2):
+        made.finish("a", answer="hm")
+    assert made.status("a") is Status.ESCALATED
+    return made
+
+
+def test_a_push_to_an_escalated_task_is_the_answer_and_is_reviewed() -> None:
+    made = escalated()
+    escalation = number(made.task("a").escalation_issue)
+    commit = made.push(number(made.task("a").pull))
+    made.settle()
+    assert (made.status("a"), made.task("a").head) == (Status.IN_REVIEW, commit)
+    assert made.issue(escalation).state == "closed"
+    moves = [move.reason for move in made.moves if move.task == "a"]
+    assert "released by a push to agent/a/shop-1" in moves
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_a_push_to_a_task_that_was_taken_over_waits_for_the_word() -> None:
+    made = in_review()
+    made.comment(number(made.task("a").issue), "caloron:take-over")
+    made.settle()
+    made.push(number(made.task("a").pull))
+    made.review(number(made.task("a").pull), "changes_requested", "a note to myself")
+    made.settle()
+    assert made.status("a") is Status.ESCALATED
+    made.comment(number(made.task("a").issue), "resolved")
+    made.settle()
+    made.run()
+    assert made.status("a") is Status.DONE
+
+
+def test_a_request_for_changes_on_an_escalated_task_goes_to_its_agent() -> None:
+    made = escalated()
+    made.review(number(made.task("a").pull), "changes_requested", "make it blue")
+    made.settle()
+    assert (made.role("a"), made.work("a").reason) == ("fix", "make it blue")
+    assert made.status("a") is Status.IN_PROGRESS
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
+
+
+def test_closing_the_pull_request_of_an_escalated_task_is_said_and_waits() -> None:
+    made = escalated()
+    before, pull = made.task("a").reason, number(made.task("a").pull)
+    made.close_pull(pull)
+    made.settle()
+    assert made.status("a") is Status.ESCALATED
+    wanted = f"{before}; then pull request #{pull} was closed by ada without merging"
+    assert made.task("a").reason == wanted
+
+
+def test_what_a_stranger_reviews_on_an_escalated_task_is_no_answer() -> None:
+    made = escalated()
+    said = made.review(number(made.task("a").pull), "changes_requested", "evil", "eve")
+    made.objects[said.object] = msgspec.structs.replace(said, trusted=False)
+    made.news = []
+    made.settle()
+    assert made.status("a") is Status.ESCALATED
