@@ -98,7 +98,11 @@ def answer(
         )
     if done < total:
         message = f"sprint {state.sprint.id} ended with {total - done} of {total} tasks not done"
-        hint = "caloron why"
+        resume = f"caloron resume {state.sprint.id} --project {session.project.name}"
+        hint = (
+            "caloron why; what is said or done on the forge from now on (`resolved`, an issue opened"
+            f" again) is carried out by: {resume}"
+        )
         if data["bring"]:
             hint += f"; what was merged comes to you with: {data['bring']}"
         output.failure(command, "TASKS_NOT_DONE", message, hint=hint, data=data)

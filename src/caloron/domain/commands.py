@@ -222,7 +222,10 @@ def _cancel(turn: Turn, task: Task, comment: CommentSeen) -> None:
     turn.close_escalation(task)
     if task.issue is None:
         return
-    text = f"Cancelled by {who}. Comment `{RETRY}` or open the issue again to bring it back."
+    text = (
+        f"Cancelled by {who}. Comment `{RETRY}` or open the issue again to bring it back; if the"
+        " sprint has ended by then, that waits for `caloron resume`."
+    )
     turn.comment(task, "cancelled", str(comment.id), text)
     key = f"close/{turn.sprint.id}/{task.id}/cancelled-{comment.id}"
     turn.do(CloseIssue(key=key, task=task.id, issue=task.issue))
