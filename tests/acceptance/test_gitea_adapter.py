@@ -30,6 +30,7 @@ from caloron.errors import (
 from caloron.forge.connect import connect
 from caloron.forge.remote import RemoteForge
 from caloron.forge.tokens import TokenSource
+from caloron.git.mirror import Mirror
 from caloron.ports import Checks
 from tests.acceptance.gitea_work import Work, run
 from tests.integration.forge.people import plain_git
@@ -618,6 +619,31 @@ def test_a_token_that_is_wrong_or_lacks_a_scope_is_named(
     assert narrow not in f"{refused.value!r} {forge!r} {forge.remote()!r}"
     with pytest.raises(NotFound):
         connect("gitea", gitea.url, "owner/not-there", narrow).about()
+
+
+def test_a_token_that_is_replaced_in_its_file_is_read_again_by_the_api_and_by_git(
+    gitea: Server, repository: Repository, tmp_path: Path
+) -> None:
+    scopes = ("write:issue", "write:repository", "read:user")
+    old, new = gitea.token("owner", *scopes), gitea.token("owner", *scopes)
+    file = tmp_path / "token"
+    file.write_text(old)
+    file.chmod(0o600)
+    forge = connect("gitea", gitea.url, repository.full_name, TokenSource(file=str(file)))
+    mirror = Mirror(tmp_path / "mirror.git", forge.remote(), forge.main)
+    mirror.ensure()
+    gitea.revoke("owner", old)
+    # Nobody has put another one there yet: it is waited for, and its place is named.
+    with pytest.raises(ForgeUnavailable, match=f"the file {file} any more") as refused:
+        forge.issues()
+    assert "read again by itself" in refused.value.hint
+    assert old not in f"{refused.value!r} {refused.value.hint}"
+    file.write_text(new)
+    made = forge.create_issue("once", "", ())
+    assert [issue["title"] for issue in repository.issues()].count("once") == 1
+    assert made.title == "once"
+    mirror.try_push(mirror.fetch_main())
+    forge.close()
 
 
 def test_a_forge_that_is_away_is_waited_for_and_the_token_is_never_in_git(

@@ -364,6 +364,15 @@ class Gitea:
         token: str = answer.json()["sha1"]
         return token
 
+    def revoke(self, login: str, token: str) -> None:
+        """Delete a token of an account."""
+        place, auth = f"{self.url}/api/v1/users/{login}/tokens", (login, _PASSWORD)
+        listed = httpx.get(place, auth=auth, params={"limit": 50}, timeout=30, trust_env=False)
+        (found,) = [t["id"] for t in listed.json() if t["token_last_eight"] == token[-8:]]
+        answer = httpx.delete(f"{place}/{found}", auth=auth, timeout=30, trust_env=False)
+        if answer.status_code >= 400:
+            raise Refused(answer)
+
     def repository(
         self, owner: Person, name: str = "", *, empty: bool = False, **more: Any
     ) -> Repository:

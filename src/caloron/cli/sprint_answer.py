@@ -100,8 +100,8 @@ def answer(
         message = f"sprint {state.sprint.id} ended with {total - done} of {total} tasks not done"
         resume = f"caloron resume {state.sprint.id} --project {session.project.name}"
         hint = (
-            "caloron why; what is said or done on the forge from now on (`resolved`, an issue opened"
-            f" again) is carried out by: {resume}"
+            "caloron why; what is said or done on the forge from now on (`resolved`, an issue that"
+            f" is opened again) is carried out by: {resume}"
         )
         if data["bring"]:
             hint += f"; what was merged comes to you with: {data['bring']}"

@@ -30,6 +30,7 @@ _FIRST_WAIT_S = 0.2
 _REDIRECTS = 3
 _REMEMBERED = 256
 _MORE_PAGES = 1000
+_NO_TOKEN = 401
 
 
 class Http:
@@ -55,6 +56,8 @@ class Http:
         self._sleep = sleep
         self._known: OrderedDict[str, Answer] = OrderedDict()
         self._lock = threading.Lock()
+        #: Whether the forge ever took the token.
+        self._let_in = False
 
     def __repr__(self) -> str:
         return f"Http({self.root!r}, {self.repo!r})"
@@ -134,6 +137,22 @@ class Http:
         *,
         body: Any = None,
         extra: Mapping[str, str] | None = None,
+    ) -> Answer:
+        tried = self._token.value()
+        answer = self._follow(method, path, params, body, extra)
+        if answer.status == _NO_TOKEN and self._token.renew(tried):
+            # Whoever is not let in has changed nothing: that may be sent again.
+            answer = self._follow(method, path, params, body, extra)
+        self._let_in = self._let_in or answer.status != _NO_TOKEN
+        return answer
+
+    def _follow(
+        self,
+        method: str,
+        path: str,
+        params: Params | None,
+        body: Any,
+        extra: Mapping[str, str] | None,
     ) -> Answer:
         headers = {**self._headers, **(extra or {}), "Authorization": self._token.header()}
         content = None if body is None else msgspec.json.encode(body)
@@ -223,10 +242,7 @@ class Http:
         words = f"{self.line.host} refused {method} {path} ({answer.status}): {said}"
         match answer.status:
             case 401:
-                return PreconditionFailed(
-                    f"{self.line.host} does not take the token from {self._token.source}: {said}",
-                    hint="make a new token on the forge and put it there",
-                )
+                return self._not_let_in(said)
             case 403:
                 return Refused(
                     words,
@@ -242,6 +258,23 @@ class Http:
                 )
             case _:
                 return Refused(words, answer, said)
+
+    def _not_let_in(self, said: str) -> CaloronError:
+        """A token that was good ran out or was replaced: that is waited for, as for the forge."""
+        host, source = self.line.host, self._token.source
+        if not self._let_in:
+            return PreconditionFailed(
+                f"{host} does not take the token from {source}: {said}",
+                hint="make a new token on the forge and put it there",
+            )
+        hint = (
+            "make a new one on the forge and put it there: it is read again by itself"
+            if self._token.can_change
+            else "make a new one on the forge, stop the sprint, set the variable, `caloron resume`"
+        )
+        return ForgeUnavailable(
+            f"{host} does not take the token from {source} any more: {said}", hint=hint
+        )
 
 
 class Refused(ForgeError):

@@ -23,7 +23,7 @@ def https_remote(web: str, repo: str, user: str, token: Token, ca_file: str) -> 
     settings = {**_STALLED, f"credential.{web}.helper": helper}
     if ca_file:
         settings["http.sslCAInfo"] = ca_file
-    return Remote(f"{web}/{repo}.git", settings, {_TOKEN: token.value()})
+    return Remote(f"{web}/{repo}.git", settings, token.environment(_TOKEN))
 
 
 def ssh_remote(url: str) -> Remote:

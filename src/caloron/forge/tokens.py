@@ -42,6 +42,8 @@ class Token:
         self._host = host
         self._scheme = scheme
         self._value = ""
+        #: Environments of git, which hold it by its name.
+        self._lent: dict[str, dict[str, str]] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -54,8 +56,34 @@ class Token:
                 self._value = given if isinstance(given, str) else read_token(given, self._host)
             return self._value
 
+    def renew(self, refused: str) -> bool:
+        """Read it again, because the forge refused it; whether there is another one now."""
+        with self._lock:
+            if self._value == refused and isinstance(self._given, TokenSource):
+                try:
+                    self._value = read_token(self._given, self._host)
+                except PreconditionFailed:
+                    # It is just being replaced, or gone: that it was refused is what is told.
+                    return False
+                for name, environment in self._lent.items():
+                    environment[name] = self._value
+            return self._value != refused
+
+    @property
+    def can_change(self) -> bool:
+        """Whether another one can come from where this one did; no variable of ours can change."""
+        return isinstance(self._given, TokenSource) and not self._given.env
+
     def header(self) -> str:
         return f"{self._scheme} {self.value()}"
+
+    def environment(self, name: str) -> dict[str, str]:
+        """An environment that has the token by this name, also one that is read later."""
+        value = self.value()
+        with self._lock:
+            lent = self._lent.setdefault(name, {})
+            lent[name] = value
+            return lent
 
     def hidden_in(self, text: str) -> str:
         return text.replace(self._value, "***") if self._value else text

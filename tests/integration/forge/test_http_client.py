@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -383,6 +384,42 @@ def test_a_refusal_says_what_and_why(
         http.get("issues")
     assert SECRET not in f"{refused.value} {refused.value.hint} {refused.value!r}"
     assert not isinstance(refused.value, ForgeUnavailable)
+
+
+def test_a_token_that_was_replaced_is_read_again_once_and_the_request_sent_again(
+    server: Scripted, wait: Wait, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("first")
+    file.chmod(0o600)
+    token = Token(TokenSource(file=str(file)), server.url, "token")
+    client = Client()
+    http = Http(f"{server.url}/api/v1", "o/r", token, Line("forge", wait.now), client, {})
+    http.get("issues")
+    file.write_text("second")
+    server.replies = [Reply(401), Reply(201), Reply(401)]
+    http.change("POST", "issues", {"title": "x"})
+    assert [headers["authorization"] for *_, headers in server.asked] == [
+        "token first", "token first", "token second",
+    ]  # fmt: skip
+    # The same one again is not tried a second time.
+    with pytest.raises(ForgeUnavailable, match=f"the file {file} any more"):
+        http.change("POST", "issues", {"title": "x"})
+    assert len(server.asked) == 4
+    file.unlink()
+    with pytest.raises(ForgeUnavailable, match="any more"):
+        http.get("issues")
+    assert len(server.asked) == 5
+    client.close()
+
+
+def test_a_variable_whose_token_ran_out_says_to_stop_first(server: Scripted, http: Http) -> None:
+    http.get("issues")
+    server.replies = [Reply(401)]
+    with pytest.raises(ForgeUnavailable, match="FORGE_TOKEN any more") as refused:
+        http.get("issues")
+    assert "stop the sprint" in refused.value.hint
+    assert len(server.asked) == 2
 
 
 def test_what_is_no_json_of_a_forge_is_said_to_be_none(server: Scripted, http: Http) -> None:
