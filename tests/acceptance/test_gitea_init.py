@@ -139,6 +139,12 @@ def test_a_token_from_a_file_or_from_gits_credential_helper_will_do(
     [
         ({"--token-env": "NOT_SET"}, 8, "NOT_SET"),
         ({"--token-env": "WRONG"}, 8, "does not take the token"),
+        ({"--token-env": "WRONG"}, 8, "/user/settings/applications, with the scopes write:repo"),
+        ({"--token-env": "NOT_SET"}, 8, "/user/settings/applications, with the scopes write:repo"),
+        ({"--repo": "https://git.example.org/ada/shop.git"}, 2, "OWNER/NAME: --repo ada/shop"),
+        ({"--repo": ""}, 2, "--forge gitea needs --repo"),
+        ({"--host": "git.example.org:3000"}, 2, "put https:// or http:// before it"),
+        ({"--host": "http://no-such-host.invalid"}, 7, "no such host is known here"),
         ({"--repo": "ada/nothing-there"}, 3, "ada/nothing-there"),
         ({"--repo": "no-owner"}, 2, "OWNER/NAME"),
         ({"--host": "http://127.0.0.1:1"}, 7, "127.0.0.1:1"),
@@ -160,6 +166,14 @@ def test_bad_input_is_refused_in_words_with_nothing_made(
     assert words in said, answer
     assert answer.code == code, answer
     assert answer.error.get("hint"), answer
+    assert nothing_was_made(place)
+
+
+def test_an_address_with_tls_of_a_host_without_says_so(place: Home, repository: Repository) -> None:
+    host = repository.who.url.replace("http:", "https:")
+    answer = place.caloron(*arguments(repository, host=host))
+    assert answer.code == 7, answer
+    assert "speaks no TLS: should its address begin with http://" in answer.error["hint"]
     assert nothing_was_made(place)
 
 

@@ -54,11 +54,7 @@ def _found(config: ProjectConfig) -> Iterator[Found]:
         raise UsageError(
             "--forge gitea needs --host", hint="such as --host https://git.example.org"
         )
-    if config.repo.count("/") != 1 or not all(config.repo.split("/")):
-        raise UsageError(
-            f"--repo {shown('repo', config.repo)} is no repository on a forge",
-            hint="give it as OWNER/NAME",
-        )
+    _check_name(config)
     forge = reach(config)
     try:
         about = look(config, forge)
@@ -73,6 +69,22 @@ def _found(config: ProjectConfig) -> Iterator[Found]:
         yield Found(forge, about)
     finally:
         forge.close()
+
+
+def _check_name(config: ProjectConfig) -> None:
+    """Refuse what cannot be the name of a repository, and say what was probably meant."""
+    repo = config.repo
+    if not repo:
+        raise UsageError(f"--forge {config.forge} needs --repo", hint="such as --repo ada/shop")
+    parts = repo.removesuffix("/").removesuffix(".git").split("/")
+    if repo.count("/") == 1 and all(parts) and not repo.endswith(".git"):
+        return
+    meant = "/".join(parts[-2:])
+    known = len(parts) > 1 and all(parts[-2:]) and "@" not in meant and ":" not in meant
+    raise UsageError(
+        f"--repo {shown('repo', repo)} is no repository on a forge",
+        hint="give it as OWNER/NAME" + (f": --repo {meant}" if known else ""),
+    )
 
 
 def _refuse_unrelated(config: ProjectConfig, mirror: Mirror | None, main: str) -> None:

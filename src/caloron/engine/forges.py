@@ -124,16 +124,30 @@ def look(config: ProjectConfig, forge: Forge) -> About:
     from caloron.forge.scopes import SCOPES, check_scopes
 
     site, kind = config.host or GITHUB, _NAMES[config.forge]
+    made = f"{_token_page(config)}, with the scopes {SCOPES[config.forge]}"
     scopes = f"a token needs the scopes {SCOPES[config.forge]}"
     no_forge = f"{site} is no {kind}: it has no API where {kind} has it"
     with _told(no_forge, "give the address of its pages, or that of its API", scopes):
-        who = forge.author
+        try:
+            who = forge.author
+        except PreconditionFailed as error:
+            about_token = "token" in f"{error} {error.hint}"
+            hint = f"{error.hint}; tokens are made at {made}" if about_token else error.hint
+            raise PreconditionFailed(str(error), hint=hint) from error
     nothing = f"{site} has no repository {config.repo} that {who} may see"
     with _told(nothing, f"check the name, and whether {who} has access to it", scopes):
         about = forge.about()
         if isinstance(forge, RemoteForge):
             check_scopes(forge, config.forge)
     return about
+
+
+def _token_page(config: ProjectConfig) -> str:
+    """Where the user makes a token."""
+    from caloron.forge.addresses import address_of
+
+    web = address_of(config.forge, config.host or GITHUB).web
+    return f"{web}/{'user/settings/applications' if config.forge == 'gitea' else 'settings/tokens'}"
 
 
 @contextmanager

@@ -31,6 +31,7 @@ _REDIRECTS = 3
 _REMEMBERED = 256
 _MORE_PAGES = 1000
 _NO_TOKEN = 401
+_NO_SUCH_HOST = ("Name or service not known", "name resolution", "nodename nor servname")
 
 
 class Http:
@@ -184,7 +185,8 @@ class Http:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise PreconditionFailed(
                     f"the certificate of {self.line.host} is not trusted: {error}",
-                    hint="name the certificates of its own authority with the setting ca_file",
+                    hint="name the certificates of its own authority with --ca-file, later with the"
+                    " setting ca_file",
                 ) from None
             raise _Passing(self._lost(method, url, _what(error))) from None
         except BaseException:
@@ -211,7 +213,7 @@ class Http:
     def _lost(self, method: str, url: str, words: str) -> ForgeUnavailable:
         return ForgeUnavailable(
             f"{self.line.host} did not answer {method} {urlsplit(url).path}: {words}",
-            hint="is it running, and reachable from here? It is asked again by itself",
+            hint=_advice(words),
         )
 
     def _moved(self, method: str, path: str, answer: Answer) -> str:
@@ -300,6 +302,15 @@ def _as_known(known: Answer, answer: Answer) -> Answer:
     if "date" in answer.headers:
         headers["date"] = answer.headers["date"]
     return msgspec.structs.replace(known, began_ms=answer.began_ms, headers=headers)
+
+
+def _advice(words: str) -> str:
+    """What to do about a host that was not reached."""
+    if any(known in words for known in _NO_SUCH_HOST):
+        return "no such host is known here: check its name, and the network of this machine"
+    if "WRONG_VERSION_NUMBER" in words:
+        return "what answers there speaks no TLS: should its address begin with http:// ?"
+    return "is it running, and reachable from here?"
 
 
 def _total(answer: Answer) -> int:

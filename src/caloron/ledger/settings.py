@@ -241,6 +241,8 @@ def _checked(key: str, value: Any, where: str) -> Any:
 def _bad_value(key: str, value: Any, where: str) -> UsageError:
     expected = next(m.description for m in get_args(FIELDS[key].type) if isinstance(m, Meta))
     given = shown(key, value) or "something else, which is not repeated here"
-    return UsageError(
-        f"{where}setting {key} is {given}; expected {expected}", hint="nothing was changed"
+    bare = key == "host" and isinstance(value, str) and "://" not in value
+    hint = (
+        "put https:// or http:// before it; nothing was changed" if bare else "nothing was changed"
     )
+    return UsageError(f"{where}setting {key} is {given}; expected {expected}", hint=hint)
