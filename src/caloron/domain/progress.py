@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from caloron.domain import breadcrumbs
 from caloron.domain.actions import ReportProgress
 from caloron.domain.discarding import KEY
 from caloron.domain.observations import CommentSeen, marker_key
@@ -71,10 +72,19 @@ def page(state: State, task: Task) -> str:
     """What the ledger knows of a task, for people who read it on the forge."""
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in _rows(state, task) if value)
     lines = [f"**{task.id}** is **{task.status}**.", f"| | |\n|---|---|\n{rows}"]
+    if task.crumbs:
+        lines.append(_work(state, task))
     if task.trail:
         moves = "\n".join(f"- {_time(step.at)} {_prose(step.what)}" for step in task.trail)
         lines.append(f"<details><summary>How it came here</summary>\n\n{moves}\n\n</details>")
     return "\n\n".join(lines)
+
+
+def _work(state: State, task: Task) -> str:
+    """What was done so far: a row for each piece of work."""
+    heading = "| | work | agent | attempts | commit | outcome |\n|---|---|---|---|---|---|"
+    found = breadcrumbs.rows(state, task)
+    return "\n".join([heading, *(f"| {' | '.join(map(_cell, row))} |" for row in found)])
 
 
 def _rows(state: State, task: Task) -> list[tuple[str, str]]:
@@ -85,6 +95,8 @@ def _rows(state: State, task: Task) -> list[tuple[str, str]]:
     return [
         ("status", str(task.status)),
         ("waits for", why(state, task)),
+        ("stopped at", breadcrumbs.stopped_at(task)),
+        ("then follows", breadcrumbs.next_step(task)),
         ("agent", f"{task.agent} ({framework})" if framework else task.agent),
         ("at work", task.work.role if task.work else ""),
         ("attempts", str(_attempts(state, task) or "")),

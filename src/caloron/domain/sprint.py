@@ -89,6 +89,17 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     what: str
 
 
+class Crumb(msgspec.Struct, frozen=True, kw_only=True):
+    """One piece of work for a task, and what came of it; empty: nothing yet."""
+
+    item: str
+    role: Role
+    #: Empty: no agent, as in a verification.
+    agent: str = ""
+    head: str = ""
+    outcome: str = ""
+
+
 class Task(msgspec.Struct, kw_only=True):
     """A planned task and what has become of it."""
 
@@ -165,6 +176,8 @@ class Task(msgspec.Struct, kw_only=True):
     #: Somebody who has a say wants it back after it was cancelled.
     wanted_back: bool = False
 
+    #: What was done for it, the last pieces.
+    crumbs: tuple[Crumb, ...] = ()
     #: Its last moves, how many there were, and how many of them its issue was told.
     trail: tuple[Step, ...] = ()
     moved: int = 0

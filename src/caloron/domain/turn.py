@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from caloron.domain import texts
+from caloron.domain import breadcrumbs, texts
 from caloron.domain.actions import (
     Action,
     AddLabel,
@@ -119,6 +119,7 @@ class Turn:
     def start(self, task: Task, work: Work, reason: str = "") -> None:
         """Queue work for a task; known work gets another attempt."""
         task.work = msgspec.structs.replace(work, since=self.now)
+        breadcrumbs.begun(task, work)
         task.intervened_at = 0.0
         bonus = 0 if work.role in ("implement", "check") else _ROLE_BONUS
         paused = self.sprint.paused.get(task.plan.framework or self.sprint.framework)
@@ -135,6 +136,7 @@ class Turn:
     def stop_work(self, task: Task, reason: str) -> None:
         if task.work:
             self.do(CancelWork(item=task.work.item, reason=reason))
+            breadcrumbs.ended(task, task.work.item, f"stopped: {reason}")
             task.work = None
 
     def comment(self, task: Task, purpose: str, cause: str, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from caloron.domain import landing, texts, train
+from caloron.domain import breadcrumbs, landing, texts, train
 from caloron.domain.actions import OpenPull, PostReview, Push
 from caloron.domain.doubts import reject_red
 from caloron.domain.facts import WorkEnded
@@ -34,6 +34,7 @@ def work_ended(turn: Turn, fact: WorkEnded) -> None:
         return
     work = msgspec.structs.replace(work, taken_in=fact.token)
     task.work = None
+    breadcrumbs.ended(task, fact.item, breadcrumbs.outcome_of(fact), fact.head)
     if fact.session and fact.role in _AUTHOR:
         task.session = fact.session
     if fact.trouble == "overflow":

@@ -44,6 +44,53 @@ def test_the_comment_says_what_the_ledger_knows_and_how_it_came_about() -> None:
     assert "InProgress → InReview: pull request" in body
 
 
+def test_each_piece_of_work_has_a_row_with_its_agent_attempts_commit_and_outcome() -> None:
+    made = world(planned("a"))
+    made.state.attempts = {"shop-1/a/1-implement": 2}
+    made.bring_to_review("a")
+    first = made.task("a").head
+    made.finish("a", answer="CHANGES_NEEDED: no tests")
+    made.run()
+    body = comments(made, "a")[0].body
+    second = made.task("a").head
+    assert [
+        line for line in body.splitlines() if line.startswith(("| 1 ", "| 2 ", "| 3 ", "| 4 "))
+    ] == [
+        f"| 1 | implement | a | 2 | {first} | committed |",
+        f"| 2 | verify |  |  | {first} | green |",
+        f"| 3 | review | reviewer-1 |  | {first} | CHANGES_NEEDED: no tests |",
+        f"| 4 | fix | a |  | {second} | committed |",
+    ]
+    assert "stopped at" not in body
+
+
+def test_a_task_that_waits_for_a_person_says_where_it_stopped_and_what_follows() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    head = made.task("a").head
+    made.finish("a", answer="CHANGES_NEEDED: no tests")
+    for _ in range(2):
+        made.finish("a", changes=False, exit_code=3, session="talk")
+    body = comments(made, "a")[0].body
+    assert f"| stopped at | {head} on agent/a/shop-1 |" in body
+    assert f"| then follows | fix from {head} with the conversation so far |" in body
+    assert "goes on when a person says so |" in body
+    made.comment(made.task("a").escalation_issue or 0, "resolved")
+    made.settle()
+    body = comments(made, "a")[0].body
+    assert "then follows" not in body
+    assert "at work, again after: exit code 3" in body
+
+
+def test_work_that_a_person_ended_says_so() -> None:
+    made = world(planned("a"))
+    made.comment(made.task("a").issue or 0, "caloron:take-over")
+    made.settle()
+    body = comments(made, "a")[0].body
+    assert "| stopped at | nothing was pushed yet |" in body
+    assert "stopped: taken over by ada; goes on when a person says so |" in body
+
+
 def test_what_was_seen_of_the_comment_spares_the_look_for_it() -> None:
     made = world(planned("a"))
     made.run()
