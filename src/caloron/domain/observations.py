@@ -96,6 +96,7 @@ class PullSeen(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
 
 class ReviewSeen(msgspec.Struct, frozen=True, kw_only=True, tag="review"):
     version: int
+    #: Below zero: the number of the comment that tells the verdict.
     id: int
     pull: int
     #: The commit that was reviewed: a review of another head says nothing about this one.
@@ -109,6 +110,11 @@ class ReviewSeen(msgspec.Struct, frozen=True, kw_only=True, tag="review"):
     @property
     def object(self) -> str:
         return f"review:{self.id}"
+
+    @property
+    def is_comment(self) -> bool:
+        """Whether it was told as a comment, and not as a review of the forge's own."""
+        return self.id < 0
 
 
 class CommentSeen(msgspec.Struct, frozen=True, kw_only=True, tag="comment"):

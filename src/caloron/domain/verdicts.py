@@ -26,20 +26,19 @@ def last_word(turn: Turn, task: Task, pull: PullSeen) -> ReviewSeen | None:
         and seen.verdict != "commented"
         and _counts(turn, task, seen)
     ]
-    return latest(turn.sprint, task.approval, found)
+    return latest(turn.sprint, found)
 
 
-def latest(
-    sprint: Sprint, approval: ReviewSeen | None, said: Iterable[ReviewSeen]
-) -> ReviewSeen | None:
-    """The last of these words; `approval`: the one that was said in a comment.
+def latest(sprint: Sprint, said: Iterable[ReviewSeen]) -> ReviewSeen | None:
+    """The last of these words.
 
-    Comments and reviews are looked at one after the other: which of a person's request and an
-    approval by comment came first within a second is not known, and then the request counts.
+    Comments and reviews are looked at one after the other: which of a person's request and a
+    verdict by comment, ours or a person's, came first within a second is not known, and then the
+    request counts.
     """
     said = sorted(said, key=lambda r: (r.version, r.id))
     last = said[-1] if said else None
-    if last is None or last != approval:
+    if last is None or not last.is_comment:
         return last
     objections = [
         word

@@ -206,7 +206,7 @@ class Changes:
         approval = task.approval if task else None
         if approval and approval.head == effect.head:
             words.append(approval)
-        last = latest(state.sprint, approval, words)
+        last = latest(state.sprint, words)
         if last is not None and last.verdict == "changes_requested":
             raise StaleHead(f"{last.author} asked for changes in {name}")
 
