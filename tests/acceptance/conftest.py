@@ -21,3 +21,12 @@ def bare_home(tmp_path: Path) -> Iterator[Home]:
 @pytest.fixture
 def home(bare_home: Home) -> Home:
     return bare_home.init()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A module may say which of its tests every run has; the others are long ones."""
+    for item in items:
+        chosen = getattr(getattr(item, "module", None), "in_every_run", None)
+        if chosen and not chosen(item):
+            item.add_marker(pytest.mark.long)
