@@ -45,6 +45,7 @@ class Pool:
         self.furnish: Furnish = lambda _workspace, _commit: ""
         self._ready: list[_Ready] = []
         self._made = 0
+        self._seen_main = ""
         self._lock = threading.Lock()
         self._wanted = threading.Event()
         self._closing = threading.Event()
@@ -94,8 +95,9 @@ class Pool:
         found.folder.rmdir()
         return True
 
-    def refresh(self) -> None:
-        """Main may have moved, or a place may be free: look."""
+    def refresh(self, main: str = "") -> None:
+        """Main may have moved, or a place may be free: look; `main`: where it was seen last."""
+        self._seen_main = main
         self._wanted.set()
 
     def _fill(self) -> None:
@@ -112,7 +114,7 @@ class Pool:
     def _make_one(self) -> bool:
         """Make one workspace more, or a new one for one that main left behind; False: all set."""
         try:
-            main = self._mirror.fetch_main()
+            main = self._newest_main()
             with self._lock:
                 full = len(self._ready) >= self._size
                 old = next((r for r in self._ready if full and r.commit != main), None)
@@ -131,6 +133,11 @@ class Pool:
         with self._lock:
             self._ready.append(ready)
         return True
+
+    def _newest_main(self) -> str:
+        """Asking a forge for what is known here already would cost it two requests each time."""
+        here = self._mirror.newest_main() if self._seen_main else ""
+        return here if here and here == self._seen_main else self._mirror.fetch_main()
 
     def _make(self, commit: str) -> _Ready | None:
         self._made += 1

@@ -10,7 +10,7 @@ from caloron.domain.budget import Spent
 from caloron.domain.feedback import Feedback
 from caloron.domain.insight import Insight
 from caloron.domain.merging import Doubt, Revert, Train, Verified, Waits
-from caloron.domain.observations import PullSeen, ReviewSeen, Snapshot
+from caloron.domain.observations import BranchSeen, PullSeen, ReviewSeen, Snapshot
 from caloron.domain.plan import PlannedTask
 from caloron.domain.status import Status
 
@@ -344,6 +344,12 @@ def revert_branch(task: str, sprint: str, number: int) -> str:
 
 #: Branches as we name them, to ask whether we may push to such.
 BRANCHES = (branch_name("some-task", "sprint-1"), revert_branch("some-task", "sprint-1", 1))
+
+
+def main_commit(state: State) -> str:
+    """Where main was seen last; empty: nowhere yet."""
+    seen = state.objects.get(f"branch:{state.sprint.main}")
+    return seen.commit if isinstance(seen, BranchSeen) else ""
 
 
 def pull_of(state: State, task: Task) -> PullSeen | None:

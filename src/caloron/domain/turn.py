@@ -16,8 +16,8 @@ from caloron.domain.actions import (
     RetryEffect,
     StartWork,
 )
-from caloron.domain.observations import BranchSeen, CommentSeen, ReviewSeen, Snapshot
-from caloron.domain.sprint import REVIEWER, Role, Sprint, State, Task, Work
+from caloron.domain.observations import CommentSeen, ReviewSeen, Snapshot
+from caloron.domain.sprint import REVIEWER, Role, Sprint, State, Task, Work, main_commit
 from caloron.domain.status import Status, check_transition
 
 _ROLE_BONUS = 5
@@ -46,8 +46,7 @@ class Turn:
         return self.state.sprint
 
     def main_commit(self) -> str:
-        seen = self.state.objects.get(f"branch:{self.sprint.main}")
-        return seen.commit if isinstance(seen, BranchSeen) else ""
+        return main_commit(self.state)
 
     def reviews_of(self, pull: int) -> list[ReviewSeen]:
         self._sort_once()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from caloron.domain.actions import Moved
 from caloron.domain.facts import Halt, PlanApproved
 from caloron.domain.plan import PlannedTask
-from caloron.domain.sprint import State
+from caloron.domain.sprint import State, main_commit
 from caloron.domain.supervise import Limits
 from caloron.engine.announcer import Announcer
 from caloron.engine.bell import Bell
@@ -177,7 +177,7 @@ class Engine:
             self._books.write_plan(saved.state)
             if saved.moves:
                 self.watcher.moved(saved.state, saved.moves)
-                self.workshop.pool.refresh()
+                self.workshop.pool.refresh(main_commit(saved.state))
             self.watcher.seen(saved.state)
             self._announcer.look(saved.state, self.poller.outage)
             phase = saved.state.sprint.phase

@@ -96,6 +96,23 @@ def test_the_pool_follows_main(bench: Bench) -> None:
     bench.filled(newer)
 
 
+def test_the_pool_asks_the_forge_only_if_main_was_seen_elsewhere(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = bench.mirror.fetch_main()
+    asked: list[str] = []
+    fetch = bench.mirror.fetch_main
+    monkeypatch.setattr(bench.mirror, "fetch_main", lambda: asked.append("") or fetch())
+    bench.pool.refresh(main)
+    bench.pool.open()
+    bench.filled(main)
+    assert asked == []
+    newer = bench.commit("newer")
+    bench.pool.refresh(newer)
+    bench.filled(newer)
+    assert asked
+
+
 def test_an_empty_pool_says_so_and_a_closed_one_leaves_nothing(bench: Bench) -> None:
     place = bench.home / "run"
     assert not bench.pool.take(place / "workspace", place / "home", "x", "b")
