@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +11,15 @@ import pytest
 from caloron.domain.observations import CommentSeen, PullSeen, ReviewSeen
 from caloron.errors import CaloronError, ForgeError, NotYet, PreconditionFailed
 from caloron.forge.connect import connect
+from tests.acceptance.home import Home, task, writes
 from tests.integration.forge.people import main_of
 from tests.integration.forge.worlds import Watch, World, gitea_world
 from tests.support.fault_proxy import FaultProxy
 from tests.support.gitea import Repository, Server
+
+#: Requests of the API for a task that is approved at once, 38 with what a sprint needs to begin;
+#: those of git, two or three for each fetch and four for each push, depend a little on timing.
+PER_TASK, GIT_PER_TASK = 40, 22
 
 
 @pytest.fixture
@@ -68,6 +74,70 @@ def test_one_change_among_a_hundred_costs_a_few_requests_more(
         (seen,) = watch.look().values()
     assert isinstance(seen, CommentSeen)
     assert len(heard) <= 8, [str(h) for h in heard]
+
+
+def until_idle(watch: Watch, proxy: FaultProxy) -> None:
+    """What changed within the last seconds is looked at again, because of the forge's clock."""
+    for _ in range(200):
+        with proxy.counting() as heard:
+            watch.look()
+        if len(heard) <= 3:
+            return
+        time.sleep(0.1)
+    raise AssertionError([str(h) for h in heard])
+
+
+def test_a_look_costs_two_requests_for_each_pull_request_that_changed_and_one_for_fifty_others(
+    world: World, proxy: FaultProxy, repository: Repository
+) -> None:
+    """However many tasks there are. Three lists are asked for in any case."""
+    pulls = []
+    for n in range(10):
+        repository.write_file(f"{n}.txt", "new\n", new_branch=f"feature-{n}")
+        pulls.append(repository.open_pull(f"feature-{n}")["number"])
+    watch, tasks = Watch(world.forge), 0
+    # Whether she has a say is asked once.
+    world.anna.comment(pulls[0], "hello")
+    for more in (20, 90):
+        for _ in range(more):
+            tasks += 1
+            repository.open_issue(f"task {tasks}")
+        for events in (10, 100):
+            until_idle(watch, proxy)
+            changed = pulls[: events // 10]
+            for number in changed:
+                world.anna.review(number, "commented", f"{tasks} tasks, {events} events")
+            issues = range(pulls[-1] + 1, pulls[-1] + 21)
+            for n in range(events - len(changed)):
+                world.anna.comment(issues[n % len(issues)], f"remark {n}")
+            with proxy.counting() as heard:
+                seen = watch.look()
+            assert len(seen) >= events
+            pages = -(-events // 50)
+            assert len(heard) <= 3 + 2 * len(changed) + pages, [str(h) for h in heard]
+
+
+def test_a_finished_task_costs_a_known_number_of_requests(gitea: Server, bare_home: Home) -> None:
+    """Without looking: what a sprint asks for because of a task, git's own requests included."""
+    proxy, robot = FaultProxy(gitea.url), gitea.person("robot")
+    repository = gitea.repository(robot)
+    bare_home.environment["ROBOT"] = robot.token
+    where = ("--host", proxy.url, "--repo", repository.full_name, "--token-env", "ROBOT")
+    home = bare_home.init("demo", "--forge", "gitea", *where, poll_s=3600.0)
+    names = ("a", "b", "c")
+    home.script(*map(writes, names))
+    with proxy.counting() as heard:
+        answer = home.sprint(*(task(name, *names[:n][-1:]) for n, name in enumerate(names)))
+    proxy.close()
+    assert set(answer.statuses.values()) == {"Done"}, answer
+    root = f"/api/v1{repository.path}"
+    lists = [f"{root}/{path}" for path in ("issues", "issues/comments", "git/refs/heads")]
+    once = f"{root}/labels"
+    asked = [h for h in heard if h.path.startswith("/api/") and h.path != once]
+    asked = [h for h in asked if h.method != "GET" or h.path not in lists]
+    git = [h for h in heard if not h.path.startswith("/api/")]
+    assert len(asked) / len(names) <= PER_TASK, [str(h) for h in asked]
+    assert len(git) / len(names) <= GIT_PER_TASK, [str(h) for h in git]
 
 
 def test_a_stranger_is_heard_and_has_no_say(
