@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+from benchmarks.forge_ticks import ticks
 from benchmarks.measure import Measure, median
 from benchmarks.sprints import Home, approves, implements, stop, wait_for
 from caloron.forge.connect import connect
@@ -25,13 +26,13 @@ _CHAIN = 5
 _ISSUES = 100
 _POLL_S = 1.0
 #: A sprint looks with these; everything else it asks for because of a task.
-_POLLS = ("/issues", "/issues/comments", "/git/refs")
+_POLLS = ("/issues", "/issues/comments", "/git/refs/heads")
 
 
 def run() -> list[Measure]:
     server = Server()
     try:
-        return [*_polls(server), *_tasks(server), *_hand_overs(server)]
+        return [*_polls(server), *ticks(server), *_tasks(server), *_hand_overs(server)]
     finally:
         server.remove()
 
