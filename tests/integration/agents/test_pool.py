@@ -102,7 +102,12 @@ def test_the_pool_asks_the_forge_only_if_main_was_seen_elsewhere(
     main = bench.mirror.fetch_main()
     asked: list[str] = []
     fetch = bench.mirror.fetch_main
-    monkeypatch.setattr(bench.mirror, "fetch_main", lambda: asked.append("") or fetch())
+
+    def asking() -> str:
+        asked.append("")
+        return fetch()
+
+    monkeypatch.setattr(bench.mirror, "fetch_main", asking)
     bench.pool.refresh(main)
     bench.pool.open()
     bench.filled(main)
