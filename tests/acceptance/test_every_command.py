@@ -162,8 +162,10 @@ def test_every_setting_takes_or_refuses_every_value(check: Any, place: Path) -> 
     set_one, get_one = by_words["config", "set"], by_words["config", "get"]
     file = place / "home" / "projects" / "demo" / "config.yml"
     good = file.read_bytes()
+    first_of_kind = {field.type: name for name, field in reversed(FIELDS.items())}
     for key in (*FIELDS, "no_such_key"):
-        for value in VALUES:
+        # One setting of each type meets every value; that the others have a type, a few tell.
+        for value in VALUES if key in {*first_of_kind.values(), "no_such_key"} else FEW[:4]:
             if check(set_one, "json", "--", key, value) == 0:
                 assert check(get_one, "text", key) == 0
                 file.write_bytes(good)
