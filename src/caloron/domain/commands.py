@@ -25,7 +25,7 @@ RETRY = "caloron:retry"
 CANCEL = "caloron:cancel"
 APPROVE = "caloron:approve"
 
-_LOOKS_LIKE = re.compile(r"\s*(caloron:[\w-]{1,40})", re.IGNORECASE)
+_LOOKS_LIKE = re.compile(r"[ \t]*(caloron:[\w-]{1,40})", re.IGNORECASE)
 
 
 def command_of(comment: CommentSeen) -> str:

@@ -237,7 +237,7 @@ def test_only_those_who_may_write_have_a_say(github_api: GithubApi, forge: Forge
     assert (comment.author, comment.trusted) == ("somebody", False)
 
 
-@pytest.mark.parametrize("words", ["caloron:nonsense", "\nresolved", "resolved?"])
+@pytest.mark.parametrize("words", ["\ncaloron:stop", "\nresolved", "resolved?"])
 def test_nobody_is_asked_who_may_write_for_what_is_no_command(
     github_api: GithubApi, forge: Forge, words: str
 ) -> None:
@@ -247,11 +247,13 @@ def test_nobody_is_asked_who_may_write_for_what_is_no_command(
     assert not [a for a in github_api.asked if "collaborators" in a.template]
 
 
+@pytest.mark.parametrize("words", ["caloron:retry", "caloron:nonsense"])
 @pytest.mark.parametrize("permission", ["admin", "write"])
 def test_those_who_may_write_have_a_say(
-    github_api: GithubApi, forge: Forge, permission: str
+    github_api: GithubApi, forge: Forge, permission: str, words: str
 ) -> None:
-    said = {"user": {"login": "somebody"}, "body": "caloron:retry"}
+    """Also with a word that is no command: they are told which there are."""
+    said = {"user": {"login": "somebody"}, "body": words}
     github_api.reply("GET", f"{ISSUE}/comments", change=said)
     path = f"{REPO}/collaborators/{{username}}/permission"
     github_api.reply("GET", path, change={"permission": permission})
