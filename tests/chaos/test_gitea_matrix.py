@@ -1,32 +1,77 @@
-"""`kill -9` around every effect of a sprint on a real Gitea: artefacts exactly once."""
+"""`kill -9` around every effect of a sprint on a real Gitea: artefacts exactly once.
+
+Each kind of effect is killed before it is done, after it was done and before that is recorded, and
+after the record. A cell has two kills: what recovers from the first meets the second.
+"""
 
 from __future__ import annotations
 
 import os
-import random
+import re
 import signal
+import sqlite3
+import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.acceptance.home import does, task, writes
-from tests.chaos.matrix import SEED, goal_recorded
-from tests.chaos.recorder import Point, record
-from tests.chaos.world import World, new_world
+from tests.chaos.matrix import goal_recorded
+from tests.chaos.recorder import Point
+from tests.chaos.world import SRC, World, new_world
+from tests.support import blind_gitea
 from tests.support.figures import tell
 from tests.support.gitea import Gitea, Repository
-from tests.support.live import TOKEN, artefacts, done_twice
+from tests.support.live import REVIEWER_TOKEN, TOKEN, artefacts, done_twice
 
 _AT_ONCE = 3 * (os.cpu_count() or 1)
 _RESUMES = 4
-#: An effect is intended, then done, then recorded. What follows a record is the next tick's, and
-#: no matter of the forge: the other matrix has it.
-_AROUND = ("effect.intend", "effect.do")
-_SPRINT = ("sprint", "goal", "--yes", "--plan", "plan.json")
+_AROUND = ("effect.intend", "effect.do", "effect.record")
+_RUN = ("sprint", "goal", "--yes", "--plan", "plan.json")
+#: Everything that a sprint does to a forge, by its kind and the first word of its key.
+PURPOSES = {
+    "create_issue issue",
+    "label label",
+    "progress progress",
+    "comment comment",
+    "push push",
+    "open_pull pull",
+    "review review",
+    "merge merge",
+    "close_issue close",
+    "create_issue escalation",
+    "close_pull close_pull",
+    "revert revert",
+    "open_pull revert-pull",
+    "reopen_issue reopen",
+}
+_ONE_PART = "test $(ls parts 2>/dev/null | wc -l) -le 1"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One effect of the undisturbed sprint."""
+
+    key: str
+    task: str
+    kind: str
+    #: The how manieth of its kind and task.
+    k: int
+
+    @property
+    def purpose(self) -> str:
+        """What it is for: an escalation is an issue, too, and a revert a pull request."""
+        return f"{self.kind} {self.key.split('/')[0]}"
+
+    def points(self) -> list[Point]:
+        return [Point("engine", f"{at}/{self.kind}/{self.task}", self.k) for at in _AROUND]
 
 
 @dataclass
@@ -34,54 +79,53 @@ class Cell:
     """One run: where it is killed, where its recovery is, and what was wrong in the end."""
 
     point: Point
-    again: Point
+    again: Point | None = None
+    #: The point of the recovery's kill, as an undisturbed sprint counts it.
+    meant: Point | None = None
     killed: bool = False
     killed_again: bool = False
     problems: list[str] = field(default_factory=list)
 
 
-def _world(place: Path, gitea: Gitea) -> World:
-    """A project on the server whose sprint has every effect: issue, labels, pushes, a rejection."""
-    robot = gitea.person("robot")
-    repository = gitea.repository(robot)
-    options = ("--forge", "gitea", "--host", gitea.url, "--repo", repository.full_name)
-    world = new_world(place, *options, "--token-env", TOKEN, env={TOKEN: robot.token})
-    world.script(
-        writes("a"),
-        does("review", "a", round=1, output="CHANGES_NEEDED: more"),
-        does("fix", "a", files={"a.txt": "more a\n"}, output="done"),
-        does("review", output="APPROVED"),
-    )
-    return world
+@dataclass
+class Scenario:
+    """A sprint on the server whose end is known: each cell runs it in a repository of its own."""
 
+    gitea: Gitea
+    template: World
+    plan: tuple[dict[str, Any], ...]
+    place: Path
+    #: The exit code of a sprint that went as it should.
+    code: int = 0
+    #: What somebody does meanwhile.
+    person: Callable[[Repository, World], None] | None = None
+    expected: dict[str, Any] = field(default_factory=dict)
 
-def _copy(template: World, place: Path, gitea: Gitea) -> tuple[World, Repository]:
-    world = template.copy_to(place)
-    repository = gitea.repository(gitea.person("robot"))
-    world.configure(repo=repository.full_name)
-    world.write_plan(task("a"))
-    return world, repository
+    def copy(self, name: str) -> tuple[World, Repository]:
+        world = self.template.copy_to(self.place / name)
+        repository = self.gitea.repository(self.gitea.person("robot"))
+        for login in ("ada", "second"):
+            repository.collaborator(self.gitea.person(login))
+        world.configure(repo=repository.full_name)
+        world.write_plan(*self.plan)
+        ada = self.gitea.person("ada")
+        world.env[blind_gitea.WHO] = f"{ada.url} ada {ada.token} {repository.full_name}"
+        world.person = self.person and partial(self.person, repository.seen_by(ada))
+        return world, repository
 
+    def undisturbed(self) -> list[Effect]:
+        """Run it once: what it leaves is what every cell must leave."""
+        world, repository = self.copy("undisturbed")
+        assert world.run(*_RUN) == self.code, world.log()
+        assert done_twice(repository) == []
+        self.expected = _left(repository)
+        return _effects(world)
 
-def test_a_kill_around_any_effect_on_gitea_leaves_every_artefact_exactly_once(
-    tmp_path: Path, gitea: Gitea, capsys: pytest.CaptureFixture[str]
-) -> None:
-    template = _world(tmp_path / "template", gitea)
-    world, repository = _copy(template, tmp_path / "undisturbed", gitea)
-    recorded, code = record(world, form=lambda _: "", sprint=_SPRINT)
-    assert code == 0, world.log()
-    expected = artefacts(repository)
-    points = [p for p, _ in recorded if p.kind == "engine" and p.name in _AROUND]
-    assert {p.name for p in points} == set(_AROUND)
-    began = time.monotonic()
-
-    def one(numbered: tuple[int, Point]) -> Cell:
-        number, point = numbered
-        cell = Cell(point, _again(point, points))
-        world, repository = _copy(template, tmp_path / f"cell-{number}", gitea)
+    def run(self, number: int, cell: Cell) -> Cell:
+        world, repository = self.copy(f"cell-{number}")
         try:
-            _run(world, cell)
-            cell.problems += _differences(artefacts(repository), expected)
+            self._kill(world, cell)
+            cell.problems += _differences(_left(repository), self.expected)
             cell.problems += [f"there twice: {key}" for key in done_twice(repository)]
         except AssertionError as error:
             cell.problems.append(str(error))
@@ -89,38 +133,131 @@ def test_a_kill_around_any_effect_on_gitea_leaves_every_artefact_exactly_once(
             world.kill_everything()
         return cell
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        cells = list(pool.map(one, enumerate(points)))
-    killed, again = sum(c.killed for c in cells), sum(c.killed_again for c in cells)
-    figures = {"cells": len(cells), "killed": killed, "killed again": again}
-    with capsys.disabled():
-        tell(
-            "kill -9 around every effect",
-            figures | {"failed": sum(bool(c.problems) for c in cells)}
-            | {"seconds": round(time.monotonic() - began)},
-        )  # fmt: skip
-    failed = [f"{c.point}, then {c.again}: {'; '.join(c.problems)}" for c in cells if c.problems]
-    assert not failed, "\n\n".join(failed)
-    assert killed == len(cells)
+    def _kill(self, world: World, cell: Cell) -> None:
+        first, second = world.place / "killed", world.place / "killed-again"
+        code = world.run(*_RUN, CALORON_CRASH_AT=cell.point.at(first))
+        then = {"CALORON_CRASH_AT": cell.again.at(second)} if cell.again else {}
+        for _ in range(_RESUMES):
+            if code != -signal.SIGKILL:
+                break
+            code = world.run(*(("resume",) if goal_recorded(world) else _RUN), **then)
+        cell.killed, cell.killed_again = first.exists(), second.exists()
+        if not cell.killed:
+            cell.problems.append("not killed there")
+        if code != self.code:
+            cell.problems.append(f"exit code {code}\n{world.log()}")
 
 
-def _again(point: Point, points: list[Point]) -> Point:
-    """Where the recovery is killed itself: by a seed, the same in every run."""
-    chance = random.Random(f"{SEED} gitea {point}")
-    return Point("engine", chance.choice(sorted({p.name for p in points})), chance.randint(1, 2))
+def _effects(world: World) -> list[Effect]:
+    """Everything that was done to the forge, in its order."""
+    connection = sqlite3.connect(world.project / "ledger.sqlite", timeout=10)
+    sql = "SELECT key, task, kind FROM actions WHERE state = 'done' ORDER BY id"
+    rows = connection.execute(sql).fetchall()
+    connection.close()
+    counts: Counter[tuple[str, str]] = Counter()
+    found = []
+    for key, name, kind in rows:
+        counts[name, kind] += 1
+        found.append(Effect(key, name or "", kind, counts[name, kind]))
+    return found
 
 
-def _run(world: World, cell: Cell) -> None:
-    first, second = world.place / "killed", world.place / "killed-again"
-    code = world.run(*_SPRINT, CALORON_CRASH_AT=cell.point.at(first))
-    for _ in range(_RESUMES):
-        if code != -signal.SIGKILL:
-            break
-        words = ("resume",) if goal_recorded(world) else _SPRINT
-        code = world.run(*words, CALORON_CRASH_AT=cell.again.at(second))
-    cell.killed, cell.killed_again = first.exists(), second.exists()
-    if code != 0:
-        cell.problems.append(f"exit code {code}\n{world.log()}")
+def _of_each_purpose(effects: Iterable[Effect]) -> list[Effect]:
+    """The first of each, and the first change of a progress comment, which is made before."""
+    found: dict[str, Effect] = {}
+    for effect in effects:
+        edits = effect.kind == "progress" and effect.k == 2
+        found.setdefault("edit" if edits else effect.purpose, effect)
+    return list(found.values())
+
+
+def _cells(effects: list[Effect], chosen: list[Effect]) -> list[Cell]:
+    """Two points of one task's effects in each: these come in one order, in every run."""
+    cells = []
+    for name in sorted({effect.task for effect in chosen}):
+        own = [
+            (effect, point) for effect in chosen if effect.task == name for point in effect.points()
+        ]
+        half = (len(own) + 1) // 2 if len(own) > len(_AROUND) else len(own)
+        for n, (effect, point) in enumerate(own[:half]):
+            second = own[half + n] if half + n < len(own) else None
+            cells.append(
+                Cell(point, *(_counted_from(effects, effect, *second) if second else (None, None)))
+            )
+    return cells
+
+
+def _counted_from(
+    effects: list[Effect], killed: Effect, later: Effect, point: Point
+) -> tuple[Point, Point]:
+    """A later point as the process that goes on after a kill counts it, and as it is."""
+    same = [e for e in effects if (e.kind, e.task) == (later.kind, later.task)]
+    before = sum(effects.index(e) < effects.index(killed) for e in same)
+    return Point(point.process, point.name, later.k - before), point
+
+
+def _one_account(place: Path, gitea: Gitea) -> Scenario:
+    """A task that is rejected once; verdicts are comments."""
+    options = ("--forge", "gitea", "--host", gitea.url, "--token-env", TOKEN)
+    robot = gitea.person("robot")
+    first = gitea.repository(robot).full_name
+    template = new_world(place / "template", *options, "--repo", first, env={TOKEN: robot.token})
+    template.script(
+        writes("a"),
+        does("review", "a", round=1, output="CHANGES_NEEDED: more"),
+        does("fix", "a", files={"a.txt": "more a\n"}, output="done"),
+        does("review", output="APPROVED"),
+    )
+    return Scenario(gitea, template, (task("a"),), place)
+
+
+def _two_accounts(place: Path, gitea: Gitea) -> Scenario:
+    """A merge that turns main red, a task that a person cancels, and one that is escalated."""
+    robot, second = gitea.person("robot"), gitea.person("second")
+    repository = gitea.repository(robot)
+    repository.collaborator(second)
+    template = new_world(
+        place / "template",
+        *("--forge", "gitea", "--host", gitea.url, "--repo", repository.full_name),
+        *("--token-env", TOKEN, "--reviewer-token-env", REVIEWER_TOKEN),
+        env={
+            TOKEN: robot.token,
+            REVIEWER_TOKEN: second.token,
+            "PYTHONPATH": f"{SRC}:{SRC.parent}",
+        },
+        verify=_ONE_PART,
+    )
+    template.program = (sys.executable, str(Path(blind_gitea.__file__)))
+    template.script(
+        writes("a", {"parts/a": "a\n"}),
+        does("fix", "a", run="rm parts/*; echo both > parts/both", output="done"),
+        writes("b"),
+        does("implement", "c", exit_code=1, output="cannot do c"),
+        does("review", "b", sleep_s=600, output="APPROVED"),
+        does("review", output="APPROVED"),
+    )
+    plan = (task("a"), task("b"), task("c"))
+    return Scenario(gitea, template, plan, place, code=10, person=_cancels_b)
+
+
+def _cancels_b(hers: Repository, _: World) -> None:
+    """She says so on the issue, once its change is there to be withdrawn."""
+    time.sleep(0.3)
+    if not [p for p in hers.pulls("open") if p["head"]["ref"].startswith("agent/b/")]:
+        return
+    (issue,) = [i["number"] for i in hers.issues() if i["title"] == "Task b"]
+    if "caloron:cancel" not in [c["body"] for c in hers.comments(issue)]:
+        hers.comment(issue, "caloron:cancel")
+
+
+#: An attempt of an agent, and a person's comment: their numbers are nobody's concern.
+_NUMBERS = re.compile(r"(/feedback/\S+-|/cancelled/)[0-9]+$")
+
+
+def _left(repository: Repository) -> dict[str, Any]:
+    found = artefacts(repository)
+    found["comments"] = sorted((on, _NUMBERS.sub(r"\1N", key)) for on, key in found["comments"])
+    return found
 
 
 def _differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
@@ -129,3 +266,47 @@ def _differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
         for name in expected
         if found[name] != expected[name]
     ]
+
+
+def test_a_kill_around_any_effect_on_gitea_leaves_every_artefact_exactly_once(
+    tmp_path: Path, gitea: Gitea, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    one, two = _one_account(tmp_path / "one", gitea), _two_accounts(tmp_path / "two", gitea)
+    with ThreadPoolExecutor(2) as pool:
+        usual, special = pool.map(Scenario.undisturbed, (one, two))
+    chosen = _of_each_purpose(usual)
+    known = {effect.purpose for effect in chosen} - {"review review"}
+    others = [e for e in _of_each_purpose(special) if e.purpose not in known]
+    others += [e for e in special if (e.kind, e.task, e.k) == ("merge", "a", 2)]
+    others.sort(key=special.index)
+    assert {e.purpose for e in (*chosen, *others)} == PURPOSES
+    cells = [(one, cell) for cell in _cells(usual, chosen)]
+    cells += [(two, cell) for cell in _cells(special, others)]
+    points = sum(1 + bool(cell.meant) for _, cell in cells)
+    assert points == len(_AROUND) * (len(chosen) + len(others))
+
+    def run(numbered: tuple[int, tuple[Scenario, Cell]]) -> Cell:
+        number, (scenario, cell) = numbered
+        return scenario.run(number, cell)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        done = list(pool.map(run, enumerate(cells)))
+        # A recovery that did not come by its second point: that one has a run of its own.
+        left = [
+            (scenario, Cell(cell.meant))
+            for scenario, cell in cells
+            if cell.meant and not cell.killed_again
+        ]
+        done += pool.map(run, enumerate(left, len(cells)))
+    killed, again = sum(c.killed for c in done), sum(c.killed_again for c in done)
+    figures = {"points": points, "cells": len(done), "killed": killed, "killed again": again}
+    with capsys.disabled():
+        tell(
+            "kill -9 around every effect",
+            figures | {"failed": sum(bool(c.problems) for c in done)}
+            | {"seconds": round(time.monotonic() - began)},
+        )  # fmt: skip
+    failed = [f"{c.point}, then {c.again}: {'; '.join(c.problems)}" for c in done if c.problems]
+    assert not failed, "\n\n".join(failed)
+    assert killed + again == points

@@ -296,6 +296,11 @@ class Repository:
         tree = self.who.get(f"{self.path}/git/trees/{ref}", recursive="true")
         return {entry["path"] for entry in tree["tree"] if entry["type"] == "blob"}
 
+    def commits(self, branch: str = "main") -> list[str]:
+        """What the commits of a branch say, the newest first."""
+        found = self.who.every(f"{self.path}/commits", sha=branch)
+        return [commit["commit"]["message"] for commit in found]
+
     def status(self, commit: str, state: str, context: str, description: str = "") -> None:
         """What a CI says about a commit: pending, success, error, failure or warning."""
         given = {"state": state, "context": context, "description": description}

@@ -109,20 +109,21 @@ class Effects:
                 self._probe(entry, entry.effect)
                 return
             found: tuple[Fact, ...] | None = None
+            of = f"{entry.kind}/{entry.effect.task}"
             if entry.intended:
                 found = self._changes.find(entry.effect)
             elif not self._journal.intend(entry):
                 return
             else:
-                crashpoint("effect.intend")
+                crashpoint("effect.intend", of)
             if found is None and not entry.effect.key.startswith(self.only):
                 self._journal.drop(entry, "nobody wants it any more")
                 return
             if found is None:
                 found = self._changes.do(entry.effect)
-                crashpoint("effect.do")
+                crashpoint("effect.do", of)
             self._tell(entry, found)
-            crashpoint("effect.record")
+            crashpoint("effect.record", of)
         except ForgePaused as error:
             self._journal.postpone(entry, error.until, str(error))
         except ForgeUnavailable as error:

@@ -4,7 +4,7 @@ Nothing happens here unless one of two variables is set:
 
 `CALORON_CRASH_AT`   `process|name|k|file`: SIGKILL at the k-th time this process reaches the
                      point, once: the file is created first, and a point whose file exists is past.
-                     Several are separated by `;`.
+                     Several are separated by `;`. `name/of` counts one kind of thing alone.
 `CALORON_CRASH_LOG`  a file to which each point reached is appended; the process then stops itself
                      (SIGSTOP) until the reader of the log lets it go on.
 """
@@ -29,17 +29,21 @@ def this_process_is(name: str) -> None:
     _process = name
 
 
-def crashpoint(name: str) -> None:
-    """Mark a boundary that a crash must not turn into lost or doubled work."""
+def crashpoint(name: str, of: str = "") -> None:
+    """Mark a boundary that a crash must not turn into lost or doubled work.
+
+    `of`: what it is a boundary of, so that a test can wait for that alone.
+    """
     if not (_AT or _LOG):
         return
     with _LOCK:
-        _COUNTS[name] += 1
-        count = _COUNTS[name]
+        names = (name, f"{name}/{of}") if of else (name,)
+        _COUNTS.update(names)
         if _LOG:
-            _record(name, count)
+            _record(name, _COUNTS[name])
         if _AT:
-            _kill_if_here(name, count)
+            for one in names:
+                _kill_if_here(one, _COUNTS[one])
 
 
 def _record(name: str, count: int) -> None:

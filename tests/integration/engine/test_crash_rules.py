@@ -495,8 +495,15 @@ def test_rule_9_every_boundary_of_a_commit_an_effect_and_a_file_is_a_crash_point
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached: list[str] = []
-    for module in (database, files, effects_module):
+    kinds: set[str] = set()
+    for module in (database, files):
         monkeypatch.setattr(module, "crashpoint", reached.append)
+
+    def reach(name: str, of: str) -> None:
+        reached.append(name)
+        kinds.add(of)
+
+    monkeypatch.setattr(effects_module, "crashpoint", reach)
     engine.plan(CREATE)
     assert reached == ["tick.before_commit", "tick.after_commit"]
     reached.clear()
@@ -510,6 +517,7 @@ def test_rule_9_every_boundary_of_a_commit_an_effect_and_a_file_is_a_crash_point
         "effect.record.after_commit",
         "effect.record",
     ]
+    assert kinds == {"create_issue/a"}
     reached.clear()
     files.write_atomic(engine.home / "file", b"x")
     assert reached == ["file.temp", "file.fsync", "file.rename"]

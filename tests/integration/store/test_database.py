@@ -105,7 +105,7 @@ def test_a_kill_before_the_commit_loses_all_of_it_and_one_after_it_nothing(tmp_p
 
 
 def _insert_and_die(path: Path, point: str) -> None:
-    def die(name: str) -> None:
+    def die(name: str, of: str = "") -> None:
         if name == f"test.{point}":
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -57,7 +57,7 @@ def test_a_failure_at_any_step_leaves_the_old_file_or_the_new_one(
 
 
 def _write_and_die(path: Path, point: str) -> None:
-    def die(name: str) -> None:
+    def die(name: str, of: str = "") -> None:
         if name == point:
             os.kill(os.getpid(), signal.SIGKILL)
 
