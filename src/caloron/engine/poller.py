@@ -50,8 +50,8 @@ class Poller:
         #: How often it did not answer anybody, and how many of these are made good by a look.
         self._losses = self._made_good = 0
         self._counting = threading.Lock()
-        #: How long the last look took.
-        self._look_s = 0.0
+        #: When the last look ended, and how long it took.
+        self._looked_at = self._look_s = 0.0
         self._end = threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
@@ -123,7 +123,8 @@ class Poller:
             try:
                 if self.poll():
                     self._bell.ring()
-                self._look_s = time.monotonic() - began
+                self._looked_at = time.monotonic()
+                self._look_s = self._looked_at - began
                 pause, misses = self._interval_s, 0
             except ForgePaused as error:
                 self._missed(error)
@@ -139,8 +140,9 @@ class Poller:
     def _sleep(self, seconds: float) -> None:
         if self._wake.wait(seconds):
             # What comes in a burst is seen in one look, and however much comes, the forge is asked
-            # for half of the time at most.
-            self._end.wait(max(_BURST_S, self._look_s))
+            # for half of the time at most: a look rests as long as it took, from its end on.
+            rest = self._looked_at + self._look_s - time.monotonic()
+            self._end.wait(max(_BURST_S, rest))
         self._wake.clear()
 
     def _count_loss(self) -> None:

@@ -122,6 +122,22 @@ def test_whoever_wakes_the_poller_makes_it_look_at_once_and_a_burst_is_one_look(
         looking.stop()
 
 
+def test_a_webhook_long_after_a_slow_look_does_not_wait_as_long_as_that_look_took(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = poller(ledger, Scripted((issue("A", 1),)), tmp_path)
+    pauses: list[float] = []
+    monkeypatch.setattr(looking._end, "wait", pauses.append)
+    looking._look_s, looking._looked_at = 100.0, time.monotonic() - 200
+    looking.look_now()
+    looking._sleep(600)
+    looking._looked_at = time.monotonic()
+    looking.look_now()
+    looking._sleep(600)
+    assert pauses[0] < 1
+    assert 90 < pauses[1] <= 100
+
+
 def test_webhooks_without_end_leave_the_forge_alone_for_as_long_as_a_look_takes(
     ledger: Ledger, tmp_path: Path
 ) -> None:
