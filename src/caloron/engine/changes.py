@@ -44,7 +44,7 @@ from caloron.errors import (
     StaleHead,
     WaitsForPeople,
 )
-from caloron.git.mirror import Mirror
+from caloron.git.mirror import Conflict, Mirror
 from caloron.ports import Clock, Forge
 from caloron.stages.kickoff import ci_files
 from caloron.store.redact import Redactor
@@ -272,6 +272,17 @@ class Changes:
         except (ForgeError, NotFound):
             # The refusal itself is told, and is enough.
             return ()
+
+    def is_doubtful(self, effect: Effect | Probe, error: Exception) -> bool:
+        """Whether a forge calls a conflict what git merges here, as a busy Gitea does for a while.
+
+        Its word for a conflict is the one for a change that it has not looked at yet.
+        """
+        if not (isinstance(effect, Merge) and isinstance(error, MergeConflict) and effect.base):
+            return False
+        known = self._mirror.has(effect.base) and self._mirror.has(effect.head)
+        merged = self._mirror.merge(effect.base, effect.head, "Trial") if known else None
+        return merged is not None and not isinstance(merged, Conflict)
 
     def refusal(self, effect: Effect | Probe, error: Exception) -> Refusal:
         """What kind of no it was; a branch that is not where it was may not be there at all."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -32,6 +33,8 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 60.0
 #: A forge that only has to finish something else is asked again sooner.
 _LONGEST_NOT_YET_S = 15.0
+#: How often a forge may call a conflict what git merges here: it has not looked at it yet.
+_DOUBTED_TRIES = 6
 
 
 class Effects:
@@ -61,6 +64,8 @@ class Effects:
         self._blind = False
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="effect")
         self._running: set[int] = set()
+        #: How often an effect was refused for a reason that is not believed.
+        self._doubts: Counter[int] = Counter()
         self._lock = threading.Lock()
         #: Only effects whose keys begin like this are still done; of others only the traces of
         #: those that were done already are taken in. For a sprint that was discarded.
@@ -134,17 +139,26 @@ class Effects:
             pause = min(_FIRST_PAUSE_S * 2 ** min(entry.tries, 10), longest)
             self._journal.postpone(entry, self._clock.now() + pause, str(error))
         except (ForgeError, NotFound, GitError) as error:
-            self._journal.refuse(
-                entry,
-                EffectFailed(
-                    key=entry.effect.key,
-                    task=entry.effect.task,
-                    kind=entry.kind,
-                    refusal=self._changes.refusal(entry.effect, error),
-                    message=" ".join(str(error).split()),
-                ),
-                self._changes.after_refusal(entry.effect, error),
-            )
+            self._refused(entry, error)
+
+    def _refused(self, entry: Entry, error: Exception) -> None:
+        doubts = self._doubts[entry.id]
+        if doubts < _DOUBTED_TRIES and self._changes.is_doubtful(entry.effect, error):
+            self._doubts[entry.id] += 1
+            pause = _FIRST_PAUSE_S * 2**doubts
+            self._journal.postpone(entry, self._clock.now() + pause, str(error))
+            return
+        self._journal.refuse(
+            entry,
+            EffectFailed(
+                key=entry.effect.key,
+                task=entry.effect.task,
+                kind=entry.kind,
+                refusal=self._changes.refusal(entry.effect, error),
+                message=" ".join(str(error).split()),
+            ),
+            self._changes.after_refusal(entry.effect, error),
+        )
 
     def _tell(self, entry: Entry, facts: tuple[Fact, ...]) -> None:
         self._journal.record(entry, facts)
