@@ -1,7 +1,7 @@
 """`kill -9` around every effect of a sprint on a real Gitea: artefacts exactly once.
 
-Each kind of effect is killed before it is done, after it was done and before that is recorded, and
-after the record. A cell has two kills: what recovers from the first meets the second.
+A cell is one kind of effect: the engine is killed before it is done; what recovers from that is
+killed after it was done and before that is recorded; and what recovers from that, after the record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from tests.support.gitea import Gitea, Repository
 from tests.support.live import REVIEWER_TOKEN, TOKEN, artefacts, done_twice
 
 _AT_ONCE = 3 * (os.cpu_count() or 1)
-_RESUMES = 4
 _AROUND = ("effect.intend", "effect.do", "effect.record")
 _RUN = ("sprint", "goal", "--yes", "--plan", "plan.json")
 #: Everything that a sprint does to a forge, by its kind and the first word of its key.
@@ -71,19 +70,20 @@ class Effect:
         return f"{self.kind} {self.key.split('/')[0]}"
 
     def points(self) -> list[Point]:
-        return [Point("engine", f"{at}/{self.kind}/{self.task}", self.k) for at in _AROUND]
+        """Where it is killed; what was done before it is not done again, and not counted."""
+        counts = (self.k, 1, 1)
+        return [
+            Point("engine", f"{at}/{self.kind}/{self.task}", k)
+            for at, k in zip(_AROUND, counts, strict=True)
+        ]
 
 
 @dataclass
 class Cell:
-    """One run: where it is killed, where its recovery is, and what was wrong in the end."""
+    """One sprint with its kills, and what was wrong in the end."""
 
-    point: Point
-    again: Point | None = None
-    #: The point of the recovery's kill, as an undisturbed sprint counts it.
-    meant: Point | None = None
-    killed: bool = False
-    killed_again: bool = False
+    effect: Effect
+    kills: int = 0
     problems: list[str] = field(default_factory=list)
 
 
@@ -121,8 +121,9 @@ class Scenario:
         self.expected = _left(repository)
         return _effects(world)
 
-    def run(self, number: int, cell: Cell) -> Cell:
-        world, repository = self.copy(f"cell-{number}")
+    def run(self, effect: Effect) -> Cell:
+        cell = Cell(effect)
+        world, repository = self.copy(f"{effect.kind}-{effect.task}-{effect.k}")
         try:
             self._kill(world, cell)
             cell.problems += _differences(_left(repository), self.expected)
@@ -134,18 +135,20 @@ class Scenario:
         return cell
 
     def _kill(self, world: World, cell: Cell) -> None:
-        first, second = world.place / "killed", world.place / "killed-again"
-        code = world.run(*_RUN, CALORON_CRASH_AT=cell.point.at(first))
-        then = {"CALORON_CRASH_AT": cell.again.at(second)} if cell.again else {}
-        for _ in range(_RESUMES):
+        code = 0
+        for number, point in enumerate(cell.effect.points()):
+            once = world.place / f"killed-{number}"
+            code = world.run(*self._words(world), CALORON_CRASH_AT=point.at(once))
+            cell.kills += once.exists()
             if code != -signal.SIGKILL:
-                break
-            code = world.run(*(("resume",) if goal_recorded(world) else _RUN), **then)
-        cell.killed, cell.killed_again = first.exists(), second.exists()
-        if not cell.killed:
-            cell.problems.append("not killed there")
+                cell.problems.append(f"not killed at {point}: exit code {code}")
+                return
+        code = world.run(*self._words(world))
         if code != self.code:
             cell.problems.append(f"exit code {code}\n{world.log()}")
+
+    def _words(self, world: World) -> tuple[str, ...]:
+        return ("resume",) if goal_recorded(world) else _RUN
 
 
 def _effects(world: World) -> list[Effect]:
@@ -169,31 +172,6 @@ def _of_each_purpose(effects: Iterable[Effect]) -> list[Effect]:
         edits = effect.kind == "progress" and effect.k == 2
         found.setdefault("edit" if edits else effect.purpose, effect)
     return list(found.values())
-
-
-def _cells(effects: list[Effect], chosen: list[Effect]) -> list[Cell]:
-    """Two points of one task's effects in each: these come in one order, in every run."""
-    cells = []
-    for name in sorted({effect.task for effect in chosen}):
-        own = [
-            (effect, point) for effect in chosen if effect.task == name for point in effect.points()
-        ]
-        half = (len(own) + 1) // 2 if len(own) > len(_AROUND) else len(own)
-        for n, (effect, point) in enumerate(own[:half]):
-            second = own[half + n] if half + n < len(own) else None
-            cells.append(
-                Cell(point, *(_counted_from(effects, effect, *second) if second else (None, None)))
-            )
-    return cells
-
-
-def _counted_from(
-    effects: list[Effect], killed: Effect, later: Effect, point: Point
-) -> tuple[Point, Point]:
-    """A later point as the process that goes on after a kill counts it, and as it is."""
-    same = [e for e in effects if (e.kind, e.task) == (later.kind, later.task)]
-    before = sum(effects.index(e) < effects.index(killed) for e in same)
-    return Point(point.process, point.name, later.k - before), point
 
 
 def _one_account(place: Path, gitea: Gitea) -> Scenario:
@@ -281,32 +259,17 @@ def test_a_kill_around_any_effect_on_gitea_leaves_every_artefact_exactly_once(
     others += [e for e in special if (e.kind, e.task, e.k) == ("merge", "a", 2)]
     others.sort(key=special.index)
     assert {e.purpose for e in (*chosen, *others)} == PURPOSES
-    cells = [(one, cell) for cell in _cells(usual, chosen)]
-    cells += [(two, cell) for cell in _cells(special, others)]
-    points = sum(1 + bool(cell.meant) for _, cell in cells)
-    assert points == len(_AROUND) * (len(chosen) + len(others))
-
-    def run(numbered: tuple[int, tuple[Scenario, Cell]]) -> Cell:
-        number, (scenario, cell) = numbered
-        return scenario.run(number, cell)
-
+    every = [(one, effect) for effect in chosen] + [(two, effect) for effect in others]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        done = list(pool.map(run, enumerate(cells)))
-        # A recovery that did not come by its second point: that one has a run of its own.
-        left = [
-            (scenario, Cell(cell.meant))
-            for scenario, cell in cells
-            if cell.meant and not cell.killed_again
-        ]
-        done += pool.map(run, enumerate(left, len(cells)))
-    killed, again = sum(c.killed for c in done), sum(c.killed_again for c in done)
-    figures = {"points": points, "cells": len(done), "killed": killed, "killed again": again}
+        cells = list(pool.map(lambda cell: cell[0].run(cell[1]), every))
+    kills = sum(cell.kills for cell in cells)
     with capsys.disabled():
         tell(
             "kill -9 around every effect",
-            figures | {"failed": sum(bool(c.problems) for c in done)}
+            {"kinds of effects": len(cells), "kills": kills}
+            | {"failed": sum(bool(cell.problems) for cell in cells)}
             | {"seconds": round(time.monotonic() - began)},
         )  # fmt: skip
-    failed = [f"{c.point}, then {c.again}: {'; '.join(c.problems)}" for c in done if c.problems]
+    failed = [f"{cell.effect}: {'; '.join(cell.problems)}" for cell in cells if cell.problems]
     assert not failed, "\n\n".join(failed)
-    assert killed + again == points
+    assert kills == len(_AROUND) * len(cells)

@@ -61,7 +61,7 @@ def test_the_changes_are_in_one_place_and_their_executor_marks_them_for_crashes(
     text = _modules()[EXECUTOR].read_text("utf-8")
 
     assert changing == ["do", "_report_progress", "_do_to_issue"]
-    assert all(f'crashpoint("effect.{step}")' in text for step in ("intend", "do", "record"))
+    assert all(f'crashpoint("effect.{step}", of)' in text for step in ("intend", "do", "record"))
 
 
 def test_a_mutation_would_be_noticed() -> None:
