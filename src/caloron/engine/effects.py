@@ -29,10 +29,8 @@ from caloron.store.crash import crashpoint
 from caloron.store.redact import Redactor
 
 _THREADS = 4
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 60.0
-#: A forge that only has to finish something else is asked again sooner.
-_LONGEST_NOT_YET_S = 15.0
+#: Short, because a forge that is away is not asked before a look at it succeeds again.
+_PAUSE_S = 1.0
 #: How often a forge may call a conflict what git merges here: it has not looked at it yet.
 _DOUBTED_TRIES = 6
 
@@ -132,12 +130,10 @@ class Effects:
         except ForgePaused as error:
             self._journal.postpone(entry, error.until, str(error))
         except ForgeUnavailable as error:
-            longest = _LONGEST_NOT_YET_S if isinstance(error, NotYet) else _LONGEST_PAUSE_S
             if not isinstance(error, NotYet):
                 self._blind = True
                 self.lost()
-            pause = min(_FIRST_PAUSE_S * 2 ** min(entry.tries, 10), longest)
-            self._journal.postpone(entry, self._clock.now() + pause, str(error))
+            self._journal.postpone(entry, self._clock.now() + _PAUSE_S, str(error))
         except (ForgeError, NotFound, GitError) as error:
             self._refused(entry, error)
 
@@ -145,7 +141,7 @@ class Effects:
         doubts = self._doubts[entry.id]
         if doubts < _DOUBTED_TRIES and self._changes.is_doubtful(entry.effect, error):
             self._doubts[entry.id] += 1
-            pause = _FIRST_PAUSE_S * 2**doubts
+            pause = _PAUSE_S * 2**doubts
             self._journal.postpone(entry, self._clock.now() + pause, str(error))
             return
         self._journal.refuse(
