@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from tests.support.github_api import GithubApi
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests that name no home of their own leave that of whoever runs them alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CALORON_HOME", str(tmp_path_factory.mktemp("nobodys-home")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def gitea() -> Iterator[Server]:
     """One real Gitea for all tests of this process; each takes a repository of its own."""
