@@ -151,8 +151,9 @@ def test_it_works_where_the_agent_is_not_installed_any_more(mixed: Home) -> None
 
 _POINTS = [
     *((f"discard.{when}_commit", 1) for when in ("before", "after")),
-    *((f"tick.{when}_commit", k) for when in ("before", "after") for k in (1, 2)),
-    *((f"effect.{step}", k) for step in ("intend", "do", "record") for k in (1, 4)),
+    ("tick.before_commit", 2),
+    ("tick.after_commit", 1),
+    *((f"effect.{step}", k) for step, k in (("intend", 1), ("do", 1), ("do", 4), ("record", 2))),
 ]
 
 

@@ -246,7 +246,7 @@ def test_a_base_that_is_not_main_takes_a_pull_request_out_of_sight(
 
 
 def test_more_branches_than_a_page_holds_are_all_seen(forge: RemoteForge, work: Work) -> None:
-    names = [f"many/{number}" for number in range(120)]
+    names = [f"many/{number}" for number in range(55)]
     refs = [f"{work.main}:refs/heads/{name}" for name in names]
     plain_git(work.mirror.path, "push", "--quiet", pusher(work), *refs)
     heads, _ = forge._reader.heads()

@@ -98,7 +98,7 @@ def test_a_look_costs_two_requests_for_each_pull_request_that_changed_and_one_fo
     watch, tasks = Watch(world.forge), 0
     # Whether she has a say is asked once.
     world.anna.comment(pulls[0], "hello")
-    for more in (20, 90):
+    for more in (20, 40):
         for _ in range(more):
             tasks += 1
             repository.open_issue(f"task {tasks}")

@@ -92,7 +92,10 @@ class _ArgvWatch:
         self._thread.join()
 
 
-@pytest.mark.parametrize("reviewer", [False, True], ids=["one account", "two accounts"])
+@pytest.mark.parametrize(
+    "reviewer",
+    [pytest.param(False, id="one account", marks=pytest.mark.long), pytest.param(True, id="two")],
+)
 def test_no_token_of_the_forge_is_anywhere_an_agent_can_look_or_written_down(
     gitea: Server, tmp_path: Path, reviewer: bool
 ) -> None:

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -330,18 +331,20 @@ class Gitea:
         self.url = url
         self.admin = admin
         self._people: dict[str, Person] = {}
+        self._making = threading.Lock()
 
     def person(self, login: str) -> Person:
         """An account with a token that may do everything the account may."""
-        if login not in self._people:
-            try:
-                self.admin.get(f"/users/{login}")
-            except Refused as refused:
-                if refused.status != 404:
-                    raise
-                self._new_account(login)
-            self._people[login] = Person(self.url, login, self.token(login, "all"))
-        return self._people[login]
+        with self._making:
+            if login not in self._people:
+                try:
+                    self.admin.get(f"/users/{login}")
+                except Refused as refused:
+                    if refused.status != 404:
+                        raise
+                    self._new_account(login)
+                self._people[login] = Person(self.url, login, self.token(login, "all"))
+            return self._people[login]
 
     def _new_account(self, login: str) -> None:
         self.admin.post(
