@@ -76,6 +76,11 @@ ENABLED = false
 ENABLED = false
 [webhook]
 ALLOWED_HOST_LIST = loopback
+; Its queues on disk are looked at every two seconds at times.
+[queue.webhook_sender]
+TYPE = channel
+[queue.pr_patch_checker]
+TYPE = channel
 [log]
 MODE = file
 LEVEL = Warn

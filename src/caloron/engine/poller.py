@@ -18,7 +18,7 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 60.0
 #: Nothing is done before a look, so a forge that is back must soon be noticed.
 _LONGEST_SILENCE_S = 5.0
-_BURST_S = 0.1
+_BURST_S = 0.05
 #: A cursor that moved without news is written down this often: an old one costs a longer look.
 _KEEP_CURSOR_S = 60.0
 

@@ -111,7 +111,9 @@ class Watch:
         _forget_oldest(self._pulls)
         told = [one for one in found if self._is_new(one)]
         # By its clock alone: one that was set back begins again where it is now.
-        since = min(newest, min(spoken, clock) - reader.dialect.overlap_s)
+        # What was seen is not asked for again, however much of it came in one second; and while
+        # nothing comes, the same is asked, which a forge answers from its cache.
+        since = min(newest + 1, min(spoken, clock) - reader.dialect.overlap_s)
         return told, _Cursor(since=since, newest=newest, told=cursor.told + len(told))
 
     def _to_look_at(self, changed: list[answers.Issue], heads: dict[str, str]) -> list[int]:

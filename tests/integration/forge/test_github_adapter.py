@@ -285,7 +285,7 @@ def test_an_idle_poll_asks_only_whether_anything_changed(
     paths = [f"{REPO}/issues/comments", f"{REPO}/issues", f"{REPO}/git/matching-refs/{{ref}}"]
     for path in paths:
         github_api.reply("GET", path, change=[], headers=etag)
-    cursor = forge.poll("1000000000/1000000000/0").cursor
+    cursor = forge.poll("1000000001/1000000000/0").cursor
     before = len(github_api.asked)
     forge.poll(cursor)
     asked = github_api.asked[before:]
