@@ -51,14 +51,18 @@ def test_plain_output_tells_the_progress_in_lines_and_the_way_to_the_result(home
 
 
 def test_parallel_tasks_in_conflict_are_resolved_so_that_main_holds_both_sides(home: Home) -> None:
-    both = home.gate("both")
+    # Both are read before either is merged.
+    both, reading = home.gate("both"), home.gate("reading")
     home.script(
         *(writes(n, {"list.txt": f"{n}\n", f"{n}.txt": n}, run=both.line) for n in "ab"),
         does("resolve", files={"list.txt": "a\nb\n"}, output="kept both"),
+        does("review", run=reading.line, output="APPROVED"),
     )
     running = home.start_sprint(task("a"), task("b"))
     both.wait_for_agent(2)
     both.open()
+    reading.wait_for_agent(2)
+    reading.open()
     answer = running.wait()
     assert answer.code == 0, answer
     assert home.files() == {"list.txt": b"a\nb\n", "a.txt": b"a", "b.txt": b"b"}
