@@ -44,13 +44,8 @@ def outcome_of(fact: WorkEnded) -> str:
     if fact.conflicts:
         return f"conflicts in {', '.join(fact.conflicts)}"
     if fact.role == "verify":
-        return (
-            "red"
-            if fact.exit_code
-            else f"not verified: {fact.skipped}"
-            if fact.skipped
-            else "green"
-        )
+        green = f"not verified: {fact.skipped}" if fact.skipped else "green"
+        return "red" if fact.exit_code else green
     if fact.role in ("review", "check") and not fact.exit_code:
         return fact.last_line or "no answer"
     if fact.head != fact.base:
