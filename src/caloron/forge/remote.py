@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import get_args
 
 from caloron.domain.observations import (
     BranchSeen,
@@ -14,18 +13,13 @@ from caloron.domain.observations import (
     ReviewSeen,
     Verdict,
 )
-from caloron.domain.sprint import BRANCHES
 from caloron.errors import ForgeError, ForgeUnavailable, NotFound, StaleHead, UsageError
 from caloron.forge import answers, remote_git, seen
 from caloron.forge.connection import Answer
-from caloron.forge.dialect import BranchRules, Dialect
-from caloron.forge.http import Http, Refused
-from caloron.forge.labels import Labels
+from caloron.forge.http import Refused
 from caloron.forge.local_input import require_commit, require_storable, require_text
 from caloron.forge.paths import segment
-from caloron.forge.remote_merge import Merger
-from caloron.forge.remote_poll import Watch
-from caloron.forge.remote_read import Reader
+from caloron.forge.remote_looks import RemoteLooks
 from caloron.forge.statuses import set_status
 from caloron.forge.texts import (
     fitting_body,
@@ -34,9 +28,7 @@ from caloron.forge.texts import (
     require_branch,
     require_number,
 )
-from caloron.ports import About, Checks, Merged, Poll, Remote, State
-
-T = TypeVar("T")
+from caloron.ports import Merged
 
 _FORBIDDEN = 403
 #: Our own verdict on a commit, for those who look at the commit.
@@ -48,136 +40,8 @@ _STATUS_OF: dict[Verdict, str] = {
 }
 
 
-class RemoteForge:
+class RemoteForge(RemoteLooks):
     """Issues, pull requests, reviews and merges over HTTP; commits over git."""
-
-    def __init__(
-        self,
-        reader: Reader,
-        dialect: Dialect,
-        web: str,
-        git_remote: Callable[[], Remote],
-        close: Callable[[], None],
-    ) -> None:
-        self._reader = reader
-        self._dialect = dialect
-        self._http = reader.http
-        self._web = f"{web}/{self._http.repo}"
-        self._git_remote = git_remote
-        self._close = close
-        self._watch = Watch(reader)
-        self._labels = Labels(self._http, dialect)
-        self._merger = Merger(reader, dialect)
-
-    def __repr__(self) -> str:
-        return f"RemoteForge({self._web!r})"
-
-    @property
-    def author(self) -> str:
-        return self._reader.author
-
-    @property
-    def reviewer(self) -> str:
-        return self._reader.reviewer
-
-    @property
-    def main(self) -> str:
-        return self._reader.repository.default_branch
-
-    @property
-    def http(self) -> Http:
-        """For those who count requests."""
-        return self._http
-
-    def close(self) -> None:
-        self._close()
-
-    def remote(self) -> Remote:
-        return self._git_remote()
-
-    def url(self, number: int, *, pull: bool = False) -> str:
-        return f"{self._web}/{self._dialect.pull_pages if pull else 'issues'}/{number}"
-
-    def about(self) -> About:
-        repository = self._reader.look_at_repository()
-        rights = repository.permissions or answers.Rights()
-        empty = repository.empty or self._reader.branch(repository.default_branch) is None
-        rules = None if empty else self._dialect.protection(self._http, repository.default_branch)
-        can_push = rights.push and not repository.archived
-        branches = BranchRules()
-        if can_push:
-            main = repository.default_branch
-            branches = self._dialect.branch_rules(self._http, main, BRANCHES, self.author)
-        return About(
-            kind=self._dialect.kind,
-            # Its own idea of its address may be one that is not reached from here.
-            url=self._web,
-            description=repository.description or "",
-            open_issues=repository.open_issues_count,
-            empty=empty,
-            can_push=can_push,
-            can_merge=can_push and (rules is None or rules.can_merge),
-            protected=rules is not None and rules.protected,
-            required_checks=rules.required_checks if rules else (),
-            required_approvals=rules.required_approvals if rules else 0,
-            reviewer_can_push=self._reader.reviewer_can_push(),
-            switched_off=_switched_off(repository),
-            archived=repository.archived,
-            closed_by=branches.closed,
-            signed_by=branches.signed,
-            sees_rules=not branches.unseen,
-            sees_check_runs=empty
-            or self._dialect.sees_check_runs(self._http, repository.default_branch),
-            reviews="review" if self._reader.review_http else "comment",
-        )
-
-    def poll(self, cursor: str) -> Poll:
-        return self._watch.poll(cursor)
-
-    def issue(self, number: int) -> IssueSeen:
-        return self._reader.issue(number)
-
-    def issues(self, state: State = "all", label: str = "") -> list[IssueSeen]:
-        return self._reader.issues(state, label)
-
-    def comments(self, number: int) -> list[CommentSeen]:
-        return self._reader.comments(number)
-
-    def pull(self, number: int) -> PullSeen:
-        return self._reader.pull(number)
-
-    def pulls(self, state: State = "all") -> list[PullSeen]:
-        return self._reader.pulls(state)
-
-    def reviews(self, number: int) -> list[ReviewSeen]:
-        return self._reader.reviews(number)
-
-    def branch(self, name: str) -> BranchSeen | None:
-        return self._reader.branch(require_branch(name))
-
-    def mergeable(self, number: int) -> bool:
-        return self._merger.mergeable(number)
-
-    def diff(self, number: int) -> str:
-        try:
-            return self._dialect.diff(self._http, require_number(number, "pull request"))
-        except NotFound:
-            raise no_such(number, "pull request") from None
-
-    def checks(self, head: str) -> Checks:
-        return self._reader.checks(require_commit(head))
-
-    def find_issue(self, key: str) -> IssueSeen | None:
-        return self._reader.find_issue(key)
-
-    def find_comment(self, number: int, key: str) -> CommentSeen | None:
-        return self._reader.find_comment(number, key)
-
-    def find_pull(self, branch: str, key: str) -> PullSeen | None:
-        return self._reader.find_pull(branch, key)
-
-    def find_review(self, number: int, key: str) -> ReviewSeen | None:
-        return self._reader.find_review(number, key)
 
     def create_issue(self, title: str, body: str, labels: tuple[str, ...] = ()) -> IssueSeen:
         require_text("the title of an issue", title)
@@ -374,11 +238,3 @@ class RemoteForge:
 
     def _fitting(self, body: str) -> str:
         return fitting_body(body, self._dialect.longest_body)
-
-
-def _switched_off(repository: answers.Repository) -> tuple[str, ...]:
-    parts = {
-        "issues": repository.has_issues and repository.external_tracker is None,
-        "pull requests": repository.has_pull_requests,
-    }
-    return tuple(name for name, there in parts.items() if not there)
