@@ -117,7 +117,7 @@ def test_an_idle_poll_asks_only_whether_anything_changed(
     matching = f"{REPO}/git/matching-refs/{{ref}}"
     refs = [{"ref": "refs/heads/master", "object": {"sha": BASE}}]
     github_api.reply("GET", matching, change=refs, headers=tag)
-    cursor = "1000000000/1000000000/0"
+    cursor = "1000000001/1000000000/0"
     forge.poll(cursor)
     for _ in range(3):
         before = len(github_api.asked)
