@@ -5,6 +5,9 @@ The user's own account may be the one that we write with, so that the same login
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from caloron.domain.observations import CommentSeen, IssueSeen, PullSeen, ReviewSeen, marker_key
 from caloron.domain.sprint import Sprint
 
@@ -14,3 +17,14 @@ def is_ours(sprint: Sprint, seen: IssueSeen | PullSeen | ReviewSeen | CommentSee
     return seen.author in (sprint.author, sprint.reviewer or sprint.author) and bool(
         marker_key(seen.body)
     )
+
+
+def last_number(project: str, issues: Iterable[IssueSeen]) -> int:
+    """The highest number of a sprint of this name that stands on a forge, whoever began it.
+
+    Another home, or a project that was deleted since, may have used the same name; objects and
+    branches of its sprints must not be taken for those of a new one.
+    """
+    form = re.compile(rf"issue/{re.escape(project)}-(\d{{1,6}})/")
+    found = (form.match(marker_key(issue.body)) for issue in issues)
+    return max((int(one[1]) for one in found if one), default=0)

@@ -12,6 +12,8 @@ import msgspec
 
 from caloron.agents.frameworks import FRAMEWORKS, WITH_MODEL
 from caloron.domain.facts import SprintDiscarded
+from caloron.domain.joining import LABEL
+from caloron.domain.ours import last_number
 from caloron.domain.plan import PlannedTask, PlanProblem
 from caloron.domain.plan_forms import Plan, parse_plan_file
 from caloron.domain.sprint import Sprint, State
@@ -117,7 +119,10 @@ class Session:
         )
         self.in_step = catch_up(self.project, self.forge)
         self._check(State(sprint=sprint))
-        return self.ledger.create_sprint(sprint, {}).id
+        taken = 0
+        if self.project.is_remote:
+            taken = last_number(self.project.name, self.forge.issues("all", LABEL))
+        return self.ledger.create_sprint(sprint, {}, after=taken).id
 
     def _check(self, state: State) -> None:
         plans = (*state.sprint.given_plan, *(task.plan for task in state.tasks.values()))

@@ -78,10 +78,13 @@ class Ledger:
     def close(self) -> None:
         self.db.close()
 
-    def create_sprint(self, sprint: Sprint, tasks: dict[str, Task]) -> Sprint:
-        """Record the goal, and a plan that was given with it, before anything is done."""
+    def create_sprint(self, sprint: Sprint, tasks: dict[str, Task], *, after: int = 0) -> Sprint:
+        """Record the goal, and a plan that was given with it, before anything is done.
+
+        Its number is the next one of this ledger, and higher than `after`.
+        """
         with self.db.transaction("sprint") as connection:
-            number = int(connection.execute(SQL["next_number"]).fetchone()[0])
+            number = max(int(connection.execute(SQL["next_number"]).fetchone()[0]), after + 1)
             project = sprint.id
             sprint = msgspec.structs.replace(sprint, id=f"{project}-{number}", number=number)
             connection.execute(

@@ -47,6 +47,12 @@ def test_sprints_of_a_project_are_numbered_from_one(book: Book) -> None:
     assert book.ledger.last_sprint() == "shop-2"
 
 
+def test_numbers_that_somebody_else_used_are_left_out(book: Book) -> None:
+    wanted = Sprint(id="shop", number=0, goal="more")
+    assert book.ledger.create_sprint(wanted, {}, after=6).id == "shop-7"
+    assert book.ledger.create_sprint(wanted, {}, after=3).id == "shop-8"
+
+
 def test_an_unknown_sprint_is_not_found(book: Book) -> None:
     with pytest.raises(NotFound, match="shop-9"):
         book.ledger.load("shop-9")
