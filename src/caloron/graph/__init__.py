@@ -1,0 +1,1 @@
+"""Typed composition graphs: read, identify, check, run, cache and trace them."""

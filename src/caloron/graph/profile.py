@@ -1,0 +1,62 @@
+"""The two ways to treat a graph: `strict`, for our own, and `noether`, exactly as 0.8.2 does."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rules hold; each field is one place where the two ways part."""
+
+    name: str
+    #: Unknown and doubled fields, and integers beyond 64 bits, are errors when text is read.
+    refuses_doubtful_text: bool
+    #: A reference may also be a signature id or an alias, and a deprecated stage is followed.
+    resolves_widely: bool
+    #: Each use of a stage has type variables of its own, instead of one set for the graph.
+    renames_variables: bool
+    #: Types are followed forward from the input: Branch arms and constants are checked too.
+    follows_values: bool
+    #: Values are held to the declared types while running: input, and every stage's ends.
+    checks_values: bool
+    #: A bare value given to a stage with `config` becomes its one field that is left.
+    wraps_by_field: bool
+    #: Retry waits `delay_ms` between attempts.
+    waits_between_attempts: bool
+    #: A failed branch stops its siblings.
+    cancels_siblings: bool
+    #: Pure means nothing but Pure and Fallible; else it is enough that Pure is among the effects.
+    pure_means_only_pure: bool
+    #: The cache also serves branches of Parallel and bindings of Let.
+    caches_everywhere: bool
+
+
+STRICT = Profile(
+    name="strict",
+    refuses_doubtful_text=True,
+    resolves_widely=True,
+    renames_variables=True,
+    follows_values=True,
+    checks_values=True,
+    wraps_by_field=True,
+    waits_between_attempts=True,
+    cancels_siblings=True,
+    pure_means_only_pure=True,
+    caches_everywhere=True,
+)
+
+NOETHER = Profile(
+    name="noether",
+    refuses_doubtful_text=False,
+    resolves_widely=False,
+    renames_variables=False,
+    follows_values=False,
+    checks_values=False,
+    wraps_by_field=False,
+    waits_between_attempts=False,
+    cancels_siblings=False,
+    pure_means_only_pure=False,
+    caches_everywhere=False,
+)
+
+PROFILES = {profile.name: profile for profile in (STRICT, NOETHER)}

@@ -1,0 +1,371 @@
+"""The types of stages: what they are, how they are written, read and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from caloron.graph.errors import ParseError
+from caloron.graph.jsontext import Json, canonical, compact, member
+
+PRIMITIVES = ("Any", "Bool", "Bytes", "Null", "Number", "Text", "VNode")
+
+
+class Primitive(msgspec.Struct, frozen=True):
+    """One of the seven types without parts."""
+
+    kind: str
+
+
+class ListOf(msgspec.Struct, frozen=True):
+    """A JSON array of one type."""
+
+    item: NType
+
+
+class StreamOf(msgspec.Struct, frozen=True):
+    """A list that is meant to be produced bit by bit; its values are arrays."""
+
+    item: NType
+
+
+class MapOf(msgspec.Struct, frozen=True):
+    """An object with any keys and values of one type."""
+
+    key: NType
+    value: NType
+
+
+class Record(msgspec.Struct, frozen=True):
+    """An object with named fields."""
+
+    fields: Mapping[str, NType]
+
+
+class RecordWith(msgspec.Struct, frozen=True):
+    """An object with named fields and others, which the row variable stands for."""
+
+    fields: Mapping[str, NType]
+    rest: str
+
+
+class Union(msgspec.Struct, frozen=True):
+    """A value of any of these types, in the order in which they were written."""
+
+    members: tuple[NType, ...]
+
+
+class Var(msgspec.Struct, frozen=True):
+    """A type that the neighbours of a stage decide."""
+
+    name: str
+
+
+class Range(msgspec.Struct, frozen=True):
+    """A number within bounds that count as inside."""
+
+    min: float | None = None
+    max: float | None = None
+
+
+class OneOf(msgspec.Struct, frozen=True):
+    """One of these JSON values."""
+
+    options: tuple[Json, ...]
+
+
+class NonEmpty(msgspec.Struct, frozen=True):
+    """A text, list or object with something in it."""
+
+
+Refinement: TypeAlias = Range | OneOf | NonEmpty
+
+
+class Refined(msgspec.Struct, frozen=True):
+    """A type of which only some values are meant."""
+
+    base: NType
+    refinement: Refinement
+
+
+NType: TypeAlias = (
+    Primitive | ListOf | MapOf | Record | StreamOf | Union | Var | RecordWith | Refined
+)
+
+ANY, BOOL, BYTES, NULL, NUMBER, TEXT, VNODE = (Primitive(kind) for kind in PRIMITIVES)
+
+
+def record(**fields: NType) -> Record:
+    """A record type with these fields, in the order that hashes use."""
+    return sorted_record(fields)
+
+
+def sorted_record(fields: Mapping[str, NType]) -> Record:
+    return Record({name: fields[name] for name in sorted(fields)})
+
+
+def union(members: Iterable[NType]) -> NType:
+    """A union in its normal form: flat by one level, sorted, without doubles, never of one."""
+    flat: list[NType] = []
+    for one in members:
+        flat.extend(one.members if isinstance(one, Union) else (one,))
+    distinct: list[NType] = []
+    for one in sorted(flat, key=_rank):
+        if not distinct or distinct[-1] != one:
+            distinct.append(one)
+    if not distinct:
+        return NULL
+    return distinct[0] if len(distinct) == 1 else Union(tuple(distinct))
+
+
+def optional(of: NType) -> NType:
+    """The type itself or null: as a record's field, one that may be left out."""
+    return union((of, NULL))
+
+
+def nullable(of: NType) -> bool:
+    """Whether a record's field of this type may be left out."""
+    if isinstance(of, Union):
+        return any(nullable(one) for one in of.members)
+    return isinstance(of, Var) or of in (NULL, ANY)
+
+
+_SORTED_BEFORE_VARIABLES = (*PRIMITIVES, "List", "Map", "Record", "Stream", "Union")
+_ORDER = {
+    name: place
+    for place, name in enumerate(
+        (*sorted(_SORTED_BEFORE_VARIABLES), "Var", "RecordWith", "Refined")
+    )
+}
+
+
+def _rank(of: NType) -> tuple[int, tuple[object, ...]]:
+    """A key that sorts types as the format sorts the members of a union."""
+    parts: tuple[object, ...] = ()
+    match of:
+        case ListOf(item) | StreamOf(item):
+            parts = (_rank(item),)
+        case MapOf(key, value):
+            parts = (_rank(key), _rank(value))
+        case Record(fields):
+            parts = _fields_rank(fields)
+        case RecordWith(fields, rest):
+            parts = (_fields_rank(fields), rest)
+        case Union(members):
+            parts = tuple(_rank(one) for one in members)
+        case Var(name):
+            parts = (name,)
+        case Refined(base, refinement):
+            parts = (_rank(base), compact(refinement_json(refinement)))
+    return _ORDER[kind_of(of)], parts
+
+
+def _fields_rank(fields: Mapping[str, NType]) -> tuple[object, ...]:
+    return tuple((name, _rank(fields[name])) for name in sorted(fields))
+
+
+def kind_of(of: NType) -> str:
+    """The word that names this type in JSON."""
+    return of.kind if isinstance(of, Primitive) else _KINDS[type(of)]
+
+
+_KINDS: dict[type, str] = {
+    ListOf: "List",
+    StreamOf: "Stream",
+    MapOf: "Map",
+    Record: "Record",
+    RecordWith: "RecordWith",
+    Union: "Union",
+    Var: "Var",
+    Refined: "Refined",
+}
+
+
+def type_json(of: NType) -> Json:
+    """The type as canonical JSON, which ids hash."""
+    match of:
+        case Primitive(kind):
+            return {"kind": kind}
+        case ListOf(item) | StreamOf(item):
+            value: Json = type_json(item)
+        case MapOf(key, item):
+            value = {"key": type_json(key), "value": type_json(item)}
+        case Record(fields):
+            value = _fields_json(fields)
+        case RecordWith(fields, rest):
+            value = {"fields": _fields_json(fields), "rest": rest}
+        case Union(members):
+            value = [type_json(one) for one in members]
+        case Var(name):
+            value = name
+        case Refined(base, refinement):
+            value = {"base": type_json(base), "refinement": refinement_json(refinement)}
+    return {"kind": kind_of(of), "value": value}
+
+
+def _fields_json(fields: Mapping[str, NType]) -> Json:
+    return {name: type_json(fields[name]) for name in sorted(fields)}
+
+
+def refinement_json(refinement: Refinement) -> Json:
+    match refinement:
+        case Range(low, high):
+            bounds = {"kind": "Range", "min": low, "max": high}
+            return {name: bound for name, bound in bounds.items() if bound is not None}
+        case OneOf(options):
+            return {"kind": "OneOf", "options": list(options)}
+        case NonEmpty():
+            return {"kind": "NonEmpty"}
+
+
+def show(of: NType) -> str:
+    """The type as people read it in messages."""
+    match of:
+        case Primitive(kind):
+            return kind
+        case ListOf(item) | StreamOf(item):
+            return f"{kind_of(of)}<{show(item)}>"
+        case MapOf(key, value):
+            return f"Map<{show(key)}, {show(value)}>"
+        case Record(fields):
+            return _show_fields([f"{name}: {show(fields[name])}" for name in sorted(fields)])
+        case RecordWith(fields, rest):
+            shown = [f"{name}: {show(fields[name])}" for name in sorted(fields)]
+            return _show_fields([*shown, f"...<{rest}>"])
+        case Union(members):
+            return " | ".join(show(one) for one in members)
+        case Var(name):
+            return f"<{name}>"
+        case Refined(base, refinement):
+            return f"{show(base)} | {show_refinement(refinement)}"
+
+
+def _show_fields(fields: list[str]) -> str:
+    return f"Record {{ {', '.join(fields)} }}" if fields else "Record {}"
+
+
+def show_refinement(refinement: Refinement) -> str:
+    match refinement:
+        case Range(low, high):
+            upper = "" if high is None else f"={canonical(high)}"
+            return f"Range({'' if low is None else canonical(low)}..{upper})"
+        case OneOf(options):
+            return f"OneOf({', '.join(compact(option) for option in options)})"
+        case NonEmpty():
+            return "NonEmpty"
+
+
+def parse_type(value: Json, path: str = "$") -> NType:
+    """A type from its canonical JSON."""
+    kind = _kind(value, path)
+    if kind in PRIMITIVES:
+        if value.get("value") is not None:
+            raise ParseError(f"{kind} takes no value", path=path)
+        return Primitive(kind)
+    if "value" not in value:
+        raise ParseError(f"{kind} needs the field `value`", path=path)
+    return _parse_parts(kind, value["value"], f"{path}.value")
+
+
+def _kind(value: Json, path: str) -> str:
+    if not isinstance(value, dict):
+        raise ParseError(
+            f'a type is an object such as {{"kind":"Text"}}, not {json_kind(value)}', path=path
+        )
+    kind = value.get("kind")
+    if not isinstance(kind, str) or kind not in _ORDER:
+        found = compact(kind) if "kind" in value else "none"
+        raise ParseError(f"unknown kind of type {found}; known: {', '.join(_ORDER)}", path=path)
+    return kind
+
+
+def _parse_parts(kind: str, parts: Json, path: str) -> NType:
+    match kind:
+        case "List":
+            return ListOf(parse_type(parts, path))
+        case "Stream":
+            return StreamOf(parse_type(parts, path))
+        case "Map":
+            key, item = (part(parts, name, path) for name in ("key", "value"))
+            return MapOf(parse_type(key, f"{path}.key"), parse_type(item, f"{path}.value"))
+        case "Record":
+            return sorted_record(_parse_fields(parts, path))
+        case "RecordWith":
+            fields = _parse_fields(part(parts, "fields", path), f"{path}.fields")
+            return RecordWith(
+                sorted_record(fields).fields, _text(part(parts, "rest", path), f"{path}.rest")
+            )
+        case "Union":
+            if not isinstance(parts, list):
+                raise ParseError(
+                    f"Union takes an array of types, not {json_kind(parts)}", path=path
+                )
+            return Union(tuple(parse_type(one, f"{path}[{i}]") for i, one in enumerate(parts)))
+        case "Var":
+            return Var(_text(parts, path))
+        case _:
+            base = parse_type(part(parts, "base", path), f"{path}.base")
+            return Refined(base, _parse_refinement(part(parts, "refinement", path), path))
+
+
+def part(value: Json, name: str, path: str) -> Json:
+    """A field that must be there."""
+    if not isinstance(value, dict) or name not in value:
+        raise ParseError(f"the field `{name}` is missing", path=path)
+    return value[name]
+
+
+def _parse_fields(value: Json, path: str) -> dict[str, NType]:
+    if not isinstance(value, dict):
+        raise ParseError(f"fields are an object of types, not {json_kind(value)}", path=path)
+    return {name: parse_type(of, member(path, name)) for name, of in value.items()}
+
+
+def _parse_refinement(value: Json, outer: str) -> Refinement:
+    path = f"{outer}.refinement"
+    kind = part(value, "kind", path)
+    if kind == "Range":
+        return Range(_bound(value, "min", path), _bound(value, "max", path))
+    if kind == "OneOf":
+        options = part(value, "options", path)
+        if not isinstance(options, list):
+            raise ParseError(f"options are an array, not {json_kind(options)}", path=path)
+        return OneOf(tuple(options))
+    if kind == "NonEmpty":
+        return NonEmpty()
+    raise ParseError(
+        f"unknown refinement {compact(kind)}; known: Range, OneOf, NonEmpty", path=path
+    )
+
+
+def _bound(value: Json, name: str, path: str) -> float | None:
+    bound = value.get(name)
+    if bound is None:
+        return None
+    if isinstance(bound, bool) or not isinstance(bound, int | float):
+        raise ParseError(f"a bound is a number, not {json_kind(bound)}", path=f"{path}.{name}")
+    return float(bound)
+
+
+def _text(value: Json, path: str) -> str:
+    if not isinstance(value, str):
+        raise ParseError(f"expected a text, found {json_kind(value)}", path=path)
+    return value
+
+
+def json_kind(value: Json) -> str:
+    """What a JSON value is, in one word for messages."""
+    if value is None:
+        return "null"
+    for kind, name in (
+        (bool, "a boolean"),
+        (int | float, "a number"),
+        (str, "a text"),
+        (list, "an array"),
+        (dict, "an object"),
+    ):
+        if isinstance(value, kind):
+            return name
+    return f"a {type(value).__name__}"

@@ -1,0 +1,140 @@
+"""Every refusal of a graph names the JSON path of what is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from caloron.graph.errors import ParseError
+from caloron.graph.nodes import OPS, Const, Retry, Stage
+from caloron.graph.parse import parse_graph
+from caloron.graph.profile import NOETHER, STRICT
+from tests.support.noether import VECTORS, wrapped
+
+_S = {"op": "Stage", "id": "s"}
+
+
+def test_there_are_ten_ops_and_each_is_read():
+    roots = [
+        _S,
+        {"op": "RemoteStage", "url": "u", "input": {"kind": "Any"}, "output": {"kind": "Any"}},
+        {"op": "Const", "value": None},
+        {"op": "Sequential", "stages": [_S]},
+        {"op": "Parallel", "branches": {"x": _S}},
+        {"op": "Branch", "predicate": _S, "if_true": _S, "if_false": _S},
+        {"op": "Fanout", "source": _S, "targets": [_S]},
+        {"op": "Merge", "sources": [_S], "target": _S},
+        {"op": "Retry", "stage": _S, "max_attempts": 2},
+        {"op": "Let", "bindings": {"x": _S}, "body": _S},
+    ]
+    assert [type(parse_graph(wrapped(root)).root) for root in roots] == list(OPS)
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "said"),
+    [
+        ({"op": "Spawn"}, "$.root.op", 'unknown op "Spawn"; the ops are Stage'),
+        ({"op": "stage", "id": "x"}, "$.root.op", "unknown op"),
+        ({"id": "x"}, "$.root", "the field `op` is missing"),
+        ([], "$.root", "a node is an object, not an array"),
+        ({"op": "Stage"}, "$.root", "the field `id` is missing"),
+        ({"op": "Stage", "id": 7}, "$.root.id", "expected a text, found a number"),
+        ({"op": "Stage", "id": "x", "config": []}, "$.root.config", "config is an object"),
+        ({"op": "Const"}, "$.root", "the field `value` is missing"),
+        (
+            {"op": "Sequential", "stages": [_S, {"op": "Parallel", "branches": {"a b": {}}}]},
+            '$.root.stages[1].branches["a b"]',
+            "the field `op` is missing",
+        ),
+        ({"op": "Parallel", "branches": []}, "$.root.branches", "expected an object of nodes"),
+        ({"op": "Fanout", "source": _S, "targets": {}}, "$.root.targets", "an array of nodes"),
+        (
+            {"op": "RemoteStage", "url": "u", "input": {"kind": "Txt"}, "output": {"kind": "Any"}},
+            "$.root.input",
+            'unknown kind of type "Txt"',
+        ),
+        (
+            {"op": "RemoteStage", "url": "u", "input": "Text", "output": {"kind": "Any"}},
+            "$.root.input",
+            "a type is an object",
+        ),
+        (
+            {"op": "Retry", "stage": _S, "max_attempts": True},
+            "$.root.max_attempts",
+            "expected a whole number",
+        ),
+        (
+            {"op": "Retry", "stage": _S, "max_attempts": 1, "delay_ms": -1},
+            "$.root.delay_ms",
+            "expected a whole number",
+        ),
+        (
+            {"op": "Retry", "stage": _S, "max_attempts": 2**32},
+            "$.root.max_attempts",
+            "expected a whole number from 0 to 4294967295",
+        ),
+    ],
+)
+@pytest.mark.parametrize("profile", [STRICT, NOETHER], ids=lambda p: p.name)
+def test_what_is_no_graph_is_refused_at_its_path(root, path, said, profile):
+    with pytest.raises(ParseError) as refused:
+        parse_graph(wrapped(root), profile)
+    assert refused.value.path == path
+    assert said in str(refused.value)
+    assert refused.value.exit_code == 1
+
+
+@pytest.mark.parametrize("vector", [v for v in VECTORS["runs"] if v.get("error_kind") == "parse"])
+def test_what_noether_cannot_parse_neither_can_we(vector):
+    with pytest.raises(ParseError):
+        parse_graph(json.dumps(vector["graph"]), NOETHER)
+
+
+def test_a_typing_error_in_a_field_is_told_by_strict_and_passed_over_by_noether():
+    text = wrapped({"op": "Retry", "stage": _S, "max_attempts": 2, "backoff_ms": 5})
+    assert parse_graph(text, NOETHER).root == Retry(Stage("s"), 2)
+    with pytest.raises(
+        ParseError, match=r"\$\.root: unknown field backoff_ms; known here: .*delay"
+    ):
+        parse_graph(text)
+
+
+def test_remarks_are_never_in_the_way():
+    root = _S | {"_note": "why", "$comment": 1}
+    assert parse_graph(wrapped(root)).root == Stage("s")
+
+
+def test_a_field_given_twice_is_refused():
+    text = '{"description":"","version":"","root":{"op":"Stage","id":"a","id":"b"}}'
+    for profile in (STRICT, NOETHER):
+        with pytest.raises(ParseError, match=r"\$\.root: given more than once: id"):
+            parse_graph(text, profile)
+
+
+def test_a_key_given_twice_in_a_value_is_refused_by_strict_and_the_last_counts_for_noether():
+    text = '{"description":"","version":"","root":{"op":"Const","value":{"a":1,"a":2}}}'
+    assert parse_graph(text, NOETHER).root == Const({"a": 2})
+    with pytest.raises(ParseError, match=r"\$\.root\.value: given more than once: a"):
+        parse_graph(text)
+
+
+def test_a_thousand_deep_is_one_clear_error():
+    deep = '{"description":"","version":"","root":' + _nested(1000) + "}"
+    with pytest.raises(ParseError, match="the graph is nested more than 127 deep"):
+        parse_graph(deep)
+
+
+def _nested(depth: int) -> str:
+    return '{"op":"Retry","max_attempts":1,"stage":' * depth + json.dumps(_S) + "}" * depth
+
+
+def test_nesting_within_the_limit_is_read():
+    text = '{"description":"","version":"","root":' + _nested(100) + "}"
+    assert isinstance(parse_graph(text).root, Retry)
+
+
+def test_a_constant_of_ten_megabytes_is_read_whole():
+    value = ["x" * 100] * 100_000
+    root = parse_graph(wrapped({"op": "Const", "value": value})).root
+    assert root == Const(value)
