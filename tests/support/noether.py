@@ -6,6 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from caloron.graph.catalogue import Catalogue
+from caloron.graph.prepare import Permissions
+from caloron.graph.profile import NOETHER
+from caloron.graph.specfile import spec_of
+from caloron.graph.stdlib import standard_stages
+
 _DATA = Path(__file__).parent.parent / "data" / "noether"
 
 #: Graphs, stages, types and inputs with the answers of the real program.
@@ -17,3 +23,22 @@ STDLIB: list[dict[str, Any]] = json.loads((_DATA / "stdlib.json").read_text("utf
 def wrapped(root: Any) -> str:
     """The text of a graph with this root."""
     return json.dumps({"description": "t", "version": "0.1.0", "root": root})
+
+
+def catalogue() -> Catalogue:
+    """The stages that the real program knew: its own 85 and those of the vectors."""
+    known = Catalogue(standard_stages())
+    for vector in VECTORS["stages"]:
+        if vector["exit"] == 0:
+            known.add(spec_of(vector["spec"], NOETHER))
+    return known
+
+
+def permissions(flags: list[str]) -> Permissions:
+    """What the flags of a vector allow."""
+    given = dict(zip(flags[::2], flags[1::2], strict=True))
+    budget = given.get("--budget-cents")
+    return Permissions(
+        effects=given.get("--allow-effects", ()),
+        budget_cents=None if budget is None else int(budget),
+    )

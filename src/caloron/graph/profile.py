@@ -17,6 +17,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     renames_variables: bool
     #: Types are followed forward from the input: Branch arms and constants are checked too.
     follows_values: bool
+    #: A Retry around a stage also takes back earlier warnings about uses of it without one.
+    retry_takes_back_warnings: bool
     #: Values are held to the declared types while running: input, and every stage's ends.
     checks_values: bool
     #: A bare value given to a stage with `config` becomes its one field that is left.
@@ -37,6 +39,7 @@ STRICT = Profile(
     resolves_widely=True,
     renames_variables=True,
     follows_values=True,
+    retry_takes_back_warnings=False,
     checks_values=True,
     wraps_by_field=True,
     waits_between_attempts=True,
@@ -51,6 +54,7 @@ NOETHER = Profile(
     resolves_widely=False,
     renames_variables=False,
     follows_values=False,
+    retry_takes_back_warnings=True,
     checks_values=False,
     wraps_by_field=False,
     waits_between_attempts=False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -90,8 +90,14 @@ class Refined(msgspec.Struct, frozen=True):
     refinement: Refinement
 
 
+class Known(msgspec.Struct, frozen=True):
+    """Exactly this value: what the checker knows of a constant or of a given input."""
+
+    value: Json
+
+
 NType: TypeAlias = (
-    Primitive | ListOf | MapOf | Record | StreamOf | Union | Var | RecordWith | Refined
+    Primitive | ListOf | MapOf | Record | StreamOf | Union | Var | RecordWith | Refined | Known
 )
 
 ANY, BOOL, BYTES, NULL, NUMBER, TEXT, VNODE = (Primitive(kind) for kind in PRIMITIVES)
@@ -159,6 +165,8 @@ def _rank(of: NType) -> tuple[int, tuple[object, ...]]:
             parts = (name,)
         case Refined(base, refinement):
             parts = (_rank(base), compact(refinement_json(refinement)))
+        case Known(known):
+            return _rank(infer(known))
     return _ORDER[kind_of(of)], parts
 
 
@@ -168,6 +176,8 @@ def _fields_rank(fields: Mapping[str, NType]) -> tuple[object, ...]:
 
 def kind_of(of: NType) -> str:
     """The word that names this type in JSON."""
+    if isinstance(of, Known):
+        of = infer(of.value)
     return of.kind if isinstance(of, Primitive) else _KINDS[type(of)]
 
 
@@ -202,6 +212,8 @@ def type_json(of: NType) -> Json:
             value = name
         case Refined(base, refinement):
             value = {"base": type_json(base), "refinement": refinement_json(refinement)}
+        case Known(known):
+            return type_json(infer(known))
     return {"kind": kind_of(of), "value": value}
 
 
@@ -230,20 +242,19 @@ def show(of: NType) -> str:
         case MapOf(key, value):
             return f"Map<{show(key)}, {show(value)}>"
         case Record(fields):
-            return _show_fields([f"{name}: {show(fields[name])}" for name in sorted(fields)])
+            return _show_fields(fields)
         case RecordWith(fields, rest):
-            shown = [f"{name}: {show(fields[name])}" for name in sorted(fields)]
-            return _show_fields([*shown, f"...<{rest}>"])
+            return _show_fields(fields, f"...{show(Var(rest))}")
         case Union(members):
             return " | ".join(show(one) for one in members)
-        case Var(name):
-            return f"<{name}>"
         case Refined(base, refinement):
             return f"{show(base)} | {show_refinement(refinement)}"
+    return show(infer(of.value)) if isinstance(of, Known) else f"<{of.name.partition('#')[0]}>"
 
 
-def _show_fields(fields: list[str]) -> str:
-    return f"Record {{ {', '.join(fields)} }}" if fields else "Record {}"
+def _show_fields(fields: Mapping[str, NType], *others: str) -> str:
+    shown = [*(f"{name}: {show(fields[name])}" for name in sorted(fields)), *others]
+    return f"Record {{ {', '.join(shown)} }}" if shown else "Record {}"
 
 
 def show_refinement(refinement: Refinement) -> str:
@@ -353,6 +364,57 @@ def _text(value: Json, path: str) -> str:
     if not isinstance(value, str):
         raise ParseError(f"expected a text, found {json_kind(value)}", path=path)
     return value
+
+
+def parts(of: NType) -> Iterable[NType]:
+    """The types that a type is made of."""
+    match of:
+        case ListOf(item) | StreamOf(item):
+            return (item,)
+        case MapOf(key, value):
+            return (key, value)
+        case Record(fields) | RecordWith(fields):
+            return fields.values()
+        case Union(members):
+            return members
+        case Refined(base):
+            return (base,)
+    return ()
+
+
+def with_parts(of: NType, change: Callable[[NType], NType]) -> NType:
+    """The type with each of its parts changed."""
+    match of:
+        case ListOf(item):
+            return ListOf(change(item))
+        case StreamOf(item):
+            return StreamOf(change(item))
+        case MapOf(key, value):
+            return MapOf(change(key), change(value))
+        case Record(fields):
+            return Record({name: change(part) for name, part in fields.items()})
+        case RecordWith(fields, rest):
+            return RecordWith({name: change(part) for name, part in fields.items()}, rest)
+        case Union(members):
+            return Union(tuple(change(one) for one in members))
+        case Refined(base, refinement):
+            return Refined(change(base), refinement)
+    return of
+
+
+def infer(value: Json) -> NType:
+    """The narrowest type that one value shows."""
+    if value is None:
+        return NULL
+    if isinstance(value, bool):
+        return BOOL
+    if isinstance(value, int | float):
+        return NUMBER
+    if isinstance(value, str):
+        return TEXT
+    if isinstance(value, dict):
+        return sorted_record({name: infer(of) for name, of in value.items()})
+    return ListOf(union(infer(one) for one in value) if value else ANY)
 
 
 def json_kind(value: Json) -> str:

@@ -14,12 +14,24 @@ from caloron.graph.parse import parse_graph
 from caloron.graph.profile import NOETHER, STRICT, Profile
 from caloron.graph.spec import define
 from caloron.graph.specfile import parse_spec, spec_json, spec_of
+from caloron.graph.stdlib import standard_stages
 from caloron.graph.types import BOOL, NUMBER, TEXT, parse_type
 from tests.support.noether import STDLIB, VECTORS, wrapped
 
 
-def test_there_are_85_published_stages():
-    assert len(STDLIB) == 85
+def test_the_85_stages_that_we_ship_are_the_published_ones():
+    shipped = {stage.name: (stage.id, stage.signature_id) for stage in standard_stages()}
+    published = {stage["name"]: (stage["stage_id"], stage["signature_id"]) for stage in STDLIB}
+    assert len(shipped) == 85
+    assert shipped == published
+
+
+@pytest.mark.parametrize("published", STDLIB, ids=lambda stage: stage["name"])
+def test_a_shipped_stage_declares_the_published_capabilities_and_costs(published):
+    shipped = next(stage for stage in standard_stages() if stage.name == published["name"])
+    written = spec_json(shipped)
+    assert sorted(written["capabilities"]) == sorted(published["capabilities"])
+    assert written["cost"] == published["cost"]
 
 
 @pytest.mark.parametrize("published", STDLIB, ids=lambda stage: stage["name"])

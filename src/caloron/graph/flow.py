@@ -1,0 +1,213 @@
+"""Follows values forward through a graph: what a node really gets, not only what it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from caloron.graph.catalogue import Catalogue
+from caloron.graph.compat import mismatch
+from caloron.graph.errors import Finding
+from caloron.graph.jsontext import member
+from caloron.graph.nodes import (
+    ROOT,
+    Branch,
+    Const,
+    Fanout,
+    Let,
+    Merge,
+    Node,
+    Parallel,
+    RemoteStage,
+    Retry,
+    Sequential,
+    Stage,
+)
+from caloron.graph.types import (
+    ANY,
+    BOOL,
+    NULL,
+    Known,
+    ListOf,
+    NType,
+    Record,
+    RecordWith,
+    Refined,
+    Union,
+    Var,
+    nullable,
+    parts,
+    show,
+    sorted_record,
+    union,
+    with_parts,
+)
+from caloron.graph.unify import CannotUnify, Substitution, has_variables
+
+#: A type with more parts than this says nothing that is worth following further.
+_MOST_PARTS = 1_000
+
+
+def follow(root: Node, given: NType, catalogue: Catalogue) -> list[Finding]:
+    """What is wrong with a graph when it is given a value of this type."""
+    flow = _Flow(catalogue)
+    flow.node(root, given, ROOT)
+    return flow.findings
+
+
+class _Flow:
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self.findings: list[Finding] = []
+        self._ops: dict[type[Any], Callable[[Any, NType, str], NType]] = {
+            Stage: self._stage,
+            RemoteStage: self._remote,
+            Const: lambda node, _given, _path: Known(node.value),
+            Sequential: self._sequential,
+            Parallel: self._parallel,
+            Branch: self._branch,
+            Fanout: self._fanout,
+            Merge: self._merge,
+            Retry: lambda node, given, path: self.node(node.stage, given, f"{path}.stage"),
+            Let: self._let,
+        }
+
+    def node(self, node: Node, given: NType, path: str) -> NType:
+        """What comes out of a node that gets this."""
+        return _bounded(self._ops[type(node)](node, given, path))
+
+    def _edge(self, given: NType, expected: NType, path: str) -> None:
+        reason = mismatch(given, expected)
+        if reason is not None:
+            wanted, found = show(expected), show(given)
+            message = f"expected {wanted}, found {found}: {reason}"
+            if isinstance(given, Known):
+                message = reason
+            self.findings.append(Finding(message, path=path, expected=wanted, found=found))
+
+    def _stage(self, node: Stage, given: NType, path: str) -> NType:
+        stage = self._catalogue.get(node.id)
+        if stage is None:
+            return ANY
+        if not node.config:
+            self._edge(given, stage.input, path)
+        else:
+            self._config(node.config, stage.input, path)
+        if not has_variables(stage.output):
+            return stage.output
+        return ANY if node.config else _instance(stage.input, stage.output, given)
+
+    def _config(self, config: Mapping[str, Any], expected: NType, path: str) -> None:
+        if isinstance(expected, Record):
+            for name, value in config.items():
+                if name in expected.fields:
+                    self._edge(Known(value), expected.fields[name], member(f"{path}.config", name))
+
+    def _remote(self, node: RemoteStage, given: NType, path: str) -> NType:
+        self._edge(given, node.input, path)
+        return node.output
+
+    def _sequential(self, node: Sequential, given: NType, path: str) -> NType:
+        for index, stage in enumerate(node.stages):
+            given = self.node(stage, given, f"{path}.stages[{index}]")
+        return given
+
+    def _parallel(self, node: Parallel, given: NType, path: str) -> NType:
+        results = {
+            name: self.node(branch, _branch_input(given, name), member(f"{path}.branches", name))
+            for name, branch in node.branches.items()
+        }
+        return sorted_record(results)
+
+    def _branch(self, node: Branch, given: NType, path: str) -> NType:
+        chosen = self.node(node.predicate, given, f"{path}.predicate")
+        self._edge(chosen, BOOL, f"{path}.predicate")
+        return union(
+            (
+                self.node(node.if_true, given, f"{path}.if_true"),
+                self.node(node.if_false, given, f"{path}.if_false"),
+            )
+        )
+
+    def _fanout(self, node: Fanout, given: NType, path: str) -> NType:
+        source = self.node(node.source, given, f"{path}.source")
+        results = [
+            self.node(target, source, f"{path}.targets[{index}]")
+            for index, target in enumerate(node.targets)
+        ]
+        return ListOf(union(results))
+
+    def _merge(self, node: Merge, given: NType, path: str) -> NType:
+        results: dict[str, NType] = {}
+        for index, source in enumerate(node.sources):
+            name = f"source_{index}"
+            taken = _source_input(given, name)
+            results[name] = self.node(source, taken, f"{path}.sources[{index}]")
+        return self.node(node.target, sorted_record(results), f"{path}.target")
+
+    def _let(self, node: Let, given: NType, path: str) -> NType:
+        bound = {
+            name: self.node(binding, given, member(f"{path}.bindings", name))
+            for name, binding in node.bindings.items()
+        }
+        outer = _fields_of(given)
+        body: NType = ANY if outer is None else sorted_record({**outer, **bound})
+        return self.node(node.body, body, f"{path}.body")
+
+
+def _fields_of(given: NType) -> Mapping[str, NType] | None:
+    """The fields that a value of this type has: empty for no object, None if nobody knows."""
+    match given:
+        case Known(dict() as value):
+            return {name: Known(of) for name, of in value.items()}
+        case Record(fields):
+            return fields
+        case RecordWith() | Union() | Var() | Refined():
+            return None
+    return None if given == ANY else {}
+
+
+def _branch_input(given: NType, name: str) -> NType:
+    """The member of that name, else the whole; unknown where both may be."""
+    match given:
+        case Known(dict() as value):
+            return Known(value[name]) if name in value else given
+        case Record(fields) if name in fields and not nullable(fields[name]):
+            return fields[name]
+        case Record() | RecordWith() | Union() | Var() | Refined():
+            return ANY
+    return given
+
+
+def _source_input(given: NType, name: str) -> NType:
+    match given:
+        case Known(dict() as value):
+            return Known(value[name]) if name in value else NULL
+    return _branch_input(given, name)
+
+
+def _instance(takes: NType, gives: NType, given: NType) -> NType:
+    """What a stage with type variables gives for this input."""
+    known = Substitution()
+    try:
+        known.unify(given, takes)
+        return _closed(known.apply(gives))
+    except CannotUnify:
+        return ANY
+
+
+def _closed(of: NType) -> NType:
+    """The type with Any where a variable is still open."""
+    if isinstance(of, Var | RecordWith):
+        return ANY
+    return with_parts(of, _closed)
+
+
+def _bounded(of: NType) -> NType:
+    waiting, seen = [of], 0
+    while waiting:
+        seen += 1
+        if seen > _MOST_PARTS:
+            return ANY
+        waiting.extend(parts(waiting.pop()))
+    return of

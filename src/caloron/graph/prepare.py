@@ -1,0 +1,83 @@
+"""All that comes before running: read, identify, resolve, check, and ask whether it may run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from caloron.graph.canonical import composition_id
+from caloron.graph.catalogue import Catalogue
+from caloron.graph.check import Checked, check
+from caloron.graph.effects import CAPABILITIES, KINDS, Effects, kinds_of_words
+from caloron.graph.errors import Refused
+from caloron.graph.nodes import Graph, Node
+from caloron.graph.parse import parse_graph
+from caloron.graph.policy import (
+    allow_capabilities,
+    allow_cost,
+    allow_effects,
+    effects_of,
+    warnings_of,
+)
+from caloron.graph.profile import STRICT, Profile
+from caloron.graph.resolve import resolve
+
+
+class Permissions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller allows; nothing said allows everything."""
+
+    #: Kinds of effects by their words (`network`, `fs-read`, …); pure counts as one.
+    effects: Iterable[str] = ()
+    #: Capabilities by their words.
+    capabilities: Iterable[str] = ()
+    budget_cents: int | None = None
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A graph that may run, with all that is known of it before."""
+
+    graph: Graph
+    #: As authored, whatever the references were resolved to.
+    composition_id: str
+    #: With ids in place of references.
+    root: Node
+    checked: Checked
+    effects: Effects
+    warnings: tuple[str, ...]
+    catalogue: Catalogue
+    profile: Profile
+    budget_cents: int | None = None
+
+
+def prepare(
+    graph: Graph | str | bytes,
+    catalogue: Catalogue,
+    profile: Profile = STRICT,
+    permissions: Permissions | None = None,
+) -> Prepared:
+    """Makes a graph ready to run, or says everything that speaks against it."""
+    permissions = permissions or Permissions()
+    if not isinstance(graph, Graph):
+        graph = parse_graph(graph, profile)
+    identity = composition_id(graph)
+    resolved = resolve(graph, catalogue, profile)
+    root = resolved.graph.root
+    checked = check(root, catalogue, profile)
+    if checked.findings:
+        raise Refused(checked.findings)
+    granted = kinds_of_words(permissions.capabilities, CAPABILITIES)
+    allow_capabilities(root, catalogue, granted)
+    allow_effects(root, catalogue, kinds_of_words(permissions.effects, KINDS))
+    allow_cost(root, catalogue, permissions.budget_cents)
+    return Prepared(
+        graph=graph,
+        composition_id=identity,
+        root=root,
+        checked=checked,
+        effects=effects_of(root, catalogue),
+        warnings=resolved.warnings + warnings_of(root, catalogue, profile),
+        catalogue=catalogue,
+        profile=profile,
+        budget_cents=permissions.budget_cents,
+    )

@@ -1,0 +1,5 @@
+"""The 85 stages that come with Noether: all can be referred to, most can be run."""
+
+from caloron.graph.stdlib.signatures import standard_stages
+
+__all__ = ["standard_stages"]

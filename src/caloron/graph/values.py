@@ -1,0 +1,169 @@
+"""Whether a value is what a type says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from caloron.graph.jsontext import Json, compact, member
+from caloron.graph.types import (
+    ANY,
+    TEXT,
+    Known,
+    ListOf,
+    MapOf,
+    NType,
+    OneOf,
+    Primitive,
+    Range,
+    Record,
+    RecordWith,
+    Refined,
+    Refinement,
+    StreamOf,
+    Union,
+    Var,
+    json_kind,
+    nullable,
+    show,
+    show_refinement,
+)
+
+_SHOWN = 60
+
+
+class Misfit(NamedTuple):
+    """Where a value is not what was expected there."""
+
+    path: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        where = f" at {self.path}" if self.path != "$" else ""
+        return f"expected {self.expected}{where}, found {self.found}"
+
+
+def misfit(value: Json, of: NType, path: str = "$") -> Misfit | None:
+    """The first place where a value is not of a type, refinements at any depth included."""
+    match of:
+        case Primitive(kind):
+            return None if _is_primitive(value, kind) else _wrong(value, of, path)
+        case Var():
+            return None
+        case ListOf(item) | StreamOf(item):
+            return _list_misfit(value, of, item, path)
+        case MapOf():
+            return _map_misfit(value, of, path)
+        case Record(fields) | RecordWith(fields):
+            return _record_misfit(value, of, fields, path)
+        case Union(members):
+            fits = any(misfit(value, one, path) is None for one in members)
+            return None if fits else _union_misfit(value, of, members, path)
+        case Refined(base, refinement):
+            return misfit(value, base, path) or _refinement_misfit(value, refinement, path)
+        case Known(known):
+            return None if same(value, known) else _wrong(value, of, path)
+
+
+def _is_primitive(value: Json, kind: str) -> bool:
+    match kind:
+        case "Any":
+            return True
+        case "Null":
+            return value is None
+        case "Bool":
+            return isinstance(value, bool)
+        case "Number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "VNode":
+            return isinstance(value, dict)
+        case _:
+            return isinstance(value, str)
+
+
+def _wrong(value: Json, of: NType, path: str) -> Misfit:
+    return Misfit(path, show(of), _shown(value))
+
+
+def _shown(value: Json) -> str:
+    if isinstance(value, dict | list):
+        return json_kind(value)
+    text = compact(value)
+    return f"{json_kind(value)} ({text if len(text) <= _SHOWN else text[:_SHOWN] + '…'})"
+
+
+def _list_misfit(value: Json, of: NType, item: NType, path: str) -> Misfit | None:
+    if not isinstance(value, list):
+        return _wrong(value, of, path)
+    if item == ANY:
+        return None
+    found = (misfit(one, item, f"{path}[{index}]") for index, one in enumerate(value))
+    return next((one for one in found if one is not None), None)
+
+
+def _map_misfit(value: Json, of: MapOf, path: str) -> Misfit | None:
+    if not isinstance(value, dict) or not (of.key in (TEXT, ANY) or isinstance(of.key, Var)):
+        return _wrong(value, of, path)
+    found = (misfit(one, of.value, member(path, key)) for key, one in value.items())
+    return next((one for one in found if one is not None), None)
+
+
+def _record_misfit(value: Json, of: NType, fields: Mapping[str, NType], path: str) -> Misfit | None:
+    if not isinstance(value, dict):
+        return _wrong(value, of, path)
+    for name, expected in fields.items():
+        if name in value:
+            found = misfit(value[name], expected, member(path, name))
+        else:
+            found = None if nullable(expected) else _absent(name, expected, path)
+        if found is not None:
+            return found
+    return None
+
+
+def _absent(name: str, expected: NType, path: str) -> Misfit:
+    return Misfit(member(path, name), show(expected), "nothing")
+
+
+def _union_misfit(value: Json, of: NType, members: tuple[NType, ...], path: str) -> Misfit:
+    """Of a union with one record, what is wrong with an object is told about that record."""
+    records = [one for one in members if isinstance(one, Record | RecordWith)]
+    if isinstance(value, dict) and len(records) == 1:
+        inner = misfit(value, records[0], path)
+        if inner is not None:
+            return inner
+    return _wrong(value, of, path)
+
+
+def _refinement_misfit(value: Json, refinement: Refinement, path: str) -> Misfit | None:
+    if holds(value, refinement):
+        return None
+    return Misfit(path, show_refinement(refinement), _shown(value))
+
+
+def holds(value: Json, refinement: Refinement) -> bool:
+    """Whether a value is among those that a refinement means."""
+    match refinement:
+        case Range(low, high):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            return number and (low is None or value >= low) and (high is None or value <= high)
+        case OneOf(options):
+            return any(same(value, option) for option in options)
+        case _:
+            return isinstance(value, str | list | dict) and len(value) > 0
+
+
+def outer_misfit(value: Json, of: NType) -> Misfit | None:
+    """What 0.8.2 looks at while running: only the outermost refinements of a type."""
+    while isinstance(of, Refined):
+        found = _refinement_misfit(value, of.refinement, "$")
+        if found is not None:
+            return found
+        of = of.base
+    return None
+
+
+def same(one: Json, other: Json) -> bool:
+    """Equality of JSON values: 1, 1.0 and true are three different ones."""
+    return one is other or compact(one) == compact(other)
