@@ -114,6 +114,10 @@ class StageTimedOut(ExecutionError):
         self.seconds = seconds
 
 
+class RunTimedOut(ExecutionError):
+    """The time of the whole run was over; a durable run can go on from here."""
+
+
 class Cancelled(ExecutionError):
     """A node was given up because a sibling had failed."""
 

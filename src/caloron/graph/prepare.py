@@ -48,6 +48,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     catalogue: Catalogue
     profile: Profile
     budget_cents: int | None = None
+    #: Kinds of effects that were allowed; empty for all.
+    allowed: frozenset[str] = frozenset()
 
 
 def prepare(
@@ -68,7 +70,8 @@ def prepare(
         raise Refused(checked.findings)
     granted = kinds_of_words(permissions.capabilities, CAPABILITIES)
     allow_capabilities(root, catalogue, granted)
-    allow_effects(root, catalogue, kinds_of_words(permissions.effects, KINDS))
+    allowed = kinds_of_words(permissions.effects, KINDS)
+    allow_effects(root, catalogue, allowed)
     allow_cost(root, catalogue, permissions.budget_cents)
     return Prepared(
         graph=graph,
@@ -80,4 +83,5 @@ def prepare(
         catalogue=catalogue,
         profile=profile,
         budget_cents=permissions.budget_cents,
+        allowed=allowed,
     )

@@ -25,10 +25,16 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     wraps_by_field: bool
     #: Retry waits `delay_ms` between attempts.
     waits_between_attempts: bool
+    #: What cannot succeed (no money left, nobody to run it) is not tried again.
+    gives_up_hopeless: bool
     #: A failed branch stops its siblings.
     cancels_siblings: bool
     #: Pure means nothing but Pure and Fallible; else it is enough that Pure is among the effects.
     pure_means_only_pure: bool
+    #: Calls of other machines are in the trace.
+    traces_remote_calls: bool
+    #: A run without a cache remembers its own pure results, and forgets them at its end.
+    memoizes: bool
     #: The cache also serves branches of Parallel and bindings of Let.
     caches_everywhere: bool
 
@@ -43,8 +49,11 @@ STRICT = Profile(
     checks_values=True,
     wraps_by_field=True,
     waits_between_attempts=True,
+    gives_up_hopeless=True,
     cancels_siblings=True,
     pure_means_only_pure=True,
+    traces_remote_calls=True,
+    memoizes=False,
     caches_everywhere=True,
 )
 
@@ -58,8 +67,11 @@ NOETHER = Profile(
     checks_values=False,
     wraps_by_field=False,
     waits_between_attempts=False,
+    gives_up_hopeless=False,
     cancels_siblings=False,
     pure_means_only_pure=False,
+    traces_remote_calls=False,
+    memoizes=True,
     caches_everywhere=False,
 )
 

@@ -1,0 +1,99 @@
+"""Stages that are Python functions of this process."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, TimeoutError
+from pathlib import Path
+
+from caloron.graph.errors import Cancelled, ExecutionError, StageFailed, StageTimedOut
+from caloron.graph.jsontext import Json, sha256
+from caloron.graph.protocols import Call
+from caloron.graph.spec import StageSpec
+
+#: A function of the input; one that also wants to know about its call takes it second.
+Function = Callable[[Json], Json] | Callable[[Json, Call], Json]
+
+_LOOK_EVERY = 0.05
+
+
+def hash_of_files(files: Iterable[Path]) -> str:
+    """One hash for the content of files, such as all modules of a package."""
+    hashes = sorted(sha256(file.read_bytes()) for file in files)
+    return sha256("".join(hashes))
+
+
+class Functions:
+    """Runs stages that were given to it as functions.
+
+    `installed` is a hash of all the code that the functions rest on; with it, results that a
+    cache kept are forgotten when that code changes. Without it, only the files of the functions
+    themselves count.
+    """
+
+    def __init__(self, *, installed: str = "") -> None:
+        self._installed = installed
+        self._functions: dict[str, tuple[Function, bool]] = {}
+        self._files: dict[str, str] = {}
+
+    def add(self, stage: StageSpec, function: Function) -> None:
+        takes_call = len(inspect.signature(function).parameters) > 1
+        self._functions[stage.id] = (function, takes_call)
+
+    def code_hash(self, stage: StageSpec) -> str | None:
+        if stage.id not in self._functions:
+            return None
+        if self._installed:
+            return self._installed
+        function, _ = self._functions[stage.id]
+        file = inspect.getfile(inspect.unwrap(function))
+        if file not in self._files:
+            self._files[file] = hash_of_files([Path(file)])
+        return self._files[file]
+
+    def run(self, stage: StageSpec, text: str, call: Call) -> Json:
+        function, takes_call = self._functions[stage.id]
+
+        def answer() -> Json:
+            value = json.loads(text)
+            try:
+                if takes_call:
+                    return function(value, call)  # type: ignore[call-arg]
+                return function(value)  # type: ignore[call-arg]
+            except ExecutionError:
+                raise
+            except Exception as error:
+                said = str(error) or type(error).__name__
+                raise StageFailed(said, stage_id=stage.id) from error
+
+        seconds = call.seconds_left()
+        return answer() if seconds is None else within(seconds, answer, call)
+
+
+def within(seconds: float, job: Callable[[], Json], call: Call) -> Json:
+    """Does a job on a thread of its own and stops waiting for it when its time is over.
+
+    Python cannot end a thread: a function that should really stop asks `call.stopped()`.
+    """
+    future: Future[Json] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(job())
+        except BaseException as error:  # noqa: BLE001  # told to whoever reads the future
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    while (left := call.seconds_left()) is None or left > 0:
+        if call.stopped():
+            raise Cancelled("given up because a sibling failed")
+        try:
+            return future.result(timeout=_LOOK_EVERY if left is None else min(left, _LOOK_EVERY))
+        except TimeoutError:
+            continue
+    if call.stopped():
+        raise Cancelled("given up because the run is over")
+    raise StageTimedOut(f"not done after {round(seconds, 2):g} s", seconds=seconds)

@@ -1,0 +1,197 @@
+"""Stages that are programs: what they get, what they may answer, how they are stopped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.graph.catalogue import Catalogue
+from caloron.graph.effects import FALLIBLE, NETWORK, PURE, Effect
+from caloron.graph.errors import StageFailed, StageMissing, StageTimedOut
+from caloron.graph.foreign import Programs, SandboxPolicy, policy_of
+from caloron.graph.jsontext import Json
+from caloron.graph.prepare import prepare
+from caloron.graph.run import Limits, Settings, run
+from caloron.graph.spec import StageSpec, define
+from caloron.graph.types import ANY
+from tests.support.noether import wrapped
+
+
+class _Recording:
+    """A sandbox that shuts nothing in and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[str], SandboxPolicy]] = []
+
+    def command(self, argv: Any, policy: SandboxPolicy) -> Any:
+        self.asked.append((list(argv), policy))
+        return argv
+
+
+def _stage(code: str, language: str = "python", effects: tuple[Effect, ...] = (PURE,)) -> StageSpec:
+    return define("program", ANY, ANY, code=code, language=language, effects=effects)
+
+
+def _run(
+    stage: StageSpec,
+    value: Json,
+    directory: Path,
+    *,
+    limits: Limits | None = None,
+    **options: Any,
+) -> Json:
+    catalogue = Catalogue([stage])
+    sandbox = options.pop("sandbox", _Recording())
+    options.setdefault("interpreters", {"python": [sys.executable, "-S"]})
+    programs = Programs(directory / "scripts", sandbox, **options)
+    prepared = prepare(wrapped({"op": "Stage", "id": stage.id}), catalogue)
+    return run(prepared, value, programs, Settings(limits=limits or Limits())).output
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [("42", 42), ('{"a":1}', {"a": 1}), ("plain", "plain"), (None, {}), ([None], [None])],
+)
+def test_python_gets_its_input_as_the_wrapper_of_noether_hands_it_over(given, seen, tmp_path):
+    assert _run(_stage("def execute(input):\n    return input\n"), given, tmp_path) == seen
+
+
+def test_an_import_from_the_future_may_stand_anywhere(tmp_path):
+    code = "import json\nfrom __future__ import annotations\ndef execute(x: Nope):\n    return 1\n"
+    assert _run(_stage(code), 0, tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("bash", 'execute() { printf \'{"got":%s,"same":%s}\' "$1" "$INPUT"; }'),
+        ("javascript", "function execute(x) { return { got: x, same: x }; }"),
+        ("js", "const execute = (x) => ({ got: x, same: x });"),
+    ],
+)
+def test_other_languages_get_plain_json(language, code, tmp_path):
+    if language != "bash" and shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    given = {"a": ["é", 1.5, None]}
+    assert _run(_stage(code, language), given, tmp_path) == {"got": given, "same": given}
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def execute(x):\n    print('hello')\n    return 1\n", "the answer is not JSON"),
+        ("def execute(x):\n    import sys\n    sys.exit(3)\n", "ended with exit 3 and no word"),
+        ("def execute(x):\n    raise KeyError('k')\n", r"'k' \(exit 1\)"),
+        ("def execute(x):\n    return {1, 2}\n", r"not JSON serializable \(exit 1\)"),
+        ("def execute(x):\n    import os\n    os.kill(os.getpid(), 9)\n", "signal 9"),
+        ("def execute(x):\n    return float('nan')\n", "NaN is no JSON number"),
+        ("def nothing(x):\n    return 1\n", "no function `execute`"),
+        ("def execute(x:\n", "SyntaxError"),
+        ("def execute(x):\n    return 'x' * 11000000\n", "over 10485760 bytes"),
+    ],
+)
+def test_a_program_that_misbehaves_is_one_clear_failure(code, said, tmp_path):
+    with pytest.raises(StageFailed, match=said) as failed:
+        _run(_stage(code), 1, tmp_path)
+    assert failed.value.path == "$.root"
+    assert failed.value.exit_code == 3
+
+
+def test_words_on_the_error_stream_alone_are_no_failure(tmp_path):
+    code = "def execute(x):\n    import sys\n    sys.stderr.write('careful')\n    return 1\n"
+    assert _run(_stage(code), 1, tmp_path) == 1
+
+
+def test_a_program_that_does_not_read_its_input_is_served_all_the_same(tmp_path):
+    big = "x" * 3_000_000
+    assert _run(_stage("execute() { echo 1; }", "bash"), big, tmp_path) == 1
+
+
+def _descendants_gone(marker: str) -> bool:
+    """Whether no process with this word in its command came from this one."""
+    listed = subprocess.run(
+        ["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True
+    )
+    rows = [line.split(None, 2) for line in listed.stdout.splitlines()[1:]]
+    ours = {str(os.getpid())}
+    for _ in rows:
+        ours |= {pid for pid, parent, *_ in rows if parent in ours}
+    return not any(pid in ours and marker in args for pid, _, args in rows)
+
+
+def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path):
+    left = tmp_path / "left"
+    code = f"execute() {{ (sleep 2; touch '{left}') & sleep 600; }}"
+    with pytest.raises(StageTimedOut, match=r"not done after 0\.3 s"):
+        _run(_stage(code, "bash"), 1, tmp_path, seconds=0.3)
+    assert _descendants_gone("sleep")
+    time.sleep(2.5)
+    assert not left.exists()
+
+
+def test_the_time_of_the_run_also_holds_for_programs(tmp_path):
+    hang, limits = _stage("execute() { sleep 600; }", "bash"), Limits(stage_seconds=0.2)
+    with pytest.raises(StageTimedOut):
+        _run(hang, 1, tmp_path, limits=limits)
+    assert _descendants_gone("sleep")
+
+
+def test_a_failed_sibling_ends_a_running_program(tmp_path):
+    hang = define("hang", ANY, ANY, code="execute() { sleep 600; }", language="bash")
+    boom = define("boom", ANY, ANY, code="execute() { sleep 0.3; exit 7; }", language="bash")
+    root = {
+        "op": "Parallel",
+        "branches": {"a": {"op": "Stage", "id": "hang"}, "b": {"op": "Stage", "id": "boom"}},
+    }
+    prepared = prepare(wrapped(root), Catalogue([hang, boom]))
+    programs = Programs(tmp_path, _Recording())
+    with pytest.raises(StageFailed, match=r"branches\.b: ended with exit 7"):
+        run(prepared, {"a": 1, "b": 1}, programs)
+    assert _descendants_gone("sleep")
+
+
+def test_the_sandbox_is_told_what_the_effects_allow(tmp_path):
+    effects = (NETWORK, FALLIBLE, Effect("FsRead", "/data"), Effect("FsWrite", "/out"))
+    stage = _stage("def execute(x):\n    return x\n", effects=effects)
+    sandbox = _Recording()
+    _run(stage, 1, tmp_path, sandbox=sandbox)
+    ((argv, policy),) = sandbox.asked
+    script = argv[-1]
+    assert Path(script).parent == tmp_path / "scripts"
+    assert policy == SandboxPolicy(network=True, readable=(script, "/data"), writable=("/out",))
+    assert not policy_of(_stage("x"), Path(script)).network
+
+
+def test_packages_that_are_asked_for_must_be_set_up_by_somebody(tmp_path):
+    code = "# requires: one==1.0, two==2\ndef execute(x):\n    return 1\n"
+    with pytest.raises(StageFailed, match=r"not set up here: one==1\.0, two==2"):
+        _run(_stage(code), 1, tmp_path)
+    asked: list[Any] = []
+
+    def environments(needed: Any) -> list[str]:
+        asked.append(tuple(needed))
+        return [sys.executable]
+
+    assert _run(_stage(code), 1, tmp_path, environments=environments) == 1
+    assert asked == [("one==1.0", "two==2")]
+
+
+def test_a_language_that_nobody_runs_is_said_to_be_missing(tmp_path):
+    with pytest.raises(StageMissing, match="nobody here can run the stage program"):
+        _run(_stage("fn execute() {}", "rust"), 1, tmp_path)
+
+
+def test_an_interpreter_that_is_not_installed_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StageMissing, match="node is not installed: it runs javascript"):
+        _run(_stage("const execute = (x) => x;", "js"), 1, tmp_path)
+    gone = {"python": ["/nowhere/python"]}
+    with pytest.raises(StageFailed, match="/nowhere/python cannot be started"):
+        _run(_stage("def execute(x):\n    return 1\n"), 1, tmp_path, interpreters=gone)

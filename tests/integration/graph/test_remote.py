@@ -1,0 +1,106 @@
+"""RemoteStage over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from caloron.graph.catalogue import Catalogue
+from caloron.graph.errors import RemoteCallFailed
+from caloron.graph.prepare import prepare
+from caloron.graph.profile import NOETHER, STRICT
+from caloron.graph.run import Outcome, run
+from caloron.graph.runners import Runners
+from tests.support.noether import wrapped
+
+_ANSWERS: dict[str, tuple[int, str]] = {
+    "/refuses": (200, '{"ok": false, "error": "no seat left"}'),
+    "/refuses-oddly": (200, '{"ok": false, "error": {"code": 1}}'),
+    "/empty": (200, '{"ok": true, "data": {}}'),
+    "/garbage": (200, "<html>"),
+    "/list": (200, "[]"),
+    "/late-status": (500, '{"ok": true, "data": {"output": 7}}'),
+}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status, text = _ANSWERS.get(self.path, (200, ""))
+        if not text:
+            text = json.dumps({"ok": True, "data": {"output": {"got": body["input"]}}})
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{listening.server_port}"
+    listening.shutdown()
+    listening.server_close()
+
+
+def _call(url: str, value: Any = None, *, profile: Any = STRICT, output: str = "Any") -> Outcome:
+    node = {"op": "RemoteStage", "url": url, "input": {"kind": "Any"}, "output": {"kind": output}}
+    return run(prepare(wrapped(node), Catalogue(), profile), value, Runners())
+
+
+def test_the_input_goes_out_and_the_output_comes_back(server):
+    outcome = _call(f"{server}/echo", {"é": [1.5]})
+    assert outcome.output == {"got": {"é": [1.5]}}
+    assert [entry.stage_id for entry in outcome.trace.stages] == [f"remote:{server}/echo"]
+
+
+def test_under_noether_a_remote_call_leaves_no_trace(server):
+    assert _call(f"{server}/echo", 1, profile=NOETHER).trace.stages == ()
+
+
+def test_the_status_of_the_answer_does_not_count(server):
+    assert _call(f"{server}/late-status").output == 7
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/refuses", "no seat left"),
+        ("/refuses-oddly", "unknown error"),
+        ("/empty", "no `data.output`"),
+        ("/garbage", "is not JSON"),
+        ("/list", "no JSON object"),
+    ],
+)
+def test_an_answer_that_is_none_is_a_clear_failure(server, path, said):
+    with pytest.raises(RemoteCallFailed, match=said) as failed:
+        _call(server + path)
+    assert failed.value.path == "$.root"
+    assert failed.value.url == server + path
+    assert failed.value.exit_code == 3
+
+
+def test_strict_holds_the_answer_to_what_the_node_declares(server):
+    assert _call(f"{server}/echo", 1, output="Text", profile=NOETHER).output == {"got": 1}
+    with pytest.raises(RemoteCallFailed, match="expected Text, found an object"):
+        _call(f"{server}/echo", 1, output="Text")
+
+
+def test_nothing_but_http_is_called(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text('{"data":{"output":1}}')
+    with pytest.raises(RemoteCallFailed, match="only http and https"):
+        _call(f"file://{secret}")
+
+
+def test_nobody_there_is_a_clear_failure():
+    with pytest.raises(RemoteCallFailed, match="refused"):
+        _call("http://127.0.0.1:9/")

@@ -1,0 +1,96 @@
+"""Every run of the real Noether 0.8.2 that was recorded, run again: outputs, traces, exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.graph.errors import GraphError
+from caloron.graph.jsontext import compact
+from caloron.graph.prepare import prepare
+from caloron.graph.profile import NOETHER
+from caloron.graph.report import dry_run_data, failure, run_data, success
+from caloron.graph.run import run
+from tests.support.noether import VECTORS, catalogue, permissions, wrapped
+from tests.support.vector_runs import runner
+
+STAGES = catalogue()
+_TRACED = ("stage_id", "step_index", "status", "input_hash", "output_hash")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("noether")
+
+
+def _run(vector: dict[str, Any], directory: Path) -> tuple[int, str | None, Any]:
+    """The exit code, the kind of error, and what would be printed."""
+    try:
+        allowed = permissions(vector["flags"])
+        prepared = prepare(json.dumps(vector["graph"]), STAGES, NOETHER, allowed)
+        return 0, None, run_data(prepared, run(prepared, vector["input"], runner(directory)))
+    except GraphError as error:
+        return error.exit_code, error.kind, failure(error)
+
+
+@pytest.mark.parametrize("vector", VECTORS["runs"], ids=lambda v: v["name"])
+def test_a_run_gives_what_the_real_program_gave(vector, shared):
+    if vector["name"] == "javascript" and shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    code, kind, told = _run(vector, shared)
+    assert (code, kind) == (vector["exit"], vector.get("error_kind"))
+    if code != 0:
+        assert told["error"]["message"]
+        return
+    assert compact(told["output"]) == compact(vector["output"])
+    assert told["composition_id"] == vector["composition_id"]
+    assert told["effects"] == vector["effects"]
+    assert told["warnings"] == vector["warnings"]
+    assert told["trace"]["status"] == vector["trace_status"]
+    entries = [{name: entry[name] for name in _TRACED} for entry in told["trace"]["stages"]]
+    assert entries == vector["trace"]
+    assert told.get("memoize") == vector.get("memoize")
+    assert success(told)["ok"] is True
+
+
+@pytest.mark.parametrize("vector", VECTORS["checks"], ids=lambda v: v["name"])
+def test_a_dry_run_prints_what_the_real_program_printed(vector):
+    prepared = prepare(json.dumps(vector["graph"]), STAGES, NOETHER)
+    assert dry_run_data(prepared) == vector["data"]
+
+
+def _standard_runs() -> list[Any]:
+    """The last one asks for a key in a store of its own, in which nothing was kept."""
+    seen: set[str] = set()
+    cases = []
+    for vector in VECTORS["stdlib_runs"]:
+        asked = vector["stage"] + compact(vector["input"])
+        fresh = vector["stage"] == "kv_get" and asked in seen
+        seen.add(asked)
+        name = f"{vector['stage']} {compact(vector['input'])[:40]}"
+        cases.append(pytest.param(vector, fresh, id=name))
+    return cases
+
+
+@pytest.mark.parametrize(("vector", "fresh"), _standard_runs())
+def test_a_stage_of_the_standard_library_answers_as_the_real_one(vector, fresh, shared, tmp_path):
+    graph = json.loads(wrapped({"op": "Stage", "id": vector["stage"]}))
+    case = {"graph": graph, "input": vector["input"], "flags": []}
+    code, _, told = _run(case, tmp_path if fresh else shared)
+    assert code == vector["exit"]
+    if code == 0:
+        assert compact(told["output"]) == compact(vector["output"])
+
+
+def test_the_words_of_a_failure_are_those_of_the_real_program(shared):
+    case = next(v for v in VECTORS["runs"] if v["name"] == "boom")
+    code, _, told = _run(case, shared)
+    boom = next(v["id"] for v in VECTORS["stages"] if v["spec"]["name"] == "boom")
+    assert code == 3
+    assert told["ok"] is False
+    assert told["error"]["code"] == "GENERAL_ERROR"
+    assert told["error"]["message"].startswith(f"stage StageId(\"{boom}\") failed: boom: 'x'")

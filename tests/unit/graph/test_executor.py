@@ -1,0 +1,359 @@
+"""What running a graph does: each operation, its failures, its limits."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+
+from caloron.graph.canonical import canonicalise
+from caloron.graph.check import check
+from caloron.graph.effects import FALLIBLE, NETWORK, Effect
+from caloron.graph.errors import (
+    BudgetExceeded,
+    ExecutionError,
+    Refused,
+    RetryExhausted,
+    RunTimedOut,
+    StageFailed,
+    StageMissing,
+    StageTimedOut,
+)
+from caloron.graph.nodes import node_json
+from caloron.graph.parse import parse_graph
+from caloron.graph.prepare import Permissions
+from caloron.graph.profile import NOETHER, STRICT
+from caloron.graph.resolve import resolve
+from caloron.graph.run import Limits, Outcome
+from caloron.graph.spec import define
+from caloron.graph.types import (
+    ANY,
+    NUMBER,
+    TEXT,
+    ListOf,
+    NonEmpty,
+    Range,
+    Refined,
+    optional,
+    record,
+)
+from tests.support.bench import Bench, const, parallel, retry, sequence, stage
+from tests.support.graphs import CONSTANTS, nodes, stages
+from tests.support.noether import wrapped
+
+
+def _boom(value: Any) -> Any:
+    raise ValueError(f"boom {value}")
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.add("inc", lambda n: n + 1, input=NUMBER, output=NUMBER)
+    bench.add("echo", lambda value: value)
+    bench.add("boom", _boom, FALLIBLE)
+    bench.add("is_five", lambda value: value == 5)
+    return bench
+
+
+def test_each_operation_does_what_it_says(bench):
+    inc, echo = stage("inc"), stage("echo")
+    assert bench.run(sequence(inc, inc), 1).output == 3
+    assert bench.run(parallel(a=echo, b=echo), {"a": 1, "c": 2}).output == {
+        "a": 1,
+        "b": {"a": 1, "c": 2},
+    }
+    branch = {"op": "Branch", "predicate": stage("is_five"), "if_true": inc, "if_false": echo}
+    assert [bench.run(branch, n).output for n in (5, 6)] == [6, 6]
+    assert bench.run({"op": "Fanout", "source": inc, "targets": [inc, echo]}, 1).output == [3, 2]
+    merge = {"op": "Merge", "sources": [echo, echo], "target": echo}
+    assert bench.run(merge, {"source_1": 7}).output == {"source_0": None, "source_1": 7}
+    assert bench.run(merge, 3).output == {"source_0": 3, "source_1": 3}
+    let = {"op": "Let", "bindings": {"x": echo}, "body": echo}
+    assert bench.run(let, {"x": 0, "y": 1}).output == {"x": {"x": 0, "y": 1}, "y": 1}
+    assert bench.run(let, [1]).output == {"x": [1]}
+    assert bench.run(const({"a": 1}), 0).output == {"a": 1}
+
+
+@pytest.mark.parametrize(("profile", "field"), [(STRICT, "text"), (NOETHER, "items")])
+def test_a_bare_value_beside_config_goes_into_the_field_that_is_left(bench, profile, field):
+    bench.add("cut", lambda given: given, input=record(text=ANY, sep=TEXT))
+    cut = stage("cut", config={"sep": ","})
+    outcome = bench.run(cut, "a,b", profile=profile)
+    assert outcome.output == {field: "a,b", "sep": ","}
+    assert bench.run(cut, {"text": "t", "sep": ";"}).output == {"text": "t", "sep": ","}
+
+
+def test_a_stage_cannot_change_what_others_see(bench):
+    def spoil(given: Any) -> Any:
+        given["list"].append("spoilt")
+        return given
+
+    bench.add("spoil", spoil)
+    root = parallel(a=stage("spoil"), b=stage("spoil"), c=stage("echo"))
+    outcome = bench.run(root, {"list": []}).output
+    assert outcome["c"] == {"list": []}
+    assert outcome["a"] == outcome["b"] == {"list": ["spoilt"]}
+
+
+def test_branches_and_bindings_run_at_the_same_time(bench):
+    meeting = threading.Barrier(3, timeout=20)
+    bench.add("meet", lambda given: meeting.wait() >= 0)
+    meet = stage("meet")
+    assert bench.run(parallel(a=meet, b=meet, c=meet)).output == {"a": True, "b": True, "c": True}
+    bindings = {"a": meet, "b": meet, "c": meet}
+    let = {"op": "Let", "bindings": bindings, "body": stage("echo")}
+    assert bench.run(let).output == {"a": True, "b": True, "c": True}
+
+
+def test_a_run_without_a_spare_thread_still_ends(bench):
+    inner = parallel(x=stage("inc"), y=stage("inc"))
+    root = parallel(**{f"b{index}": inner for index in range(20)})
+    given = {f"b{index}": {"x": index, "y": index} for index in range(20)}
+    expected = {name: {"x": v["x"] + 1, "y": v["y"] + 1} for name, v in given.items()}
+    for threads in (0, 1, 5):
+        assert bench.run(root, given, limits=Limits(threads=threads)).output == expected
+
+
+def test_a_failed_branch_stops_its_siblings(bench):
+    started = threading.Event()
+
+    def patient(_given: Any, call: Any) -> Any:
+        started.set()
+        call.sleep(60)
+
+    bench.add("patient", patient)
+    bench.add("boom_then", lambda given: started.wait(20) and _boom(given))
+    root = parallel(a=sequence(stage("patient"), stage("echo")), b=stage("boom_then"))
+    with pytest.raises(StageFailed, match=r"\$\.root\.branches\.b: boom") as failed:
+        bench.run(root, 1)
+    assert failed.value.trace is not None
+    assert failed.value.trace.status == "Failed"
+    assert bench.calls.get("echo") is None
+
+
+def test_under_noether_all_branches_end_and_the_first_error_by_key_counts(bench):
+    root = parallel(b=stage("boom"), a=sequence(stage("echo"), stage("boom")), c=stage("echo"))
+    with pytest.raises(StageFailed, match=r"branches\.a\.stages\[1\]") as failed:
+        bench.run(root, 1, profile=NOETHER)
+    assert failed.value.trace is not None
+    entries = [(one.path[-11:], one.step_index) for one in failed.value.trace.stages]
+    assert [step for _, step in entries] == [0, 1, 0, 0]
+    assert bench.calls == {"echo": 2, "boom": 2}
+
+
+def _failing(times: int) -> Any:
+    left = [times]
+
+    def flaky(value: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise ValueError("not yet")
+        return value
+
+    return flaky
+
+
+@pytest.mark.parametrize(("profile", "waited"), [(STRICT, [0.25, 0.25]), (NOETHER, [])])
+def test_retry_waits_its_delay_only_where_the_profile_says_so(bench, profile, waited):
+    bench.add("flaky", _failing(2), FALLIBLE)
+    slept: list[float] = []
+    outcome = bench.run(retry(stage("flaky"), 5, 250), 7, profile=profile, sleep=slept.append)
+    assert outcome.output == 7
+    assert slept == waited
+    assert outcome.trace.status == "Failed"
+    assert [one.failure for one in outcome.trace.stages] == ["not yet", "not yet", ""]
+    assert [one.step_index for one in outcome.trace.stages] == [0, 1, 2]
+
+
+def test_retry_ends_with_the_last_error(bench):
+    slept: list[float] = []
+    with pytest.raises(StageFailed, match=r"\$\.root\.stage: boom 1"):
+        bench.run(retry(stage("boom"), 3, 10), 1, sleep=slept.append)
+    assert bench.calls["boom"] == 3
+    assert slept == [0.01, 0.01]
+
+
+def test_no_attempt_is_one_attempt_unless_the_graph_is_not_optimised(bench):
+    assert bench.run(retry(stage("inc"), 0), 1, profile=NOETHER).output == 2
+    with pytest.raises(RetryExhausted):
+        bench.run(retry(stage("inc"), 0), 1, profile=NOETHER, optimise=False)
+
+
+def test_a_stage_that_takes_too_long_is_given_up(bench):
+    released = threading.Event()
+    bench.add("slow", lambda given: released.wait(60))
+    try:
+        with pytest.raises(StageTimedOut, match=r"\$\.root: not done after 0.05 s"):
+            bench.run(stage("slow"), limits=Limits(stage_seconds=0.05))
+    finally:
+        released.set()
+
+
+def test_a_run_that_takes_too_long_ends_at_the_next_node(bench):
+    clock = iter(range(100))
+    root = sequence(*[stage("inc")] * 50)
+    with pytest.raises(RunTimedOut, match="the time of the run is over"):
+        bench.run(root, 1, limits=Limits(run_seconds=20), clock=lambda: float(next(clock)))
+    assert 0 < bench.calls["inc"] < 20
+
+
+def test_each_call_is_paid_before_it_is_made(bench):
+    cost = Effect("Cost", 3)
+    bench.add("paid", lambda value: value, cost, FALLIBLE)
+    bench.add("paid_boom", _boom, cost, FALLIBLE)
+    outcome = bench.run(sequence(stage("paid"), stage("paid")), 1)
+    assert outcome.spent_cents == 0
+    root = sequence(stage("paid"), stage("paid"))
+    assert bench.run(root, 1, permissions=Permissions(budget_cents=6)).spent_cents == 6
+    bench.calls.clear()
+    with pytest.raises(BudgetExceeded) as refused:
+        bench.run(retry(stage("paid_boom"), 5), 1, permissions=Permissions(budget_cents=8))
+    assert bench.calls == {"paid_boom": 2}
+    assert (refused.value.exit_code, refused.value.kind) == (2, "budget")
+
+
+def test_under_noether_even_a_lack_of_money_is_retried(bench):
+    bench.add("paid_boom", _boom, Effect("Cost", 3), FALLIBLE)
+    permissions = Permissions(budget_cents=8)
+    with pytest.raises(BudgetExceeded) as refused:
+        bench.run(retry(stage("paid_boom"), 5), 1, permissions=permissions, profile=NOETHER)
+    assert refused.value.trace is not None
+    assert len(refused.value.trace.stages) == 5
+
+
+def test_strict_holds_values_to_their_types_at_any_depth(bench):
+    percent = Refined(NUMBER, Range(0.0, 100.0))
+    bench.add("rate", lambda value: {"rates": value}, output=record(rates=ListOf(percent)))
+    assert bench.run(stage("rate"), [1, 100]).output == {"rates": [1, 100]}
+    with pytest.raises(StageFailed, match=r"expected Range\(0\.\.=100\) at \$\.rates\[1\], found"):
+        bench.run(stage("rate"), [1, 101])
+    assert bench.run(stage("rate"), [1, 101], profile=NOETHER).output == {"rates": [1, 101]}
+    with pytest.raises(StageFailed, match="the answer is not what the stage declares"):
+        bench.run(stage("rate"), "no list")
+
+
+def test_noether_looks_at_the_outermost_refinements_only(bench):
+    bench.add("some", lambda value: value, output=Refined(TEXT, NonEmpty()))
+    bench.add("many", lambda value: value, output=ListOf(Refined(TEXT, NonEmpty())))
+    with pytest.raises(StageFailed, match="expected NonEmpty"):
+        bench.run(stage("some"), "", profile=NOETHER)
+    assert bench.run(stage("some"), "", profile=NOETHER, checks_refinements=False).output == ""
+    assert bench.run(stage("many"), [""], profile=NOETHER).output == [""]
+
+
+def test_strict_refuses_an_input_that_is_not_what_the_graph_takes(bench):
+    bench.add("two", lambda given: given, input=record(a=NUMBER, b=optional(TEXT)))
+    assert bench.run(stage("two"), {"a": 1}).output == {"a": 1}
+    with pytest.raises(Refused) as refused:
+        bench.run(stage("two"), {"a": "1"})
+    assert str(refused.value) == '$.root: expected Number at $.a, found a text ("1")'
+    assert refused.value.exit_code == 2
+    assert bench.run(stage("two"), {"a": "1"}, profile=NOETHER).output == {"a": "1"}
+
+
+def _answering(answer: Any) -> Any:
+    return lambda _given: answer
+
+
+def test_an_answer_that_is_no_json_is_a_clear_failure(bench):
+    circle: list[Any] = []
+    circle.append(circle)
+    for name, answer in (("set", {1}), ("nan", float("nan")), ("circle", circle), ("big", 2**70)):
+        bench.add(name, _answering(answer))
+        with pytest.raises(StageFailed, match=r"\$\.root: "):
+            bench.run(stage(name))
+    assert bench.run(stage("big"), profile=NOETHER).output == float(2**70)
+
+
+def test_a_value_over_the_limit_is_a_clear_failure(bench):
+    bench.add("twice", lambda value: value * 2)
+    root = sequence(*[stage("twice")] * 40)
+    with pytest.raises(StageFailed, match="over the limit of 1000"):
+        bench.run(root, "x" * 10, limits=Limits(value_characters=1000))
+
+
+def test_a_stage_that_nobody_has_is_missing_and_never_an_example(bench):
+    bench.catalogue.add(define("ghost", ANY, ANY, implementation_hash="x"))
+    with pytest.raises(StageMissing, match="nobody here can run the stage ghost") as missing:
+        bench.run(stage("ghost"), 1)
+    assert missing.value.exit_code == 3
+
+
+def test_a_stage_given_as_data_cannot_do_what_the_graph_may_not(bench):
+    bench.add("call_it", lambda given, call: call.stage(given, 1))
+    bench.add("net", lambda value: value, NETWORK)
+    assert bench.run(stage("call_it"), "net").output == 1
+    with pytest.raises(StageFailed, match="net may not run here: network is not allowed"):
+        bench.run(stage("call_it"), "net", permissions=Permissions(effects="pure"))
+
+
+def test_a_call_knows_where_it_is(bench):
+    bench.add("where", lambda _given, call: [call.path, call.key])
+    path = "$.root.branches.x.stage"
+    outcome = bench.run(parallel(x=retry(stage("where"), 2), y=const(1)), 0)
+    assert outcome.output["x"] == [path, path + "#1"]
+
+
+def test_the_error_of_a_run_carries_its_trace(bench):
+    with pytest.raises(ExecutionError) as failed:
+        bench.run(sequence(stage("inc"), stage("boom"), stage("inc")), 1)
+    trace = failed.value.trace
+    assert trace is not None
+    assert [(one.path, one.failure) for one in trace.stages] == [
+        ("$.root.stages[0]", ""),
+        ("$.root.stages[1]", "boom 2"),
+    ]
+
+
+def test_an_interrupt_is_not_mistaken_for_a_failed_stage(bench):
+    def interrupt(_given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    bench.add("interrupt", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(parallel(a=stage("interrupt"), b=stage("echo")), 1)
+
+
+_SAFE = stages("echo", "wrap", "is_five") | CONSTANTS
+
+
+def _safe_bench(root: Any) -> Bench:
+    """Stages that never fail; graphs that do not fit together are passed over."""
+    bench = Bench()
+    bench.add("echo", lambda value: value)
+    bench.add("wrap", lambda value: [value])
+    bench.add("is_five", lambda value: value == 5)
+    resolved = resolve(parse_graph(wrapped(root)), bench.catalogue).graph.root
+    assume(not check(resolved, bench.catalogue, NOETHER).findings)
+    return bench
+
+
+@settings(deadline=None, max_examples=150)
+@given(nodes(_SAFE, most_leaves=12, empty=False))
+def test_parallel_gives_what_one_thread_gives(root):
+    bench = _safe_bench(root)
+    outcomes = [
+        bench.run(root, {"a": 5}, profile=NOETHER, limits=Limits(threads=threads))
+        for threads in (0, 8)
+    ]
+    alone, together = outcomes
+    assert alone.output == together.output
+    assert _told(alone) == _told(together)
+
+
+def _told(outcome: Outcome) -> Any:
+    return [(o.path, o.step_index, o.input_hash, o.output_hash) for o in outcome.trace.stages]
+
+
+@settings(deadline=None, max_examples=100)
+@given(nodes(_SAFE, most_leaves=8, empty=False))
+def test_the_normal_form_runs_as_the_graph_does(root):
+    bench = _safe_bench(root)
+    normal = node_json(canonicalise(parse_graph(wrapped(root)).root))
+    assert (
+        bench.run(root, {"a": 5}, profile=NOETHER).output
+        == bench.run(normal, {"a": 5}, profile=NOETHER).output
+    )
