@@ -143,12 +143,12 @@ def requirements_of(code: str) -> tuple[str, ...]:
 
 
 def _answer(ended: Ended) -> Json:
+    if ended.too_long:
+        raise StageFailed(f"the answer is over {_MOST_OUTPUT} bytes")
     if ended.code != 0:
         said = ended.stderr.strip()
         how = f"exit {ended.code}" if ended.code > 0 else f"signal {-ended.code}"
         raise StageFailed(f"{said} ({how})" if said else f"ended with {how} and no word")
-    if ended.too_long:
-        raise StageFailed(f"the answer is over {_MOST_OUTPUT} bytes")
     try:
         return decode(ended.stdout.strip(), wide_integers=True, what="the answer")
     except ParseError as error:

@@ -1,0 +1,228 @@
+"""Remembered answers are the answers, and what is remembered stays within bounds."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from caloron.graph.cache import MemoryCache, SqliteCache
+from caloron.graph.effects import FALLIBLE, NON_DETERMINISTIC, PURE, Effect
+from caloron.graph.errors import GraphError, StageFailed
+from caloron.graph.native import Functions
+from caloron.graph.profile import NOETHER, STRICT
+from caloron.graph.protocols import CacheKey
+from caloron.graph.run import Limits
+from tests.support.bench import Bench, const, parallel, sequence, stage
+from tests.support.graphs import CONSTANTS, nodes, stages
+
+
+def _key(number: int) -> CacheKey:
+    return CacheKey("stage", "code", f"input {number}")
+
+
+def _bench() -> Bench:
+    bench = Bench()
+    bench.add("double", lambda value: [value, value])
+    bench.add("is_five", lambda value: value == 5)
+    bench.add("dice", lambda value: value, NON_DETERMINISTIC)
+    return bench
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_pure_stage_runs_once_for_one_input(kind, tmp_path):
+    cache: Any = MemoryCache() if kind == "memory" else SqliteCache(tmp_path / "cache.db")
+    bench = _bench()
+    first = bench.run(stage("double"), 1, cache=cache)
+    again = bench.run(stage("double"), 1, cache=cache)
+    bench.run(stage("double"), 1.0, cache=cache)
+    assert first.output == again.output == [1, 1]
+    assert bench.calls == {"double": 2}
+    assert (first.cache_hits, first.cache_misses) == (0, 1)
+    assert (again.cache_hits, again.cache_misses) == (1, 0)
+    assert [entry.source for entry in again.trace.stages] == ["cache"]
+    assert first.trace.stages[0].output_hash == again.trace.stages[0].output_hash
+
+
+def test_what_is_not_pure_is_never_remembered():
+    bench, cache = _bench(), MemoryCache()
+    for _ in range(2):
+        bench.run(stage("dice"), 1, cache=cache)
+    assert bench.calls == {"dice": 2}
+
+
+def test_a_failure_is_not_remembered():
+    bench, cache, answers = _bench(), MemoryCache(), [ValueError("first"), 7]
+
+    def once(_given: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    bench.add("once", once, PURE, FALLIBLE)
+    with pytest.raises(StageFailed):
+        bench.run(stage("once"), 1, cache=cache)
+    assert bench.run(stage("once"), 1, cache=cache).output == 7
+    assert bench.run(stage("once"), 1, cache=cache).output == 7
+
+
+def test_new_code_is_asked_again():
+    bench, cache = _bench(), MemoryCache()
+    bench.run(stage("double"), 1, cache=cache)
+    functions, double = Functions(installed="newer"), bench.catalogue.by_name("double")[0]
+    functions.add(double, lambda value: "new answer")
+    bench.functions = functions
+    assert bench.run(stage("double"), 1, cache=cache).output == "new answer"
+
+
+def test_strict_calls_pure_only_what_does_nothing_else():
+    bench, cache = _bench(), MemoryCache()
+    bench.add("shell", lambda value: value, PURE, Effect("Process"))
+    for profile in (STRICT, STRICT, NOETHER, NOETHER):
+        bench.run(stage("shell"), 1, cache=cache, profile=profile)
+    assert bench.calls == {"shell": 3}
+
+
+def test_a_pure_stage_that_calls_an_impure_one_is_not_remembered():
+    bench, cache = _bench(), MemoryCache()
+    bench.add("through", lambda given, call: call.stage(given["stage"], given["value"]))
+    for name in ("dice", "dice", "double", "double"):
+        bench.run(stage("through"), {"stage": name, "value": 1}, cache=cache)
+    assert bench.calls == {"through": 3, "dice": 2, "double": 1}
+
+
+def test_under_noether_a_run_remembers_by_itself_but_not_within_branches():
+    bench = _bench()
+    twice = sequence(stage("is_five"), stage("is_five"), stage("is_five"))
+    outcome = bench.run(twice, 1, profile=NOETHER)
+    assert (outcome.cache_hits, outcome.cache_misses) == (1, 2)
+    assert bench.run(twice, 1, profile=NOETHER, memoize=False).cache_hits == 0
+    beside = parallel(a=twice, b=twice)
+    outcome = bench.run(beside, {"a": 1, "b": 1}, profile=NOETHER)
+    assert (outcome.cache_hits, outcome.cache_misses) == (0, 0)
+    assert bench.run(beside, {"a": 1, "b": 1}, cache=MemoryCache()).cache_hits > 0
+
+
+def test_without_a_cache_strict_remembers_nothing():
+    bench = _bench()
+    bench.run(sequence(stage("is_five"), stage("is_five"), stage("is_five")), 1)
+    assert bench.calls == {"is_five": 3}
+
+
+def test_a_cache_in_memory_keeps_the_most_recently_used():
+    cache = MemoryCache(most_entries=3)
+    for number in range(3):
+        cache.put(_key(number), str(number))
+    assert cache.get(_key(0)) == "0"
+    cache.put(_key(3), "3")
+    assert [cache.get(_key(number)) for number in range(4)] == ["0", None, "2", "3"]
+    small = MemoryCache(most_characters=10)
+    for number in range(10):
+        small.put(_key(number), "xxxx")
+    assert len(small) == 2
+    small.put(_key(99), "x" * 11)
+    assert small.get(_key(99)) is None
+
+
+def test_a_cache_in_a_file_forgets_the_longest_unused(tmp_path):
+    clock = [0.0]
+    cache = SqliteCache(tmp_path / "c.db", most_entries=20, now=lambda: clock[0])
+    for number in range(20):
+        clock[0] += 100
+        cache.put(_key(number), str(number))
+    clock[0] += 100
+    assert cache.get(_key(0)) == "0"
+    cache.put(_key(20), "20")
+    kept = [number for number in range(21) if cache.get(_key(number)) is not None]
+    assert 0 in kept
+    assert 1 not in kept
+    assert 20 in kept
+    assert len(kept) <= 20
+
+
+def test_a_cache_in_a_file_stays_within_its_size(tmp_path):
+    cache = SqliteCache(tmp_path / "c.db", most_characters=10_000)
+    for number in range(200):
+        cache.put(_key(number), "x" * 900)
+    kept = [number for number in range(200) if cache.get(_key(number)) is not None]
+    assert 5 <= len(kept) <= 11
+    cache.put(_key(999), "x" * 5000)
+    assert cache.get(_key(999)) is None
+    assert cache.trouble == ""
+
+
+def test_a_cache_in_a_file_outlives_its_process_and_serves_threads(tmp_path):
+    path = tmp_path / "c.db"
+    SqliteCache(path).put(_key(1), '{"é":1.0}')
+    cache = SqliteCache(path)
+    assert cache.get(_key(1)) == '{"é":1.0}'
+    threads = [threading.Thread(target=cache.put, args=(_key(n), str(n))) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [cache.get(_key(number)) for number in range(2, 20)] == [str(n) for n in range(2, 20)]
+
+
+def test_a_damaged_file_is_begun_anew(tmp_path):
+    path = tmp_path / "c.db"
+    path.write_bytes(b"this is no database" * 100)
+    cache = SqliteCache(path)
+    assert "not a database" in cache.trouble
+    cache.put(_key(1), "1")
+    assert cache.get(_key(1)) == "1"
+
+
+def test_a_file_that_cannot_be_opened_costs_only_the_cache(tmp_path):
+    path = tmp_path / "c.db"
+    path.mkdir()
+    cache = SqliteCache(path)
+    cache.put(_key(1), "1")
+    assert cache.get(_key(1)) is None
+    assert cache.trouble
+    assert _bench().run(stage("double"), 1, cache=cache).output == [1, 1]
+
+
+_LEAVES = stages("double", "is_five", "boom") | CONSTANTS
+
+
+def _told(bench: Bench, root: Any, **options: Any) -> Any:
+    """What a user sees of a run, however it ended."""
+    try:
+        # One thread, because which of two failing branches is told is not settled otherwise.
+        outcome = bench.run(root, {"a": 5}, limits=Limits(threads=0), **options)
+    except GraphError as error:
+        return type(error), str(error)
+    return outcome.output, [(e.path, e.input_hash, e.output_hash) for e in outcome.trace.stages]
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(nodes(_LEAVES, most_leaves=8, empty=False))
+def test_cached_is_uncached(root):
+    bench = _bench()
+
+    def boom(value: Any) -> Any:
+        if value == 5:
+            raise ValueError("five")
+        return value
+
+    bench.add("boom", boom, PURE, FALLIBLE)
+    cache = MemoryCache()
+    for profile in (STRICT, NOETHER):
+        plain = _told(bench, root, profile=profile, memoize=False)
+        for _ in range(2):
+            assert _told(bench, root, profile=profile, cache=cache) == plain
+
+
+def test_a_constant_needs_no_cache():
+    outcome = _bench().run(const(1), None, cache=MemoryCache())
+    assert (outcome.cache_hits, outcome.cache_misses) == (0, 0)
+
+
+def test_a_cache_is_a_path_that_is_made(tmp_path: Path):
+    SqliteCache(tmp_path / "a" / "b" / "c.db").put(_key(1), "1")
+    assert (tmp_path / "a" / "b" / "c.db").exists()

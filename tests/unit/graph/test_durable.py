@@ -1,0 +1,263 @@
+"""Durable runs: what is recorded is not done again, and the end is that of one undisturbed run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from caloron.graph.effects import FALLIBLE, NETWORK, Effect
+from caloron.graph.errors import (
+    BudgetExceeded,
+    ExecutionError,
+    RunConflict,
+    RunTimedOut,
+    StageFailed,
+    StageTimedOut,
+)
+from caloron.graph.journal import MemoryJournal, SqliteJournal
+from caloron.graph.prepare import Permissions
+from caloron.graph.protocols import Entry
+from caloron.graph.run import Limits
+from tests.support.bench import Bench, parallel, retry, sequence, stage
+
+
+class _Power:
+    """Goes off after so many calls."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def use(self) -> None:
+        self.calls -= 1
+        if self.calls < 0:
+            raise KeyboardInterrupt
+
+
+def _bench(power: _Power, interrupted: list[bool] | None = None) -> Bench:
+    bench = Bench()
+    flaky = [2]
+
+    def act(value: Any, call: Any) -> Any:
+        if interrupted is not None:
+            interrupted.append(call.interrupted)
+        power.use()
+        return [*value, call.key] if isinstance(value, list) else [value, call.key]
+
+    def fail_twice(value: Any) -> Any:
+        power.use()
+        if flaky[0]:
+            flaky[0] -= 1
+            raise ValueError("not yet")
+        return value
+
+    bench.add("act", act, NETWORK)
+    bench.add("fail_twice", fail_twice, FALLIBLE, NETWORK)
+    return bench
+
+
+_GRAPH = sequence(
+    stage("act"),
+    {"op": "Let", "bindings": {"a": stage("act"), "b": stage("act")}, "body": stage("act")},
+    retry(stage("fail_twice"), 4),
+    {"op": "Fanout", "source": stage("act"), "targets": [stage("act"), stage("act")]},
+)
+
+
+def _run(bench: Bench, journal: Any, value: Any = 1, **options: Any) -> Any:
+    return bench.run(_GRAPH, value, journal=journal, run_id="r", **options)
+
+
+def test_an_interrupted_run_goes_on_where_it_was_at_every_place():
+    undisturbed = _bench(_Power(1000))
+    expected = _run(undisturbed, MemoryJournal())
+    total = sum(undisturbed.calls.values())
+    for survived in range(total):
+        journal, power = MemoryJournal(), _Power(survived)
+        bench = _bench(power)
+        with pytest.raises(KeyboardInterrupt):
+            _run(bench, journal, limits=Limits(threads=0))
+        power.calls = 1000
+        resumed = _run(bench, journal)
+        assert resumed.output == expected.output
+        assert sum(bench.calls.values()) == total + 1
+        assert [(e.path, e.failure, e.output_hash) for e in resumed.trace.stages] == [
+            (e.path, e.failure, e.output_hash) for e in expected.trace.stages
+        ]
+
+
+def test_a_run_that_has_ended_is_told_again_without_doing_anything():
+    bench, journal = _bench(_Power(1000)), MemoryJournal()
+    first = _run(bench, journal)
+    bench.calls.clear()
+    again = _run(bench, journal)
+    assert again.output == first.output
+    assert bench.calls == {}
+    assert {entry.source for entry in again.trace.stages} == {"journal"}
+
+
+def test_a_call_that_was_cut_short_is_told_so():
+    interrupted: list[bool] = []
+    power = _Power(0)
+    bench, journal = _bench(power, interrupted), MemoryJournal()
+    with pytest.raises(KeyboardInterrupt):
+        _run(bench, journal)
+    power.calls = 1000
+    _run(bench, journal)
+    assert interrupted[:2] == [False, True]
+    assert not any(interrupted[2:])
+
+
+def test_a_run_that_failed_fails_the_same_way_until_it_is_told_to_try_again():
+    bench, journal, broken = Bench(), MemoryJournal(), [True]
+
+    def mend(value: Any) -> Any:
+        if broken:
+            raise ValueError("broken")
+        return value
+
+    bench.add("before", lambda value: value, NETWORK)
+    bench.add("mend", mend, NETWORK)
+    root = sequence(stage("before"), stage("mend"))
+    options: dict[str, Any] = {"journal": journal, "run_id": "r"}
+    for _ in range(2):
+        with pytest.raises(StageFailed, match=r"\$\.root\.stages\[1\]: broken"):
+            bench.run(root, 1, **options)
+    assert bench.calls == {"before": 1, "mend": 1}
+    broken.clear()
+    assert bench.run(root, 1, retry_failed=True, **options).output == 1
+    assert bench.calls == {"before": 1, "mend": 2}
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_run_id_belongs_to_one_graph_and_one_input(kind, tmp_path):
+    journal: Any = MemoryJournal() if kind == "memory" else SqliteJournal(tmp_path)
+    bench = _bench(_Power(1000))
+    _run(bench, journal)
+    with pytest.raises(RunConflict, match="was begun with another input"):
+        _run(bench, journal, 2)
+    with pytest.raises(RunConflict, match="was begun with another graph"):
+        bench.run(stage("act"), 1, journal=journal, run_id="r")
+
+
+def test_a_durable_run_needs_a_name():
+    with pytest.raises(RunConflict, match="needs a run id"):
+        _bench(_Power(9)).run(stage("act"), 1, journal=MemoryJournal())
+
+
+def test_a_stage_that_lies_about_being_pure_is_found_out():
+    bench, journal, answers = Bench(), MemoryJournal(), iter([1, 2])
+    bench.add("liar", lambda _given: next(answers))
+    bench.add("act", lambda value: value, NETWORK)
+    root = sequence(stage("liar"), stage("act"))
+    bench.run(root, 0, journal=journal, run_id="r")
+    key = ("r", "$.root.stages[0]")
+    del journal.entries[key]
+    with pytest.raises(RunConflict, match="called pure is not"):
+        bench.run(root, 0, journal=journal, run_id="r")
+
+
+def test_money_that_was_spent_before_counts():
+    bench, journal = Bench(), MemoryJournal()
+    power = _Power(1)
+
+    def pay(value: Any) -> Any:
+        power.use()
+        return value
+
+    bench.add("pay", pay, Effect("Cost", 4), NETWORK)
+    root = retry(sequence(stage("pay"), stage("pay")), 1)
+    allowed = Permissions(budget_cents=8)
+    options: dict[str, Any] = {"journal": journal, "run_id": "r", "permissions": allowed}
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(root, 1, **options)
+    power.calls = 9
+    assert bench.run(root, 1, **options).spent_cents == 8
+    assert bench.calls == {"pay": 3}
+
+
+def test_what_says_nothing_about_a_call_is_not_recorded():
+    bench, journal = Bench(), MemoryJournal()
+    bench.add("pay", lambda value: value, Effect("Cost", 4), NETWORK)
+    root = {"op": "Branch", "predicate": {"op": "Const", "value": True}}
+    root |= {"if_true": retry(stage("pay"), 3), "if_false": stage("pay")}
+    clock = iter([0.0, 0.0, 0.0, 9.0, 9.0, 9.0, 9.0])
+    with pytest.raises(RunTimedOut):
+        bench.run(
+            root,
+            1,
+            journal=journal,
+            run_id="r",
+            limits=Limits(run_seconds=5),
+            clock=lambda: next(clock),
+        )
+    assert all(entry is None for entry in journal.entries.values())
+    assert bench.run(root, 1, journal=journal, run_id="r").output == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [("StageFailed", StageFailed), ("StageTimedOut", StageTimedOut)],
+)
+def test_a_recorded_failure_comes_back_as_what_it_was(failure, kind):
+    bench, journal = Bench(), MemoryJournal()
+    act = bench.add("act", lambda value: value, NETWORK)
+    bench.run(stage("act"), 1, journal=journal, run_id="r")
+    entry = journal.entries["r", "$.root"]
+    assert entry is not None
+    journal.entries["r", "$.root"] = Entry(
+        stage_id=act.id,
+        input_hash=entry.input_hash,
+        duration_ms=1,
+        failure=(failure, "as it was"),
+    )
+    with pytest.raises(kind, match=r"\$\.root: as it was"):
+        bench.run(stage("act"), 1, journal=journal, run_id="r")
+
+
+def test_a_journal_in_a_file_keeps_every_kind_of_end(tmp_path):
+    journal = SqliteJournal(tmp_path)
+    bench = Bench()
+    bench.add("act", lambda value: value, NETWORK)
+    bench.add("boom", lambda value: value["nope"], NETWORK)
+    root = parallel(a=stage("act"), b=retry(stage("boom"), 2))
+    for _ in range(2):
+        with pytest.raises(ExecutionError, match="nope"):
+            bench.run(root, {}, journal=journal, run_id="a/b é", limits=Limits(threads=0))
+    assert bench.calls == {"act": 1, "boom": 2}
+    journal.close()
+    reopened = SqliteJournal(tmp_path)
+    entry = reopened.recorded("a/b é", "$.root.branches.b.stage#2")
+    assert entry is not None
+    assert entry.failure == ("StageFailed", "'nope'")
+    assert reopened.recorded("a/b é", "$.root.branches.b.stage#3") is None
+    reopened.forget("a/b é")
+    assert reopened.recorded("a/b é", "$.root.branches.a") is None
+
+
+def test_two_cannot_run_the_same_at_once(tmp_path):
+    one, other = SqliteJournal(tmp_path), SqliteJournal(tmp_path)
+    bench = Bench()
+
+    def meddle(value: Any) -> Any:
+        with pytest.raises(RunConflict, match="somebody runs 'r' at this moment"):
+            bench.run(stage("act"), 1, journal=other, run_id="r")
+        return value
+
+    bench.add("act", meddle, NETWORK)
+    assert bench.run(stage("act"), 1, journal=one, run_id="r").output == 1
+    assert bench.run(stage("act"), 1, journal=other, run_id="r").output == 1
+
+
+def test_a_lack_of_money_can_be_mended_by_more():
+    bench, journal = Bench(), MemoryJournal()
+    bench.add("pay", lambda value: value, Effect("Cost", 4), NETWORK)
+    bench.add("boom", lambda value: value["nope"], Effect("Cost", 4), NETWORK)
+    root = sequence(stage("pay"), retry(stage("boom"), 5))
+    options: dict[str, Any] = {"journal": journal, "run_id": "r"}
+    with pytest.raises(BudgetExceeded):
+        bench.run(root, 1, permissions=Permissions(budget_cents=9), **options)
+    assert bench.calls == {"pay": 1, "boom": 1}
+    with pytest.raises(StageFailed):
+        bench.run(root, 1, permissions=Permissions(budget_cents=99), **options)
+    assert bench.calls == {"pay": 1, "boom": 5}
