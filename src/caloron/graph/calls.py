@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from caloron.graph.absent import ABSENT
 from caloron.graph.datum import Datum
 from caloron.graph.effects import cost_of
 from caloron.graph.errors import (
@@ -23,7 +24,6 @@ from caloron.graph.jsontext import Json
 from caloron.graph.nodes import RemoteStage, Stage
 from caloron.graph.protocols import CacheKey, Entry
 from caloron.graph.spec import StageSpec
-from caloron.graph.stdlib.absent import ABSENT
 from caloron.graph.surroundings import Lane, OneCall, Surroundings, is_cacheable
 from caloron.graph.trace import StageTrace
 from caloron.graph.types import NType, Record

@@ -82,7 +82,7 @@ class Executor:
         scope = lane.scope.within()
         cached = self._profile.caches_everywhere
         lanes = [lane.beside(scope, cached=cached) for _ in jobs]
-        futures = together(
+        ended = together(
             [partial(self.run, *job, beside) for job, beside in zip(jobs, lanes, strict=True)],
             self._slots,
             scope,
@@ -90,11 +90,11 @@ class Executor:
         )
         for beside in lanes:
             lane.trace.extend(beside.trace)
-        failures = [error for future in futures if (error := future.exception()) is not None]
+        failures = [one.error for one in ended if one.error is not None]
         if failures:
             # A branch that was only given up is not the reason of the failure.
             raise next((one for one in failures if not isinstance(one, Cancelled)), failures[0])
-        return [future.result() for future in futures]
+        return [one.value for one in ended]
 
     def _branch(self, node: Branch, given: Datum, path: str, lane: Lane) -> Datum:
         chosen = self.run(node.predicate, given, f"{path}.predicate", lane)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, TimeoutError
 from pathlib import Path
 
 from caloron.graph.errors import Cancelled, ExecutionError, StageFailed, StageTimedOut
 from caloron.graph.jsontext import Json, sha256
 from caloron.graph.protocols import Call
+from caloron.graph.scope import Settled
 from caloron.graph.spec import StageSpec
 
 #: A function of the input; one that also wants to know about its call takes it second.
@@ -40,7 +39,9 @@ class Functions:
         self._files: dict[str, str] = {}
 
     def add(self, stage: StageSpec, function: Function) -> None:
-        takes_call = len(inspect.signature(function).parameters) > 1
+        from inspect import signature
+
+        takes_call = len(signature(function).parameters) > 1
         self._functions[stage.id] = (function, takes_call)
 
     def code_hash(self, stage: StageSpec) -> str | None:
@@ -48,8 +49,9 @@ class Functions:
             return None
         if self._installed:
             return self._installed
-        function, _ = self._functions[stage.id]
-        file = inspect.getfile(inspect.unwrap(function))
+        from inspect import getfile, unwrap
+
+        file = getfile(unwrap(self._functions[stage.id][0]))
         if file not in self._files:
             self._files[file] = hash_of_files([Path(file)])
         return self._files[file]
@@ -78,22 +80,19 @@ def within(seconds: float, job: Callable[[], Json], call: Call) -> Json:
 
     Python cannot end a thread: a function that should really stop asks `call.stopped()`.
     """
-    future: Future[Json] = Future()
+    ended: list[Settled[Json]] = []
+    done = threading.Event()
 
     def work() -> None:
-        try:
-            future.set_result(job())
-        except BaseException as error:  # noqa: BLE001  # told to whoever reads the future
-            future.set_exception(error)
+        ended.append(Settled(job))
+        done.set()
 
     threading.Thread(target=work, daemon=True).start()
     while (left := call.seconds_left()) is None or left > 0:
         if call.stopped():
             raise Cancelled("given up because a sibling failed")
-        try:
-            return future.result(timeout=_LOOK_EVERY if left is None else min(left, _LOOK_EVERY))
-        except TimeoutError:
-            continue
+        if done.wait(_LOOK_EVERY if left is None else min(left, _LOOK_EVERY)):
+            return ended[0].value
     if call.stopped():
         raise Cancelled("given up because the run is over")
     raise StageTimedOut(f"not done after {round(seconds, 2):g} s", seconds=seconds)

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from caloron.graph.cache import MemoryCache
 from caloron.graph.datum import Datum
 from caloron.graph.errors import ExecutionError, Finding, GraphError, Refused, RunConflict
 from caloron.graph.executor import Executor
 from caloron.graph.flow import follow
 from caloron.graph.jsontext import Json, canonical, sha256
+from caloron.graph.memory import MemoryCache
 from caloron.graph.nodes import ROOT, node_json
 from caloron.graph.prepare import Prepared
 from caloron.graph.protocols import Cache, Journal, RemoteCaller, RunHeader, StageRunner

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from caloron.graph.errors import Cancelled, ExecutionError, RunTimedOut
 
@@ -77,14 +76,32 @@ class Slots:
             self._free += taken
 
 
+class Settled(Generic[T]):
+    """How a job on another thread ended: with a value, or with what it raised."""
+
+    def __init__(self, job: Callable[[], T]) -> None:
+        self._value: list[T] = []
+        self.error: BaseException | None = None
+        try:
+            self._value.append(job())
+        except BaseException as error:  # noqa: BLE001  # told to whoever asks for the value
+            self.error = error
+
+    @property
+    def value(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return self._value[0]
+
+
 def together(
     jobs: Sequence[Callable[[], T]], slots: Slots, scope: Scope, *, stop_on_failure: bool
-) -> list[Future[T]]:
+) -> list[Settled[T]]:
     """Does all jobs at once, as far as there are threads, and waits for every one.
 
     The calling thread works too, so that a run without a free slot still goes on.
     """
-    futures: list[Future[T]] = [Future() for _ in jobs]
+    ended: dict[int, Settled[T]] = {}
     waiting = iter(range(len(jobs)))
     lock = threading.Lock()
 
@@ -94,12 +111,10 @@ def together(
                 index = next(waiting, None)
             if index is None:
                 return
-            try:
-                futures[index].set_result(jobs[index]())
-            except BaseException as error:  # noqa: BLE001  # told to whoever reads the future
-                futures[index].set_exception(error)
-                if stop_on_failure or not isinstance(error, ExecutionError):
-                    scope.stop()
+            settled = ended[index] = Settled(jobs[index])
+            expected = settled.error is None or isinstance(settled.error, ExecutionError)
+            if not expected or (stop_on_failure and settled.error is not None):
+                scope.stop()
 
     taken = slots.take(len(jobs) - 1)
     threads = [threading.Thread(target=work, daemon=True) for _ in range(taken)]
@@ -111,4 +126,4 @@ def together(
             thread.join()
     finally:
         slots.give_back(taken)
-    return futures
+    return [ended[index] for index in range(len(jobs))]

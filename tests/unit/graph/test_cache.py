@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from caloron.graph.cache import MemoryCache, SqliteCache
+from caloron.graph.cache import SqliteCache
 from caloron.graph.effects import FALLIBLE, NON_DETERMINISTIC, PURE, Effect
 from caloron.graph.errors import GraphError, StageFailed
+from caloron.graph.memory import MemoryCache
 from caloron.graph.native import Functions
 from caloron.graph.profile import NOETHER, STRICT
 from caloron.graph.protocols import CacheKey

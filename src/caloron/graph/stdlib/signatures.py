@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 import msgspec
 
@@ -20,7 +20,7 @@ _IMPLEMENTATION = "noether-stdlib-v0.1.0:"
 @cache
 def standard_stages() -> tuple[StageSpec, ...]:
     """All of them, with their published ids."""
-    text = resources.files(__package__).joinpath("signatures.json").read_text("utf-8")
+    text = Path(__file__).with_name("signatures.json").read_text("utf-8")
     return tuple(_stage(entry) for entry in json.loads(text))
 
 
