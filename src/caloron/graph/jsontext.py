@@ -28,6 +28,12 @@ _LONG_DIGITS = re.compile(r"\d{19}")
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 
 
+_compact_text = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+).encode
+_scalar_text = json.JSONEncoder(ensure_ascii=False).encode
+
+
 class Repeated(dict[str, Json]):
     """An object whose text gave some keys more than once; the last value counts."""
 
@@ -149,9 +155,7 @@ def _texts(value: Json, path: str) -> Iterator[tuple[str, str]]:
 
 def compact(value: Json) -> str:
     """The form that traces and caches hash: no spaces, keys sorted, floats stay floats."""
-    text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
+    text = _compact_text(value)
     # Only floats with an exponent are written otherwise than Python writes them.
     if _EXPONENT.search(text):
         return "".join(_write(value, _compact_number, _by_code_point))
@@ -177,7 +181,7 @@ def _write(
     if isinstance(value, dict):
         separator = "{"
         for key in sorted(value, key=order):
-            yield f"{separator}{json.dumps(key, ensure_ascii=False)}:"
+            yield f"{separator}{_scalar_text(key)}:"
             yield from _write(value[key], number, order)
             separator = ","
         yield "}" if value else "{}"
@@ -189,7 +193,7 @@ def _write(
             separator = ","
         yield "]" if value else "[]"
     elif isinstance(value, bool) or value is None or isinstance(value, str):
-        yield json.dumps(value, ensure_ascii=False)
+        yield _scalar_text(value)
     elif isinstance(value, int | float):
         yield number(value)
     else:

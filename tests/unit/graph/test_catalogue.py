@@ -1,0 +1,122 @@
+"""References to stages: what they find, what they may not mean, how stages come and go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from caloron.graph.catalogue import Catalogue
+from caloron.graph.errors import AmbiguousStage, GraphError, UnknownStage
+from caloron.graph.nodes import Stage
+from caloron.graph.parse import parse_graph
+from caloron.graph.profile import NOETHER, STRICT, Profile
+from caloron.graph.resolve import resolve
+from caloron.graph.spec import Lifecycle, StageSpec, define
+from caloron.graph.types import NUMBER, TEXT
+from tests.support.noether import wrapped
+
+
+def _stage(name: str, code: str = "1", **changes: Any) -> StageSpec:
+    stage = define(name, TEXT, NUMBER, implementation_hash=code)
+    return msgspec.structs.replace(stage, **changes) if changes else stage
+
+
+def _resolved(
+    catalogue: Catalogue, reference: str, profile: Profile = STRICT, **node: Any
+) -> tuple[str, tuple[str, ...]]:
+    graph = parse_graph(wrapped({"op": "Stage", "id": reference, **node}))
+    resolved = resolve(graph, catalogue, profile)
+    assert isinstance(resolved.graph.root, Stage)
+    return resolved.graph.root.id, resolved.warnings
+
+
+@pytest.mark.parametrize("profile", [STRICT, NOETHER], ids=lambda p: p.name)
+def test_an_id_a_prefix_and_a_name_find_the_stage(profile):
+    stage = _stage("one")
+    catalogue = Catalogue([stage, _stage("two")])
+    for reference in (stage.id, stage.id[:9], "one"):
+        assert _resolved(catalogue, reference, profile) == (stage.id, ())
+
+
+def test_only_strict_finds_signatures_and_aliases():
+    stage = _stage("one", aliases=("uno",))
+    catalogue = Catalogue([stage])
+    for reference in (stage.signature_id, "uno"):
+        assert _resolved(catalogue, reference) == (stage.id, ())
+        with pytest.raises(UnknownStage, match="stage reference: no stage is called"):
+            _resolved(catalogue, reference, NOETHER)
+
+
+@pytest.mark.parametrize("reference", ["", "nobody", "abcdef0123"])
+def test_what_is_not_there_is_told_at_its_node(reference):
+    with pytest.raises(UnknownStage) as unknown:
+        _resolved(Catalogue([_stage("one")]), reference)
+    assert (unknown.value.path, unknown.value.exit_code) == ("$.root", 1)
+
+
+def test_what_means_two_stages_is_refused():
+    text = define("same", TEXT, TEXT, implementation_hash="1")
+    number = define("same", NUMBER, TEXT, implementation_hash="1")
+    catalogue = Catalogue([text, number])
+    with pytest.raises(AmbiguousStage, match="'same' means more than one stage"):
+        _resolved(catalogue, "same")
+    stages = [_stage(f"s{index}") for index in range(40)]
+    with pytest.raises(AmbiguousStage):
+        _resolved(Catalogue(stages), stages[0].id[:1])
+
+
+def test_a_newcomer_takes_the_place_of_its_signature():
+    old, new = _stage("one", "1"), _stage("one", "2")
+    catalogue = Catalogue([old, new])
+    retired = catalogue.get(old.id)
+    assert retired is not None
+    assert retired.lifecycle == Lifecycle("Deprecated", new.id)
+    assert _resolved(catalogue, "one") == (new.id, ())
+    assert _resolved(catalogue, "one", NOETHER) == (new.id, ())
+
+
+def test_strict_follows_a_deprecated_stage_and_noether_refuses_it():
+    old, new = _stage("one", "1"), _stage("one", "2")
+    catalogue = Catalogue([old, new])
+    id, warnings = _resolved(catalogue, old.id)
+    assert id == new.id
+    assert warnings == (f"stage {old.id} is deprecated; {new.id} is used",)
+    for profile, pinning in ((NOETHER, "signature"), (NOETHER, "both"), (STRICT, "both")):
+        with pytest.raises(UnknownStage, match="Deprecated"):
+            _resolved(catalogue, old.id, profile, pinning=pinning)
+
+
+def test_deprecations_in_a_circle_come_to_an_end():
+    catalogue = Catalogue()
+    one = _stage("one", signature_id="s1")
+    two = _stage("two", signature_id="s2", lifecycle=Lifecycle("Deprecated", one.id))
+    catalogue.add(msgspec.structs.replace(one, lifecycle=Lifecycle("Deprecated", two.id)))
+    catalogue.add(two)
+    with pytest.raises(UnknownStage, match="Deprecated"):
+        _resolved(catalogue, one.id)
+
+
+def test_a_draft_cannot_be_used_before_it_is_active():
+    draft = _stage("one", lifecycle=Lifecycle("Draft"))
+    catalogue = Catalogue([draft])
+    with pytest.raises(UnknownStage, match="cannot be used: Draft"):
+        _resolved(catalogue, "one")
+    catalogue.change(draft.id, Lifecycle("Active"))
+    assert _resolved(catalogue, "one") == (draft.id, ())
+
+
+def test_only_some_steps_in_a_life_are_allowed():
+    stage = _stage("one")
+    catalogue = Catalogue([stage])
+    with pytest.raises(UnknownStage, match="successor"):
+        catalogue.change(stage.id, Lifecycle("Deprecated", "nobody"))
+    with pytest.raises(GraphError, match="Active cannot become Draft"):
+        catalogue.change(stage.id, Lifecycle("Draft"))
+    catalogue.change(stage.id, Lifecycle("Tombstone"))
+    with pytest.raises(GraphError, match="Tombstone cannot become Active"):
+        catalogue.change(stage.id, Lifecycle("Active"))
+    with pytest.raises(UnknownStage):
+        catalogue.change("nobody", Lifecycle("Active"))
+    assert (len(catalogue), stage.id in catalogue) == (1, True)
