@@ -147,6 +147,11 @@ class _Call:
         journal.record(run_id, self.key, self._entry(output=answer.text))
         return answer
 
+    def blame_the_run(self, error: ExecutionError) -> None:
+        """A call that ends because the time of the run is over says nothing about the stage."""
+        if self.lane.scope.expired() and not self.lane.scope.stopped():
+            raise RunTimedOut("the time of the run is over", path=self.path) from error
+
     def _entry(self, **ended: Any) -> Entry:
         return Entry(
             stage_id=self.stage_id, input_hash=self.given.hash, duration_ms=self._took(), **ended
@@ -225,6 +230,7 @@ class _LocalCall(_Call):
         try:
             return self.around.runner.run(self.stage, self.given.text, call)
         except ExecutionError as error:
+            self.blame_the_run(error)
             self._place(error)
             raise
         except Exception as error:
@@ -275,15 +281,20 @@ class _RemoteCall(_Call):
 
     def make(self, call: OneCall) -> Datum:
         url = self.node.url
+        self._hold(self.given.value, self.node.input, "the input")
         try:
             value = self.around.remote.call(url, self.given.text, call.seconds_left())
         except RemoteCallFailed as error:
+            self.blame_the_run(error)
             raise RemoteCallFailed(error.reason, url=url, path=self.path) from error
-        found = misfit(value, self.node.output) if self.around.profile.checks_values else None
-        if found is not None:
-            reason = f"the answer is not what the node declares: {found}"
-            raise RemoteCallFailed(reason, url=url, path=self.path)
+        self._hold(value, self.node.output, "the answer")
         return Datum(value)
+
+    def _hold(self, value: Json, of: NType, what: str) -> None:
+        found = misfit(value, of) if self.around.profile.checks_values else None
+        if found is not None:
+            reason = f"{what} is not what the node declares: {found}"
+            raise RemoteCallFailed(reason, url=self.node.url, path=self.path)
 
 
 def _failure_again(name: str, reason: str, *, path: str, stage_id: str) -> ExecutionError:

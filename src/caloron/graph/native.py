@@ -49,12 +49,21 @@ class Functions:
             return None
         if self._installed:
             return self._installed
+        return self._hash_of(self._functions[stage.id][0])
+
+    def _hash_of(self, function: Function) -> str:
         from inspect import getfile, unwrap
 
-        file = getfile(unwrap(self._functions[stage.id][0]))
-        if file not in self._files:
-            self._files[file] = hash_of_files([Path(file)])
-        return self._files[file]
+        plain = unwrap(function)
+        try:
+            file = getfile(plain)
+            if file not in self._files:
+                self._files[file] = hash_of_files([Path(file)])
+            return self._files[file]
+        except (OSError, TypeError):
+            # Typed in by hand, or compiled from no file: what it does is all there is of it.
+            code = getattr(plain, "__code__", None)
+            return sha256(repr(plain) if code is None else f"{code.co_code!r} {code.co_consts!r}")
 
     def run(self, stage: StageSpec, text: str, call: Call) -> Json:
         function, takes_call = self._functions[stage.id]

@@ -52,6 +52,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     allowed: frozenset[str] = frozenset()
 
 
+def _granted(permissions: Permissions, profile: Profile) -> frozenset[str]:
+    named = kinds_of_words(permissions.capabilities, CAPABILITIES)
+    return named if profile.can_grant_processes else named - {"Process"}
+
+
 def prepare(
     graph: Graph | str | bytes,
     catalogue: Catalogue,
@@ -68,8 +73,7 @@ def prepare(
     checked = check(root, catalogue, profile)
     if checked.findings:
         raise Refused(checked.findings)
-    granted = kinds_of_words(permissions.capabilities, CAPABILITIES)
-    allow_capabilities(root, catalogue, granted)
+    allow_capabilities(root, catalogue, _granted(permissions, profile))
     allowed = kinds_of_words(permissions.effects, KINDS)
     allow_effects(root, catalogue, allowed)
     allow_cost(root, catalogue, permissions.budget_cents)

@@ -13,6 +13,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     refuses_doubtful_text: bool
     #: A reference may also be a signature id or an alias, and a deprecated stage is followed.
     resolves_widely: bool
+    #: The capability to start processes has a word by which it can be granted.
+    can_grant_processes: bool
     #: Each use of a stage has type variables of its own, instead of one set for the graph.
     renames_variables: bool
     #: Types are followed forward from the input: Branch arms and constants are checked too.
@@ -43,6 +45,7 @@ STRICT = Profile(
     name="strict",
     refuses_doubtful_text=True,
     resolves_widely=True,
+    can_grant_processes=True,
     renames_variables=True,
     follows_values=True,
     retry_takes_back_warnings=False,
@@ -61,6 +64,7 @@ NOETHER = Profile(
     name="noether",
     refuses_doubtful_text=False,
     resolves_widely=False,
+    can_grant_processes=False,
     renames_variables=False,
     follows_values=False,
     retry_takes_back_warnings=True,

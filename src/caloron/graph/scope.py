@@ -124,6 +124,10 @@ def together(
         work()
         for thread in threads:
             thread.join()
+    except BaseException:
+        # Whoever interrupts this does not want the others to go on.
+        scope.stop()
+        raise
     finally:
         slots.give_back(taken)
     return [ended[index] for index in range(len(jobs))]

@@ -64,7 +64,6 @@ process.stdin.on("end", () => {
 
 _BASH = """set -euo pipefail
 INPUT="$(cat)"
-export INPUT
 %s
 execute "$INPUT"
 """

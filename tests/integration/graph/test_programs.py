@@ -103,6 +103,11 @@ def test_a_program_that_misbehaves_is_one_clear_failure(code, said, tmp_path):
     assert failed.value.exit_code == 3
 
 
+def test_a_shell_stage_can_call_programs_whatever_the_size_of_its_input(tmp_path):
+    code = "execute() { printf '%s' \"$1\" | /bin/cat | wc -c; }"
+    assert _run(_stage(code, "bash"), "x" * 500_000, tmp_path) == 500_002
+
+
 def test_words_on_the_error_stream_alone_are_no_failure(tmp_path):
     code = "def execute(x):\n    import sys\n    sys.stderr.write('careful')\n    return 1\n"
     assert _run(_stage(code), 1, tmp_path) == 1

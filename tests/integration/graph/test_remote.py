@@ -16,6 +16,7 @@ from caloron.graph.prepare import prepare
 from caloron.graph.profile import NOETHER, STRICT
 from caloron.graph.run import Outcome, run
 from caloron.graph.runners import Runners
+from caloron.graph.stdlib import StandardLibrary, standard_stages
 from tests.support.noether import wrapped
 
 _ANSWERS: dict[str, tuple[int, str]] = {
@@ -92,6 +93,20 @@ def test_strict_holds_the_answer_to_what_the_node_declares(server):
     assert _call(f"{server}/echo", 1, output="Text", profile=NOETHER).output == {"got": 1}
     with pytest.raises(RemoteCallFailed, match="expected Text, found an object"):
         _call(f"{server}/echo", 1, output="Text")
+
+
+def test_strict_holds_what_goes_out_to_what_the_node_declares(server):
+    node = {
+        "op": "RemoteStage",
+        "url": f"{server}/echo",
+        "input": {"kind": "Text"},
+        "output": {"kind": "Any"},
+    }
+    root = {"op": "Sequential", "stages": [{"op": "Stage", "id": "parse_json"}, node]}
+    prepared = prepare(wrapped(root), Catalogue(standard_stages()))
+    assert run(prepared, '"text"', StandardLibrary()).output == {"got": "text"}
+    with pytest.raises(RemoteCallFailed, match="the input is not what the node declares"):
+        run(prepared, "7", StandardLibrary())
 
 
 def test_nothing_but_http_is_called(tmp_path):

@@ -200,6 +200,18 @@ def test_a_run_that_takes_too_long_ends_at_the_next_node(bench):
     assert 0 < bench.calls["inc"] < 20
 
 
+def test_a_stage_that_outlives_the_run_is_not_blamed_for_it(bench):
+    released = threading.Event()
+    bench.add("slow", lambda given: released.wait(60))
+    limits = Limits(run_seconds=0.05, stage_seconds=30)
+    try:
+        for root in (stage("slow"), parallel(a=stage("slow"), b=stage("slow"))):
+            with pytest.raises(RunTimedOut, match="the time of the run is over"):
+                bench.run(root, {"a": 1, "b": 2}, limits=limits)
+    finally:
+        released.set()
+
+
 def test_each_call_is_paid_before_it_is_made(bench):
     cost = Effect("Cost", 3)
     bench.add("paid", lambda value: value, cost, FALLIBLE)
