@@ -68,7 +68,13 @@ UNKNOWN = Effect("Unknown")
 
 def effect_set(effects: Iterable[Effect]) -> Effects:
     """The effects sorted and without doubles, as they are hashed."""
-    return tuple(sorted(set(effects), key=lambda one: (_PLACE[one.kind], str(one.detail or ""))))
+    return tuple(sorted(set(effects), key=_order))
+
+
+def _order(effect: Effect) -> tuple[int, int, str]:
+    detail = effect.detail
+    cents, word = (detail, "") if isinstance(detail, int) else (0, detail or "")
+    return _PLACE[effect.kind], cents, word
 
 
 def effects_json(effects: Iterable[Effect]) -> Json:

@@ -79,12 +79,12 @@ class SqliteJournal:
 
     def __init__(self, directory: Path) -> None:
         self._locks = directory / "locks"
-        self._locks.mkdir(parents=True, exist_ok=True)
         self._held: dict[str, int] = {}
         try:
+            self._locks.mkdir(parents=True, exist_ok=True)
             path = directory / "journal.db"
             self._database = Database(path, _SCHEMA, survives_power_loss=True)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise RunConflict(f"the journal {directory} cannot be used: {error}") from error
 
     @contextmanager
@@ -95,6 +95,12 @@ class SqliteJournal:
                 yield connection
         except sqlite3.Error as error:
             raise RunConflict(f"the journal cannot be written: {error}") from error
+
+    def _read(self, statement: str, *values: str) -> tuple[object, ...] | None:
+        try:
+            return self._database.read(statement, values)
+        except sqlite3.Error as error:
+            raise RunConflict(f"the journal cannot be read: {error}") from error
 
     def begin(self, run_id: str, header: RunHeader) -> None:
         self._hold(run_id)
@@ -121,12 +127,12 @@ class SqliteJournal:
         return self._locks / f"{sha256(run_id)}.lock"
 
     def _header(self, run_id: str) -> RunHeader:
-        row = self._database.read(_RUN, (run_id,))
+        row = self._read(_RUN, run_id)
         assert row is not None
         return RunHeader(*(str(value) for value in row))
 
     def recorded(self, run_id: str, key: str) -> Entry | None:
-        row = self._database.read(_RECORDED, (run_id, key))
+        row = self._read(_RECORDED, run_id, key)
         if row is None:
             return None
         stage_id, input_hash, duration, output, failure, reason = row

@@ -23,7 +23,8 @@ from caloron.graph.nodes import (
     Stage,
 )
 from caloron.graph.profile import STRICT, Profile
-from caloron.graph.types import json_kind, parse_type
+from caloron.graph.typeparse import parse_type
+from caloron.graph.types import json_kind
 
 _ATTEMPTS = range(2**32)
 _DELAYS = range(2**64)

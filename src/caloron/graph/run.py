@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -152,7 +153,8 @@ class _Run:
             )
 
         try:
-            output = executor.run(self._prepared.root, given, ROOT, lane).value
+            # A value of its own: what a caller does to it must not reach the graph or a cache.
+            output = json.loads(executor.run(self._prepared.root, given, ROOT, lane).text)
         except ExecutionError as error:
             error.trace = trace()
             raise

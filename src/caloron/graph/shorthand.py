@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from caloron.graph.errors import ParseError
 from caloron.graph.jsontext import Json, member
+from caloron.graph.typeparse import parse_type
 from caloron.graph.types import (
     PRIMITIVES,
     ListOf,
@@ -13,7 +14,6 @@ from caloron.graph.types import (
     StreamOf,
     Union,
     json_kind,
-    parse_type,
     sorted_record,
     type_json,
 )

@@ -18,7 +18,8 @@ from caloron.graph.jsontext import Json, decode, sha256
 from caloron.graph.profile import STRICT, Profile
 from caloron.graph.shorthand import parse_shorthand
 from caloron.graph.spec import CostEstimate, Example, Identity, Lifecycle, StageSpec
-from caloron.graph.types import json_kind, parse_type, part, type_json
+from caloron.graph.typeparse import parse_type, part
+from caloron.graph.types import json_kind, type_json
 
 _STATES = ("Draft", "Active", "Tombstone")
 

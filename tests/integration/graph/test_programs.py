@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import sys
 import uuid
 from contextlib import suppress
@@ -172,6 +173,42 @@ def test_the_sandbox_is_told_what_the_effects_allow(tmp_path):
     assert Path(script).parent == tmp_path / "scripts"
     assert policy == SandboxPolicy(network=True, readable=(script, "/data"), writable=("/out",))
     assert not policy_of(_stage("x"), Path(script)).network
+
+
+class _Bubblewrap:
+    """The system to read, a private /tmp to write, a network only for those that declare one."""
+
+    def command(self, argv: Any, policy: SandboxPolicy) -> Any:
+        binds = [f"--ro-bind {path} {path}".split() for path in policy.readable]
+        shared = ["--share-net"] if policy.network else []
+        return [
+            "bwrap", "--unshare-all", *shared, "--die-with-parent", "--clearenv",
+            "--ro-bind", "/", "/", "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc",
+            *[word for bind in binds for word in bind], *argv,
+        ]  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_a_program_lives_within_the_sandbox_that_is_given(tmp_path):
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    code = f"""
+def execute(given):
+    import socket
+    try:
+        socket.create_connection(("127.0.0.1", {port}), 2).close()
+        network = True
+    except OSError:
+        network = False
+    with open("{tmp_path}/written", "w") as file:
+        file.write("within")
+    return {{"network": network, "given": given}}
+"""
+    with listening:
+        for effects, network in (((PURE,), False), ((NETWORK,), True)):
+            answer = _run(_stage(code, effects=effects), 1, tmp_path, sandbox=_Bubblewrap())
+            assert answer == {"network": network, "given": 1}
+    assert not (tmp_path / "written").exists()
 
 
 def test_packages_that_are_asked_for_must_be_set_up_by_somebody(tmp_path):

@@ -14,6 +14,7 @@ from caloron.graph.effects import FALLIBLE, NETWORK, Effect
 from caloron.graph.errors import (
     BudgetExceeded,
     ExecutionError,
+    ParseError,
     Refused,
     RetryExhausted,
     RunTimedOut,
@@ -21,12 +22,13 @@ from caloron.graph.errors import (
     StageMissing,
     StageTimedOut,
 )
+from caloron.graph.jsontext import MAX_NESTING
 from caloron.graph.nodes import node_json
 from caloron.graph.parse import parse_graph
-from caloron.graph.prepare import Permissions
+from caloron.graph.prepare import Permissions, prepare
 from caloron.graph.profile import NOETHER, STRICT
 from caloron.graph.resolve import resolve
-from caloron.graph.run import Limits, Outcome
+from caloron.graph.run import Limits, Outcome, run
 from caloron.graph.spec import define
 from caloron.graph.types import (
     ANY,
@@ -307,6 +309,41 @@ def test_a_call_knows_where_it_is(bench):
     path = "$.root.branches.x.stage"
     outcome = bench.run(parallel(x=retry(stage("where"), 2), y=const(1)), 0)
     assert outcome.output["x"] == [path, path + "#1"]
+
+
+def _nest(op: str, inner: Any) -> Any:
+    echo = stage("echo")
+    return {
+        "Sequential": {"op": op, "stages": [inner]},
+        "Parallel": {"op": op, "branches": {"x": inner}},
+        "Branch": {"op": op, "predicate": const(True), "if_true": inner, "if_false": echo},
+        "Fanout": {"op": op, "source": inner, "targets": [echo]},
+        "Merge": {"op": op, "sources": [inner], "target": echo},
+        "Retry": {"op": op, "stage": inner, "max_attempts": 2, "delay_ms": None},
+        "Let": {"op": op, "bindings": {"x": inner}, "body": echo},
+    }[op]
+
+
+@pytest.mark.parametrize("profile", [STRICT, NOETHER], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "op", ["Sequential", "Parallel", "Branch", "Fanout", "Merge", "Retry", "Let"]
+)
+def test_a_graph_nested_as_deep_as_may_be_runs(bench, op, profile):
+    per_level = 1 if op in ("Branch", "Fanout", "Retry") else 2
+    # The graph itself is one level, and the innermost node at most two.
+    levels = (MAX_NESTING - 3) // per_level
+    root = stage("echo")
+    for _ in range(levels):
+        root = _nest(op, root)
+    bench.run(root, {}, profile=profile, limits=Limits(threads=0))
+    with pytest.raises(ParseError, match="nested more than 127 deep"):
+        bench.run(_nest(op, _nest(op, _nest(op, root))), {}, profile=profile)
+
+
+def test_what_comes_out_is_the_callers_own(bench):
+    prepared = prepare(wrapped(const({"list": []})), bench.catalogue)
+    run(prepared, None, bench.functions).output["list"].append("spoilt")
+    assert run(prepared, None, bench.functions).output == {"list": []}
 
 
 def test_the_error_of_a_run_carries_its_trace(bench):

@@ -15,7 +15,8 @@ from caloron.graph.profile import NOETHER, STRICT, Profile
 from caloron.graph.spec import define
 from caloron.graph.specfile import parse_spec, spec_json, spec_of
 from caloron.graph.stdlib import standard_stages
-from caloron.graph.types import BOOL, NUMBER, TEXT, parse_type
+from caloron.graph.typeparse import parse_type
+from caloron.graph.types import BOOL, NUMBER, TEXT
 from tests.support.noether import STDLIB, VECTORS, wrapped
 
 

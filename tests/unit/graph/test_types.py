@@ -6,6 +6,7 @@ import pytest
 
 from caloron.graph.errors import ParseError
 from caloron.graph.shorthand import parse_shorthand
+from caloron.graph.typeparse import parse_type
 from caloron.graph.types import (
     ANY,
     BOOL,
@@ -24,7 +25,6 @@ from caloron.graph.types import (
     Var,
     kind_of,
     optional,
-    parse_type,
     record,
     show,
     type_json,
