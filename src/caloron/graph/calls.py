@@ -14,6 +14,7 @@ from caloron.graph.errors import (
     ExecutionError,
     GraphError,
     RemoteCallFailed,
+    RetryExhausted,
     RunConflict,
     RunTimedOut,
     StageFailed,
@@ -121,9 +122,9 @@ class _Call:
         try:
             answer = self.find()
         except ExecutionError as error:
-            self._trace(step, None, error.reason)
+            self._trace(step, None, error)
             raise
-        self._trace(step, answer.hash, "")
+        self._trace(step, answer.hash, None)
         return answer
 
     def journaled(self) -> Datum:
@@ -173,7 +174,7 @@ class _Call:
     def _took(self) -> int:
         return int((self.lane.scope.clock() - self._began) * 1000)
 
-    def _trace(self, step: int, output: str | None, failure: str) -> None:
+    def _trace(self, step: int, output: str | None, error: ExecutionError | None) -> None:
         self.lane.trace.append(
             StageTrace(
                 stage_id=self.stage_id,
@@ -182,7 +183,8 @@ class _Call:
                 input_hash=self.given.hash,
                 output_hash=output,
                 duration_ms=self._took(),
-                failure=failure,
+                failure=error.reason if error else "",
+                failure_as_noether=error.as_noether() if error else "",
                 source=self.source,
             )
         )
@@ -212,7 +214,7 @@ class _LocalCall(_Call):
             self.source = "cache"
             return Datum(text=known)
         answer = self.journaled()
-        if not self.impure:
+        if self.source == "run" and not self.impure:
             cache.put(key, answer.text)
         return answer
 
@@ -302,4 +304,6 @@ def _failure_again(name: str, reason: str, *, path: str, stage_id: str) -> Execu
         return RemoteCallFailed(reason, url=stage_id.removeprefix("remote:"), path=path)
     if name == "StageTimedOut":
         return StageTimedOut(reason, seconds=0, path=path, stage_id=stage_id)
+    if name == "RetryExhausted":
+        return RetryExhausted(reason, attempts=0, path=path, stage_id=stage_id)
     return StageFailed(reason, path=path, stage_id=stage_id)

@@ -22,6 +22,10 @@ class GraphError(Exception):
         self.reason = message
         self.path = path
 
+    def as_noether(self) -> str:
+        """The same in the words of Noether, as far as they are known."""
+        return str(self)
+
 
 class ParseError(GraphError):
     """Text that is no JSON, or JSON that is no graph, type or stage."""
@@ -97,6 +101,12 @@ class ExecutionError(GraphError):
         self.stage_id = stage_id
         self.trace: Trace | None = None
 
+    def as_noether(self) -> str:
+        return f"stage {self._stage()} failed: {self.reason}"
+
+    def _stage(self) -> str:
+        return f'StageId("{self.stage_id}")'
+
 
 class StageFailed(ExecutionError):
     """A stage raised, exited with a failure, or answered what it must not."""
@@ -105,6 +115,9 @@ class StageFailed(ExecutionError):
 class StageMissing(ExecutionError):
     """Nobody here can run this stage."""
 
+    def as_noether(self) -> str:
+        return f"stage {self._stage()} not found"
+
 
 class StageTimedOut(ExecutionError):
     """A stage was stopped because its time, or that of the run, was over."""
@@ -112,6 +125,9 @@ class StageTimedOut(ExecutionError):
     def __init__(self, message: str, *, seconds: float, path: str = "", stage_id: str = "") -> None:
         super().__init__(message, path=path, stage_id=stage_id)
         self.seconds = seconds
+
+    def as_noether(self) -> str:
+        return f"stage {self._stage()} timed out after {self.seconds:g}s"
 
 
 class RunTimedOut(ExecutionError):
@@ -129,6 +145,9 @@ class RemoteCallFailed(ExecutionError):
         super().__init__(message, path=path)
         self.url = url
 
+    def as_noether(self) -> str:
+        return f"remote call to {self.url} failed: {self.reason}"
+
 
 class RetryExhausted(ExecutionError):
     """No attempt was left, or none was allowed."""
@@ -136,6 +155,9 @@ class RetryExhausted(ExecutionError):
     def __init__(self, message: str, *, attempts: int, path: str = "", stage_id: str = "") -> None:
         super().__init__(message, path=path, stage_id=stage_id)
         self.attempts = attempts
+
+    def as_noether(self) -> str:
+        return f"retry exhausted after {self.attempts} attempts for stage {self._stage()}"
 
 
 class BudgetExceeded(ExecutionError):
@@ -152,3 +174,6 @@ class BudgetExceeded(ExecutionError):
         )
         self.spent = spent
         self.limit = limit
+
+    def as_noether(self) -> str:
+        return f"cost budget exceeded: spent {self.spent}¢ of {self.limit}¢ limit"

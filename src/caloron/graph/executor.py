@@ -88,7 +88,9 @@ class Executor:
             scope,
             stop_on_failure=self._profile.cancels_siblings,
         )
-        for beside in lanes:
+        for one, beside in zip(ended, lanes, strict=True):
+            if one.error is not None and not self._profile.traces_failed_branches:
+                break
             lane.trace.extend(beside.trace)
         failures = [one.error for one in ended if one.error is not None]
         if failures:
@@ -121,7 +123,7 @@ class Executor:
 
     def _retry(self, node: Retry, given: Datum, path: str, lane: Lane) -> Datum:
         if node.max_attempts == 0 and self._no_attempt_fails:
-            raise RetryExhausted("no attempt is allowed", attempts=0, path=path)
+            raise RetryExhausted("no attempt is allowed", attempts=0, path=path, stage_id="unknown")
         outer = lane.attempts
         attempt = 1
         while True:

@@ -33,6 +33,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     cancels_siblings: bool
     #: Pure means nothing but Pure and Fallible; else it is enough that Pure is among the effects.
     pure_means_only_pure: bool
+    #: What a branch did before it failed is in the trace, and what those after it did.
+    traces_failed_branches: bool
     #: Calls of other machines are in the trace.
     traces_remote_calls: bool
     #: A run without a cache remembers its own pure results, and forgets them at its end.
@@ -55,6 +57,7 @@ STRICT = Profile(
     gives_up_hopeless=True,
     cancels_siblings=True,
     pure_means_only_pure=True,
+    traces_failed_branches=True,
     traces_remote_calls=True,
     memoizes=False,
     caches_everywhere=True,
@@ -74,6 +77,7 @@ NOETHER = Profile(
     gives_up_hopeless=False,
     cancels_siblings=False,
     pure_means_only_pure=False,
+    traces_failed_branches=False,
     traces_remote_calls=False,
     memoizes=True,
     caches_everywhere=False,

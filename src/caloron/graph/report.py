@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from caloron.graph.canonical import optimise
-from caloron.graph.errors import (
-    BudgetExceeded,
-    ExecutionError,
-    GraphError,
-    RemoteCallFailed,
-    RetryExhausted,
-    StageMissing,
-    StageTimedOut,
-)
+from caloron.graph.errors import GraphError
 from caloron.graph.jsontext import Json
 from caloron.graph.plan import plan
 from caloron.graph.policy import declared_cost
@@ -85,28 +77,5 @@ def success(data: Json) -> Json:
 
 def failure(error: GraphError) -> Json:
     """The envelope on the standard error; the exit code is that of the error."""
-    told = {"code": "GENERAL_ERROR", "message": message(error)}
+    told = {"code": "GENERAL_ERROR", "message": error.as_noether()}
     return {"ok": False, "command": "noether", "error": told, "meta": dict(_META)}
-
-
-def message(error: GraphError) -> str:
-    """A failure in the words of Noether, as far as they are known."""
-    match error:
-        case BudgetExceeded():
-            return f"cost budget exceeded: spent {error.spent}¢ of {error.limit}¢ limit"
-        case RemoteCallFailed():
-            return f"remote call to {error.url} failed: {error.reason}"
-        case RetryExhausted():
-            stage = _named(error.stage_id)
-            return f"retry exhausted after {error.attempts} attempts for stage {stage}"
-        case StageMissing():
-            return f"stage {_named(error.stage_id)} not found"
-        case StageTimedOut():
-            return f"stage {_named(error.stage_id)} timed out after {error.seconds:g}s"
-        case ExecutionError():
-            return f"stage {_named(error.stage_id)} failed: {error.reason}"
-    return str(error)
-
-
-def _named(stage_id: str) -> str:
-    return f'StageId("{stage_id}")'

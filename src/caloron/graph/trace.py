@@ -18,6 +18,8 @@ class StageTrace(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: int
     #: Empty when it succeeded.
     failure: str = ""
+    #: The same failure in the words of Noether.
+    failure_as_noether: str = ""
     #: Answered from the cache, or from the journal of an earlier run that was cut short.
     source: str = "run"
 
@@ -47,7 +49,7 @@ def trace_json(trace: Trace) -> Json:
 
 
 def _stage_json(stage: StageTrace) -> Json:
-    failed = {"Failed": {"code": "EXECUTION_ERROR", "message": stage.failure}}
+    failed = {"Failed": {"code": "EXECUTION_ERROR", "message": stage.failure_as_noether}}
     return {
         "stage_id": stage.stage_id,
         "step_index": stage.step_index,

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from caloron.graph.errors import GraphError
+from caloron.graph.errors import (
+    BudgetExceeded,
+    GraphError,
+    RemoteCallFailed,
+    RetryExhausted,
+    StageMissing,
+    StageTimedOut,
+)
 from caloron.graph.jsontext import compact
 from caloron.graph.prepare import prepare
 from caloron.graph.profile import NOETHER
@@ -94,3 +101,23 @@ def test_the_words_of_a_failure_are_those_of_the_real_program(shared):
     assert told["ok"] is False
     assert told["error"]["code"] == "GENERAL_ERROR"
     assert told["error"]["message"].startswith(f"stage StageId(\"{boom}\") failed: boom: 'x'")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (StageMissing("gone", stage_id="s"), 'stage StageId("s") not found'),
+        (
+            StageTimedOut("late", seconds=30.0, stage_id="s"),
+            'stage StageId("s") timed out after 30s',
+        ),
+        (BudgetExceeded(spent=3, limit=4), "cost budget exceeded: spent 3¢ of 4¢ limit"),
+        (RemoteCallFailed("no", url="http://x"), "remote call to http://x failed: no"),
+        (
+            RetryExhausted("no", attempts=0, stage_id="unknown"),
+            'retry exhausted after 0 attempts for stage StageId("unknown")',
+        ),
+    ],
+)
+def test_every_kind_of_failure_has_its_published_words(error, words):
+    assert failure(error)["error"]["message"] == words

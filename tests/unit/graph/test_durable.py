@@ -10,6 +10,7 @@ from caloron.graph.effects import FALLIBLE, NETWORK, Effect
 from caloron.graph.errors import (
     BudgetExceeded,
     ExecutionError,
+    RetryExhausted,
     RunConflict,
     RunTimedOut,
     StageFailed,
@@ -197,7 +198,11 @@ def test_what_says_nothing_about_a_call_is_not_recorded():
 
 @pytest.mark.parametrize(
     ("failure", "kind"),
-    [("StageFailed", StageFailed), ("StageTimedOut", StageTimedOut)],
+    [
+        ("StageFailed", StageFailed),
+        ("StageTimedOut", StageTimedOut),
+        ("RetryExhausted", RetryExhausted),
+    ],
 )
 def test_a_recorded_failure_comes_back_as_what_it_was(failure, kind):
     bench, journal = Bench(), MemoryJournal()

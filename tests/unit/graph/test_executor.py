@@ -138,12 +138,21 @@ def test_a_failed_branch_stops_its_siblings(bench):
 
 def test_under_noether_all_branches_end_and_the_first_error_by_key_counts(bench):
     root = parallel(b=stage("boom"), a=sequence(stage("echo"), stage("boom")), c=stage("echo"))
-    with pytest.raises(StageFailed, match=r"branches\.a\.stages\[1\]") as failed:
+    with pytest.raises(StageFailed, match=r"branches\.a\.stages\[1\]"):
         bench.run(root, 1, profile=NOETHER)
-    assert failed.value.trace is not None
-    entries = [(one.path[-11:], one.step_index) for one in failed.value.trace.stages]
-    assert [step for _, step in entries] == [0, 1, 0, 0]
     assert bench.calls == {"echo": 2, "boom": 2}
+
+
+@pytest.mark.parametrize(("profile", "status"), [(STRICT, "Failed"), (NOETHER, "Ok")])
+def test_under_noether_the_trace_of_a_failed_branch_is_lost(bench, profile, status):
+    bench.add("flaky", _failing(1), FALLIBLE)
+    root = retry(parallel(a=stage("echo"), b=stage("flaky"), c=stage("echo")), 2)
+    given = {"a": 1, "b": 2, "c": 3}
+    outcome = bench.run(root, given, profile=profile, limits=Limits(threads=0), memoize=False)
+    assert outcome.output == given
+    assert outcome.trace.status == status
+    names = [entry.path[-1] for entry in outcome.trace.stages if entry.source == "run"]
+    assert names == (["a", "b", "a", "b", "c"] if profile is STRICT else ["a", "a", "b", "c"])
 
 
 def _failing(times: int) -> Any:
