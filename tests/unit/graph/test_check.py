@@ -127,6 +127,20 @@ def test_strict_follows_names_that_noether_does_not():
         _prepare(root, NOETHER)
 
 
+@pytest.mark.parametrize(
+    ("bindings", "takes"),
+    [
+        ({"a": _DOUBLE}, "Record { n: Number }"),
+        ({"a": _DOUBLE, "b": {"op": "Stage", "id": "echo_any"}}, "Any"),
+        ({"a": _UPPER}, "Any"),
+        ({"a": {"op": "Const", "value": 1}}, "Any"),
+    ],
+)
+def test_a_let_takes_a_record_only_if_every_binding_does(bindings, takes):
+    root = {"op": "Let", "bindings": bindings, "body": {"op": "Stage", "id": "echo_any"}}
+    assert show(_prepare(root, NOETHER).checked.input) == takes
+
+
 def test_an_unreached_mistake_is_told_at_the_field_of_the_let():
     root = {"op": "Let", "bindings": {"n": _UPPER}, "body": _DOUBLE}
     assert _findings(root, NOETHER) == [("$.root.body.input.n", "Number", "Text")]

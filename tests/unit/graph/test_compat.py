@@ -164,6 +164,17 @@ def test_what_cannot_be_made_equal_is_refused_and_nothing_is_learnt(one, other):
     assert known.apply(Var("T")) == Var("T")
 
 
+def test_a_failure_also_takes_back_what_it_shortened_on_the_way():
+    one, two, three = Var("T1"), Var("T2"), Var("T3")
+    known = Substitution()
+    known.unify(one, two)
+    known.unify(two, three)
+    with pytest.raises(CannotUnify):
+        known.unify(record(a=three, b=one, c=TEXT), record(a=NUMBER, b=NUMBER, c=NUMBER))
+    known.unify(three, TEXT)
+    assert [known.apply(of) for of in (one, two, three)] == [TEXT, TEXT, TEXT]
+
+
 def test_any_stands_for_a_variable_of_its_own():
     assert has_variables(_unified(ANY, ListOf(Var("T")), Var("T")))
     known = Substitution()

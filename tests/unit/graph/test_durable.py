@@ -97,10 +97,12 @@ def test_a_run_that_has_ended_is_told_again_without_doing_anything():
     assert {entry.source for entry in again.trace.stages} == {"journal"}
 
 
-def test_a_call_that_was_cut_short_is_told_so():
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_call_that_was_cut_short_is_told_so(kind, tmp_path):
     interrupted: list[bool] = []
     power = _Power(0)
-    bench, journal = _bench(power, interrupted), MemoryJournal()
+    journal: Any = MemoryJournal() if kind == "memory" else SqliteJournal(tmp_path)
+    bench = _bench(power, interrupted)
     with pytest.raises(KeyboardInterrupt):
         _run(bench, journal)
     power.calls = 1000

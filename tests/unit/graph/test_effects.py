@@ -1,0 +1,102 @@
+"""Effects: how they are written, sorted, named and refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from caloron.graph.effects import (
+    CAPABILITIES,
+    FALLIBLE,
+    KINDS,
+    PURE,
+    Effect,
+    cost_of,
+    effect_of_word,
+    effect_set,
+    effects_json,
+    kinds_of_words,
+    parse_effects,
+)
+from caloron.graph.errors import ParseError
+from caloron.graph.profile import NOETHER
+from caloron.graph.specfile import spec_of
+from tests.support.noether import VECTORS
+
+_SPEC = VECTORS["stages"][0]["spec"]
+
+
+def test_effects_are_sorted_by_kind_then_by_detail_and_kept_once():
+    given = [
+        PURE,
+        Effect("Llm", "b"),
+        Effect("Cost", 10),
+        Effect("Llm", "a"),
+        Effect("Cost", 5),
+        FALLIBLE,
+        PURE,
+    ]
+    assert effect_set(given) == (
+        Effect("Cost", 5),
+        Effect("Cost", 10),
+        FALLIBLE,
+        Effect("Llm", "a"),
+        Effect("Llm", "b"),
+        PURE,
+    )
+    assert cost_of(given) == 15
+
+
+def test_effects_written_as_json_read_back():
+    details: dict[str, int | str] = {"Cost": 3, "FsRead": "/a", "FsWrite": "/b", "Llm": "m"}
+    effects = effect_set(Effect(kind, details.get(kind)) for kind in KINDS)
+    assert parse_effects(effects_json(effects), "$") == effects
+    assert [effect.word for effect in effects] == list(KINDS.values())
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        ([], "$"),
+        ({"effects": [{"effect": "Magic"}]}, "$.effects[0]"),
+        ({"effects": [{"effect": "Pure"}, {"effect": "Cost"}]}, "$.effects[1]"),
+        ({"effects": [{"effect": "Cost", "cents": -1}]}, "$.effects[0]"),
+        ({"effects": [{"effect": "FsRead", "path": 1}]}, "$.effects[0]"),
+    ],
+)
+def test_what_is_no_effect_is_refused_at_its_path(written, path):
+    with pytest.raises(ParseError) as refused:
+        parse_effects(written, "$")
+    assert refused.value.path == path
+
+
+@pytest.mark.parametrize(
+    ("word", "effect"),
+    [
+        ("Pure", PURE),
+        ("non-deterministic", Effect("NonDeterministic")),
+        ("nondeterministic", Effect("NonDeterministic")),
+        ("llm", Effect("Llm", "unknown")),
+        ("Cost", Effect("Cost", 0)),
+        ("FsRead", None),
+        ("bogus", None),
+    ],
+)
+def test_the_words_of_a_simple_spec(word, effect):
+    assert effect_of_word(word) == effect
+
+
+def test_what_noether_drops_without_a_word_is_refused_or_taken_by_strict():
+    assert spec_of(_SPEC | {"effects": ["bogus"]}, NOETHER).effects == (PURE,)
+    with pytest.raises(ParseError, match=r"\$\.effects\[0\]: unknown effect 'bogus'"):
+        spec_of(_SPEC | {"effects": ["bogus"]})
+    cost = {"effect": "Cost", "cents": 7}
+    assert spec_of(_SPEC | {"effects": [cost]}, NOETHER).effects == (PURE,)
+    assert spec_of(_SPEC | {"effects": [cost]}).effects == (Effect("Cost", 7),)
+
+
+def test_words_on_the_command_line_may_be_spelled_in_several_ways():
+    assert kinds_of_words("Network, fsread,non-deterministic,what", KINDS) == frozenset(
+        {"Network", "FsRead", "NonDeterministic"}
+    )
+    assert kinds_of_words(["gpu"], CAPABILITIES) == frozenset({"Gpu"})
+    assert kinds_of_words("", KINDS) == frozenset()
