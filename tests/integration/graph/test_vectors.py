@@ -19,7 +19,7 @@ from caloron.graph.errors import (
 )
 from caloron.graph.jsontext import compact
 from caloron.graph.prepare import prepare
-from caloron.graph.profile import NOETHER
+from caloron.graph.profile import NOETHER, STRICT
 from caloron.graph.report import dry_run_data, failure, run_data, success
 from caloron.graph.run import run
 from tests.support.noether import VECTORS, catalogue, permissions, wrapped
@@ -62,6 +62,34 @@ def test_a_run_gives_what_the_real_program_gave(vector, shared):
     assert entries == vector["trace"]
     assert told.get("memoize") == vector.get("memoize")
     assert success(told)["ok"] is True
+
+
+#: Recorded runs that strict refuses, each for a mistake that 0.8.2 looks away from.
+_REFUSED_BY_STRICT = {
+    "branch const non-bool": "expected Bool, found a number",
+    "let missing field": "the field `b` (Text) is missing",
+    "branch arms unchecked": "if_true: expected Text",
+}
+
+
+@pytest.mark.parametrize(
+    "vector", [v for v in VECTORS["runs"] if v["exit"] == 0], ids=lambda v: v["name"]
+)
+def test_strict_gives_the_same_answer_or_says_what_is_wrong(vector, shared):
+    if vector["name"] == "javascript" and shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    allowed, text = permissions(vector["flags"]), json.dumps(vector["graph"])
+    told = ""
+    try:
+        prepared = prepare(text, STAGES, STRICT, allowed)
+        output = run(prepared, vector["input"], runner(shared)).output
+    except GraphError as error:
+        told = str(error)
+    if vector["name"] in _REFUSED_BY_STRICT:
+        assert _REFUSED_BY_STRICT[vector["name"]] in told
+    else:
+        assert told == ""
+        assert compact(output) == compact(vector["output"])
 
 
 @pytest.mark.parametrize("vector", VECTORS["checks"], ids=lambda v: v["name"])
