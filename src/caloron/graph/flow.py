@@ -8,7 +8,7 @@ from typing import Any
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.compat import mismatch
 from caloron.graph.errors import Finding
-from caloron.graph.jsontext import member
+from caloron.graph.jsontext import MAX_NESTING, member
 from caloron.graph.nodes import (
     ROOT,
     Branch,
@@ -204,10 +204,11 @@ def _closed(of: NType) -> NType:
 
 
 def _bounded(of: NType) -> NType:
-    waiting, seen = [of], 0
-    while waiting:
-        seen += 1
-        if seen > _MOST_PARTS:
+    level, seen, depth = [of], 0, 0
+    while level:
+        seen += len(level)
+        depth += 1
+        if seen > _MOST_PARTS or depth > MAX_NESTING:
             return ANY
-        waiting.extend(parts(waiting.pop()))
+        level = [part for one in level for part in parts(one)]
     return of

@@ -67,8 +67,6 @@ class _Resolver:
         """By signature any Active stage that has it; by both exactly this one, if it is Active."""
         if pinning == "signature":
             active = [s for s in self._catalogue.by_signature(id) if _is_active(s)]
-            if len(active) > 1:
-                self.warnings.append(f"several stages share the signature {id}; the first is taken")
             if active:
                 return active[0].id
         stage = self._catalogue.get(id)

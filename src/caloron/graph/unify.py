@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 
+from caloron.graph.jsontext import MAX_NESTING
 from caloron.graph.types import (
     ANY,
     Known,
@@ -55,11 +58,17 @@ class _Parts:
 
     def __init__(self) -> None:
         self._left = _MOST_PARTS
+        self._depth = 0
 
-    def count(self) -> None:
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """Around one part and what is in it."""
         self._left -= 1
-        if self._left < 0:
+        self._depth += 1
+        if self._left < 0 or self._depth > MAX_NESTING:
             raise CannotUnify("the type grows without end")
+        yield
+        self._depth -= 1
 
 
 class Substitution:
@@ -76,7 +85,10 @@ class Substitution:
         return self._applied(of, _Parts()) if self._bound else of
 
     def _applied(self, of: NType, seen: _Parts) -> NType:
-        seen.count()
+        with seen.within():
+            return self._replaced(of, seen)
+
+    def _replaced(self, of: NType, seen: _Parts) -> NType:
         match of:
             case Var(name):
                 found = self._follow(name)
@@ -135,8 +147,10 @@ class Substitution:
         return with_parts(of, self._plain)
 
     def _unify(self, one: NType, other: NType, seen: _Parts) -> None:
-        seen.count()
-        one, other = self._known(one, seen), self._known(other, seen)
+        with seen.within():
+            self._equate(self._known(one, seen), self._known(other, seen), seen)
+
+    def _equate(self, one: NType, other: NType, seen: _Parts) -> None:
         match one, other:
             case Var(name), Var(same) if name == same:
                 return
@@ -172,15 +186,14 @@ class Substitution:
         self._write(name, of)
 
     def _occurs(self, name: str, of: NType, seen: _Parts) -> bool:
-        seen.count()
         if isinstance(of, Var):
-            found = self._follow(of.name)
-            if isinstance(found, Var):
-                return found.name == name
-            return self._occurs(name, found, seen)
+            of = self._follow(of.name)
+        if isinstance(of, Var):
+            return of.name == name
         if isinstance(of, RecordWith) and of.rest == name:
             return True
-        return any(self._occurs(name, part, seen) for part in parts(of))
+        with seen.within():
+            return any(self._occurs(name, part, seen) for part in parts(of))
 
     def _unify_records(self, one: NType, other: NType, seen: _Parts) -> None:
         match one, other:

@@ -96,6 +96,14 @@ def test_a_pure_stage_that_calls_an_impure_one_is_not_remembered():
     assert bench.calls == {"through": 3, "dice": 2, "double": 1}
 
 
+def test_one_impure_call_among_pure_ones_is_enough():
+    bench, cache = _bench(), MemoryCache()
+    bench.add("both", lambda given, call: [call.stage(n, given) for n in ("dice", "double")])
+    for _ in range(2):
+        bench.run(stage("both"), 1, cache=cache)
+    assert bench.calls == {"both": 2, "dice": 2, "double": 2}
+
+
 def test_under_noether_a_run_remembers_by_itself_but_not_within_branches():
     bench = _bench()
     twice = sequence(stage("is_five"), stage("is_five"), stage("is_five"))

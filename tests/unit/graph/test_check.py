@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from caloron.graph.canonical import optimise
 from caloron.graph.errors import GraphError, Refused
+from caloron.graph.flow import follow
 from caloron.graph.parse import parse_graph
 from caloron.graph.plan import plan
 from caloron.graph.prepare import Permissions, Prepared, prepare
 from caloron.graph.profile import NOETHER, STRICT, Profile
-from caloron.graph.types import show
+from caloron.graph.types import Known, show
 from tests.support.graphs import CONSTANTS, nodes, stages
 from tests.support.noether import VECTORS, catalogue, permissions, wrapped
 
@@ -211,6 +212,61 @@ def _exit_code(text: str, profile: Profile) -> int:
     except GraphError as error:
         return error.exit_code
     return 0
+
+
+@pytest.mark.parametrize("profile", [STRICT, NOETHER], ids=lambda p: p.name)
+def test_types_that_get_ever_deeper_are_a_finding(profile):
+    one = {"op": "Stage", "id": "identity"}
+    root = _sequence(*[{"op": "Fanout", "source": one, "targets": [one]}] * 600)
+    assert _exit_code(wrapped(root), profile) == 2
+    if profile is STRICT:
+        _prepare(_sequence(*[{"op": "Fanout", "source": one, "targets": [one]}] * 20))
+
+
+def test_a_source_that_is_not_given_is_null():
+    merge = {"op": "Merge", "sources": [_UPPER], "target": {"op": "Stage", "id": "to_text"}}
+    prepared = _prepare(merge)
+    found = follow(prepared.root, Known({"other": 1}), STAGES)
+    assert [(one.path, one.expected, one.found) for one in found] == [
+        ("$.root.sources[0]", "Text", "Null")
+    ]
+
+
+def test_what_a_generic_stage_with_config_gives_is_left_open():
+    generic = {"op": "Stage", "id": "identity", "config": {"n": 1}}
+    _prepare(_sequence({"op": "Const", "value": "x"}, generic, _DOUBLE))
+
+
+def test_a_retry_takes_back_earlier_warnings_under_noether_only():
+    netty = {"op": "Stage", "id": "netty"}
+    root = _sequence(netty, {"op": "Retry", "stage": netty, "max_attempts": 2})
+    assert _prepare(root, NOETHER).warnings == ()
+    assert len(_prepare(root).warnings) == 1
+
+
+def test_a_plan_tells_what_waits_for_what():
+    root = _sequence(
+        _DOUBLE,
+        _INC,
+        {
+            "op": "Let",
+            "bindings": {"a": _DOUBLE, "b": _INC},
+            "body": {"op": "Stage", "id": "echo_any"},
+        },
+    )
+    planned = plan(_prepare(root).root, STAGES)
+    assert [step.depends_on for step in planned.steps] == [(), (0,), (1,), (1,), (2, 3)]
+    assert planned.groups == ((2, 3),)
+    assert plan(_prepare(_sequence(_DOUBLE, _INC)).root, STAGES).groups == ((0, 1),)
+    asked = plan(_prepare({"op": "Stage", "id": "llm_extract"}).root, STAGES)
+    assert (asked.cost.time_ms_p50, asked.cost.tokens_est, asked.cost.memory_mb) == (300, 800, 10)
+
+
+def test_noether_has_no_word_for_the_capability_of_processes():
+    text, words = wrapped({"op": "Stage", "id": "kill_process"}), "network,process"
+    prepare(text, STAGES, STRICT, Permissions(capabilities=words))
+    with pytest.raises(GraphError, match="process is not granted"):
+        prepare(text, STAGES, NOETHER, Permissions(capabilities=words))
 
 
 def test_a_parsed_graph_can_be_given_in_place_of_its_text():

@@ -196,6 +196,27 @@ def test_a_type_that_would_grow_without_end_is_refused():
         twice_as_large_up_to(40)
 
 
+@pytest.mark.parametrize("uses", [50, 2000])
+def test_a_type_that_gets_ever_deeper_is_refused_before_it_is_too_deep(uses):
+    known = Substitution()
+
+    def deeper_and_deeper() -> None:
+        for use in range(uses):
+            known.unify(ListOf(Var(f"T#{use}")), Var(f"T#{use + 1}"))
+        known.apply(Var(f"T#{uses}"))
+
+    if uses < 100:
+        deeper_and_deeper()
+    else:
+        with pytest.raises(CannotUnify, match="grows without end"):
+            deeper_and_deeper()
+
+
+def test_a_union_whose_variable_is_known_is_in_its_normal_form():
+    assert _unified(Var("T"), TEXT, Union((Var("T"), NULL))) == Union((NULL, TEXT))
+    assert _unified(Var("T"), NULL, Union((Var("T"), NULL))) == NULL
+
+
 def test_renaming_makes_variables_of_their_own():
     of = record(a=ListOf(Var("T")), b=RecordWith({}, "R"))
     assert renamed(of, "#1") == record(a=ListOf(Var("T#1")), b=RecordWith({}, "R#1"))

@@ -277,6 +277,13 @@ def test_strict_refuses_an_input_that_is_not_what_the_graph_takes(bench):
     assert bench.run(stage("two"), {"a": "1"}, profile=NOETHER).output == {"a": "1"}
 
 
+@pytest.mark.parametrize("value", [{1, 2}, float("nan"), 2**70])
+def test_an_input_that_is_no_json_is_refused(bench, value):
+    with pytest.raises(Refused) as refused:
+        bench.run(stage("echo"), value)
+    assert refused.value.findings[0].path == "$.input"
+
+
 def _answering(answer: Any) -> Any:
     return lambda _given: answer
 
