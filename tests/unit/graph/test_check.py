@@ -16,7 +16,8 @@ from caloron.graph.parse import parse_graph
 from caloron.graph.plan import plan
 from caloron.graph.prepare import Permissions, Prepared, prepare
 from caloron.graph.profile import NOETHER, STRICT, Profile
-from caloron.graph.types import Known, show
+from caloron.graph.resolve import resolve
+from caloron.graph.types import NUMBER, Known, show
 from tests.support.graphs import CONSTANTS, nodes, stages
 from tests.support.noether import VECTORS, catalogue, permissions, wrapped
 
@@ -221,6 +222,13 @@ def test_types_that_get_ever_deeper_are_a_finding(profile):
     assert _exit_code(wrapped(root), profile) == 2
     if profile is STRICT:
         _prepare(_sequence(*[{"op": "Fanout", "source": one, "targets": [one]}] * 20))
+
+
+def test_following_a_value_that_gets_ever_deeper_comes_to_an_end():
+    one = {"op": "Stage", "id": "identity"}
+    root = _sequence(*[{"op": "Fanout", "source": one, "targets": [one]}] * 600)
+    resolved = resolve(parse_graph(wrapped(root)), STAGES).graph.root
+    assert follow(resolved, NUMBER, STAGES) == []
 
 
 def test_a_source_that_is_not_given_is_null():
