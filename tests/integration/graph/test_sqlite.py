@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from caloron.graph.sqlite import Database
+
+_SOURCES = Path(__file__).parents[3] / "src"
 
 
 def _count(database: Database) -> object:
@@ -33,3 +38,23 @@ def test_a_failed_change_leaves_nothing_and_the_next_one_works(tmp_path):
     assert _count(other) == 1
     database.close()
     other.close()
+
+
+def test_a_cache_file_serves_processes_at_once(tmp_path):
+    code = """
+import sys
+from pathlib import Path
+from caloron.graph.cache import SqliteCache
+from caloron.graph.protocols import CacheKey
+cache = SqliteCache(Path(sys.argv[1]), most_entries=500)
+for number in range(300):
+    key = CacheKey("s", "c", str(number))
+    known = cache.get(key)
+    assert known in (None, f"[{number}]"), known
+    cache.put(key, f"[{number}]")
+assert not cache.trouble, cache.trouble
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "cache.db")]
+    environ = {"PYTHONPATH": str(_SOURCES)}
+    several = [subprocess.Popen(command, env=environ) for _ in range(3)]
+    assert [process.wait() for process in several] == [0, 0, 0]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from caloron.graph.canonical import optimise
 from caloron.graph.errors import GraphError, Refused
@@ -188,23 +187,6 @@ def test_what_strict_accepts_noether_accepts(root):
     except GraphError:
         return
     _prepare(root, NOETHER)
-
-
-_NAMES = ["identity", "head", "tail", "mark_done", "sort", "clamp_percent", "nope", "098d96d7", ""]
-_WILD = stages(*_NAMES, "double_n", "text_split", "http_get") | CONSTANTS
-
-
-@settings(max_examples=2500, suppress_health_check=list(HealthCheck), deadline=None, database=None)
-@given(nodes(_WILD, most_leaves=8), st.integers(0, 3), st.randoms(use_true_random=False))
-def test_whatever_graph_comes_the_answer_is_a_verdict(root, damage, random):
-    """Two profiles and two forms, sound and damaged: 10,000 graphs, no crash, no hang."""
-    text = wrapped(root)
-    for _ in range(damage):
-        place = random.randrange(len(text))
-        text = text[:place] + random.choice('{}[]",:0nx\\') + text[place + 1 :]
-    for given_text in (text, wrapped(root)):
-        for profile in (STRICT, NOETHER):
-            assert _exit_code(given_text, profile) in (0, 1, 2)
 
 
 def _exit_code(text: str, profile: Profile) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from caloron.graph.journal import SqliteJournal
 
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[2]
 _NEVER = 10**6
 
 
@@ -78,23 +78,3 @@ def test_killed_again_and_again_it_still_gets_to_its_end(undisturbed, tmp_path):
             break
         assert ended.returncode == -signal.SIGKILL
     assert json.loads(ended.stdout)["output"] == expected["output"]
-
-
-def test_a_cache_file_serves_processes_at_once(tmp_path):
-    code = """
-import sys
-from pathlib import Path
-from caloron.graph.cache import SqliteCache
-from caloron.graph.protocols import CacheKey
-cache = SqliteCache(Path(sys.argv[1]), most_entries=500)
-for number in range(300):
-    key = CacheKey("s", "c", str(number))
-    known = cache.get(key)
-    assert known in (None, f"[{number}]"), known
-    cache.put(key, f"[{number}]")
-assert not cache.trouble, cache.trouble
-"""
-    command = [sys.executable, "-c", code, str(tmp_path / "cache.db")]
-    environ = {"PYTHONPATH": str(_ROOT / "src")}
-    several = [subprocess.Popen(command, env=environ) for _ in range(3)]
-    assert [process.wait() for process in several] == [0, 0, 0]

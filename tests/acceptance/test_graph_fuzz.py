@@ -1,0 +1,37 @@
+"""Ten thousand graphs, sound and damaged: each gets a verdict, none a crash, none hangs."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from caloron.graph.errors import GraphError
+from caloron.graph.prepare import prepare
+from caloron.graph.profile import NOETHER, STRICT, Profile
+from tests.support.graphs import CONSTANTS, nodes, stages
+from tests.support.noether import catalogue, wrapped
+
+STAGES = catalogue()
+_NAMES = ["identity", "head", "tail", "mark_done", "sort", "clamp_percent", "nope", "098d96d7", ""]
+_WILD = stages(*_NAMES, "double_n", "text_split", "http_get") | CONSTANTS
+
+
+@settings(max_examples=2500, suppress_health_check=list(HealthCheck), deadline=None, database=None)
+@given(nodes(_WILD, most_leaves=8), st.integers(0, 3), st.randoms(use_true_random=False))
+def test_whatever_graph_comes_the_answer_is_a_verdict(root, damage, random):
+    """Two profiles and two forms, sound and damaged: 10,000 graphs, no crash, no hang."""
+    text = wrapped(root)
+    for _ in range(damage):
+        place = random.randrange(len(text))
+        text = text[:place] + random.choice('{}[]",:0nx\\') + text[place + 1 :]
+    for given_text in (text, wrapped(root)):
+        for profile in (STRICT, NOETHER):
+            assert _exit_code(given_text, profile) in (0, 1, 2)
+
+
+def _exit_code(text: str, profile: Profile) -> int:
+    try:
+        prepare(text, STAGES, profile)
+    except GraphError as error:
+        return error.exit_code
+    return 0
