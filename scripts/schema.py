@@ -1,4 +1,4 @@
-"""Writes docs/schema/caloron.json: what `--output json` of each command holds.
+"""Writes docs/schema: what `--output json` of each command holds, what graphs and stages are.
 
 The shapes are written here in short: `s` text, `i` whole number, `n` number, `b` yes or no, a `?`
 behind it: or null; `[x]` a list; a dict is an object with exactly these fields, of which those with
@@ -9,8 +9,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+# Also when it is run as a program, which finds only what lies beside it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from scripts.graph_schema import graph_schema, stage_schema
 
 FILE = Path(__file__).parents[1] / "docs" / "schema" / "caloron.json"
 
@@ -69,6 +75,14 @@ _REMOVED = {"action": "s", "target": "s", "bytes": "i", "kind?": "s"}
 _ADVICE = {"category": "s", "priority": "s", "description": "s", "evidence": "s",
            "applies_when": "s"}  # fmt: skip
 _TREND = {"metric": "s", "now": "n?", "before": "n?", "n": "i", "direction": "s", "...": "any"}
+
+_OBJECTION = {"path": "s", "kind": "s", "message": "s", "expected?": "s", "found?": "s"}
+_CALL = {
+    "path": "s", "stage": "s", "stage_id": "s", "step_index": "i", "status": "s", "source": "s",
+    "duration_ms": "i", "input_hash": "s", "output_hash": "s?", "failure": "s",
+}  # fmt: skip
+_TESTS = {"total": "i", "passed": "i", "failed": "i", "skipped": "i", "tests": [
+    {"name": "s", "state": "s", "examples": "i", "reasons": ["s"]}]}  # fmt: skip
 
 #: The `data` of each command by the name that its envelope has.
 COMMANDS: dict[str, Any] = {
@@ -149,6 +163,32 @@ COMMANDS: dict[str, Any] = {
     "pr.review": {"number": "i", "review": _REVIEW},
     "pr.merge": _PULL | {"merge_commit": "s"},
     "pr.close": _PULL,
+    "graph.run": {"run_id": "s", "composition_id": "s", "profile": "s", "output": "any",
+                  "status": "s", "effects": ["s"], "warnings": ["s"], "spent_cents": "i",
+                  "cache": {"hits": "i", "misses": "i"}, "calls": "i", "duration_ms": "i"},
+    "graph.check": {"valid": "b", "profile": "s", "composition_id?": "s", "input?": "s",
+                    "output?": "s", "effects?": ["s"], "warnings?": ["s"],
+                    "errors": [_OBJECTION]},
+    "graph.plan": {"composition_id": "s", "effects": ["s"], "warnings": ["s"], "cost_cents": "i",
+                   "steps": [{"step": "i", "stage": "s", "after": ["i"]}], "groups": [["i"]],
+                   "time_ms_p50": "i?", "tokens_est": "i?", "memory_mb": "i?"},
+    "graph.id": {"composition_id": "s", "description": "s"},
+    "graph.show": {"composition_id": "s", "description": "s", "drawing": "s", "svg": "s?"},
+    "graph.trace": {"runs?": [{"run_id": "s", "started_at": "s", "status": "s",
+                               "duration_ms": "i", "composition_id": "s", "description": "s"}],
+                    "run_id?": "s", "composition_id?": "s", "description?": "s", "profile?": "s",
+                    "started_at?": "s", "duration_ms?": "i", "status?": "s", "stages?": [_CALL],
+                    "error?": [None, {"path": "s", "message": "s"}]},
+    "graph.test": _TESTS,
+    "stage.list": {"count": "i", "stages": [
+        {"name": "s", "id": "s", "source": "s", "signature": "s", "effects": ["s"],
+         "runs_here": "b", "lifecycle": "s"}]},
+    "stage.show": {"source": "s", "runs_here": "b", "spec": {"*": "any"}},
+    "stage.run": {"name": "s", "stage_id": "s", "run_id": "s", "output": "any",
+                  "duration_ms": "i"},
+    "stage.add": {"name": "s", "id": "s", "signature_id": "s", "replaces": ["s"],
+                  "examples": "i", "path": "s"},
+    "stage.test": _TESTS,
     "clean": {"project": "s", "removed": [_REMOVED], "bytes": "i",
               "kept": [{"target": "s", "reason": "s"}]},
     "completion": {"shell": "s", "script": "s"},
@@ -255,13 +295,22 @@ def schema() -> dict[str, Any]:
     }
 
 
-def text() -> str:
-    return json.dumps(schema(), indent=1) + "\n"
+def files() -> Iterator[tuple[Path, str]]:
+    """Each file with what it should hold."""
+    made = {"caloron": schema(), "graph": graph_schema(), "stage": stage_schema()}
+    for name, content in made.items():
+        yield FILE.with_name(f"{name}.json"), json.dumps(content, indent=1) + "\n"
+
+
+def stale() -> list[Path]:
+    """The files that are not what they should be."""
+    return [f for f, wanted in files() if not f.exists() or f.read_text("utf-8") != wanted]
 
 
 if __name__ == "__main__":
     if "--check" in sys.argv:
-        sys.exit(0 if FILE.exists() and FILE.read_text("utf-8") == text() else 1)
+        sys.exit(1 if stale() else 0)
     FILE.parent.mkdir(parents=True, exist_ok=True)
-    FILE.write_text(text(), "utf-8")
-    print(f"wrote {FILE}")
+    for file, content in files():
+        file.write_text(content, "utf-8")
+        print(f"wrote {file}")

@@ -214,12 +214,14 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True):
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     """What one process may see, reach and use."""
 
-    #: The only folder of the host that it may change.
+    #: The folder of the host that it may change; unless more is named, the only one.
     workspace: Path
     #: Its HOME, private to this attempt; None: an empty one that goes away with it.
     home: Path | None = None
     #: Files and folders that it may read, at the paths they have outside.
     read_only: tuple[Path, ...] = ()
+    #: Files and folders besides the workspace that it may change, at the paths they have outside.
+    writable: tuple[Path, ...] = ()
     network: Network = "none"
     #: With `model`, what may be reached: `host`, `host:port`, `*.domain` or `127.0.0.1:port`.
     hosts: tuple[str, ...] = ()

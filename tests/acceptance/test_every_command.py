@@ -200,7 +200,8 @@ def test_every_command_that_changes_something_can_be_tried_first() -> None:
     changing = {
         "init", "config set", "projects switch", "projects delete", "org init", "sprint", "kickoff",
         "resume", "stop", "issue comment", "issue close", "issue reopen", "pr review", "pr merge",
-        "pr close", "clean", "skill", "take", "discard",
+        "pr close", "clean", "skill", "take", "discard", "graph run", "graph show", "stage run",
+        "stage add",
     }  # fmt: skip
     can = {
         " ".join(x.words) for x in LEAVES if any("--dry-run" in p.opts for p in x.command.params)

@@ -113,6 +113,7 @@ class Bubblewrap:
             *("--bind", str(workspace), str(WORKSPACE)),
             *_home(home, given.caps),
             *_read_only({path: path for path in bound}),
+            *self._writable(given.writable),
             *(link.arguments if link else ()),
             *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(WORKSPACE)),
             *(("--seccomp", str(_SECCOMP_FD)) if seccomp else ()),
@@ -169,16 +170,28 @@ class Bubblewrap:
     def _bound(self, workspace: Path, home: Path | None, given: tuple[Path, ...]) -> list[Path]:
         bound = visible.to_bind((*self._always_bound, *given))
         for path in bound:
-            if path in (_ROOT, WORKSPACE, HOME) or path.parts[1] in ("proc", "dev", "sys"):
-                raise UsageError(
-                    f"agents cannot be given {path} to read",
-                    hint="name the folders that they need in the setting read_only",
-                )
+            _refuse_places(path)
         for own in filter(None, (workspace, home)):
             _keep_apart(own, bound)
         if self._as_root and self._mirror:
             _open_to_agents(self._mirror)
         return bound
+
+    def _writable(self, given: tuple[Path, ...]) -> list[str]:
+        arguments: list[str] = []
+        for path in (one.absolute() for one in given):
+            if not visible.is_there(path):
+                raise PreconditionFailed(f"there is no {path} to write to", hint="make it first")
+            _refuse_places(path)
+            if self._as_root and path.stat().st_mode & 0o002 == 0:
+                raise PreconditionFailed(
+                    f"what runs confined is not root and cannot write to {path}",
+                    hint=f"chmod o+w {path}, or do not run Caloron as root",
+                )
+            for folder in reversed(path.parents[:-1]):
+                arguments += ["--perms", "0755", "--dir", str(folder)]
+            arguments += ["--bind", str(path), str(path)]
+        return arguments
 
     def _namespaces(self, given: Confinement) -> list[str]:
         alone = [*_ALONE, *(() if given.network == "full" else ("--unshare-net",))]
@@ -282,6 +295,14 @@ def _home(home: Path | None, caps: Caps) -> list[str]:
         return ["--perms", "0755", "--dir", str(HOME.parent), "--bind", str(home), str(HOME)]
     # With a user id of its own, the agent does not own what was mounted for it.
     return ["--perms", "0777", "--size", _size(caps, 8), "--tmpfs", str(HOME)]
+
+
+def _refuse_places(path: Path) -> None:
+    if path in (_ROOT, WORKSPACE, HOME) or path.parts[1] in ("proc", "dev", "sys"):
+        raise UsageError(
+            f"agents cannot be given {path} to read",
+            hint="name the folders that they need in the setting read_only",
+        )
 
 
 def _size(caps: Caps, part: int) -> str:

@@ -47,6 +47,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "retro": ("caloron.cli.retro:retro", "Show what a sprint teaches."),
     "issue": ("caloron.cli.issue:issue", "Read, comment and close issues on the forge."),
     "pr": ("caloron.cli.pr:pr", "Read, review and merge pull requests on the forge."),
+    "graph": ("caloron.cli.graph:graph", "Check, run and look at graphs of typed stages."),
+    "stage": ("caloron.cli.stage:stage", "List, run, add and test the stages of graphs."),
     "clean": ("caloron.cli.clean:clean", "Remove old logs, caches, merged branches."),
     "completion": ("caloron.cli.completion:completion", "Let your shell complete commands."),
     "introspect": ("caloron.cli.introspect:introspect", "Describe every command as data."),

@@ -24,6 +24,7 @@ EXIT_CODES = {
     9: ("DRY_RUN", "a dry run: nothing was done"),
     10: ("TASKS_NOT_DONE", "the sprint ended with tasks not done"),
     11: ("STOPPED", "the sprint was stopped and can be resumed"),
+    12: ("GRAPH_FAILED", "a graph or a stage failed while it ran, or its examples did"),
     130: ("INTERRUPTED", "Ctrl-C"),
 }
 

@@ -18,7 +18,7 @@ from caloron.graph.run import Settings, run
 from caloron.graph.spec import Example, StageSpec
 
 #: What such a stage answers is not settled by its input, or trying it would do something.
-_NOT_TRIED = ("Network", "Llm", "NonDeterministic", "Process", "FsWrite")
+NOT_TRIED = ("Network", "Llm", "NonDeterministic", "Process", "FsWrite")
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ def try_examples(
 def _why_not(stage: StageSpec, runner: StageRunner) -> str:
     if not stage.examples:
         return "it has no examples"
-    for kind in _NOT_TRIED:
+    for kind in NOT_TRIED:
         if stage.declares(kind):
             return f"it declares the effect {kind}"
     return "nobody here can run it" if runner.code_hash(stage) is None else ""

@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
@@ -36,15 +37,19 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class Sandbox(Protocol):
     """Shuts a command in; given from outside, since this library does not know how."""
 
-    def command(self, argv: Sequence[str], policy: SandboxPolicy) -> Sequence[str]:
-        """The command that runs this one within the policy."""
+    def command(
+        self, argv: Sequence[str], policy: SandboxPolicy
+    ) -> AbstractContextManager[Sequence[str]]:
+        """The command that runs this one within the policy, for as long as it is needed."""
 
 
 class Unsandboxed:
     """Runs commands as they are: for stages that are trusted, and for tests."""
 
-    def command(self, argv: Sequence[str], policy: SandboxPolicy) -> Sequence[str]:
-        return argv
+    def command(
+        self, argv: Sequence[str], policy: SandboxPolicy
+    ) -> AbstractContextManager[Sequence[str]]:
+        return nullcontext(argv)
 
 
 #: Finds or makes an interpreter that has these packages (`name==version`).
@@ -82,16 +87,16 @@ class Programs:
             raise StageMissing(f"no interpreter for {stage.language!r}", stage_id=stage.id)
         script = self._script(stage.code, language)
         argv = [*self._interpreter(stage, language), str(script)]
-        command = self._sandbox.command(argv, policy_of(stage, script))
-        left = call.seconds_left()
-        ended = run_process(
-            command,
-            text.encode("utf-8"),
-            seconds=self._seconds if left is None else min(left, self._seconds),
-            stopped=call.stopped,
-            most_output=_MOST_OUTPUT,
-            environ=self._environ,
-        )
+        with self._sandbox.command(argv, policy_of(stage, script)) as command:
+            left = call.seconds_left()
+            ended = run_process(
+                command,
+                text.encode("utf-8"),
+                seconds=self._seconds if left is None else min(left, self._seconds),
+                stopped=call.stopped,
+                most_output=_MOST_OUTPUT,
+                environ=self._environ,
+            )
         return _answer(ended)
 
     def _interpreter(self, stage: StageSpec, language: Language) -> Sequence[str]:
@@ -116,6 +121,8 @@ class Programs:
             self._scripts.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=self._scripts)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
+                # A sandbox may run it as a user who owns nothing here.
+                os.fchmod(handle, 0o644)
                 file.write(wrapped)
             Path(temporary).replace(path)
         return path

@@ -8,7 +8,7 @@ import msgspec
 
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import AmbiguousStage, UnknownStage
-from caloron.graph.nodes import ROOT, Graph, Node, Stage, rebuilt
+from caloron.graph.nodes import ROOT, Graph, Node, Stage, rebuilt, walk
 from caloron.graph.profile import STRICT, Profile
 from caloron.graph.spec import StageSpec
 
@@ -28,6 +28,19 @@ def resolve(graph: Graph, catalogue: Catalogue, profile: Profile = STRICT) -> Re
     resolver = _Resolver(catalogue, profile)
     root = resolver.node(ROOT, graph.root)
     return Resolved(msgspec.structs.replace(graph, root=root), tuple(resolver.warnings))
+
+
+def unknown(graph: Graph, catalogue: Catalogue, profile: Profile = STRICT) -> list[UnknownStage]:
+    """Every reference that means no stage, for whoever wants to know all of them at once."""
+    resolver = _Resolver(catalogue, profile)
+    found: list[UnknownStage] = []
+    for path, node in walk(graph.root):
+        if isinstance(node, Stage):
+            try:
+                resolver.node(path, node)
+            except UnknownStage as error:
+                found.append(error)
+    return found
 
 
 class _Resolver:

@@ -6,7 +6,7 @@ import shutil
 import socket
 import sys
 import uuid
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class _Recording:
 
     def command(self, argv: Any, policy: SandboxPolicy) -> Any:
         self.asked.append((list(argv), policy))
-        return argv
+        return nullcontext(argv)
 
 
 def _stage(code: str, language: str = "python", effects: tuple[Effect, ...] = (PURE,)) -> StageSpec:
@@ -181,11 +181,12 @@ class _Bubblewrap:
     def command(self, argv: Any, policy: SandboxPolicy) -> Any:
         binds = [f"--ro-bind {path} {path}".split() for path in policy.readable]
         shared = ["--share-net"] if policy.network else []
-        return [
+        command = [
             "bwrap", "--unshare-all", *shared, "--die-with-parent", "--clearenv",
             "--ro-bind", "/", "/", "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc",
             *[word for bind in binds for word in bind], *argv,
         ]  # fmt: skip
+        return nullcontext(command)
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

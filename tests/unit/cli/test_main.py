@@ -76,6 +76,21 @@ def test_the_help_of_each_nested_command_teaches_with_an_example(group, command,
     assert "--project" in said
 
 
+@pytest.mark.parametrize(
+    ("group", "command"),
+    [
+        *(("graph", c) for c in ("run", "check", "plan", "show", "trace", "test", "id")),
+        *(("stage", c) for c in ("list", "show", "run", "add", "test")),
+    ],
+)
+def test_the_help_of_what_needs_no_project_teaches_with_an_example(group, command, capsys):
+    assert main([group, command, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert f"caloron {group} {command}" in said.partition("Example")[2]
+    assert "--output" in said
+    assert "--project" not in said
+
+
 def test_an_unknown_command_is_a_usage_error_in_text(capsys):
     assert main(["sprnt"]) == 2
     captured = capsys.readouterr()

@@ -1,0 +1,237 @@
+"""`caloron graph show|trace|test`: what a graph is, what it did, whether it keeps its word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from caloron.cli import output
+from caloron.cli.graph_words import (
+    GRAPH_FAILED,
+    chosen,
+    graph_home,
+    profile_option,
+    read_text,
+    refuse,
+    unsandboxed_option,
+)
+from caloron.cli.options import dry_run_option, output_option
+from caloron.errors import AlreadyExists, StoreError
+
+if TYPE_CHECKING:
+    from caloron.engine.graph_home import GraphHome
+    from caloron.graph.prepare import Prepared
+
+_SVG = b"<svg "
+
+
+@click.command()
+@click.argument("file")
+@click.option("--svg", metavar="OUT", help="Also draw it as a picture, into this file.")
+@click.option("--force", is_flag=True, help="Also write over a file that is no picture.")
+@profile_option
+@dry_run_option
+@output_option
+def show(file: str, svg: str | None, force: bool, profile: str | None, dry_run: bool) -> int:
+    """Draw a graph: as a tree of text, and with --svg as a picture.
+
+    Stages that are not there are drawn too, and said to be missing.
+
+    \b
+    Examples:
+      caloron graph show double.json
+      caloron graph show double.json --svg double.svg
+    """
+    from caloron.graph.canonical import composition_id
+    from caloron.graph.draw import text_of
+    from caloron.graph.errors import GraphError
+    from caloron.graph.parse import parse_graph
+
+    at = graph_home()
+    try:
+        parsed = parse_graph(read_text(file, "a graph"), chosen(profile))
+    except GraphError as error:
+        return refuse(error)
+    drawn = text_of(parsed, at.catalogue)
+    if svg is not None:
+        from caloron.graph.svg import svg_of
+
+        picture = Path(svg).absolute()
+        _refuse_other(picture, force=force)
+        if not dry_run:
+            _write_picture(picture, svg_of(parsed, at.catalogue))
+    if dry_run:
+        planned = [] if svg is None else [{"action": "write", "target": str(picture)}]
+        return output.dry_run("graph.show", planned)
+    data = {
+        "composition_id": composition_id(parsed),
+        "description": parsed.description,
+        "drawing": drawn,
+        "svg": None if svg is None else str(Path(svg).absolute()),
+    }
+    output.success("graph.show", data, output.printable(drawn))
+    return 0
+
+
+def _refuse_other(path: Path, *, force: bool) -> None:
+    """A file that is no picture must be meant."""
+    try:
+        with path.open("rb") as file:
+            ours = file.read(len(_SVG)) == _SVG
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot write {path}: {error}", hint="choose another file") from error
+    if not ours and not force:
+        raise AlreadyExists(
+            f"{path} is there already, and is no picture",
+            hint="choose another file, or write over it with --force",
+        )
+
+
+def _write_picture(path: Path, content: str) -> None:
+    from caloron.store.files import write_atomic
+
+    try:
+        write_atomic(path, content.encode("utf-8", "replace"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot write {path}: {error}", hint="choose another file") from error
+
+
+@click.command()
+@click.argument("run", required=False)
+@output_option
+def trace(run: str | None) -> int:
+    """Show what a run did; RUN is its id or that of its graph. Without it, list the runs.
+
+    \b
+    Examples:
+      caloron graph trace
+      caloron graph trace plan-7
+    """
+    at = graph_home()
+    if run is None:
+        found = at.traces.latest()
+        kept = ("run_id", "started_at", "status", "duration_ms", "composition_id", "description")
+        runs = [{name: one[name] for name in kept} for one in found]
+        lines = [
+            f"{r['run_id']}  {r['status']}  {r['started_at']}  {r['description']}" for r in runs
+        ]
+        output.success(
+            "graph.trace", {"runs": runs}, output.printable("\n".join(lines)) or "No runs yet."
+        )
+        return 0
+    told = at.traces.find(run)
+    output.success("graph.trace", told, output.printable(_page(told)))
+    return 0
+
+
+def _page(told: dict[str, Any]) -> str:
+    lines = [f"{told['run_id']}  {told['status']}  {told['duration_ms']} ms  {told['description']}"]
+    for call in told["stages"]:
+        source = "" if call["source"] == "run" else f"  from the {call['source']}"
+        lines.append(
+            f"  {call['status']:6}  {call['duration_ms']:6} ms  {call['stage']}{source}"
+            f"  {call['path']}"
+        )
+        if call["failure"]:
+            lines.append(f"          {call['failure']}")
+    if told["error"]:
+        lines.append(f"failed at {told['error']['path'] or '$'}: {told['error']['message']}")
+    return "\n".join(lines)
+
+
+@click.command()
+@click.argument("file")
+@profile_option
+@unsandboxed_option
+@output_option
+def test(file: str, profile: str | None, unsandboxed: bool) -> int:
+    """Run the examples of a graph (`_examples` in its file) and of each of its stages.
+
+    An example has `input` and `output`. What would reach out into the world is not tried, and
+    that is said.
+
+    \b
+    Example:
+      caloron graph test double.json
+    """
+    from caloron.graph.errors import GraphError
+    from caloron.graph.examples import try_examples
+    from caloron.graph.prepare import prepare
+
+    at, rules = graph_home(unsandboxed=unsandboxed), chosen(profile)
+    try:
+        text = read_text(file, "a graph")
+        prepared = prepare(text, at.catalogue, rules)
+        stages = at.stages_of(prepared)
+        at.check_sandbox(stages)
+        rows = [_tried_graph(at, prepared, text)]
+        for stage in stages:
+            tried = try_examples(stage, at.catalogue, at.runner, rules)
+            rows.append(row_of(stage.name or stage.id, tried.state, tried.examples, tried.reasons))
+    except GraphError as error:
+        return refuse(error)
+    return answer_tests("graph.test", rows)
+
+
+def _tried_graph(at: GraphHome, prepared: Prepared, text: bytes) -> dict[str, Any]:
+    """The graph itself on what its file promises."""
+    from caloron.graph.errors import GraphError
+    from caloron.graph.examples import NOT_TRIED
+    from caloron.graph.jsontext import canonical, decode
+    from caloron.graph.run import run
+
+    wide = not prepared.profile.refuses_doubtful_text
+    examples = decode(text, wide_integers=wide).get("_examples", [])
+    name = f"graph {prepared.composition_id[:12]}"
+    if not isinstance(examples, list) or not all(_is_example(one) for one in examples):
+        return row_of(
+            name, "failed", 0, ("`_examples` is a list of objects with input and output",)
+        )
+    reaching = [effect.word for effect in prepared.effects if effect.kind in NOT_TRIED]
+    if reaching or not examples:
+        why = f"it declares the effect {reaching[0]}" if reaching else "it has no examples"
+        return row_of(name, "skipped", 0, (why,))
+    reasons = []
+    for number, one in enumerate(examples, 1):
+        try:
+            answer = run(prepared, one["input"], at.runner).output
+        except GraphError as error:
+            reasons.append(f"example {number}: {error}")
+            continue
+        if canonical(answer) != canonical(one["output"]):
+            reasons.append(f"example {number}: answered {canonical(answer)[:200]}")
+    return row_of(name, "failed" if reasons else "passed", len(examples), tuple(reasons))
+
+
+def _is_example(one: Any) -> bool:
+    return isinstance(one, dict) and "input" in one and "output" in one
+
+
+def row_of(name: str, state: str, examples: int, reasons: tuple[str, ...]) -> dict[str, Any]:
+    """How one thing did that has examples."""
+    return {"name": name, "state": state, "examples": examples, "reasons": list(reasons)}
+
+
+def answer_tests(command: str, rows: list[dict[str, Any]]) -> int:
+    """Answer how all of them did; one that failed fails the command."""
+    count = {s: sum(row["state"] == s for row in rows) for s in ("passed", "failed", "skipped")}
+    data = {"total": len(rows), **count, "tests": rows}
+    lines = [_test_line(row) for row in rows]
+    lines.append(", ".join(f"{number} {state}" for state, number in count.items()))
+    if not count["failed"]:
+        output.success(command, data, output.printable("\n".join(lines)))
+        return 0
+    said = [_test_line(row) for row in rows if row["state"] == "failed"]
+    output.failure(command, "GRAPH_FAILED", "\n".join(said), data=data)
+    return GRAPH_FAILED
+
+
+def _test_line(row: dict[str, Any]) -> str:
+    said = f"{row['state']:8} {row['name']}"
+    if row["state"] == "passed":
+        return f"{said}  {output.counted(row['examples'], 'example')}"
+    return "\n".join([said, *(f"         {reason}" for reason in row["reasons"])])

@@ -1,0 +1,175 @@
+"""What the commands about graphs and stages share: how they read, and how they say no."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from caloron.cli import output
+from caloron.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from caloron.engine.graph_home import GraphHome
+    from caloron.graph.errors import GraphError
+    from caloron.graph.profile import Profile
+
+FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
+
+#: A graph or a stage failed while it ran, or did not keep what its examples promise.
+GRAPH_FAILED = 12
+_INVALID = ("INVALID_ARGS", 2)
+_CODES = {
+    "parse": _INVALID,
+    "type": _INVALID,
+    "capabilities": _INVALID,
+    "effects": _INVALID,
+    "reference": ("NOT_FOUND", 3),
+    "run": ("CONFLICT", 5),
+}
+_HINTS = {
+    "reference": "caloron stage list shows which stages there are",
+    "effects": "name it in --allow-effects, or leave the option out",
+    "capabilities": "name it in --allow-capabilities, or leave the option out",
+    "run": "wait for it, or choose another --run-id",
+}
+_LARGEST = 256 * 1024 * 1024
+
+profile_option = click.option(
+    "--profile",
+    type=click.Choice(["strict", "noether"]),
+    help="Our rules, or exactly those of Noether 0.8.2.  [default: strict]",
+)
+unsandboxed_option = click.option(
+    "--unsandboxed",
+    is_flag=True,
+    help="Let stages that are programs run as you: only for code that you trust.",
+)
+input_option = click.option(
+    "--input",
+    "-i",
+    "given",
+    metavar="JSON",
+    help="The input: JSON, the name of a file that holds it, or `-` for standard input.",
+)
+
+
+def chosen(profile: str | None, default: str = "strict") -> Profile:
+    """The profile that was asked for."""
+    from caloron.graph.profile import PROFILES
+
+    return PROFILES[profile or default]
+
+
+def graph_home(*, unsandboxed: bool = False) -> GraphHome:
+    """The stages and the memory of this home; what of it is damaged is told beside the answer."""
+    from caloron.engine.graph_home import GraphHome
+    from caloron.ledger.locate import home
+
+    found = GraphHome(home(), unsandboxed=unsandboxed)
+    _ = found.catalogue
+    for problem in found.files.problems:
+        output.aside(f"warning: a stage is left out: {problem}")
+    return found
+
+
+def read_text(name: str, what: str) -> bytes:
+    """The content of a file, or of the standard input for `-`."""
+    if name == "-":
+        return sys.stdin.buffer.read(_LARGEST)
+    try:
+        path = Path(name)
+        if path.is_dir():
+            raise UsageError(f"{name} is a folder, not {what}", hint="name a file")
+        if path.stat().st_size > _LARGEST:
+            raise UsageError(f"{name} is too large", hint="the most is 256 MB")
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {name!r}", hint=f"name {what}, or `-`") from error
+    except NotADirectoryError as error:
+        raise NotFound(f"there is no file {name!r}", hint=f"name {what}, or `-`") from error
+    except (ValueError, OSError) as error:
+        if isinstance(error, PermissionError):
+            raise
+        raise UsageError(f"{name!r} cannot be read: {error}", hint=f"name {what}") from error
+
+
+def read_input(given: str | None, profile: Profile) -> Any:
+    """The value that a graph or a stage is given; nothing said is null."""
+    from caloron.graph.errors import ParseError
+    from caloron.graph.jsontext import decode
+
+    wide = not profile.refuses_doubtful_text
+    if given is None:
+        return None
+    if given == "-":
+        return decode(read_text("-", "the input"), wide_integers=wide, what="the input")
+    try:
+        return decode(given, wide_integers=wide, what="the input")
+    except ParseError:
+        if not _is_file(given):
+            raise
+    return decode(read_text(given, "the input"), wide_integers=wide, what="the input")
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (ValueError, OSError):
+        return False
+
+
+def refuse(error: GraphError, data: dict[str, Any] | None = None) -> int:
+    """Answer what the graph library objects to; the result is the exit code."""
+    code, exit_code = code_of(error)
+    output.failure(
+        output.current_command(), code, _said(error), hint=_HINTS.get(error.kind, ""), data=data
+    )
+    return exit_code
+
+
+def code_of(error: GraphError) -> tuple[str, int]:
+    from caloron.graph.errors import ExecutionError, Refused
+
+    if error.kind == "budget" and isinstance(error, Refused):
+        return _INVALID
+    if isinstance(error, ExecutionError):
+        return ("GRAPH_FAILED", GRAPH_FAILED)
+    return _CODES[error.kind]
+
+
+def _said(error: GraphError) -> str:
+    from caloron.graph.errors import Refused
+
+    if not isinstance(error, Refused):
+        return str(error)
+    return "\n".join(objection(told) for told in map(objection_data, error.findings))
+
+
+def objection_data(error: GraphError) -> dict[str, Any]:
+    """One objection for machines."""
+    told = {"path": error.path, "kind": error.kind, "message": error.reason}
+    for name in ("expected", "found"):
+        value = getattr(error, name, None)
+        if value is not None:
+            told[name] = value
+    return told
+
+
+def objection(told: dict[str, Any]) -> str:
+    """One objection for people: where, what, and what was expected and found."""
+    lines = [f"{told['path'] or '$'}: {told['message']}"]
+    lines += [f"  {name}: {told[name]}" for name in ("expected", "found") if name in told]
+    return "\n".join(lines)
+
+
+def shown_json(value: Any) -> str:
+    """A value for people and pipes: JSON in which nothing can steer a terminal."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)

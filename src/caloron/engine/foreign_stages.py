@@ -1,0 +1,51 @@
+"""Shuts stages that are programs into the sandbox that agents have, each call into its own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from caloron.agents.confined import as_argv
+from caloron.agents.sandbox import Bubblewrap
+from caloron.graph.foreign import SandboxPolicy
+from caloron.ports import Caps, Confinement
+
+#: A stage is a small function: what an agent may use would be far too much for it.
+_CAPS = Caps(memory_mb=2048, processes=128, file_mb=256, disk_mb=1024)
+
+
+class ConfinedStages:
+    """The sandbox of the graph library, made of ours.
+
+    Each call gets an empty folder to work in, which goes away with it: no stage finds what
+    another one left.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._bubblewrap = Bubblewrap()
+
+    def check(self) -> None:
+        """Says what keeps stages from being confined here, before any of them runs."""
+        self._bubblewrap.check()
+
+    @contextmanager
+    def command(self, argv: Sequence[str], policy: SandboxPolicy) -> Iterator[Sequence[str]]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        workspace = Path(tempfile.mkdtemp(dir=self._folder, prefix="call-"))
+        try:
+            given = Confinement(
+                workspace=workspace,
+                read_only=tuple(map(Path, policy.readable)),
+                writable=tuple(map(Path, policy.writable)),
+                network="full" if policy.network else "none",
+                caps=_CAPS,
+            )
+            confined = self._bubblewrap.confine(tuple(argv), given)
+            environ = [f"{name}={value}" for name, value in confined.env.items()]
+            yield ("/usr/bin/env", "-i", *environ, *as_argv(confined))
+        finally:
+            shutil.rmtree(workspace, ignore_errors=True)

@@ -1,0 +1,126 @@
+"""Where graphs run on this machine: which stages there are, who runs them, what is remembered."""
+
+from __future__ import annotations
+
+import sys
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from caloron.engine.run_traces import RunTraces
+from caloron.engine.stage_files import StageFiles
+from caloron.graph.cache import SqliteCache
+from caloron.graph.catalogue import Catalogue
+from caloron.graph.errors import ExecutionError
+from caloron.graph.foreign import Programs, Sandbox, Unsandboxed
+from caloron.graph.jsontext import Json
+from caloron.graph.nodes import Stage, walk
+from caloron.graph.prepare import Prepared
+from caloron.graph.protocols import StageRunner
+from caloron.graph.run import Limits, Outcome, Settings, run
+from caloron.graph.runners import Runners
+from caloron.graph.spec import StageSpec
+from caloron.graph.stdlib import StandardLibrary, standard_stages
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller decides for one run."""
+
+    run_id: str
+    durable: bool = False
+    retry_failed: bool = False
+    cached: bool = True
+    limits: Limits = Limits()
+    memoize: bool = True
+    optimise: bool = True
+    checks_refinements: bool = True
+
+
+class GraphHome:
+    """The stages of a home and what they run with; nothing of it needs a project."""
+
+    def __init__(self, home: Path, *, unsandboxed: bool = False) -> None:
+        self._own = home / "graph"
+        self._unsandboxed = unsandboxed
+        self.files = StageFiles(home / "stages")
+        self.traces = RunTraces(home / "traces")
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """The standard library and what the user added."""
+        return Catalogue([*standard_stages(), *self.files.load()])
+
+    def is_shipped(self, name: str) -> bool:
+        """Whether a name belongs to a stage that comes with the program."""
+        return any(self.source_of(stage) != "user" for stage in self.catalogue.by_name(name))
+
+    def source_of(self, stage: StageSpec) -> str:
+        """Where a stage comes from: `standard` or `user`."""
+        return "standard" if stage.id in self._standard else "user"
+
+    @cached_property
+    def _standard(self) -> frozenset[str]:
+        return frozenset(stage.id for stage in standard_stages())
+
+    @cached_property
+    def runner(self) -> StageRunner:
+        programs = Programs(
+            self._own / "scripts",
+            self._sandbox,
+            # Ours, because it is there inside the sandbox too; `-P`: nothing beside the script.
+            interpreters={"python": [sys.executable, "-P"]},
+        )
+        return Runners(StandardLibrary(self._own), programs)
+
+    @cached_property
+    def _sandbox(self) -> Sandbox:
+        if self._unsandboxed:
+            return Unsandboxed()
+        from caloron.engine.foreign_stages import ConfinedStages
+
+        return ConfinedStages(self._own / "calls")
+
+    def check_sandbox(self, stages: list[StageSpec]) -> None:
+        """Refuses to begin where programs among these stages could not be confined."""
+        if not self._unsandboxed and any(stage.code is not None for stage in stages):
+            from caloron.engine.foreign_stages import ConfinedStages
+
+            ConfinedStages(self._own / "calls").check()
+
+    def stages_of(self, prepared: Prepared) -> list[StageSpec]:
+        """Each stage that a graph names, once, in the order of the graph."""
+        ids = dict.fromkeys(n.id for _, n in walk(prepared.root) if isinstance(n, Stage))
+        found = (self.catalogue.get(id) for id in ids)
+        return [stage for stage in found if stage is not None]
+
+    def run(self, prepared: Prepared, value: Json, wishes: Wishes) -> Outcome:
+        """Runs a graph, and keeps the trace of it however it ends."""
+        self.check_sandbox(self.stages_of(prepared))
+        try:
+            outcome = run(prepared, value, self.runner, self._settings(prepared, wishes))
+        except ExecutionError as error:
+            if error.trace is not None:
+                self.traces.keep(wishes.run_id, prepared, error.trace, error)
+            raise
+        self.traces.keep(wishes.run_id, prepared, outcome.trace)
+        return outcome
+
+    def _settings(self, prepared: Prepared, wishes: Wishes) -> Settings:
+        # The noether profile forgets at the end of each run, as the real program does.
+        kept = wishes.cached and not prepared.profile.memoizes
+        journal = None
+        if wishes.durable:
+            from caloron.graph.journal import SqliteJournal
+
+            journal = SqliteJournal(self._own / "runs")
+        return Settings(
+            cache=SqliteCache(self._own / "cache.db") if kept else None,
+            memoize=wishes.memoize,
+            journal=journal,
+            run_id=wishes.run_id if wishes.durable else "",
+            retry_failed=wishes.retry_failed,
+            limits=wishes.limits,
+            checks_refinements=wishes.checks_refinements,
+            optimise=wishes.optimise,
+        )

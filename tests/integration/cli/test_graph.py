@@ -1,0 +1,304 @@
+"""`caloron graph`: what people and scripts get when they check, run and look at graphs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from caloron.cli.main import main
+from caloron.graph.errors import GraphError
+from caloron.graph.parse import parse_graph
+from scripts.graph_schema import graph_schema
+from tests.support.noether import VECTORS, wrapped
+
+_UPPER = {"op": "Stage", "id": "text_upper"}
+_LENGTH = {"op": "Stage", "id": "text_length"}
+_BOTH = {"op": "Sequential", "stages": [_UPPER, _LENGTH]}
+
+
+def _file(tmp_path: Path, root: Any, name: str = "g.json") -> str:
+    path = tmp_path / name
+    path.write_text(root if isinstance(root, str) else wrapped(root))
+    return str(path)
+
+
+def _stage(run: Any, tmp_path: Path, code: str, **more: Any) -> None:
+    spec = {"name": "mine", "input": "Any", "output": "Any", "implementation": code, **more}
+    (tmp_path / "mine.json").write_text(json.dumps(spec))
+    assert run("stage", "add", str(tmp_path / "mine.json"), "--no-test")[0] == 0
+
+
+def test_a_run_answers_and_leaves_a_trace(run, tmp_path):
+    code, told = run("graph", "run", _file(tmp_path, _BOTH), "--input", '"four"')
+    assert (code, told["data"]["output"], told["data"]["calls"]) == (0, 4, 2)
+    named = run("graph", "trace", told["data"]["run_id"])[1]["data"]
+    assert [call["stage"] for call in named["stages"]] == ["text_upper", "text_length"]
+    assert named["stages"][1]["path"] == "$.root.stages[1]"
+    assert run("graph", "trace", told["data"]["composition_id"])[1]["data"] == named
+    (listed,) = run("graph", "trace")[1]["data"]["runs"]
+    assert listed["run_id"] == told["data"]["run_id"]
+    assert run("graph", "trace", "nobody")[0] == 3
+
+
+def test_text_is_the_answer_alone_so_that_it_can_be_piped(tmp_path, capsys):
+    assert main(["graph", "run", _file(tmp_path, _UPPER), "--input", '"a\\u001b[2J"']) == 0
+    assert json.loads(capsys.readouterr().out) == "A\x1b[2J"
+
+
+def test_pure_answers_are_kept_between_runs(run, tmp_path):
+    line = ("graph", "run", _file(tmp_path, _BOTH), "--input", '"x"')
+    assert run(*line)[1]["data"]["cache"] == {"hits": 0, "misses": 2}
+    assert run(*line)[1]["data"]["cache"] == {"hits": 2, "misses": 0}
+    assert run(*line, "--no-cache")[1]["data"]["cache"] == {"hits": 0, "misses": 0}
+
+
+def test_values_of_kv_stages_are_kept_between_runs(run, tmp_path):
+    put = {"op": "Stage", "id": "kv_set", "config": {"key": "k", "value": [1]}}
+    get = {"op": "Stage", "id": "kv_get", "config": {"key": "k"}}
+    assert run("graph", "run", _file(tmp_path, put), "--input", "{}")[0] == 0
+    answer = run("graph", "run", _file(tmp_path, get), "--input", "{}")[1]
+    assert answer["data"]["output"] == [1]
+
+
+@pytest.mark.parametrize("how", ["json", "file", "stdin"])
+def test_the_input_comes_from_the_line_a_file_or_the_standard_input(
+    how, run, tmp_path, monkeypatch
+):
+    (tmp_path / "input.json").write_text('"abc"')
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'"abc"')))
+    given = {"json": '"abc"', "file": "input.json", "stdin": "-"}[how]
+    line = ("graph", "run", _file(tmp_path, _UPPER), "--input", given)
+    assert run(*line)[1]["data"]["output"] == "ABC"
+
+
+_DEEP = '{"op":"Sequential","stages":[' * 1000 + "]}" * 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (wrapped({"op": "Loop"}), "$.root"),
+        (wrapped({"op": "Stage"}), "id"),
+        (wrapped({"op": "Stage", "id": 7}), "$.root.id"),
+        (wrapped({"op": "Retry", "stage": _UPPER, "max_attempts": "3"}), "$.root.max_attempts"),
+        ('{"description":"d","version":"1","root":' + _DEEP + "}", "deep"),
+        ('{"description":"d","version":"1","root":{"op":"Const","value":NaN}}', "NaN"),
+        ('{"description":"d","version":"1","root":{"op":"Const","op":"Const","value":1}}', "op"),
+        ('{"description":"d","version":"1","root":{"op":"Const","value":' + "9" * 40 + "}}", "64"),
+        ("not json", "not JSON"),
+        ("", "not JSON"),
+        ("[]", "$"),
+    ],
+)  # fmt: skip
+def test_bad_text_is_one_clear_error_with_its_place(text, said, run, tmp_path):
+    for command in ("run", "check", "plan", "id", "show", "test"):
+        code, told = run("graph", command, _file(tmp_path, text))
+        assert (code, told["error"]["code"]) == (2, "INVALID_ARGS"), command
+        assert said in told["error"]["message"], command
+
+
+def test_a_constant_of_ten_megabytes_goes_through(run, tmp_path):
+    many = {"op": "Sequential", "stages": [{"op": "Const", "value": "x" * 10_000_000}, _LENGTH]}
+    assert run("graph", "run", _file(tmp_path, many))[1]["data"]["output"] == 10_000_000
+
+
+def test_check_says_every_error_with_place_expected_and_found(run, tmp_path):
+    wrong = {"op": "Sequential", "stages": [_LENGTH, _UPPER, _LENGTH, _UPPER]}
+    code, told = run("graph", "check", _file(tmp_path, wrong))
+    assert code == 2
+    errors = told["data"]["errors"]
+    assert [(e["path"], e["expected"], e["found"]) for e in errors] == [
+        ("$.root.stages[1]", "Text", "Number"),
+        ("$.root.stages[3]", "Text", "Number"),
+    ]
+    missing = {"op": "Parallel", "branches": {"a": {"op": "Stage", "id": "no"}, "b": _UPPER,
+                                              "c": {"op": "Stage", "id": "neither"}}}  # fmt: skip
+    code, told = run("graph", "check", _file(tmp_path, missing))
+    assert code == 3
+    places = [error["path"] for error in told["data"]["errors"]]
+    assert places == ["$.root.branches.a", "$.root.branches.c"]
+
+
+def test_check_follows_an_input_without_running_anything(run, tmp_path):
+    assert run("graph", "check", _file(tmp_path, _BOTH), "--input", '"x"')[0] == 0
+    code, told = run("graph", "check", _file(tmp_path, _BOTH), "--input", "7")
+    assert (code, told["data"]["errors"][0]["path"]) == (2, "$.root.stages[0]")
+    assert run("graph", "trace")[1]["data"]["runs"] == []
+
+
+def test_what_is_not_allowed_does_not_run(run, tmp_path):
+    get = _file(tmp_path, {"op": "Stage", "id": "http_get", "config": {"url": "http://x"}})
+    assert run("graph", "run", get, "--allow-effects", "pure")[0] == 2
+    ask = _file(tmp_path, {"op": "Stage", "id": "llm_complete", "config": {"prompt": "x"}})
+    assert run("graph", "run", ask, "--budget-cents", "4")[0] == 2
+    code, told = run("graph", "run", ask, "--input", "{}")
+    assert (code, told["error"]["code"]) == (12, "GRAPH_FAILED"), "no model: never an example"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def execute(x):\n    print('noise')\n    return 1\n", "not JSON"),
+        ("def execute(x):\n    import sys\n    sys.exit(3)\n", "exit 3"),
+        ("def execute(x):\n    raise ValueError('not today')\n", "not today"),
+        ("def execute(x):\n    import time\n    time.sleep(60)\n", "not done after"),
+        ("def execute(x):\n    return [1]\n", "expected Text"),
+    ],
+)
+def test_a_stage_that_goes_wrong_is_told_with_its_node(code, said, run, tmp_path):
+    _stage(run, tmp_path, code, output="Text")
+    graph = _file(tmp_path, {"op": "Parallel", "branches": {"a": {"op": "Stage", "id": "mine"}}})
+    exit_code, told = run("graph", "run", graph, "--input", "{}", "--stage-timeout", "2")
+    assert (exit_code, told["error"]["code"]) == (12, "GRAPH_FAILED")
+    assert told["error"]["message"].startswith("$.root.branches.a")
+    assert said in told["error"]["message"]
+    (listed,) = run("graph", "trace")[1]["data"]["runs"]
+    assert listed["status"] == "Failed"
+
+
+def test_a_dry_run_names_the_stages_and_runs_none(run, tmp_path, capsys):
+    graph = _file(tmp_path, _BOTH)
+    code, told = run("graph", "run", graph, "--dry-run")
+    assert code == 9
+    assert [one["target"] for one in told["planned_actions"]] == ["text_upper", "text_length"]
+    assert run("graph", "trace")[1]["data"]["runs"] == []
+    assert main(["graph", "run", graph, "--noether", "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["mode"] == "dry-run"
+
+
+def test_a_plan_tells_order_and_cost(run, tmp_path):
+    fan = {"op": "Fanout", "source": _UPPER, "targets": [_LENGTH, _LENGTH]}
+    data = run("graph", "plan", _file(tmp_path, fan))[1]["data"]
+    assert [step["after"] for step in data["steps"]] == [[], [0], [0]]
+    assert data["groups"] == [[1, 2]]
+
+
+def test_the_id_is_that_of_every_way_to_write_the_same(run, tmp_path):
+    ids = {
+        run("graph", "id", _file(tmp_path, root))[1]["data"]["composition_id"]
+        for root in (_BOTH, {"op": "Sequential", "stages": [{"op": "Sequential",
+                     "stages": [_UPPER]}, _LENGTH]})
+    }  # fmt: skip
+    assert len(ids) == 1
+
+
+_EVERY_OP = {
+    "op": "Let",
+    "bindings": {
+        "a": {"op": "Branch", "predicate": {"op": "Const", "value": True},
+              "if_true": {"op": "Retry", "stage": _UPPER, "max_attempts": 2, "delay_ms": 5},
+              "if_false": {"op": "Stage", "id": "gone"}},
+        "b <&>": {"op": "Parallel", "branches": {"x": _UPPER, "y": _LENGTH}},
+    },
+    "body": {"op": "Merge", "sources": [_UPPER, {"op": "RemoteStage", "url": "http://h/",
+             "input": {"kind": "Text"}, "output": {"kind": "Text"}}],
+             "target": {"op": "Fanout", "source": _UPPER, "targets": [_UPPER, _LENGTH]}},
+}  # fmt: skip
+
+
+def test_show_draws_every_node_as_text_and_as_a_picture(run, tmp_path):
+    picture = tmp_path / "g.svg"
+    code, told = run("graph", "show", _file(tmp_path, _EVERY_OP), "--svg", str(picture))
+    assert code == 0
+    drawn = told["data"]["drawing"]
+    assert "│  │  └─ text_upper  Text → Text" in drawn
+    assert "gone  no such stage" in drawn
+    assert len(drawn.splitlines()) == 17
+    svg = ElementTree.parse(picture).getroot()  # written a moment ago
+    boxes = [r for r in svg.iter("{http://www.w3.org/2000/svg}rect") if r.get("x")]
+    assert len(boxes) == 16
+    width, height = float(svg.get("width", 0)), float(svg.get("height", 0))
+    for box in boxes:
+        x, y, w, h = (float(box.get(name, 0)) for name in ("x", "y", "width", "height"))
+        assert 0 <= x <= x + w <= width
+        assert 0 <= y <= y + h <= height
+
+
+def test_a_picture_is_not_drawn_over_something_else(run, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    line = ("graph", "show", _file(tmp_path, _UPPER), "--svg", "mine.txt")
+    assert run(*line)[0] == 5
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert run(*line, "--force")[0] == 0
+    assert run(*line)[0] == 0
+
+
+def test_examples_of_a_graph_are_run_and_can_fail(run, tmp_path):
+    graph = json.loads(wrapped(_BOTH))
+    graph["_examples"] = [{"input": "four", "output": 4}]
+    code, told = run("graph", "test", _file(tmp_path, json.dumps(graph)))
+    assert (code, told["data"]["passed"]) == (0, 1)
+    graph["_examples"] = [{"input": "four", "output": 5}, {"input": 4, "output": 4}]
+    code, told = run("graph", "test", _file(tmp_path, json.dumps(graph)))
+    assert (code, len(told["data"]["tests"][0]["reasons"])) == (12, 2)
+
+
+def test_noether_answers_for_what_is_not_there(tmp_path, capsys):
+    assert main(["graph", "run", "gone.json", "--noether"]) == 1
+    assert main(["graph", "run", _file(tmp_path, {"op": "Stage", "id": "gone"}), "--noether"]) == 1
+    assert json.loads(capsys.readouterr().err.split("\n}\n")[1] + "}")["ok"] is False
+
+
+_SLOW = """def execute(given):
+    import os, time
+    with open(given["log"], "a") as log:
+        log.write("call\\n")
+    while given.get("wait") and not os.path.exists(given["log"] + ".go"):
+        time.sleep(0.02)
+    return {"log": given["log"], "wait": True}
+"""
+
+
+def test_a_durable_run_that_was_killed_goes_on_without_repeating_what_it_did(run, tmp_path):
+    _stage(run, tmp_path, _SLOW, effects=["Fallible"])
+    graph = _file(tmp_path, {"op": "Sequential", "stages": [{"op": "Stage", "id": "mine"}] * 2})
+    log = tmp_path / "log"
+    line = ["graph", "run", graph, "--durable", "--run-id", "slow-1", "--unsandboxed"]
+    line += ["--input", json.dumps({"log": str(log), "wait": False})]
+    first = subprocess.Popen(
+        [sys.executable, "-m", "caloron.cli", *line], env=os.environ | {"PYTHONPATH": _SOURCES}
+    )
+    while not log.exists() or log.read_text().count("call") < 2:
+        assert first.poll() is None
+        time.sleep(0.02)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    Path(f"{log}.go").touch()
+    code, told = run(*line)
+    assert (code, told["data"]["output"]["wait"]) == (0, True)
+    assert log.read_text().count("call") == 3, "the second call was under way and is made again"
+    calls = run("graph", "trace", "slow-1")[1]["data"]["stages"]
+    assert [call["source"] for call in calls] == ["journal", "run"]
+    other = [*line[:-1], json.dumps({"log": "elsewhere"})]
+    assert run(*other)[0] == 5, "a run id belongs to one input"
+
+
+_SOURCES = str(Path(__file__).parents[3] / "src")
+
+
+def test_the_schema_for_editors_takes_what_strict_reads_and_nothing_else():
+    validator = Draft202012Validator(graph_schema())
+    graphs = [vector["graph"] for vector in VECTORS["runs"] + VECTORS["checks"]]
+    graphs += [json.loads(wrapped(_EVERY_OP)), json.loads(wrapped({"op": "Loop"}))]
+    graphs += [json.loads(wrapped({"op": "Stage", "id": "a", "idd": 1}))]
+    verdicts = set()
+    for graph in graphs:
+        try:
+            parse_graph(json.dumps(graph))
+            reads = True
+        except GraphError:
+            reads = False
+        assert validator.is_valid(graph) is reads, graph
+        verdicts.add(reads)
+    assert verdicts == {True, False}

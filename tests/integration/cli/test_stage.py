@@ -1,0 +1,133 @@
+"""`caloron stage`: what can be listed, run, added and tested."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from caloron.graph.errors import GraphError
+from caloron.graph.specfile import spec_of
+from scripts.graph_schema import stage_schema
+from tests.support.noether import VECTORS
+
+_DOUBLE = {
+    "name": "double_n",
+    "input": {"Record": [["n", "Number"]]},
+    "output": {"Record": [["n", "Number"]]},
+    "effects": ["Pure"],
+    "implementation": "def execute(input):\n    return {'n': input['n'] * 2}\n",
+    "examples": [{"input": {"n": 2}, "output": {"n": 4}}],
+}
+
+
+def _add(run: Any, tmp_path: Path, spec: dict[str, Any], *more: str) -> tuple[int, dict[str, Any]]:
+    (tmp_path / "s.json").write_text(json.dumps(spec))
+    code, told = run("stage", "add", str(tmp_path / "s.json"), *more)
+    return code, told
+
+
+def test_an_added_stage_is_listed_shown_and_run_in_the_sandbox(run, tmp_path):
+    code, told = _add(run, tmp_path, _DOUBLE)
+    assert code == 0
+    assert told["data"]["id"].startswith("098d96d718575c39")
+    assert told["data"]["examples"] == 1
+    (listed,) = run("stage", "list", "--source", "user")[1]["data"]["stages"]
+    assert (listed["name"], listed["runs_here"]) == ("double_n", True)
+    shown = run("stage", "show", "098d96d7")[1]["data"]
+    assert shown["spec"]["implementation_code"] == _DOUBLE["implementation"]
+    answer = run("stage", "run", "double_n", "--input", '{"n": 21}')[1]
+    assert answer["data"]["output"] == {"n": 42}
+    assert run("stage", "run", "double_n", "--input", '{"n": "x"}')[0] == 2
+    assert run("stage", "run", "double_n", "--dry-run")[0] == 9
+    assert run("stage", "run", "nobody")[0] == 3
+
+
+def test_a_name_means_the_stage_that_was_added_last(run, tmp_path):
+    first = _add(run, tmp_path, _DOUBLE)[1]["data"]["id"]
+    triple = _DOUBLE | {
+        "implementation": "def execute(input):\n    return {'n': input['n'] * 3}\n",
+        "examples": [{"input": {"n": 2}, "output": {"n": 6}}],
+        "effects": ["Pure", "Fallible"],
+    }
+    assert _add(run, tmp_path, triple)[1]["data"]["replaces"] == [first]
+    line = ("stage", "run", "double_n", "--input", '{"n": 1}')
+    assert run(*line)[1]["data"]["output"] == {"n": 3}
+    assert len(run("stage", "list", "--source", "user")[1]["data"]["stages"]) == 1
+    assert len(run("stage", "list", "--source", "user", "--all")[1]["data"]["stages"]) == 2
+    _add(run, tmp_path, _DOUBLE)
+    assert run(*line)[1]["data"]["output"] == {"n": 2}, "added again, the first is in use again"
+
+
+def test_a_stage_that_breaks_its_word_is_not_added(run, tmp_path, home):
+    wrong = _DOUBLE | {"examples": [{"input": {"n": 2}, "output": {"n": 5}}]}
+    code, told = _add(run, tmp_path, wrong)
+    assert (code, told["error"]["code"]) == (12, "GRAPH_FAILED")
+    assert not (home / "stages").exists()
+    assert _add(run, tmp_path, wrong, "--dry-run")[0] == 9
+    assert not (home / "stages").exists()
+    assert _add(run, tmp_path, wrong, "--no-test")[0] == 0
+    code, told = run("stage", "test", "double_n")
+    assert (code, told["data"]["failed"]) == (12, 1)
+
+
+def test_names_of_stages_that_come_with_the_program_are_taken(run, tmp_path):
+    assert _add(run, tmp_path, _DOUBLE | {"name": "kv_get"})[0] == 5
+    assert _add(run, tmp_path, _DOUBLE | {"name": ""})[0] == 5
+
+
+def test_bad_stages_are_refused_with_the_place(run, tmp_path):
+    for change, place in (
+        ({"input": "Nothing"}, "$.input"),
+        ({"effects": ["Sparkling"]}, "$.effects[0]"),
+        ({"implementation": "x = 1"}, "$.implementation"),
+        ({"implementation": "def execute(input):\n    return 1\nif __name__ == '__main__':"}, "$."),
+        ({"examples": [7]}, "$.examples[0]"),
+    ):
+        code, told = _add(run, tmp_path, _DOUBLE | change)
+        assert (code, told["error"]["code"]) == (2, "INVALID_ARGS")
+        assert place in told["error"]["message"]
+
+
+def test_a_damaged_file_is_told_and_the_others_are_there(run, tmp_path, home, capsys):
+    _add(run, tmp_path, _DOUBLE)
+    (home / "stages" / "bad.json").write_text("{")
+    from caloron.cli.main import main
+
+    assert main(["stage", "list", "--source", "user"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("double_n")
+    assert "bad.json" in said.err
+
+
+def test_all_85_stages_of_noether_are_there_and_those_that_cannot_run_say_so(run):
+    rows = run("stage", "list", "--source", "standard")[1]["data"]["stages"]
+    assert len(rows) == 85
+    absent = [row["name"] for row in rows if not row["runs_here"]]
+    assert len(absent) == 16
+    code, told = run("stage", "run", "llm_complete", "--input", '{"prompt": "x"}')
+    assert (code, told["error"]["code"]) == (12, "GRAPH_FAILED")
+
+
+def test_the_schema_for_editors_takes_the_stages_of_the_vectors():
+    validator = Draft202012Validator(stage_schema())
+    verdicts = set()
+    for spec in (vector["spec"] for vector in VECTORS["stages"]):
+        if "implementation" not in spec:
+            continue
+        try:
+            spec_of(spec)
+        except GraphError as error:
+            # What is wrong with the code of a stage is not for a schema to know.
+            if error.path == "$.implementation":
+                continue
+            assert not validator.is_valid(spec), spec
+            verdicts.add("refused")
+        else:
+            assert validator.is_valid(spec), list(validator.iter_errors(spec))
+            verdicts.add("taken")
+    assert verdicts == {"taken", "refused"}
+    assert not validator.is_valid({"name": "x", "implementation": "y", "input": "Text"})
+    assert not validator.is_valid(_DOUBLE | {"input": "Nothing"})

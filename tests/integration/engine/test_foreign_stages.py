@@ -1,0 +1,100 @@
+"""Stages that are programs run confined: they reach what they declare, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.engine.graph_home import GraphHome, Wishes
+from caloron.graph.effects import NETWORK, PURE, Effect
+from caloron.graph.errors import StageFailed
+from caloron.graph.nodes import Graph, Stage
+from caloron.graph.prepare import prepare
+from caloron.graph.spec import define
+from caloron.graph.types import ANY
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
+
+
+def _answer(home: Path, code: str, given: Any, *effects: Effect) -> Any:
+    at = GraphHome(home)
+    stage = define("s", ANY, ANY, code=code, language="python", effects=effects or (PURE,))
+    at.catalogue.add(stage)
+    prepared = prepare(Graph("g", "1", Stage(stage.id)), at.catalogue)
+    return at.run(prepared, given, Wishes(run_id="r", cached=False)).output
+
+
+def test_the_network_is_there_only_for_stages_that_declare_it(tmp_path):
+    code = """def execute(port):
+    import socket
+    try:
+        socket.create_connection(("127.0.0.1", port), 2).close()
+        return True
+    except OSError:
+        return False
+"""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert _answer(tmp_path, code, port) is False
+        assert _answer(tmp_path, code, port, NETWORK) is True
+
+
+_LOOK = """def execute(path):
+    import os
+    try:
+        return open(path).read()
+    except OSError as error:
+        return type(error).__name__
+"""
+
+
+def test_files_are_there_only_where_they_are_declared(tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("told")
+    os.chmod(secret, 0o644)  # noqa: PTH101  # also for a user who owns nothing
+    home = tmp_path / "home"
+    assert _answer(home, _LOOK, str(secret)) == "FileNotFoundError"
+    assert _answer(home, _LOOK, str(secret), Effect("FsRead", str(secret))) == "told"
+
+
+def test_only_what_is_declared_can_be_written(tmp_path):
+    target = tmp_path / "target"
+    target.mkdir()
+    target.chmod(0o777)
+    code = f"""def execute(given):
+    open("{target}/written", "w").write("here")
+    return True
+"""
+    home = tmp_path / "home"
+    with pytest.raises(StageFailed):
+        _answer(home, code, 1)
+    assert not (target / "written").exists()
+    assert _answer(home, code, 1, Effect("FsWrite", str(target))) is True
+    assert (target / "written").read_text() == "here"
+
+
+def test_nothing_of_the_environment_and_of_earlier_calls_is_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("GITEA_TOKEN", "hidden")
+    code = """def execute(given):
+    import os
+    found = sorted(os.listdir("."))
+    open("left", "w").write("x")
+    return {"files": found, "token": "GITEA_TOKEN" in os.environ, "user": os.getuid() == 0}
+"""
+    for _ in range(2):
+        told = _answer(tmp_path, code, 1)
+        assert told == {"files": [], "token": False, "user": False}
+    assert list((tmp_path / "graph" / "calls").iterdir()) == []
+
+
+def test_where_nothing_can_be_confined_no_stage_runs(tmp_path, monkeypatch):
+    from caloron.errors import PreconditionFailed
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PreconditionFailed, match="there is no program bwrap"):
+        _answer(tmp_path, "def execute(x):\n    return 1\n", 1)
