@@ -22,6 +22,7 @@ from caloron.graph.run import Limits, Outcome, Settings, run
 from caloron.graph.runners import Runners
 from caloron.graph.spec import StageSpec
 from caloron.graph.stdlib import StandardLibrary, standard_stages
+from caloron.stages.catalogue import CatalogueStages, catalogue_stages
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,20 +49,21 @@ class GraphHome:
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """The standard library and what the user added."""
-        return Catalogue([*standard_stages(), *self.files.load()])
+        """The standard library, our own stages, and what the user added."""
+        return Catalogue([*standard_stages(), *catalogue_stages(), *self.files.load()])
 
     def is_shipped(self, name: str) -> bool:
         """Whether a name belongs to a stage that comes with the program."""
         return any(self.source_of(stage) != "user" for stage in self.catalogue.by_name(name))
 
     def source_of(self, stage: StageSpec) -> str:
-        """Where a stage comes from: `standard` or `user`."""
-        return "standard" if stage.id in self._standard else "user"
+        """Where a stage comes from: `caloron`, `standard` or `user`."""
+        return self._sources.get(stage.id, "user")
 
     @cached_property
-    def _standard(self) -> frozenset[str]:
-        return frozenset(stage.id for stage in standard_stages())
+    def _sources(self) -> dict[str, str]:
+        ours = {stage.id: "caloron" for stage in catalogue_stages()}
+        return ours | {stage.id: "standard" for stage in standard_stages()}
 
     @cached_property
     def runner(self) -> StageRunner:
@@ -71,7 +73,7 @@ class GraphHome:
             # Ours, because it is there inside the sandbox too; `-P`: nothing beside the script.
             interpreters={"python": [sys.executable, "-P"]},
         )
-        return Runners(StandardLibrary(self._own), programs)
+        return Runners(CatalogueStages(), StandardLibrary(self._own), programs)
 
     @cached_property
     def _sandbox(self) -> Sandbox:

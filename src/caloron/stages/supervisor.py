@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from caloron.domain.evaluate import Decision
-from caloron.domain.supervise import Health, Intervention, check_health, decide, intervene
+from caloron.domain.supervise import (
+    AgentSeen,
+    Health,
+    Intervention,
+    check_health,
+    decide,
+    intervene,
+)
 from caloron.stages.sprint import InterventionInput, TickState
 
 
 def check_agent_health(tick: TickState) -> tuple[Health, ...]:
     """Healthy, stalled or overdue, for each live agent; planning, verification and the retro have
     limits of their own."""
-    return tuple(
-        check_health(agent, tick.limits)
-        for agent in tick.agents
-        if agent.role not in ("po", "retro", "verify")
-    )
+    return tuple(check_health(agent, tick.limits) for agent in tick.agents if is_watched(agent))
+
+
+def is_watched(agent: AgentSeen) -> bool:
+    """Whether the ladder is for this agent."""
+    return agent.role not in ("po", "retro", "verify")
 
 
 def decide_intervention(given: InterventionInput) -> tuple[Decision, tuple[Intervention, ...]]:

@@ -1,0 +1,28 @@
+"""What one tick came to, before it is saved."""
+
+from __future__ import annotations
+
+from caloron.graph.jsontext import Json
+from caloron.stages.catalogue.alone import alone
+
+
+def execute(given: Json) -> Json:
+    evaluated, supervised = given.get("eval") or {}, given.get("supervisor") or {}
+    executed, poll = given.get("execute_result") or {}, given.get("poll") or {}
+    told = [*(supervised.get("steps") or []), *(executed.get("actions_taken") or [])]
+    return {
+        "actions_taken": told,
+        "errors": executed.get("errors") or [],
+        # Those who watch decide after the events, on the state that these left.
+        "state": supervised.get("state") or evaluated.get("state"),
+        "polled_at": poll.get("polled_at") or "",
+        "interventions": supervised.get("updated_interventions") or {},
+        "rows": executed.get("rows") or [],
+        "moves": [*(evaluated.get("moves") or []), *(supervised.get("moves") or [])],
+        "now": given.get("now"),
+        "loaded": given.get("loaded"),
+    }
+
+
+if __name__ == "__main__":
+    alone(execute)

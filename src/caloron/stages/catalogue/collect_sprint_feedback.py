@@ -1,0 +1,52 @@
+"""What agents said about their tasks, from the comments on the issues."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from caloron.domain.feedback import Feedback
+from caloron.domain.observations import CommentSeen
+from caloron.graph.jsontext import Json
+from caloron.stages.catalogue.alone import alone
+from caloron.stages.catalogue.at_forge import the_forge
+from caloron.stages.catalogue.shapes import plain
+
+_KEY = "caloron_feedback"
+_BLOCK = re.compile(r"^---\s*\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
+_MOST = 500
+
+
+def execute(given: Json) -> Json:
+    with the_forge(given) as forge:
+        comments = [c for number in given["issue_numbers"] for c in forge.comments(int(number))]
+    # What a stranger writes into a public issue is no feedback of an agent.
+    said = [c for c in comments if f"{_KEY}:" in c.body and c.trusted]
+    return {"feedback_items": [_item(comment) for comment in said]}
+
+
+def _item(comment: CommentSeen) -> Json:
+    common: dict[str, Json] = {"issue_number": comment.issue, "author": comment.author}
+    said = _feedback(comment.body)
+    if said is None:
+        raw = comment.body[:_MOST]
+        return common | {"is_parsed_yaml": False, "parsed": None, "raw_body": raw}
+    return common | {"is_parsed_yaml": True, "parsed": plain(said)}
+
+
+def _feedback(body: str) -> Feedback | None:
+    import yaml
+
+    for block in _BLOCK.findall(body):
+        try:
+            told = yaml.safe_load(block)
+            if isinstance(told, dict) and _KEY in told:
+                return msgspec.convert(told[_KEY], Feedback, strict=False)
+        except (yaml.YAMLError, msgspec.ValidationError):
+            continue
+    return None
+
+
+if __name__ == "__main__":
+    alone(execute)

@@ -1,0 +1,72 @@
+"""Probe, restart, then a person; what recovered starts from the beginning again."""
+
+from __future__ import annotations
+
+from caloron.domain.sprint import State
+from caloron.domain.supervise import Health, Limits
+from caloron.graph.jsontext import Json
+from caloron.stages.catalogue.alone import alone
+from caloron.stages.catalogue.shapes import moment, plain, read, state_of
+from caloron.stages.sprint import InterventionInput
+from caloron.stages.supervisor import decide_intervention
+
+_LADDER = ("probe", "restart", "escalate_human")
+
+
+def execute(given: Json) -> Json:
+    if given.get("state") is not None:
+        return _in_sprint(given)
+    counts = {name: _count(name, told) for name, told in (given.get("interventions") or {}).items()}
+    actions: list[Json] = []
+    for result in given.get("results") or []:
+        name, status = result["agent_id"], result["status"]
+        if status == "healthy":
+            counts.pop(name, None)
+        elif status in ("stalled", "missing", "overdue"):
+            count = counts.get(name, 0)
+            step = _LADDER[-1] if status == "missing" else _LADDER[min(count, len(_LADDER) - 1)]
+            reason = result.get("reason") or f"the agent is {status}"
+            actions.append({"agent_id": name, "action": step, "reason": reason})
+            counts[name] = count + 1
+    return {"actions": actions, "updated_interventions": _written(counts)}
+
+
+def _count(name: str, told: Json) -> int:
+    """A number, or an object with one: both have been written."""
+    count = told.get("count", 0) if isinstance(told, dict) else told
+    if isinstance(count, bool) or not isinstance(count, int | float) or count != int(count):
+        raise ValueError(f"interventions: the count of {name!r} is {told!r}")
+    return int(count)
+
+
+def _written(counts: dict[str, int]) -> Json:
+    return {name: {"count": count} for name, count in sorted(counts.items())}
+
+
+def _in_sprint(given: Json) -> Json:
+    """The ladder of a sprint, whose counts stand in its state."""
+    results: tuple[Health, ...] = read(given.get("results") or [], tuple[Health, ...], "results")
+    limits: Limits = read(given.get("limits") or {}, Limits, "limits")
+    decided, steps = decide_intervention(
+        InterventionInput(
+            state=state_of(given["state"]),
+            results=results,
+            limits=limits,
+            now=moment(given["now"]) or 0.0,
+        )
+    )
+    return {
+        "actions": plain(decided.actions),
+        "updated_interventions": _written(_counts(decided.state)),
+        "state": plain(decided.state),
+        "moves": plain(decided.moves),
+        "steps": [f"{step.step}:{step.task} ({step.reason})" for step in steps],
+    }
+
+
+def _counts(state: State) -> dict[str, int]:
+    return {task.agent: task.interventions for task in state.tasks.values() if task.interventions}
+
+
+if __name__ == "__main__":
+    alone(execute)

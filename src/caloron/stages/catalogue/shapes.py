@@ -1,0 +1,146 @@
+"""Data of graphs as our own types, and back: the sprint's state above all.
+
+A state comes in one of two shapes. `{"sprint": …, "tasks": …}` is what our own tick passes on. The
+other is that of the tick's file: `{"sprint_id", "tasks": {id: record}}` with flat records.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from caloron.domain.feedback import Feedback
+from caloron.domain.plan import PlannedTask
+from caloron.domain.retro import Kpis
+from caloron.domain.sprint import Sprint, State, Task
+from caloron.domain.status import Status
+from caloron.graph.jsontext import Json
+
+T = TypeVar("T")
+
+
+def plain(value: Any) -> Json:
+    """A value of ours as JSON; what has no order of its own is sorted."""
+    return msgspec.to_builtins(value, str_keys=True, order="deterministic")
+
+
+def read(value: Json, kind: type[T] | Any, what: str) -> T:
+    """JSON as a value of ours, or an error that says what of it is wrong where."""
+    try:
+        found: T = msgspec.convert(value, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{what}: {error}") from error
+    return found
+
+
+def is_flat(value: Json) -> bool:
+    return isinstance(value, dict) and "sprint" not in value
+
+
+def state_of(value: Json) -> State:
+    """The state of a sprint, in either shape."""
+    if not isinstance(value, dict):
+        raise ValueError("state: expected an object with `tasks`")
+    if not is_flat(value):
+        state: State = read(value, State, "state")
+        return state
+    name = value.get("sprint_id")
+    sprint = Sprint(id=name if isinstance(name, str) else "", number=1, goal="", phase="running")
+    return State(sprint=sprint, tasks={one: _task(one, r) for one, r in records_of(value).items()})
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """A task as the tick's file has it."""
+
+    title: str = ""
+    status: Status = Status.PENDING
+    depends_on: tuple[str, ...] = ()
+    agent_id: str = ""
+    agent_prompt: str = ""
+    issue_number: int | None = None
+    pr_number: int | None = None
+    started_at: str | float | None = None
+    completed_at: str | float | None = None
+    intervention_count: int = 0
+
+
+def records_of(value: Json) -> dict[str, Record]:
+    """The flat records of a state, by task."""
+    found: dict[str, Record] = read(value.get("tasks") or {}, dict[str, Record], "tasks")
+    return found
+
+
+def _task(name: str, record: Record) -> Task:
+    plan = PlannedTask(
+        id=name,
+        title=record.title or name,
+        agent_prompt=record.agent_prompt or record.title or name,
+        depends_on=record.depends_on,
+    )
+    return Task(
+        plan=plan,
+        status=record.status,
+        issue=record.issue_number,
+        pull=record.pr_number,
+        started_at=moment(record.started_at),
+        completed_at=moment(record.completed_at),
+        interventions=record.intervention_count,
+        steps=record.intervention_count,
+    )
+
+
+def moment(told: Json) -> float | None:
+    """A time as seconds since 1970: a number, or text in the form of ISO 8601."""
+    if told is None or told == "":
+        return None
+    if isinstance(told, int | float) and not isinstance(told, bool):
+        return float(told)
+    try:
+        found = datetime.fromisoformat(told)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{told!r} is no time: expected seconds or ISO 8601") from error
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def kpis_of(value: Json) -> Kpis:
+    """The numbers of a sprint; names that are not ours are left aside."""
+    told = value if isinstance(value, dict) else {}
+    kpis: Kpis = read({k: v for k, v in told.items() if k in Kpis.__struct_fields__}, Kpis, "kpis")
+    return kpis
+
+
+class FeedbackSaid(msgspec.Struct, kw_only=True):
+    """One comment with feedback, as `collect_sprint_feedback` tells of it."""
+
+    issue_number: int | None = None
+    author: str = ""
+    is_parsed_yaml: bool = True
+    parsed: Feedback | None = None
+
+
+def feedback_of(value: Json) -> list[FeedbackSaid]:
+    """What agents said, without what could not be read."""
+    items: list[FeedbackSaid] = read(value or [], list[FeedbackSaid], "feedback_items")
+    return [item for item in items if item.parsed is not None]
+
+
+def state_with_feedback(given: Json) -> State:
+    """The state that is given, or one in which there is nothing but what agents said."""
+    if isinstance(given.get("state"), dict):
+        return state_of(given["state"])
+    name = given.get("sprint_id")
+    state = State(sprint=Sprint(id=name if isinstance(name, str) else "", number=1, goal=""))
+    for number, item in enumerate(feedback_of(given.get("feedback_items")), 1):
+        said = item.parsed
+        assert said is not None
+        id = said.task_id or f"task-{number}"
+        done = said.self_assessment == "completed"
+        plan = PlannedTask(id=id, title=id, agent_prompt=id)
+        status = Status.DONE if done else Status.ESCALATED
+        reason = "" if done else f"its agent says: {said.self_assessment}"
+        state.tasks[id] = Task(
+            plan=plan, status=status, reason=reason, issue=item.issue_number, feedback=said
+        )
+    return state

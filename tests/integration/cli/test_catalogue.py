@@ -1,0 +1,173 @@
+"""The stages of the catalogue that reach out: a real ledger, a real forge, whole ticks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.engine.graph_home import GraphHome, Wishes
+from caloron.forge.local import LocalForge
+from caloron.graph.prepare import prepare
+from caloron.ledger.projections import kv_path
+from caloron.stages.sprint import Saved
+from tests.integration.engine.test_every_stage_matters import MiniSprint
+from tests.support.noether import wrapped
+from tests.support.tick_graph import stateful
+
+
+class GraphSprint(MiniSprint):
+    """The same small sprint, each of whose ticks is a run of the graph."""
+
+    def __init__(self, home: Path, graph: Any) -> None:
+        super().__init__(home / "projects" / "shop" / "ledger.sqlite")
+        self._at = GraphHome(home)
+        self._prepared = prepare(wrapped(graph), self._at.catalogue)
+        self.ticks = 0
+
+    def tick(self) -> Saved:
+        self.world.poll()
+        self.ledger.tell(self.id, self.world.news)
+        self.world.news.clear()
+        self.ticks += 1
+        wishes = Wishes(run_id=f"tick-{self.ticks}", cached=False)
+        told = self._at.run(self._prepared, {"sprint_id": self.id}, wishes).output
+        assert told["persisted_path"] == str(kv_path(self.id))
+        taken = tuple(told["actions_taken"])
+        state = self.ledger.state(self.id)
+        saved = Saved(state=state, moves=(), actions_taken=taken, changed=told["changed"])
+        self.saved.append(saved)
+        return saved
+
+
+@pytest.fixture
+def shop(run: Any, home: Path) -> Path:
+    assert run("init", "shop")[0] == 0
+    return home
+
+
+def test_a_sprint_is_driven_to_its_end_by_runs_of_the_graph_alone(shop: Path) -> None:
+    sprint = GraphSprint(shop, stateful())
+    assert sprint.run() == {"a": "Done", "b": "Done"}
+    assert sprint.ledger.state(sprint.id).sprint.phase == "ended"
+    assert b'"Done"' in kv_path(sprint.id).read_bytes()
+    assert all(saved.changed for saved in sprint.saved[:-1])
+    sprint.ledger.close()
+
+
+def test_the_graph_takes_the_same_actions_as_the_loop(shop: Path, tmp_path: Path) -> None:
+    graph, loop = GraphSprint(shop, stateful()), MiniSprint(tmp_path / "ledger.db")
+    assert graph.run() == loop.run()
+    told = [[saved.actions_taken for saved in one.saved] for one in (graph, loop)]
+    assert told[0] == told[1]
+    assert sum(map(len, told[0])) > 20
+    for one in (graph, loop):
+        one.ledger.close()
+
+
+def test_a_silent_agent_is_probed_by_the_graph(shop: Path) -> None:
+    sprint = GraphSprint(shop, stateful())
+    item = sprint.run_until_an_agent_works()
+    sprint.make_silent(25)
+    told = sprint.tick().actions_taken
+    assert told[0].startswith("probe:a (silent for 25 min)")
+    assert any(line.startswith(f"probe/{item}") for line in told)
+    assert json.loads(kv_path(sprint.id).read_bytes())["interventions"] == {"a": {"count": 1}}
+    sprint.ledger.close()
+
+
+def test_a_tick_that_came_too_late_changes_nothing(run: Any, shop: Path) -> None:
+    sprint = GraphSprint(shop, stateful())
+    loaded = run("stage", "run", "load_tick_state", "--input", f'{{"sprint_id": "{sprint.id}"}}')
+    told = loaded[1]["data"]["output"]
+    sprint.tick()
+    before = sprint.ledger.load(sprint.id)
+    late = {name: told[name] for name in ("state", "now", "loaded")}
+    given = {"sprint_id": sprint.id, "tick_result": late}
+    code, answer = run("stage", "run", "save_tick_state", "--input", json.dumps(given))
+    assert code == 12
+    assert "changed by another tick" in answer["error"]["message"]
+    assert sprint.ledger.load(sprint.id).version == before.version
+    sprint.ledger.close()
+
+
+def test_facts_that_came_during_a_tick_wait_for_the_next_one(run: Any, shop: Path) -> None:
+    sprint = GraphSprint(shop, stateful())
+    sprint.tick()
+    sprint.drain()
+    given = json.dumps({"sprint_id": sprint.id})
+    told = run("stage", "run", "load_tick_state", "--input", given)[1]["data"]["output"]
+    assert told["facts"]
+    sprint.world.comment(1, "said meanwhile")
+    sprint.world.poll()
+    sprint.ledger.tell(sprint.id, sprint.world.news)
+    late = {"state": told["state"], "now": told["now"], "loaded": told["loaded"]}
+    answer = {"sprint_id": sprint.id, "tick_result": late}
+    assert run("stage", "run", "save_tick_state", "--input", json.dumps(answer))[0] == 0
+    left = [getattr(fact, "body", "") for fact in sprint.ledger.load(sprint.id).facts]
+    assert "said meanwhile" in left
+    assert len(left) < len(told["facts"])
+    sprint.ledger.close()
+
+
+@pytest.mark.parametrize("name", ["../evil-1", "shop", "nobody-1", "", "shop-99"])
+def test_a_sprint_that_is_none_is_refused_and_nothing_is_written(
+    name: str, run: Any, shop: Path
+) -> None:
+    before = sorted(str(path) for path in shop.rglob("*.json"))
+    given = {"sprint_id": name}
+    assert run("stage", "run", "load_tick_state", "--input", json.dumps(given))[0] == 12
+    given["tick_result"] = {"state": {"sprint": {"id": name, "number": 1, "goal": ""}}, "now": 1,
+                            "loaded": {"version": 1, "through": 0}}  # type: ignore[assignment]  # fmt: skip
+    assert run("stage", "run", "save_tick_state", "--input", json.dumps(given))[0] == 12
+    after = sorted(str(path) for path in shop.rglob("*.json") if "traces" not in str(path))
+    assert after == before
+
+
+def _stage(run: Any, name: str, **given: Any) -> Any:
+    given = {"host": "local", "repo": "demo", **given}
+    code, told = run("stage", "run", name, "--input", json.dumps(given))
+    assert code == 0, told
+    return told["data"]["output"]
+
+
+def test_a_forge_is_looked_at_through_the_port(run: Any, sprinted: Path) -> None:
+    status = _stage(run, "get_pr_status", pr_number=2)
+    assert status == {"state": "merged", "merged": True, "review_state": "approved",
+                      "reviewers": ["caloron"]}  # fmt: skip
+    polled = _stage(run, "github_poll_events")
+    kinds = {event["type"] for event in polled["events"]}
+    assert {"issue", "pull", "review", "comment"} <= kinds
+    again = _stage(run, "github_poll_events", since=polled["polled_at"])
+    assert again["events"] == []
+    forge = LocalForge(sprinted, actor="ada")
+    forge.comment(1, "hello")
+    forge.close()
+    (news,) = _stage(run, "github_poll_events", since=polled["polled_at"])["events"]
+    assert (news["type"], news["body"]) == ("comment", "hello")
+
+
+def test_feedback_is_read_from_the_comments_of_issues(run: Any, sprinted: Path) -> None:
+    forge = LocalForge(sprinted)
+    forge.comment(1, "---\ncaloron_feedback:\n  task_id: a\n  task_clarity: 8\n---\n")
+    forge.comment(1, "---\ncaloron_feedback: [broken\n---\n")
+    forge.close()
+    items = _stage(run, "collect_sprint_feedback", issue_numbers=[1])["feedback_items"]
+    told = [item["parsed"]["task_clarity"] for item in items if item["is_parsed_yaml"]]
+    assert 8 in told
+    (broken,) = [item for item in items if not item["is_parsed_yaml"]]
+    assert broken["raw_body"].startswith("---\ncaloron_feedback: [broken")
+
+
+def test_a_repository_is_described_from_its_own_commits(run: Any, sprinted: Path) -> None:
+    told = _stage(run, "fetch_repo_context")
+    assert told["default_branch"] == "main"
+    assert any("Task a" in commit["message"] for commit in told["recent_commits"])
+
+
+def test_a_forge_that_is_not_there_is_a_failure_and_never_an_empty_answer(run: Any) -> None:
+    given = {"host": "http://127.0.0.1:9", "repo": "a/b", "token_env": "NO_SUCH_TOKEN"}
+    code, told = run("stage", "run", "github_poll_events", "--input", json.dumps(given))
+    assert (code, told["error"]["code"]) == (12, "GRAPH_FAILED")

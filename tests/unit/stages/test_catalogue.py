@@ -1,0 +1,221 @@
+"""The catalogue: every stage is declared, does what its examples say, and runs alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.graph.catalogue import Catalogue
+from caloron.graph.examples import try_examples
+from caloron.graph.prepare import prepare
+from caloron.graph.run import run
+from caloron.graph.types import show
+from caloron.ids import is_valid_id
+from caloron.stages import catalogue
+from caloron.stages.catalogue import CatalogueStages, catalogue_stages
+from caloron.stages.catalogue.shapes import plain
+from scripts import catalogue as page
+from tests.support.noether import wrapped
+from tests.support.tick_graph import core, stateful
+from tests.unit.domain.world import DIAMOND, world
+
+STAGES = Catalogue(catalogue_stages())
+BY_NAME = {stage.name: stage for stage in catalogue_stages()}
+_HELPERS = {"__init__", "alone", "at_forge", "names", "of_sprint", "shapes"}
+
+
+def _answer(name: str, given: Any) -> Any:
+    """A stage as a graph runs it: its input and its answer are held to their types."""
+    prepared = prepare(wrapped({"op": "Stage", "id": name}), STAGES)
+    return run(prepared, given, CatalogueStages()).output
+
+
+def test_every_module_is_declared_and_every_declaration_has_its_module():
+    folder = Path(catalogue.__file__).parent
+    assert {file.stem for file in folder.glob("*.py")} - _HELPERS == set(BY_NAME)
+    for name in BY_NAME:
+        assert callable(import_module(f"caloron.stages.catalogue.{name}").execute)
+
+
+@pytest.mark.parametrize("stage", catalogue_stages(), ids=lambda stage: stage.name)
+def test_a_stage_does_what_its_examples_say(stage):
+    tried = try_examples(stage, STAGES, CatalogueStages())
+    assert tried.state != "failed", tried.reasons
+
+
+def test_the_page_of_the_catalogue_is_up_to_date():
+    assert not page.stale(), "run: python scripts/catalogue.py"
+
+
+def test_a_stage_runs_alone():
+    def alone(text: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "caloron.stages.catalogue.dag_validate"]
+        source = str(Path(catalogue.__file__).parents[3])
+        return subprocess.run(
+            command, input=text, capture_output=True, text=True, check=False,
+            env={"PYTHONPATH": source},
+        )  # fmt: skip
+
+    good = alone('{"dag": []}')
+    assert good.returncode == 0
+    assert json.loads(good.stdout)["valid"] is False
+    failed, bad = alone("{}"), alone("{")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert "not JSON" in bad.stderr
+
+
+def test_the_tick_of_these_stages_is_a_graph_that_strict_accepts():
+    prepared = prepare(wrapped(stateful()), STAGES)
+    assert show(prepared.checked.output).startswith("Record { actions_taken: List<Text>")
+    prepare(wrapped(core()), STAGES)
+
+
+def test_a_tick_decides_the_same_as_the_functions_it_is_made_of():
+    made = world(*DIAMOND)
+    state = plain(made.state)
+    told = _answer("dag_evaluate", {"state": state, "events": [], "now": 10.0})
+    assert set(told["state"]["tasks"]) == {"a", "b", "c", "d"}
+    again = _answer("dag_evaluate", {"state": told["state"], "events": [], "now": 10.0})
+    assert (again["state"], again["actions"]) == (told["state"], [])
+
+
+def test_a_bad_event_is_named():
+    made = world(*DIAMOND)
+    given = {"state": plain(made.state), "events": [{"type": "no"}], "now": 1.0}
+    with pytest.raises(Exception, match=r"events: .*\$\[0\]"):
+        _answer("dag_evaluate", given)
+
+
+def test_an_agent_is_judged_by_its_lease_as_in_a_sprint():
+    agent = {"item": "s/a/1-implement", "task": "a", "role": "implement"}
+    agents = [
+        agent | {"running_s": 10.0, "silent_s": 5.0},
+        agent | {"running_s": 4000.0, "silent_s": 3900.0},
+        agent | {"role": "po", "running_s": 1e6, "silent_s": 1e6},
+    ]
+    limits = {"stall_s": 60.0, "timeout_s": 9000.0, "grace_s": 1.0}
+    results = _answer("check_agent_health", {"agents": agents, "limits": limits})["results"]
+    assert [(r["agent_id"], r["status"]) for r in results] == [("a", "healthy"), ("a", "stalled")]
+
+
+def test_counts_of_interventions_are_read_in_both_shapes_and_written_in_one():
+    results = [{"agent_id": name, "status": "stalled"} for name in ("a", "b", "c")]
+    told = _answer(
+        "decide_intervention", {"results": results, "interventions": {"a": 1, "b": {"count": 2}}}
+    )
+    assert [action["action"] for action in told["actions"]] == [
+        "restart",
+        "escalate_human",
+        "probe",
+    ]
+    assert told["updated_interventions"] == {
+        n: {"count": c} for n, c in zip("abc", (2, 3, 1), strict=True)
+    }
+    for bad in ("2", True, {"count": None}, 1.5):
+        with pytest.raises(Exception, match="the count of 'a'"):
+            _answer("decide_intervention", {"results": [], "interventions": {"a": bad}})
+
+
+def _flat(**statuses: str) -> dict[str, Any]:
+    return {"sprint_id": "s", "tasks": {n: {"title": n, "status": s} for n, s in statuses.items()}}
+
+
+def test_the_numbers_of_the_comparison_sprint():
+    given = {"state": _flat(a="Done", b="Done"), "started_at": "2026-04-08T10:00:00Z",
+             "ended_at": "2026-04-08T14:00:00+00:00"}  # fmt: skip
+    kpis = _answer("compute_sprint_kpis", given)
+    told = (kpis["completion_rate"], kpis["sprint_days"], kpis["tasks_per_day"])
+    assert told == (1.0, 0.2, 12.0)
+    with pytest.raises(Exception, match="ended_at"):
+        _answer("compute_sprint_kpis", {"state": _flat(a="Done")})
+    with pytest.raises(Exception, match="no time"):
+        _answer("compute_sprint_kpis", given | {"ended_at": "soon"})
+
+
+_SAID = {
+    "issue_number": 1, "author": "a", "is_parsed_yaml": True,
+    "parsed": {"task_id": "a", "task_clarity": 3, "self_assessment": "failed",
+               "blockers": ["a dependency was not in the DAG"]},
+}  # fmt: skip
+
+
+def test_what_agents_said_is_analysed_and_reported():
+    kpis = {"total_tasks": 2, "completed_tasks": 1, "failure_count": 1}
+    given = {"sprint_id": "shop-1", "feedback_items": [_SAID, {"is_parsed_yaml": False}]}
+    found = _answer("analyze_sprint_feedback", given | {"kpis": kpis})
+    assert {"task-clarity", "dependencies", "failures"} <= {f["rule"] for f in found["findings"]}
+    assert (found["sentiment"], found["written_by"]) == ("negative", "rules")
+    report = _answer("write_retro_report", given | {"kpis": kpis})["report_markdown"]
+    assert report.startswith("# Retro of sprint shop-1")
+    for part in ("Let a task depend on those", "clarity 3/10, failed", "Total tasks | 2"):
+        assert part in report
+
+
+def test_a_plan_by_rules_is_a_plan_that_can_be_run():
+    brief = "Add a health-endpoint... Then test it, and document it;\n- release 1.2 of it!"
+    dag = _answer("generate_sprint_dag", {"brief": brief, "num_agents": 2})["dag"]
+    assert [task["title"] for task in dag["tasks"].values()] == [
+        "Add a health-endpoint", "test it", "document it", "release 1.2 of it!"]  # fmt: skip
+    assert is_valid_id(dag["sprint_id"])
+    assert _answer("dag_validate", {"dag": dag}) == {"valid": True, "errors": []}
+    for bad in ("", " . , ;"):
+        with pytest.raises(Exception, match="brief"):
+            _answer("generate_sprint_dag", {"brief": bad})
+    with pytest.raises(Exception, match="num_agents"):
+        _answer("generate_sprint_dag", {"brief": "x", "num_agents": 0})
+
+
+def test_a_goal_becomes_a_plan_with_checks_through_all_phases():
+    names = ("design_po", "architect_po", "dev_po", "review_po", "phases_to_sprint_tasks")
+    chain = {"op": "Sequential", "stages": [{"op": "Stage", "id": name} for name in names]}
+    prepared = prepare(wrapped(chain), STAGES)
+    goal = "Build a RateLimiter for the Gateway. Use it in auth."
+    tasks = run(prepared, {"goal": goal, "constraints": ""}, CatalogueStages()).output["tasks"]
+    assert [task["id"] for task in tasks][:4] == [
+        "impl-ratelimiter", "tests-ratelimiter", "impl-gateway", "tests-gateway"]  # fmt: skip
+    checks = [task for task in tasks if task["id"].startswith("review-")]
+    assert len(checks) == 4
+    assert all(task["kind"] == "check" for task in checks)
+    assert _answer("dag_validate", {"dag": tasks})["valid"]
+
+
+def test_what_would_not_be_a_plan_is_refused_with_every_reason():
+    task = {"id": "a", "title": "A", "depends_on": ["gone"], "agent_prompt": "x"}
+    with pytest.raises(Exception, match="appears 2 times") as refused:
+        _answer("phases_to_sprint_tasks", {"tasks": [task, task]})
+    assert "gone" in str(refused.value)
+    with pytest.raises(Exception, match=r"review_checks\[0\]"):
+        _answer("phases_to_sprint_tasks", {"tasks": [task], "review_checks": [{"id": "r"}]})
+    with pytest.raises(Exception, match="goal: it is empty"):
+        _answer("architect_po", {"goal": " "})
+    with pytest.raises(Exception, match="components"):
+        _answer("dev_po", {"components": []})
+    twice = [{"name": "Core!"}, {"name": "core"}]
+    ids = [one["id"] for one in _answer("dev_po", {"components": twice})["tasks"]]
+    assert ids == ["impl-core", "tests-core", "impl-core-2", "tests-core-2"]
+
+
+def test_a_message_for_a_person_names_both_words_that_help():
+    given = {"agent_id": "a", "task_title": "t", "health_status": "missing"}
+    said = _answer("compose_intervention_message", given | {"action": "escalate_human"})["message"]
+    assert "`resolved`" in said
+    assert "`caloron:take-over`" in said
+    assert "@caloron-agent-a" in _answer(
+        "compose_intervention_message", given | {"action": "probe"})["message"]  # fmt: skip
+
+
+def test_no_stage_that_reads_a_clock_or_a_forge_is_called_pure():
+    pure = {name for name, stage in BY_NAME.items() if stage.declares("Pure")}
+    assert not pure & {"load_tick_state", "save_tick_state", "github_poll_events", "get_pr_status",
+                       "collect_sprint_feedback", "fetch_repo_context"}  # fmt: skip
+    for name in pure:
+        source = Path(import_module(f"caloron.stages.catalogue.{name}").__file__ or "").read_text()
+        for reach in ("time.", "os.", "the_forge", "context_of", "open("):
+            assert reach not in source, (name, reach)
