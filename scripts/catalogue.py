@@ -8,7 +8,7 @@ from pathlib import Path
 from caloron.graph.jsontext import compact
 from caloron.graph.spec import StageSpec
 from caloron.graph.types import NType, Record, show
-from caloron.stages.catalogue import catalogue_stages
+from caloron.stages.catalogue import catalogue_stages, declared_only
 
 FILE = Path(__file__).parents[1] / "docs" / "catalogue.md"
 
@@ -52,7 +52,10 @@ def text() -> str:
 
 def _section(stage: StageSpec) -> str:
     effects = ", ".join(effect.word for effect in stage.effects)
-    lines = [f"\n### {stage.name}\n", stage.description, f"Effects: {effects}.\n"]
+    lines = [f"\n### {stage.name}\n", stage.description, f"Effects: {effects}."]
+    if stage.name in declared_only():
+        lines.append("**Graphs can be checked with it; nothing runs it yet.**")
+    lines.append("")
     lines += ["| | field | type |", "|---|---|---|"]
     lines += _rows("in", stage.input) + _rows("out", stage.output)
     lines += ["", f"Id `{stage.id[:16]}…`, signature `{stage.signature_id[:16]}…`.", ""]

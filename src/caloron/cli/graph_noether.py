@@ -57,7 +57,7 @@ def _is_set(name: str) -> bool:
 def _input(given: str | None) -> Json:
     """As the real program reads it: JSON or else plain text; without the option, what is piped."""
     if given is None or given == "-":
-        if given is None and sys.stdin.isatty():
+        if sys.stdin is None or (given is None and sys.stdin.isatty()):
             return None
         given = sys.stdin.read()
         if not given.strip():

@@ -80,7 +80,8 @@ def graph_home(*, unsandboxed: bool = False) -> GraphHome:
 def read_text(name: str, what: str) -> bytes:
     """The content of a file, or of the standard input for `-`."""
     if name == "-":
-        return sys.stdin.buffer.read(_LARGEST)
+        # Who starts us may have closed it.
+        return b"" if sys.stdin is None else sys.stdin.buffer.read(_LARGEST)
     try:
         path = Path(name)
         if path.is_dir():

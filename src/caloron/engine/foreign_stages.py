@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from caloron.agents.confined import as_argv
@@ -13,6 +14,8 @@ from caloron.agents.sandbox import Bubblewrap
 from caloron.graph.foreign import SandboxPolicy
 from caloron.ports import Caps, Confinement
 
+#: Far longer than any call: what is older was left by a process that was killed.
+_ABANDONED_S = 3600.0
 #: A stage is a small function: what an agent may use would be far too much for it.
 _CAPS = Caps(memory_mb=2048, processes=128, file_mb=256, disk_mb=1024)
 
@@ -27,6 +30,13 @@ class ConfinedStages:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._bubblewrap = Bubblewrap()
+        self._clear_abandoned()
+
+    def _clear_abandoned(self) -> None:
+        for place in self._folder.glob("call-*"):
+            with suppress(FileNotFoundError):
+                if time.time() - place.lstat().st_mtime > _ABANDONED_S:
+                    shutil.rmtree(place, ignore_errors=True)
 
     def check(self) -> None:
         """Says what keeps stages from being confined here, before any of them runs."""

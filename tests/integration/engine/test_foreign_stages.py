@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,16 @@ def test_nothing_of_the_environment_and_of_earlier_calls_is_there(tmp_path, monk
         told = _answer(tmp_path, code, 1)
         assert told == {"files": [], "token": False, "user": False}
     assert list((tmp_path / "graph" / "calls").iterdir()) == []
+
+
+def test_what_a_killed_process_left_goes_when_it_is_old(tmp_path):
+    calls = tmp_path / "graph" / "calls"
+    for name, age in (("call-old", 7200), ("call-young", 10)):
+        (calls / name).mkdir(parents=True)
+        then = time.time() - age
+        os.utime(calls / name, (then, then))
+    assert _answer(tmp_path, "def execute(x):\n    return x\n", 1) == 1
+    assert [place.name for place in calls.iterdir()] == ["call-young"]
 
 
 def test_where_nothing_can_be_confined_no_stage_runs(tmp_path, monkeypatch):

@@ -22,10 +22,21 @@ from caloron.graph.spec import Example, Identity, StageSpec
 
 
 @cache
+def _declarations() -> list[Json]:
+    told: list[Json] = json.loads(files(__package__).joinpath("stages.json").read_bytes())["stages"]
+    return told
+
+
+@cache
 def catalogue_stages() -> tuple[StageSpec, ...]:
     """All declared stages, in the order in which a sprint meets them."""
-    text = files(__package__).joinpath("stages.json").read_text("utf-8")
-    return tuple(_declared(one) for one in json.loads(text)["stages"])
+    return tuple(_declared(one) for one in _declarations())
+
+
+def declared_only() -> frozenset[str]:
+    """Stages that graphs can be checked with and nobody runs: they would change a forge, which
+    the executor of effects alone does."""
+    return frozenset(one["name"] for one in _declarations() if one.get("declared_only"))
 
 
 def _declared(told: Json) -> StageSpec:
@@ -73,7 +84,8 @@ class CatalogueStages:
 
     def __init__(self) -> None:
         self._functions = Functions(installed="catalogue")
-        self._ids = {stage.id for stage in catalogue_stages()}
+        absent = declared_only()
+        self._ids = {stage.id for stage in catalogue_stages() if stage.name not in absent}
 
     def code_hash(self, stage: StageSpec) -> str | None:
         return _installed() if stage.id in self._ids else None
