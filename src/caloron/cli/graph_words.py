@@ -86,9 +86,12 @@ def read_text(name: str, what: str) -> bytes:
         path = Path(name)
         if path.is_dir():
             raise UsageError(f"{name} is a folder, not {what}", hint="name a file")
-        if path.stat().st_size > _LARGEST:
+        with path.open("rb") as file:
+            # Not by its size: what has none may have no end.
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
             raise UsageError(f"{name} is too large", hint="the most is 256 MB")
-        return path.read_bytes()
+        return content
     except FileNotFoundError as error:
         raise NotFound(f"there is no file {name!r}", hint=f"name {what}, or `-`") from error
     except NotADirectoryError as error:

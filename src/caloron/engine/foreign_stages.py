@@ -11,8 +11,10 @@ from pathlib import Path
 
 from caloron.agents.confined import as_argv
 from caloron.agents.sandbox import Bubblewrap
+from caloron.errors import CaloronError
+from caloron.graph.errors import StageFailed
 from caloron.graph.foreign import SandboxPolicy
-from caloron.ports import Caps, Confinement
+from caloron.ports import Caps, Confined, Confinement
 
 #: Far longer than any call: what is older was left by a process that was killed.
 _ABANDONED_S = 3600.0
@@ -54,8 +56,15 @@ class ConfinedStages:
                 network="full" if policy.network else "none",
                 caps=_CAPS,
             )
-            confined = self._bubblewrap.confine(tuple(argv), given)
+            confined = self._confined(tuple(argv), given)
             environ = [f"{name}={value}" for name, value in confined.env.items()]
             yield ("/usr/bin/env", "-i", *environ, *as_argv(confined))
         finally:
             shutil.rmtree(workspace, ignore_errors=True)
+
+    def _confined(self, argv: tuple[str, ...], given: Confinement) -> Confined:
+        """What a stage declares to reach may not be there, or not be anybody's to give."""
+        try:
+            return self._bubblewrap.confine(argv, given)
+        except CaloronError as error:
+            raise StageFailed(f"it cannot be confined: {error} ({error.hint})") from error

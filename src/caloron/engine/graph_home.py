@@ -50,7 +50,14 @@ class GraphHome:
     @cached_property
     def catalogue(self) -> Catalogue:
         """The standard library, our own stages, and what the user added."""
-        return Catalogue([*standard_stages(), *catalogue_stages(), *self.files.load()])
+        shipped = [*standard_stages(), *catalogue_stages()]
+        names = {stage.name for stage in shipped}
+        added = self.files.load()
+        for stage in added:
+            # A later version may bring a stage of that name: graphs that it ships mean that one.
+            if stage.name in names:
+                self.files.problems.append(f"{stage.name} comes with the program now ({stage.id})")
+        return Catalogue([*shipped, *(stage for stage in added if stage.name not in names)])
 
     def is_shipped(self, name: str) -> bool:
         """Whether a name belongs to a stage that comes with the program."""

@@ -8,8 +8,11 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from caloron.cli.main import main
 from caloron.graph.errors import GraphError
-from caloron.graph.specfile import spec_of
+from caloron.graph.spec import define
+from caloron.graph.specfile import spec_json, spec_of
+from caloron.graph.types import ANY
 from scripts.graph_schema import stage_schema
 from tests.support.noether import VECTORS
 
@@ -78,6 +81,17 @@ def test_names_of_stages_that_come_with_the_program_are_taken(run, tmp_path):
     assert _add(run, tmp_path, _DOUBLE | {"name": ""})[0] == 5
 
 
+def test_a_stage_whose_name_the_program_took_over_is_left_out_and_told(run, tmp_path, home, capsys):
+    told = _add(run, tmp_path, _DOUBLE)[1]["data"]
+    kept = json.loads(Path(told["path"]).read_text())
+    taken = define("kv_get", ANY, ANY, code=kept["implementation_code"], language="python")
+    (home / "stages" / f"{taken.id}.json").write_text(json.dumps(spec_json(taken)))
+    assert main(["stage", "show", "kv_get"]) == 0
+    said = capsys.readouterr()
+    assert "standard, Active" in said.out
+    assert "kv_get comes with the program now" in said.err
+
+
 def test_bad_stages_are_refused_with_the_place(run, tmp_path):
     for change, place in (
         ({"input": "Nothing"}, "$.input"),
@@ -94,8 +108,6 @@ def test_bad_stages_are_refused_with_the_place(run, tmp_path):
 def test_a_damaged_file_is_told_and_the_others_are_there(run, tmp_path, home, capsys):
     _add(run, tmp_path, _DOUBLE)
     (home / "stages" / "bad.json").write_text("{")
-    from caloron.cli.main import main
-
     assert main(["stage", "list", "--source", "user"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("double_n")

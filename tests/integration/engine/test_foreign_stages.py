@@ -79,6 +79,14 @@ def test_only_what_is_declared_can_be_written(tmp_path):
     assert (target / "written").read_text() == "here"
 
 
+@pytest.mark.parametrize("path", ["/no/such/place", "/proc/1"])
+def test_what_cannot_be_given_to_a_stage_is_a_failure_of_its_node(path, tmp_path):
+    with pytest.raises(StageFailed, match="it cannot be confined") as failed:
+        _answer(tmp_path, "def execute(x):\n    return x\n", 1, Effect("FsWrite", path))
+    assert failed.value.path == "$.root"
+    assert list((tmp_path / "graph" / "calls").iterdir()) == []
+
+
 def test_nothing_of_the_environment_and_of_earlier_calls_is_there(tmp_path, monkeypatch):
     monkeypatch.setenv("GITEA_TOKEN", "hidden")
     code = """def execute(given):
