@@ -179,7 +179,8 @@ class _Bubblewrap:
     """The system to read, a private /tmp to write, a network only for those that declare one."""
 
     def command(self, argv: Any, policy: SandboxPolicy) -> Any:
-        binds = [f"--ro-bind {path} {path}".split() for path in policy.readable]
+        # The interpreter too: the project itself may stand in /tmp.
+        binds = [["--ro-bind", path, path] for path in (*policy.readable, sys.prefix)]
         shared = ["--share-net"] if policy.network else []
         command = [
             "bwrap", "--unshare-all", *shared, "--die-with-parent", "--clearenv",
