@@ -132,7 +132,8 @@ def look(config: ProjectConfig, forge: Forge) -> About:
             who = forge.author
         except PreconditionFailed as error:
             about_token = "token" in f"{error} {error.hint}"
-            hint = f"{error.hint}; tokens are made at {made}" if about_token else error.hint
+            page = f"tokens are made at {made}" if about_token else ""
+            hint = "; ".join(filter(None, (error.hint, page)))
             raise PreconditionFailed(str(error), hint=hint) from error
     nothing = f"{site} has no repository {config.repo} that {who} may see"
     with _told(nothing, f"check the name, and whether {who} has access to it", scopes):
