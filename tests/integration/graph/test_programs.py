@@ -194,6 +194,8 @@ class _Bubblewrap:
 def test_a_program_lives_within_the_sandbox_that_is_given(tmp_path):
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
+    # In its own /tmp, wherever the tests keep their files.
+    written = Path(f"/tmp/caloron-written-{port}")
     code = f"""
 def execute(given):
     import socket
@@ -202,7 +204,7 @@ def execute(given):
         network = True
     except OSError:
         network = False
-    with open("{tmp_path}/written", "w") as file:
+    with open("{written}", "w") as file:
         file.write("within")
     return {{"network": network, "given": given}}
 """
@@ -210,7 +212,7 @@ def execute(given):
         for effects, network in (((PURE,), False), ((NETWORK,), True)):
             answer = _run(_stage(code, effects=effects), 1, tmp_path, sandbox=_Bubblewrap())
             assert answer == {"network": network, "given": 1}
-    assert not (tmp_path / "written").exists()
+    assert not written.exists()
 
 
 def test_packages_that_are_asked_for_must_be_set_up_by_somebody(tmp_path):
