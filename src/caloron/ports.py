@@ -84,6 +84,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     closed_by: tuple[str, ...] = ()
     #: Rules by which only signed commits are taken.
     signed_by: tuple[str, ...] = ()
+    #: Rules by which a change that is behind main is not merged.
+    outdated_by: tuple[str, ...] = ()
     #: Whether our account may look at such rules.
     sees_rules: bool = True
     #: Whether our token may read all that the forge's CI tells, not only statuses of commits.

@@ -296,6 +296,8 @@ PUSHED = {"enable_push": True, "enable_push_whitelist": True}
          "only signed commits (the rule agent/**)", "do not require signed commits"),
         ("main", {"enable_push": False, "require_signed_commits": True},
          "only signed commits (the rule main)", "do not require signed commits"),
+        ("main", {"enable_push": True, "block_on_outdated_branch": True},
+         "behind main (the rule main)", "do not block outdated pull requests"),
     ],
 )  # fmt: skip
 def test_rules_that_would_throw_away_what_agents_made_are_named_before_anything_is_made(

@@ -251,6 +251,13 @@ def _refuse_closed(who: str, repo: str, about: About) -> None:
             " of agents are not signed",
             hint=f"do not require signed commits in that rule: {page}",
         )
+    if about.outdated_by:
+        raise PreconditionFailed(
+            f"{repo} merges nothing that is behind main (the rule {', '.join(about.outdated_by)}),"
+            " and of tasks that are done side by side the second always is",
+            hint="do not block outdated pull requests in that rule; each change is verified on the"
+            f" newest main before it is merged: {page}",
+        )
 
 
 def counted(number: int, what: str) -> str:

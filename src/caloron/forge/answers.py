@@ -207,6 +207,7 @@ class GiteaRule(msgspec.Struct, kw_only=True):
     push_whitelist_usernames: list[str] | None = None
     push_whitelist_teams: list[str] | None = None
     require_signed_commits: bool = False
+    block_on_outdated_branch: bool = False
 
     def lets_push(self, who: str) -> bool:
         """Whether one may push; who is in a team is not told, so that a team lets everybody."""

@@ -29,6 +29,8 @@ class BranchRules(msgspec.Struct, frozen=True, kw_only=True):
     closed: tuple[str, ...] = ()
     #: Only signed commits are taken.
     signed: tuple[str, ...] = ()
+    #: What is behind main is not merged, so of two changes at once the second never is.
+    outdated: tuple[str, ...] = ()
     #: Our account may not look at them.
     unseen: bool = False
 

@@ -98,7 +98,9 @@ class Gitea:
         if of_main and of_main.require_signed_commits and not self._signs(http):
             signed.append(of_main)
         return BranchRules(
-            closed=_names(rule for rule in held if not rule.lets_push(who)), signed=_names(signed)
+            closed=_names(rule for rule in held if not rule.lets_push(who)),
+            signed=_names(signed),
+            outdated=_names([of_main] if of_main and of_main.block_on_outdated_branch else []),
         )
 
     def _signs(self, http: Http) -> bool:

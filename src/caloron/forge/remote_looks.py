@@ -102,6 +102,7 @@ class RemoteLooks:
             archived=repository.archived,
             closed_by=branches.closed,
             signed_by=branches.signed,
+            outdated_by=branches.outdated,
             sees_rules=not branches.unseen,
             sees_check_runs=empty
             or self._dialect.sees_check_runs(self._http, repository.default_branch),
