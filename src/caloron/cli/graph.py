@@ -15,7 +15,7 @@ from caloron.cli.graph_words import (
     objection_data,
     profile_option,
     read_input,
-    read_text,
+    read_graph,
     refuse,
     shown_json,
     unsandboxed_option,
@@ -93,7 +93,7 @@ def run_graph(file: str, **wanted: Any) -> int:
     wishes = wishes_of(wanted)
     at = graph_home(unsandboxed=is_unsandboxed(wanted))
     try:
-        prepared = prepared_of(at, read_text(file, "a graph"), wanted)
+        prepared = prepared_of(at, read_graph(file), wanted)
         if wanted["dry_run"]:
             return output.dry_run("graph.run", _steps(at, prepared))
         value = read_input(wanted["given"], prepared.profile)
@@ -211,7 +211,7 @@ def check(file: str, given: str | None, profile: str | None) -> int:
     at, rules = graph_home(), chosen(profile)
     data: dict[str, Any] = {"valid": False, "profile": rules.name, "errors": []}
     try:
-        parsed = parse_graph(read_text(file, "a graph"), rules)
+        parsed = parse_graph(read_graph(file), rules)
         data["composition_id"] = composition_id(parsed)
         missing = unknown(parsed, at.catalogue, rules)
         if missing:
@@ -270,7 +270,7 @@ def plan(file: str, profile: str | None) -> int:
 
     at = graph_home()
     try:
-        prepared = prepare(read_text(file, "a graph"), at.catalogue, chosen(profile))
+        prepared = prepare(read_graph(file), at.catalogue, chosen(profile))
     except GraphError as error:
         return refuse(error)
     found = planned(prepared.root, at.catalogue)
@@ -316,7 +316,7 @@ def identify(file: str, profile: str | None) -> int:
     from caloron.graph.parse import parse_graph
 
     try:
-        parsed = parse_graph(read_text(file, "a graph"), chosen(profile))
+        parsed = parse_graph(read_graph(file), chosen(profile))
     except GraphError as error:
         return refuse(error)
     found = composition_id(parsed)

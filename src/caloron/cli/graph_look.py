@@ -13,7 +13,7 @@ from caloron.cli.graph_words import (
     chosen,
     graph_home,
     profile_option,
-    read_text,
+    read_graph,
     refuse,
     unsandboxed_option,
 )
@@ -51,7 +51,7 @@ def show(file: str, svg: str | None, force: bool, profile: str | None, dry_run: 
 
     at = graph_home()
     try:
-        parsed = parse_graph(read_text(file, "a graph"), chosen(profile))
+        parsed = parse_graph(read_graph(file), chosen(profile))
     except GraphError as error:
         return refuse(error)
     drawn = text_of(parsed, at.catalogue)
@@ -164,7 +164,7 @@ def test(file: str, profile: str | None, unsandboxed: bool) -> int:
 
     at, rules = graph_home(unsandboxed=unsandboxed), chosen(profile)
     try:
-        text = read_text(file, "a graph")
+        text = read_graph(file)
         prepared = prepare(text, at.catalogue, rules)
         stages = at.stages_of(prepared)
         at.check_sandbox(stages)

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from caloron.cli.graph import is_unsandboxed, prepared_of, wishes_of
-from caloron.cli.graph_words import graph_home, read_text
+from caloron.cli.graph_words import graph_home, read_graph
 from caloron.errors import CaloronError, NotFound
 from caloron.graph import report
 from caloron.graph.errors import GraphError, ParseError
@@ -43,7 +43,7 @@ def _data(file: str, wanted: dict[str, Any]) -> Json:
         checks_refinements=not os.environ.get("NOETHER_NO_REFINEMENT_CHECK"),
     )
     at = graph_home(unsandboxed=is_unsandboxed(wanted))
-    prepared = prepared_of(at, read_text(file, "a graph"), wanted, default="noether")
+    prepared = prepared_of(at, read_graph(file), wanted, default="noether")
     if wanted["dry_run"]:
         return report.dry_run_data(prepared)
     outcome = at.run(prepared, _input(wanted["given"]), wishes)

@@ -77,6 +77,20 @@ def graph_home(*, unsandboxed: bool = False) -> GraphHome:
     return found
 
 
+def read_graph(name: str) -> bytes:
+    """The text of a graph: of a file, of the standard input, or of one that comes with us."""
+    from caloron.stages.compositions import composition_names, graph_text
+
+    text = graph_text(name)
+    if text is not None:
+        return text
+    try:
+        return read_text(name, "a graph")
+    except NotFound as error:
+        error.hint = f"name a graph, `-`, or one of ours: {', '.join(composition_names())}"
+        raise
+
+
 def read_text(name: str, what: str) -> bytes:
     """The content of a file, or of the standard input for `-`."""
     if name == "-":
