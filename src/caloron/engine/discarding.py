@@ -17,7 +17,7 @@ from caloron.engine.outcomes import Outcomes
 from caloron.engine.poller import Poller
 from caloron.engine.runs import RunDirs
 from caloron.engine.session import Session
-from caloron.engine.tick import run_tick
+from caloron.engine.tick import Saved, run_tick
 from caloron.engine.workshop import identity, known_secrets, runner, sandbox_for
 from caloron.errors import CaloronError
 from caloron.git.mirror import Mirror
@@ -26,7 +26,6 @@ from caloron.ledger.ledger import StaleTick
 from caloron.ledger.wake import Wake
 from caloron.ledger.work import WorkQueue
 from caloron.stages.context import TickContext
-from caloron.stages.sprint import Saved
 from caloron.store.redact import Redactor
 
 _LONGEST_WAIT_S = 2.0

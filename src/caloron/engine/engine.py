@@ -18,7 +18,7 @@ from caloron.engine.bell import Bell
 from caloron.engine.bookkeeping import Bookkeeping
 from caloron.engine.effects import Effects
 from caloron.engine.poller import Poller
-from caloron.engine.tick import run_tick
+from caloron.engine.tick import Saved, run_tick
 from caloron.engine.told import Told
 from caloron.engine.workshop import Workshop, cleaned_plan
 from caloron.errors import PreconditionFailed
@@ -31,7 +31,6 @@ from caloron.ledger.wake import Wake
 from caloron.ledger.work import WorkQueue
 from caloron.ports import Clock, Forge
 from caloron.stages.context import TickContext
-from caloron.stages.sprint import Saved
 
 if TYPE_CHECKING:
     from caloron.engine.webhooks import Webhooks

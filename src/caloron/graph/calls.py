@@ -124,7 +124,7 @@ class _Call:
         except ExecutionError as error:
             self._trace(step, None, error)
             raise
-        self._trace(step, answer.hash, None)
+        self._trace(step, answer, None)
         return answer
 
     def journaled(self) -> Datum:
@@ -174,14 +174,15 @@ class _Call:
     def _took(self) -> int:
         return int((self.lane.scope.clock() - self._began) * 1000)
 
-    def _trace(self, step: int, output: str | None, error: ExecutionError | None) -> None:
+    def _trace(self, step: int, answer: Datum | None, error: ExecutionError | None) -> None:
+        hashes = self.around.hashes
         self.lane.trace.append(
             StageTrace(
                 stage_id=self.stage_id,
                 step_index=step,
                 path=self.path,
-                input_hash=self.given.hash,
-                output_hash=output,
+                input_hash=self.given.hash if hashes else "",
+                output_hash=answer.hash if answer and hashes else None,
                 duration_ms=self._took(),
                 failure=error.reason if error else "",
                 failure_as_noether=error.as_noether() if error else "",
@@ -228,9 +229,9 @@ class _LocalCall(_Call):
         self._hold(answer, self.stage.output, "the answer")
         return answer
 
-    def _run(self, call: OneCall) -> Json:
+    def _run(self, call: OneCall) -> Json | Datum:
         try:
-            return self.around.runner.run(self.stage, self.given.text, call)
+            return self.around.runner.run(self.stage, self.given, call)
         except ExecutionError as error:
             self.blame_the_run(error)
             self._place(error)
@@ -238,7 +239,9 @@ class _LocalCall(_Call):
         except Exception as error:
             raise self._failed(f"{type(error).__name__}: {error}") from error
 
-    def _answer(self, value: Json) -> Datum:
+    def _answer(self, value: Json | Datum) -> Datum:
+        if isinstance(value, Datum):
+            return value
         try:
             wide = not self.around.profile.refuses_doubtful_text
             return Datum.answered(value, wide_integers=wide)
@@ -258,8 +261,8 @@ class _LocalCall(_Call):
         return StageFailed(reason, path=self.path, stage_id=self.stage.id)
 
     def _fit(self, datum: Datum) -> None:
-        size, most = len(datum.text), self.around.most_characters
-        if size > most:
+        most = self.around.most_characters
+        if most is not None and (size := len(datum.text)) > most:
             raise self._failed(f"a value of {size} characters is over the limit of {most}")
 
     def _hold(self, datum: Datum, of: NType, what: str) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 
+from caloron.graph.held import opened
 from caloron.graph.jsontext import Json, compact, decode, has_wide_integers, sha256
 
 _UNKNOWN = object()
 
 
 class Datum:
-    """A JSON value that nobody changes; stages get its text, so that they cannot either."""
+    """A JSON value that nobody changes; its members may be held as they are until they are read.
+
+    Stages that could change it get its text.
+    """
 
     __slots__ = ("_hash", "_text", "_value")
 
@@ -31,7 +35,7 @@ class Datum:
     def value(self) -> Json:
         if self._value is _UNKNOWN:
             self._value = json.loads(self._text or "null")
-        return self._value
+        return opened(self._value)
 
     @property
     def text(self) -> str:

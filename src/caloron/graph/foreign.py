@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from caloron.graph.datum import Datum
 from caloron.graph.errors import ParseError, StageFailed, StageMissing
 from caloron.graph.jsontext import Json, decode, sha256
 from caloron.graph.process import Ended, run_process
@@ -81,7 +82,7 @@ class Programs:
             return None
         return sha256(stage.code)
 
-    def run(self, stage: StageSpec, text: str, call: Call) -> Json:
+    def run(self, stage: StageSpec, given: Datum, call: Call) -> Json:
         language = language_of(stage.language)
         if stage.code is None or language is None:
             raise StageMissing(f"no interpreter for {stage.language!r}", stage_id=stage.id)
@@ -91,7 +92,7 @@ class Programs:
             left = call.seconds_left()
             ended = run_process(
                 command,
-                text.encode("utf-8"),
+                given.text.encode("utf-8"),
                 seconds=self._seconds if left is None else min(left, self._seconds),
                 stopped=call.stopped,
                 most_output=_MOST_OUTPUT,

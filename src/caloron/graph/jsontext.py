@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from caloron.graph.errors import ParseError
+from caloron.graph.held import Held, opened
 
 #: None, bool, int, float, str, list of the same, dict of the same with text keys.
 Json: TypeAlias = Any
@@ -28,8 +29,14 @@ _LONG_DIGITS = re.compile(r"\d{19}")
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 
 
+def _held(value: Any) -> Json:
+    if isinstance(value, Held):
+        return value.json
+    raise TypeError(f"a {type(value).__name__} is no JSON value")
+
+
 _compact_text = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_held
 ).encode
 _scalar_text = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -178,6 +185,7 @@ def _by_utf16(key: str) -> Any:
 def _write(
     value: Json, number: Callable[[int | float], str], order: Callable[[str], Any]
 ) -> Iterator[str]:
+    value = opened(value)
     if isinstance(value, dict):
         separator = "{"
         for key in sorted(value, key=order):

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from caloron.graph.datum import Datum
 from caloron.graph.errors import Cancelled, ExecutionError, StageFailed, StageTimedOut
+from caloron.graph.held import Held
 from caloron.graph.jsontext import Json, sha256
 from caloron.graph.protocols import Call
 from caloron.graph.scope import Settled
@@ -31,10 +33,14 @@ class Functions:
     `installed` is a hash of all the code that the functions rest on; with it, results that a
     cache kept are forgotten when that code changes. Without it, only the files of the functions
     themselves count.
+
+    Functions that never change what they are given may get the values themselves (`shares`), and
+    may answer with members that are held.
     """
 
-    def __init__(self, *, installed: str = "") -> None:
+    def __init__(self, *, installed: str = "", shares: bool = False) -> None:
         self._installed = installed
+        self._shares = shares
         self._functions: dict[str, tuple[Function, bool]] = {}
         self._files: dict[str, str] = {}
 
@@ -65,11 +71,11 @@ class Functions:
             code = getattr(plain, "__code__", None)
             return sha256(repr(plain) if code is None else f"{code.co_code!r} {code.co_consts!r}")
 
-    def run(self, stage: StageSpec, text: str, call: Call) -> Json:
+    def run(self, stage: StageSpec, given: Datum, call: Call) -> Json | Datum:
         function, takes_call = self._functions[stage.id]
 
         def answer() -> Json:
-            value = json.loads(text)
+            value = given.value if self._shares else json.loads(given.text)
             try:
                 if takes_call:
                     return function(value, call)  # type: ignore[call-arg]
@@ -81,7 +87,15 @@ class Functions:
                 raise StageFailed(said, stage_id=stage.id) from error
 
         seconds = call.seconds_left()
-        return answer() if seconds is None else within(seconds, answer, call)
+        found = answer() if seconds is None else within(seconds, answer, call)
+        if self._shares and isinstance(found, dict):
+            return _with_held(found)
+        return found
+
+
+def _with_held(answer: dict[str, Json]) -> Json | Datum:
+    """An answer that holds something is not written only to be looked at."""
+    return Datum(answer) if any(isinstance(one, Held) for one in answer.values()) else answer
 
 
 def within(seconds: float, job: Callable[[], Json], call: Call) -> Json:

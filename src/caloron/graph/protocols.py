@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from caloron.graph.datum import Datum
 from caloron.graph.jsontext import Json
 from caloron.graph.spec import StageSpec
 
@@ -44,8 +45,8 @@ class StageRunner(Protocol):
     def code_hash(self, stage: StageSpec) -> str | None:
         """A hash of the code that would run now; None if this runner cannot run the stage."""
 
-    def run(self, stage: StageSpec, text: str, call: Call) -> Json:
-        """The stage's answer to an input, which is compact JSON; raises an ExecutionError."""
+    def run(self, stage: StageSpec, given: Datum, call: Call) -> Json | Datum:
+        """The stage's answer to an input; raises an ExecutionError. A Datum is taken as it is."""
 
 
 class RemoteCaller(Protocol):

@@ -33,8 +33,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     run_seconds: float | None = None
     #: Besides the one that runs the graph.
     threads: int = 32
-    #: The JSON text of any one value.
-    value_characters: int = 64 * 1024 * 1024
+    #: The JSON text of any one value; None: as long as it may be, so that nobody writes it.
+    value_characters: int | None = 64 * 1024 * 1024
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +53,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     checks_refinements: bool = True
     #: Noether's optimiser makes a Retry of 0 attempts one attempt; without it, it fails.
     optimise: bool = True
+    #: Whether the trace names what went in and out; it takes the text of every value.
+    hashes: bool = True
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     #: Between attempts, and for stages that wait; given by tests.
@@ -62,11 +64,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a run gave."""
 
-    output: Json
+    #: The answer as the last stage gave it.
+    datum: Datum
     trace: Trace
     spent_cents: int
     cache_hits: int
     cache_misses: int
+
+    @property
+    def output(self) -> Json:
+        """A value of the caller's own: what is done to it must not reach the graph or a cache."""
+        return json.loads(self.datum.text)
 
 
 def run(
@@ -133,6 +141,7 @@ class _Run:
             most_characters=limits.value_characters,
             allowed=prepared.allowed,
             checks_refinements=settings.checks_refinements,
+            hashes=settings.hashes,
             sleep=settings.sleep,
         )
 
@@ -153,14 +162,13 @@ class _Run:
             )
 
         try:
-            # A value of its own: what a caller does to it must not reach the graph or a cache.
-            output = json.loads(executor.run(self._prepared.root, given, ROOT, lane).text)
+            answer = executor.run(self._prepared.root, given, ROOT, lane)
         except ExecutionError as error:
             error.trace = trace()
             raise
         count = self._around.cache_count
         return Outcome(
-            output=output,
+            datum=answer,
             trace=trace(),
             spent_cents=self._around.budget.spent,
             cache_hits=count.hits,

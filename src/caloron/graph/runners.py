@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from caloron.graph.datum import Datum
 from caloron.graph.errors import StageMissing
 from caloron.graph.jsontext import Json
 from caloron.graph.protocols import Call, StageRunner
@@ -21,8 +22,8 @@ class Runners:
                 return found
         return None
 
-    def run(self, stage: StageSpec, text: str, call: Call) -> Json:
+    def run(self, stage: StageSpec, given: Datum, call: Call) -> Json | Datum:
         for runner in self._runners:
             if runner.code_hash(stage) is not None:
-                return runner.run(stage, text, call)
+                return runner.run(stage, given, call)
         raise StageMissing(f"nobody here can run the stage {stage.name or stage.id}")

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import msgspec
 
 from caloron.graph.catalogue import Catalogue
+from caloron.graph.datum import Datum
 from caloron.graph.effects import cost_of
 from caloron.graph.errors import BudgetExceeded, StageFailed, StageMissing
-from caloron.graph.jsontext import Json, compact
+from caloron.graph.jsontext import Json
 from caloron.graph.profile import Profile
 from caloron.graph.protocols import Cache, Journal, RemoteCaller, StageRunner
 from caloron.graph.scope import Scope
@@ -84,10 +85,11 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     journal: Journal | None
     run_id: str
     stage_seconds: float | None
-    most_characters: int
+    most_characters: int | None
     #: Kinds of effects that stages given as data may have; empty allows all.
     allowed: frozenset[str]
     checks_refinements: bool
+    hashes: bool
     sleep: Callable[[float], None] | None
 
 
@@ -139,7 +141,8 @@ class OneCall:
         if strict:
             self._allow(stage)
         self.impure = self.impure or not is_cacheable(stage, around.profile)
-        return around.runner.run(stage, compact(value), self)
+        answer = around.runner.run(stage, Datum(value), self)
+        return answer.value if isinstance(answer, Datum) else answer
 
     def _allow(self, stage: StageSpec) -> None:
         """A stage that is given as data cannot do more than those that the graph names."""

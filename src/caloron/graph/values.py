@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from caloron.graph.held import opened
 from caloron.graph.jsontext import Json, compact, member
 from caloron.graph.types import (
     ANY,
@@ -46,6 +47,10 @@ class Misfit(NamedTuple):
 
 def misfit(value: Json, of: NType, path: str = "$") -> Misfit | None:
     """The first place where a value is not of a type, refinements at any depth included."""
+    return None if of == ANY else _misfit(opened(value), of, path)
+
+
+def _misfit(value: Json, of: NType, path: str) -> Misfit | None:
     match of:
         case Primitive(kind):
             return None if _is_primitive(value, kind) else _wrong(value, of, path)
@@ -68,8 +73,6 @@ def misfit(value: Json, of: NType, path: str = "$") -> Misfit | None:
 
 def _is_primitive(value: Json, kind: str) -> bool:
     match kind:
-        case "Any":
-            return True
         case "Null":
             return value is None
         case "Bool":

@@ -9,22 +9,21 @@ from typing import Any
 import pytest
 
 from caloron.engine.graph_home import GraphHome, Wishes
+from caloron.engine.tick import Saved
 from caloron.forge.local import LocalForge
 from caloron.graph.prepare import prepare
 from caloron.ledger.projections import kv_path
-from caloron.stages.sprint import Saved
+from caloron.stages.compositions import composition
 from tests.integration.engine.test_every_stage_matters import MiniSprint
-from tests.support.noether import wrapped
-from tests.support.tick_graph import stateful
 
 
 class GraphSprint(MiniSprint):
     """The same small sprint, each of whose ticks is a run of the graph."""
 
-    def __init__(self, home: Path, graph: Any) -> None:
+    def __init__(self, home: Path) -> None:
         super().__init__(home / "projects" / "shop" / "ledger.sqlite")
         self._at = GraphHome(home)
-        self._prepared = prepare(wrapped(graph), self._at.catalogue)
+        self._prepared = prepare(composition("sprint_tick_stateful") or b"", self._at.catalogue)
         self.ticks = 0
 
     def tick(self) -> Saved:
@@ -49,7 +48,7 @@ def shop(run: Any, home: Path) -> Path:
 
 
 def test_a_sprint_is_driven_to_its_end_by_runs_of_the_graph_alone(shop: Path) -> None:
-    sprint = GraphSprint(shop, stateful())
+    sprint = GraphSprint(shop)
     assert sprint.run() == {"a": "Done", "b": "Done"}
     assert sprint.ledger.state(sprint.id).sprint.phase == "ended"
     assert b'"Done"' in kv_path(sprint.id).read_bytes()
@@ -58,7 +57,7 @@ def test_a_sprint_is_driven_to_its_end_by_runs_of_the_graph_alone(shop: Path) ->
 
 
 def test_the_graph_takes_the_same_actions_as_the_loop(shop: Path, tmp_path: Path) -> None:
-    graph, loop = GraphSprint(shop, stateful()), MiniSprint(tmp_path / "ledger.db")
+    graph, loop = GraphSprint(shop), MiniSprint(tmp_path / "ledger.db")
     assert graph.run() == loop.run()
     told = [[saved.actions_taken for saved in one.saved] for one in (graph, loop)]
     assert told[0] == told[1]
@@ -68,7 +67,7 @@ def test_the_graph_takes_the_same_actions_as_the_loop(shop: Path, tmp_path: Path
 
 
 def test_a_silent_agent_is_probed_by_the_graph(shop: Path) -> None:
-    sprint = GraphSprint(shop, stateful())
+    sprint = GraphSprint(shop)
     item = sprint.run_until_an_agent_works()
     sprint.make_silent(25)
     told = sprint.tick().actions_taken
@@ -79,7 +78,7 @@ def test_a_silent_agent_is_probed_by_the_graph(shop: Path) -> None:
 
 
 def test_a_tick_that_came_too_late_changes_nothing(run: Any, shop: Path) -> None:
-    sprint = GraphSprint(shop, stateful())
+    sprint = GraphSprint(shop)
     loaded = run("stage", "run", "load_tick_state", "--input", f'{{"sprint_id": "{sprint.id}"}}')
     told = loaded[1]["data"]["output"]
     sprint.tick()
@@ -94,7 +93,7 @@ def test_a_tick_that_came_too_late_changes_nothing(run: Any, shop: Path) -> None
 
 
 def test_facts_that_came_during_a_tick_wait_for_the_next_one(run: Any, shop: Path) -> None:
-    sprint = GraphSprint(shop, stateful())
+    sprint = GraphSprint(shop)
     sprint.tick()
     sprint.drain()
     given = json.dumps({"sprint_id": sprint.id})

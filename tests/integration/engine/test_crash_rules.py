@@ -45,8 +45,8 @@ from caloron.engine.bell import Bell
 from caloron.engine.poller import Poller
 from caloron.errors import ForgeError, ForgeUnavailable, NotYet, WaitsForPeople
 from caloron.ports import Clock, Forge, Merged, Poll
+from caloron.stages.catalogue import load_tick_state
 from caloron.stages.context import TickContext
-from caloron.stages.sprint import load_tick_state
 from caloron.store import database, files
 from caloron.store import queue as store
 from tests.integration.agents.conftest import lives, until
@@ -144,7 +144,8 @@ def test_rule_3_after_a_gap_in_the_loop_nothing_is_reaped_or_counted_as_a_stall(
         ledger=engine.ledger, clock=cast(Clock, FixedClock()), limits=Limits(), grace=True
     )
     workers = engine.workers()
-    assert load_tick_state(context, engine.sprint).agents == ()
+    told = load_tick_state.execute({"sprint_id": engine.sprint}, context)
+    assert told["agents"].value == ()
     workers.reconcile(grace=True)
     assert engine.status() == "in_flight"
     workers.reconcile(grace=False)

@@ -1,29 +1,41 @@
-"""Deleting any step from the loop breaks a sprint, for the reason that this step owns.
+"""Deleting any step from the tick breaks a sprint, for the reason that this step owns.
 
 A whole small sprint runs through the real `run_tick` on a real ledger; forge and agents are the
-ones of `World`. Each stage in turn is replaced by one that passes on what it got.
+ones of `World`. Each stage of the shipped graph in turn is replaced by one that passes on what it
+got, or deleted from the graph.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from caloron.domain.evaluate import Decision
 from caloron.domain.sprint import Sprint
 from caloron.domain.supervise import Limits
 from caloron.engine import tick as tick_module
-from caloron.engine.tick import run_tick
+from caloron.engine.tick import GRAPH, Saved, run_tick, tick_graph
+from caloron.errors import CaloronError
+from caloron.graph.datum import Datum
+from caloron.graph.jsontext import Json
+from caloron.graph.nodes import Stage, walk
+from caloron.graph.parse import parse_graph
+from caloron.graph.protocols import Call
+from caloron.graph.spec import StageSpec
 from caloron.ledger.journal import Journal
-from caloron.ledger.ledger import Ledger
+from caloron.ledger.ledger import Ledger, StaleTick
 from caloron.ledger.projections import kv_path
 from caloron.ledger.work import WorkQueue
+from caloron.stages.catalogue import CatalogueStages
+from caloron.stages.catalogue.shapes import state_of
+from caloron.stages.compositions import composition
 from caloron.stages.context import TickContext
-from caloron.stages.sprint import EvaluateInput, ExecuteInput, InterventionInput, Saved, TickResult
 from tests.unit.domain.world import World, new_state, planned
 
 PLAN = (planned("a"), planned("b", "a"))
@@ -35,6 +47,19 @@ class FixedClock:
 
     def now(self) -> float:
         return self.time
+
+
+class Replaced(CatalogueStages):
+    """The stages of the catalogue, some of which somebody else answers for."""
+
+    def __init__(self, context: TickContext, instead: dict[str, Callable[[Json], Json]]) -> None:
+        super().__init__(context)
+        self._instead = instead
+
+    def run(self, stage: StageSpec, given: Datum, call: Call) -> Json | Datum:
+        if stage.name in self._instead:
+            return Datum(self._instead[stage.name](given.value))
+        return super().run(stage, given, call)
 
 
 class MiniSprint:
@@ -51,6 +76,7 @@ class MiniSprint:
         self.journal = Journal(self.ledger, self.id)
         self.queue = WorkQueue(self.ledger, self.id, holder="test", lease_ms=60_000)
         self.saved: list[Saved] = []
+        self.instead: dict[str, Callable[[Json], Json]] = {}
 
     def tick(self) -> Saved:
         self.world.poll()
@@ -62,7 +88,7 @@ class MiniSprint:
             clock=self.clock,
             limits=Limits(stall_s=1200, timeout_s=10**9, grace_s=300),
         )
-        saved = run_tick(context, self.id)
+        saved = run_tick(context, self.id, Replaced(context, self.instead))
         self.saved.append(saved)
         return saved
 
@@ -124,15 +150,6 @@ def sprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MiniSpri
     made.ledger.close()
 
 
-def without(monkeypatch: pytest.MonkeyPatch, stage: str, instead: Callable[..., Any]) -> None:
-    assert callable(getattr(tick_module, stage))
-    monkeypatch.setattr(tick_module, stage, instead)
-
-
-def unchanged(given: EvaluateInput) -> Decision:
-    return Decision(given.state, (), ())
-
-
 def test_with_every_stage_the_sprint_is_done(sprint: MiniSprint) -> None:
     assert sprint.run() == {"a": "Done", "b": "Done"}
     assert sprint.ledger.state(sprint.id).sprint.phase == "ended"
@@ -141,59 +158,119 @@ def test_with_every_stage_the_sprint_is_done(sprint: MiniSprint) -> None:
     assert all(changes[:-1])
 
 
-def test_every_stage_of_the_tick_is_deleted_by_a_test_here() -> None:
-    stages = {
-        name
-        for name, value in vars(tick_module).items()
-        if callable(value) and getattr(value, "__module__", "").startswith("caloron.stages.")
-        and not isinstance(value, type)
-    }  # fmt: skip
+def _stages() -> list[str]:
+    text = composition(GRAPH)
+    assert text is not None
+    return [node.id for _, node in walk(parse_graph(text).root) if isinstance(node, Stage)]
+
+
+def test_every_stage_of_the_tick_is_replaced_by_a_test_here() -> None:
     source = Path(__file__).read_text("utf-8")
-    assert {name for name in stages if f'"{name}"' not in source} == set()
+    assert len(_stages()) == 11
+    assert {name for name in _stages() if f'"{name}"' not in source} == set()
 
 
-def test_without_load_tick_state_the_loop_decides_on_a_state_that_is_over(
-    sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
+def _deleted(told: Json, name: str) -> Json:
+    """The graph without a stage: out of its list, or its value simply passed on."""
+    if isinstance(told, dict):
+        if told.get("op") == "Stage" and told["id"] == name:
+            return {"op": "Sequential", "stages": []}
+        if told.get("op") == "Sequential":
+            kept = [one for one in told["stages"] if one.get("id") != name]
+            return {"op": "Sequential", "stages": [_deleted(one, name) for one in kept]}
+        return {key: _deleted(value, name) for key, value in told.items()}
+    return told
+
+
+@pytest.mark.parametrize("stage", _stages())
+def test_a_stage_that_is_deleted_from_the_shipped_graph_stops_every_tick(
+    stage: str, sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = composition(GRAPH)
+    assert text is not None
+    less = json.dumps(_deleted(json.loads(text), stage))
+    monkeypatch.setattr(tick_module, "composition", lambda name: less.encode())
+    tick_graph.cache_clear()
+    try:
+        with pytest.raises(CaloronError, match="cannot run"):
+            sprint.tick()
+    finally:
+        tick_graph.cache_clear()
+    assert sprint.ledger.state(sprint.id).tasks == {}
+
+
+def test_without_load_tick_state_the_tick_decides_on_a_state_that_is_over(
+    sprint: MiniSprint,
 ) -> None:
     """What it passes on is the state of its first look."""
-    from caloron.stages.sprint import load_tick_state as real
+    from caloron.stages.catalogue.load_tick_state import execute
 
-    kept: list[Any] = []
+    kept: list[Json] = []
+    context = TickContext(ledger=sprint.ledger, clock=sprint.clock, limits=Limits())
 
-    def first_look(context: TickContext, id: str) -> Any:
-        kept.append(kept[0] if kept else real(context, id))
+    def first_look(given: Json) -> Json:
+        kept.append(kept[0] if kept else execute(given, context))
         return kept[-1]
 
-    without(monkeypatch, "load_tick_state", first_look)
+    sprint.instead["load_tick_state"] = first_look
     sprint.tick()
-    with pytest.raises(Exception, match="changed by another tick"):
+    with pytest.raises(StaleTick, match="changed by another tick"):
         sprint.tick()
 
 
-def test_without_github_poll_events_nobody_sees_the_issues(
-    sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("stage", "instead"),
+    [
+        # Nobody sees the issues that were opened.
+        ("github_poll_events", lambda given: {"events": [], "polled_at": ""}),
+        # What was seen does not reach the decision.
+        (
+            "project_poll_to_eval",
+            lambda given: {**given, "events": [], "stall_threshold_m": 20},
+        ),
+        # Nothing that was decided is ever done.
+        ("execute_actions", lambda given: {"actions_taken": [], "errors": [], "rows": []}),
+        # Decisions do not reach those who make rows of them.
+        (
+            "project_all_to_execute",
+            lambda given: {**given, "dag_actions": [], "supervisor_actions": []},
+        ),
+    ],
+)
+def test_without_a_stage_on_the_way_from_events_to_rows_no_task_gets_its_issue(
+    sprint: MiniSprint, stage: str, instead: Callable[[Json], Json]
 ) -> None:
-    without(monkeypatch, "github_poll_events", lambda tick: ())
+    sprint.instead[stage] = instead
     assert sprint.run() == {"a": "Ready", "b": "Pending"}
     assert sprint.ledger.state(sprint.id).tasks["a"].issue is None
 
 
-def test_without_project_poll_to_eval_what_was_seen_does_not_reach_the_decision(
-    sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("stage", "instead"),
+    [
+        # There is not even a plan.
+        ("dag_evaluate", lambda given: {"state": given["state"], "actions": [], "moves": []}),
+        # The decision is not what is saved.
+        (
+            "build_tick_output",
+            lambda given: {"state": given["state"], "now": given["now"], "moves": [], "rows": [],
+                           "loaded": given["loaded"], "actions_taken": [], "errors": [],
+                           "polled_at": "", "interventions": {}},
+        ),
+        # Nothing is remembered.
+        (
+            "save_tick_state",
+            lambda given: {"state": given["tick_result"]["state"], "moves": [], "changed": False,
+                           "actions_taken": [], "errors": [], "persisted_path": ""},
+        ),
+    ],
+)  # fmt: skip
+def test_without_a_stage_that_decides_or_keeps_there_is_no_plan(
+    sprint: MiniSprint, stage: str, instead: Callable[[Json], Json]
 ) -> None:
-    without(
-        monkeypatch,
-        "project_poll_to_eval",
-        lambda tick, facts: EvaluateInput(state=tick.state, facts=(), now=tick.now),
-    )
-    assert sprint.run() == {"a": "Ready", "b": "Pending"}
-
-
-def test_without_dag_evaluate_there_is_not_even_a_plan(
-    sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without(monkeypatch, "dag_evaluate", unchanged)
+    sprint.instead[stage] = instead
     assert sprint.run() == {}
+    assert sprint.journal.due() == []
 
 
 def test_with_every_stage_a_silent_agent_is_probed(sprint: MiniSprint) -> None:
@@ -219,69 +296,31 @@ def _all_due(sprint: MiniSprint) -> list[Any]:
 @pytest.mark.parametrize(
     ("stage", "instead"),
     [
-        ("check_agent_health", lambda tick: ()),
+        ("check_agent_health", lambda given: {"results": []}),
         (
             "project_health_to_intervention",
-            lambda tick, evaluated, results: InterventionInput(
-                state=evaluated.state, results=(), limits=tick.limits, now=tick.now
-            ),
+            lambda given: {**given, "results": [], "state": given["eval"]["state"]},
         ),
         (
             "decide_intervention",
-            lambda given: (Decision(given.state, (), ()), ()),
+            lambda given: {"actions": [], "updated_interventions": {}, "state": given["state"]},
         ),
         (
             "project_all_to_execute",
-            lambda evaluated, supervised: ExecuteInput(
-                dag_actions=evaluated.actions, supervisor_actions=()
-            ),
+            lambda given: {
+                **given, "dag_actions": given["eval"]["actions"], "supervisor_actions": []
+            },
         ),
     ],
-)
+)  # fmt: skip
 def test_without_a_stage_of_the_supervisor_a_silent_agent_is_never_probed(
-    sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch, stage: str, instead: Callable[..., Any]
+    sprint: MiniSprint, stage: str, instead: Callable[[Json], Json]
 ) -> None:
     sprint.run_until_an_agent_works()
     sprint.make_silent(21)
-    without(monkeypatch, stage, instead)
+    sprint.instead[stage] = instead
     sprint.tick()
     assert {e.kind for e in _all_due(sprint)} == {"label", "progress"}
-
-
-def test_without_execute_actions_nothing_that_was_decided_is_ever_done(
-    sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without(monkeypatch, "execute_actions", lambda given: ((), ()))
-    assert sprint.run() == {"a": "Ready", "b": "Pending"}
-    assert sprint.journal.due() == []
-
-
-def test_without_build_tick_output_the_decision_is_not_what_is_saved(
-    sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without(
-        monkeypatch,
-        "build_tick_output",
-        lambda tick, *_: TickResult(
-            state=tick.state, rows=(), actions_taken=(), moves=(), now=tick.now
-        ),
-    )
-    assert sprint.run() == {}
-
-
-def test_without_save_tick_state_nothing_is_remembered(
-    sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without(
-        monkeypatch,
-        "save_tick_state",
-        lambda context, tick, result: Saved(
-            state=result.state, moves=result.moves, actions_taken=(), changed=False
-        ),
-    )
-    assert sprint.run() == {}
-    assert sprint.journal.due() == []
-    assert not kv_path(sprint.id).exists()
 
 
 def test_an_idle_tick_writes_nothing(sprint: MiniSprint) -> None:
@@ -292,3 +331,34 @@ def test_an_idle_tick_writes_nothing(sprint: MiniSprint) -> None:
     assert not saved.changed
     assert [tuple(r) for r in sprint.ledger.db.rows("SELECT * FROM events")] == before
     assert kv_path(sprint.id).stat().st_mtime_ns == file.st_mtime_ns
+
+
+def test_no_stage_of_the_tick_calls_another_stage_or_the_engine() -> None:
+    for name in _stages():
+        module = import_module(f"caloron.stages.catalogue.{name}")
+        source = Path(module.__file__ or "").read_text("utf-8")
+        names = set(re.findall(r"caloron\.stages\.catalogue\.(\w+)", source))
+        assert names <= {"alone", "at_forge", "of_sprint", "shapes"}, name
+        assert "caloron.engine" not in source, name
+
+
+def test_values_of_a_tick_are_the_same_when_they_are_written_between_its_stages(
+    sprint: MiniSprint,
+) -> None:
+    """In one process stages hand their values on; another process would get them as text."""
+
+    def by_text(name: str) -> Callable[[Json], Json]:
+        execute = import_module(f"caloron.stages.catalogue.{name}").execute
+        return lambda given: json.loads(Datum(execute(json.loads(Datum(given).text))).text)
+
+    for name in _stages():
+        if name not in ("load_tick_state", "save_tick_state"):
+            sprint.instead[name] = by_text(name)
+    assert sprint.run() == {"a": "Done", "b": "Done"}
+    assert list(state_of(json.loads(Datum(_state(sprint)).text)).tasks) == ["a", "b"]
+
+
+def _state(sprint: MiniSprint) -> Json:
+    from caloron.stages.catalogue.shapes import held_state
+
+    return held_state(sprint.ledger.state(sprint.id))

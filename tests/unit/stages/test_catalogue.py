@@ -21,9 +21,9 @@ from caloron.ids import is_valid_id
 from caloron.stages import catalogue
 from caloron.stages.catalogue import CatalogueStages, catalogue_stages, declared_only
 from caloron.stages.catalogue.shapes import plain
+from caloron.stages.compositions import composition
 from scripts import catalogue as page
 from tests.support.noether import wrapped
-from tests.support.tick_graph import core, stateful
 from tests.unit.domain.world import DIAMOND, world
 
 STAGES = Catalogue(catalogue_stages())
@@ -82,9 +82,20 @@ def test_a_stage_runs_alone():
 
 
 def test_the_tick_of_these_stages_is_a_graph_that_strict_accepts():
-    prepared = prepare(wrapped(stateful()), STAGES)
+    prepared = prepare(_shipped("sprint_tick_stateful"), STAGES)
     assert show(prepared.checked.output).startswith("Record { actions_taken: List<Text>")
-    prepare(wrapped(core()), STAGES)
+    core, alias = _shipped("sprint_tick_core"), _shipped("sprint_tick")
+    prepare(core, STAGES)
+    within = json.loads(_shipped("sprint_tick_stateful"))["root"]["bindings"]["tick_result"]
+    assert within["stages"][1] == json.loads(core)["root"]
+    assert json.loads(alias)["root"] == json.loads(core)["root"]
+    assert json.loads(alias)["description"].startswith("Deprecated")
+
+
+def _shipped(name: str) -> bytes:
+    text = composition(name)
+    assert text is not None
+    return text
 
 
 def test_a_tick_decides_the_same_as_the_functions_it_is_made_of():

@@ -1,48 +1,53 @@
-"""Each stage alone: what goes in, what comes out."""
+"""The stages of the tick alone: what goes in, what comes out."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from caloron.domain.actions import CancelWork, CreateIssue, Probe, RetryEffect, StartWork
 from caloron.domain.sprint import Work
 from caloron.domain.status import Status
 from caloron.domain.supervise import AgentSeen, Limits
 from caloron.ledger.ledger import Loaded
-from caloron.stages.dag import (
+from caloron.stages.catalogue import (
+    check_agent_health,
     dag_is_complete,
     dag_validate,
     execute_actions,
+    github_poll_events,
     unblocked_tasks,
 )
-from caloron.stages.forge import github_poll_events
-from caloron.stages.sprint import ExecuteInput, TickState
-from caloron.stages.supervisor import check_agent_health
+from caloron.stages.catalogue.load_tick_state import agents_of
+from caloron.stages.catalogue.shapes import held, held_state, plain, state_json, state_of
 from caloron.store.queue import InFlight
 from tests.unit.domain.world import DIAMOND, planned, world
 
 
 def test_a_sprint_is_complete_when_no_task_can_move_without_a_person() -> None:
     made = world(*DIAMOND)
-    told = dag_is_complete(made.state)
-    assert (told.complete, told.total, told.done) == (False, 4, 0)
+
+    def told() -> Any:
+        return dag_is_complete.execute({"state": held_state(made.state)})
+
+    assert told() == {"complete": False, "total": 4, "done": 0, "blocked": 0, "cancelled": 0}
     for id, status in zip("abcd", ("DONE", "ESCALATED", "CANCELLED", "BLOCKED"), strict=True):
         made.state.tasks[id].status = Status[status]
-    told = dag_is_complete(made.state)
-    assert (told.complete, told.done, told.blocked, told.cancelled) == (True, 1, 2, 1)
+    assert told() == {"complete": True, "total": 4, "done": 1, "blocked": 2, "cancelled": 1}
     made.state.tasks.clear()
-    assert not dag_is_complete(made.state).complete
+    assert not told()["complete"]
 
 
 def test_a_plan_is_validated_without_any_effect() -> None:
     good = [{"id": "a", "title": "A", "agent_prompt": "do"}]
-    assert dag_validate(good).valid
-    bad = dag_validate([*good, *good], frameworks=("stub",))
-    assert (bad.valid, bad.errors, bad.tasks) == (False, ("task 'a' appears 2 times",), ())
+    assert dag_validate.execute({"dag": good}) == {"valid": True, "errors": []}
+    bad = dag_validate.execute({"dag": [*good, *good]})
+    assert bad == {"valid": False, "errors": ["task 'a' appears 2 times"]}
 
 
 def test_the_tasks_that_could_start_are_those_that_are_ready() -> None:
     made = world(planned("a"), planned("b"), planned("c", "a"), parallel=1)
-    (ready,) = unblocked_tasks(made.state)
-    assert (ready.task_id, ready.agent_id, ready.issue_number) == ("b", "b", 2)
+    (ready,) = unblocked_tasks.execute({"state": held_state(made.state)})["ready_tasks"]
+    assert (ready["task_id"], ready["agent_id"], ready["issue_number"]) == ("b", "b", 2)
 
 
 def test_decisions_become_rows_in_order_and_are_told() -> None:
@@ -50,19 +55,14 @@ def test_decisions_become_rows_in_order_and_are_told() -> None:
     start = StartWork(task="a", work=Work(item="s/a/1-fix", role="fix"))
     cancel = CancelWork(item="s/a/1-fix", reason="r")
     probe = Probe(key="probe/x", task="a", item="i", reason="r")
-    rows, told = execute_actions(
-        ExecuteInput(
-            dag_actions=(issue, start), supervisor_actions=(cancel, RetryEffect(key="k"), probe)
-        )
-    )
-    assert rows == (issue, start, cancel, RetryEffect(key="k"), probe)
-    assert told == ("issue/x", "start:s/a/1-fix", "cancel:s/a/1-fix", "retry:k", "probe/x")
-
-
-def tick_state(*agents: AgentSeen) -> TickState:
-    state = world(planned("a")).state
-    loaded = Loaded(state=state, version=1, facts=(), through=0, agents=())
-    return TickState(loaded=loaded, state=state, agents=agents, limits=Limits(), now=1.0)
+    decided = {
+        "dag_actions": held((issue, start)),
+        "supervisor_actions": plain((cancel, RetryEffect(key="k"), probe)),
+    }
+    told = execute_actions.execute(decided)
+    assert told["rows"].value == (issue, start, cancel, RetryEffect(key="k"), probe)
+    assert told["actions_taken"] == [
+        "issue/x", "start:s/a/1-fix", "cancel:s/a/1-fix", "retry:k", "probe/x"]  # fmt: skip
 
 
 def agent(role: str, silent_s: float) -> AgentSeen:
@@ -70,19 +70,28 @@ def agent(role: str, silent_s: float) -> AgentSeen:
 
 
 def test_planning_and_verification_have_limits_of_their_own() -> None:
-    seen = [agent(role, 10**6) for role in ("po", "verify", "implement")]
-    (health,) = check_agent_health(tick_state(*seen))
-    assert (health.agent.role, health.status) == ("implement", "stalled")
+    seen = tuple(agent(role, 10**6) for role in ("po", "retro", "verify", "implement"))
+    given = {"agents": held(seen), "limits": plain(Limits())}
+    (health,) = check_agent_health.execute(given)["results"]
+    assert (health["agent"]["role"], health["status"]) == ("implement", "stalled")
 
 
 def test_polling_in_a_tick_is_reading_what_waits() -> None:
-    tick = tick_state()
-    assert github_poll_events(tick) == tick.loaded.facts
+    facts = held(())
+    assert github_poll_events.execute({"facts": facts})["events"] is facts
+
+
+def test_the_order_of_the_plan_is_kept_where_the_order_of_members_is_not() -> None:
+    state = world(planned("z"), planned("a"), planned("m")).state
+    told = state_json(state)
+    told["tasks"] = dict(sorted(told["tasks"].items()))
+    assert list(state_of(told).tasks) == ["z", "a", "m"]
+    assert state_of(told) == state
+    told["order"] = ["m", "gone"]
+    assert list(state_of(told).tasks) == ["m", "a", "z"]
 
 
 def test_an_agent_is_known_by_its_lease_alone() -> None:
-    from caloron.stages.sprint import _agents
-
     def lease(item: str, started: int | None, result: str | None = None) -> InFlight:
         return InFlight(item, "fix", "{}", 1, "h", 0, 1, started, 4000, result, 9000)
 
@@ -94,5 +103,5 @@ def test_an_agent_is_known_by_its_lease_alone() -> None:
         lease("shop-10/a/1-fix", 1000),
     )
     loaded = Loaded(state=state, version=1, facts=(), through=0, agents=leases)
-    (seen,) = _agents(loaded)
+    (seen,) = agents_of(loaded)
     assert (seen.task, seen.running_s, seen.silent_s) == ("a", 8.0, 5.0)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from caloron.graph.datum import Datum
 from caloron.graph.jsontext import Json
 from caloron.graph.native import Function, Functions, hash_of_files
 from caloron.graph.protocols import Call
@@ -119,5 +120,5 @@ class StandardLibrary:
     def code_hash(self, stage: StageSpec) -> str | None:
         return None if self._functions.code_hash(stage) is None else _installed()
 
-    def run(self, stage: StageSpec, text: str, call: Call) -> Json:
-        return self._functions.run(stage, text, call)
+    def run(self, stage: StageSpec, given: Datum, call: Call) -> Json | Datum:
+        return self._functions.run(stage, given, call)

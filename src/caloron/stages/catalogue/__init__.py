@@ -13,12 +13,14 @@ from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 
+from caloron.graph.datum import Datum
 from caloron.graph.effects import PURE, Effect, effect_of_word, effect_set
 from caloron.graph.jsontext import Json, sha256
 from caloron.graph.native import Functions, hash_of_files
 from caloron.graph.protocols import Call
 from caloron.graph.shorthand import parse_shorthand
 from caloron.graph.spec import Example, Identity, StageSpec
+from caloron.stages.context import TickContext
 
 
 @cache
@@ -80,18 +82,26 @@ def _installed() -> str:
 
 
 class CatalogueStages:
-    """Runs the declared stages; each module is imported when it is first called."""
+    """Runs the declared stages; each module is imported when it is first called.
 
-    def __init__(self) -> None:
-        self._functions = Functions(installed="catalogue")
+    Stages of a tick reach what `context` has open; without it, each opens what it needs.
+    """
+
+    def __init__(self, context: TickContext | None = None) -> None:
+        self._context = context
+        self._functions = Functions(installed="catalogue", shares=True)
         absent = declared_only()
         self._ids = {stage.id for stage in catalogue_stages() if stage.name not in absent}
 
     def code_hash(self, stage: StageSpec) -> str | None:
         return _installed() if stage.id in self._ids else None
 
-    def run(self, stage: StageSpec, text: str, call: Call) -> Json:
+    def run(self, stage: StageSpec, given: Datum, call: Call) -> Json | Datum:
         if self._functions.code_hash(stage) is None:
-            module = import_module(f"{__package__}.{stage.name}")
-            self._functions.add(stage, module.execute)
-        return self._functions.run(stage, text, call)
+            execute = import_module(f"{__package__}.{stage.name}").execute
+            if "context" in execute.__annotations__:
+                context = self._context
+                self._functions.add(stage, lambda value: execute(value, context))
+            else:
+                self._functions.add(stage, execute)
+        return self._functions.run(stage, given, call)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from caloron.graph.held import opened
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
+from caloron.stages.catalogue.shapes import joined
 
 
 def execute(given: Json) -> Json:
-    evaluated, supervised = given.get("eval") or {}, given.get("supervisor") or {}
-    executed, poll = given.get("execute_result") or {}, given.get("poll") or {}
+    evaluated, supervised, executed, poll = (
+        opened(given.get(name)) or {} for name in ("eval", "supervisor", "execute_result", "poll")
+    )
     told = [*(supervised.get("steps") or []), *(executed.get("actions_taken") or [])]
     return {
         "actions_taken": told,
@@ -18,7 +21,7 @@ def execute(given: Json) -> Json:
         "polled_at": poll.get("polled_at") or "",
         "interventions": supervised.get("updated_interventions") or {},
         "rows": executed.get("rows") or [],
-        "moves": [*(evaluated.get("moves") or []), *(supervised.get("moves") or [])],
+        "moves": joined(evaluated.get("moves"), supervised.get("moves")),
         "now": given.get("now"),
         "loaded": given.get("loaded"),
     }

@@ -6,11 +6,12 @@ from caloron.domain.supervise import AgentSeen, Limits, check_health
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
 from caloron.stages.catalogue.shapes import moment, plain, read
-from caloron.stages.supervisor import is_watched
 
 _STALL_M = 20.0
 #: An agent that was just started need not have been heard of.
 _FIRST_SIGN_S = 120.0
+#: Planning, verification and the retro have limits of their own.
+_NOT_WATCHED = ("po", "retro", "verify")
 
 
 def execute(given: Json) -> Json:
@@ -20,9 +21,9 @@ def execute(given: Json) -> Json:
     if isinstance(agents, dict):
         now = moment(given["now"]) or 0.0
         return {"results": [_by_heartbeat(name, agents[name], now, stall_m) for name in agents]}
-    seen: list[AgentSeen] = read(agents, list[AgentSeen], "agents")
+    seen: tuple[AgentSeen, ...] = read(agents, tuple[AgentSeen, ...], "agents")
     limits: Limits = read(given.get("limits") or {"stall_s": stall_m * 60}, Limits, "limits")
-    return {"results": [_by_lease(agent, limits) for agent in seen if is_watched(agent)]}
+    return {"results": [_by_lease(one, limits) for one in seen if one.role not in _NOT_WATCHED]}
 
 
 def _by_lease(agent: AgentSeen, limits: Limits) -> Json:

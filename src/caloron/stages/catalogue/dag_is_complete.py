@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from caloron.domain.status import Status
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
-from caloron.stages.catalogue.shapes import plain, state_of
-from caloron.stages.dag import dag_is_complete
+from caloron.stages.catalogue.shapes import state_of
 
 
 def execute(given: Json) -> Json:
-    return plain(dag_is_complete(state_of(given["state"])))
+    statuses = [task.status for task in state_of(given["state"]).tasks.values()]
+    done = statuses.count(Status.DONE)
+    blocked = statuses.count(Status.BLOCKED) + statuses.count(Status.ESCALATED)
+    cancelled = statuses.count(Status.CANCELLED)
+    return {
+        "complete": bool(statuses) and done + blocked + cancelled == len(statuses),
+        "total": len(statuses),
+        "done": done,
+        "blocked": blocked,
+        "cancelled": cancelled,
+    }
 
 
 if __name__ == "__main__":

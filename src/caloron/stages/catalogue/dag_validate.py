@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from caloron.domain.plan import PlanProblem, parse_plan
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
-from caloron.stages.dag import dag_validate
 
 
 def execute(given: Json) -> Json:
-    found = dag_validate(_plan(given["dag"]))
-    return {"valid": found.valid, "errors": list(found.errors)}
+    try:
+        parse_plan(_plan(given["dag"]))
+    except PlanProblem as problem:
+        return {"valid": False, "errors": list(problem.errors)}
+    return {"valid": True, "errors": []}
 
 
 def _plan(dag: Json) -> Json:

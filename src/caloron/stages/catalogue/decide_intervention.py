@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from caloron.domain.sprint import State
-from caloron.domain.supervise import Health, Limits
+from caloron.domain.supervise import Health, Limits, decide, intervene
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
-from caloron.stages.catalogue.shapes import moment, plain, read, state_of
-from caloron.stages.sprint import InterventionInput
-from caloron.stages.supervisor import decide_intervention
+from caloron.stages.catalogue.shapes import held, held_state, moment, read, state_of
 
 _LADDER = ("probe", "restart", "escalate_human")
 
@@ -45,21 +43,16 @@ def _written(counts: dict[str, int]) -> Json:
 
 def _in_sprint(given: Json) -> Json:
     """The ladder of a sprint, whose counts stand in its state."""
-    results: tuple[Health, ...] = read(given.get("results") or [], tuple[Health, ...], "results")
+    results: list[Health] = read(given.get("results") or [], list[Health], "results")
     limits: Limits = read(given.get("limits") or {}, Limits, "limits")
-    decided, steps = decide_intervention(
-        InterventionInput(
-            state=state_of(given["state"]),
-            results=results,
-            limits=limits,
-            now=moment(given["now"]) or 0.0,
-        )
-    )
+    state, now = state_of(given["state"]), moment(given["now"]) or 0.0
+    steps = decide(state, results, limits, now)
+    decided = intervene(state, results, steps, now)
     return {
-        "actions": plain(decided.actions),
+        "actions": held(decided.actions),
         "updated_interventions": _written(_counts(decided.state)),
-        "state": plain(decided.state),
-        "moves": plain(decided.moves),
+        "state": held_state(decided.state),
+        "moves": held(decided.moves),
         "steps": [f"{step.step}:{step.task} ({step.reason})" for step in steps],
     }
 

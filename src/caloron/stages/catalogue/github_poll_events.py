@@ -5,7 +5,7 @@ from __future__ import annotations
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
 from caloron.stages.catalogue.at_forge import the_forge
-from caloron.stages.catalogue.shapes import plain
+from caloron.stages.catalogue.shapes import held
 
 
 def execute(given: Json) -> Json:
@@ -14,7 +14,7 @@ def execute(given: Json) -> Json:
         return {"events": given["facts"], "polled_at": given.get("since") or ""}
     with the_forge(given) as forge:
         found = forge.poll(given.get("since") or "")
-    return {"events": plain(found.snapshots), "polled_at": found.cursor}
+    return {"events": held(found.snapshots), "polled_at": found.cursor}
 
 
 if __name__ == "__main__":

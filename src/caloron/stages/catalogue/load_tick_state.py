@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
+from caloron.domain.supervise import AgentSeen
 from caloron.graph.jsontext import Json
+from caloron.ledger.ledger import Loaded
 from caloron.ledger.projections import iso
 from caloron.stages.catalogue.alone import alone
-from caloron.stages.catalogue.of_sprint import context_of
-from caloron.stages.catalogue.shapes import plain
-from caloron.stages.sprint import load_tick_state
+from caloron.stages.catalogue.of_sprint import within
+from caloron.stages.catalogue.shapes import held, held_state, plain
+from caloron.stages.context import TickContext
 
 _PASSED_ON = ("repo", "token_env", "shell_url", "host")
 
 
-def execute(given: Json) -> Json:
+def execute(given: Json, context: TickContext | None = None) -> Json:
     sprint = given["sprint_id"]
-    with context_of(sprint, given.get("stall_threshold_m")) as context:
-        tick = load_tick_state(context, sprint)
-    counts = {t.agent: {"count": t.interventions} for t in tick.state.tasks.values()}
+    with within(context, sprint, given.get("stall_threshold_m")) as reached:
+        loaded, now, limits = reached.ledger.load(sprint), reached.clock.now(), reached.limits
+    counts = {t.agent: {"count": t.interventions} for t in loaded.state.tasks.values()}
     return {
         "sprint_id": sprint,
-        "stall_threshold_m": tick.limits.stall_s / 60,
+        "stall_threshold_m": limits.stall_s / 60,
         **{name: given.get(name) or "" for name in _PASSED_ON},
-        "state": plain(tick.state),
-        "agents": plain(tick.agents),
+        "state": held_state(loaded.state),
+        # Of a gap in which nobody looked, nobody is guilty.
+        "agents": held(() if reached.grace else agents_of(loaded)),
         "interventions": {agent: told for agent, told in counts.items() if told["count"]},
-        "since": iso(tick.now),
-        "now": tick.now,
-        "limits": plain(tick.limits),
-        "facts": plain(tick.loaded.facts),
-        "loaded": {"version": tick.loaded.version, "through": tick.loaded.through},
+        "since": iso(now),
+        "now": now,
+        "limits": plain(limits),
+        "facts": held(loaded.facts),
+        "loaded": {"version": loaded.version, "through": loaded.through},
     }
+
+
+def agents_of(loaded: Loaded) -> tuple[AgentSeen, ...]:
+    """Live agents, built fresh from their leases; ages by the database's own clock."""
+    prefix = f"{loaded.state.sprint.id}/"
+    return tuple(
+        AgentSeen(
+            item=lease.item,
+            task=lease.item.split("/")[1],
+            role=lease.kind,
+            running_s=(lease.now_ms - lease.started_at) / 1000,
+            silent_s=(lease.now_ms - (lease.activity_at or lease.started_at)) / 1000,
+        )
+        for lease in loaded.agents
+        if lease.item.startswith(prefix) and lease.started_at and lease.result is None
+    )
 
 
 if __name__ == "__main__":

@@ -20,6 +20,18 @@ class _WallClock:
 
 
 @contextmanager
+def within(
+    context: TickContext | None, sprint: str, stall_threshold_m: float | None = None
+) -> Iterator[TickContext]:
+    """What the caller reaches already, or else what belongs to this sprint."""
+    if context is not None:
+        yield context
+        return
+    with context_of(sprint, stall_threshold_m) as found:
+        yield found
+
+
+@contextmanager
 def context_of(sprint: str, stall_threshold_m: float | None = None) -> Iterator[TickContext]:
     """What a tick of this sprint reaches; limits as its project has them set."""
     name = require_id(sprint, "sprint").rpartition("-")[0]

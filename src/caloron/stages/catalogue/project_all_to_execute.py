@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from caloron.graph.held import opened
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
 
@@ -10,8 +11,8 @@ _PASSED_ON = ("repo", "token_env", "shell_url", "host", "sprint_id")
 
 def execute(given: Json) -> Json:
     return {
-        "dag_actions": (given.get("eval") or {}).get("actions") or [],
-        "supervisor_actions": (given.get("supervisor") or {}).get("actions") or [],
+        "dag_actions": (opened(given.get("eval")) or {}).get("actions") or [],
+        "supervisor_actions": (opened(given.get("supervisor")) or {}).get("actions") or [],
         **{name: given.get(name) or "" for name in _PASSED_ON},
     }
 

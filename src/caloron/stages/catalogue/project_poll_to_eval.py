@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from caloron.graph.held import opened
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
 
 
 def execute(given: Json) -> Json:
-    poll, threshold = given.get("poll") or {}, given.get("stall_threshold_m")
+    poll, threshold = opened(given.get("poll")) or {}, given.get("stall_threshold_m")
     return {
         "state": given["state"],
         "events": poll.get("events") or [],

@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from caloron.domain.actions import Action, Moved
-from caloron.domain.sprint import State
+from caloron.graph.held import opened
 from caloron.graph.jsontext import Json
-from caloron.ledger.ledger import Loaded, StaleTick
-from caloron.ledger.projections import kv_path
+from caloron.ledger.ledger import Loaded, StaleTick, TickCommit
+from caloron.ledger.projected import digest
+from caloron.ledger.projections import kv_path, kv_text, write_kv
 from caloron.stages.catalogue.alone import alone
-from caloron.stages.catalogue.of_sprint import context_of
-from caloron.stages.catalogue.shapes import read
+from caloron.stages.catalogue.of_sprint import within
+from caloron.stages.catalogue.shapes import held, held_state, moment, read, state_of
 from caloron.stages.context import TickContext
-from caloron.stages.sprint import TickResult, TickState, save_tick_state
 
 
 class _Read(msgspec.Struct):
@@ -23,42 +23,31 @@ class _Read(msgspec.Struct):
     through: int
 
 
-class _Result(msgspec.Struct):
-    state: State
-    now: float
-    loaded: _Read
-    rows: tuple[Action, ...] = ()
-    moves: tuple[Moved, ...] = ()
-    actions_taken: tuple[str, ...] = ()
-    errors: tuple[str, ...] = ()
-
-
-def execute(given: Json) -> Json:
-    sprint = given["sprint_id"]
-    result: _Result = read(given["tick_result"], _Result, "tick_result")
-    if result.state.sprint.id != sprint:
-        raise ValueError(f"tick_result: it is of the sprint {result.state.sprint.id!r}")
-    with context_of(sprint) as context:
-        loaded = _as_read(context, sprint, result.loaded)
-        tick = TickState(
-            loaded=loaded, state=loaded.state, agents=(), limits=context.limits, now=result.now
-        )
-        saved = save_tick_state(
-            context,
-            tick,
-            TickResult(
-                state=result.state,
-                rows=result.rows,
-                actions_taken=result.actions_taken,
-                moves=result.moves,
-                now=result.now,
-            ),
-        )
+def execute(given: Json, context: TickContext | None = None) -> Json:
+    """An idle tick writes nothing."""
+    sprint, result = given["sprint_id"], opened(given["tick_result"])
+    state = state_of(result.get("state"))
+    if state.sprint.id != sprint:
+        raise ValueError(f"tick_result: it is of the sprint {state.sprint.id!r}")
+    began: _Read = read(result.get("loaded"), _Read, "tick_result: loaded")
+    actions: tuple[Action, ...] = read(result.get("rows") or (), tuple[Action, ...], "rows")
+    moves: tuple[Moved, ...] = read(result.get("moves") or (), tuple[Moved, ...], "moves")
+    now = moment(result.get("now")) or 0.0
+    with within(context, sprint) as reached:
+        loaded = _as_read(reached, sprint, began)
+        changed = bool(loaded.facts or actions or moves) or state != loaded.state
+        if changed:
+            text = kv_text(state, now)
+            commit = TickCommit(state=state, actions=actions, moves=moves, projection=digest(text))
+            reached.ledger.commit_tick(loaded, commit)
+            write_kv(sprint, text)
     return {
-        "actions_taken": list(saved.actions_taken),
-        "errors": list(result.errors),
+        "actions_taken": result.get("actions_taken") or [],
+        "errors": result.get("errors") or [],
         "persisted_path": str(kv_path(sprint)),
-        "changed": saved.changed,
+        "changed": changed,
+        "state": held_state(state),
+        "moves": held(moves),
     }
 
 

@@ -1,6 +1,7 @@
 """Data of graphs as our own types, and back: the sprint's state above all.
 
-A state comes in one of two shapes. `{"sprint": …, "tasks": …}` is what our own tick passes on. The
+Stages of one process hand such values on as they are; whoever else gets them sees JSON. A state
+comes in one of two shapes. `{"sprint": …, "tasks": …}` is what our own tick passes on. The
 other is that of the tick's file: `{"sprint_id", "tasks": {id: record}}` with flat records.
 """
 
@@ -16,6 +17,7 @@ from caloron.domain.plan import PlannedTask
 from caloron.domain.retro import Kpis
 from caloron.domain.sprint import Sprint, State, Task
 from caloron.domain.status import Status
+from caloron.graph.held import Held, opened
 from caloron.graph.jsontext import Json
 
 T = TypeVar("T")
@@ -23,13 +25,38 @@ T = TypeVar("T")
 
 def plain(value: Any) -> Json:
     """A value of ours as JSON; what has no order of its own is sorted."""
-    return msgspec.to_builtins(value, str_keys=True, order="deterministic")
+    return msgspec.json.decode(msgspec.json.encode(value, order="deterministic"))
+
+
+def held(value: Any) -> Held:
+    """A value of ours, for the next stage."""
+    return Held(value, plain)
+
+
+def held_state(state: State) -> Held:
+    """The state of a sprint, for the next stage."""
+    return Held(state, state_json)
+
+
+def joined(*lists: Json) -> Json:
+    """One list after the other, held as long as all of them are."""
+    if all(isinstance(one, Held) for one in lists):
+        return held(tuple(item for one in lists for item in one.value))
+    return [item for one in lists for item in opened(one) or []]
+
+
+def state_json(state: State) -> Json:
+    """A state as JSON, in which the order of members says nothing: the plan's is a list."""
+    return plain(state) | {"order": list(state.tasks)}
 
 
 def read(value: Json, kind: type[T] | Any, what: str) -> T:
-    """JSON as a value of ours, or an error that says what of it is wrong where."""
+    """A value of ours that was held or is told as JSON, or an error: what of it is wrong where."""
+    if isinstance(value, Held) and not isinstance(value.value, dict | list):
+        kept: T = value.value
+        return kept
     try:
-        found: T = msgspec.convert(value, kind, str_keys=True)
+        found: T = msgspec.convert(opened(value), kind, str_keys=True)
     except msgspec.ValidationError as error:
         raise ValueError(f"{what}: {error}") from error
     return found
@@ -40,15 +67,25 @@ def is_flat(value: Json) -> bool:
 
 
 def state_of(value: Json) -> State:
-    """The state of a sprint, in either shape."""
+    """The state of a sprint, in either shape; it is not to be changed."""
+    if isinstance(value, Held) and isinstance(value.value, State):
+        return value.value
+    value = opened(value)
     if not isinstance(value, dict):
         raise ValueError("state: expected an object with `tasks`")
     if not is_flat(value):
-        state: State = read(value, State, "state")
-        return state
+        return _ordered(read(value, State, "state"), value.get("order"))
     name = value.get("sprint_id")
     sprint = Sprint(id=name if isinstance(name, str) else "", number=1, goal="", phase="running")
     return State(sprint=sprint, tasks={one: _task(one, r) for one, r in records_of(value).items()})
+
+
+def _ordered(state: State, told: Json) -> State:
+    """The tasks as the plan has them; those that the list does not name come after it."""
+    order: list[str] = read(told or [], list[str], "state: order")
+    names = [*(name for name in order if name in state.tasks), *state.tasks]
+    tasks = {name: state.tasks[name] for name in dict.fromkeys(names)}
+    return msgspec.structs.replace(state, tasks=tasks)
 
 
 class Record(msgspec.Struct, kw_only=True):
@@ -128,7 +165,7 @@ def feedback_of(value: Json) -> list[FeedbackSaid]:
 
 def state_with_feedback(given: Json) -> State:
     """The state that is given, or one in which there is nothing but what agents said."""
-    if isinstance(given.get("state"), dict):
+    if isinstance(opened(given.get("state")), dict):
         return state_of(given["state"])
     name = given.get("sprint_id")
     state = State(sprint=Sprint(id=name if isinstance(name, str) else "", number=1, goal=""))

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from caloron.domain.status import Status
+from caloron.graph.held import opened
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
-from caloron.stages.catalogue.shapes import is_flat, plain, records_of, state_of
-from caloron.stages.dag import unblocked_tasks
+from caloron.stages.catalogue.shapes import Record, is_flat, records_of, state_of
 
 
 def execute(given: Json) -> Json:
-    state = given["state"]
-    ready = plain(unblocked_tasks(state_of(state)))
-    if is_flat(state):
-        # There an agent has a name of its own.
-        records = records_of(state)
-        for one in ready:
-            one["agent_id"] = records[one["task_id"]].agent_id or one["agent_id"]
-    return {"ready_tasks": ready}
+    state = state_of(given["state"])
+    told = opened(given["state"])
+    # There an agent has a name of its own.
+    records = records_of(told) if is_flat(told) else {}
+    return {
+        "ready_tasks": [
+            {
+                "task_id": task.id,
+                "title": task.plan.title,
+                "agent_id": records.get(task.id, Record()).agent_id or task.agent,
+                "issue_number": task.issue,
+            }
+            for task in state.tasks.values()
+            if task.status is Status.READY
+        ]
+    }
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
 from caloron.stages.catalogue.shapes import feedback_of, kpis_of, moment, state_with_feedback
@@ -12,8 +14,14 @@ from caloron.stages.retro_page import write_retro_report
 def execute(given: Json) -> Json:
     state, kpis = state_with_feedback(given), kpis_of(given.get("kpis"))
     sprint = state.sprint
-    sprint.created_at = moment(given.get("started_at")) or sprint.created_at
-    sprint.ended_at = moment(given.get("ended_at")) or sprint.ended_at
+    state = replace(
+        state,
+        sprint=replace(
+            sprint,
+            created_at=moment(given.get("started_at")) or sprint.created_at,
+            ended_at=moment(given.get("ended_at")) or sprint.ended_at,
+        ),
+    )
     items = [
         FeedbackItem(issue_number=item.issue_number, author=item.author, parsed=item.parsed)
         for item in feedback_of(given.get("feedback_items"))
