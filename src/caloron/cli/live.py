@@ -45,7 +45,7 @@ def watcher_for(approver: Approver, *, json: bool) -> Iterator[Watcher]:
 class Lines:
     """One line per change, for logs and pipes."""
 
-    def __init__(self, approver: Approver, *, to_stderr: bool) -> None:
+    def __init__(self, approver: Approver | None = None, *, to_stderr: bool) -> None:
         self._stderr = to_stderr
         self._approver = approver
         self._phase = ""
@@ -67,7 +67,7 @@ class Lines:
             self.told(f"sprint {state.sprint.id}: {self._phase}{tasks}")
 
     def approves(self, state: State, meanwhile: Callable[[], bool]) -> Answer:
-        return self._approver.answer(state, meanwhile)
+        return self._approver.answer(state, meanwhile) if self._approver else None
 
 
 class LiveTable:

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agents": ("caloron.cli.agents:agents", "Show who worked, and what it took."),
     "stop": ("caloron.cli.stop:stop", "Save and stop the running sprint."),
     "resume": ("caloron.cli.sprint:resume", "Go on with a sprint that was stopped or crashed."),
+    "tick": ("caloron.cli.tick:tick", "Drive a sprint for a moment, as cron does."),
     "take": ("caloron.cli.take:take", "Bring what was merged into your branch."),
     "discard": ("caloron.cli.discard:discard", "Throw away what is left of a sprint."),
     "report": ("caloron.cli.report:report", "Show what a sprint came to: the morning page."),

@@ -26,7 +26,7 @@ from caloron.cli.options import (
     project_option,
     sprint_name,
 )
-from caloron.cli.sprint_answer import STOPPED, answer, answer_held, plan_page
+from caloron.cli.sprint_answer import STOPPED, answer, answer_begun, answer_held, plan_page
 from caloron.domain.status import Status
 from caloron.engine.answering import nothing_begun
 from caloron.engine.engine import Engine, Watcher
@@ -42,6 +42,7 @@ from caloron.store.database import open_read_only
 @click.argument("goal")
 @begin_options
 @click.option("--plan-only", is_flag=True, help="Stop at the plan; `caloron resume --yes` runs it.")
+@click.option("--begin-only", is_flag=True, help="Record it and leave; `caloron tick` drives it.")
 @click.option("--yes", "-y", is_flag=True, help="Run the plan without asking.")
 @click.option(
     "--approve", is_flag=True, help="Hold the plan until a person approves it, as a forge issue."
@@ -51,6 +52,7 @@ from caloron.store.database import open_read_only
 def sprint(
     goal: str,
     plan_only: bool,
+    begin_only: bool,
     yes: bool,
     approve: bool,
     dry_run: bool,
@@ -78,18 +80,27 @@ def sprint(
     """
     if yes and approve:
         raise UsageError("--yes and --approve exclude each other", hint="give one of them")
+    if begin_only and plan_only:
+        raise UsageError("--begin-only and --plan-only exclude each other", hint="give one of them")
     begin = prepare(goal, project, given)
     if dry_run:
         return would_begin("sprint", begin, hold=plan_only or approve)
     approval: Approval = "forge" if approve else "yes"
     if plan_only:
         approval = "hold"
-    elif _can_ask() and not yes:
+    elif _can_ask() and not yes and not begin_only:
         approval = "ask"
-    return run_new(begin, "sprint", approval, on_forge=approve)
+    return run_new(begin, "sprint", approval, on_forge=approve, begin_only=begin_only)
 
 
-def run_new(begin: Beginning, command: str, approval: Approval, *, on_forge: bool = False) -> int:
+def run_new(
+    begin: Beginning,
+    command: str,
+    approval: Approval,
+    *,
+    on_forge: bool = False,
+    begin_only: bool = False,
+) -> int:
     """Record a new sprint and drive it: to its end, or to its plan if that is to be held."""
     about = set_up(begin)
     with held(begin.project) as session:
@@ -103,6 +114,8 @@ def run_new(begin: Beginning, command: str, approval: Approval, *, on_forge: boo
                 ask=approval != "yes",
                 plan_on_forge=on_forge,
             )
+        if begin_only:
+            return answer_begun(session, session.ledger.state(name), command, about)
         return _run(session, name, command, begin.choices, _approver(session, approval), about)
 
 

@@ -72,6 +72,14 @@ def answer_held(
     return 0
 
 
+def answer_begun(session: Session, state: State, command: str, about: dict[str, Any]) -> int:
+    """Nothing but the record was asked for; somebody else drives the sprint."""
+    tick = f"caloron tick --sprint {state.sprint.id}"
+    text = f"Sprint {state.sprint.id} is recorded. Drive it, again and again: {tick}"
+    output.success(command, report(session, state, 0.0) | about | {"next": tick}, text)
+    return 0
+
+
 def answer(
     session: Session, state: State, command: str, seconds: float, about: dict[str, Any]
 ) -> int:

@@ -90,6 +90,12 @@ class Effects:
             self._pool.submit(self._run, entry)
         return next_due
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being done."""
+        with self._lock:
+            return not self._running
+
     def close(self) -> None:
         """Let what was begun come to its end; begin nothing more."""
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -99,7 +99,7 @@ class Engine:
         state = ledger.state(sprint)
         self._announcer = Announcer(watcher.told, state)
         self._declined = _declined(state)
-        self._books = Bookkeeping(project, ledger, sprint, self.clock, watcher.told)
+        self.books = Bookkeeping(project, ledger, sprint, self.clock, watcher.told)
         mirror = Mirror(project.mirror, forge.remote(), forge.main)
         mirror.ensure()
         self.queue = WorkQueue(
@@ -140,7 +140,7 @@ class Engine:
         """Go on until the sprint has ended, somebody asks to stop, or the plan is not approved."""
         self.wake.create()
         try:
-            self._books.take_in(busy=bool(self.queue.in_flight()))
+            self.books.take_in(busy=bool(self.queue.in_flight()))
             self.poller.poll()
             self.poller.start()
             self._listen()
@@ -152,13 +152,17 @@ class Engine:
         if self._stop.is_set() and state.sprint.phase == "retro":
             # Whoever stops the sprint now has all its results: the rules write the retro.
             self.ledger.tell(self.sprint, [Halt(reason="the sprint was stopped")])
-            state = self._tick(grace=True).state
-        self._raise_fault()
+            state = self.tick(grace=True).state
+        self.raise_fault()
         if state.sprint.phase == "ended":
-            if state.sprint.insight_problem:
-                self.watcher.told(f"no model looked back: {state.sprint.insight_problem}")
-            self._books.write_end()
+            self.write_end(state)
         return state
+
+    def write_end(self, state: State) -> None:
+        """What is read of a sprint that has ended."""
+        if state.sprint.insight_problem:
+            self.watcher.told(f"no model looked back: {state.sprint.insight_problem}")
+        self.books.write_end()
 
     def _listen(self) -> None:
         if self.webhooks is not None:
@@ -172,13 +176,8 @@ class Engine:
             grace = self._was_away()
             # Of a look that ends while the tick decides, only the next one knows.
             sees = self.poller.sees
-            saved = self._tick(grace=grace)
-            self._books.write_plan(saved.state)
-            if saved.moves:
-                self.watcher.moved(saved.state, saved.moves)
-                self.workshop.pool.refresh(main_commit(saved.state))
-            self.watcher.seen(saved.state)
-            self._announcer.look(saved.state, self.poller.outage)
+            saved = self.tick(grace=grace)
+            self.tell(saved)
             phase = saved.state.sprint.phase
             if self._stop.is_set() or self.bell.faults or (phase == "ended" and sees):
                 return saved.state
@@ -186,16 +185,31 @@ class Engine:
                 return saved.state
             if phase == "approval" and not self._ask(saved.state):
                 return self.ledger.state(self.sprint)
-            next_due = self.effects.dispatch(blind=not sees)
-            if not grace:
-                # Until the shims have renewed, the leases do not tell how many slots are taken.
-                self.workshop.meter(saved.state)
-                self.workers.dispatch(halted=bool(saved.state.sprint.halted))
-                self._notice_empty_purse(saved.state)
-            self.workers.reconcile(grace=grace)
-            self.wake.wait(self._pause(next_due))
+            next_due = self.act(saved.state, sees=sees, grace=grace)
+            self.wake.wait(self.pause(next_due))
 
-    def _tick(self, *, grace: bool) -> Saved:
+    def tell(self, saved: Saved) -> None:
+        """Show what a tick came to, to those who look on and to those who read files."""
+        self.books.write_plan(saved.state)
+        if saved.moves:
+            self.watcher.moved(saved.state, saved.moves)
+            self.workshop.pool.refresh(main_commit(saved.state))
+        self.watcher.seen(saved.state)
+        self._announcer.look(saved.state, self.poller.outage)
+
+    def act(self, state: State, *, sees: bool, grace: bool) -> float | None:
+        """Begin what was decided; the moment at which the next postponed effect is due, if any."""
+        next_due = self.effects.dispatch(blind=not sees)
+        if not grace:
+            # Until the shims have renewed, the leases do not tell how many slots are taken.
+            self.workshop.meter(state)
+            self.workers.dispatch(halted=bool(state.sprint.halted))
+            self._notice_empty_purse(state)
+        self.workers.reconcile(grace=grace)
+        return next_due
+
+    def tick(self, *, grace: bool) -> Saved:
+        """Decide and commit, on what is known now."""
         context = TickContext(ledger=self.ledger, clock=self.clock, limits=self.limits, grace=grace)
         while True:
             try:
@@ -223,7 +237,7 @@ class Engine:
     def _decided_meanwhile(self, asked: State) -> bool:
         """Take in what people do on the forge while somebody at the terminal thinks."""
         sees = self.poller.sees
-        saved = self._tick(grace=False)
+        saved = self.tick(grace=False)
         self.effects.dispatch(blind=not sees)
         if saved.moves:
             self.watcher.moved(saved.state, saved.moves)
@@ -253,7 +267,7 @@ class Engine:
             self._grace_until = now + lease_s
         return now < self._grace_until
 
-    def _pause(self, next_due: float | None) -> float:
+    def pause(self, next_due: float | None) -> float:
         """How long to sleep when nobody wakes us: thresholds must still be noticed."""
         limits = self.limits
         quarters = min(limits.stall_s, limits.grace_s, limits.timeout_s) / 4
@@ -263,7 +277,8 @@ class Engine:
             longest = min(longest, next_due - self.clock.now())
         return max(longest, _SHORTEST_WAIT_S)
 
-    def _raise_fault(self) -> None:
+    def raise_fault(self) -> None:
+        """What a thread could not answer for, raised where somebody can."""
         if not self.bell.faults:
             return
         error = self.bell.faults[0]

@@ -78,6 +78,13 @@ class Poller:
         """Whether there was a look since the forge last did not answer."""
         return self._losses == self._made_good
 
+    def glance(self) -> None:
+        """Look once, without anybody who would look again: a look that fails is written down."""
+        try:
+            self.poll()
+        except ForgeError as error:
+            self._missed(error)
+
     def poll(self) -> bool:
         """Look once; whether there was anything new."""
         losses = self._losses

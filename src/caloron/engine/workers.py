@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 from caloron.agents import launch
@@ -56,6 +57,8 @@ class Workers:
         self.runs = RunDirs(project.runs)
         self._active: dict[tuple[str, int], threading.Thread] = {}
         self._preparing: set[tuple[str, int]] = set()
+        #: Those whose shim does the rest alone.
+        self._awaited: set[tuple[str, int]] = set()
         self._lost: dict[str, int] = {}
         self._postponed: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -82,6 +85,12 @@ class Workers:
         """Whether nothing is at work."""
         with self._lock:
             return not self._active
+
+    @property
+    def only_shims_work(self) -> bool:
+        """Whether nothing here would be missed: what goes on does so without this process."""
+        with self._lock:
+            return set(self._active) <= self._awaited
 
     def adopt(self) -> None:
         """Take up what an earlier engine left: wait for its live shims, collect its results."""
@@ -159,9 +168,9 @@ class Workers:
 
     def _attend(self, item: str, token: int, claimed: Claimed | None) -> None:
         try:
-            started = self._launch(claimed) if claimed else True
-            if started:
-                launch.wait_until_gone(self.runs.of(item, token))
+            shim = self._launch(claimed) if claimed else None
+            if shim or not claimed:
+                self._await_shim(item, token, shim)
                 self._collect(item, token)
         except (StoreError, OSError) as error:
             self._bell.fault(error)
@@ -178,8 +187,22 @@ class Workers:
             self._purse.release((item, token))
             self._bell.ring()
 
-    def _launch(self, claimed: Claimed) -> bool:
-        """Prepare and start the shim; False if the work came to its end without one."""
+    def _await_shim(self, item: str, token: int, shim: Popen[bytes] | None) -> None:
+        run_dir = self.runs.of(item, token)
+        if shim is None and not launch.is_alive(run_dir):
+            return
+        with self._lock:
+            self._preparing.discard((item, token))
+            self._awaited.add((item, token))
+        self._bell.ring()
+        if shim is not None:
+            shim.wait()
+        launch.wait_until_gone(run_dir)
+        with self._lock:
+            self._awaited.discard((item, token))
+
+    def _launch(self, claimed: Claimed) -> Popen[bytes] | None:
+        """Prepare and start the shim; None if the work came to its end without one."""
         work = claimed.start.work
         run_dir = self.runs.of(claimed.item, claimed.token)
         self._await_earlier_attempts(claimed.item, claimed.token)
@@ -191,17 +214,13 @@ class Workers:
         given = self._assigner.assign(state, task, work, run_dir, budget)
         if isinstance(given, NothingToRun):
             self._settle_without_process(claimed, given)
-            return False
+            return None
         spec = self._spec(claimed, given, run_dir) | {"budget_usd": budget}
         # From now on these are looked for in everything that is written.
         self._outcomes.secrets.update(given.secrets)
         whispered = {"env": given.secrets, "redact": self._outcomes.secrets}
         self._postponed.pop(claimed.item, None)
-        process = launch.start(run_dir, spec, whispered)
-        with self._lock:
-            self._preparing.discard((claimed.item, claimed.token))
-        process.wait()
-        return True
+        return launch.start(run_dir, spec, whispered)
 
     def _await_earlier_attempts(self, item: str, token: int) -> None:
         """What an attempt that was taken back leaves is saved before the next one begins."""

@@ -1,0 +1,145 @@
+"""One visit to a sprint, as cron makes them: look, decide, act on what is due, and leave.
+
+Agents live on in their shims; the next visit collects what they came to. A visit that dies is
+simply made again: everything that it needs is in the ledger.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from caloron.domain.facts import Halt, PlanApproved
+from caloron.domain.sprint import State
+from caloron.engine.engine import Engine
+from caloron.ledger.ledger import Ledger
+from caloron.ledger.lock import boot_id
+
+#: Effects that are due so soon are waited for.
+_SOON_S = 2.0
+_VISITED = "visited/{}"
+
+
+def is_visited(ledger: Ledger, sprint: str) -> bool:
+    """Whether a sprint is driven by visits, so that it goes on though nothing runs here."""
+    return bool(ledger.get(_VISITED.format(sprint)))
+
+
+def halt(engine: Engine) -> None:
+    """End the agents that visits left at work, and let the next visits start none."""
+    engine.wake.create()
+    try:
+        engine.ledger.tell(engine.sprint, [Halt(reason="it was stopped with `caloron stop`")])
+        engine.workers.adopt()
+        engine.workers.stop()
+        engine.tick(grace=True)
+    finally:
+        engine.effects.close()
+        engine.wake.close()
+    engine.raise_fault()
+
+
+class Visited(msgspec.Struct, frozen=True, kw_only=True):
+    """What a visit came to."""
+
+    state: State
+    #: What was decided, in the words of the stages.
+    actions_taken: tuple[str, ...]
+    ticks: int
+    agents: int
+    #: Why the forge was not looked at, if it did not answer.
+    outage: str
+
+
+class Visit:
+    """Drives an engine for a moment; whoever makes it holds the project."""
+
+    def __init__(self, engine: Engine, *, limit_s: float) -> None:
+        self._engine = engine
+        self._until = time.monotonic() + limit_s
+        self._taken: list[str] = []
+        self._ticks = 0
+
+    def make(self, *, approve: bool = False) -> Visited:
+        """Go on until nothing is left to do at once; `approve` says yes to a plan that waits."""
+        engine = self._engine
+        if not is_visited(engine.ledger, engine.sprint):
+            engine.ledger.put(_VISITED.format(engine.sprint), "yes")
+        engine.wake.create()
+        try:
+            engine.books.take_in(busy=bool(engine.queue.in_flight()))
+            engine.poller.glance()
+            engine.workers.adopt()
+            state = self._loop(approve=approve)
+            agents = len(engine.queue.in_flight())
+        finally:
+            engine.effects.close()
+            engine.wake.close()
+        engine.raise_fault()
+        if state.sprint.phase == "ended":
+            self._write_end(state)
+        outage = engine.poller.outage
+        return Visited(
+            state=state,
+            actions_taken=tuple(self._taken),
+            ticks=self._ticks,
+            agents=agents,
+            outage=str(outage) if outage else "",
+        )
+
+    def _loop(self, *, approve: bool) -> State:
+        engine, grace = self._engine, self._was_asleep()
+        while True:
+            sees = engine.poller.sees
+            saved = engine.tick(grace=grace)
+            self._ticks += 1
+            self._taken.extend(saved.actions_taken)
+            engine.tell(saved)
+            phase = saved.state.sprint.phase
+            if phase == "approval" and approve:
+                engine.ledger.tell(engine.sprint, [PlanApproved()])
+                approve = False
+                continue
+            if engine.bell.faults or (phase == "ended" and sees):
+                return saved.state
+            next_due = engine.act(saved.state, sees=sees, grace=grace)
+            if self._is_over(changed=saved.changed, next_due=next_due):
+                return saved.state
+            engine.wake.wait(min(engine.pause(next_due), max(self._left(), 0.0)))
+
+    def _is_over(self, *, changed: bool, next_due: float | None) -> bool:
+        """Whether this process would only wait; what it has begun itself it brings to its end."""
+        engine = self._engine
+        if not (engine.effects.idle and engine.workers.only_shims_work):
+            return False
+        if self._left() <= 0:
+            return True
+        soon = next_due is not None and next_due - engine.clock.now() < _SOON_S
+        return not (changed or soon or engine.ledger.load(engine.sprint).facts)
+
+    def _left(self) -> float:
+        return self._until - time.monotonic()
+
+    def _write_end(self, state: State) -> None:
+        """Once, also if an earlier visit died between the end and its files."""
+        ledger, key = self._engine.ledger, f"end_written/{state.sprint.id}"
+        if ledger.get(key) != str(state.sprint.ended_at):
+            self._engine.write_end(state)
+            ledger.put(key, str(state.sprint.ended_at))
+
+    def _was_asleep(self) -> bool:
+        """Whether the machine itself slept since the last visit, as a laptop does.
+
+        For one lease after that nobody is judged: the shims slept too, and renew first.
+        """
+        ledger, boot = self._engine.ledger, boot_id() or "-"
+        slept = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+        known = ledger.get("slept").split()
+        same_boot = len(known) == 3 and known[0] == boot
+        lease_s = self._engine.queue.lease_ms / 1000
+        if same_boot and slept - float(known[1]) <= lease_s:
+            return time.time() < float(known[2])
+        until = time.time() + lease_s if same_boot else 0.0
+        ledger.put("slept", f"{boot} {slept:.1f} {until:.1f}")
+        return same_boot

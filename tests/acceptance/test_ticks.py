@@ -1,0 +1,275 @@
+"""A sprint that nothing drives but `caloron tick`, again and again, as cron does."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.gitea_home import GiteaHome
+from tests.acceptance.home import Answer, Home, does, process_lives, task, wait_for, writes
+from tests.support.gitea import Server
+
+DIAMOND = (task("a"), task("b", "a"), task("c", "a"), task("d", "b", "c"))
+_MOST_TICKS = 400
+
+
+@pytest.fixture(params=["local", "gitea"])
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """A project on each forge that runs here."""
+    if request.param == "local":
+        made = Home(tmp_path).init()
+    else:
+        server: Server = request.getfixturevalue("gitea")
+        made = GiteaHome(tmp_path, server).on_gitea()
+    yield made
+    made.close()
+
+
+def begin(home: Home, *tasks: dict[str, Any], options: tuple[str, ...] = ()) -> None:
+    answer = home.sprint(*tasks, options=("--begin-only", *options))
+    assert answer.code == 0, answer
+    assert answer.data["next"] == "caloron tick --sprint demo-1"
+    assert home.processes() == []
+
+
+def tick(home: Home) -> Answer:
+    return home.caloron("tick", "--sprint", "demo-1")
+
+
+def until_ended(home: Home) -> Answer:
+    """The cron of an impatient user."""
+    for _ in range(_MOST_TICKS):
+        answer = tick(home)
+        if answer.code or answer.data["ended"]:
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(f"it never ended: {answer}")
+
+
+def tick_until(home: Home, task: str, status: str) -> None:
+    for _ in range(_MOST_TICKS):
+        if tick(home).data["statuses"].get(task) == status:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{task} was never {status}")
+
+
+def purposes(home: Home, number: int) -> Counter[str]:
+    """How often each thing was said on an issue, by the markers of the comments."""
+    found: Counter[str] = Counter()
+    for body in home.comments(number):
+        marks = [line for line in body.splitlines() if line.startswith("<!-- caloron:")]
+        found.update(marks)
+    return found
+
+
+def assert_each_once(home: Home, answer: Answer) -> None:
+    for told in answer.tasks.values():
+        assert set(purposes(home, told["issue_number"]).values()) <= {1}
+    assert len(home.issues()) == len(answer.tasks)
+    assert len(home.pulls()) == len(answer.tasks)
+
+
+def test_a_diamond_with_a_rejected_change_is_driven_by_ticks_that_are_killed(
+    anywhere: Home,
+) -> None:
+    """Every other tick is killed at a moment that nobody chose."""
+    home, chance = anywhere, random.Random(7)
+    home.set(lease_s=3.0)
+    home.script(
+        does("review", "b", round=1, output="CHANGES_NEEDED: say more"),
+        does("fix", "b", files={"b.txt": "b, and more\n"}),
+        *(writes(name) for name in "abcd"),
+    )
+    begin(home, *DIAMOND)
+    kills = 0
+    for _ in range(_MOST_TICKS):
+        running = home.start("tick", "--sprint", "demo-1")
+        time.sleep(chance.uniform(0.1, 0.9))
+        kills += running.process.poll() is None
+        running.kill()
+        answer = tick(home)
+        if answer.code or answer.data["ended"]:
+            break
+    assert answer.code == 0, answer
+    assert set(answer.statuses.values()) == {"Done"}
+    assert kills > 3
+    assert_each_once(home, answer)
+    assert answer.tasks["b"]["review_rounds"] == 2
+    again = tick(home)
+    assert (again.code, again.statuses) == (0, answer.statuses)
+
+
+def test_ticks_come_to_the_same_end_as_one_command(tmp_path: Path) -> None:
+    ends = []
+    for name in ("ticks", "sprint"):
+        home = Home(tmp_path / name).init()
+        home.script(*(writes(one) for one in "abcd"))
+        if name == "ticks":
+            begin(home, *DIAMOND)
+            answer = until_ended(home)
+        else:
+            answer = home.sprint(*DIAMOND)
+        said = [sorted(purposes(home, t["issue_number"])) for t in answer.tasks.values()]
+        ends.append((answer.code, answer.statuses, home.files(), len(home.pulls()), said))
+        home.close()
+    assert ends[0] == ends[1]
+
+
+def test_an_agent_lives_on_between_ticks_and_two_ticks_exclude_each_other(home: Home) -> None:
+    gate = home.gate("work")
+    home.script(writes("a", run=gate.line))
+    begin(home, task("a"))
+    wait_for(lambda: tick(home).data["agents"] and gate.arrivals, "an agent at work")
+    pids = home.processes("stub")
+    assert pids
+    first = tick(home)
+    assert (first.data["agents"], first.data["actions_taken"]) == (1, [])
+    assert all(process_lives(pid) for pid in pids)
+    # While one is at work, another one leaves the project to it.
+    slow = home.start("tick", "--sprint", "demo-1")
+    answers = [tick(home) for _ in range(3)]
+    slow.wait()
+    assert all(answer.code == 0 for answer in answers)
+    gate.open()
+    assert until_ended(home).code == 0
+    assert home.attempts("implement", "a") == 1
+
+
+def test_a_tick_beside_a_running_sprint_leaves_it_alone(home: Home) -> None:
+    gate = home.gate("work")
+    home.script(writes("a", run=gate.line))
+    running = home.start_sprint(task("a"))
+    gate.wait_for_agent()
+    answer = tick(home)
+    assert (answer.code, answer.data) == (0, {"skipped": True, "ended": False})
+    gate.open()
+    assert running.wait().code == 0
+
+
+def test_stop_ends_what_ticks_left_at_work_and_yes_lets_them_go_on(home: Home) -> None:
+    gate = home.gate("work")
+    home.script(writes("a", run=gate.line))
+    begin(home, task("a"))
+    wait_for(lambda: tick(home).data["agents"] and gate.arrivals, "an agent at work")
+    stopped = home.caloron("stop")
+    assert (stopped.code, stopped.data["sprint_id"]) == (0, "demo-1"), stopped
+    assert home.processes() == []
+    assert tick(home).data["agents"] == 0
+    assert "caloron stop" in home.caloron("status").stdout
+    assert home.caloron("stop").data["stopped"] is False
+    gate.open()
+    assert home.caloron("tick", "--sprint", "demo-1", "--yes").code == 0
+    assert until_ended(home).code == 0
+
+
+def test_a_plan_that_waits_is_run_when_somebody_says_yes(home: Home) -> None:
+    home.script(writes("a"))
+    plan = str(home.plan(task("a")))
+    assert home.caloron("kickoff", "make it so", "--plan", plan).code == 0
+    assert tick(home).data["phase"] == "approval"
+    assert tick(home).data["statuses"] == {"a": "Pending"}
+    answer = home.caloron("tick", "--yes")
+    assert answer.data["phase"] == "running"
+    assert until_ended(home).code == 0
+
+
+def test_a_pull_request_that_a_person_closes_goes_back_to_its_agent(anywhere: Home) -> None:
+    home, gate = anywhere, anywhere.gate("review")
+    home.script(
+        does("review", "a", run=gate.line, output="APPROVED"),
+        does("fix", "a", files={"a.txt": "a, as the person wants it\n"}),
+        writes("a"),
+    )
+    begin(home, task("a"))
+    wait_for(lambda: [tick(home), gate.arrivals][1], "a review")
+    (pull,) = home.pulls("open")
+    assert home.caloron("pr", "close", str(pull["number"])).code == 0
+    tick_until(home, "a", "InProgress")
+    gate.open()
+    answer = until_ended(home)
+    assert answer.code == 0, answer
+    assert sorted(pull["state"] for pull in home.pulls()) == ["closed", "merged"]
+
+
+def test_news_that_comes_twice_or_too_late_changes_nothing(anywhere: Home) -> None:
+    """Before every tick everything that was ever seen is told again, in a changed order."""
+    home, chance, seen = anywhere, random.Random(3), set[bytes]()
+    home.script(writes("a"), writes("b"))
+    begin(home, task("a"), task("b", "a"))
+    tick(home)
+    with home.ledger() as ledger:
+        cursor = ledger.execute("SELECT value FROM kv WHERE key LIKE 'forge_cursor/%'").fetchone()
+    for _ in range(_MOST_TICKS):
+        with home.ledger() as ledger:
+            # The forge is looked at as if nobody ever had, and older pictures come after newer.
+            ledger.execute("UPDATE kv SET value = ? WHERE key LIKE 'forge_cursor/%'", cursor)
+            seen |= {row[0] for row in ledger.execute("SELECT data FROM observations")}
+            old = sorted(seen)
+            chance.shuffle(old)
+            ledger.executemany(
+                "INSERT INTO inbox (sprint, key, data) VALUES ('demo-1', ?, ?)",
+                [(f"again/{chance.random()}", one) for one in old],
+            )
+        answer = tick(home)
+        if answer.code or answer.data["ended"]:
+            break
+    assert answer.code == 0, answer
+    assert len(seen) > 10
+    assert_each_once(home, answer)
+
+
+def test_a_silent_agent_is_probed_and_restarted_by_ticks(home: Home) -> None:
+    home.set(stall_threshold_m=0.015, probe_grace_s=0.5)
+    hang = f"echo 'hanging: {home.root}/'; kill -STOP $PPID $$"
+    home.script(does("implement", "a", attempt=1, run=hang), writes("a"))
+    begin(home, task("a"))
+    answer = until_ended(home)
+    assert answer.code == 0, answer
+    comments = home.comments(answer.tasks["a"]["issue_number"])
+    assert len([c for c in comments if c.startswith("@caloron-agent-a has been silent")]) == 1
+    assert len([c for c in comments if c.startswith("The agent is restarted")]) == 1
+    assert home.processes() == []
+
+
+def test_a_forge_that_is_away_is_told_and_nothing_is_lost(
+    tmp_path: Path, own_gitea: Server
+) -> None:
+    home = GiteaHome(tmp_path, own_gitea).on_gitea()
+    gate = home.gate("work")
+    home.script(writes("a", run=gate.line))
+    begin(home, task("a"))
+    wait_for(lambda: tick(home).data["agents"] and gate.arrivals, "an agent at work")
+    own_gitea.kill()
+    gate.open()
+    away = tick(home)
+    assert away.code == 0, away
+    assert "did not answer" in away.data["outage"]
+    own_gitea.start()
+    answer = until_ended(home)
+    assert answer.code == 0, answer
+    home.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--sprint", "nobody-1"), 3, "nobody-1"),
+        (("--sprint", "demo-9"), 3, "demo-9"),
+        (("--sprint", "../x-1"), 2, "../x"),
+        (("--sprint", ""), 2, "SPRINT"),
+        (("--limit", "0"), 2, "--limit"),
+        ((), 3, "no sprint"),
+    ],
+)
+def test_what_cannot_be_ticked_is_refused(
+    home: Home, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    answer = home.caloron("tick", *arguments)
+    assert answer.code == code, answer
+    assert words in answer.error["message"]
