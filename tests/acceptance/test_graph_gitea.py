@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from caloron.cli.main import main
+from caloron.domain.actions import CreateIssue
+from caloron.domain.evaluate import evaluate
+from caloron.domain.observations import marker
+from caloron.domain.sprint import Sprint, State
+from caloron.stages.catalogue.shapes import state_json
 from tests.support.gitea import Server
+from tests.unit.domain.world import planned
 
 _FEEDBACK = "---\ncaloron_feedback:\n  task_id: a\n  task_clarity: 6\n---\n"
 
@@ -79,3 +85,36 @@ def test_a_repository_is_described(stage: Any) -> None:
     told = stage("fetch_repo_context")
     assert (told["default_branch"], told["languages"]) == ("main", {"Python": 1})
     assert told["recent_commits"]
+
+
+@pytest.mark.parametrize("name", ["sprint_tick_core", "sprint_tick", "sprint_tick_kv"])
+def test_a_tick_looks_at_the_forge_itself_where_it_has_no_inbox(
+    name: str, stage: Any, gitea: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The issue of a task, seen on the real forge, lets its agent start."""
+    task = planned("a")
+    author = stage.repository.full_name.partition("/")[0]
+    sprint = Sprint(id="shop-1", number=1, goal="g", given_plan=(task,), author=author)
+    first = evaluate(State(sprint=sprint), (), 1.0)
+    (asked,) = (action for action in first.actions if isinstance(action, CreateIssue))
+    body, since = f"{asked.body}\n\n{marker(asked.key)}", stage("github_poll_events")["polled_at"]
+    number = stage.repository.open_issue(asked.title, body)["number"]
+    given = {
+        "host": gitea.url, "repo": stage.repository.full_name, "token_env": "OUR_TOKEN",
+        "now": 2.0, "agents": [], "sprint_id": "shop-1",
+    }  # fmt: skip
+    kept = {"state": state_json(first.state), "interventions": {}, "since": since}
+    if name == "sprint_tick_kv":
+        kv = {"key": "k", "namespace": "caloron", "value": kept}
+        assert main(["stage", "run", "kv_set", "--input", json.dumps(kv)]) == 0
+        given |= {"key": "k"}
+    else:
+        given |= kept
+    capsys.readouterr()
+    code = main(["graph", "run", name, "--input", json.dumps(given), "--output", "json"])
+    said = json.loads(capsys.readouterr().out)
+    assert code == 0, said
+    result = said["data"]["output"]
+    assert result["state"]["tasks"]["a"]["issue"] == number
+    assert "start:shop-1/a/1-implement" in result["actions_taken"]
+    assert result["polled_at"]

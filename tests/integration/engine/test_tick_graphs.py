@@ -1,0 +1,234 @@
+"""The three graphs of a tick go through the same transitions: state in hand, in kv, in the ledger.
+
+The table is that of the equivalence test of the domain, which the graphs know nothing of.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from caloron.domain.actions import Action, ReportProgress
+from caloron.domain.facts import Fact
+from caloron.domain.sprint import State
+from caloron.domain.supervise import AgentSeen, Limits
+from caloron.engine.graph_home import GraphHome, Wishes
+from caloron.engine.tick import run_tick
+from caloron.graph.datum import Datum
+from caloron.graph.jsontext import Json
+from caloron.graph.nodes import Graph, Stage
+from caloron.graph.prepare import Prepared, prepare
+from caloron.graph.protocols import Call
+from caloron.graph.spec import StageSpec
+from caloron.ledger.journal import Journal
+from caloron.ledger.ledger import Ledger
+from caloron.stages.catalogue import CatalogueStages
+from caloron.stages.catalogue.shapes import plain, read, state_json, state_of
+from caloron.stages.compositions import composition
+from caloron.stages.context import TickContext
+from tests.unit.domain.test_equivalence import (
+    HAPPY,
+    SPRINT,
+    VARIANTS,
+    Row,
+    letters,
+    start,
+    told,
+)
+
+KEY = f"caloron:{SPRINT}:state"
+LIMITS = Limits(stall_s=3600, timeout_s=10**6, grace_s=300)
+
+
+def shipped(name: str, home: GraphHome) -> Prepared:
+    text = composition(name)
+    assert text is not None
+    return prepare(text, home.catalogue)
+
+
+class InHand:
+    """`sprint_tick_core`: whoever runs it keeps the state."""
+
+    name = "sprint_tick_core"
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.home = GraphHome(place)
+        self.prepared = shipped(self.name, self.home)
+        self.kept: Json = {"state": state_json(start()), "interventions": {}}
+        self.ticks = 0
+
+    def tick(self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...]) -> Json:
+        self.ticks += 1
+        given = self.given(facts, now, agents)
+        return self.home.run(self.prepared, given, Wishes(run_id=f"t{self.ticks}")).output
+
+    def given(self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...]) -> Json:
+        told = {"facts": plain(facts), "now": now, "agents": plain(agents), "limits": plain(LIMITS)}
+        return told | self.kept
+
+    def after(
+        self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...] = ()
+    ) -> tuple[State, list[Action]]:
+        result = self.tick(facts, now, agents)
+        self.kept = {"state": result["state"], "interventions": result["interventions"]}
+        rows: list[Action] = read(result["rows"], list[Action], "rows")
+        return state_of(result["state"]), rows
+
+    def close(self) -> None:
+        pass
+
+
+class InKv(InHand):
+    """`sprint_tick_kv`: Noether's own stages keep it, and nothing but the projection."""
+
+    name = "sprint_tick_kv"
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self._kv("kv_set", {"value": self.kept | {"since": ""}})
+        self.kept = {"key": KEY}
+
+    def _kv(self, stage: str, given: Json) -> Json:
+        graph = Graph(stage, "0.1.0", Stage(stage))
+        where = {"key": KEY, "namespace": "caloron"}
+        prepared = prepare(graph, self.home.catalogue)
+        return self.home.run(prepared, given | where, Wishes(run_id="kv")).output
+
+    def after(
+        self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...] = ()
+    ) -> tuple[State, list[Action]]:
+        # Another process, which knows nothing but the key.
+        self.home = GraphHome(self.place)
+        result = self.tick(facts, now, agents)
+        kept = self._kv("kv_get", {})
+        assert set(kept) == {"state", "interventions", "since"}
+        assert kept["state"] == result["state"]
+        rows: list[Action] = read(result["rows"], list[Action], "rows")
+        return state_of(kept["state"]), rows
+
+
+class InLedger:
+    """`sprint_tick_stateful`: the tick of the product."""
+
+    def __init__(self, place: Path) -> None:
+        self.ledger = Ledger(place / "ledger.db")
+        self.ledger.db.rows("PRAGMA synchronous = OFF")
+        sprint = start().sprint
+        self.id = self.ledger.create_sprint(sprint, {}).id
+        self.now = 0.0
+
+    def after(
+        self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...] = ()
+    ) -> tuple[State, list[Action]]:
+        self.now = now
+        self.ledger.tell(self.id, [self._here(fact) for fact in facts])
+        context = TickContext(ledger=self.ledger, clock=self._clock(), limits=LIMITS)
+        stages = _Spied(context, plain([self._here(agent) for agent in agents]))
+        saved = run_tick(context, self.id, stages)
+        assert self.ledger.state(self.id).tasks == saved.state.tasks
+        journal = Journal(self.ledger, self.id)
+        while due := journal.due():
+            # The table tells of what they did; an effect that is not done holds the end up.
+            for entry in due:
+                journal.intend(entry)
+                journal.record(entry, [])
+        rows = json.dumps(plain(stages.rows)).replace(self.id, SPRINT)
+        return saved.state, msgspec.json.decode(rows, type=list[Action])
+
+    def _clock(self) -> Any:
+        driver = self
+
+        class Clock:
+            def now(self) -> float:
+                return driver.now
+
+        return Clock()
+
+    def _here(self, told: Any) -> Any:
+        """The table's sprint is called otherwise here."""
+        kind = AgentSeen if isinstance(told, AgentSeen) else Fact
+        text = msgspec.json.encode(told).decode().replace(SPRINT, self.id)
+        return msgspec.json.decode(text, type=kind)
+
+    def close(self) -> None:
+        self.ledger.close()
+
+
+class _Spied(CatalogueStages):
+    def __init__(self, context: TickContext, agents: Json) -> None:
+        super().__init__(context)
+        self._agents = agents
+        self.rows: Any = ()
+
+    def run(self, stage: StageSpec, given: Datum, call: Call) -> Json | Datum:
+        if stage.name == "save_tick_state":
+            self.rows = given.value["tick_result"]["rows"].value
+        if stage.name == "check_agent_health" and self._agents:
+            given = Datum({**given.value, "agents": self._agents})
+        return super().run(stage, given, call)
+
+
+Driver = InHand | InLedger
+
+
+@pytest.fixture(params=[InHand, InKv, InLedger], ids=["core", "kv", "stateful"])
+def driver(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Driver]:
+    monkeypatch.setenv("CALORON_HOME", str(tmp_path))
+    made: Driver = request.param(tmp_path)
+    yield made
+    made.close()
+
+
+def drive(driver: Driver, rows: list[Row], *, echo: bool = False) -> None:
+    now, past = itertools.count(100.0), list[Fact]()
+    for what, facts, statuses, actions in rows:
+        state, found = driver.after((*facts, *past) if echo else facts, next(now))
+        past += facts
+        assert (what, letters(state)) == (what, statuses)
+        said = {told(action) for action in found if not isinstance(action, ReportProgress)}
+        assert said == actions, what
+
+
+def test_the_diamond(driver: Driver) -> None:
+    drive(driver, HAPPY)
+    state, found = driver.after((), 999.0)
+    assert (state.sprint.phase, found) == ("ended", [])
+
+
+@pytest.mark.parametrize("rows", VARIANTS.values(), ids=VARIANTS)
+def test_its_variants(driver: Driver, rows: list[Row]) -> None:
+    drive(driver, rows)
+
+
+def test_news_that_comes_again_and_again_changes_nothing(driver: Driver) -> None:
+    drive(driver, HAPPY, echo=True)
+
+
+def test_a_stall_is_probed_then_restarted_then_handed_to_a_person(driver: Driver) -> None:
+    drive(driver, HAPPY[:4])
+    seen = AgentSeen(
+        item=f"{SPRINT}/task-1/1-implement", task="task-1", role="implement", running_s=0,
+        silent_s=0,
+    )  # fmt: skip
+    expected = [
+        (3500.0, "GGP", set()),
+        (3601.0, "GGP", {"probe task-1", "comment task-1"}),
+        (3800.0, "GGP", set()),
+        (3902.0, "GGP", {"comment task-1", "start implement task-1"}),
+        (7600.0, "EGP", {"cancel task-1/1-implement", "create_issue task-1"}),
+    ]
+    for silent, statuses, actions in expected:
+        agent = msgspec.structs.replace(seen, running_s=silent, silent_s=silent)
+        state, found = driver.after((), 1000.0 + silent, (agent,))
+        assert (silent, letters(state)) == (silent, statuses)
+        said = {told(action) for action in found if not isinstance(action, ReportProgress)}
+        assert said == actions
