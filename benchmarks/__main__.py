@@ -27,6 +27,7 @@ NAMES = (
     "starting",
     "many",
     "forges",
+    "graphs",
 )
 
 

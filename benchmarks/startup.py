@@ -27,15 +27,15 @@ def run() -> list[Measure]:
     with home() as place:
         place.write({n: [] for n in names}, [*(implements(n) for n in names), approves()])
         place.finish(place.sprint(parallel=_TASKS))
-        ours = [_timed((*our_program(), command), place.environment) for command in _COMMANDS]
-        bare = _timed((sys.executable, "-c", "pass"), place.environment)
+        ours = [timed((*our_program(), command), place.environment) for command in _COMMANDS]
+        bare = timed((sys.executable, "-c", "pass"), place.environment)
         if rival is None:
             *mine, empty = alternate(_RUNS, *ours, bare)
             return [_without_rival(*pair, empty) for pair in zip(_COMMANDS, mine, strict=True)]
         other = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         other["CALORON_HOME"] = str(place.directory / "rival")
         subprocess.run((rival, "init", "bench"), env=other, check=True, capture_output=True)
-        *mine, theirs, empty = alternate(_RUNS, *ours, _timed((rival, "status"), other), bare)
+        *mine, theirs, empty = alternate(_RUNS, *ours, timed((rival, "status"), other), bare)
     return [
         _beside(command, times, theirs, empty)
         for command, times in zip(_COMMANDS, mine, strict=True)
@@ -79,7 +79,7 @@ def rival_program() -> Path | None:
     return program
 
 
-def _timed(command: tuple[str | Path, ...], environment: dict[str, str]) -> Callable[[], float]:
+def timed(command: tuple[str | Path, ...], environment: dict[str, str]) -> Callable[[], float]:
     def once() -> float:
         began = time.perf_counter()
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)

@@ -45,10 +45,13 @@ def watcher_for(approver: Approver, *, json: bool) -> Iterator[Watcher]:
 class Lines:
     """One line per change, for logs and pipes."""
 
-    def __init__(self, approver: Approver | None = None, *, to_stderr: bool) -> None:
+    def __init__(
+        self, approver: Approver | None = None, *, to_stderr: bool, phase: str = ""
+    ) -> None:
         self._stderr = to_stderr
         self._approver = approver
-        self._phase = ""
+        #: The one that was told last.
+        self._phase = phase
 
     def told(self, line: str) -> None:
         click.echo(f"{time.strftime('%H:%M:%S')}  {printable(line)}", err=self._stderr)

@@ -92,7 +92,7 @@ def _visit(session: Any, wanted: str, *, yes: bool, limit_s: float) -> int:
     from caloron.engine.visit import Visit
 
     name = wanted or next(reversed(session.ledger.unfinished()), session.ledger.last_sprint())
-    watcher = Lines(to_stderr=True)
+    watcher = Lines(to_stderr=True, phase=session.ledger.state(name).sprint.phase)
     try:
         if yes:
             session.go_on(name, Choices())

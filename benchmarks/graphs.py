@@ -1,0 +1,217 @@
+"""The tick as a graph: against one process for each stage, from a cold start, and node by node."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Measure, alternate, median, ratio
+from benchmarks.sprints import home, our_program
+from benchmarks.startup import timed
+from caloron.domain.plan import PlannedTask
+from caloron.domain.sprint import Sprint
+from caloron.domain.supervise import Limits
+from caloron.engine.engine import SystemClock
+from caloron.engine.tick import run_tick, tick_graph
+from caloron.graph.catalogue import Catalogue
+from caloron.graph.datum import Datum
+from caloron.graph.effects import PURE
+from caloron.graph.native import Functions
+from caloron.graph.prepare import Prepared, prepare
+from caloron.graph.protocols import Call
+from caloron.graph.run import Settings
+from caloron.graph.run import run as run_graph
+from caloron.graph.spec import StageSpec, define
+from caloron.graph.types import NUMBER, record
+from caloron.ledger.ledger import Ledger
+from caloron.stages.context import TickContext
+
+_TASKS = 100
+_NODES = 10_000
+_COLD_RUNS = 15
+
+
+def run() -> list[Measure]:
+    return [_tick_beside_processes(), _cold_tick(), *_nodes(), _growth()]
+
+
+def _tick_beside_processes() -> Measure:
+    with _idle_sprint(_TASKS) as (context, sprint):
+        each = _EachAProcess()
+
+        def inside() -> float:
+            began = time.perf_counter()
+            run_tick(context, sprint)
+            return time.perf_counter() - began
+
+        def outside() -> float:
+            began = time.perf_counter()
+            run_graph(tick_graph(), {"sprint_id": sprint}, each)
+            return time.perf_counter() - began
+
+        mine, theirs = alternate(5, inside, outside)
+        busy = [inside() for _ in range(50)]
+    return Measure(
+        f"tick over {_TASKS} idle tasks, speed of one process per stage",
+        ratio(theirs, mine),
+        "x",
+        20,
+        "more",
+        f"{median(busy) * 1000:.1f} ms in one process; {median(theirs) * 1000:.0f} ms as"
+        f" {each.calls // len(theirs)} processes",
+    )
+
+
+class _EachAProcess:
+    """Runs each stage as a program of its own, as a host without our engine does."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def code_hash(self, stage: StageSpec) -> str | None:
+        return stage.implementation_hash
+
+    def run(self, stage: StageSpec, given: Datum, call: Call) -> Any:
+        self.calls += 1
+        done = subprocess.run(
+            (sys.executable, "-m", f"caloron.stages.catalogue.{stage.name}"),
+            input=given.text.encode(),
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+
+@contextmanager
+def _idle_sprint(tasks: int) -> Iterator[tuple[TickContext, str]]:
+    """A project with a sprint whose tasks all wait for their issues."""
+    with tempfile.TemporaryDirectory(prefix="caloron-bench-") as place:
+        before = os.environ.get("CALORON_HOME")
+        os.environ["CALORON_HOME"] = place
+        try:
+            subprocess.run((*our_program(), "init", "bench"), check=True, capture_output=True)
+            ledger = Ledger(Path(place, "projects", "bench", "ledger.sqlite"))
+            plan = tuple(_planned(n) for n in range(tasks))
+            given = Sprint(id="bench", number=0, goal="g", given_plan=plan)
+            sprint = ledger.create_sprint(given, {}).id
+            context = TickContext(ledger=ledger, clock=SystemClock(), limits=Limits())
+            while run_tick(context, sprint).changed:
+                pass
+            yield context, sprint
+            ledger.close()
+        finally:
+            del os.environ["CALORON_HOME"]
+            if before is not None:
+                os.environ["CALORON_HOME"] = before
+
+
+def _planned(number: int) -> PlannedTask:
+    needs = (f"t{number - 1}",) if number % 3 else ()
+    return PlannedTask(
+        id=f"t{number}", title=f"Task {number}", agent_prompt="Do it. " * 40, depends_on=needs
+    )
+
+
+def _cold_tick() -> Measure:
+    """While an agent is at work and nothing happened."""
+    with home() as place:
+        place.write({"a": []}, [{"when": {"role": "implement"}, "sleep_s": 3600, "output": "x"}])
+        plan = str(place.directory / "plan.json")
+        place.run("sprint", "Measure this", "--plan", plan, "--begin-only", "--project", "bench")
+        tick = (*our_program(), "tick", "--sprint", "bench-1", "--output", "json")
+        for _ in range(40):
+            said = subprocess.run(tick, env=place.environment, capture_output=True, check=True)
+            if json.loads(said.stdout)["data"]["statuses"].get("a") == "InProgress":
+                break
+        mine, bare = alternate(
+            _COLD_RUNS,
+            timed(tick, place.environment),
+            timed((sys.executable, "-c", "pass"), place.environment),
+        )
+        place.run("stop", "--project", "bench")
+    return Measure(
+        "`caloron tick` cold, on an idle sprint",
+        median(mine) * 1000,
+        "ms",
+        300,
+        note=f"a bare interpreter {median(bare) * 1000:.0f} ms; medians of {_COLD_RUNS} runs",
+    )
+
+
+_ADD = define("add_one", record(n=NUMBER), record(n=NUMBER), effects=(PURE,),
+              implementation_hash="add_one 1")  # fmt: skip
+
+
+def _add(given: Any) -> Any:
+    return {"n": given["n"] + 1}
+
+
+def _chain(nodes: int) -> str:
+    stages = [{"op": "Stage", "id": "add_one"}] * nodes
+    root = {"op": "Sequential", "stages": stages}
+    return json.dumps({"description": "d", "version": "0.1.0", "root": root})
+
+
+def _nodes() -> list[Measure]:
+    catalogue, functions = Catalogue([_ADD]), Functions()
+    functions.add(_ADD, _add)
+    text = _chain(_NODES)
+    found: list[Prepared] = []
+
+    def checked() -> float:
+        began = time.perf_counter()
+        found[:] = [prepare(text, catalogue)]
+        return time.perf_counter() - began
+
+    def ran() -> float:
+        began = time.perf_counter()
+        run_graph(found[0], {"n": 0}, functions)
+        return time.perf_counter() - began
+
+    def called() -> float:
+        value: Any = {"n": 0}
+        began = time.perf_counter()
+        for _ in range(_NODES):
+            value = _add(value)
+        return time.perf_counter() - began
+
+    checks, runs, calls = alternate(5, checked, ran, called)
+    each = 1e6 / _NODES
+    plain = f"a plain call {median(calls) * each:.2f} µs"
+    return [
+        Measure("reading and checking one node", median(checks) * each, "µs", note=plain),
+        Measure("running one node, hashes and trace included", median(runs) * each, "µs",
+                note=plain),
+    ]  # fmt: skip
+
+
+def _growth() -> Measure:
+    catalogue, functions = Catalogue([_ADD]), Functions()
+    functions.add(_ADD, _add)
+
+    def whole(nodes: int) -> Callable[[], float]:
+        text = _chain(nodes)
+
+        def once() -> float:
+            began = time.perf_counter()
+            run_graph(prepare(text, catalogue), {"n": 0}, functions, Settings())
+            return time.perf_counter() - began
+
+        return once
+
+    large, small = alternate(5, whole(_NODES), whole(_NODES // 4))
+    return Measure(
+        f"{_NODES:,} nodes read, checked and run, of four times a quarter",
+        ratio(large, small) / 4,
+        "x",
+        1.5,
+        note=f"{median(large):.2f} s; linear is 1",
+    )
