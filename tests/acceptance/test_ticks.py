@@ -174,6 +174,12 @@ def test_a_plan_that_waits_is_run_when_somebody_says_yes(home: Home) -> None:
     assert home.caloron("kickoff", "make it so", "--plan", plan).code == 0
     assert tick(home).data["phase"] == "approval"
     assert tick(home).data["statuses"] == {"a": "Pending"}
+    trace = home.caloron("graph", "trace", "tick-demo-1").data
+    assert trace["status"] == "Ok"
+    assert [call["stage"] for call in trace["stages"]][::10] == [
+        "load_tick_state",
+        "save_tick_state",
+    ]
     answer = home.caloron("tick", "--yes")
     assert answer.data["phase"] == "running"
     assert until_ended(home).code == 0

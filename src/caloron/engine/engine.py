@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from caloron.domain.actions import Moved
@@ -18,13 +19,17 @@ from caloron.engine.bell import Bell
 from caloron.engine.bookkeeping import Bookkeeping
 from caloron.engine.effects import Effects
 from caloron.engine.poller import Poller
-from caloron.engine.tick import Saved, run_tick
+from caloron.engine.run_traces import RunTraces
+from caloron.engine.tick import Saved, run_tick, tick_graph
 from caloron.engine.told import Told
 from caloron.engine.workshop import Workshop, cleaned_plan
-from caloron.errors import PreconditionFailed
+from caloron.errors import PreconditionFailed, StoreError
 from caloron.git.mirror import Mirror
+from caloron.graph.errors import ExecutionError
+from caloron.graph.trace import Trace
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, StaleTick
+from caloron.ledger.locate import home
 from caloron.ledger.projects import Project
 from caloron.ledger.settings import ProjectConfig
 from caloron.ledger.wake import Wake
@@ -213,9 +218,15 @@ class Engine:
         context = TickContext(ledger=self.ledger, clock=self.clock, limits=self.limits, grace=grace)
         while True:
             try:
-                return run_tick(context, self.sprint)
+                return run_tick(context, self.sprint, keep=self._keep_trace)
             except StaleTick:
                 continue
+
+    def _keep_trace(self, trace: Trace, error: ExecutionError | None) -> None:
+        """The last tick that did something is shown by `caloron graph trace tick-<sprint>`."""
+        # Nobody stops for a trace that could not be written.
+        with suppress(StoreError):
+            RunTraces(home() / "traces").keep(f"tick-{self.sprint}", tick_graph(), trace, error)
 
     def _ask(self, state: State) -> bool:
         """Have the plan judged at the terminal or on the forge; False: it stays as it is."""

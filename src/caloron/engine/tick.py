@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import msgspec
@@ -14,13 +15,16 @@ from caloron.graph.errors import ExecutionError, Refused
 from caloron.graph.jsontext import Json
 from caloron.graph.prepare import Prepared, prepare
 from caloron.graph.protocols import StageRunner
-from caloron.graph.run import Limits, Outcome, Settings, run
+from caloron.graph.run import Limits, Settings, run
+from caloron.graph.trace import Trace
+from caloron.ledger.ledger import StaleTick
 from caloron.stages.catalogue import CatalogueStages, catalogue_stages
 from caloron.stages.catalogue.shapes import read, state_of
 from caloron.stages.compositions import composition
 from caloron.stages.context import TickContext
 
 GRAPH = "sprint_tick_stateful"
+Keep = Callable[[Trace, ExecutionError | None], object]
 #: A crashed tick is run again, so it keeps no journal and no cache; nobody writes its values.
 _SETTINGS = Settings(memoize=False, hashes=False, limits=Limits(value_characters=None))
 
@@ -50,26 +54,37 @@ def tick_graph() -> Prepared:
         ) from error
 
 
-def run_tick(context: TickContext, sprint: str, runner: StageRunner | None = None) -> Saved:
-    """Load, poll the inbox, evaluate, health, decide, and one commit."""
-    return saved_by(make_tick(context, {"sprint_id": sprint}, _SETTINGS, runner))
+def run_tick(
+    context: TickContext,
+    sprint: str,
+    *,
+    runner: StageRunner | None = None,
+    keep: Keep | None = None,
+) -> Saved:
+    """Load, poll the inbox, evaluate, health, decide, and one commit.
 
-
-def make_tick(
-    context: TickContext, given: Json, settings: Settings, runner: StageRunner | None = None
-) -> Outcome:
-    """Runs the graph; what a stage raises comes out as it was raised, with the place noted."""
+    What a stage raises comes out as it was raised, with the place noted. `keep` is told what a
+    tick did, if it did anything.
+    """
     try:
-        return run(tick_graph(), given, runner or CatalogueStages(context), settings)
+        outcome = run(
+            tick_graph(), {"sprint_id": sprint}, runner or CatalogueStages(context), _SETTINGS
+        )
     except ExecutionError as error:
-        if error.__cause__ is None:
+        cause = error.__cause__
+        if keep and error.trace and not isinstance(cause, StaleTick):
+            keep(error.trace, error)
+        if cause is None:
             raise
-        error.__cause__.add_note(f"in the graph {GRAPH} at {error.path}")
-        raise error.__cause__ from None
+        cause.add_note(f"in the graph {GRAPH} at {error.path}")
+        raise cause from None
+    saved = _saved(outcome.datum.value)
+    if keep and saved.changed:
+        keep(outcome.trace, None)
+    return saved
 
 
-def saved_by(outcome: Outcome) -> Saved:
-    told = outcome.datum.value
+def _saved(told: Json) -> Saved:
     moves: tuple[Moved, ...] = read(told["moves"], tuple[Moved, ...], "moves")
     return Saved(
         state=state_of(told["state"]),

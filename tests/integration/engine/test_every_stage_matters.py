@@ -88,7 +88,7 @@ class MiniSprint:
             clock=self.clock,
             limits=Limits(stall_s=1200, timeout_s=10**9, grace_s=300),
         )
-        saved = run_tick(context, self.id, Replaced(context, self.instead))
+        saved = run_tick(context, self.id, runner=Replaced(context, self.instead))
         self.saved.append(saved)
         return saved
 

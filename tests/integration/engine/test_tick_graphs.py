@@ -131,7 +131,7 @@ class InLedger:
         self.ledger.tell(self.id, [self._here(fact) for fact in facts])
         context = TickContext(ledger=self.ledger, clock=self._clock(), limits=LIMITS)
         stages = _Spied(context, plain([self._here(agent) for agent in agents]))
-        saved = run_tick(context, self.id, stages)
+        saved = run_tick(context, self.id, runner=stages)
         assert self.ledger.state(self.id).tasks == saved.state.tasks
         journal = Journal(self.ledger, self.id)
         while due := journal.due():
