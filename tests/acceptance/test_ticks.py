@@ -176,10 +176,8 @@ def test_a_plan_that_waits_is_run_when_somebody_says_yes(home: Home) -> None:
     assert tick(home).data["statuses"] == {"a": "Pending"}
     trace = home.caloron("graph", "trace", "tick-demo-1").data
     assert trace["status"] == "Ok"
-    assert [call["stage"] for call in trace["stages"]][::10] == [
-        "load_tick_state",
-        "save_tick_state",
-    ]
+    stages = [call["stage"] for call in trace["stages"]]
+    assert (stages[0], stages[-1], len(stages)) == ("load_tick_state", "save_tick_state", 11)
     answer = home.caloron("tick", "--yes")
     assert answer.data["phase"] == "running"
     assert until_ended(home).code == 0
