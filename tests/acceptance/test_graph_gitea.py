@@ -118,3 +118,42 @@ def test_a_tick_looks_at_the_forge_itself_where_it_has_no_inbox(
     assert result["state"]["tasks"]["a"]["issue"] == number
     assert "start:shop-1/a/1-implement" in result["actions_taken"]
     assert result["polled_at"]
+
+
+def test_flat_records_advance_on_a_real_forge(
+    stage: Any, gitea: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the first compositions promised: a tick over a forge that starts and finishes a task."""
+    repository = stage.repository
+    kept = {
+        "state": {"sprint_id": "s", "tasks": {"a": {"title": "A", "agent_id": "dev-1"}}},
+        "interventions": {}, "since": stage("github_poll_events")["polled_at"],
+    }  # fmt: skip
+    now = 1000.0
+
+    def tick() -> list[str]:
+        nonlocal kept, now
+        now += 1
+        given = kept | {
+            "host": gitea.url, "repo": repository.full_name, "token_env": "OUR_TOKEN",
+            "agents": {}, "now": now,
+        }  # fmt: skip
+        capsys.readouterr()
+        assert main(["graph", "run", "sprint_tick_core", "--input", json.dumps(given)]) == 0
+        told = json.loads(capsys.readouterr().out)
+        kept = {"state": told["state"], "interventions": {}, "since": told["polled_at"]}
+        return list(told["actions_taken"])
+
+    assert tick() == []
+    number = repository.open_issue("A", "please")["number"]
+    repository.label(number, "caloron:task")
+    assert tick() == ["spawn:dev-1"]
+    repository.write_file("a.py", "a = 1\n", branch="main", new_branch="work")
+    pull = repository.open_pull("work", "Work", f"Closes #{number}")["number"]
+    assert tick() == [f"review:PR#{pull}"]
+    stage.anna.review(pull, "APPROVED", "good")
+    assert tick() == [f"merge:PR#{pull}"]
+    repository.merge(pull)
+    assert tick() == [f"done:#{number}"]
+    assert kept["state"]["tasks"]["a"]["status"] == "Done"
+    assert tick() == []

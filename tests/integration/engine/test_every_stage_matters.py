@@ -362,3 +362,15 @@ def _state(sprint: MiniSprint) -> Json:
     from caloron.stages.catalogue.shapes import held_state
 
     return held_state(sprint.ledger.state(sprint.id))
+
+
+def test_in_one_process_nobody_writes_the_state_between_two_stages(
+    sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take most of the time of a tick."""
+
+    def refuse(state: Any) -> Json:
+        raise AssertionError("a stage asked for the state as JSON")
+
+    monkeypatch.setattr("caloron.stages.catalogue.shapes.state_json", refuse)
+    assert sprint.run() == {"a": "Done", "b": "Done"}

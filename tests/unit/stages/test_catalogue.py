@@ -107,6 +107,28 @@ def test_a_tick_decides_the_same_as_the_functions_it_is_made_of():
     assert (again["state"], again["actions"]) == (told["state"], [])
 
 
+def test_a_flat_state_is_moved_by_events_and_keeps_what_is_not_ours():
+    reviewed = {"title": "A", "status": "InReview", "pr_number": 7, "issue_number": 3,
+                "started_at": "2026-04-08T10:00:00Z", "colour": "red"}  # fmt: skip
+    tasks = {"a": reviewed, "b": {"title": "B", "depends_on": ["a"]}}
+    given = {"state": {"sprint_id": "s", "mine": 1, "tasks": tasks}, "now": 1775642400.0,
+             "events": [{"type": "pr_merged", "pr_number": 7, "actor": "x"}]}  # fmt: skip
+    told = _answer("dag_evaluate", given)
+    a, b = told["state"]["tasks"]["a"], told["state"]["tasks"]["b"]
+    assert (a["status"], a["completed_at"], a["colour"], told["state"]["mine"]) == (
+        "Done", "2026-04-08T10:00:00+00:00", "red", 1)  # fmt: skip
+    assert b == {"title": "B", "depends_on": ["a"], "status": "Ready", "issue_number": None,
+                 "pr_number": None, "started_at": None, "completed_at": None,
+                 "intervention_count": 0}  # fmt: skip
+    assert told["actions"] == [
+        {"type": "mark_done", "task_id": "a", "issue_number": 3, "pr_number": 7}]  # fmt: skip
+    assert [(m["task"], m["new"]) for m in told["moves"]] == [("a", "Done"), ("b", "Ready")]
+    supervisor = [{"agent_id": "b", "action": "probe", "reason": "r"}]
+    deeds = {"dag_actions": told["actions"], "supervisor_actions": supervisor}
+    taken = _answer("execute_actions", deeds)
+    assert taken["actions_taken"] == ["done:#3", "probe:b (r)"]
+
+
 def test_a_bad_event_is_named():
     made = world(*DIAMOND)
     given = {"state": plain(made.state), "events": [{"type": "no"}], "now": 1.0}

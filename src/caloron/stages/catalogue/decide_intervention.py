@@ -6,13 +6,14 @@ from caloron.domain.sprint import State
 from caloron.domain.supervise import Health, Limits, decide, intervene
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
-from caloron.stages.catalogue.shapes import held, held_state, moment, read, state_of
+from caloron.stages.catalogue.shapes import held, held_state, is_flat, moment, read, state_of
 
 _LADDER = ("probe", "restart", "escalate_human")
 
 
 def execute(given: Json) -> Json:
-    if given.get("state") is not None:
+    state = given.get("state")
+    if state is not None and not is_flat(state):
         return _in_sprint(given)
     counts = {name: _count(name, told) for name, told in (given.get("interventions") or {}).items()}
     actions: list[Json] = []

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from caloron.domain.feedback import Feedback
+from caloron.domain.flat import Record
 from caloron.domain.plan import PlannedTask
 from caloron.domain.retro import Kpis
 from caloron.domain.sprint import Sprint, State, Task
@@ -63,7 +64,11 @@ def read(value: Json, kind: type[T] | Any, what: str) -> T:
 
 
 def is_flat(value: Json) -> bool:
-    return isinstance(value, dict) and "sprint" not in value
+    """Whether a state has the shape of the tick's file."""
+    if isinstance(value, Held) and isinstance(value.value, State):
+        return False
+    told = opened(value)
+    return isinstance(told, dict) and "sprint" not in told
 
 
 def state_of(value: Json) -> State:
@@ -86,21 +91,6 @@ def _ordered(state: State, told: Json) -> State:
     names = [*(name for name in order if name in state.tasks), *state.tasks]
     tasks = {name: state.tasks[name] for name in dict.fromkeys(names)}
     return msgspec.structs.replace(state, tasks=tasks)
-
-
-class Record(msgspec.Struct, kw_only=True):
-    """A task as the tick's file has it."""
-
-    title: str = ""
-    status: Status = Status.PENDING
-    depends_on: tuple[str, ...] = ()
-    agent_id: str = ""
-    agent_prompt: str = ""
-    issue_number: int | None = None
-    pr_number: int | None = None
-    started_at: str | float | None = None
-    completed_at: str | float | None = None
-    intervention_count: int = 0
 
 
 def records_of(value: Json) -> dict[str, Record]:

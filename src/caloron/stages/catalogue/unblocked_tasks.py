@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from caloron.domain.flat import Record
 from caloron.domain.status import Status
 from caloron.graph.held import opened
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
-from caloron.stages.catalogue.shapes import Record, is_flat, records_of, state_of
+from caloron.stages.catalogue.shapes import is_flat, records_of, state_of
 
 
 def execute(given: Json) -> Json:
     state = state_of(given["state"])
-    told = opened(given["state"])
     # There an agent has a name of its own.
-    records = records_of(told) if is_flat(told) else {}
+    records = records_of(opened(given["state"])) if is_flat(given["state"]) else {}
     return {
         "ready_tasks": [
             {
