@@ -83,6 +83,13 @@ class ChecksFailed(ForgeError):
     """The forge's own CI is red for the commit that was to be merged."""
 
 
+class ModelError(CaloronError):
+    """A model that was to be asked refused, did not answer, or gave what cannot be used."""
+
+    code = "UPSTREAM_ERROR"
+    exit_code = 7
+
+
 class StaleHead(ForgeError):
     """The branch is not at the expected commit any more."""
 

@@ -270,6 +270,31 @@ class Sandbox(Protocol):
         ...
 
 
+class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model said to one question, and what that took."""
+
+    text: str
+    #: The model as its provider names it.
+    model: str = ""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    #: None: the provider does not tell.
+    cost_usd: float | None = None
+
+
+class Model(Protocol):
+    """Somebody who answers a question with text: no tools, no memory of earlier questions."""
+
+    #: The provider, as it is configured.
+    name: str
+
+    def ask(
+        self, prompt: str, *, seconds: float, stopped: Callable[[], bool] = lambda: False
+    ) -> ModelAnswer:
+        """The answer, or a `ModelError`; gives up when the time is over or nobody waits."""
+        ...
+
+
 class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one agent: who it is, what it is asked, and where it works."""
 
@@ -288,6 +313,8 @@ class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     #: What this run may cost at most; None: no limit.
     budget_usd: float | None = None
+    #: Whether it may use its tools, which the sandbox confines; else it only answers.
+    may_act: bool = True
     #: A conversation to go on with: its id, and the folder where `keep_session` put it.
     session: str = ""
     sessions: Path | None = None

@@ -102,7 +102,8 @@ class ClaudeCodeRunner:
 
 def _arguments(request: AgentRequest) -> list[str]:
     arguments = ["-p", "--output-format", "stream-json", "--verbose"]
-    arguments += ["--dangerously-skip-permissions", "--setting-sources", "user"]
+    arguments += ["--dangerously-skip-permissions"] if request.may_act else ["--tools", ""]
+    arguments += ["--setting-sources", "user"]
     arguments += ["--strict-mcp-config", "--mcp-config", _NO_SERVERS]
     arguments += _session(request)
     if request.model:

@@ -1,0 +1,1 @@
+"""Models that answer questions: behind HTTP endpoints, behind agent CLIs, or scripted."""

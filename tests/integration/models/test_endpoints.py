@@ -1,0 +1,253 @@
+"""Models behind HTTP, asked over a real connection; the server's answers are scripted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+from caloron.errors import ModelError, PreconditionFailed, UsageError
+from caloron.models import http
+from caloron.models.choose import ask_seconds, chosen_model
+from caloron.ports import Model
+from tests.support.endpoint import Endpoint, Reply, anthropic, gemini, openai
+
+_KEY = "sk-planted-0123456789abcdef"
+_KINDS: dict[str, tuple[Callable[..., Reply], str, str, str]] = {
+    "anthropic-api": (anthropic, "ANTHROPIC_API_KEY", "/v1/messages", "x-api-key"),
+    "openai-api": (openai, "OPENAI_API_KEY", "/chat/completions", "authorization"),
+    "mistral-api": (openai, "MISTRAL_API_KEY", "/chat/completions", "authorization"),
+    "gemini-api": (
+        gemini, "GEMINI_API_KEY", "/v1beta/models/m%2F1:generateContent", "x-goog-api-key",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for _, key, _, _ in _KINDS.values():
+        monkeypatch.setenv(key, _KEY)
+    monkeypatch.setenv("CALORON_LLM_MODEL", "m/1")
+    monkeypatch.setattr(http, "_FIRST_PAUSE_S", 0.01)
+
+
+def _model(monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint, kind: str = "openai-api") -> Model:
+    monkeypatch.setenv("CALORON_LLM_PROVIDER", kind)
+    monkeypatch.setenv("CALORON_LLM_BASE_URL", f"{endpoint.url}/")
+    model = chosen_model().model
+    assert model is not None
+    assert model.name == kind
+    return model
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_each_kind_is_asked_in_its_own_form_and_its_answer_is_read(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    reply, _, path, header = _KINDS[kind]
+    with Endpoint(reply("42, “maybe”")) as endpoint:
+        answer = _model(monkeypatch, endpoint, kind).ask("How many?", seconds=20)
+    assert (answer.text, answer.model) == ("42, “maybe”", "m-1")
+    assert (answer.tokens_in, answer.tokens_out) == (7, 3)
+    (asked,) = endpoint.requests
+    assert asked.path == path
+    assert asked.headers[header].removeprefix("Bearer ") == _KEY
+    assert "How many?" in str(asked.body)
+    assert kind == "gemini-api" or asked.body["model"] == "m/1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply"),
+    [
+        ("anthropic-api", anthropic("half an ans", stop_reason="max_tokens")),
+        ("openai-api", openai("half an ans", finish_reason="length")),
+        ("gemini-api", gemini("half an ans", finishReason="MAX_TOKENS")),
+    ],
+)
+def test_an_answer_that_was_cut_short_is_none(
+    monkeypatch: pytest.MonkeyPatch, kind: str, reply: Reply
+) -> None:
+    with (
+        Endpoint(reply) as endpoint,
+        pytest.raises(ModelError, match="cut short"),
+    ):
+        _model(monkeypatch, endpoint, kind).ask("x", seconds=20)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        ("anthropic-api", {"content": [], "stop_reason": "refusal"}, r"answered nothing \(refusal"),
+        ("openai-api", {"choices": []}, "answered nothing"),
+        ("openai-api", {"choices": [{"message": {"refusal": "No."}}]}, r"nothing \(No"),
+        ("gemini-api", {"promptFeedback": {"blockReason": "SAFETY"}}, r"nothing \(SAFETY"),
+        ("gemini-api", {"candidates": "?", "usageMetadata": 3}, "answered nothing"),
+        ("openai-api", [1], "no answer of a model"),
+        ("openai-api", b"<html>", "no answer of a model"),
+        ("openai-api", b"[" * 100_000, "no answer of a model"),
+    ],
+)
+def test_what_is_no_answer_is_said_to_be_none(
+    monkeypatch: pytest.MonkeyPatch, kind: str, body: Any, said: str
+) -> None:
+    with Endpoint(Reply(body)) as endpoint, pytest.raises(ModelError, match=said):
+        _model(monkeypatch, endpoint, kind).ask("x", seconds=20)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
+def test_what_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    soon = {"retry-after": "0"} if status == 429 else {"retry-after": formatdate(0)}
+    with Endpoint(Reply({}, status, soon), Reply({}, status), openai("yes")) as endpoint:
+        assert _model(monkeypatch, endpoint).ask("x", seconds=20).text == "yes"
+    assert len(endpoint.requests) == 3
+
+
+def test_what_does_not_pass_ends_after_a_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        Endpoint(Reply({"error": {"message": "over\nloaded"}}, 503)) as endpoint,
+        pytest.raises(ModelError, match="status 503: over loaded"),
+    ):
+        _model(monkeypatch, endpoint).ask("x", seconds=20)
+    assert len(endpoint.requests) == 4
+
+
+@pytest.mark.parametrize("wait", ["3600", formatdate(4e9), "61"])
+def test_nobody_waits_for_as_long_as_a_provider_may_ask(
+    monkeypatch: pytest.MonkeyPatch, wait: str
+) -> None:
+    with (
+        Endpoint(Reply({}, 429, {"retry-after": wait})) as endpoint,
+        pytest.raises(ModelError, match="asks to wait"),
+    ):
+        _model(monkeypatch, endpoint).ask("x", seconds=20)
+    assert len(endpoint.requests) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 302])
+def test_a_refusal_is_not_asked_again_and_shows_no_key(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    body = {"error": {"message": f"bad key {_KEY}", "type": "x"}}
+    with (
+        Endpoint(Reply(body, status, {"location": "http://127.0.0.1:1/"})) as endpoint,
+        pytest.raises(ModelError, match=f"status {status}: bad key .redacted") as refused,
+    ):
+        _model(monkeypatch, endpoint).ask("x", seconds=20)
+    assert len(endpoint.requests) == 1
+    error = refused.value
+    assert _KEY not in f"{error} {error.hint} {error.__cause__} {error.__context__}"
+
+
+def test_a_model_that_does_not_answer_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    with Endpoint(Reply({}, before=lambda: gate.wait(60))) as endpoint:
+        model = _model(monkeypatch, endpoint)
+        with pytest.raises(ModelError, match="in time"):
+            model.ask("x", seconds=0.3)
+        gate.set()
+    assert len(endpoint.requests) == 1
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        Endpoint(Reply(b"x" * (5 << 20))) as endpoint,
+        pytest.raises(ModelError, match="over 4 MB"),
+    ):
+        _model(monkeypatch, endpoint).ask("x", seconds=20)
+
+
+def test_nobody_is_asked_again_when_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        Endpoint(Reply({}, 503, {"retry-after": "30"})) as endpoint,
+        pytest.raises(ModelError, match="nobody waits"),
+    ):
+        _model(monkeypatch, endpoint).ask("x", seconds=60, stopped=lambda: bool(endpoint.requests))
+    assert len(endpoint.requests) == 1
+
+
+def test_a_secret_in_the_question_stays_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Endpoint(lambda asked: openai(str(asked.body))) as endpoint:
+        answer = _model(monkeypatch, endpoint).ask(f"use {_KEY} to log in", seconds=20)
+    assert _KEY not in str(endpoint.requests[0].body)
+    assert "[redacted" in answer.text
+
+
+def test_nobody_there_is_said_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Endpoint(openai("x")) as endpoint:
+        model = _model(monkeypatch, endpoint)
+    with pytest.raises(ModelError, match=r"127\.0\.0\.1:\d+ cannot be reached"):
+        model.ask("x", seconds=20)
+
+
+def test_a_server_of_ones_own_needs_no_key_and_that_of_a_provider_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with Endpoint(openai("yes")) as endpoint:
+        assert _model(monkeypatch, endpoint).ask("x", seconds=20).text == "yes"
+    assert "authorization" not in endpoint.requests[0].headers
+    monkeypatch.delenv("CALORON_LLM_BASE_URL")
+    with pytest.raises(PreconditionFailed, match="openai-api has no key") as refused:
+        chosen_model()
+    assert "OPENAI_API_KEY" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("CALORON_LLM_PROVIDER", "chatgpt", "no provider"),
+        ("CALORON_LLM_BASE_URL", "ftp://x", "not an address"),
+        ("CALORON_LLM_BASE_URL", f"https://me:{_KEY}@x", "not an address"),
+        ("OPENAI_API_KEY", "sk-\u2026", "no key has"),
+        ("OPENAI_API_KEY", "sk-\r\nx-more: 1", "no key has"),
+    ],
+)
+def test_a_wish_that_cannot_be_met_is_an_error_and_never_another_path(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv("CALORON_LLM_PROVIDER", "openai-api")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=said) as refused:
+        chosen_model()
+    assert _KEY not in f"{refused.value} {refused.value.hint}"
+
+
+def test_without_a_wish_there_is_no_model_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CALORON_LLM_PROVIDER", raising=False)
+    assert chosen_model() == (None, "no model is configured (CALORON_LLM_PROVIDER)")
+
+
+def test_auto_takes_the_first_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALORON_LLM_PROVIDER", "auto")
+    monkeypatch.setenv("PATH", "")
+    for name in ("CALORON_CLAUDE", "CALORON_GEMINI", "CALORON_CODEX"):
+        monkeypatch.delenv(name, raising=False)
+    found = chosen_model().model
+    assert found is not None
+    assert found.name == "anthropic-api"
+    monkeypatch.setenv("CALORON_CODEX", "/bin/sh")
+    found = chosen_model().model
+    assert found is not None
+    assert found.name == "codex-cli"
+    monkeypatch.setenv("NOETHER_LLM_SKIP_CLI", "yes")
+    for _, key, _, _ in _KINDS.values():
+        monkeypatch.delenv(key)
+    assert "neither a program nor a key" in chosen_model().reason
+    monkeypatch.setenv("CALORON_LLM_PROVIDER", "codex-cli")
+    with pytest.raises(UsageError, match="keeps programs out"):
+        chosen_model()
+
+
+def test_the_time_for_one_question_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ask_seconds() == 120
+    monkeypatch.setenv("CALORON_LLM_TIMEOUT", "7.5")
+    assert ask_seconds() == 7.5
+    for bad in ("soon", "0", "-1", "nan", "inf", "1e9"):
+        monkeypatch.setenv("CALORON_LLM_TIMEOUT", bad)
+        with pytest.raises(UsageError, match="CALORON_LLM_TIMEOUT"):
+            ask_seconds()
