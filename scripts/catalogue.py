@@ -1,13 +1,19 @@
-"""Writes docs/catalogue.md: every stage of ours with its signature, from its declaration."""
+"""Writes docs/catalogue.md: every stage of ours with its signature, from its declaration.
+
+`--answer NAME` first answers the examples of a stage anew: look at what changed before you keep it.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from caloron.graph.jsontext import compact
 from caloron.graph.spec import StageSpec
 from caloron.graph.types import NType, Record, show
+from caloron.stages import catalogue
 from caloron.stages.catalogue import catalogue_stages, declared_only
 
 FILE = Path(__file__).parents[1] / "docs" / "catalogue.md"
@@ -30,6 +36,8 @@ seconds since 1970 or ISO 8601, so that the same input always gets the same answ
 address of a forge or of its API, empty for GitHub, or `local` with the name of a project as `repo`;
 `token_env` names the variable that holds the token.
 """
+#: A longer example explains nothing; `caloron stage show` has it.
+_LONGEST = 2_000
 _ABOUT = {
     "kickoff": "Kick-off",
     "phases": "From a goal to a plan",
@@ -59,10 +67,10 @@ def _section(stage: StageSpec) -> str:
     lines += ["| | field | type |", "|---|---|---|"]
     lines += _rows("in", stage.input) + _rows("out", stage.output)
     lines += ["", f"Id `{stage.id[:16]}…`, signature `{stage.signature_id[:16]}…`.", ""]
-    if stage.examples:
-        example = stage.examples[0]
-        given, answer = compact(example.input), compact(example.output)
-        lines += ["```json", given, answer, "```", ""]
+    examples = [f"{compact(one.input)}\n{compact(one.output)}" for one in stage.examples]
+    shortest = min(examples, key=len, default="")
+    if 0 < len(shortest) <= _LONGEST:
+        lines += ["```json", shortest, "```", ""]
     return "\n".join(lines)
 
 
@@ -79,8 +87,22 @@ def stale() -> bool:
     return not FILE.exists() or FILE.read_text("utf-8") != text()
 
 
+def answer_anew(name: str) -> None:
+    """Let a stage answer its own examples again, where they are declared."""
+    file = Path(catalogue.__file__).with_name("stages.json")
+    told = json.loads(file.read_bytes())
+    execute = import_module(f"caloron.stages.catalogue.{name}").execute
+    for example in next(one for one in told["stages"] if one["name"] == name)["examples"]:
+        example["output"] = execute(json.loads(json.dumps(example["input"])))
+    stages = ",\n".join(json.dumps(one, indent=1, ensure_ascii=False) for one in told["stages"])
+    file.write_text(f'{{"stages": [\n{stages}\n]}}\n', "utf-8")
+
+
 if __name__ == "__main__":
     if "--check" in sys.argv:
         sys.exit(1 if stale() else 0)
+    if "--answer" in sys.argv:
+        answer_anew(sys.argv[-1])
+        sys.exit(0)
     FILE.write_text(text(), "utf-8")
     print(f"wrote {FILE}")

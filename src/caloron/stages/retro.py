@@ -41,6 +41,8 @@ class Retro(msgspec.Struct, frozen=True, kw_only=True):
     analysis: Analysis
     trends: tuple[Trend, ...]
     improvements: tuple[Improvement, ...]
+    #: Who wrote the analysis, if the rules did not.
+    analysed_by: str = ""
 
 
 def collect_sprint_feedback(state: State) -> tuple[FeedbackItem, ...]:

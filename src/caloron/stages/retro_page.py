@@ -114,6 +114,8 @@ def _model_section(insight: Insight | None) -> str:
 
 def _written_by(retro: Retro) -> str:
     sprint = retro.state.sprint
+    if retro.analysed_by:
+        return f"Written by rules; the analysis by {_line(retro.analysed_by)}."
     if sprint.insight:
         return f"Written by rules; the analysis by {_line(sprint.insight.by)}."
     if sprint.insight_problem:

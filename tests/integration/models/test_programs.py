@@ -11,7 +11,7 @@ from caloron.errors import ModelError, PreconditionFailed
 from caloron.models.choose import chosen_model
 from caloron.ports import Model, ModelAnswer
 from tests.support.claude import claude
-from tests.support.model_server import ModelServer, Rule, bash, unauthorized
+from tests.support.model_server import ModelServer, Rule, Turn, bash, unauthorized
 
 _KEY = "sk-ant-planted-key-4711"
 
@@ -54,7 +54,10 @@ def test_claude_code_answers_one_question_without_any_tool(
 
 def test_a_model_that_would_act_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the user's word a tool call is answered with an error, and nothing runs."""
-    turns = [[bash("echo did-run > /workspace/ran; cat /workspace/ran")], ["I am done."]]
+    turns: list[Turn] = [
+        [bash("echo did-run > /workspace/ran; cat /workspace/ran")],
+        ["I am done."],
+    ]
     with ModelServer(Rule(("Act",), turns)) as server:
         answer = _claude(monkeypatch, server).ask("Act.", seconds=60)
         assert answer.text == "I am done."

@@ -28,7 +28,16 @@ from tests.unit.domain.world import DIAMOND, world
 
 STAGES = Catalogue(catalogue_stages())
 BY_NAME = {stage.name: stage for stage in catalogue_stages()}
-_HELPERS = {"__init__", "alone", "at_forge", "names", "of_sprint", "shapes"}
+_HELPERS = {
+    "__init__",
+    "alone",
+    "at_forge",
+    "names",
+    "of_sprint",
+    "planned",
+    "shapes",
+    "with_model",
+}
 
 
 def _answer(name: str, given: Any) -> Any:

@@ -1,22 +1,53 @@
-"""Components and risks of a goal, by rules."""
+"""Components and risks of a goal: by a model where one is configured, else by rules."""
 
 from __future__ import annotations
 
 import re
 
 from caloron.graph.jsontext import Json
+from caloron.graph.protocols import Call
+from caloron.ports import Model
 from caloron.stages.catalogue.alone import alone
+from caloron.stages.catalogue.with_model import Unusable, written
 
 _MOST = 5
+_MOST_BY_MODEL = 20
 _NAME = re.compile(r"\b[A-Z][a-zA-Z_]{2,}\b")
 _CAMEL = re.compile(r"[a-z][A-Z]|_|^[A-Z]{2}")
 _SENTENCE_END = re.compile(r"(?:^|[.!?:\n])\s*$")
 
 
-def execute(given: Json) -> Json:
+def execute(given: Json, call: Call | None = None) -> Json:
     goal, constraints = given["goal"], given.get("constraints") or ""
     if not goal.strip():
         raise ValueError("goal: it is empty")
+    return written(
+        "architect_po",
+        {"The goal": goal, "The constraints": constraints},
+        _by_model,
+        lambda: _by_rules(goal, constraints),
+        call=call,
+    )
+
+
+def _by_model(answer: dict[str, Json], _model: Model) -> dict[str, Json]:
+    components = answer.get("components")
+    if not isinstance(components, list) or not 0 < len(components) <= _MOST_BY_MODEL:
+        raise Unusable(f"`components` must be a list of 1 to {_MOST_BY_MODEL} objects")
+    design = {name: answer.get(name) for name in ("design_doc", "components", "risks")}
+    if not str(design["design_doc"] or "").strip():
+        raise Unusable("`design_doc` says nothing")
+    for place, one in enumerate(components):
+        for name in ("name", "purpose", "interface"):
+            if not isinstance(one, dict) or not str(one.get(name) or "").strip():
+                raise Unusable(f"`components[{place}].{name}` says nothing")
+    names = [str(one["name"]).strip().lower() for one in components]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise Unusable(f"there are two components called {min(twice)!r}")
+    return design
+
+
+def _by_rules(goal: str, constraints: str) -> dict[str, Json]:
     names = _names(goal) or ["Core"]
     components = [
         {"name": name, "purpose": f"{name}: its part of “{goal.strip()[:200]}”", "interface": name}
@@ -27,12 +58,8 @@ def execute(given: Json) -> Json:
         risks.append("There is only one component: parts of the goal may be hidden in it.")
     if "auth" in goal.lower() and "security" not in f"{goal} {constraints}".lower():
         risks.append("The goal is about authentication and nothing is said of security.")
-    return {
-        "design_doc": _document(goal, constraints, names, risks),
-        "components": components,
-        "risks": risks,
-        "written_by": "rules",
-    }
+    document = _document(goal, constraints, names, risks)
+    return {"design_doc": document, "components": components, "risks": risks}
 
 
 def _names(goal: str) -> list[str]:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from caloron.graph.jsontext import Json
-from caloron.ledger.locate import project_path
+from caloron.ledger.locate import require_id
+from caloron.ledger.projects import load_project
 from caloron.ports import Forge
 
 _GITHUB = "https://api.github.com"
@@ -27,16 +28,35 @@ def the_forge(given: Json) -> Iterator[Forge]:
 
 
 def _forge(given: Json) -> Forge:
-    host, repo = (given.get("host") or _GITHUB).rstrip("/"), given.get("repo") or ""
+    host, repo = (given.get("host") or "").rstrip("/"), given.get("repo") or ""
     if host == LOCAL:
-        from caloron.forge.local import LocalForge
-
-        return LocalForge(project_path(repo))
+        return _of_project(repo)
+    if not host and not repo and given.get("sprint_id"):
+        # A sprint is called after its project.
+        return _of_project(require_id(given["sprint_id"], "sprint").rpartition("-")[0])
     from caloron.forge.connect import connect
     from caloron.forge.tokens import TokenSource
 
     token = TokenSource(env=given.get("token_env") or _TOKEN_ENV)
-    return connect(kind_of(host), host, repo, token)
+    return connect(kind_of(host or _GITHUB), host or _GITHUB, repo, token)
+
+
+def _of_project(name: str) -> Forge:
+    """The forge of a project on this machine, wherever that forge is."""
+    project = load_project(require_id(name, "project name"))
+    config = project.config
+    if not project.is_remote:
+        from caloron.forge.local import LocalForge
+
+        return LocalForge(project.path)
+    from caloron.forge.connect import connect
+    from caloron.forge.tokens import TokenSource
+
+    token = TokenSource(config.token_env, config.token_file)
+    return connect(
+        config.forge, config.host or _GITHUB, config.repo, token, ca_file=config.ca_file,
+        people=tuple(config.people), git_url=config.git_url,
+    )  # fmt: skip
 
 
 def kind_of(host: str) -> str:

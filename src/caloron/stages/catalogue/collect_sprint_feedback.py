@@ -11,7 +11,7 @@ from caloron.domain.observations import CommentSeen
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
 from caloron.stages.catalogue.at_forge import the_forge
-from caloron.stages.catalogue.shapes import plain
+from caloron.stages.catalogue.shapes import plain, state_of
 
 _KEY = "caloron_feedback"
 _BLOCK = re.compile(r"^---\s*\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
@@ -20,10 +20,20 @@ _MOST = 500
 
 def execute(given: Json) -> Json:
     with the_forge(given) as forge:
-        comments = [c for number in given["issue_numbers"] for c in forge.comments(int(number))]
+        comments = [c for number in _issues(given) for c in forge.comments(number)]
     # What a stranger writes into a public issue is no feedback of an agent.
     said = [c for c in comments if f"{_KEY}:" in c.body and c.trusted]
     return {"feedback_items": [_item(comment) for comment in said]}
+
+
+def _issues(given: Json) -> list[int]:
+    """Those that are named, or those of the sprint's tasks."""
+    numbers = given.get("issue_numbers")
+    if numbers is not None:
+        return [int(number) for number in numbers]
+    if given.get("state") is None:
+        raise ValueError("issue_numbers: neither they nor the state of a sprint is given")
+    return [t.issue for t in state_of(given["state"]).tasks.values() if t.issue is not None]
 
 
 def _item(comment: CommentSeen) -> Json:

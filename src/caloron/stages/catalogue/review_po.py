@@ -11,7 +11,9 @@ _CODE = "whether it does what the design asks for, and nothing that it does not"
 
 
 def execute(given: Json) -> Json:
-    tasks, framework = given["tasks"], given.get("framework") or _FRAMEWORK
+    tasks, framework = given["tasks"], given.get("framework")
+    if framework is None:
+        framework = _FRAMEWORK
     if not tasks:
         raise ValueError("tasks: there are none")
     return {

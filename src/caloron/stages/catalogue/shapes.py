@@ -154,20 +154,33 @@ def feedback_of(value: Json) -> list[FeedbackSaid]:
 
 
 def state_with_feedback(given: Json) -> State:
-    """The state that is given, or one in which there is nothing but what agents said."""
+    """The state that is given with what agents said in it, or one in which there is only that."""
+    said = feedback_of(given.get("feedback_items"))
     if isinstance(opened(given.get("state")), dict):
-        return state_of(given["state"])
+        return _told(state_of(given["state"]), said)
     name = given.get("sprint_id")
     state = State(sprint=Sprint(id=name if isinstance(name, str) else "", number=1, goal=""))
-    for number, item in enumerate(feedback_of(given.get("feedback_items")), 1):
-        said = item.parsed
-        assert said is not None
-        id = said.task_id or f"task-{number}"
-        done = said.self_assessment == "completed"
+    for number, item in enumerate(said, 1):
+        parsed = item.parsed
+        assert parsed is not None
+        id = parsed.task_id or f"task-{number}"
+        done = parsed.self_assessment == "completed"
         plan = PlannedTask(id=id, title=id, agent_prompt=id)
         status = Status.DONE if done else Status.ESCALATED
-        reason = "" if done else f"its agent says: {said.self_assessment}"
+        reason = "" if done else f"its agent says: {parsed.self_assessment}"
         state.tasks[id] = Task(
-            plan=plan, status=status, reason=reason, issue=item.issue_number, feedback=said
+            plan=plan, status=status, reason=reason, issue=item.issue_number, feedback=parsed
         )
     return state
+
+
+def _told(state: State, said: list[FeedbackSaid]) -> State:
+    """What was said on the forge counts where the state itself knows nothing."""
+    tasks = dict(state.tasks)
+    by_issue = {task.issue: task for task in tasks.values() if task.issue is not None}
+    for item in said:
+        assert item.parsed is not None
+        task = tasks.get(item.parsed.task_id) or by_issue.get(item.issue_number or 0)
+        if task is not None and tasks[task.id].feedback is None:
+            tasks[task.id] = msgspec.structs.replace(task, feedback=item.parsed)
+    return msgspec.structs.replace(state, tasks=tasks)

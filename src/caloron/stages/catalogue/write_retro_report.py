@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from caloron.domain.analysis import Analysis
 from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
-from caloron.stages.catalogue.shapes import feedback_of, kpis_of, moment, state_with_feedback
+from caloron.stages.catalogue.shapes import feedback_of, kpis_of, moment, read, state_with_feedback
 from caloron.stages.retro import FeedbackItem, Retro, analyze_sprint_feedback
 from caloron.stages.retro_page import write_retro_report
 
@@ -14,6 +15,8 @@ from caloron.stages.retro_page import write_retro_report
 def execute(given: Json) -> Json:
     state, kpis = state_with_feedback(given), kpis_of(given.get("kpis"))
     sprint = state.sprint
+    if not sprint.id:
+        raise ValueError("sprint_id: whose retro it is must be said")
     state = replace(
         state,
         sprint=replace(
@@ -33,11 +36,30 @@ def execute(given: Json) -> Json:
         agents=(),
         roles=(),
         feedback=tuple(items),
-        analysis=analyze_sprint_feedback(state, kpis),
+        analysis=_analysis(given.get("analysis")) or analyze_sprint_feedback(state, kpis),
         trends=(),
         improvements=(),
+        analysed_by=_model_of(given.get("analysis")),
     )
     return {"report_markdown": write_retro_report(retro)}
+
+
+def _analysis(told: Json) -> Analysis | None:
+    """What `analyze_sprint_feedback` found, if it was asked."""
+    if told is None:
+        return None
+    found = {name: told[name] for name in ("themes", "learnings", "sentiment") if name in told}
+    analysis: Analysis = read(
+        found | {"improvements": told.get("findings", [])}, Analysis, "analysis"
+    )
+    return analysis
+
+
+def _model_of(told: Json) -> str:
+    if not isinstance(told, dict) or told.get("written_by") != "model":
+        return ""
+    usage = told.get("usage") or {}
+    return str(usage.get("model") or usage.get("provider") or "a model")
 
 
 if __name__ == "__main__":
