@@ -21,6 +21,7 @@ from tests.support.endpoint import Endpoint, Reply, Request, openai
 from tests.support.noether import wrapped
 
 _STAGES = Catalogue([*standard_stages(), *catalogue_stages()])
+_NO_LIMITS = Limits()
 _COMPONENT = {"name": "Basket", "purpose": "holds things", "interface": "add(thing)"}
 _TASK = {"id": "basket", "title": "Basket", "depends_on": [], "agent_prompt": "Make it."}
 _ADVICE = {
@@ -60,7 +61,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Endpoint], None]:
     return use
 
 
-def _answer(name: str, given: Any, limits: Limits = Limits()) -> Any:
+def _answer(name: str, given: Any, limits: Limits = _NO_LIMITS) -> Any:
     prepared = prepare(wrapped({"op": "Stage", "id": name}), _STAGES)
     return run(prepared, given, CatalogueStages(), Settings(limits=limits)).output
 
