@@ -52,18 +52,6 @@ def test_any_goal_makes_a_task_with_a_good_name(home: Home, goal: str) -> None:
     assert run not in ("po", "baseline")
 
 
-def test_a_graph_is_refused_with_a_word_and_begins_nothing(home: Home) -> None:
-    home.script()
-    graph = home.root / "graph.json"
-    graph.write_text("{}")
-    answer = home.caloron("sprint", "go", "--graph", str(graph), "--yes")
-    assert answer.code == 8
-    assert "composition" in answer.error["message"]
-    assert home.caloron("sprint", "go", "--graph", "nowhere.json").code == 3
-    assert home.caloron("sprint", "go", "--graph", str(graph), "--single").code == 2
-    assert home.caloron("history").data["total"] == 0
-
-
 def test_a_planner_that_takes_too_long_is_ended_after_the_time_that_was_given(home: Home) -> None:
     home.script(does("po", run="sleep 1000"))
     answer = home.caloron("sprint", "go", "--po-timeout", "0.5", "--yes")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -19,12 +19,15 @@ from caloron.cli.setting_up import NewProject, find_or_choose, make
 from caloron.domain.plan import MAX_TITLE, PlannedTask
 from caloron.domain.plan_forms import Plan
 from caloron.engine.session import Choices, read_plan
-from caloron.errors import CaloronError, NotFound, PreconditionFailed, UsageError
+from caloron.errors import CaloronError, PreconditionFailed, UsageError
 from caloron.git.checkout import Checkout
 from caloron.ledger.earlier import Earlier, earlier_sprints
 from caloron.ledger.locate import home
 from caloron.ledger.projects import Project
 from caloron.store.database import open_read_only
+
+if TYPE_CHECKING:
+    from caloron.engine.graph_planning import Planning
 
 MAX_GOAL = 64_000
 _LONGEST_S = 30 * 86_400.0
@@ -54,7 +57,14 @@ def begin_options(command: FC) -> FC:
     options = (
         click.option("--plan", metavar="FILE", help="Take the tasks from this JSON file."),
         click.option("--single", is_flag=True, help="The goal is one task; ask no planner."),
-        click.option("--graph", "-g", metavar="FILE", help="Plan with this composition."),
+        click.option(
+            "--graph", "-g", metavar="FILE|NAME", help="Plan with this composition, such as ours."
+        ),
+        click.option(
+            "--graph-input",
+            metavar="JSON",
+            help="More input for it, besides the goal: an object, or a file that holds one.",
+        ),
         click.option(
             "--parallel", "-n", type=click.IntRange(1, 256), metavar="N", help="How many agents."
         ),
@@ -99,19 +109,17 @@ class Beginning(NamedTuple):
     new: NewProject | None
     #: What of the plan's file has no effect.
     warnings: tuple[str, ...] = ()
+    #: The composition that made the plan.
+    planning: Planning | None = None
 
 
-def prepare(goal: str, project: str | None, given: dict[str, Any]) -> Beginning:
+def prepare(
+    goal: str, project: str | None, given: dict[str, Any], *, dry_run: bool = False
+) -> Beginning:
     """Everything that was said, checked; nothing is begun."""
     if not goal.strip() or len(goal) > MAX_GOAL or "\0" in goal or not is_text(goal):
         raise UsageError(f"a goal is 1 to {MAX_GOAL} characters of text (in UTF-8)")
-    sources = [f"--{name}" for name in ("plan", "single", "graph") if given[name]]
-    if len(sources) > 1:
-        raise UsageError(f"{' and '.join(sources)} exclude each other", hint="give one of them")
-    if given["graph"]:
-        _refuse_graph(given["graph"])
-    if given["plan"] is not None and (not given["plan"] or "\0" in given["plan"]):
-        raise UsageError(f"--plan {given['plan']!r} names no file", hint="give a JSON file")
+    _refuse_sources(given)
     plan = read_plan(Path(given["plan"])) if given["plan"] else None
     if given["single"]:
         plan = Plan(tasks=(_one_task(goal),))
@@ -119,7 +127,7 @@ def prepare(goal: str, project: str | None, given: dict[str, Any]) -> Beginning:
     found = _with_limits(chosen, given["timeout_s"], given["po_timeout_s"])
     choices = Choices(**{n: given[n] for n in Choices.__struct_fields__ if n in given})
     _refuse_unfit(sandboxed=not choices.unsandboxed)
-    return Beginning(
+    begin = Beginning(
         found,
         goal,
         plan.tasks if plan else None,
@@ -128,6 +136,23 @@ def prepare(goal: str, project: str | None, given: dict[str, Any]) -> Beginning:
         new,
         plan.warnings if plan else (),
     )
+    if not given["graph"]:
+        return begin
+    from caloron.cli.graph_begin import planned_by_graph
+
+    return planned_by_graph(begin, given, last_sprint_number(found) + 1, dry_run=dry_run)
+
+
+def _refuse_sources(given: dict[str, Any]) -> None:
+    """A plan comes from one place, which has a name."""
+    sources = [f"--{name}" for name in ("plan", "single", "graph") if given[name]]
+    if len(sources) > 1:
+        raise UsageError(f"{' and '.join(sources)} exclude each other", hint="give one of them")
+    for name in ("plan", "graph"):
+        if given[name] is not None and (not given[name] or "\0" in given[name]):
+            raise UsageError(f"--{name} {given[name]!r} names no file", hint="give a JSON file")
+    if given["graph_input"] is not None and not given["graph"]:
+        raise UsageError("--graph-input is for --graph", hint="name the graph too")
 
 
 def _refuse_unfit(*, sandboxed: bool) -> None:
@@ -191,7 +216,10 @@ def would_begin(command: str, begin: Beginning, *, hold: bool) -> int:
     if warning := unseen(begin.project)[1]:
         output.aside(warning)
     actions.append(
-        {"action": "begin sprint", "target": f"{begin.project.name}-{_sprints(begin.project) + 1}"}
+        {
+            "action": "begin sprint",
+            "target": f"{begin.project.name}-{last_sprint_number(begin.project) + 1}",
+        }
     )
     actions += [{"action": "leave out", "target": warning} for warning in begin.warnings]
     if begin.tasks is None:
@@ -201,22 +229,6 @@ def would_begin(command: str, begin: Beginning, *, hold: bool) -> int:
     else:
         actions += [{"action": "run task", "target": task.id} for task in begin.tasks or ()]
     return output.dry_run(command, actions)
-
-
-def _refuse_graph(graph: str) -> None:
-    if not _is_file(Path(graph)):
-        raise NotFound(f"there is no composition {graph}", hint="check the path")
-    raise PreconditionFailed(
-        "this Caloron cannot run compositions yet, so --graph has nothing to run",
-        hint="leave --graph out, or give the tasks with --plan FILE; nothing was started",
-    )
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def _one_task(goal: str) -> PlannedTask:
@@ -235,7 +247,7 @@ def _with_limits(
 ) -> Project:
     config = project.config
     if po_timeout_s == _AUTO:
-        po_timeout_s = min(900.0, 300.0 + 60.0 * _sprints(project))
+        po_timeout_s = min(900.0, 300.0 + 60.0 * last_sprint_number(project))
     config = msgspec.structs.replace(
         config,
         timeout_s=timeout_s or config.timeout_s,
@@ -244,7 +256,7 @@ def _with_limits(
     return dataclasses.replace(project, config=config)
 
 
-def _sprints(project: Project) -> int:
+def last_sprint_number(project: Project) -> int:
     """The number of the last sprint, also if an older Caloron ran it."""
     if not project.ledger.exists():
         return _newest(earlier_sprints(project, None, 1))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from caloron.cli import output
-from caloron.errors import NotFound, UsageError
+from caloron.errors import CaloronError, NotFound, UsageError
 
 if TYPE_CHECKING:
     from caloron.engine.graph_home import GraphHome
@@ -148,6 +148,13 @@ def refuse(error: GraphError, data: dict[str, Any] | None = None) -> int:
         output.current_command(), code, _said(error), hint=_HINTS.get(error.kind, ""), data=data
     )
     return exit_code
+
+
+def as_error(error: GraphError, hint: str = "") -> CaloronError:
+    """What the graph library objects to, for commands that are about something else."""
+    told = CaloronError(_said(error), hint=hint or _HINTS.get(error.kind, ""))
+    told.code, told.exit_code = code_of(error)
+    return told
 
 
 def code_of(error: GraphError) -> tuple[str, int]:

@@ -27,7 +27,7 @@ def kickoff(goal: str, dry_run: bool, project: str | None, **given: Any) -> int:
       caloron kickoff "Add a health endpoint with tests"
       caloron resume --yes
     """
-    begin = prepare(goal, project, given)
+    begin = prepare(goal, project, given, dry_run=dry_run)
     if dry_run:
         return would_begin("kickoff", begin, hold=True)
     return run_new(begin, "kickoff", "hold")

@@ -17,6 +17,7 @@ from caloron.cli import output
 from caloron.cli.alone import refuse_held
 from caloron.cli.approval import Approval, Approver
 from caloron.cli.begin import Beginning, begin_options, prepare, set_up, would_begin
+from caloron.cli.graph_note import plan_is_recorded, planning_cut_short
 from caloron.cli.live import watcher_for
 from caloron.cli.options import (
     choice_options,
@@ -76,13 +77,14 @@ def sprint(
     Examples:
       caloron sprint "Add a health endpoint with tests"
       caloron sprint "Release 2.0" --plan tasks.json --parallel 8 --yes
+      caloron sprint "Add a rate limiter" --graph full_cycle
       caloron sprint "Fix the typo in the README" --single --budget 1
     """
     if yes and approve:
         raise UsageError("--yes and --approve exclude each other", hint="give one of them")
     if begin_only and plan_only:
         raise UsageError("--begin-only and --plan-only exclude each other", hint="give one of them")
-    begin = prepare(goal, project, given)
+    begin = prepare(goal, project, given, dry_run=dry_run)
     if dry_run:
         return would_begin("sprint", begin, hold=plan_only or approve)
     approval: Approval = "forge" if approve else "yes"
@@ -114,6 +116,8 @@ def run_new(
                 ask=approval != "yes",
                 plan_on_forge=on_forge,
             )
+        if begin.planning is not None:
+            plan_is_recorded(begin.project, begin.planning)
         if begin_only:
             return answer_begun(session, session.ledger.state(name), command, about)
         return _run(session, name, command, begin.choices, _approver(session, approval), about)
@@ -157,8 +161,12 @@ def resume(
       caloron resume --edit
     """
     found = load_project(project)
+    planning = planning_cut_short(found)
     if not found.ledger.exists():
-        raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
+        hint = planning or 'caloron sprint "<goal>"'
+        raise NotFound("this project has no sprint yet", hint=hint)
+    if planning:
+        output.aside(planning)
     wanted = sprint_name(found, sprint_id) if sprint_id else ""
     if dry_run:
         return _would_resume(found, wanted)

@@ -17,6 +17,11 @@ _TASK_FIELDS = tuple(field.name for field in msgspec.structs.fields(PlannedTask)
 #: Fields that plans of older forms have, read here too.
 _READ_TOO = ("issue_template", "assigned_to")
 _TOP = ("sprint", "agents", "tasks", "review_policy", "escalation")
+#: Fields that stages of graphs give a task besides: where it stands, and what it is a part of.
+_NOT_OF_A_PLAN = (
+    "status", "agent_id", "reviewer_id", "issue_number", "pr_number", "started_at",
+    "completed_at", "intervention_count", "component",
+)  # fmt: skip
 _UNUSED_IN_A_TASK = {
     "reviewed_by": "reviews are made by the sprint's own reviewer",
     "github_issue_number": "the sprint opens an issue of its own",
@@ -53,6 +58,39 @@ def parse_plan_file(raw: object, *, frameworks: tuple[str, ...] = ()) -> Plan:
     elif isinstance(raw, list):
         raw = [_without_unknown(item, n, warnings) for n, item in enumerate(raw)]
     return Plan(tasks=parse_plan(raw, frameworks=frameworks), warnings=tuple(warnings))
+
+
+def parse_plan_output(raw: object, *, frameworks: tuple[str, ...] = ()) -> Plan:
+    """The plan in what a planning graph gave: a list of tasks, or an object that holds one.
+
+    `tasks` is a list, or an object of tasks by their ids; both may also stand in a `dag`.
+    """
+    held = raw
+    if isinstance(held, Mapping) and isinstance(held.get("dag"), Mapping | list):
+        held = held["dag"]
+    if isinstance(held, Mapping):
+        held = held.get("tasks")
+    if isinstance(held, Mapping):
+        held = [_named(name, record) for name, record in held.items()]
+    if not isinstance(held, list):
+        raise PlanProblem(["the graph gave no tasks: expected `tasks`, or a `dag` with them"])
+    return parse_plan_file([_only_planned(one) for one in held], frameworks=frameworks)
+
+
+def _named(name: Any, record: Any) -> Any:
+    """A task of a sprint's state, which need not say its prompt."""
+    if not isinstance(record, Mapping):
+        return record
+    title = record.get("title", name)
+    return {"id": name, "title": title, "agent_prompt": title, **record}
+
+
+def _only_planned(task: Any) -> Any:
+    """The task without what only a design or a running sprint has a use for."""
+    if not isinstance(task, Mapping):
+        return task
+    kept = {name: value for name, value in task.items() if name not in _NOT_OF_A_PLAN}
+    return {name: value for name, value in kept.items() if value is not None}
 
 
 def _listed(raw: Mapping[Any, Any], warnings: list[str]) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +24,9 @@ from caloron.graph.runners import Runners
 from caloron.graph.spec import StageSpec
 from caloron.graph.stdlib import StandardLibrary, standard_stages
 from caloron.stages.catalogue import CatalogueStages, catalogue_stages
+
+if TYPE_CHECKING:
+    from caloron.graph.journal import SqliteJournal
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,18 +119,22 @@ class GraphHome:
         self.traces.keep(wishes.run_id, prepared, outcome.trace)
         return outcome
 
+    def forget(self, run_id: str) -> None:
+        """Removes what a durable run recorded: the next one of that name begins anew."""
+        self._journal().forget(run_id)
+
+    def _journal(self) -> SqliteJournal:
+        from caloron.graph.journal import SqliteJournal
+
+        return SqliteJournal(self._own / "runs")
+
     def _settings(self, prepared: Prepared, wishes: Wishes) -> Settings:
         # The noether profile forgets at the end of each run, as the real program does.
         kept = wishes.cached and not prepared.profile.memoizes
-        journal = None
-        if wishes.durable:
-            from caloron.graph.journal import SqliteJournal
-
-            journal = SqliteJournal(self._own / "runs")
         return Settings(
             cache=SqliteCache(self._own / "cache.db") if kept else None,
             memoize=wishes.memoize,
-            journal=journal,
+            journal=self._journal() if wishes.durable else None,
             run_id=wishes.run_id if wishes.durable else "",
             retry_failed=wishes.retry_failed,
             limits=wishes.limits,

@@ -1,0 +1,99 @@
+"""Plans a sprint with a composition: the same plan, validated the same way, as one from a file.
+
+The run is durable under a name that follows from what is planned. Nothing is recorded for the
+sprint before its plan is valid; a process that was killed while planning lost nothing, because the
+same command goes on at the first stage that has not answered.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+
+from caloron.agents.frameworks import FRAMEWORKS
+from caloron.domain.plan import PlanProblem
+from caloron.domain.plan_forms import Plan, parse_plan_output
+from caloron.engine.graph_home import GraphHome, Wishes
+from caloron.engine.run_traces import new_run_id
+from caloron.engine.workshop import known_secrets
+from caloron.errors import UsageError
+from caloron.graph.jsontext import canonical, sha256
+from caloron.graph.prepare import Prepared, prepare
+from caloron.graph.run import Limits
+from caloron.ledger.locate import home
+from caloron.ledger.projects import Project
+from caloron.store.redact import Redactor
+
+#: What decides who answers: with another model the same question is another one.
+_ASKED = ("CALORON_LLM_PROVIDER", "CALORON_LLM_MODEL", "CALORON_LLM_BASE_URL")
+
+
+class Planning(msgspec.Struct, frozen=True, kw_only=True):
+    """A composition that is about to plan a sprint, checked and with its input."""
+
+    #: As the user named it.
+    name: str
+    at: GraphHome
+    prepared: Prepared
+    value: Any
+    run_id: str
+    seconds: float
+
+    def run(self, *, durable: bool) -> Plan:
+        """The valid plan that it gives; a `GraphError` or a `UsageError` if it gives none."""
+        wishes = Wishes(
+            run_id=self.run_id if durable else new_run_id(),
+            durable=durable,
+            # What failed last time is asked again; what was answered is not.
+            retry_failed=durable,
+            limits=Limits(run_seconds=self.seconds),
+        )
+        given = self.at.run(self.prepared, self.value, wishes).output
+        try:
+            return parse_plan_output(given, frameworks=FRAMEWORKS)
+        except PlanProblem as problem:
+            if durable:
+                # Kept, it would be the answer to every later try.
+                self.at.forget(self.run_id)
+            raise UsageError(
+                f"the plan of the graph {self.name} cannot be run: " + "; ".join(problem.errors),
+                hint="correct the graph, or run it again; nothing was started",
+            ) from problem
+
+
+def planning(
+    name: str,
+    text: bytes,
+    project: Project,
+    goal: str,
+    *,
+    number: int,
+    agents: int,
+    more: dict[str, Any],
+    unsandboxed: bool,
+) -> Planning:
+    """Check a composition and put its input together; nothing is run yet."""
+    at = GraphHome(home(), unsandboxed=unsandboxed)
+    prepared = prepare(text, at.catalogue)
+    told = Redactor(known_secrets(project.config)).text(goal)
+    value = {
+        "goal": told,
+        "constraints": "",
+        # As the stages of a kick-off call it, with the place to look at.
+        "brief": told,
+        "host": "local",
+        "repo": project.name,
+        "num_agents": agents,
+    } | more
+    asked = [os.environ.get(variable, "") for variable in _ASKED]
+    key = canonical([project.name, number, prepared.composition_id, value, asked])
+    return Planning(
+        name=name,
+        at=at,
+        prepared=prepared,
+        value=value,
+        run_id=f"plan-{project.name[:24]}-{number}-{sha256(key)[:16]}",
+        seconds=project.config.po_timeout_s,
+    )

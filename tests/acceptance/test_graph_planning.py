@@ -1,0 +1,232 @@
+"""`caloron sprint --graph`: a composition that yields tasks plans a sprint, also through kills."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.home import Home, does, task, wait_for, writes
+from tests.support.endpoint import Endpoint, Reply, Request, openai
+from tests.support.noether import wrapped
+
+_COMPONENT = {"name": "Basket", "purpose": "holds things", "interface": "add(thing)"}
+_DESIGN = {"design_doc": "# Basket", "components": [_COMPONENT], "risks": []}
+_TASKS = {"tasks": [task("basket", component="Basket"), task("till", "basket")]}
+
+_BUILD = ("sprint", "Build the Basket", "--graph", "sprint_plan", "--yes")
+
+
+@pytest.fixture
+def shop(home: Home) -> Home:
+    return home.script(
+        does("implement", files={"a.txt": "a\n"}),
+        does("check", output="All there.\nAPPROVED"),
+    )
+
+
+def _graph(home: Home, output: Any) -> str:
+    file = home.root / "graph.json"
+    file.write_text(wrapped({"op": "Const", "value": output}))
+    return str(file)
+
+
+def _begun(home: Home) -> int:
+    return int(home.caloron("history").data["total"])
+
+
+def test_a_goal_is_planned_by_the_phases_done_and_checked(home: Home) -> None:
+    home.script(
+        writes("impl-basket"),
+        writes("tests-basket"),
+        does("check", output="All there.\nAPPROVED"),
+    )
+    answer = home.caloron("sprint", "Build the Basket", "--graph", "full_cycle", "--yes")
+    assert answer.code == 0, answer
+    assert set(answer.statuses) == {
+        "impl-basket", "tests-basket", "review-impl-basket", "review-tests-basket",
+    }  # fmt: skip
+    assert set(answer.statuses.values()) == {"Done"}
+    assert home.attempts("po") == 0
+    assert set(home.files()) == {"impl-basket.txt", "tests-basket.txt"}
+
+
+def test_a_plan_for_the_repository_is_made_from_what_is_in_it(shop: Home) -> None:
+    answer = shop.caloron("kickoff", "Add a basket, then test it", "--graph", "kickoff")
+    assert answer.code == 0, answer
+    assert [t["id"] for t in answer.data["tasks"]] == ["task-1", "task-2"]
+    assert answer.data["phase"] == "approval"
+
+
+def test_a_dry_run_shows_the_plan_and_begins_nothing(shop: Home) -> None:
+    given = json.dumps({"constraints": "no database"})
+    answer = shop.caloron(
+        "sprint", "Build the Basket", "--graph", "sprint_plan.json", "--graph-input", given,
+        "--dry-run",
+    )  # fmt: skip
+    assert answer.code == 9, answer
+    targets = [a["target"] for a in answer.json["planned_actions"]]
+    assert targets == ["demo-1", "impl-basket", "tests-basket"]
+    assert not (shop.project() / "ledger.sqlite").exists()
+    assert not (shop.project() / "planning.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ({"tasks": [task("a"), task("a")]}, "task 'a' appears 2 times"),
+        ({"tasks": [task("a", "b"), task("b", "a")]}, "form a cycle"),
+        ({"dag": {"tasks": {"a": {"title": "A", "depends_on": ["x"]}}}}, "unknown task 'x'"),
+        ({"tasks": {"Not An Id": {"title": "A"}}}, "an id is"),
+        ([task("a", framework="nobody")], "unknown framework"),
+        ({"tasks": []}, "at least one task"),
+        ({"design": "x"}, "gave no tasks"),
+        (42, "gave no tasks"),
+    ],
+)
+def test_a_graph_that_gives_no_plan_says_everything_that_is_wrong_and_begins_nothing(
+    shop: Home, output: Any, said: str
+) -> None:
+    answer = shop.caloron("sprint", "go", "--graph", _graph(shop, output), "--yes")
+    assert answer.code == 2, answer
+    assert said in answer.error["message"]
+    assert not (shop.project() / "ledger.sqlite").exists()
+    assert not (shop.project() / "planning.json").exists()
+
+
+def test_every_shape_of_tasks_is_taken(shop: Home) -> None:
+    state = {"a": {"title": "A", "status": "Pending", "agent_id": "agent-1"},
+             "b": {"title": "B", "depends_on": ["a"], "issue_number": None}}  # fmt: skip
+    for output in ({"tasks": state}, {"dag": {"tasks": state}}, [task("a"), task("b", "a")]):
+        graph = _graph(shop, output)
+        answer = shop.caloron("sprint", "go", "--graph", graph, "--dry-run")
+        assert answer.code == 9, answer
+        assert [a["target"] for a in answer.json["planned_actions"]] == ["demo-1", "a", "b"]
+
+
+def test_what_cannot_be_asked_for_is_refused_with_the_right_code(shop: Home) -> None:
+    graph, plan = _graph(shop, [task("a")]), str(shop.plan(task("a")))
+
+    def code(*options: str) -> int:
+        return shop.caloron("sprint", "go", *options, "--yes").code
+
+    assert code("--graph", graph, "--plan", plan) == 2
+    assert code("--graph", graph, "--single") == 2
+    assert code("--graph", "") == 2
+    assert code("--graph-input", "{}") == 2
+    assert code("--graph", graph, "--graph-input", "[1]") == 2
+    assert code("--graph", "nowhere.json") == 3
+    bad = Path(graph)
+    bad.write_text("{")
+    assert code("--graph", graph) == 2
+    bad.write_text(wrapped({"op": "Stage", "id": "no_such_stage"}))
+    assert code("--graph", graph) == 3
+    bad.write_text(wrapped({"op": "Stage", "id": "review_po"}))
+    refused = shop.caloron("sprint", "go", "--graph", graph, "--yes")
+    assert refused.code == 2
+    assert "tasks" in refused.error["message"]
+    failed = shop.caloron(
+        "sprint", "go", "--graph", "kickoff", "--graph-input", '{"repo": "nowhere"}', "--yes"
+    )
+    assert failed.code == 12
+    assert "nothing was started" in failed.error["hint"]
+    assert _begun(shop) == 0
+
+
+def _answers(home: Home, endpoint: Endpoint) -> Home:
+    home.environment |= {
+        "CALORON_LLM_PROVIDER": "openai-api",
+        "CALORON_LLM_BASE_URL": endpoint.url,
+        "CALORON_LLM_MODEL": "m-1",
+    }
+    return home
+
+
+def _is_design(request: Request) -> bool:
+    return "You are the architect" in str(request.body)
+
+
+def test_killed_while_planning_the_same_command_goes_on_and_asks_nothing_twice(
+    shop: Home,
+) -> None:
+    gate = threading.Event()
+
+    def answer(request: Request) -> Reply:
+        if _is_design(request):
+            return openai(json.dumps(_DESIGN))
+        return Reply(openai(json.dumps(_TASKS)).body, before=lambda: gate.wait(60))
+
+    with Endpoint(answer) as endpoint:
+        _answers(shop, endpoint)
+        running = shop.start(*_BUILD)
+        wait_for(lambda: len(endpoint.requests) == 2, "the planner is asked for tasks")
+        running.kill()
+        assert not (shop.project() / "ledger.sqlite").exists()
+        told = shop.caloron("resume")
+        assert told.code == 3
+        assert "caloron sprint 'Build the Basket' --graph sprint_plan" in told.error["hint"]
+        gate.set()
+        ended = shop.caloron(*_BUILD)
+    assert ended.code == 0, ended
+    assert ended.statuses == {"basket": "Done", "till": "Done"}
+    assert [_is_design(one) for one in endpoint.requests] == [True, False, False]
+    assert _begun(shop) == 1
+    assert not (shop.project() / "planning.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("point", "then"), [("before_commit", _BUILD), ("after_commit", ("resume",))]
+)
+def test_killed_as_the_sprint_is_recorded_there_is_one_sprint_and_one_plan(
+    shop: Home, point: str, then: tuple[str, ...]
+) -> None:
+    def answer(request: Request) -> Reply:
+        return openai(json.dumps(_DESIGN if _is_design(request) else _TASKS))
+
+    with Endpoint(answer) as endpoint:
+        _answers(shop, endpoint)
+        crash = f"engine|sprint.{point}|1|{shop.root / 'crashed'}"
+        assert shop.caloron(*_BUILD, CALORON_CRASH_AT=crash).code == -9
+        assert len(endpoint.requests) == 2
+        ended = shop.caloron(*then)
+    assert ended.code == 0, ended
+    assert ended.statuses == {"basket": "Done", "till": "Done"}
+    assert "a plan was being made" not in ended.stderr
+    assert len(endpoint.requests) == 2
+    assert _begun(shop) == 1
+
+
+def test_a_plan_that_cannot_be_run_is_not_kept_for_the_next_try(shop: Home) -> None:
+    """A model may do better when it is asked again, and a journal would not ask it."""
+    refused = shop.caloron("sprint", "go", "--graph", _graph(shop, {"tasks": [task("po")]}))
+    assert refused.code == 2
+    with closing(sqlite3.connect(shop.path / "graph" / "runs" / "journal.db")) as journal:
+        assert journal.execute("SELECT * FROM runs").fetchall() == []
+
+
+def test_a_model_that_fails_fails_the_planning_and_its_answers_before_are_kept(
+    shop: Home,
+) -> None:
+    broken = [True]
+
+    def answer(request: Request) -> Reply:
+        if _is_design(request):
+            return openai(json.dumps(_DESIGN))
+        return Reply({}, 401) if broken[0] else openai(json.dumps(_TASKS))
+
+    command = ("kickoff", "Build the Basket", "--graph", "sprint_plan")
+    with Endpoint(answer) as endpoint:
+        _answers(shop, endpoint)
+        failed = shop.caloron(*command)
+        assert failed.code == 12
+        assert "status 401" in failed.error["message"]
+        broken[0] = False
+        held = shop.caloron(*command)
+    assert held.code == 0, held
+    assert [t["id"] for t in held.data["tasks"]] == ["basket", "till"]
+    assert sum(map(_is_design, endpoint.requests)) == 1
