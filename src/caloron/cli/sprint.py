@@ -71,7 +71,8 @@ def sprint(
 
     \b
     Exit codes: 0 every task is done; 10 it ended with tasks that need a person;
-    11 stopped and resumable; 2 usage; 3 not found; 5 held by another; 7 forge; 8 precondition.
+    11 stopped and resumable; 12 the graph that plans failed; 2 usage; 3 not found;
+    5 held by another; 7 forge; 8 precondition.
 
     \b
     Examples:
