@@ -97,6 +97,11 @@ def test_a_sprint_that_has_ended_is_looked_back_at(
     page = _run(run, "retro", {"sprint_id": "demo-1"})["report_markdown"]
     assert page.startswith("# Retro of sprint demo-1\n\n> go\n\n- 1 of 1 tasks done")
     assert "All tasks were completed" in page
+    own = (sprinted / "workspace" / "retro" / "sprint-demo-1.md").read_text()
+    dashboard = "## KPI dashboard"
+    told, known = (text.partition(dashboard)[2] for text in (page, own))
+    assert told == known
+    assert "| Fix rounds | 1 |" in told
     said = {"themes": ["It was rejected once."], "improvements": [], "learnings": ["small tasks"],
             "sentiment": "mixed"}  # fmt: skip
     responses = [{"match": ["a (Task a): Done", '"completed_tasks":1'], "output": said}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from caloron.domain.supervise import AgentSeen
 from caloron.graph.jsontext import Json
+from caloron.ledger.figures import figures_of
 from caloron.ledger.ledger import Loaded
 from caloron.ledger.projections import iso
 from caloron.stages.catalogue.alone import alone
@@ -18,6 +19,7 @@ def execute(given: Json, context: TickContext | None = None) -> Json:
     sprint = given["sprint_id"]
     with within(context, sprint, given.get("stall_threshold_m")) as reached:
         loaded, now, limits = reached.ledger.load(sprint), reached.clock.now(), reached.limits
+        runs = _runs(reached, sprint) if given.get("with_runs") else None
     counts = {t.agent: {"count": t.interventions} for t in loaded.state.tasks.values()}
     return {
         "sprint_id": sprint,
@@ -31,6 +33,7 @@ def execute(given: Json, context: TickContext | None = None) -> Json:
         "now": now,
         "limits": plain(limits),
         "facts": held(loaded.facts),
+        "runs": runs,
         "loaded": {"version": loaded.version, "through": loaded.through},
     }
 
@@ -49,6 +52,12 @@ def agents_of(loaded: Loaded) -> tuple[AgentSeen, ...]:
         for lease in loaded.agents
         if lease.item.startswith(prefix) and lease.started_at and lease.result is None
     )
+
+
+def _runs(context: TickContext, sprint: str) -> Json:
+    """What agents did in the whole sprint: a retro counts it, a tick has no use for it."""
+    with context.ledger.db.snapshot() as connection:
+        return plain(figures_of(connection, sprint).runs)
 
 
 if __name__ == "__main__":
