@@ -14,6 +14,8 @@ from caloron.domain.evaluate import evaluate
 from caloron.domain.observations import marker
 from caloron.domain.sprint import Sprint, State
 from caloron.stages.catalogue.shapes import state_json
+from tests.acceptance.gitea_home import GiteaHome
+from tests.acceptance.home import writes
 from tests.support.gitea import Server
 from tests.unit.domain.world import planned
 
@@ -157,3 +159,27 @@ def test_flat_records_advance_on_a_real_forge(
     assert tick() == [f"done:#{number}"]
     assert kept["state"]["tasks"]["a"]["status"] == "Done"
     assert tick() == []
+
+
+def test_a_sprint_is_planned_and_looked_back_at_on_the_forge_of_its_project(
+    gitea: Server, tmp_path: Path
+) -> None:
+    home = GiteaHome(tmp_path, gitea).on_gitea()
+    try:
+        home.repository.write_file("src/a.py", "a = 1\n")
+        home.script(
+            writes("task-1", output=f"done\n{_FEEDBACK.replace('task_id: a', 'task_id: task-1')}")
+        )
+        ended = home.caloron("sprint", "Add a basket", "--graph", "kickoff", "--yes")
+        assert ended.code == 0, ended
+        assert ended.statuses == {"task-1": "Done"}
+        assert home.repository.issues()[0]["title"] == "Add a basket"
+        home.repository.comment(1, _FEEDBACK.replace("task_id: a", "task_id: task-1"))
+        told = home.caloron("graph", "run", "retro", "--input", '{"sprint_id": "demo-1"}')
+        assert told.code == 0, told
+        page = told.data["output"]["report_markdown"]
+        assert "1 of 1 tasks done" in page
+        assert "clarity 6/10" in page
+        assert not any(token in told.stdout for token in home.tokens)
+    finally:
+        home.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -165,6 +166,9 @@ def test_killed_while_planning_the_same_command_goes_on_and_asks_nothing_twice(
         _answers(shop, endpoint)
         running = shop.start(*_BUILD)
         wait_for(lambda: len(endpoint.requests) == 2, "the planner is asked for tasks")
+        busy = shop.caloron(*_BUILD)
+        assert busy.code == 5
+        assert "wait for it" in busy.error["hint"]
         running.kill()
         assert not (shop.project() / "ledger.sqlite").exists()
         told = shop.caloron("resume")
@@ -230,3 +234,19 @@ def test_a_model_that_fails_fails_the_planning_and_its_answers_before_are_kept(
     assert held.code == 0, held
     assert [t["id"] for t in held.data["tasks"]] == ["basket", "till"]
     assert sum(map(_is_design, endpoint.requests)) == 1
+
+
+def test_the_first_sprint_in_a_repository_can_be_planned_by_a_graph(bare_home: Home) -> None:
+    place = bare_home.root / "shop"
+    place.mkdir()
+    for words in ("init -q -b main", "commit -q --allow-empty -m begin"):
+        git = ("git", *words.split())
+        subprocess.run(git, cwd=place, env=bare_home.environment, check=True)
+    bare_home.script(does("implement", files={"a.txt": "a\n"}))
+    command = ("sprint", "Build the Basket", "--framework", "stub", "--yes", "--graph")
+    refused = bare_home.caloron(*command, _graph(bare_home, {"tasks": []}), cwd=place)
+    assert refused.code == 2, refused
+    assert not (bare_home.path / "projects").exists()
+    ended = bare_home.caloron(*command, "sprint_plan", cwd=place)
+    assert ended.code == 0, ended
+    assert set(ended.statuses) == {"impl-basket", "tests-basket"}

@@ -8,12 +8,12 @@ from caloron.cli import output
 from caloron.cli.alone import refuse_held
 from caloron.cli.begin import Beginning
 from caloron.cli.graph_note import noted
-from caloron.cli.graph_words import as_error, read_graph, read_input
+from caloron.cli.graph_words import as_error, graph_home, read_graph, read_input
 from caloron.domain.plan_forms import Plan
 from caloron.engine.graph_planning import Planning, planning
 from caloron.engine.workshop import runner
-from caloron.errors import UsageError
-from caloron.graph.errors import ExecutionError, GraphError
+from caloron.errors import HeldByAnother, UsageError
+from caloron.graph.errors import ExecutionError, GraphError, RunConflict
 from caloron.graph.profile import STRICT
 
 
@@ -26,6 +26,7 @@ def planned_by_graph(
     runner(begin.project, begin.project.config.framework).check()
     try:
         found = planning(
+            graph_home(unsandboxed=begin.choices.unsandboxed),
             given["graph"],
             read_graph(given["graph"]),
             begin.project,
@@ -33,7 +34,6 @@ def planned_by_graph(
             number=number,
             agents=begin.parallel,
             more=_more(given["graph_input"]),
-            unsandboxed=begin.choices.unsandboxed,
         )
     except GraphError as error:
         raise as_error(error) from error
@@ -54,6 +54,8 @@ def _plan(found: Planning, *, durable: bool) -> Plan:
     except ExecutionError as error:
         hint = "nothing was started; the same command goes on with what has not failed"
         raise as_error(error, hint) from error
+    except RunConflict as error:
+        raise HeldByAnother(str(error), hint="wait for it: it makes this very plan") from error
     except GraphError as error:
         raise as_error(error) from error
 

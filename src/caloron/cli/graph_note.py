@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from caloron.cli.begin import last_sprint_number
+from caloron.errors import HeldByAnother
 from caloron.ledger.locate import ProjectPaths
 from caloron.ledger.projects import Project
 from caloron.store.files import write_atomic
@@ -30,6 +31,9 @@ def noted(project: Project, number: int, goal: str, graph: str) -> Iterator[None
         write_atomic(file, json.dumps({"number": number, "command": command}).encode())
     try:
         yield
+    except HeldByAnother:
+        # It is the other one's note too.
+        raise
     except Exception:
         file.unlink(missing_ok=True)
         raise

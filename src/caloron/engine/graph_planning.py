@@ -22,7 +22,6 @@ from caloron.errors import UsageError
 from caloron.graph.jsontext import canonical, sha256
 from caloron.graph.prepare import Prepared, prepare
 from caloron.graph.run import Limits
-from caloron.ledger.locate import home
 from caloron.ledger.projects import Project
 from caloron.store.redact import Redactor
 
@@ -64,6 +63,7 @@ class Planning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planning(
+    at: GraphHome,
     name: str,
     text: bytes,
     project: Project,
@@ -72,10 +72,8 @@ def planning(
     number: int,
     agents: int,
     more: dict[str, Any],
-    unsandboxed: bool,
 ) -> Planning:
     """Check a composition and put its input together; nothing is run yet."""
-    at = GraphHome(home(), unsandboxed=unsandboxed)
     prepared = prepare(text, at.catalogue)
     told = Redactor(known_secrets(project.config)).text(goal)
     value = {

@@ -30,6 +30,7 @@ SKIP_CLI = (
 AUTO = "auto"
 
 _SECONDS, _LONGEST = 120.0, 3600.0
+_LONGEST_ANSWER = 1 << 20
 _YES = ("1", "true", "yes", "on")
 
 
@@ -246,6 +247,11 @@ class _Guarded:
         if problem is not None:
             # Raised out here without the one that it stands for: that one was not looked through.
             raise problem
+        if len(answer.text) > _LONGEST_ANSWER:
+            raise ModelError(
+                f"the answer of {self.name} has {len(answer.text)} characters",
+                hint=f"at most {_LONGEST_ANSWER} are taken; ask for less",
+            )
         return ModelAnswer(
             text=clean(answer.text),
             model=clean(answer.model),

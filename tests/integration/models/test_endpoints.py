@@ -161,6 +161,13 @@ def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.Monkey
         _model(monkeypatch, endpoint).ask("x", seconds=20)
 
 
+def test_a_book_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Endpoint(openai("x" * (1 << 20) + "x")) as endpoint:
+        model = _model(monkeypatch, endpoint)
+        with pytest.raises(ModelError, match="1048577 characters"):
+            model.ask("x", seconds=20)
+
+
 def test_nobody_is_asked_again_when_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         Endpoint(Reply({}, 503, {"retry-after": "30"})) as endpoint,

@@ -10,6 +10,7 @@ import pytest
 from caloron.errors import ModelError, PreconditionFailed
 from caloron.models.choose import chosen_model
 from caloron.ports import Model, ModelAnswer
+from caloron.stages.catalogue.architect_po import execute
 from tests.support.claude import claude
 from tests.support.model_server import ModelServer, Rule, Turn, bash, unauthorized
 
@@ -66,6 +67,22 @@ def test_a_model_that_would_act_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CALORON_ALLOW_DANGEROUS_CLAUDE", "1")
         _claude(monkeypatch, server).ask("Act.", seconds=60)
     assert "did-run" in server.requests[-1].text.rpartition("cat /workspace/ran")[2]
+
+
+def test_a_stage_is_written_by_claude_code_which_repairs_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    component = {"name": "Basket", "purpose": "holds", "interface": "add"}
+    design = {"design_doc": "# Basket", "components": [component], "risks": []}
+    with ModelServer(
+        Rule(("could not be used: `design_doc` says nothing",), [[json.dumps(design)]]),
+        Rule(("You are the architect",), [[json.dumps(design | {"design_doc": ""})]]),
+    ) as server:
+        _claude(monkeypatch, server)
+        told = execute({"goal": "Build a basket"})
+    assert (told["components"], told["written_by"]) == ([component], "model")
+    assert told["usage"]["provider"] == "claude-cli"
+    assert told["usage"]["questions"] == len(server.requests) == 2
 
 
 def test_a_refused_key_is_said_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

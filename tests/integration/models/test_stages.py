@@ -105,7 +105,10 @@ _CYCLE = {"tasks": [_TASK | {"depends_on": ["b"]}, _TASK | {"id": "b", "depends_
     ("name", "bad", "said"),
     [
         ("architect_po", "I cannot do that.", "no JSON object"),
-        ("architect_po", '{"design_doc": NaN}', "no JSON object"),
+        ("architect_po", '{"design_doc": NaN}', "NaN is no JSON number"),
+        ("architect_po", '{"design_doc": 1e999}', "out of range"),
+        ("architect_po", '{"design_doc": "\\ud800"}', "surrogate"),
+        ("architect_po", '{"a":' * 50_000, "no JSON object"),
         ("architect_po", {"design_doc": "x", "components": []}, "1 to 20"),
         ("architect_po", {"design_doc": " ", "components": [_COMPONENT]}, "says nothing"),
         ("architect_po", {"design_doc": "x", "components": [{"name": "A"}]}, "purpose"),

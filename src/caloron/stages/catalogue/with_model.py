@@ -13,10 +13,10 @@ from functools import cache
 from importlib.resources import files
 from itertools import islice
 from string import Template
-from typing import NoReturn
 
 from caloron.errors import CaloronError
-from caloron.graph.jsontext import Json, compact
+from caloron.graph.errors import ParseError
+from caloron.graph.jsontext import Json, compact, decode
 from caloron.graph.protocols import Call
 from caloron.graph.values import misfit
 from caloron.models.choose import ask_seconds, chosen_model
@@ -116,15 +116,24 @@ class _Dialogue:
 
 def object_in(said: str) -> dict[str, Json]:
     """The first JSON object in an answer, whatever is said around it."""
-    decoder = json.JSONDecoder(parse_constant=_no_number)
+    decoder = json.JSONDecoder()
     for start in islice(_beginnings(said), _MOST_BEGINNINGS):
         try:
-            found, _ = decoder.raw_decode(said, start)
+            found, end = decoder.raw_decode(said, start)
         except (ValueError, RecursionError):
             continue
         if isinstance(found, dict) and found:
-            return found
+            return _strictly(said[start:end])
     raise Unusable("there is no JSON object in it")
+
+
+def _strictly(text: str) -> dict[str, Json]:
+    """As every other value of a graph is read: no NaN, no half characters, no endless nesting."""
+    try:
+        found: dict[str, Json] = decode(text, what="it")
+    except ParseError as error:
+        raise Unusable(error.reason) from error
+    return found
 
 
 def _beginnings(said: str) -> Iterator[int]:
@@ -132,10 +141,6 @@ def _beginnings(said: str) -> Iterator[int]:
     while at >= 0:
         yield at
         at = said.find("{", at + 1)
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
 
 
 def _question(stage: str, parts: Mapping[str, Json], words: Mapping[str, object]) -> str:
