@@ -53,6 +53,7 @@ def test_a_goal_is_planned_by_the_phases_done_and_checked(home: Home) -> None:
         "impl-basket", "tests-basket", "review-impl-basket", "review-tests-basket",
     }  # fmt: skip
     assert set(answer.statuses.values()) == {"Done"}
+    assert "architect_po, dev_po: answered by rules: no model is configured" in answer.stderr
     assert home.attempts("po") == 0
     assert set(home.files()) == {"impl-basket.txt", "tests-basket.txt"}
 
@@ -131,6 +132,11 @@ def test_what_cannot_be_asked_for_is_refused_with_the_right_code(shop: Home) -> 
     refused = shop.caloron("sprint", "go", "--graph", graph, "--yes")
     assert refused.code == 2
     assert "tasks" in refused.error["message"]
+    unknown = shop.caloron(
+        "sprint", "go", "--graph", "full_cycle", "--yes", CALORON_LLM_PROVIDER="chatgpt"
+    )
+    assert unknown.code == 2
+    assert "no provider" in unknown.error["message"]
     failed = shop.caloron(
         "sprint", "go", "--graph", "kickoff", "--graph-input", '{"repo": "nowhere"}', "--yes"
     )
@@ -178,6 +184,7 @@ def test_killed_while_planning_the_same_command_goes_on_and_asks_nothing_twice(
         ended = shop.caloron(*_BUILD)
     assert ended.code == 0, ended
     assert ended.statuses == {"basket": "Done", "till": "Done"}
+    assert "architect_po, dev_po: asked of openai-api" in ended.stderr
     assert [_is_design(one) for one in endpoint.requests] == [True, False, False]
     assert _begun(shop) == 1
     assert not (shop.project() / "planning.json").exists()

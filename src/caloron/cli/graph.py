@@ -17,6 +17,7 @@ from caloron.cli.graph_words import (
     read_graph,
     read_input,
     refuse,
+    say_who_writes,
     shown_json,
     unsandboxed_option,
 )
@@ -97,6 +98,7 @@ def run_graph(file: str, **wanted: Any) -> int:
         if wanted["dry_run"]:
             return output.dry_run("graph.run", _steps(at, prepared))
         value = read_input(wanted["given"], prepared.profile)
+        say_who_writes(at, prepared)
         outcome = at.run(prepared, value, wishes)
     except ExecutionError as error:
         output.aside(f"caloron graph trace {wishes.run_id} tells what was done before")

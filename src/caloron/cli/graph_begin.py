@@ -8,7 +8,7 @@ from caloron.cli import output
 from caloron.cli.alone import refuse_held
 from caloron.cli.begin import Beginning
 from caloron.cli.graph_note import noted
-from caloron.cli.graph_words import as_error, graph_home, read_graph, read_input
+from caloron.cli.graph_words import as_error, graph_home, read_graph, read_input, say_who_writes
 from caloron.domain.plan_forms import Plan
 from caloron.engine.graph_planning import Planning, planning
 from caloron.engine.workshop import runner
@@ -39,6 +39,7 @@ def planned_by_graph(
         raise as_error(error) from error
     for warning in found.prepared.warnings:
         output.aside(f"{found.name}: warning: {warning}")
+    say_who_writes(found.at, found.prepared)
     output.aside(f"planning with {found.name}: caloron graph trace {found.run_id} tells about it")
     if dry_run:
         plan = _plan(found, durable=False)

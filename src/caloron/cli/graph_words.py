@@ -16,6 +16,7 @@ from caloron.errors import CaloronError, NotFound, UsageError
 if TYPE_CHECKING:
     from caloron.engine.graph_home import GraphHome
     from caloron.graph.errors import GraphError
+    from caloron.graph.prepare import Prepared
     from caloron.graph.profile import Profile
 
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
@@ -75,6 +76,19 @@ def graph_home(*, unsandboxed: bool = False) -> GraphHome:
     for problem in found.files.problems:
         output.aside(f"warning: a stage is left out: {problem}")
     return found
+
+
+def say_who_writes(at: GraphHome, prepared: Prepared) -> None:
+    """Which model the stages of ours will ask, or why rules answer; refused if it cannot be."""
+    ours = (one for one in at.stages_of(prepared) if at.source_of(one) == "caloron")
+    asking = [one.name for one in ours if one.declares("Llm")]
+    if not asking:
+        return
+    from caloron.models.choose import chosen_model
+
+    model, reason = chosen_model()
+    who = f"asked of {model.name}" if model else f"answered by rules: {reason}"
+    output.aside(f"{', '.join(asking)}: {who}")
 
 
 def read_graph(name: str) -> bytes:

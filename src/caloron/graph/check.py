@@ -12,7 +12,7 @@ import msgspec
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.compat import accepts, mismatch
 from caloron.graph.errors import Finding
-from caloron.graph.flow import follow
+from caloron.graph.flow import followed
 from caloron.graph.jsontext import member
 from caloron.graph.nodes import (
     ROOT,
@@ -71,9 +71,12 @@ def check(root: Node, catalogue: Catalogue, profile: Profile = STRICT) -> Checke
         ends = Ends(checker.applied(ends.input, ROOT), checker.applied(ends.output, ROOT))
     findings = checker.findings
     if profile.follows_values:
-        followed = follow(root, ends.input if not findings else ANY, catalogue)
+        found, gives = followed(root, ends.input if not findings else ANY, catalogue)
         told = {finding.path for finding in findings}
-        findings = findings + [new for new in followed if not _is_told(new.path, told)]
+        findings = findings + [new for new in found if not _is_told(new.path, told)]
+        if not findings and has_variables(ends.output):
+            # What a stage passes on as it comes is known only from what it gets.
+            ends = Ends(ends.input, gives)
     return Checked(ends.input, ends.output, tuple(findings))
 
 

@@ -50,9 +50,14 @@ _MOST_PARTS = 1_000
 
 def follow(root: Node, given: NType, catalogue: Catalogue) -> list[Finding]:
     """What is wrong with a graph when it is given a value of this type."""
+    return followed(root, given, catalogue)[0]
+
+
+def followed(root: Node, given: NType, catalogue: Catalogue) -> tuple[list[Finding], NType]:
+    """What is wrong with a graph that is given this, and what comes out of it."""
     flow = _Flow(catalogue)
-    flow.node(root, given, ROOT)
-    return flow.findings
+    gives = flow.node(root, given, ROOT)
+    return flow.findings, gives
 
 
 class _Flow:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from caloron.domain.plan import PlanProblem
-from caloron.domain.plan_forms import Plan, parse_plan_file
+from caloron.domain.plan_forms import Plan, parse_plan_file, parse_plan_output
 
 FRAMEWORKS = ("stub", "claude-code")
 
@@ -109,3 +109,46 @@ def test_an_object_with_nothing_but_a_list_is_that_list() -> None:
         plan = read(form)
         assert [t.id for t in plan.tasks] == ["a"]
         assert plan.warnings == ("tasks[0].component: not known; it has no effect",)
+
+
+_A, _B = {"id": "a", "title": "A", "agent_prompt": "x"}, {"title": "B", "depends_on": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        [_A, {"id": "b", "agent_prompt": "B", **_B}],
+        {"tasks": [_A, {"id": "b", "agent_prompt": "B", **_B}], "design_doc": "# A"},
+        {"tasks": {"a": _A, "b": _B}},
+        {"dag": {"sprint_id": "s", "tasks": {"a": _A, "b": _B}}, "written_by": "rules"},
+        {"dag": {"tasks": [_A, {"id": "b", "agent_prompt": "B", **_B}]}, "tasks": "not these"},
+        {"tasks": {"a": _A | {"status": "Pending", "pr_number": None, "component": "C"}, "b": _B}},
+    ],
+)
+def test_a_planning_graph_may_give_its_tasks_in_several_shapes(output: Any) -> None:
+    plan = parse_plan_output(output, frameworks=FRAMEWORKS)
+    assert [(t.id, t.title, t.depends_on) for t in plan.tasks] == [
+        ("a", "A", ()),
+        ("b", "B", ("a",)),
+    ]
+    assert plan.tasks[1].agent_prompt == "B"
+    assert plan.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (None, "gave no tasks"),
+        ({"tasks": None}, "gave no tasks"),
+        ({"dag": {"tasks": 3}}, "gave no tasks"),
+        ({"tasks": {}}, "at least one task"),
+        ({"tasks": {"a": 3}}, "task 1"),
+        ({"tasks": [{"id": "a", "title": "A"}]}, "agent_prompt"),
+        ({"tasks": {"a": _A | {"depend_on": []}}}, "did you mean 'depends_on'"),
+    ],
+)
+def test_a_planning_graph_that_gives_no_plan_is_refused_with_the_reason(
+    output: Any, said: str
+) -> None:
+    with pytest.raises(PlanProblem, match=said):
+        parse_plan_output(output)

@@ -262,3 +262,10 @@ def test_noether_has_no_word_for_the_capability_of_processes():
 def test_a_parsed_graph_can_be_given_in_place_of_its_text():
     graph = parse_graph(wrapped(_DOUBLE))
     assert prepare(graph, STAGES).composition_id == _prepare(_DOUBLE).composition_id
+
+
+def test_what_a_graph_passes_on_at_its_end_has_the_type_of_what_it_gets():
+    let = {"op": "Let", "bindings": {"again": _DOUBLE}, "body": {"op": "Stage", "id": "identity"}}
+    told = show(_prepare(_sequence(_DOUBLE, let)).checked.output)
+    assert told == "Record { again: Record { n: Number }, n: Number }"
+    assert "<" in show(_prepare(_sequence(_DOUBLE, let), NOETHER).checked.output)
