@@ -257,3 +257,17 @@ def test_the_first_sprint_in_a_repository_can_be_planned_by_a_graph(bare_home: H
     ended = bare_home.caloron(*command, "sprint_plan", cwd=place)
     assert ended.code == 0, ended
     assert set(ended.statuses) == {"impl-basket", "tests-basket"}
+
+
+def test_a_secret_in_what_is_planned_is_written_down_nowhere(shop: Home) -> None:
+    secret = "sk-planted-0123456789abcdef"
+    shop.environment["SHOP_API_KEY"] = secret
+    given = json.dumps({"constraints": f"log in with {secret}"})
+    goal = f"Build the Basket, with {secret}"
+    command = ("kickoff", goal, "--graph", "sprint_plan", "--graph-input", given)
+    held = shop.caloron(*command)
+    assert held.code == 0, held
+    files = [file for file in shop.path.rglob("*") if file.is_file() and not file.is_symlink()]
+    assert any(b"Basket" in file.read_bytes() for file in files)
+    assert not [file for file in files if secret.encode() in file.read_bytes()]
+    assert secret not in held.stdout

@@ -75,16 +75,17 @@ def planning(
 ) -> Planning:
     """Check a composition and put its input together; nothing is run yet."""
     prepared = prepare(text, at.catalogue)
-    told = Redactor(known_secrets(project.config)).text(goal)
     value = {
-        "goal": told,
+        "goal": goal,
         "constraints": "",
         # As the stages of a kick-off call it, with the place to look at.
-        "brief": told,
+        "brief": goal,
         "host": "local",
         "repo": project.name,
         "num_agents": agents,
     } | more
+    # It is journaled, and models read it.
+    value = _without_secrets(value, Redactor(known_secrets(project.config)))
     asked = [os.environ.get(variable, "") for variable in _ASKED]
     key = canonical([project.name, number, prepared.composition_id, value, asked])
     return Planning(
@@ -95,3 +96,8 @@ def planning(
         run_id=f"plan-{project.name[:24]}-{number}-{sha256(key)[:16]}",
         seconds=project.config.po_timeout_s,
     )
+
+
+def _without_secrets(value: dict[str, Any], redactor: Redactor) -> dict[str, Any]:
+    clean: dict[str, Any] = msgspec.json.decode(redactor.data(msgspec.json.encode(value)))
+    return clean

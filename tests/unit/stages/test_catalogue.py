@@ -271,3 +271,9 @@ def test_no_stage_that_reads_a_clock_or_a_forge_is_called_pure():
         source = Path(import_module(f"caloron.stages.catalogue.{name}").__file__ or "").read_text()
         for reach in ("time.", "os.", "the_forge", "context_of", "open("):
             assert reach not in source, (name, reach)
+
+
+def test_every_stage_whose_answer_its_input_settles_shows_it_twice():
+    pure = [stage for stage in catalogue_stages() if stage.declares("Pure")]
+    assert len(pure) >= 15
+    assert [stage.name for stage in pure if len(stage.examples) < 2] == []
