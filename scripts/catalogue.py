@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib import import_module
 from pathlib import Path
 
+from caloron.graph.catalogue import Catalogue
 from caloron.graph.jsontext import compact
+from caloron.graph.nodes import Graph, Stage
+from caloron.graph.prepare import prepare
+from caloron.graph.run import run
 from caloron.graph.spec import StageSpec
 from caloron.graph.types import NType, Record, show
 from caloron.stages import catalogue
-from caloron.stages.catalogue import catalogue_stages, declared_only
+from caloron.stages.catalogue import CatalogueStages, catalogue_stages, declared_only
 
 FILE = Path(__file__).parents[1] / "docs" / "catalogue.md"
 
@@ -91,9 +94,9 @@ def answer_anew(name: str) -> None:
     """Let a stage answer its own examples again, where they are declared."""
     file = Path(catalogue.__file__).with_name("stages.json")
     told = json.loads(file.read_bytes())
-    execute = import_module(f"caloron.stages.catalogue.{name}").execute
+    graph = prepare(Graph(name, "0.1.0", Stage(name)), Catalogue(catalogue_stages()))
     for example in next(one for one in told["stages"] if one["name"] == name)["examples"]:
-        example["output"] = execute(json.loads(json.dumps(example["input"])))
+        example["output"] = run(graph, example["input"], CatalogueStages()).output
     stages = ",\n".join(json.dumps(one, indent=1, ensure_ascii=False) for one in told["stages"])
     file.write_text(f'{{"stages": [\n{stages}\n]}}\n', "utf-8")
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from caloron.domain.supervise import AgentSeen
 from caloron.graph.jsontext import Json
-from caloron.ledger.figures import figures_of
 from caloron.ledger.ledger import Loaded
 from caloron.ledger.projections import iso
 from caloron.stages.catalogue.alone import alone
 from caloron.stages.catalogue.of_sprint import within
 from caloron.stages.catalogue.shapes import held, held_state, plain
 from caloron.stages.context import TickContext
+
+if TYPE_CHECKING:
+    from caloron.domain.retro import Run
 
 _PASSED_ON = ("repo", "token_env", "shell_url", "host")
 
@@ -19,7 +23,7 @@ def execute(given: Json, context: TickContext | None = None) -> Json:
     sprint = given["sprint_id"]
     with within(context, sprint, given.get("stall_threshold_m")) as reached:
         loaded, now, limits = reached.ledger.load(sprint), reached.clock.now(), reached.limits
-        runs = _runs(reached, sprint) if given.get("with_runs") else None
+        runs = held(_runs(reached, sprint)) if given.get("with_runs") else None
     counts = {t.agent: {"count": t.interventions} for t in loaded.state.tasks.values()}
     return {
         "sprint_id": sprint,
@@ -38,6 +42,15 @@ def execute(given: Json, context: TickContext | None = None) -> Json:
     }
 
 
+def _runs(reached: TickContext, sprint: str) -> tuple[Run, ...]:
+    """What agents did in the whole sprint: a retro counts it, a tick has no use for it."""
+    # It reads the diary of a whole sprint, which a tick never does.
+    from caloron.ledger.figures import figures_of
+
+    with reached.ledger.db.snapshot() as connection:
+        return figures_of(connection, sprint).runs
+
+
 def agents_of(loaded: Loaded) -> tuple[AgentSeen, ...]:
     """Live agents, built fresh from their leases; ages by the database's own clock."""
     prefix = f"{loaded.state.sprint.id}/"
@@ -52,12 +65,6 @@ def agents_of(loaded: Loaded) -> tuple[AgentSeen, ...]:
         for lease in loaded.agents
         if lease.item.startswith(prefix) and lease.started_at and lease.result is None
     )
-
-
-def _runs(context: TickContext, sprint: str) -> Json:
-    """What agents did in the whole sprint: a retro counts it, a tick has no use for it."""
-    with context.ledger.db.snapshot() as connection:
-        return plain(figures_of(connection, sprint).runs)
 
 
 if __name__ == "__main__":

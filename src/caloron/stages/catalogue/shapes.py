@@ -177,10 +177,11 @@ def state_with_feedback(given: Json) -> State:
 def _told(state: State, said: list[FeedbackSaid]) -> State:
     """What was said on the forge counts where the state itself knows nothing."""
     tasks = dict(state.tasks)
-    by_issue = {task.issue: task for task in tasks.values() if task.issue is not None}
+    by_issue = {task.issue: task.id for task in tasks.values() if task.issue is not None}
     for item in said:
         assert item.parsed is not None
-        task = tasks.get(item.parsed.task_id) or by_issue.get(item.issue_number or 0)
-        if task is not None and tasks[task.id].feedback is None:
+        commented = by_issue.get(item.issue_number or 0, "")
+        task = tasks.get(item.parsed.task_id) or tasks.get(commented)
+        if task is not None and task.feedback is None:
             tasks[task.id] = msgspec.structs.replace(task, feedback=item.parsed)
     return msgspec.structs.replace(state, tasks=tasks)

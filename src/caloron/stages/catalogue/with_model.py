@@ -16,6 +16,7 @@ from string import Template
 
 from caloron.errors import CaloronError
 from caloron.graph.errors import ParseError
+from caloron.graph.held import opened
 from caloron.graph.jsontext import Json, compact, decode
 from caloron.graph.protocols import Call
 from caloron.graph.values import misfit
@@ -148,7 +149,8 @@ def _question(stage: str, parts: Mapping[str, Json], words: Mapping[str, object]
     nonce = secrets.token_hex(6)
     told = [Template(_prompt(stage)).substitute(words).strip()]
     for heading, value in parts.items():
-        text = value if isinstance(value, str) else compact(value)
+        told_as = opened(value)
+        text = told_as if isinstance(told_as, str) else compact(told_as)
         if text.strip():
             shown = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}\n[… and more]"
             told.append(f"{heading} ({_DATA}):\n<<<{nonce}\n{shown.strip()}\n{nonce}>>>")
