@@ -16,6 +16,7 @@ from caloron.domain.sprint import Sprint, State
 from caloron.stages.catalogue.shapes import state_json
 from tests.acceptance.gitea_home import GiteaHome
 from tests.acceptance.home import writes
+from caloron.stages.catalogue.shapes import moment
 from tests.support.gitea import Server
 from tests.unit.domain.world import planned
 
@@ -69,7 +70,7 @@ def test_a_pull_request_has_the_state_that_its_reviewers_give_it(stage: Any) -> 
     stage.anna.review(number, "APPROVED")
     told = stage("get_pr_status", pr_number=number)
     assert told == {"state": "open", "merged": False, "review_state": "approved",
-                    "reviewers": ["anna"]}  # fmt: skip
+                    "reviewers": ["anna"], "verdicts": {"anna": "approved"}}  # fmt: skip
     stage.repository.write_file("a.py", "a = 2\n", branch="work")
     assert stage("get_pr_status", pr_number=number)["review_state"] == "pending"
 
@@ -80,6 +81,8 @@ def test_feedback_of_strangers_is_not_taken_for_that_of_agents(stage: Any) -> No
     stage.stranger.comment(number, _FEEDBACK)
     (item,) = stage("collect_sprint_feedback", issue_numbers=[number])["feedback_items"]
     assert (item["author"], item["parsed"]["task_clarity"]) == ("owner", 6)
+    (written,) = [c for c in stage.repository.comments(number) if c["user"]["login"] == "owner"]
+    assert moment(item["created_at"]) == moment(written["created_at"])
 
 
 def test_a_repository_is_described(stage: Any) -> None:
@@ -183,3 +186,36 @@ def test_a_sprint_is_planned_and_looked_back_at_on_the_forge_of_its_project(
         assert not any(token in told.stdout for token in home.tokens)
     finally:
         home.close()
+
+
+def test_a_graph_writes_each_thing_once_and_a_person_sees_it(stage: Any) -> None:
+    wish = {"title": "A wish", "body": "please", "labels": ["wish", "later"]}
+    first = stage("github_create_issue", **wish)
+    assert stage("github_create_issue", **wish) == first
+    number = first["issue_number"]
+    assert first["url"].endswith(f"/issues/{number}")
+    said = stage("github_post_comment", issue_number=number, body="soon")
+    assert stage("github_post_comment", issue_number=number, body="soon") == said
+    assert stage("github_add_label", issue_number=number, label="seen")["ok"]
+    (there,) = stage.repository.issues()
+    assert {label["name"] for label in there["labels"]} == {"wish", "later", "seen"}
+    (comment,) = stage.repository.comments(number)
+    assert (comment["id"], comment["body"].splitlines()[0]) == (said["comment_id"], "soon")
+    refused = stage("github_add_label", issue_number=number + 50, label="seen")
+    assert not refused["ok"]
+    assert refused["error"]
+
+
+def test_a_graph_merges_only_the_head_that_it_names(stage: Any) -> None:
+    stage.repository.write_file("a.py", "a = 1\n", branch="main", new_branch="work")
+    number = stage.repository.open_pull("work", "Work")["number"]
+    head = stage.repository.branches()["work"]
+    stage.repository.write_file("a.py", "a = 2\n", branch="work")
+    late = stage("github_merge_pr", pr_number=number, head=head)
+    assert not late["merged"]
+    assert "not at" in late["error"]
+    done = stage("github_merge_pr", pr_number=number)
+    assert (done["merged"], done["error"]) == (True, None)
+    assert done["merge_commit"] == stage.repository.branches()["main"]
+    assert stage("github_merge_pr", pr_number=number) == done
+    assert stage.repository.file("a.py") == "a = 2\n"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.world import SRC
+from tests.support.tick_graph import core, stateful
 
 MUTATIONS = {
     "create_issue",
@@ -25,6 +28,14 @@ MUTATIONS = {
 CHANGES, EXECUTOR = "engine/changes.py", "engine/effects.py"
 #: What people do by their own hand, the first commit of an empty repository, the forge itself.
 EXCEPTED = ("cli/init_remote.py", "cli/issue.py", "cli/pr.py", "forge/")
+#: Stages for graphs that users write: such a graph is no sprint and has no journal of effects, so
+#: each of these looks for what it wrote before it writes. No tick may name one of them.
+OF_GRAPHS = (
+    "github_add_label",
+    "github_create_issue",
+    "github_merge_pr",
+    "github_post_comment",
+)
 
 
 def mutations_in(source: str) -> list[tuple[int, str]]:
@@ -48,10 +59,45 @@ def test_no_module_but_the_effect_executor_changes_a_forge() -> None:
     found = {
         name: mutations_in(file.read_text("utf-8"))
         for name, file in _modules().items()
-        if name != CHANGES and not name.startswith(EXCEPTED)
+        if name != CHANGES
+        and not name.startswith(EXCEPTED)
+        and name not in {f"stages/catalogue/{stage}.py" for stage in OF_GRAPHS}
     }
 
     assert {name: calls for name, calls in found.items() if calls} == {}
+
+
+def named_in(node: Any) -> set[str]:
+    """The stages that a graph names, at any depth."""
+    if isinstance(node, list):
+        return set().union(*map(named_in, node))
+    if not isinstance(node, dict):
+        return set()
+    own = {node["id"]} if node.get("op") == "Stage" else set()
+    return own | named_in(list(node.values()))
+
+
+def _tick_graphs() -> dict[str, Any]:
+    shipped = (SRC / "caloron" / "stages" / "compositions").glob("*tick*.json")
+    read = {file.name: json.loads(file.read_bytes()) for file in shipped}
+    return read | {"core": core(), "stateful": stateful()}
+
+
+def test_exactly_four_stages_change_a_forge_and_no_tick_names_them() -> None:
+    changing = [
+        Path(name).stem
+        for name, file in _modules().items()
+        if name.startswith("stages/") and mutations_in(file.read_text("utf-8"))
+    ]
+    assert changing == sorted(OF_GRAPHS)
+    for name, graph in _tick_graphs().items():
+        assert named_in(graph), name
+        assert not named_in(graph) & set(OF_GRAPHS), name
+
+
+def test_a_stage_in_a_graph_would_be_noticed() -> None:
+    merge = {"op": "Stage", "id": "github_merge_pr"}
+    assert named_in({"op": "Let", "bindings": {"x": merge}, "body": merge}) == {"github_merge_pr"}
 
 
 def test_the_changes_are_in_one_place_and_their_executor_marks_them_for_crashes() -> None:

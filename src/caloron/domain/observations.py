@@ -126,6 +126,8 @@ class CommentSeen(msgspec.Struct, frozen=True, kw_only=True, tag="comment"):
     body: str
     #: Whether its author may give commands; everybody else's text is data.
     trusted: bool = True
+    #: When it was written, in ISO 8601; empty: nobody knows.
+    created_at: str = ""
 
     @property
     def object(self) -> str:

@@ -37,6 +37,7 @@ class Comment(msgspec.Struct, kw_only=True):
     id: int
     body: str | None = None
     user: User | None = None
+    created_at: datetime
     updated_at: datetime
     issue_url: str = ""
     pull_request_url: str = ""

@@ -241,6 +241,7 @@ def comment_seen(row: sqlite3.Row) -> CommentSeen:
         issue=row["issue"],
         author=row["author"],
         body=row["body"],
+        created_at=row["created_at"],
     )
 
 

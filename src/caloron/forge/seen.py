@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 
 from caloron.domain.observations import (
     PART_BITS,
@@ -132,6 +132,7 @@ def comment_seen(comment: answers.Comment, began_ms: int, *, trusted: bool) -> C
         author=login(comment.user),
         body=text_of(comment.body),
         trusted=trusted,
+        created_at=f"{comment.created_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from caloron.domain.observations import marker_key
 from caloron.engine.graph_home import GraphHome, Wishes
 from caloron.engine.tick import Saved
 from caloron.forge.local import LocalForge
@@ -135,7 +136,8 @@ def _stage(run: Any, name: str, **given: Any) -> Any:
 def test_a_forge_is_looked_at_through_the_port(run: Any, sprinted: Path) -> None:
     status = _stage(run, "get_pr_status", pr_number=2)
     assert status == {"state": "merged", "merged": True, "review_state": "approved",
-                      "reviewers": ["caloron"]}  # fmt: skip
+                      "reviewers": ["caloron"],
+                      "verdicts": {"caloron": "approved"}}  # fmt: skip
     polled = _stage(run, "github_poll_events")
     kinds = {event["type"] for event in polled["events"]}
     assert {"issue", "pull", "review", "comment"} <= kinds
@@ -156,6 +158,7 @@ def test_feedback_is_read_from_the_comments_of_issues(run: Any, sprinted: Path) 
     items = _stage(run, "collect_sprint_feedback", issue_numbers=[1])["feedback_items"]
     told = [item["parsed"]["task_clarity"] for item in items if item["is_parsed_yaml"]]
     assert 8 in told
+    assert all(item["created_at"].endswith("Z") for item in items)
     (broken,) = [item for item in items if not item["is_parsed_yaml"]]
     assert broken["raw_body"].startswith("---\ncaloron_feedback: [broken")
 
@@ -170,3 +173,61 @@ def test_a_forge_that_is_not_there_is_a_failure_and_never_an_empty_answer(run: A
     given = {"host": "http://127.0.0.1:9", "repo": "a/b", "token_env": "NO_SUCH_TOKEN"}
     code, told = run("stage", "run", "github_poll_events", "--input", json.dumps(given))
     assert (code, told["error"]["code"]) == (12, "GRAPH_FAILED")
+
+
+def test_an_issue_of_a_graph_is_opened_once_however_often_the_graph_runs(
+    run: Any, sprinted: Path
+) -> None:
+    told = {"title": "A wish", "body": "please <!-- caloron:issue/demo-1/a -->", "labels": ["wish"]}
+    first = _stage(run, "github_create_issue", **told)
+    assert _stage(run, "github_create_issue", **told) == first
+    other = _stage(run, "github_create_issue", **told, key="monday")
+    assert other["issue_number"] == first["issue_number"] + 1
+    forge = LocalForge(sprinted)
+    found = forge.issue(first["issue_number"])
+    assert (found.title, found.labels) == ("A wish", ("wish",))
+    # A text cannot be made to look like an object of a sprint.
+    assert marker_key(found.body).startswith("graph/issue/")
+    assert forge.find_issue("issue/demo-1/a") != found
+    forge.close()
+
+
+def test_a_comment_and_a_label_of_a_graph_are_there_once(run: Any, sprinted: Path) -> None:
+    said = {"issue_number": 1, "body": "hello"}
+    assert _stage(run, "github_post_comment", **said) == _stage(run, "github_post_comment", **said)
+    for _ in range(2):
+        label = {"issue_number": 1.0, "label": "seen"}
+        assert _stage(run, "github_add_label", **label) == {"ok": True, "error": None}
+    forge = LocalForge(sprinted)
+    assert [c.body.splitlines()[0] for c in forge.comments(1)].count("hello") == 1
+    assert forge.issue(1).labels.count("seen") == 1
+    forge.close()
+    refused = _stage(run, "github_add_label", issue_number=99, label="seen")
+    assert (refused["ok"], refused["error"]) == (False, "there is no issue #99")
+
+
+def test_what_a_graph_writes_holds_no_secret(
+    run: Any, sprinted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_API_KEY", "kq7Zt2Wm9Xc4Vb8Ln1Ry")
+    _stage(run, "github_post_comment", issue_number=1, body="it is kq7Zt2Wm9Xc4Vb8Ln1Ry")
+    forge = LocalForge(sprinted)
+    assert "kq7Zt2Wm" not in forge.comments(1)[-1].body
+    forge.close()
+
+
+def test_a_graph_merges_what_can_be_merged_and_says_why_not(run: Any, sprinted: Path) -> None:
+    done = _stage(run, "github_merge_pr", pr_number=2)
+    assert (done["merged"], done["error"]) == (True, None)
+    assert len(done["merge_commit"]) == 40
+    refused = _stage(run, "github_merge_pr", pr_number=2, head="0" * 40)
+    assert (refused["merged"], refused["merge_commit"]) == (False, "")
+    assert "was merged at" in refused["error"]
+    assert "no pull request #77" in _stage(run, "github_merge_pr", pr_number=77)["error"]
+
+
+def test_an_empty_comment_is_refused_before_anything_is_written(run: Any, sprinted: Path) -> None:
+    given = {"host": "local", "repo": "demo", "issue_number": 1, "body": " "}
+    code, told = run("stage", "run", "github_post_comment", "--input", json.dumps(given))
+    assert code == 12
+    assert "the comment on #1 is empty" in told["error"]["message"]

@@ -60,8 +60,8 @@ SELECT * FROM comments WHERE version > :since AND version <= :upto
 -- name: comment_marked
 SELECT * FROM comments WHERE issue = :number AND marker_key = :key AND author = :author ORDER BY id LIMIT 1
 -- name: comment
-INSERT INTO comments (version, issue, author, body, marker_key)
-VALUES (:version, :issue, :author, :body, :key)
+INSERT INTO comments (version, issue, author, body, marker_key, created_at)
+VALUES (:version, :issue, :author, :body, :key, strftime('%Y-%m-%dT%H:%M:%SZ', 'now'))
 RETURNING *
 -- name: edit_comment
 UPDATE comments SET body = :body, marker_key = :key, version = :version WHERE id = :id AND issue = :issue

@@ -35,12 +35,6 @@ def catalogue_stages() -> tuple[StageSpec, ...]:
     return tuple(_declared(one) for one in _declarations())
 
 
-def declared_only() -> frozenset[str]:
-    """Stages that graphs can be checked with and nobody runs: they would change a forge, which
-    the executor of effects alone does."""
-    return frozenset(one["name"] for one in _declarations() if one.get("declared_only"))
-
-
 def _declared(told: Json) -> StageSpec:
     named = [_effect(word) for word in told["effects"]]
     # The number is raised when a stage answers differently: its id names what it does.
@@ -90,8 +84,7 @@ class CatalogueStages:
     def __init__(self, context: TickContext | None = None) -> None:
         self._context = context
         self._functions = Functions(installed="catalogue", shares=True)
-        absent = declared_only()
-        self._ids = {stage.id for stage in catalogue_stages() if stage.name not in absent}
+        self._ids = {stage.id for stage in catalogue_stages()}
 
     def code_hash(self, stage: StageSpec) -> str | None:
         return _installed() if stage.id in self._ids else None

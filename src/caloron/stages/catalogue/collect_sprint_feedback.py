@@ -37,7 +37,11 @@ def _issues(given: Json) -> list[int]:
 
 
 def _item(comment: CommentSeen) -> Json:
-    common: dict[str, Json] = {"issue_number": comment.issue, "author": comment.author}
+    common: dict[str, Json] = {
+        "issue_number": comment.issue,
+        "author": comment.author,
+        "created_at": comment.created_at,
+    }
     said = _feedback(comment.body)
     if said is None:
         raw = comment.body[:_MOST]

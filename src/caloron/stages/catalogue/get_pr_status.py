@@ -20,6 +20,7 @@ def execute(given: Json) -> Json:
         "merged": pull.state == "merged",
         "review_state": _together(said.values()),
         "reviewers": sorted(said),
+        "verdicts": dict(sorted(said.items())),
     }
 
 

@@ -1,0 +1,2 @@
+-- When a comment was written; of those that were there before nobody knows.
+ALTER TABLE comments ADD COLUMN created_at TEXT NOT NULL DEFAULT '';
