@@ -1,0 +1,182 @@
+"""The shell over HTTP: loopback only, a token, bounded bodies, and an answer to everything.
+
+The server of the standard library is enough: a few requests a minute, from this machine.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from caloron.errors import CaloronError, HeldByAnother
+from caloron.server.requests import (
+    BadRequest,
+    Heartbeat,
+    Logs,
+    Spawn,
+    Stop,
+    read_body,
+    read_query,
+)
+from caloron.server.shell import Answer, Shell
+
+HOST = "127.0.0.1"
+TOKEN_HEADER = "X-Caloron-Token"
+_LONGEST_BODY = 1 << 20
+_PATIENCE_S = 10.0
+_AT_ONCE = 64
+
+
+class _Refused(Exception):
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class ShellServer(ThreadingHTTPServer):
+    """Listens on loopback and hands each request to the shell."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, shell: Shell, port: int, token: str) -> None:
+        self.shell = shell
+        self.token = token.encode()
+        self._places = threading.BoundedSemaphore(_AT_ONCE)
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            raise HeldByAnother(
+                f"the shell cannot listen on {HOST}:{port}: {error.strerror}",
+                hint="another program has that port; choose one with CALORON_SHELL_PORT",
+            ) from error
+        shell.url = self.url
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.server_address[1]}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            # Whoever holds all places loses them soon, by the time limit.
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A caller that goes away in the middle is nobody's trouble; all else is a defect."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            self.shell.tell("".join(traceback.format_exception(error)))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _PATIENCE_S
+    server: ShellServer
+    server_version = "caloron-shell"
+    sys_version = ""
+
+    def _route(self) -> None:
+        try:
+            path, query = self._address()
+            self._answer(HTTPStatus.OK, self._handle(path, query))
+        except _Refused as refusal:
+            self._answer(refusal.status, _no(str(refusal)))
+        except BadRequest as error:
+            self._answer(HTTPStatus.BAD_REQUEST, _no(str(error)))
+        except CaloronError as error:
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, _no(str(error)))
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = do_OPTIONS = _route  # noqa: N815
+
+    def _address(self) -> tuple[str, dict[str, str]]:
+        try:
+            parts = urlsplit(self.path)
+            return parts.path, dict(parse_qsl(parts.query, keep_blank_values=True))
+        except ValueError as error:
+            raise BadRequest(f"the address cannot be read: {error}") from error
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the server itself objects to is answered as everything else is."""
+        self._answer(HTTPStatus(code), _no(message or HTTPStatus(code).phrase))
+
+    def _handle(self, path: str, query: dict[str, str]) -> Answer | str:
+        method = _METHODS.get(path)
+        if method is None:
+            raise _Refused(HTTPStatus.NOT_FOUND, f"there is no {path[:100]}")
+        if self.command != method:
+            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes {method}")
+        if path == "/health":
+            return "ok"
+        given = self.headers.get(TOKEN_HEADER, "").encode("utf-8", "replace")
+        if not hmac.compare_digest(given, self.server.token):
+            raise _Refused(HTTPStatus.UNAUTHORIZED, f"the header {TOKEN_HEADER} is not our token")
+        shell = self.server.shell
+        if path == "/status":
+            return shell.status(details=query.get("details") == "1")
+        if path == "/logs":
+            return shell.logs(read_query(query, Logs))
+        return _POSTS[path](shell, self._body())
+
+    def _body(self) -> bytes:
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()):
+            raise _Refused(HTTPStatus.LENGTH_REQUIRED, "the request does not say how long it is")
+        if len(length) > 9 or int(length) > _LONGEST_BODY:
+            why = f"a body of {length[:12]} bytes is more than {_LONGEST_BODY}"
+            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
+        body = self.rfile.read(int(length))
+        if len(body) != int(length):
+            raise BadRequest("the body is shorter than it says")
+        return body
+
+    def _answer(self, status: HTTPStatus, answer: Answer | str) -> None:
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        data = text.encode()
+        kind = "text/plain" if isinstance(answer, str) else "application/json"
+        self.close_connection = True
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Connection", "close")
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", _METHODS[urlsplit(self.path).path])
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Who asks what is not written anywhere: heartbeats would fill any disk."""
+
+
+def _no(why: str) -> Answer:
+    return {"ok": False, "error": why}
+
+
+_METHODS = {
+    "/health": "GET",
+    "/heartbeat": "POST",
+    "/spawn": "POST",
+    "/status": "GET",
+    "/stop": "POST",
+    "/logs": "GET",
+}
+_POSTS: dict[str, Callable[[Shell, bytes], Answer]] = {
+    "/heartbeat": lambda shell, body: shell.heartbeat(read_body(body, Heartbeat)),
+    "/spawn": lambda shell, body: shell.spawn(read_body(body, Spawn)),
+    "/stop": lambda shell, body: shell.stop(read_body(body, Stop)),
+}
