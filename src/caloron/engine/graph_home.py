@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from caloron.engine.discreet_cache import DiscreetCache
 from caloron.engine.run_traces import RunTraces
 from caloron.engine.stage_files import StageFiles
 from caloron.graph.cache import SqliteCache
@@ -132,7 +133,7 @@ class GraphHome:
         # The noether profile forgets at the end of each run, as the real program does.
         kept = wishes.cached and not prepared.profile.memoizes
         return Settings(
-            cache=SqliteCache(self._own / "cache.db") if kept else None,
+            cache=DiscreetCache(SqliteCache(self._own / "cache.db")) if kept else None,
             memoize=wishes.memoize,
             journal=self._journal() if wishes.durable else None,
             run_id=wishes.run_id if wishes.durable else "",
