@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,8 +47,11 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 class GraphHome:
     """The stages of a home and what they run with; nothing of it needs a project."""
 
-    def __init__(self, home: Path, *, unsandboxed: bool = False) -> None:
+    def __init__(
+        self, home: Path, *, unsandboxed: bool = False, more: Iterable[StageSpec] = ()
+    ) -> None:
         self._own = home / "graph"
+        self._more = tuple(more)
         self._unsandboxed = unsandboxed
         self.files = StageFiles(home / "stages")
         self.traces = RunTraces(home / "traces")
@@ -62,7 +66,11 @@ class GraphHome:
             # A later version may bring a stage of that name: graphs that it ships mean that one.
             if stage.name in names:
                 self.files.problems.append(f"{stage.name} comes with the program now ({stage.id})")
-        return Catalogue([*shipped, *(stage for stage in added if stage.name not in names)])
+        known = {stage.id for stage in (*shipped, *added)}
+        more = [one for one in self._more if one.id not in known]
+        # A store of Noether holds its standard library too, perhaps an older one.
+        others = (*added, *more)
+        return Catalogue([*shipped, *(stage for stage in others if stage.name not in names)])
 
     def is_shipped(self, name: str) -> bool:
         """Whether a name belongs to a stage that comes with the program."""

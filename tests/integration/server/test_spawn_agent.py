@@ -32,8 +32,8 @@ def _caloron(shell: LiveShell, *words: str, token: str = TOKEN) -> tuple[int, An
     env = os.environ | {"CALORON_HOME": str(shell.home), "CALORON_SHELL_TOKEN": token}
     if not token:
         del env["CALORON_SHELL_TOKEN"]
-    done = subprocess.run([sys.executable, "-m", "caloron.cli", *words, "--output", "json"], env=env,
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    argv = [sys.executable, "-m", "caloron.cli", *words, "--output", "json"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     return done.returncode, json.loads(done.stdout)
 
 

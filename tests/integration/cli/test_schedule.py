@@ -1,0 +1,238 @@
+"""`caloron schedule` as a user calls it, with the file of Noether's scheduler."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.engine.schedule_runs import ScheduleRuns
+from tests.support.loopback import Loopback
+from tests.support.shell import until
+
+UPPER = {"op": "Stage", "id": "text_upper"}
+
+
+@pytest.fixture
+def place(home: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "cron"
+    folder.mkdir()
+    _write(folder / "up.json", {"description": "d", "version": "0.1.0", "root": UPPER})
+    return folder
+
+
+def _write(path: Path, value: Any) -> Path:
+    path.write_text(json.dumps(value), "utf-8")
+    return path
+
+
+def _config(place: Path, *jobs: dict[str, Any], **more: Any) -> str:
+    good = {"name": "up", "cron": "* * * * *", "graph": "up.json", "input": "hi"}
+    return str(_write(place / "scheduler.json", {"jobs": [good | job for job in jobs]} | more))
+
+
+def _make_due(home: Path, config: str, *names: str) -> None:
+    runs = ScheduleRuns(home / "schedule", Path(config))
+    for name in names:
+        runs.meet(name, "* * * * *", 1_700_000_000)
+    runs.close()
+
+
+@pytest.fixture
+def hooked() -> Iterator[tuple[str, list[Any]]]:
+    """A webhook that keeps what it is told."""
+    told: list[Any] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            told.append(json.loads(body))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *args: Any) -> None: ...
+
+    server = Loopback(Hook)
+    yield server.url, told
+    server.close()
+
+
+def test_what_is_due_runs_once_and_the_webhook_is_told(
+    run: Any, home: Path, place: Path, hooked: tuple[str, list[Any]]
+) -> None:
+    url, told = hooked
+    _write(place / "bad.json", {"description": "d", "version": "0.1.0", "root": {
+        "op": "Sequential", "stages": [UPPER, {"op": "Stage", "id": "parse_json"}]}})  # fmt: skip
+    config = _config(place, {"webhook": url}, {"name": "bad", "graph": "bad.json", "webhook": url})
+    code, answer = run("schedule", "run", "--config", config, "--once")
+    assert (code, answer["data"]["runs"]) == (0, [])
+    _make_due(home, config, "up", "bad")
+    code, answer = run("schedule", "run", "--config", config, "--once")
+    assert (code, answer["error"]["message"]) == (12, "1 run failed: bad")
+    composition = run("graph", "id", str(place / "up.json"))[1]["data"]["composition_id"]
+    bodies = sorted(told, key=lambda body: body["job"])
+    assert bodies[1] == {"ok": True, "job": "up", "composition_id": composition, "output": "HI"}
+    assert (bodies[0]["ok"], bodies[0]["output"]) == (False, None)
+    assert "JSON" in bodies[0]["error"]
+    code, answer = run("schedule", "run", "--config", config, "--once")
+    assert (code, answer["data"]["runs"], len(told)) == (0, [], 2)
+    rows = run("schedule", "list", "--config", config)[1]["data"]["jobs"]
+    assert [(row["job"], row["ok"]) for row in rows] == [("up", True), ("bad", False)]
+
+
+def test_a_webhook_that_is_not_there_spoils_no_run(
+    run: Any, home: Path, place: Path, capsys: Any
+) -> None:
+    config = _config(place, {"webhook": "http://127.0.0.1:9/x"})
+    run("schedule", "run", "--config", config, "--once")
+    _make_due(home, config, "up")
+    assert run("schedule", "run", "--config", config, "--once")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ({"cron": "61 * * * *"}, "minute: '61' is not from 0 to 59"),
+        ({"cron": "0 0 30 2"}, "found 4"),
+        ({"graph": "nowhere.json"}, "no file 'nowhere.json'"),
+        ({"webhook": "ftp://x"}, "no address"),
+        ({"input": 7}, "expected Text"),
+        ({"name": ""}, "`name`"),
+        ({"timeout_s": 0}, "timeout_s"),
+    ],
+)
+def test_a_bad_job_is_told_before_anything_runs(
+    run: Any, home: Path, place: Path, job: dict[str, Any], said: str
+) -> None:
+    config = _config(place, {"name": "good"}, job)
+    for words in (("run", "--once"), ("check",)):
+        code, answer = run("schedule", *words, "--config", config)
+        assert code == 2
+        assert said in answer["error"]["message"]
+    assert list((home / "traces").glob("*")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"jobs": 1}', '{"jobs": [{}]}', '{"jobs": []}', '{"jobs": [NaN]}'],
+)
+def test_what_is_no_schedule_is_refused(run: Any, place: Path, text: str) -> None:
+    config = place / "scheduler.json"
+    config.write_text(text)
+    code, answer = run("schedule", "run", "--config", str(config))
+    assert (code, answer["error"]["code"]) == (2, "INVALID_ARGS")
+
+
+def test_two_jobs_of_one_name_and_another_machine_are_refused(run: Any, place: Path) -> None:
+    config = _config(place, {}, {}, registry_url="https://registry.example")
+    message = run("schedule", "check", "--config", config)[1]["error"]["message"]
+    assert "two jobs are called 'up'" in message
+    assert "registry_url is not supported" in message
+    assert run("schedule", "check", "--config", str(place / "none.json"))[0] == 3
+
+
+def test_a_graph_that_comes_with_the_program_is_found_by_its_name(run: Any, place: Path) -> None:
+    given = {
+        "shell_url": "http://x",
+        "sprint_id": "s",
+        "task_id": "t",
+        "agent_id": "a",
+        "repo": ".",
+    }
+    config = _config(place, {"graph": "spawn_agent", "input": given})
+    assert run("schedule", "check", "--config", config)[0] == 0
+
+
+def test_stages_of_a_store_of_noether_are_known(run: Any, home: Path, place: Path) -> None:
+    spec = {"name": "shout", "input": "Text", "output": "Text", "effects": ["Pure"],
+            "implementation": "def execute(given):\n    return given + '!'\n"}  # fmt: skip
+    assert run("stage", "add", str(_write(place / "shout.json", spec)))[0] == 0
+    (file,) = (home / "stages").glob("*.json")
+    stored = json.loads(file.read_bytes())
+    file.unlink()
+    _write(place / "store.json", {"stages": [stored]})
+    graph = {"description": "d", "version": "0.1.0", "root": {"op": "Stage", "id": "shout"}}
+    _write(place / "shout-graph.json", graph)
+    job = {"graph": "shout-graph.json"}
+    assert run("schedule", "check", "--config", _config(place, job))[0] == 2
+    config = _config(place, job, store_path="store.json")
+    assert run("schedule", "check", "--config", config)[0] == 0
+    _make_due(home, config, "up")
+    assert run("schedule", "run", "--config", config, "--once")[0] == 0
+
+
+def test_a_second_scheduler_of_a_file_is_told_who_is_first(
+    run: Any, home: Path, place: Path
+) -> None:
+    config = _config(place, {"cron": "* * * * * *"})
+    first = subprocess.Popen(
+        [sys.executable, "-m", "caloron.cli", "schedule", "run", "--config", config],
+        env=os.environ | {"CALORON_HOME": str(home)}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert first.stderr is not None
+        first.stderr.readline()
+        assert "up-" in first.stderr.readline()
+        code, answer = run("schedule", "run", "--config", config, "--once")
+        assert (code, answer["error"]["code"]) == (5, "CONFLICT")
+        assert f"process {first.pid}" in answer["error"]["message"]
+    finally:
+        first.send_signal(signal.SIGTERM)
+        first.communicate(timeout=60)
+    assert first.returncode == 0
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_scheduler_that_was_killed_in_a_run_is_followed_by_one_that_makes_it_again(
+    run: Any, home: Path, place: Path, durable: bool
+) -> None:
+    """With `durable` it goes on behind what was done: the first call is not made again."""
+    asked: list[str] = []
+    let_go = threading.Event()
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/second" and not let_go.wait(60):
+                return
+            body = json.dumps({"ok": True, "data": {"output": "x"}}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None: ...
+
+    server = Loopback(Slow)
+    text = {"kind": "Text"}
+    calls = [{"op": "RemoteStage", "url": f"{server.url}/{name}", "input": text, "output": text}
+             for name in ("first", "second")]  # fmt: skip
+    _write(place / "two.json", {"description": "d", "version": "0.1.0",
+                                "root": {"op": "Sequential", "stages": calls}})  # fmt: skip
+    config = _config(place, {"graph": "two.json", "durable": durable})
+    run("schedule", "run", "--config", config, "--once")
+    _make_due(home, config, "up")
+    argv = [sys.executable, "-m", "caloron.cli", "schedule", "run", "--config", config, "--once"]
+    env = os.environ | {"CALORON_HOME": str(home)}
+    killed = subprocess.Popen(argv, env=env)
+    until(lambda: "/second" in asked)
+    killed.kill()
+    killed.wait()
+    let_go.set()
+    done = subprocess.run([*argv, "--output", "json"], env=env, check=True, capture_output=True)
+    server.close()
+    (row,) = json.loads(done.stdout)["data"]["runs"]
+    assert (row["job"], row["ok"]) == ("up", True)
+    assert asked.count("/first") == (1 if durable else 2)
+    assert asked.count("/second") == 2
+    assert run("schedule", "run", "--config", config, "--once")[1]["data"]["runs"] == []

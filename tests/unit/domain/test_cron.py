@@ -1,0 +1,98 @@
+"""Expressions of cron: what they mean, in both worlds, and which are none."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from caloron.domain.cron import BadCron, parse_cron
+
+START = datetime(2026, 11, 16, 12, 30, 15, tzinfo=UTC)  # a Monday
+
+
+def _next(text: str, moment: datetime = START) -> str:
+    found = parse_cron(text).next_after(moment)
+    return f"{found:%Y-%m-%d %H:%M:%S}" if found else "never"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("* * * * *", "2026-11-16 12:31:00"),
+        ("*/15 * * * *", "2026-11-16 12:45:00"),
+        ("0 18 * * 5", "2026-11-20 18:00:00"),
+        ("0 18 * * friday", "2026-11-20 18:00:00"),
+        ("0 18 * * fri", "2026-11-20 18:00:00"),
+        ("0 0 * * 0", "2026-11-22 00:00:00"),
+        ("0 0 * * 7", "2026-11-22 00:00:00"),
+        ("0 0 1 1 *", "2027-01-01 00:00:00"),
+        ("30 12 16 11 *", "2027-11-16 12:30:00"),
+        ("5-10/2,50 12 * * *", "2026-11-16 12:50:00"),
+        ("0 0 29 2 *", "2028-02-29 00:00:00"),
+        ("0 0 13 * 5", "2026-11-20 00:00:00"),
+        ("10/20 13 * * *", "2026-11-16 13:10:00"),
+        ("* * * * * *", "2026-11-16 12:30:16"),
+        ("0 0 * * * *", "2026-11-16 13:00:00"),
+        ("0 0 18 * * 6", "2026-11-20 18:00:00"),
+        ("0 0 18 ? * FRI", "2026-11-20 18:00:00"),
+        ("0 0 0 * * 1", "2026-11-22 00:00:00"),
+        ("0 0 0 13 * 6", "2026-11-13 00:00:00+1y"),
+        ("0 0 0 1 1 * 2030", "2030-01-01 00:00:00"),
+        ("@hourly", "2026-11-16 13:00:00"),
+        ("@daily", "2026-11-17 00:00:00"),
+        ("@weekly", "2026-11-22 00:00:00"),
+        ("@monthly", "2026-12-01 00:00:00"),
+        ("@yearly", "2027-01-01 00:00:00"),
+    ],
+)
+def test_an_expression_means_its_moment(text: str, expected: str) -> None:
+    if expected.endswith("+1y"):
+        # A Friday the 13th: both must fit where there are seconds.
+        found = parse_cron(text).next_after(START)
+        assert found is not None
+        assert (found.day, found.isoweekday()) == (13, 5)
+    else:
+        assert _next(text) == expected
+
+
+def test_what_never_comes_is_told_and_what_is_long_ago_is_over() -> None:
+    assert _next("0 0 30 2 *") == "never"
+    assert _next("0 0 0 1 1 * 2020") == "never"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "*", "* * * *", "* * * * * * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *",
+     "* * * * 8", "*/0 * * * *", "5-1 * * * *", "x * * * *", "1,, * * * *", "*-3 * * * *", "@often",
+     "0 0 0 * * 0", "-1 * * * *", "* * * * mon-", "* * * * monkey",
+     "1" * 2000, "* * L * *", "* * * * 5#2"],
+)  # fmt: skip
+def test_what_is_no_expression_is_refused(text: str) -> None:
+    with pytest.raises(BadCron):
+        parse_cron(text)
+
+
+@given(
+    minute=some.sampled_from(["*", "*/7", "3", "10-20", "1,59"]),
+    hour=some.sampled_from(["*", "*/5", "0", "22-23"]),
+    day=some.sampled_from(["*", "1", "15,31", "29"]),
+    weekday=some.sampled_from(["*", "0", "1-5", "sat"]),
+    seconds=some.integers(0, 3 * 366 * 86400),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_next_moment_is_the_first_that_a_slow_search_finds(
+    minute: str, hour: str, day: str, weekday: str, seconds: int
+) -> None:
+    cron = parse_cron(f"{minute} {hour} {day} * {weekday}")
+    moment = START + timedelta(seconds=seconds)
+    found = cron.next_after(moment)
+    assert found is not None
+    assert found > moment
+    # Nothing between: whatever is asked from in between has the same answer.
+    middle = moment + (found - moment) / 2
+    assert cron.next_after(middle) == found
+    assert cron.next_after(found - timedelta(seconds=1)) == found
+    assert (found.minute in cron.minutes, found.hour in cron.hours) == (True, True)
