@@ -70,7 +70,7 @@ def test_a_refusal_of_the_shell_is_the_answer_and_no_pid_is_kept(shell: LiveShel
 
 @pytest.mark.parametrize("missing", ["shell_url", "sprint_id", "task_id", "agent_id", "repo"])
 def test_what_is_missing_is_said_before_anything_is_asked(shell: LiveShell, missing: str) -> None:
-    code, told = _run(shell, **{missing: None})
+    code, told = _run(shell, TOKEN, **{missing: None})
     assert code == 2
     assert missing in told["error"]["message"]
     assert shell.get("/status") == {"agents": []}
