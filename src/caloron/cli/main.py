@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pr": ("caloron.cli.pr:pr", "Read, review and merge pull requests on the forge."),
     "graph": ("caloron.cli.graph:graph", "Check, run and look at graphs of typed stages."),
     "stage": ("caloron.cli.stage:stage", "List, run, add and test the stages of graphs."),
+    "noether": ("caloron.cli.noether:noether", "Put our stages into the store of Noether."),
     "schedule": ("caloron.cli.schedule:schedule", "Run graphs at the times of a schedule."),
     "shell": ("caloron.cli.shell:shell", "Start agents for other programs, over HTTP."),
     "harness": ("caloron.cli.harness:harness", "Run one agent in a worktree, for the shell."),

@@ -35,6 +35,11 @@ def catalogue_stages() -> tuple[StageSpec, ...]:
     return tuple(_declared(one) for one in _declarations())
 
 
+def declaration(name: str) -> Json:
+    """A stage as it is written down, its types in the short form that authors use."""
+    return next(one for one in _declarations() if one["name"] == name)
+
+
 def _declared(told: Json) -> StageSpec:
     named = [_effect(word) for word in told["effects"]]
     # The number is raised when a stage answers differently: its id names what it does.

@@ -1,0 +1,161 @@
+"""`caloron noether register`: the specs, the ids, and the code that Noether would run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.engine.noether_store import implementation_of, simple_spec
+from caloron.graph.catalogue import Catalogue
+from caloron.graph.errors import StageFailed
+from caloron.graph.foreign import Programs, Unsandboxed
+from caloron.graph.prepare import prepare
+from caloron.graph.profile import NOETHER
+from caloron.graph.run import run as run_graph
+from caloron.graph.spec import StageSpec
+from caloron.graph.specfile import spec_of
+from caloron.stages.catalogue import catalogue_stages
+from tests.support.noether import wrapped
+from tests.support.noether_program import differences, stand_in
+
+BY_NAME = {stage.name: stage for stage in catalogue_stages()}
+INLINED = [s for s in catalogue_stages() if "CALORON_BIN" not in implementation_of(s)]
+WRAPPED = [s for s in catalogue_stages() if s not in INLINED]
+
+
+@pytest.fixture
+def binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("NOETHER_HOME", str(tmp_path / "store"))
+    return stand_in(tmp_path)
+
+
+def test_every_stage_is_added_and_its_id_written_down(
+    run: Any, binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NOETHER_BIN", binary)
+    code, told = run("noether", "register")
+    assert code == 0, told
+    ids = json.loads((tmp_path / "stage_ids.json").read_bytes())
+    assert list(ids) == sorted(BY_NAME)
+    store = json.loads((tmp_path / "store" / "store.json").read_bytes())["stages"]
+    assert {one["name"]: one["id"] for one in store} == ids
+    # What a graph names by its signature is the same stage in both worlds.
+    assert {one["name"]: one["signature_id"] for one in store} == {
+        name: stage.signature_id for name, stage in BY_NAME.items()
+    }
+
+
+def test_what_is_refused_is_listed_and_the_others_are_there(run: Any, tmp_path: Path) -> None:
+    picky = tmp_path / "picky"
+    told_off = '{\\"ok\\":false,\\"error\\":{\\"message\\":\\"near duplicate\\"}}'
+    picky.write_text(
+        f'#!/bin/sh\ncase "$3" in *dag_validate*) printf "Info: x\\n{told_off}" >&2; exit 1;;\n'
+        "*dag_evaluate*) echo 'plain words' >&2; exit 2;;\n*write_retro*) echo '{}'; exit 0;; esac\n"
+        """echo '{"ok": true, "data": {"id": "abc", "note": "there already"}}'\n"""
+    )
+    picky.chmod(0o755)
+    ids = tmp_path / "ids.json"
+    code, told = run("noether", "register", "--binary", str(picky), "--ids", str(ids))
+    assert (code, told["error"]["code"]) == (7, "UPSTREAM_ERROR")
+    assert told["data"]["failures"] == {
+        "dag_validate": "near duplicate",
+        "dag_evaluate": "plain words",
+        "write_retro_report": "its answer names no id",
+    }
+    assert len(json.loads(ids.read_bytes())) == 28
+
+
+def test_without_the_program_nothing_is_written(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NOETHER_BIN", raising=False)
+    code, told = run("noether", "register", "--binary", "no-such-noether")
+    assert (code, told["error"]["code"]) == (8, "PRECONDITION_FAILED")
+    code, told = run("noether", "register", "--dry-run")
+    assert (code, len(told["planned_actions"])) == (9, 32)
+    assert not (tmp_path / "stage_ids.json").exists()
+
+
+@pytest.mark.parametrize("stage", catalogue_stages(), ids=lambda stage: stage.name)
+def test_a_spec_is_one_that_noether_takes(stage: StageSpec) -> None:
+    spec = simple_spec(stage)
+    assert set(spec) >= {"name", "description", "input", "output", "effects", "language",
+                         "implementation"}  # fmt: skip
+    read = spec_of(spec, NOETHER)
+    assert (read.signature_id, read.examples) == (stage.signature_id, stage.examples)
+
+
+def _answer(stage: StageSpec, given: Any, folder: Path, *flags: str) -> Any:
+    """The code of a spec in a process of its own, as a graph runs it."""
+    read = spec_of(simple_spec(stage), NOETHER)
+    programs = Programs(folder, Unsandboxed(), interpreters={"python": [sys.executable, *flags]})
+    prepared = prepare(wrapped({"op": "Stage", "id": stage.name}), Catalogue([read]), NOETHER)
+    return run_graph(prepared, given, programs).output
+
+
+def test_small_pure_stages_bring_their_own_code() -> None:
+    names = {stage.name for stage in INLINED}
+    assert {"design_po", "review_po", "build_tick_output", "project_all_to_execute"} <= names
+    assert all(not (s.declares("Network") or s.declares("Llm")) for s in INLINED)
+    assert all("import caloron" not in implementation_of(s) for s in INLINED)
+
+
+@pytest.mark.parametrize("stage", INLINED, ids=lambda stage: stage.name)
+def test_such_a_stage_runs_where_caloron_is_not(stage: StageSpec, tmp_path: Path) -> None:
+    import importlib
+
+    here = importlib.import_module(f"caloron.stages.catalogue.{stage.name}").execute
+    given = stage.examples[0].input if stage.examples else {}
+    # Isolated from every package that is installed.
+    assert _answer(stage, given, tmp_path, "-I", "-S") == here(given)
+
+
+@pytest.mark.parametrize("stage", WRAPPED, ids=lambda stage: stage.name)
+def test_the_others_call_caloron_and_tell_what_it_says(
+    stage: StageSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    caloron = shutil.which("caloron", path=str(Path(sys.executable).parent))
+    assert caloron is not None
+    monkeypatch.setenv("CALORON_BIN", caloron)
+    if stage.examples:
+        example = stage.examples[0]
+        assert _answer(stage, example.input, tmp_path) == example.output
+        return
+    done = subprocess.run(
+        [caloron, "stage", "run", stage.name, "--input", "{}", "--output", "json"],
+        env=dict(os.environ), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    told = json.loads(done.stdout)
+    if told["ok"]:
+        assert _answer(stage, {}, tmp_path) == told["data"]["output"]
+        return
+    with pytest.raises(StageFailed) as failed:
+        _answer(stage, {}, tmp_path)
+    assert told["error"]["message"].splitlines()[0] in str(failed.value)
+
+
+def test_a_caloron_that_is_not_there_is_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALORON_BIN", "/nowhere/caloron")
+    with pytest.raises(StageFailed, match="/nowhere/caloron"):
+        _answer(BY_NAME["get_pr_status"], {}, tmp_path)
+
+
+def test_our_stand_in_answers_as_the_real_program_was_recorded(tmp_path: Path) -> None:
+    """So that the comparison with a real one is known to work before there is one."""
+    program = stand_in(tmp_path)
+    assert differences(program, tmp_path / "store", executes=True, most=6) == []
+    liar = tmp_path / "liar"
+    liar.write_text(f'#!/bin/sh\n[ "$1" = run ] && exit 3\nexec {program} "$@"\n')
+    liar.chmod(0o755)
+    assert len(differences(str(liar), tmp_path / "other", executes=True, most=1)) == 1

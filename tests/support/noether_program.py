@@ -1,0 +1,77 @@
+"""Asks a program that is, or plays, Noether: the recorded questions, once more."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from caloron.graph.stdlib import standard_stages
+from tests.support.noether import VECTORS
+
+_STANDARD = {name for stage in standard_stages() for name in (stage.name, stage.id)}
+
+
+def stand_in(folder: Path) -> str:
+    """A program `noether` that is our stand-in."""
+    program = folder / "noether"
+    here = Path(__file__).parents[2]
+    words = [sys.executable, str(here / "tests" / "support" / "fake_noether.py")]
+    path = f"{here / 'src'}:{here}"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {shlex.join(words)} "$@"\n', "utf-8")
+    program.chmod(0o755)
+    return str(program)
+
+
+def differences(binary: str, home: Path, *, executes: bool, most: int | None = None) -> list[str]:
+    """Where a program answers otherwise than was recorded; without Nix code stages do not run."""
+    env = os.environ | {"NOETHER_HOME": str(home), "HOME": str(home)}
+    file = home / "asked.json"
+    home.mkdir(parents=True, exist_ok=True)
+
+    def ask(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([binary, *words], env=env, stdin=subprocess.DEVNULL, text=True,
+                              capture_output=True, check=False, timeout=120)  # fmt: skip
+
+    found = []
+    for vector in VECTORS["stages"][:most]:
+        file.write_text(json.dumps(vector["spec"]), "utf-8")
+        done = ask("stage", "add", str(file))
+        id = json.loads(done.stdout)["data"]["id"] if done.returncode == 0 else None
+        if (done.returncode, id) != (vector["exit"], vector.get("id")):
+            found.append(f"stage {vector['spec']['name']}: {done.returncode} {id}")
+    for vector in VECTORS["runs"][:most]:
+        file.write_text(json.dumps(vector["graph"]), "utf-8")
+        done = ask("run", str(file), *vector["flags"], "--input", json.dumps(vector["input"]))
+        found += _of_run(vector, done, executes=executes)
+    return found
+
+
+def _of_run(
+    vector: dict[str, Any], done: subprocess.CompletedProcess[str], *, executes: bool
+) -> list[str]:
+    comparable = executes or _names(vector["graph"]) <= _STANDARD
+    if comparable and done.returncode != vector["exit"]:
+        return [f"run {vector['name']}: exit {done.returncode}, recorded {vector['exit']}"]
+    if done.returncode != 0 or vector["exit"] != 0:
+        return []
+    data = json.loads(done.stdout)["data"]
+    names = ("composition_id", "effects", *(("output",) if comparable else ()))
+    return [
+        f"run {vector['name']}: {name} {data[name]!r}, recorded {vector[name]!r}"
+        for name in names
+        if data[name] != vector[name]
+    ]
+
+
+def _names(node: Any) -> set[str]:
+    if isinstance(node, list):
+        return set().union(*map(_names, node))
+    if not isinstance(node, dict):
+        return set()
+    own = {node["id"]} if node.get("op") == "Stage" else set()
+    return own | _names(list(node.values()))
