@@ -58,7 +58,8 @@ def test_what_is_refused_is_listed_and_the_others_are_there(run: Any, tmp_path: 
     told_off = '{\\"ok\\":false,\\"error\\":{\\"message\\":\\"near duplicate\\"}}'
     picky.write_text(
         f'#!/bin/sh\ncase "$3" in *dag_validate*) printf "Info: x\\n{told_off}" >&2; exit 1;;\n'
-        "*dag_evaluate*) echo 'plain words' >&2; exit 2;;\n*write_retro*) echo '{}'; exit 0;; esac\n"
+        "*dag_evaluate*) echo 'plain words' >&2; exit 2;;\n"
+        "*write_retro*) echo '{}'; exit 0;; esac\n"
         """echo '{"ok": true, "data": {"id": "abc", "note": "there already"}}'\n"""
     )
     picky.chmod(0o755)
@@ -130,16 +131,17 @@ def test_the_others_call_caloron_and_tell_what_it_says(
         example = stage.examples[0]
         assert _answer(stage, example.input, tmp_path) == example.output
         return
+    given = {"host": "local", "repo": "nobody"}
     done = subprocess.run(
-        [caloron, "stage", "run", stage.name, "--input", "{}", "--output", "json"],
+        [caloron, "stage", "run", stage.name, "--input", json.dumps(given), "--output", "json"],
         env=dict(os.environ), capture_output=True, text=True, check=False,
     )  # fmt: skip
     told = json.loads(done.stdout)
     if told["ok"]:
-        assert _answer(stage, {}, tmp_path) == told["data"]["output"]
+        assert _answer(stage, given, tmp_path) == told["data"]["output"]
         return
     with pytest.raises(StageFailed) as failed:
-        _answer(stage, {}, tmp_path)
+        _answer(stage, given, tmp_path)
     assert told["error"]["message"].splitlines()[0] in str(failed.value)
 
 
