@@ -192,6 +192,17 @@ COMMANDS: dict[str, Any] = {
     "stage.add": {"name": "s", "id": "s", "signature_id": "s", "replaces": ["s"],
                   "examples": "i", "path": "s"},
     "stage.test": _TESTS,
+    "noether.register": {"file": "s", "ids": {"*": "s"}, "failures": {"*": "s"}},
+    "schedule.run": {"config": "s", "failed": "i", "runs": [
+        {"job": "s", "run_id": "s", "ok": "b", "composition_id": "s", "error": "s"}]},
+    "schedule.check": {"config": "s", "jobs": "i", "errors": ["s"]},
+    "schedule.list": {"config": "s", "jobs": [
+        {"job": "s", "cron": "s", "graph": "s", "next": "s?", "last": "s?", "ok": "b?",
+         "error": "s"}]},
+    "shell": {"url": "s", "root": "s", "pid": "i"},
+    "harness.start": {"agent_id": "s", "sprint_id": "s", "task_id": "s", "exit_code": "i",
+                      "status": "s", "reason": "s", "tokens_used": "i", "cost_usd": "n?",
+                      "head": "s", "output": "s", "told": "b"},
     "clean": {"project": "s", "removed": [_REMOVED], "bytes": "i",
               "kept": [{"target": "s", "reason": "s"}]},
     "completion": {"shell": "s", "script": "s"},

@@ -93,8 +93,12 @@ def _read(path: Path) -> _Config:
             text = file.read(_LARGEST + 1)
     except FileNotFoundError as error:
         raise NotFound(f"there is no file {path}", hint="name one with --config") from error
-    except IsADirectoryError as error:
-        raise UsageError(f"{path} is a folder", hint="name the file in it") from error
+    except PermissionError:
+        raise
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{str(path)[:200]} cannot be read: {error}", hint="name a file"
+        ) from error
     if len(text) > _LARGEST:
         raise UsageError(f"{path} is too large", hint="the most is 16 MB")
     try:

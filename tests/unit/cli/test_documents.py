@@ -30,7 +30,7 @@ from tests.support.documents import (
 #: Not for users: set by the engine for its own processes, by click, or by tests.
 _NOT_FOR_USERS = re.compile(
     r"CALORON_(IDENTITY|CRASH_\w+|COMPLETE|SANDBOXED|FEEDBACK_|REPORT|ROLE|TASK_ID|ROUND|ATTEMPT"
-    r"|SPRINT_ID|AGENT_ID)"
+    r"|SPRINT_ID|AGENT_ID|MIRROR|REPOSITORY|BRANCH|BASE_COMMIT)"
 )
 
 
