@@ -62,6 +62,11 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
             }
         )
     )
+    jobs, noether = tmp_path / "scheduler.json", tmp_path / "noether"
+    one = {"name": "up", "cron": "@daily", "graph": str(graph), "input": "x"}
+    jobs.write_text(json.dumps({"jobs": [one]}))
+    noether.write_text("""#!/bin/sh\necho '{"ok": true, "data": {"id": "abc"}}'\n""")
+    noether.chmod(0o755)
     body = "def execute(given):\n    return 1\n"
     added.write_text(json.dumps({"name": "one", "input": "Any", "output": "Any",
                                  "implementation": body}))  # fmt: skip
@@ -93,6 +98,10 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
         "graph trace": 0, "graph trace r1": 0, "stage list": 0, "stage show text_upper": 0,
         "stage run text_upper --input \"x\"": 0, "stage run llm_embed --input {}": 2,
         f"stage add {added}": 0, "stage test": 0, "stage test one": 0,
+        f"schedule check -c {jobs}": 0, f"schedule list -c {jobs}": 0,
+        f"schedule run -c {jobs} --once": 0, f"schedule check -c {bad}": 2,
+        f"noether register --binary {noether} --ids {tmp_path / 'ids.json'}": 0,
+        "noether register --binary /nowhere": 8, "shell": 8, "harness start": 8,
         "nonsense": 2,
     }  # fmt: skip
     seen = set()
@@ -103,7 +112,8 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
         if answer.code == 0:
             seen.add(answer.json["command"])
     # Of an open pull request there is none at the end of a sprint: people do these in other tests.
-    assert schema.COMMANDS.keys() - seen == {"pr.merge", "pr.close", "pr.review", "take"}
+    elsewhere = {"pr.merge", "pr.close", "pr.review", "take", "shell", "harness.start"}
+    assert schema.COMMANDS.keys() - seen == elsewhere
 
 
 def test_what_a_first_sprint_and_take_answer_is_as_published(bare_home: Home) -> None:

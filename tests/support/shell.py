@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from tests.support.json_schema import problems
+
 TOKEN = "a-token-of-the-tests"
+PUBLISHED: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "docs" / "schema" / "caloron.json").read_bytes()
+)
 _PATIENCE_S = 60
 
 
@@ -61,7 +66,7 @@ class LiveShell:
         self._fixture.write_text(json.dumps(fixture), "utf-8")
 
     def start(self) -> LiveShell:
-        told = {
+        given = {
             "CALORON_HOME": str(self.home),
             "CALORON_SHELL_TOKEN": TOKEN,
             "CALORON_SHELL_PORT": str(self.port),
@@ -74,13 +79,15 @@ class LiveShell:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "caloron.cli", "shell", "--output", "json", *self._options],
-            env=kept | told | self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=kept | given | self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             cwd=self.root,
         )  # fmt: skip
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.stderr.read() if self.process.stderr else ""
-        assert json.loads(line)["data"]["url"] == f"http://127.0.0.1:{self.port}"
+        told = json.loads(line)
+        assert problems(told, PUBLISHED, PUBLISHED) == []
+        assert told["data"]["url"] == f"http://127.0.0.1:{self.port}"
         return self
 
     def kill(self) -> None:

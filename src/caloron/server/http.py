@@ -31,6 +31,7 @@ from caloron.server.shell import Answer, Shell
 HOST = "127.0.0.1"
 TOKEN_HEADER = "X-Caloron-Token"
 _LONGEST_BODY = 1 << 20
+_MOST_DRAINED = 8 << 20
 _PATIENCE_S = 10.0
 _AT_ONCE = 64
 
@@ -89,6 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: ShellServer
     server_version = "caloron-shell"
     sys_version = ""
+    #: Each connection is one request: whether its body still waits.
+    _unread = True
 
     def _route(self) -> None:
         try:
@@ -140,11 +143,24 @@ class _Handler(BaseHTTPRequestHandler):
             why = f"a body of {length[:12]} bytes is more than {_LONGEST_BODY}"
             raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
         body = self.rfile.read(int(length))
+        self._unread = False
         if len(body) != int(length):
             raise BadRequest("the body is shorter than it says")
         return body
 
+    def _drain(self) -> None:
+        """Take a body that nobody wants: a connection closed before it would lose our answer."""
+        length = ""
+        if self._unread and hasattr(self, "headers"):
+            length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal() and len(length) <= 9):
+            return
+        left = min(int(length), _MOST_DRAINED)
+        while left > 0 and (chunk := self.rfile.read(min(left, 1 << 16))):
+            left -= len(chunk)
+
     def _answer(self, status: HTTPStatus, answer: Answer | str) -> None:
+        self._drain()
         text = answer if isinstance(answer, str) else json.dumps(answer)
         data = text.encode()
         kind = "text/plain" if isinstance(answer, str) else "application/json"

@@ -14,7 +14,8 @@ import pytest
 
 from caloron.engine.harness import Harness, Wishes
 from caloron.engine.harness_settings import harness_settings
-from tests.support.shell import free_port, repository
+from tests.support.json_schema import problems
+from tests.support.shell import PUBLISHED, free_port, repository
 
 
 @pytest.fixture
@@ -43,7 +44,9 @@ def _harness(
         [sys.executable, "-m", "caloron.cli", "harness", "start", "--output", "json", *options],
         env=told | env, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    return done.returncode, json.loads(done.stdout), done.stderr
+    told = json.loads(done.stdout)
+    assert problems(told, PUBLISHED, PUBLISHED) == []
+    return done.returncode, told, done.stderr
 
 
 def _log(place: Path, form: str) -> str:
