@@ -14,7 +14,9 @@ import pytest
 
 from caloron.engine.harness import Harness, Wishes
 from caloron.engine.harness_settings import harness_settings
+from tests.support.claude import claude
 from tests.support.json_schema import problems
+from tests.support.model_server import ModelServer, Rule, bash, write
 from tests.support.shell import PUBLISHED, free_port, repository
 
 
@@ -38,7 +40,7 @@ def _harness(
         "CALORON_SPRINT_ID": "s-1",
         "CALORON_RUN_DIR": str(place.parent / "run"),
     }
-    if "CALORON_FRAMEWORK_CMD" not in env:
+    if not {"CALORON_FRAMEWORK_CMD", "CALORON_CLAUDE"} & env.keys():
         told |= {"CALORON_FRAMEWORK": "stub", "CALORON_STUB_FIXTURE": str(file)}
     done = subprocess.run(
         [sys.executable, "-m", "caloron.cli", "harness", "start", "--output", "json", *options],
@@ -196,3 +198,27 @@ def test_ids_of_another_form_are_refused(place: Path, name: str) -> None:
     code, told, _ = _harness(place, **{name: "../x"})
     assert code == 2
     assert name in told["error"]["message"]
+
+
+def test_the_real_claude_code_edits_files_and_is_refused_the_rest(place: Path) -> None:
+    turns = [
+        [write("/workspace/a.txt", "one\n")],
+        [bash('python3 -c \'open("by-bash.txt", "w")\'')],
+        ["Written."],
+    ]
+    with ModelServer(Rule(("Write a file",), turns)) as model:
+        env = {
+            "CALORON_CLAUDE": str(claude()),
+            "ANTHROPIC_API_KEY": "sk-ant-planted-key-4711",
+            "ANTHROPIC_BASE_URL": model.url,
+            "CALORON_TASK_DESCRIPTION": "Write a file",
+        }
+        code, told, _ = _harness(place, **env)
+        assert (code, told["data"]["status"]) == (0, "completed")
+        assert told["data"]["tokens_used"] > 0
+        assert (place / "a.txt").read_text("utf-8") == "one\n"
+        assert not (place / "by-bash.txt").exists()
+        assert _log(place, "%s") == "[ann] Complete t-1"
+        assert _harness(place, **env, CALORON_ALLOW_DANGEROUS_CLAUDE="1")[0] == 0
+    assert (place / "by-bash.txt").exists()
+    assert b"planted-key" not in (place.parent / "run" / "output.log").read_bytes()
