@@ -16,7 +16,7 @@ from caloron.engine.harness import Harness, Wishes
 from caloron.engine.harness_settings import harness_settings
 from tests.support.claude import claude
 from tests.support.json_schema import problems
-from tests.support.model_server import ModelServer, Rule, bash, write
+from tests.support.model_server import ModelServer, Rule, Turn, bash, write
 from tests.support.shell import PUBLISHED, free_port, repository
 
 
@@ -201,7 +201,7 @@ def test_ids_of_another_form_are_refused(place: Path, name: str) -> None:
 
 
 def test_the_real_claude_code_edits_files_and_is_refused_the_rest(place: Path) -> None:
-    turns = [
+    turns: list[Turn] = [
         [write("/workspace/a.txt", "one\n")],
         [bash('python3 -c \'open("by-bash.txt", "w")\'')],
         ["Written."],
