@@ -13,10 +13,9 @@ from caloron.domain.actions import CreateIssue
 from caloron.domain.evaluate import evaluate
 from caloron.domain.observations import marker
 from caloron.domain.sprint import Sprint, State
-from caloron.stages.catalogue.shapes import state_json
+from caloron.stages.catalogue.shapes import moment, state_json
 from tests.acceptance.gitea_home import GiteaHome
 from tests.acceptance.home import writes
-from caloron.stages.catalogue.shapes import moment
 from tests.support.gitea import Server
 from tests.unit.domain.world import planned
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections import Counter
@@ -239,6 +240,20 @@ def test_a_silent_agent_is_probed_and_restarted_by_ticks(home: Home) -> None:
     assert len([c for c in comments if c.startswith("@caloron-agent-a has been silent")]) == 1
     assert len([c for c in comments if c.startswith("The agent is restarted")]) == 1
     assert home.processes() == []
+
+
+def test_a_schedule_of_the_first_compositions_drives_a_sprint(home: Home) -> None:
+    """The job `sprint-tick` as it always was: its graph by name, the id of the sprint, a minute."""
+    home.script(writes("a"))
+    begin(home, task("a"))
+    config = home.root / "scheduler.json"
+    job = {"name": "sprint-tick", "cron": "* * * * * *", "graph": "sprint_tick_stateful",
+           "input": {"sprint_id": "demo-1"}}  # fmt: skip
+    config.write_text(json.dumps({"store_path": "", "jobs": [job]}))
+    running = home.start("schedule", "run", "--config", str(config))
+    home.wait_for_status("a", "Done")
+    running.interrupt()
+    assert len(home.pulls()) == 1
 
 
 def test_a_forge_that_is_away_is_told_and_nothing_is_lost(

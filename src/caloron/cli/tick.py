@@ -11,7 +11,7 @@ from caloron.cli.options import Finite, named_sprint, output_option, project_opt
 from caloron.domain.sprint import State
 from caloron.domain.why import why, why_sprint
 from caloron.errors import ForgeUnavailable, HeldByAnother, NotFound
-from caloron.ledger.locate import ProjectPaths, find_project, home, project_path
+from caloron.ledger.locate import ProjectPaths, find_project
 
 _LIMIT_S = 50.0
 
@@ -73,12 +73,9 @@ def tick(sprint_id: str | None, yes: bool, limit_s: float, project: str | None) 
 def _found(sprint_id: str | None, project: str | None) -> tuple[ProjectPaths, str]:
     """The project and the sprint, if one was named; a sprint's id names its project too."""
     if project is None and sprint_id is not None and not sprint_id.isdigit():
-        name = sprint_id.rpartition("-")[0]
-        path = project_path(name) if name else home()
-        paths = ProjectPaths(name, path)
-        if not name or not paths.ledger.exists():
-            raise NotFound(f"there is no sprint {sprint_id}", hint="caloron history")
-        return paths, sprint_name(paths, sprint_id)
+        from caloron.engine.visit_by_id import project_of
+
+        return project_of(sprint_id), sprint_id
     paths = find_project(project)
     if not paths.ledger.exists():
         raise NotFound(f"project {paths.name} has no sprint yet", hint='caloron sprint "<goal>"')
