@@ -54,6 +54,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "schedule": ("caloron.cli.schedule:schedule", "Run graphs at the times of a schedule."),
     "shell": ("caloron.cli.shell:shell", "Start agents for other programs, over HTTP."),
     "harness": ("caloron.cli.harness:harness", "Run one agent in a worktree, for the shell."),
+    "state": ("caloron.cli.state:state", "Show, verify, back up and restore what is kept."),
     "clean": ("caloron.cli.clean:clean", "Remove old logs, caches, merged branches."),
     "completion": ("caloron.cli.completion:completion", "Let your shell complete commands."),
     "introspect": ("caloron.cli.introspect:introspect", "Describe every command as data."),

@@ -15,7 +15,7 @@ from caloron.ledger import projections
 from caloron.ledger.history import write_history
 from caloron.ledger.learnings import take_in
 from caloron.ledger.ledger import Ledger, TickCommit
-from caloron.ledger.projected import digest, set_aside
+from caloron.ledger.projected import set_aside
 from caloron.ledger.projects import Project
 from caloron.ledger.workfiles import WorkFiles
 from caloron.ports import Clock
@@ -89,10 +89,8 @@ class Bookkeeping:
             self._set_aside("foreign")
         elif found.kind == "edited" and found.content is not None:
             self._take_over(found.content)
-        text = projections.kv_text(self._ledger.state(self._sprint), self._clock.now())
         if found.kind != "ours":
-            self._ledger.put(f"projection/{self._sprint}", digest(text))
-            projections.write_kv(self._sprint, text)
+            projections.write_anew(self._ledger, self._sprint, self._clock.now())
 
     def _set_aside(self, kind: Literal["corrupt", "foreign"]) -> None:
         kept = set_aside(self._ledger, projections.kv_path(self._sprint), kind)

@@ -114,25 +114,7 @@ class Effects:
     def perform(self, entry: Entry) -> None:
         """Carry one effect through to its record."""
         try:
-            if isinstance(entry.effect, Probe):
-                self._probe(entry, entry.effect)
-                return
-            found: tuple[Fact, ...] | None = None
-            of = f"{entry.kind}/{entry.effect.task}"
-            if entry.intended:
-                found = self._changes.find(entry.effect)
-            elif not self._journal.intend(entry):
-                return
-            else:
-                crashpoint("effect.intend", of)
-            if found is None and not entry.effect.key.startswith(self.only):
-                self._journal.drop(entry, "nobody wants it any more")
-                return
-            if found is None:
-                found = self._changes.do(entry.effect)
-                crashpoint("effect.do", of)
-            self._tell(entry, found)
-            crashpoint("effect.record", of)
+            self._carry_out(entry)
         except ForgePaused as error:
             self._journal.postpone(entry, error.until, str(error))
         except ForgeUnavailable as error:
@@ -142,6 +124,27 @@ class Effects:
             self._journal.postpone(entry, self._clock.now() + _PAUSE_S, str(error))
         except (ForgeError, NotFound, GitError) as error:
             self._refused(entry, error)
+
+    def _carry_out(self, entry: Entry) -> None:
+        if isinstance(entry.effect, Probe):
+            self._probe(entry, entry.effect)
+            return
+        found: tuple[Fact, ...] | None = None
+        of = f"{entry.kind}/{entry.effect.task}"
+        if not entry.intended:
+            if not self._journal.intend(entry):
+                return
+            crashpoint("effect.intend", of)
+        if entry.intended or self._journal.looks_first:
+            found = self._changes.find(entry.effect)
+        if found is None and not entry.effect.key.startswith(self.only):
+            self._journal.drop(entry, "nobody wants it any more")
+            return
+        if found is None:
+            found = self._changes.do(entry.effect)
+            crashpoint("effect.do", of)
+        self._tell(entry, found)
+        crashpoint("effect.record", of)
 
     def _refused(self, entry: Entry, error: Exception) -> None:
         doubts = self._doubts[entry.id]

@@ -30,12 +30,17 @@ def create_repository(path: Path, source: Path | None, name: str) -> None:
         raise PreconditionFailed(
             f"cannot create {path}: {error.strerror}", hint="make the directory above it writable"
         ) from error
-    repository.git("init", "--bare", "--quiet", "--template=", f"--object-format={object_format}")
-    for setting, value in _SETTINGS.items():
-        repository.git("config", setting, value)
+    set_up(repository, object_format)
     commit = _import(repository, source, start) if source else _first_commit(repository, name)
     # Another process may have made main in the meantime: then main is what that one made.
     repository.move(MAIN, commit, "")
+
+
+def set_up(repository: BareRepository, object_format: str) -> None:
+    """Make the repository of a forge, without anything in it."""
+    repository.git("init", "--bare", "--quiet", "--template=", f"--object-format={object_format}")
+    for setting, value in _SETTINGS.items():
+        repository.git("config", setting, value)
 
 
 def catch_up(repository: BareRepository, source: Path) -> bool:

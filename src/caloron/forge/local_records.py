@@ -30,7 +30,7 @@ from caloron.store.statements import load_statements
 
 _HERE = Path(__file__).parent
 _SQL = load_statements(_HERE / "sql" / "local.sql")
-_MIGRATIONS = migrations_in(_HERE / "migrations", "forge")
+MIGRATIONS = migrations_in(_HERE / "migrations", "forge")
 
 #: Nine digits: a longer number is no issue of ours, and SQLite could not hold it.
 _LARGEST = 2**63 - 1
@@ -129,7 +129,7 @@ class Records:
 
     def __init__(self, path: Path) -> None:
         with _forge_errors():
-            self._database = Database(path, _MIGRATIONS)
+            self._database = Database(path, MIGRATIONS)
 
     def close(self) -> None:
         self._database.close()

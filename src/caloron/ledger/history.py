@@ -9,7 +9,7 @@ import json
 import sqlite3
 from typing import Any
 
-from caloron.domain.adopted import adopt, parse_foreign, parse_history, text_of
+from caloron.domain.adopted import Adopted, Record, adopt, parse_foreign, parse_history, text_of
 from caloron.domain.history import history_record
 from caloron.ledger.earlier import HISTORY, TAKEN_OVER
 from caloron.ledger.figures import figures_of
@@ -21,7 +21,7 @@ from caloron.store import queue
 _EMPTY: dict[str, Any] = {"sprints": []}
 
 
-def _file(project: ProjectPaths) -> Projected:
+def history_file(project: ProjectPaths) -> Projected:
     return Projected(name=HISTORY, path=project.sprints_json)
 
 
@@ -40,12 +40,35 @@ def _write(ledger: Ledger, project: ProjectPaths) -> None:
         ended = [row["id"] for row in connection.execute(SQL["unrecorded_sprints"], _of_history())]
         entries = [_entry(connection, sprint) for sprint in ended]
     if entries:
-        with ledger.db.transaction("history") as connection:
-            for entry in entries:
-                connection.execute(SQL["put_entry"], entry)
+        put_entries(ledger, entries)
+    write(ledger, (history_file(project), history_text(ledger)))
+
+
+def history_text(ledger: Ledger) -> bytes:
+    """The file as its recorded entries make it."""
     records = ",\n    ".join(row["text"] for row in ledger.db.rows(SQL["entries"], _of_history()))
     text = f'{{\n  "sprints": [\n    {records}\n  ]\n}}\n' if records else '{"sprints": []}\n'
-    write(ledger, (_file(project), text.encode("utf-8", "replace")))
+    return text.encode("utf-8", "replace")
+
+
+def changed_entries(ledger: Ledger) -> list[tuple[dict[str, Any], str]]:
+    """Entries of ended sprints that do not say what their facts say, as they should be and are."""
+    with ledger.db.snapshot() as connection:
+        rows = connection.execute(SQL["entries"], _of_history()).fetchall()
+        known = {row["key"]: row["text"] for row in rows if row["whose"] == "ours"}
+        ended = connection.execute(SQL["ended_sprints"]).fetchall()
+        right = [_entry(connection, row["id"]) for row in ended]
+    return [
+        (entry, known.get(entry["key"], ""))
+        for entry in right
+        if entry["text"] != known.get(entry["key"])
+    ]
+
+
+def put_entries(ledger: Ledger, entries: list[dict[str, Any]]) -> None:
+    with ledger.db.transaction("history") as connection:
+        for entry in entries:
+            connection.execute(SQL["put_entry"], entry)
 
 
 def _of_history() -> dict[str, Any]:
@@ -70,7 +93,7 @@ def take_in_history(ledger: Ledger, project: ProjectPaths) -> list[str]:
 
     The file as it was is kept beside its place.
     """
-    seen = look(ledger, _file(project))
+    seen = look(ledger, history_file(project))
     if seen.whose == "ours" or (seen.whose == "nobody" and _is_first(ledger)):
         if _is_first(ledger):
             ledger.put(TAKEN_OVER, "1")
@@ -84,6 +107,15 @@ def _is_first(ledger: Ledger) -> bool:
     return not ledger.get(TAKEN_OVER)
 
 
+def unknown_sprints(ledger: Ledger, records: list[Record]) -> list[Adopted]:
+    """Those of somebody else's records that tell of sprints which are not known, numbered."""
+    theirs = ledger.db.rows(SQL["newest_entries"], _of_history() | {"whose": "theirs", "limit": -1})
+    before = [json.loads(row["text"]) for row in theirs]
+    taken = {record["sprint_id"]: text_of(record.get("goal")) for record in before}
+    taken |= {row["number"]: text_of(row["goal"]) for row in ledger.db.rows(SQL["goals"])}
+    return adopt(records, taken, before)
+
+
 def _take_over(ledger: Ledger, project: ProjectPaths, seen: Seen) -> list[str]:
     path = project.sprints_json
     try:
@@ -94,11 +126,7 @@ def _take_over(ledger: Ledger, project: ProjectPaths, seen: Seen) -> list[str]:
         ledger.put(TAKEN_OVER, "1")
         kept = set_aside(ledger, path, "corrupt")
         return [f"{path} is corrupt ({error}); it is kept as {kept}"]
-    theirs = ledger.db.rows(SQL["newest_entries"], _of_history() | {"whose": "theirs", "limit": -1})
-    before = [json.loads(row["text"]) for row in theirs]
-    taken = {record["sprint_id"]: text_of(record.get("goal")) for record in before}
-    taken |= {row["number"]: text_of(row["goal"]) for row in ledger.db.rows(SQL["goals"])}
-    found = adopt(records, taken, before)
+    found = unknown_sprints(ledger, records)
     if not found and (records or parse_foreign(seen.text) == _EMPTY) and _is_first(ledger):
         # An empty one, or our own from before digests were remembered: there is nothing to keep.
         ledger.put(TAKEN_OVER, "1")

@@ -13,6 +13,9 @@ from caloron.store import queue
 
 _effect_of = msgspec.json.Decoder(Effect | Probe).decode
 
+#: Set for the sprints of a ledger that was restored.
+LOOK_FIRST = "look_first/{}"
+
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One effect and how far it got."""
@@ -33,6 +36,8 @@ class Journal:
     def __init__(self, ledger: Ledger, sprint: str) -> None:
         self.ledger = ledger
         self.sprint = sprint
+        #: The ledger came from a backup: the forge may know of effects that it does not.
+        self.looks_first = bool(ledger.get(LOOK_FIRST.format(sprint)))
 
     def due(self) -> list[Entry]:
         """The next open effect of each task, in the order they were planned."""

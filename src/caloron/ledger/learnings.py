@@ -39,7 +39,7 @@ def learnings_file(workspace: Path) -> Path:
     return workspace / "learnings.json"
 
 
-def _file(workspace: Path) -> Projected:
+def learnings_projection(workspace: Path) -> Projected:
     return Projected(name=_NAME, path=learnings_file(workspace))
 
 
@@ -71,7 +71,7 @@ def write_learnings(ledger: Ledger, workspace: Path, *, busy: bool) -> Learned:
     told = take_in(ledger, workspace, busy=busy)
     with ledger.db.snapshot() as connection:
         records, kept = ended_records(connection), read_kept(connection)
-    write(ledger, (_file(workspace), file_text(records, kept)))
+    write(ledger, (learnings_projection(workspace), file_text(records, kept)))
     return Learned(told, records, kept)
 
 
@@ -111,11 +111,11 @@ def _improvement(found: Improvement) -> dict[str, Any]:
 def take_in(ledger: Ledger, workspace: Path, *, busy: bool) -> list[str]:
     """Deal with a file that is not ours; lines for people about what was done."""
     path = learnings_file(workspace)
-    seen = look(ledger, _file(workspace))
+    seen = look(ledger, learnings_projection(workspace))
     if seen.whose != "foreign":
         return []
     try:
-        found = _parsed(seen.text)
+        found = parsed(seen.text)
     except ValueError as error:
         return [f"{path} is corrupt ({error}); it is kept as {set_aside(ledger, path, 'corrupt')}"]
     if busy:
@@ -138,14 +138,15 @@ def kept_in_file(workspace: Path) -> Kept:
     """What the file of an older Caloron tells before a sprint took it over; nothing is written."""
     try:
         with learnings_file(workspace).open("rb") as file:
-            found = _parsed(file.read(_LARGEST_FILE + 1))
+            found = parsed(file.read(_LARGEST_FILE + 1))
     except (OSError, ValueError):
         # The next sprint sets aside what cannot be read, and says so.
         return Kept()
     return taken_over(Kept(), [], found)
 
 
-def _parsed(text: bytes) -> dict[str, Any]:
+def parsed(text: bytes) -> dict[str, Any]:
+    """What somebody else wrote there; a `ValueError` if it is nothing of the kind."""
     if len(text) > _LARGEST_FILE:
         raise ValueError(f"it has more than {_LARGEST_FILE} bytes")
     try:

@@ -67,6 +67,8 @@ class TickCommit(msgspec.Struct, frozen=True, kw_only=True):
     moves: tuple[Moved, ...] = ()
     #: What the sprint's file will hold once it is written; kept so that a stranger's edit is told.
     projection: str = ""
+    #: The moment that stands in that text: with it, the same text can be made again.
+    since: float = 0.0
 
 
 class Ledger:
@@ -168,6 +170,7 @@ class Ledger:
                 queue.append_event(connection, "sprint_phase", payload)
             if tick.projection:
                 remember_projection(connection, sprint.id, tick.projection)
+                remember_since(connection, sprint.id, tick.since)
 
     def _put_tasks(
         self,
@@ -243,6 +246,11 @@ def remember_projection(connection: sqlite3.Connection, sprint: str, digest: str
     last = row["value"].split()[-1:] if row else []
     if last != [digest]:
         connection.execute(SQL["put_kv"], {"key": key, "value": " ".join([*last, digest])})
+
+
+def remember_since(connection: sqlite3.Connection, sprint: str, since: float) -> None:
+    """Keep the one moment in a sprint's file that no fact tells."""
+    connection.execute(SQL["put_kv"], {"key": f"since/{sprint}", "value": repr(since)})
 
 
 def read_state(connection: sqlite3.Connection, sprint: str = "") -> State:

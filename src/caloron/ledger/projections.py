@@ -16,9 +16,9 @@ import msgspec
 
 from caloron.domain.imports import Import
 from caloron.domain.sprint import REVIEWER, State, Task
-from caloron.ledger.ledger import Ledger
+from caloron.ledger.ledger import SQL, Ledger, remember_since
 from caloron.ledger.locate import home, require_id
-from caloron.ledger.projected import Projected, look
+from caloron.ledger.projected import Projected, digest, look
 from caloron.store.files import write_atomic
 
 
@@ -113,6 +113,15 @@ def look_at(ledger: Ledger, sprint: str) -> FoundFile:
         },
     )
     return FoundFile(kind="edited", content=content)
+
+
+def write_anew(ledger: Ledger, sprint: str, now: float) -> None:
+    """Write the sprint's file as the ledger has it, whatever stands in its place."""
+    text = kv_text(ledger.state(sprint), now)
+    with ledger.db.transaction("kv") as connection:
+        connection.execute(SQL["put_kv"], {"key": f"projection/{sprint}", "value": digest(text)})
+        remember_since(connection, sprint, now)
+    write_kv(sprint, text)
 
 
 def write_kv(sprint: str, text: bytes) -> None:

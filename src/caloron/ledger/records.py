@@ -66,3 +66,22 @@ def _made_by() -> str:
     parts = (analysis, budget, feedback, figures, insight, learnings, retro, sprint)
     texts = [Path(str(part.__file__)).read_bytes() for part in parts]
     return sha256(b"\0".join(texts)).hexdigest()[:16]
+
+
+def wrong_records(connection: sqlite3.Connection) -> list[str]:
+    """The sprints whose record, made by these rules, is not what their facts come to."""
+    if not connection.execute(_SQL["has_records"]).fetchone():
+        return []
+    kept = connection.execute(_SQL["kept"], {"made_by": _made_by()}).fetchall()
+    return [
+        row["sprint"]
+        for row in kept
+        if bytes(row["data"]) != msgspec.json.encode(_worked_out(connection, row["sprint"]))
+    ]
+
+
+def forget_records(ledger: Ledger, sprints: list[str]) -> None:
+    """Take records away, so that they are worked out anew."""
+    with ledger.db.transaction("records") as connection:
+        for sprint in sprints:
+            connection.execute(_SQL["forget"], {"sprint": sprint})

@@ -24,7 +24,7 @@ from caloron.ledger.ledger import SQL, Ledger, remember_projection
 from caloron.ledger.projected import Projected, digest, look, set_aside, write
 from caloron.store import queue
 
-_DAG, _SKILLS = "dag.json", "skill_store.json"
+DAG, SKILLS = "dag.json", "skill_store.json"
 #: Agents are named after tasks, so there are ever more of them.
 _REMEMBERED_AGENTS = 1000
 _OPTIONAL = ("required_skills", "acceptance", "files")
@@ -51,7 +51,7 @@ class WorkFiles:
         self._stall_m = stall_m
         self._tell = tell
 
-    def _file(self, name: str) -> Projected:
+    def file(self, name: str) -> Projected:
         return Projected(name=name, path=self._workspace / name)
 
     def take_in(self) -> None:
@@ -61,48 +61,65 @@ class WorkFiles:
 
     def write_plan(self, state: State) -> None:
         """The tasks of the sprint that runs, as the list that it was planned as."""
-        self._make_room(_DAG, _is_plan)
+        self._make_room(DAG, is_plan)
+        dag, *agents = self.plan_texts(state)
+        # Somebody else's agent of that name stays as it is.
+        ours = [text for text in agents if look(self._ledger, text[0]).whose != "foreign"]
+        write(self._ledger, dag, *ours)
+
+    def plan_texts(self, state: State) -> list[tuple[Projected, bytes]]:
+        """What the files of a sprint's plan hold: the plan, then each of its agents."""
         plans = [task.plan for task in state.tasks.values()]
         framework = state.sprint.framework or self._framework
-        texts = [(self._file(_DAG), _json([_planned(plan, framework) for plan in plans]))]
+        texts = [(self.file(DAG), _json([_planned(plan, framework) for plan in plans]))]
         for plan in plans:
-            file = self._file(f"agents/{plan.id}.agent")
-            # Somebody else's agent of that name stays as it is.
-            if look(self._ledger, file).whose != "foreign":
-                chosen = plan.framework or framework
-                texts.append((file, _yaml(manifest_of(plan, framework=chosen, model=self._model))))
-        write(self._ledger, *texts)
+            chosen = plan.framework or framework
+            manifest = manifest_of(plan, framework=chosen, model=self._model)
+            texts.append((self.file(f"agents/{plan.id}.agent"), _yaml(manifest)))
+        return texts
+
+    def skills_text(self) -> bytes:
+        """The store of skills as it is to begin with."""
+        return _json(default_skills(self._frameworks))
+
+    def versions_text(self) -> bytes:
+        return _json(self._versions())
+
+    def takes_over_versions(self, text: bytes) -> bool:
+        """Whether somebody else's text says anything that is not known."""
+        found = parsed(text, is_object)
+        return found is not None and found != self._versions()
 
     def _make_room(self, name: str, is_sound: Callable[[Any], bool]) -> None:
         """Keep what stands in the place of a file of ours beside it."""
-        file = self._file(name)
+        file = self.file(name)
         seen = look(self._ledger, file)
         if seen.whose != "foreign":
             return
-        sound = _parsed(seen.text, is_sound) is not None
+        sound = parsed(seen.text, is_sound) is not None
         kept = set_aside(self._ledger, file.path, "foreign" if sound else "corrupt")
         what = "was changed by somebody else" if sound else "is corrupt"
         self._tell(f"{file.path} {what}; it is kept as {kept}, and written anew")
 
     def _take_in_skills(self) -> None:
-        file = self._file(_SKILLS)
+        file = self.file(SKILLS)
         seen = look(self._ledger, file)
-        if seen.whose == "foreign" and _parsed(seen.text, _is_object) is not None:
+        if seen.whose == "foreign" and parsed(seen.text, is_object) is not None:
             # The store of a person, or of an older Caloron, is the store.
             return
-        self._make_room(_SKILLS, _is_object)
-        write(self._ledger, (file, _json(default_skills(self._frameworks))))
+        self._make_room(SKILLS, is_object)
+        write(self._ledger, (file, self.skills_text()))
 
     def _take_in_versions(self) -> None:
-        file = self._file(VERSIONS)
+        file = self.file(VERSIONS)
         seen = look(self._ledger, file)
         if seen.whose == "nobody":
             self._write_versions()
         if seen.whose != "foreign":
             return
-        found = _parsed(seen.text, _is_object)
+        found = parsed(seen.text, is_object)
         if found is None:
-            self._make_room(VERSIONS, _is_object)
+            self._make_room(VERSIONS, is_object)
             self._write_versions()
             return
         ours = self._versions()
@@ -142,7 +159,7 @@ class WorkFiles:
         self._write_versions()
 
     def _write_versions(self) -> None:
-        write(self._ledger, (self._file(VERSIONS), _json(self._versions())))
+        write(self._ledger, (self.file(VERSIONS), self.versions_text()))
 
     def _versions(self) -> dict[str, Any]:
         """Each agent with its versions: what others wrote about it, then what we know."""
@@ -178,7 +195,8 @@ def _planned(plan: PlannedTask, framework: str) -> dict[str, Any]:
     return task | {name: list(value) for name in _OPTIONAL if (value := getattr(plan, name))}
 
 
-def _parsed(text: bytes, is_sound: Callable[[Any], bool]) -> Any:
+def parsed(text: bytes, is_sound: Callable[[Any], bool]) -> Any:
+    """What somebody else wrote; None if it is not what stands in such a file."""
     try:
         found = parse_foreign(text)
     except ValueError:
@@ -186,11 +204,11 @@ def _parsed(text: bytes, is_sound: Callable[[Any], bool]) -> Any:
     return found if is_sound(found) else None
 
 
-def _is_object(found: Any) -> bool:
+def is_object(found: Any) -> bool:
     return isinstance(found, dict)
 
 
-def _is_plan(found: Any) -> bool:
+def is_plan(found: Any) -> bool:
     return isinstance(found, dict | list)
 
 

@@ -15,9 +15,9 @@ from caloron.domain.trends import Trend
 from caloron.ledger.figures import figures_of, read_kept
 from caloron.ledger.learnings import report_file, write_learnings
 from caloron.ledger.ledger import Ledger
+from caloron.ledger.projected import Projected, write
 from caloron.ledger.records import ended_records, keep_records
 from caloron.stages.retro import FeedbackItem, Retro, look_back
-from caloron.store.files import write_atomic
 
 #: More of them would only hide those that matter.
 _MOST_KNOWN = 30
@@ -33,9 +33,31 @@ def hold_retro(ledger: Ledger, workspace: Path, sprint: str, now: float) -> list
         figures = figures_of(connection, sprint)
     page = write_retro_report(look_back(figures, records, improvements(records, kept), now))
     text = page.encode("utf-8", "replace")
-    write_atomic(workspace / "retro" / f"sprint-{sprint}.md", text)
-    write_atomic(report_file(workspace), text)
+    write(ledger, (page_file(workspace, sprint), text), (last_page_file(workspace), text))
     return told
+
+
+def page_file(workspace: Path, sprint: str) -> Projected:
+    """The retro's page of one sprint."""
+    name = f"retro/sprint-{sprint}.md"
+    return Projected(name=name, path=workspace / name)
+
+
+def last_page_file(workspace: Path) -> Projected:
+    """The page of the sprint that ended last."""
+    return Projected(name="retro_report.md", path=report_file(workspace))
+
+
+def page_text(ledger: Ledger, sprint: str) -> bytes:
+    """The page as it is written when the sprint ends: of later sprints it knows nothing."""
+    with ledger.db.snapshot() as connection:
+        figures = figures_of(connection, sprint)
+        records, kept = ended_records(connection, 0), read_kept(connection)
+    ids = [record.id for record in records]
+    known = records[: ids.index(sprint) + 1] if sprint in ids else records
+    ended_at = figures.state.sprint.ended_at or 0.0
+    page = write_retro_report(look_back(figures, known, improvements(known, kept), ended_at))
+    return page.encode("utf-8", "replace")
 
 
 def retro_material(ledger: Ledger, sprint: str) -> dict[str, str]:

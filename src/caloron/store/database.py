@@ -170,7 +170,7 @@ class Database:
             self._refuse_unknown(applied, migrations)
             for migration in migrations:
                 if migration.name not in applied:
-                    _run_script(connection, migration.sql)
+                    run_script(connection, migration.sql)
                     connection.execute(
                         "INSERT INTO migrations VALUES (?, ?, datetime('now'))",
                         (migration.name, migration.checksum),
@@ -238,7 +238,7 @@ def store_error(path: Path, error: sqlite3.Error) -> StoreError:
     return StoreError(f"{path}: {text}", hint=hint)
 
 
-def _run_script(connection: sqlite3.Connection, script: str) -> None:
+def run_script(connection: sqlite3.Connection, script: str) -> None:
     """Run statement by statement: `executescript` would commit the open transaction first."""
     statement = ""
     for line in script.splitlines(keepends=True):

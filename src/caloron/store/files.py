@@ -27,7 +27,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
         crashpoint("file.fsync")
         temporary.replace(path)
         if durable:
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
     except OSError as error:
         # Where nothing can be written there may be nothing to remove, or no way to do it.
         with suppress(OSError):
@@ -39,7 +39,31 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     crashpoint("file.rename")
 
 
-def _sync_directory(directory: Path) -> None:
+def swap(one: Path, other: Path) -> bool:
+    """Let two places change their content in one step; False where the system cannot do that."""
+    import ctypes
+
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    here, exchange = -100, 2
+    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
+
+
+def sync_tree(folder: Path) -> None:
+    """Bring everything below a folder to the disk."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            handle = os.open(Path(place, name), os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        sync_directory(Path(place))
+
+
+def sync_directory(directory: Path) -> None:
+    """Make what was renamed in a folder survive a power cut."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

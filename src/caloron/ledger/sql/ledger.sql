@@ -89,5 +89,7 @@ DELETE FROM entries WHERE file = :file AND key = :key AND whose = :whose
 -- name: unrecorded_sprints
 SELECT s.id FROM sprints s LEFT JOIN entries e ON e.file = :file AND e.key = s.id AND e.whose = 'ours'
 WHERE s.phase = 'ended' AND e.version IS NOT s.version ORDER BY s.number
+-- name: ended_sprints
+SELECT id FROM sprints WHERE phase = 'ended' ORDER BY number
 -- name: goals
 SELECT number, goal FROM sprints

@@ -13,3 +13,7 @@ WHERE s.phase = 'ended' AND r.sprint IS NULL ORDER BY s.number LIMIT :limit
 -- name: keep
 INSERT INTO records (sprint, made_by, data) VALUES (:sprint, :made_by, :data)
 ON CONFLICT (sprint) DO UPDATE SET made_by = excluded.made_by, data = excluded.data
+-- name: kept
+SELECT sprint, data FROM records WHERE made_by = :made_by ORDER BY sprint
+-- name: forget
+DELETE FROM records WHERE sprint = :sprint

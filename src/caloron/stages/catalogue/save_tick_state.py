@@ -38,7 +38,9 @@ def execute(given: Json, context: TickContext | None = None) -> Json:
         changed = bool(loaded.facts or actions or moves) or state != loaded.state
         if changed:
             text = kv_text(state, now)
-            commit = TickCommit(state=state, actions=actions, moves=moves, projection=digest(text))
+            commit = TickCommit(
+                state=state, actions=actions, moves=moves, projection=digest(text), since=now
+            )
             reached.ledger.commit_tick(loaded, commit)
             write_kv(sprint, text)
     return {

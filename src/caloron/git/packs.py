@@ -1,0 +1,96 @@
+"""A whole repository as one file of objects and a list of refs, and back again.
+
+Objects never change and nothing of ours removes one: whoever has written down the refs may take
+as long as it takes to write down the objects.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO
+
+from caloron.git.command import GitError, git, git_argv, git_bytes, git_environment
+
+
+def refs_of(repository: Path) -> dict[str, str]:
+    """Every ref with what it stands for."""
+    listed = git(repository, "for-each-ref", "--format=%(refname) %(objectname)")
+    return dict(line.split() for line in listed.splitlines())
+
+
+def object_format(repository: Path) -> str:
+    return git(repository, "rev-parse", "--show-object-format")
+
+
+def shallow_of(repository: Path) -> list[str]:
+    """The commits whose parents are not there, in a clone that was not whole."""
+    try:
+        return (repository / "shallow").read_text("ascii").split()
+    except FileNotFoundError:
+        return []
+
+
+def objects_of(repository: Path) -> set[bytes]:
+    """Every object, also those that hang on no ref: the heads of closed pull requests do not."""
+    form = "--batch-check=%(objectname)"
+    listed = git_bytes(repository, "cat-file", "--batch-all-objects", "--unordered", form)
+    return set(listed.split())
+
+
+def write_pack(repository: Path, objects: Iterable[bytes], target: Path) -> None:
+    """Write objects into one pack that needs no other."""
+    arguments = ("pack-objects", "--stdout", "--quiet", "--threads=1")
+    with target.open("wb") as file:
+        _stream(repository, arguments, b"\n".join(sorted(objects)) + b"\n", file)
+
+
+def add_pack(repository: Path, pack: Path) -> None:
+    """Take the objects of a pack in, after checking each."""
+    with pack.open("rb") as file:
+        done = subprocess.run(
+            git_argv(repository, ("index-pack", "--stdin", "--threads=1")),
+            stdin=file,
+            capture_output=True,
+            env=git_environment(),
+            check=False,
+            process_group=0,
+        )
+    if done.returncode != 0:
+        raise GitError(("index-pack",), done.returncode, done.stderr.decode("utf-8", "replace"))
+
+
+def set_refs(repository: Path, refs: Mapping[str, str]) -> None:
+    """Make refs in a repository that has none; refused if what they stand for is not there."""
+    lines = "".join(f"create {name} {value}\n" for name, value in refs.items())
+    git(repository, "update-ref", "--stdin", stdin=lines.encode())
+
+
+def refuse_gaps(repository: Path) -> None:
+    """A `GitError` if anything behind a ref is missing."""
+    git(repository, "rev-list", "--quiet", "--objects", "--all")
+
+
+def missing(repository: Path, commits: Iterable[str]) -> set[str]:
+    """Those of the objects that are not there."""
+    asked = sorted(set(commits))
+    if not asked:
+        return set()
+    text = "\n".join(asked).encode() + b"\n"
+    told = git(repository, "cat-file", "--batch-check=%(objectname)", stdin=text).splitlines()
+    return {line.split()[0] for line in told if line.endswith(" missing")}
+
+
+def _stream(repository: Path, arguments: tuple[str, ...], given: bytes, out: IO[bytes]) -> None:
+    done = subprocess.run(
+        git_argv(repository, arguments),
+        input=given,
+        stdout=out,
+        stderr=subprocess.PIPE,
+        env=git_environment(),
+        check=False,
+        process_group=0,
+    )
+    if done.returncode != 0:
+        raise GitError(arguments, done.returncode, done.stderr.decode("utf-8", "replace"))

@@ -1,0 +1,87 @@
+"""Whether a database is what its migrations made: sound pages, whole references, every trigger."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from caloron.store.database import Migration, run_script
+
+_MOST = 20
+
+
+class Damage(NamedTuple):
+    """One thing that is wrong with a database."""
+
+    what: str
+    expected: str
+    found: str
+
+
+def applied_in(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """The migrations that a database has had, in their order, each with its checksum."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").fetchone():
+        return []
+    query = "SELECT name, checksum FROM migrations ORDER BY rowid"
+    return [(str(row[0]), str(row[1])) for row in connection.execute(query)]
+
+
+def damages(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> Iterator[Damage]:
+    """Everything that is wrong with a database, whatever stands in its rows."""
+    sound = True
+    for (line,) in connection.execute(f"PRAGMA integrity_check({_MOST})"):
+        if line != "ok":
+            sound = False
+            yield Damage("the pages of the database", "sound", str(line))
+    if not sound:
+        return
+    for row in connection.execute("PRAGMA foreign_key_check").fetchmany(_MOST):
+        table, rowid, parent = row[0], row[1], row[2]
+        place = f"a row of {table}" if rowid is None else f"row {rowid} of {table}"
+        yield Damage(place, f"a row in {parent} that it is about", "none")
+    yield from _of_migrations(connection, migrations)
+
+
+def _of_migrations(
+    connection: sqlite3.Connection, migrations: Sequence[Migration]
+) -> Iterator[Damage]:
+    applied = dict(applied_in(connection))
+    known = {m.name: m for m in migrations}
+    for name, checksum in applied.items():
+        if name not in known:
+            yield Damage(f"migration {name}", "one that this Caloron knows", "one of a newer one")
+        elif known[name].checksum != checksum:
+            yield Damage(f"migration {name}", known[name].checksum, checksum)
+    if applied.keys() - known.keys():
+        return
+    expected = _made_by([m for m in migrations if m.name in applied])
+    found = _schema(connection)
+    for thing in sorted(expected.keys() | found.keys()):
+        if expected.get(thing) != found.get(thing):
+            yield Damage(thing, *(_short(each.get(thing)) for each in (expected, found)))
+
+
+def _made_by(migrations: Sequence[Migration]) -> dict[str, str]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        for migration in migrations:
+            run_script(fresh, migration.sql)
+        return _schema(fresh)
+
+
+def _schema(connection: sqlite3.Connection) -> dict[str, str]:
+    query = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
+    rows = [tuple(row) for row in connection.execute(query)]
+    return {f"{kind} {name}": sql or "" for kind, name, sql in rows if name != "migrations"}
+
+
+def _short(sql: str | None) -> str:
+    return "not there" if sql is None else " ".join(sql.split())[:200]
+
+
+def copy_of(connection: sqlite3.Connection, target: Path) -> None:
+    """Write what a connection sees, with its open transaction, to a database of its own."""
+    with closing(sqlite3.connect(target)) as copy:
+        connection.backup(copy)
