@@ -76,6 +76,7 @@ _ADVICE = {"category": "s", "priority": "s", "description": "s", "evidence": "s"
            "applies_when": "s"}  # fmt: skip
 _TREND = {"metric": "s", "now": "n?", "before": "n?", "n": "i", "direction": "s", "...": "any"}
 
+_FINDING = {"kind": "s", "target": "s", "expected": "s", "found": "s", "repair": "s"}
 _OBJECTION = {"path": "s", "kind": "s", "message": "s", "expected?": "s", "found?": "s"}
 _CALL = {
     "path": "s", "stage": "s", "stage_id": "s", "step_index": "i", "status": "s", "source": "s",
@@ -203,6 +204,17 @@ COMMANDS: dict[str, Any] = {
     "harness.start": {"agent_id": "s", "sprint_id": "s", "task_id": "s", "exit_code": "i",
                       "status": "s", "reason": "s", "tokens_used": "i", "cost_usd": "n?",
                       "head": "s", "output": "s", "told": "b"},
+    "state.show": {"project": "s", "files": [{"path": "s", "bytes": "i", "whose": "s",
+                                               "what": "s"}],
+                   "ledger": {"version": "s", "counts": {"*": "i"}}, "sprint_id": "s",
+                   "state": [None, {"...": "any"}]},
+    "state.verify": {"project": "s", "checked": "i", "deviations": [_FINDING],
+                     "notes": [_FINDING], "repaired": ["s"]},
+    "state.backup": {"project": "s", "path": "s", "bytes": "i", "created_at": "s",
+                     "sprints": {"*": "s"}, "left_out": ["s"],
+                     "parts": [{"name": "s", "bytes": "i", "sha256": "s"}]},
+    "state.restore": {"project": "s", "path": "s", "was": "s", "sprints": ["s"],
+                      "reopened": ["s"], "kept": "s", "aside": ["s"]},
     "clean": {"project": "s", "removed": [_REMOVED], "bytes": "i",
               "kept": [{"target": "s", "reason": "s"}]},
     "completion": {"shell": "s", "script": "s"},

@@ -29,7 +29,7 @@ VALUES = (
     "a", "po", "[]", "{}", "null", "a b", "%s%n{0}", "$(touch gone)", "a\0b", "*",
 )  # fmt: skip
 #: They start agents, a planner or a sandbox, or wait for one: a few values say enough.
-SLOW = {("sprint",), ("kickoff",), ("resume",), ("doctor",)}
+SLOW = {("sprint",), ("kickoff",), ("resume",), ("doctor",), ("state", "backup")}
 FEW = ("", "\x1b[2J", "\udcff", MEGABYTE, "--zork", "-1", "..", "./no/such/file", "nan", "a\0b")
 DOCUMENTED = set(EXIT_CODES) - {130}
 #: The only ways to exit with 1: a person did not say yes, or conventions have warnings.
@@ -201,7 +201,7 @@ def test_every_command_that_changes_something_can_be_tried_first() -> None:
         "init", "config set", "projects switch", "projects delete", "org init", "sprint", "kickoff",
         "resume", "stop", "issue comment", "issue close", "issue reopen", "pr review", "pr merge",
         "pr close", "clean", "skill", "take", "discard", "graph run", "graph show", "stage run",
-        "stage add",
+        "stage add", "state verify", "state backup", "state restore",
     }  # fmt: skip
     can = {
         " ".join(x.words) for x in LEAVES if any("--dry-run" in p.opts for p in x.command.params)

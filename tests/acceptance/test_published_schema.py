@@ -48,7 +48,7 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
     home.script(plans, writes("a"), fixes, rejects, fails, writes("d"))
     plan = ("--plan", str(home.plan(task("a"))))
     failing = ("--plan", str(home.plan(task("b"), name="failing.json")))
-    out = str(tmp_path / "SKILL.md")
+    out, backup = str(tmp_path / "SKILL.md"), str(tmp_path / "demo.tar")
     graph, bad, added = tmp_path / "graph.json", tmp_path / "bad.json", tmp_path / "stage.json"
     graph.write_text(wrapped({"op": "Stage", "id": "text_upper"}))
     bad.write_text(
@@ -102,6 +102,10 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
         f"schedule run -c {jobs} --once": 0, f"schedule check -c {bad}": 2,
         f"noether register --binary {noether} --ids {tmp_path / 'ids.json'}": 0,
         "noether register --binary /nowhere": 8, "shell": 8, "harness start": 8,
+        "state show": 0, "state show --sprint 1": 0, "state verify": 0,
+        "state verify --repair": 0, f"state backup {backup}": 0,
+        f"state backup {backup} -p demo": 5, f"state restore {backup}": 5,
+        f"state restore {backup} --force": 0, "state show -p none": 3,
         "nonsense": 2,
     }  # fmt: skip
     seen = set()

@@ -126,6 +126,7 @@ class Effects:
             self._refused(entry, error)
 
     def _carry_out(self, entry: Entry) -> None:
+        """Look for what may have been done already, do it if it is not there, and record it."""
         if isinstance(entry.effect, Probe):
             self._probe(entry, entry.effect)
             return

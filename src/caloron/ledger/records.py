@@ -27,12 +27,17 @@ _record_of = msgspec.json.Decoder(SprintRecord).decode
 _AT_ONCE = 100
 
 
-def ended_records(connection: sqlite3.Connection, last: int = REMEMBERED) -> list[SprintRecord]:
-    """The sprints that have ended, as the next ones remember them; 0: also the very old ones."""
+def ended_records(
+    connection: sqlite3.Connection, last: int = REMEMBERED, *, believe: bool = True
+) -> list[SprintRecord]:
+    """The sprints that have ended, as the next ones remember them; 0: also the very old ones.
+
+    `believe`: what was worked out before is taken as it is.
+    """
     newest = connection.execute(figures.SQL["newest"]).fetchone()[0]
     values = {"after": newest - last if last else 0, "made_by": _made_by()}
     # A ledger that nobody wrote to since an upgrade has no place for records yet.
-    known = connection.execute(_SQL["has_records"]).fetchone()
+    known = believe and connection.execute(_SQL["has_records"]).fetchone()
     rows = connection.execute(_SQL["ended" if known else "ended_without_records"], values)
     found = (
         _record_of(row["record"]) if row["record"] else _worked_out(connection, row["id"])

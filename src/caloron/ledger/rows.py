@@ -23,6 +23,11 @@ _fact_of = msgspec.json.Decoder(Fact).decode
 _effect_of = msgspec.json.Decoder(Effect | Probe).decode
 _start_of = msgspec.json.Decoder(StartWork).decode
 
+#: What a row should be that cannot even be read.
+UNREADABLE = "a record of this Caloron"
+#: The rows that every state of a sprint is made of.
+OF_THE_STATE = ("sprints/", "tasks/", "observations/", "inbox/")
+
 
 class Disagreement(NamedTuple):
     """A row that does not say what another one says."""
@@ -47,7 +52,7 @@ def _read(decode: Any, data: Any, row: str) -> tuple[Any, list[Disagreement]]:
     try:
         return decode(data), []
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        return None, [Disagreement(row, "a record of this Caloron", str(error)[:200])]
+        return None, [Disagreement(row, UNREADABLE, str(error)[:200])]
 
 
 def _same(row: str, columns: dict[str, tuple[Any, Any]]) -> Iterator[Disagreement]:

@@ -52,7 +52,7 @@ def page_text(ledger: Ledger, sprint: str) -> bytes:
     """The page as it is written when the sprint ends: of later sprints it knows nothing."""
     with ledger.db.snapshot() as connection:
         figures = figures_of(connection, sprint)
-        records, kept = ended_records(connection, 0), read_kept(connection)
+        records, kept = ended_records(connection, 0, believe=False), read_kept(connection)
     ids = [record.id for record in records]
     known = records[: ids.index(sprint) + 1] if sprint in ids else records
     ended_at = figures.state.sprint.ended_at or 0.0

@@ -56,7 +56,6 @@ class Restored(msgspec.Struct, kw_only=True):
     kept: str = ""
     #: Files outside of it that were moved aside.
     aside: list[str] = []
-    files: int = 0
 
 
 class Restore:
@@ -215,13 +214,12 @@ class Restore:
         # Held until the last file is written: nobody begins with half of them.
         with EngineLock(stage / "engine.lock"):
             restored.kept = self._into_place(stage)
+            if not (home() / "active").exists():
+                set_active(self.name)
             crashpoint("restore.renamed")
             for file, text in outside.items():
                 if text is not None:
                     write_atomic(file, text)
-                    restored.files += 1
-        if not (home() / "active").exists():
-            set_active(self.name)
 
     def _outside(self, stage: Path, restored: Restored) -> dict[Path, bytes | None]:
         """The files that a project has outside of its folder, with what shall stand in them."""

@@ -20,7 +20,7 @@ from caloron.ledger.ledger import MIGRATIONS, Ledger, remember_since
 from caloron.ledger.projected import digest, look, set_aside, write
 from caloron.ledger.projects import Project
 from caloron.ledger.records import forget_records, keep_records, wrong_records
-from caloron.ledger.rows import disagreements
+from caloron.ledger.rows import OF_THE_STATE, UNREADABLE, disagreements
 from caloron.store.database import open_read_only
 from caloron.store.health import applied_in, damages
 
@@ -39,8 +39,7 @@ class Verification:
         if not self._project.is_remote:
             self._look_at_forge(looked)
         self._look_at_mirror(looked)
-        if self._ledger is not None:
-            self._look_at_rows(looked, self._ledger)
+        if self._ledger is not None and self._look_at_rows(looked, self._ledger):
             self._look_at_shortcuts(looked, self._ledger)
             self._look_at_files(looked, self._ledger)
         return looked
@@ -77,7 +76,8 @@ class Verification:
                               expected=f"commit {refs[name]}")  # fmt: skip
             looked.add(finding)
 
-    def _look_at_rows(self, looked: Looked, ledger: Ledger) -> None:
+    def _look_at_rows(self, looked: Looked, ledger: Ledger) -> bool:
+        """Whether a state can be made of the rows at all."""
         with ledger.db.snapshot() as connection:
             found = list(disagreements(connection))
             looked.checked += 1
@@ -85,6 +85,9 @@ class Verification:
             looked.add(Finding(kind="ledger", target=row, expected=expected, found=said))
         if not self._project.is_remote and self._project.forge_sqlite.exists():
             self._look_at_versions(looked, ledger)
+        return not any(
+            expected == UNREADABLE and row.startswith(OF_THE_STATE) for row, expected, _ in found
+        )
 
     def _look_at_versions(self, looked: Looked, ledger: Ledger) -> None:
         """Nobody can have seen what the forge did not show yet."""
