@@ -452,7 +452,7 @@ def test_backups_of_a_running_sprint_resume_to_the_same_end(home: Home) -> None:
     names = ("a", "b", "c")
     home.script(writes("a"), writes("b", run=gate.line), writes("c"))
     sprint = home.start_sprint(task("a"), task("b"), task("c", "a"))
-    made = []
+    made: list[Path] = []
 
     def back_up() -> None:
         made.append(home.root / f"{len(made)}.tar")
