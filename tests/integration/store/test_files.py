@@ -34,7 +34,7 @@ def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> Non
     assert list(file.parent.iterdir()) == [file]
 
 
-@pytest.mark.parametrize("step", ["open", "os.fsync", "replace", "_sync_directory"])
+@pytest.mark.parametrize("step", ["open", "os.fsync", "replace", "sync_directory"])
 def test_a_failure_at_any_step_leaves_the_old_file_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -43,8 +43,8 @@ def test_a_failure_at_any_step_leaves_the_old_file_or_the_new_one(
     match step:
         case "os.fsync":
             monkeypatch.setattr(os, "fsync", _break(os.fsync))
-        case "_sync_directory":
-            monkeypatch.setattr(files, "_sync_directory", _break(os.fsync))
+        case "sync_directory":
+            monkeypatch.setattr(files, "sync_directory", _break(os.fsync))
         case _:
             monkeypatch.setattr(Path, step, _break(getattr(Path, step)))
     with pytest.raises(StoreError, match="No space left") as refused:
@@ -52,7 +52,7 @@ def test_a_failure_at_any_step_leaves_the_old_file_or_the_new_one(
     monkeypatch.undo()
     assert str(file) in str(refused.value)
     assert refused.value.hint
-    assert file.read_bytes() == (NEW if step == "_sync_directory" else OLD)
+    assert file.read_bytes() == (NEW if step == "sync_directory" else OLD)
     assert list(tmp_path.iterdir()) == [file]
 
 
