@@ -35,7 +35,7 @@ from caloron.engine.runs import RunDirs
 from caloron.errors import ForgeUnavailable
 from caloron.forge.local import LocalForge, create_local_forge
 from caloron.git.mirror import Mirror
-from caloron.ledger.journal import Journal
+from caloron.ledger.journal import LOOK_FIRST, Journal
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.wake import Wake
 from caloron.store.redact import Redactor
@@ -315,6 +315,24 @@ def test_an_effect_that_was_intended_by_a_dead_engine_is_found_or_done_but_not_r
     bench.journal.intend(entry)
     bench.effects._changes.do(effect(bench))
 
+    bench.drain()
+
+    assert count(bench) == 1
+    assert set(bench.states()) == {"done"}
+
+
+@pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
+def test_an_effect_that_a_restored_ledger_does_not_know_of_is_found_and_not_repeated(
+    bench: Bench, kind: type[Any]
+) -> None:
+    """The forge went on after the backup: what is planned anew was done there long ago."""
+    before, effect, count = CASES[kind]
+    bench.do(*before(bench))
+    bench.plan(effect(bench))
+    bench.effects._changes.do(effect(bench))
+
+    bench.ledger.put(LOOK_FIRST.format(bench.sprint), "1")
+    bench.journal.looks_first = Journal(bench.ledger, bench.sprint).looks_first
     bench.drain()
 
     assert count(bench) == 1

@@ -82,6 +82,8 @@ def write_archive(target: Path, manifest: Manifest, folder: Path) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w+b") as file:
+            # The code in it is nobody else's business.
+            os.fchmod(file.fileno(), 0o600)
             _write_members(file, manifest, folder)
             crashpoint("file.temp")
             file.flush()

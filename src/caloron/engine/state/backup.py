@@ -31,11 +31,14 @@ from caloron.engine.state.archive import (
 from caloron.engine.state.files import LEFT_OUT, Kept, Texts, kept_files
 from caloron.engine.workshop import known_secrets
 from caloron.errors import AlreadyExists, NotFound, PreconditionFailed, StoreError, UsageError
+from caloron.forge.local_records import MIGRATIONS as FORGE_MIGRATIONS
+from caloron.git.command import GitError
 from caloron.git.packs import object_format, objects_of, refs_of, shallow_of, write_pack
+from caloron.ledger.ledger import MIGRATIONS
 from caloron.ledger.projects import Project
 from caloron.store.crash import crashpoint
 from caloron.store.database import open_read_only, store_error
-from caloron.store.health import applied_in, copy_of
+from caloron.store.health import applied_in, copy_of, damages
 from caloron.store.redact import Redactor
 
 _BUSY_S = 10.0
@@ -91,6 +94,11 @@ def back_up(project: Project, target: Path, tell: Callable[[str], None]) -> Back
             manifest = _stage(project, view, stage, tell)
         crashpoint("backup.staged")
         write_archive(target, manifest, stage)
+    except (sqlite3.Error, GitError) as error:
+        raise PreconditionFailed(
+            f"project {project.name} cannot be backed up: {error}",
+            hint=f"see what is wrong with it: caloron state verify --project {project.name}",
+        ) from error
     except OSError as error:
         raise StoreError(
             f"cannot write the backup {target}: {error.strerror}",
@@ -170,7 +178,7 @@ def _stage(project: Project, view: View, stage: Path, tell: Callable[[str], None
     for name, connection in (("ledger.sqlite", view.ledger), ("forge.sqlite", view.forge)):
         if connection is not None:
             copy_of(connection, stage / name)
-            migrations[name] = applied_in(connection)
+            migrations[name] = _sound(stage / name)
             tell(f"{name}: {(stage / name).stat().st_size} bytes")
     _stage_objects(project, view, stage, tell)
     _refuse_secrets(project, view)
@@ -199,6 +207,15 @@ def _stage(project: Project, view: View, stage: Path, tell: Callable[[str], None
         ],
         left_out=left_out,
     )
+
+
+def _sound(copy: Path) -> list[tuple[str, str]]:
+    """The migrations of a copy that can be restored; what could not be is no backup."""
+    known = MIGRATIONS if copy.name == "ledger.sqlite" else FORGE_MIGRATIONS
+    with closing(open_read_only(copy)) as connection:
+        if damage := next(damages(connection, known), None):
+            raise sqlite3.DatabaseError(f"{copy.name}, {damage.what}: {damage.found}")
+        return applied_in(connection)
 
 
 def _is_there(project: Project, name: str) -> bool:

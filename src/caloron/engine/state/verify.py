@@ -24,6 +24,8 @@ from caloron.ledger.rows import OF_THE_STATE, UNREADABLE, disagreements
 from caloron.store.database import open_read_only
 from caloron.store.health import applied_in, damages
 
+_A_MOMENT_S = 0.2
+
 
 class Verification:
     """One look at the state of a project; the ledger stays as it is."""
@@ -40,7 +42,8 @@ class Verification:
             self._look_at_forge(looked)
         self._look_at_mirror(looked)
         if self._ledger is not None and self._look_at_rows(looked, self._ledger):
-            self._look_at_shortcuts(looked, self._ledger)
+            if not self._busy:
+                self._look_at_shortcuts(looked, self._ledger)
             self._look_at_files(looked, self._ledger)
         return looked
 
@@ -145,6 +148,10 @@ class Verification:
         self, looked: Looked, ledger: Ledger, expected: Expected, remembered: list[str]
     ) -> None:
         seen = look(ledger, expected.file)
+        if self._busy and seen.whose != "ours":
+            # Between its digest and its text there is a moment, which is over now.
+            time.sleep(_A_MOMENT_S)
+            seen = look(ledger, expected.file)
         if not remembered and seen.whose == "nobody":
             return
         if seen.whose == "foreign":
