@@ -85,3 +85,10 @@ def copy_of(connection: sqlite3.Connection, target: Path) -> None:
     """Write what a connection sees, with its open transaction, to a database of its own."""
     with closing(sqlite3.connect(target)) as copy:
         connection.backup(copy)
+
+
+def open_copy(path: Path) -> sqlite3.Connection:
+    """Look at a database that nobody else has open: nothing is left beside it."""
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
+    connection.row_factory = sqlite3.Row
+    return connection

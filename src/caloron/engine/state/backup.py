@@ -38,7 +38,7 @@ from caloron.ledger.ledger import MIGRATIONS
 from caloron.ledger.projects import Project
 from caloron.store.crash import crashpoint
 from caloron.store.database import open_read_only, store_error
-from caloron.store.health import applied_in, copy_of, damages
+from caloron.store.health import applied_in, copy_of, damages, open_copy
 from caloron.store.redact import Redactor
 
 _BUSY_S = 10.0
@@ -212,7 +212,7 @@ def _stage(project: Project, view: View, stage: Path, tell: Callable[[str], None
 def _sound(copy: Path) -> list[tuple[str, str]]:
     """The migrations of a copy that can be restored; what could not be is no backup."""
     known = MIGRATIONS if copy.name == "ledger.sqlite" else FORGE_MIGRATIONS
-    with closing(open_read_only(copy)) as connection:
+    with closing(open_copy(copy)) as connection:
         if damage := next(damages(connection, known), None):
             raise sqlite3.DatabaseError(f"{copy.name}, {damage.what}: {damage.found}")
         return applied_in(connection)

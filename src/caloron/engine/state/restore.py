@@ -37,7 +37,7 @@ from caloron.store import queue
 from caloron.store.crash import crashpoint
 from caloron.store.database import Migration, open_read_only
 from caloron.store.files import swap, sync_directory, sync_tree, write_atomic
-from caloron.store.health import damages
+from caloron.store.health import damages, open_copy
 
 _REF = re.compile(r"refs/[^\s\x00-\x20\x7f~^:?*\[\\]{1,500}")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -127,7 +127,7 @@ class Restore:
                 continue
             self._refuse_newer(name, migrations)
             self._archive.unpack(name, stage / name)
-            with closing(open_read_only(stage / name)) as connection:
+            with closing(open_copy(stage / name)) as connection:
                 if damage := next(damages(connection, migrations), None):
                     words = f"{name}: {damage.what}: {damage.found}, not {damage.expected}"
                     raise self._damaged(words)
