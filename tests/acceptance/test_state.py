@@ -276,6 +276,26 @@ def test_a_project_can_come_back_under_another_name(place: Place) -> None:
     assert main(["show", "1"]) == 0
 
 
+def test_files_of_a_workspace_elsewhere_come_back_there(place: Place) -> None:
+    elsewhere = place.root / "elsewhere"
+    shutil.move(place.project / "workspace", elsewhere)
+    config = place.project / "config.yml"
+    config.write_text(config.read_text().replace("work_dir: ''", f"work_dir: {elsewhere}"))
+    assert place.verify()["deviations"] == []
+    made = place.root / "elsewhere.tar"
+    assert place.caloron("backup", str(made)).code == 0
+    before = tree(elsewhere)
+    shutil.rmtree(place.home)
+    (elsewhere / "dag.json").unlink()
+    (elsewhere / "learnings.json").write_text('{"sprints": [{"sprint_id": 7}]}')
+    answer = place.caloron("restore", str(made))
+    (aside,) = answer.data["aside"]
+    assert Path(aside).name.startswith("learnings.json.foreign-")
+    Path(aside).unlink()
+    assert tree(elsewhere) == before
+    assert place.verify()["deviations"] == []
+
+
 def sealed(target: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
     """A tar with a right digest at its end, whatever is in it."""
     with target.open("w+b") as file, tarfile.open(fileobj=file, mode="w") as tar:

@@ -112,7 +112,14 @@ def back_up(project: Project, target: Path, tell: Callable[[str], None]) -> Back
 @contextmanager
 def view_of(project: Project) -> Iterator[View]:
     """Everything as it is at one moment; the ledger waits only while the views are opened."""
-    texts = Texts()
+    texts, places = Texts(), {"mirror": project.mirror, "forge": project.forge_git}
+    there = {name: place for name, place in places.items() if (place / "config").exists()}
+    formats = {name: object_format(place) for name, place in there.items()}
+    if not project.is_remote and "forge" not in formats:
+        raise NotFound(
+            f"{project.forge_git} is not there",
+            hint=f"see what is missing: caloron state verify --project {project.name}",
+        )
     with ExitStack() as open_views:
         view = View()
         still = open_views.enter_context(ExitStack())
@@ -124,11 +131,11 @@ def view_of(project: Project) -> Iterator[View]:
             view.sprints = _sprints(project, view.ledger)
         # What the files say is what the ledger says, or one text behind it: nobody commits now.
         view.texts = texts.read(kept_files(project, list(view.sprints)))
-        if (project.mirror / "config").exists():
-            view.repositories["mirror"] = _repository(project.mirror)
+        if "mirror" in formats:
+            view.repositories["mirror"] = _repository(project.mirror, formats["mirror"])
         if not project.is_remote:
             view.forge = open_views.enter_context(closing(_view(project.forge_sqlite)))
-            view.repositories["forge"] = _repository(project.forge_git)
+            view.repositories["forge"] = _repository(project.forge_git, formats["forge"])
         still.close()
         yield view
 
@@ -167,10 +174,8 @@ def _view(database: Path) -> sqlite3.Connection:
     return connection
 
 
-def _repository(path: Path) -> Repository:
-    return Repository(
-        refs=refs_of(path), object_format=object_format(path), shallow=shallow_of(path)
-    )
+def _repository(path: Path, kind: str) -> Repository:
+    return Repository(refs=refs_of(path), object_format=kind, shallow=shallow_of(path))
 
 
 def _stage(project: Project, view: View, stage: Path, tell: Callable[[str], None]) -> Manifest:
