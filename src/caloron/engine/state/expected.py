@@ -21,9 +21,15 @@ from caloron.ledger.projected import Projected, digest
 from caloron.ledger.projections import kv_path, kv_text, look_at
 from caloron.ledger.projects import Project
 from caloron.ledger.records import ended_records
-from caloron.ledger.workfiles import SKILLS, WorkFiles, is_object
+from caloron.ledger.workfiles import DAG, SKILLS, WorkFiles, is_object
 from caloron.ledger.workfiles import parsed as parsed_json
 from caloron.stages.retro_page import last_page_file, page_file, page_text
+
+#: The tasks of sprints whose plans were written, newest first.
+_PLANNED = """
+SELECT t.sprint, t.id FROM tasks t JOIN sprints s ON s.id = t.sprint
+WHERE s.phase IN ('running', 'retro', 'ended') ORDER BY s.number DESC, t.position
+"""
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,21 +144,31 @@ class Expectations:
 
     def _plan(self) -> Iterator[Expected]:
         """The plan that was written last, and each agent: of the newest sprint that has it."""
-        texts: dict[str, tuple[Projected, list[bytes]]] = {}
-        for sprint, phase in self.sprints.items():
-            state = self._ledger.state(sprint)
-            if phase in ("running", "retro", "ended") and state.tasks:
-                for file, text in self._files.plan_texts(state):
-                    texts.setdefault(file.name, (file, []))[1].append(text)
-        for name, (file, candidates) in texts.items():
-            text = self._as_remembered(name, candidates)
-            judge = _judge_agent if name.startswith("agents/") else _judge_plan
-            yield Expected(file=file, text=_given(text), judge=judge, as_written=True)
+        begun: dict[str, list[str]] = {}
+        for row in self._ledger.db.rows(_PLANNED):
+            for name in (DAG, f"agents/{row['id']}.agent"):
+                sprints = begun.setdefault(name, [])
+                if sprints[-1:] != [row["sprint"]]:
+                    sprints.append(row["sprint"])
+        for name, sprints in begun.items():
+            judge = _judge_plan if name == DAG else _judge_agent
+            text = self._text_of_plan(name, sprints)
+            yield Expected(file=self._files.file(name), text=text, judge=judge, as_written=True)
 
-    def _as_remembered(self, name: str, candidates: list[bytes]) -> bytes:
-        """The text that was written last; else what would be written now."""
-        last = self.remembered(name)[-1:]
-        return next((text for text in candidates if [digest(text)] == last), candidates[0])
+    def _text_of_plan(self, name: str, sprints: list[str]) -> Callable[[], bytes]:
+        """The text that was written last, whichever sprint's; else what would be written now."""
+
+        def text() -> bytes:
+            last, newest = self.remembered(name)[-1:], b""
+            for sprint in sprints:
+                texts = self._files.plan_texts(self._ledger.state(sprint))
+                found = next(text for file, text in texts if file.name == name)
+                if [digest(found)] == last:
+                    return found
+                newest = newest or found
+            return newest
+
+        return text
 
     def _versions(self) -> Expected:
         def judge(found: bytes) -> Verdict:
@@ -193,10 +209,6 @@ class Expectations:
             if self.remembered(f"retro/sprint-{sprint}.md")[-1:] == wanted:
                 return sprint
         return ended[-1]
-
-
-def _given(text: bytes) -> Callable[[], bytes]:
-    return lambda: text
 
 
 def _page_of(ledger: Ledger, sprint: str) -> Callable[[], bytes]:
