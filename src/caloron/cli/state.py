@@ -138,7 +138,7 @@ def _answer(found: ProjectPaths, looked: Looked, repaired: list[str]) -> int:
         if mendable
         else "facts are not written anew: restore a backup (caloron state restore FILE)"
     )
-    message = f"{counted(len(rows), 'thing')} of project {found.name} not as the ledger has it"
+    message = f"project {found.name} has {counted(len(rows), 'deviation')}"
     output.failure("state.verify", PreconditionFailed.code, message, hint=hint, data=data)
     return PreconditionFailed.exit_code
 
