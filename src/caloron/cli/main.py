@@ -55,6 +55,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "shell": ("caloron.cli.shell:shell", "Start agents for other programs, over HTTP."),
     "harness": ("caloron.cli.harness:harness", "Run one agent in a worktree, for the shell."),
     "state": ("caloron.cli.state:state", "Show, verify, back up and restore what is kept."),
+    "agent-state": (
+        "caloron.cli.agent_state_command:agent_state",
+        "Keep an agent's queue, diary, dashboard and retros.",
+    ),
     "clean": ("caloron.cli.clean:clean", "Remove old logs, caches, merged branches."),
     "completion": ("caloron.cli.completion:completion", "Let your shell complete commands."),
     "introspect": ("caloron.cli.introspect:introspect", "Describe every command as data."),

@@ -12,14 +12,28 @@ def run() -> None:
     """Run the command line of this process, and end it with the exit code."""
     # Nothing that is imported becomes garbage, and to look for it takes a while.
     gc.disable()
-    from caloron.cli.main import main
-
-    gc.freeze()
-    gc.enable()
-    code = main()
+    code = _agent_state() if sys.argv[1:2] == ["agent-state"] else _any_command()
     # Whoever read what was written may be gone.
     with suppress(BrokenPipeError):
         sys.stdout.flush()
         sys.stderr.flush()
     # Everything is recorded by now; Python would take itself apart first.
     os._exit(code)
+
+
+def _any_command() -> int:
+    from caloron.cli.main import main
+
+    gc.freeze()
+    gc.enable()
+    return main()
+
+
+def _agent_state() -> int:
+    """Agents and hosts call this for every message: it needs no command-line library."""
+    words = sys.argv[2:]
+    if any(word == "-o" or word.startswith("--output") for word in words):
+        return _any_command()
+    from caloron.cli.agent_state import main
+
+    return main(words)

@@ -101,8 +101,13 @@ def _begin_wal(connection: sqlite3.Connection) -> None:
 class Database:
     """A connection that many threads of one process share, one at a time."""
 
-    def __init__(self, path: Path, migrations: Sequence[Migration] = ()) -> None:
+    def __init__(
+        self, path: Path, migrations: Sequence[Migration] = (), *, table: str = "migrations"
+    ) -> None:
+        """`table` remembers the migrations; those that were applied just now are in `migrated`."""
         self.path = path
+        self.migrated: tuple[str, ...] = ()
+        self._table = table
         self._lock = threading.RLock()
         try:
             self._connection = sqlite3.connect(
@@ -163,23 +168,25 @@ class Database:
             return
         with self.transaction("migrate") as connection:
             connection.execute(
-                "CREATE TABLE IF NOT EXISTS migrations ("
+                f"CREATE TABLE IF NOT EXISTS {self._table} ("
                 "name TEXT PRIMARY KEY, checksum TEXT NOT NULL, applied_at TEXT NOT NULL)"
             )
             applied = dict(self._applied())
             self._refuse_unknown(applied, migrations)
-            for migration in migrations:
-                if migration.name not in applied:
-                    run_script(connection, migration.sql)
-                    connection.execute(
-                        "INSERT INTO migrations VALUES (?, ?, datetime('now'))",
-                        (migration.name, migration.checksum),
-                    )
+            fresh = [m for m in migrations if m.name not in applied]
+            for migration in fresh:
+                run_script(connection, migration.sql)
+                connection.execute(
+                    f"INSERT INTO {self._table} VALUES (?, ?, datetime('now'))",
+                    (migration.name, migration.checksum),
+                )
+        self.migrated = tuple(m.name for m in fresh)
 
     def _applied(self) -> list[tuple[str, str]]:
-        if not self.rows("SELECT 1 FROM sqlite_master WHERE name = 'migrations'"):
+        if not self.rows("SELECT 1 FROM sqlite_master WHERE name = ?", (self._table,)):
             return []
-        return [tuple(r) for r in self.rows("SELECT name, checksum FROM migrations ORDER BY rowid")]
+        found = self.rows(f"SELECT name, checksum FROM {self._table} ORDER BY rowid")
+        return [tuple(row) for row in found]
 
     def _refuse_unknown(self, applied: dict[str, str], migrations: Sequence[Migration]) -> None:
         known = {m.name: m.checksum for m in migrations}

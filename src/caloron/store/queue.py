@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from caloron.store.database import Migration, migrations_in
-from caloron.store.statements import load_statements
+from caloron.store.statements import load_statements, with_prefix
 
 _HERE = Path(__file__).parent
-_SQL = load_statements(_HERE / "sql" / "queue.sql")
+#: What stands beside `work_items` and `events`, and has another name where those belong to others.
+_OWN_TABLES = ("leases", "event_keys", "clock")
 
 QUEUE_MIGRATIONS: tuple[Migration, ...] = migrations_in(_HERE / "migrations", "store")
 
@@ -51,174 +52,245 @@ class InFlight(NamedTuple):
     now_ms: int
 
 
-def now_ms(connection: sqlite3.Connection) -> int:
-    """The database's clock, the only one that leases know."""
-    return int(connection.execute(_SQL["now"]).fetchone()[0])
+class Queue:
+    """The queue of one kind of database: what its tables are called there, and how JSON is written.
 
-
-def append_event(
-    connection: sqlite3.Connection,
-    type: str,
-    payload: dict[str, Any],
-    *,
-    actor: str | None = None,
-    item: str | None = None,
-    key: str = "",
-) -> bool:
-    """Write one line of the diary; with a key, only the first time."""
-    if key and connection.execute(_SQL["event_of_key"], {"key": key}).fetchone():
-        return False
-    values = {"type": type, "actor": actor, "item": item, "payload": json.dumps(payload)}
-    connection.execute(_SQL["append_event"], values)
-    if key:
-        connection.execute(_SQL["event_key"], {"key": key})
-    return True
-
-
-def enqueue(
-    connection: sqlite3.Connection,
-    item: str,
-    kind: str,
-    payload: str,
-    *,
-    owner: str | None = None,
-    priority: int = 0,
-    not_before: int = 0,
-) -> bool:
-    """Put an item into the queue; False if it is already known."""
-    values = {"id": item, "kind": kind, "payload": payload, "owner": owner}
-    added = connection.execute(_SQL["enqueue"], values).rowcount > 0
-    connection.execute(
-        _SQL["enqueue_lease"], {"id": item, "priority": priority, "not_before": not_before}
-    )
-    if added:
-        append_event(
-            connection,
-            "work_item_created",
-            {"kind": kind, "status": "pending"},
-            actor=owner,
-            item=item,
-        )
-    return added
-
-
-def has_pending(connection: sqlite3.Connection) -> bool:
-    """Whether anything waits in the queue: a look is cheaper than a claim."""
-    return connection.execute(_SQL["has_pending"]).fetchone() is not None
-
-
-def claim(
-    connection: sqlite3.Connection,
-    kinds: Iterable[str],
-    *,
-    holder: str,
-    lease_ms: int,
-    cap: int,
-    scope: str = "",
-) -> Claim | None:
-    """Take the next item of these kinds, unless `cap` of them are already being worked on.
-
-    `scope` is the beginning that the item's id must have; the cap counts across all scopes.
+    `statements` replace or add to those of `queue.sql`. `plain`: events are exactly those of
+    agent-state, without a token and with the owner as the actor of what is resolved.
     """
-    values = {
-        "kinds": json.dumps(list(kinds)),
-        "holder": holder,
-        "lease_ms": lease_ms,
-        "cap": cap,
-        "scope": scope,
-    }
-    lease = connection.execute(_SQL["claim"], values).fetchone()
-    if lease is None:
-        return None
-    item = lease["item"]
-    connection.execute(_SQL["claimed_item"], {"id": item, "owner": holder})
-    claimed = {"status": "in_flight", "token": lease["token"]}
-    append_event(connection, "work_item_claimed", claimed, actor=holder, item=item)
-    return Claim(item, lease["kind"], lease["payload"], lease["token"], lease["attempt"])
 
+    def __init__(
+        self,
+        prefix: str = "",
+        statements: Mapping[str, str] | None = None,
+        *,
+        encode: Callable[[dict[str, Any]], str] = json.dumps,
+        plain: bool = False,
+    ) -> None:
+        shared = load_statements(_HERE / "sql" / "queue.sql")
+        self._sql = with_prefix(shared, _OWN_TABLES, prefix) if prefix else shared
+        self._sql |= statements or {}
+        self._encode = encode
+        self._plain = plain
 
-def begin_attempt(connection: sqlite3.Connection, item: str, token: int, lease_ms: int) -> int:
-    """An agent process was started: count it. Returns its number."""
-    row = connection.execute(
-        _SQL["begin_attempt"], {"item": item, "token": token, "lease_ms": lease_ms}
-    ).fetchone()
-    if row is None:
-        raise LeaseLost(item)
-    begun = {"attempt": row["attempt"], "token": token}
-    append_event(connection, "attempt_started", begun, item=item)
-    return int(row["attempt"])
+    def now_ms(self, connection: sqlite3.Connection) -> int:
+        """The database's clock, the only one that leases know."""
+        return int(connection.execute(self._sql["now"]).fetchone()[0])
 
+    def append_event(
+        self,
+        connection: sqlite3.Connection,
+        type: str,
+        payload: dict[str, Any] | str,
+        *,
+        actor: str | None = None,
+        item: str | None = None,
+        key: str = "",
+        ts: int | None = None,
+    ) -> bool:
+        """Write one line of the diary; with a key, only the first time.
 
-def renew(
-    connection: sqlite3.Connection, item: str, token: int, lease_ms: int, *, active: bool
-) -> None:
-    """Say that the holder lives; `active` says that its agent does something too."""
-    values = {"item": item, "token": token, "lease_ms": lease_ms, "active": active}
-    if connection.execute(_SQL["renew"], values).rowcount == 0:
-        raise LeaseLost(item)
+        A payload that is text is JSON already. Without `ts` it happened now.
+        """
+        if key and connection.execute(self._sql["event_of_key"], {"key": key}).fetchone():
+            return False
+        told = payload if isinstance(payload, str) else self._encode(payload)
+        values = {"ts": ts, "type": type, "actor": actor, "item": item, "payload": told}
+        connection.execute(self._sql["append_event"], values)
+        if key:
+            connection.execute(self._sql["event_key"], {"key": key})
+        return True
 
-
-def write_result(
-    connection: sqlite3.Connection, item: str, token: int, result: dict[str, Any]
-) -> None:
-    """What the attempt came to, written once by the holder of the token."""
-    values = {"item": item, "token": token, "result": json.dumps(result)}
-    if connection.execute(_SQL["write_result"], values).rowcount == 0:
-        raise LeaseLost(item)
-    append_event(connection, "attempt_ended", result, item=item)
-
-
-def settle(
-    connection: sqlite3.Connection, item: str, token: int, status: str, note: str = ""
-) -> None:
-    """Close an item as done or failed, by the holder of its token."""
-    values = {"item": item, "token": token, "status": status}
-    if connection.execute(_SQL["settle"], values).rowcount == 0:
-        raise LeaseLost(item)
-    append_event(
-        connection, "work_item_resolved", {"status": status, "notes": note or None}, item=item
-    )
-
-
-def reopen(connection: sqlite3.Connection, item: str, reason: str) -> None:
-    """Back into the queue for another attempt; whoever still holds it is fenced off."""
-    connection.execute(_SQL["fence"], {"item": item})
-    connection.execute(_SQL["reopen"], {"item": item})
-    append_event(connection, "work_item_reopened", {"reason": reason}, item=item)
-
-
-def cancel(connection: sqlite3.Connection, item: str, reason: str) -> bool:
-    """Nobody needs the result any more; whoever still works on it is fenced off."""
-    cancelled = connection.execute(_SQL["cancel"], {"item": item}).rowcount > 0
-    if cancelled:
-        connection.execute(_SQL["fence"], {"item": item})
-        append_event(
-            connection, "work_item_resolved", {"status": "cancelled", "notes": reason}, item=item
+    def enqueue(
+        self,
+        connection: sqlite3.Connection,
+        item: str,
+        kind: str,
+        payload: str,
+        *,
+        owner: str | None = None,
+        priority: int = 0,
+        not_before: int = 0,
+        status: str = "pending",
+    ) -> bool:
+        """Put an item into the queue; False if it is already known."""
+        values = {"id": item, "kind": kind, "payload": payload, "owner": owner}
+        values["status"] = status
+        added = connection.execute(self._sql["enqueue"], values).fetchone()
+        connection.execute(
+            self._sql["enqueue_lease"], {"id": item, "priority": priority, "not_before": not_before}
         )
-    return cancelled
+        if added is None:
+            return False
+        created = {"kind": kind, "status": status}
+        self.append_event(
+            connection, "work_item_created", created, actor=owner, item=item, ts=added[0]
+        )
+        return True
+
+    def has_pending(self, connection: sqlite3.Connection) -> bool:
+        """Whether anything waits in the queue: a look is cheaper than a claim."""
+        return connection.execute(self._sql["has_pending"]).fetchone() is not None
+
+    def claim(
+        self,
+        connection: sqlite3.Connection,
+        kinds: Iterable[str],
+        *,
+        holder: str,
+        lease_ms: int,
+        cap: int,
+        scope: str = "",
+    ) -> Claim | None:
+        """Take the next item of these kinds, unless `cap` of them are already being worked on.
+
+        `scope` is the beginning that the item's id must have; the cap counts across all scopes.
+        """
+        values = {
+            "kinds": json.dumps(list(kinds)),
+            "holder": holder,
+            "lease_ms": lease_ms,
+            "cap": cap,
+            "scope": scope,
+        }
+        lease = connection.execute(self._sql["claim"], values).fetchone()
+        return self._taken(connection, lease, holder)
+
+    def _taken(
+        self, connection: sqlite3.Connection, lease: sqlite3.Row | None, holder: str
+    ) -> Claim | None:
+        """A lease was given: the item and the diary say so too."""
+        if lease is None:
+            return None
+        item = lease["item"]
+        values = {"id": item, "owner": holder}
+        (at,) = connection.execute(self._sql["claimed_item"], values).fetchone()
+        claimed: dict[str, Any] = {"status": "in_flight"}
+        if not self._plain:
+            claimed["token"] = lease["token"]
+        self.append_event(connection, "work_item_claimed", claimed, actor=holder, item=item, ts=at)
+        return Claim(item, lease["kind"], lease["payload"], lease["token"], lease["attempt"])
+
+    def claim_item(
+        self, connection: sqlite3.Connection, item: str, *, holder: str, lease_ms: int
+    ) -> Claim | None:
+        """Take this item, if it waits or if the lease of its last holder is over."""
+        values = {"item": item, "holder": holder, "lease_ms": lease_ms}
+        lease = connection.execute(self._sql["claim_item"], values).fetchone()
+        return self._taken(connection, lease, holder)
+
+    def begin_attempt(
+        self, connection: sqlite3.Connection, item: str, token: int, lease_ms: int
+    ) -> int:
+        """An agent process was started: count it. Returns its number."""
+        row = connection.execute(
+            self._sql["begin_attempt"], {"item": item, "token": token, "lease_ms": lease_ms}
+        ).fetchone()
+        if row is None:
+            raise LeaseLost(item)
+        begun = {"attempt": row["attempt"], "token": token}
+        self.append_event(connection, "attempt_started", begun, item=item)
+        return int(row["attempt"])
+
+    def renew(
+        self, connection: sqlite3.Connection, item: str, token: int, lease_ms: int, *, active: bool
+    ) -> None:
+        """Say that the holder lives; `active` says that its agent does something too."""
+        values = {"item": item, "token": token, "lease_ms": lease_ms, "active": active}
+        if connection.execute(self._sql["renew"], values).rowcount == 0:
+            raise LeaseLost(item)
+
+    def write_result(
+        self, connection: sqlite3.Connection, item: str, token: int, result: dict[str, Any]
+    ) -> None:
+        """What the attempt came to, written once by the holder of the token."""
+        values = {"item": item, "token": token, "result": json.dumps(result)}
+        if connection.execute(self._sql["write_result"], values).rowcount == 0:
+            raise LeaseLost(item)
+        self.append_event(connection, "attempt_ended", result, item=item)
+
+    def settle(
+        self,
+        connection: sqlite3.Connection,
+        item: str,
+        token: int | None,
+        status: str,
+        note: str = "",
+        notes: str | None = None,
+    ) -> None:
+        """Close an item as done or failed, by the holder of its token.
+
+        `note` is told in the diary; `notes` is what the item's own notes become.
+        """
+        values = {"item": item, "token": token, "status": status, "notes": notes}
+        closed = connection.execute(self._sql["settle"], values).fetchone()
+        if closed is None:
+            raise LeaseLost(item)
+        self.append_event(
+            connection,
+            "work_item_resolved",
+            {"status": status, "notes": note or None},
+            actor=closed["owner_agent"] if self._plain else None,
+            item=item,
+            ts=closed["updated_at"],
+        )
+
+    def reopen(self, connection: sqlite3.Connection, item: str, reason: str) -> None:
+        """Back into the queue for another attempt; whoever still holds it is fenced off."""
+        connection.execute(self._sql["fence"], {"item": item})
+        connection.execute(self._sql["reopen"], {"item": item})
+        self.append_event(connection, "work_item_reopened", {"reason": reason}, item=item)
+
+    def cancel(self, connection: sqlite3.Connection, item: str, reason: str) -> bool:
+        """Nobody needs the result any more; whoever still works on it is fenced off."""
+        cancelled = connection.execute(self._sql["cancel"], {"item": item}).rowcount > 0
+        if cancelled:
+            connection.execute(self._sql["fence"], {"item": item})
+            self.append_event(
+                connection,
+                "work_item_resolved",
+                {"status": "cancelled", "notes": reason},
+                item=item,
+            )
+        return cancelled
+
+    def hold(self, connection: sqlite3.Connection, item: str, until_ms: int) -> None:
+        """An item that waits is not to be claimed before a time."""
+        connection.execute(self._sql["hold"], {"item": item, "until": until_ms})
+
+    def pending(self, connection: sqlite3.Connection, scope: str) -> frozenset[str]:
+        """The items that wait to be claimed and whose ids begin with `scope`."""
+        found = connection.execute(self._sql["pending"]).fetchall()
+        return frozenset(row["id"] for row in found if row["id"].startswith(scope))
+
+    def attempts(self, connection: sqlite3.Connection, scope: str) -> dict[str, int]:
+        """How many processes were started for each item whose id begins with `scope`."""
+        found = connection.execute(self._sql["attempts"], {"scope": scope}).fetchall()
+        return {row["item"]: row["attempt"] for row in found}
+
+    def in_flight(self, connection: sqlite3.Connection) -> list[InFlight]:
+        """Everything that somebody holds right now."""
+        found = connection.execute(self._sql["in_flight"]).fetchall()
+        return [
+            InFlight(r["id"], r["kind"], r["payload"], *(r[name] for name in r.keys()[3:]))
+            for r in found
+        ]
 
 
-def hold(connection: sqlite3.Connection, item: str, until_ms: int) -> None:
-    """An item that waits is not to be claimed before a time."""
-    connection.execute(_SQL["hold"], {"item": item, "until": until_ms})
-
-
-def pending(connection: sqlite3.Connection, scope: str) -> frozenset[str]:
-    """The items that wait to be claimed and whose ids begin with `scope`."""
-    found = connection.execute(_SQL["pending"]).fetchall()
-    return frozenset(row["id"] for row in found if row["id"].startswith(scope))
-
-
-def attempts(connection: sqlite3.Connection, scope: str) -> dict[str, int]:
-    """How many processes were started for each item whose id begins with `scope`."""
-    found = connection.execute(_SQL["attempts"], {"scope": scope}).fetchall()
-    return {row["item"]: row["attempt"] for row in found}
-
-
-def in_flight(connection: sqlite3.Connection) -> list[InFlight]:
-    """Everything that somebody holds right now."""
-    found = connection.execute(_SQL["in_flight"]).fetchall()
-    return [
-        InFlight(r["id"], r["kind"], r["payload"], *(r[name] for name in r.keys()[3:]))
-        for r in found
-    ]
+#: The queue of a ledger.
+_LEDGER = Queue()
+now_ms = _LEDGER.now_ms
+append_event = _LEDGER.append_event
+enqueue = _LEDGER.enqueue
+has_pending = _LEDGER.has_pending
+claim = _LEDGER.claim
+begin_attempt = _LEDGER.begin_attempt
+renew = _LEDGER.renew
+write_result = _LEDGER.write_result
+settle = _LEDGER.settle
+reopen = _LEDGER.reopen
+cancel = _LEDGER.cancel
+hold = _LEDGER.hold
+pending = _LEDGER.pending
+attempts = _LEDGER.attempts
+in_flight = _LEDGER.in_flight

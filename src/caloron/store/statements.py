@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -16,3 +18,9 @@ def load_statements(path: Path) -> dict[str, str]:
         elif name:
             statements[name] += line + "\n"
     return statements
+
+
+def with_prefix(statements: dict[str, str], tables: Iterable[str], prefix: str) -> dict[str, str]:
+    """The same statements for a file in which these tables have a longer name."""
+    names = re.compile(rf"\b({'|'.join(tables)})\b")
+    return {name: names.sub(rf"{prefix}\1", sql) for name, sql in statements.items()}

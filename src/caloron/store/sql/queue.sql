@@ -1,7 +1,8 @@
 -- name: enqueue
 INSERT INTO work_items (id, kind, payload, status, owner_agent, created_at, updated_at)
-VALUES (:id, :kind, :payload, 'pending', :owner, (SELECT ms FROM clock), (SELECT ms FROM clock))
+VALUES (:id, :kind, :payload, :status, :owner, (SELECT ms FROM clock), (SELECT ms FROM clock))
 ON CONFLICT (id) DO NOTHING
+RETURNING created_at
 -- name: enqueue_lease
 INSERT INTO leases (item, priority, not_before) VALUES (:id, :priority, :not_before)
 ON CONFLICT (item) DO UPDATE SET priority = excluded.priority, not_before = excluded.not_before
@@ -34,6 +35,7 @@ RETURNING item, token, attempt,
 -- name: claimed_item
 UPDATE work_items SET status = 'in_flight', owner_agent = :owner, updated_at = (SELECT ms FROM clock)
 WHERE id = :id
+RETURNING updated_at
 -- name: begin_attempt
 UPDATE leases
 SET attempt = attempt + 1, started_at = (SELECT ms FROM clock), activity_at = (SELECT ms FROM clock),
@@ -52,6 +54,7 @@ WHERE item = :item AND token = :token AND result IS NULL
 UPDATE work_items SET status = :status, updated_at = (SELECT ms FROM clock)
 WHERE id = :item AND status = 'in_flight'
   AND EXISTS (SELECT 1 FROM leases WHERE item = :item AND token = :token)
+RETURNING updated_at, owner_agent
 -- name: reopen
 UPDATE work_items SET status = 'pending', updated_at = (SELECT ms FROM clock) WHERE id = :item
 -- name: fence
@@ -69,7 +72,7 @@ WHERE w.status = 'in_flight' AND w.status IN ('pending', 'in_flight')
 ORDER BY w.created_at, w.id
 -- name: append_event
 INSERT INTO events (ts, type, actor, work_item_id, payload)
-VALUES ((SELECT ms FROM clock), :type, :actor, :item, :payload)
+VALUES (coalesce(:ts, (SELECT ms FROM clock)), :type, :actor, :item, :payload)
 -- name: event_key
 INSERT INTO event_keys (key, event_id) VALUES (:key, last_insert_rowid())
 -- name: event_of_key

@@ -1,0 +1,128 @@
+"""`dashboard.md`: how an agent stands. A projection: deleting it loses nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from caloron.agentstate.file import QUEUE, open_file
+from caloron.agentstate.looking import STATEMENTS as LOOKING
+from caloron.agentstate.records import STATUSES
+from caloron.errors import NotFound
+from caloron.store.database import Database
+from caloron.store.files import write_atomic
+from caloron.store.statements import load_statements
+
+SQL = load_statements(Path(__file__).parent / "sql" / "projections.sql")
+_MOST_OPEN = 50
+_MOST_EVENTS = 25
+#: After so long without a change an errand that waits is called old.
+_OLD_MS = 24 * 3600 * 1000
+NOTHING = "\u2014"
+
+
+def regenerate(where: Path) -> Path:
+    """Write the dashboard of an agent's folder anew."""
+    if not where.is_dir():
+        raise NotFound(f"there is no folder {where}", hint="set MF_INSTANCE_DIR, or scaffold it")
+    db = open_file(where / "state.sqlite")
+    try:
+        path = where / "dashboard.md"
+        write_atomic(path, dashboard(db).encode())
+    finally:
+        db.close()
+    return path
+
+
+def dashboard(db: Database) -> str:
+    """The whole page, of one moment."""
+    with db.snapshot() as connection:
+        now = QUEUE.now_ms(connection)
+        return "\n".join(_lines(connection, now)) + "\n"
+
+
+def _lines(connection: sqlite3.Connection, now: int) -> Iterator[str]:
+    yield from ("# AgentState dashboard", "", f"_Generated: {moment(now)}_", "")
+    yield from _by_kind(connection)
+    yield from _open(connection, now)
+    yield f"## Recent events (last {_MOST_EVENTS})"
+    yield ""
+    events = connection.execute(LOOKING["tail"], {"limit": _MOST_EVENTS}).fetchall()
+    rows = [(moment(e["ts"]), e["type"], e["actor"], e["work_item_id"]) for e in events]
+    yield from table(("Time", "Type", "Actor", "Work item"), rows, "_No events yet._")
+
+
+def _by_kind(connection: sqlite3.Connection) -> Iterator[str]:
+    counts: dict[str, dict[str, int]] = {}
+    for kind, status, items in connection.execute(SQL["by_kind"]):
+        counts.setdefault(kind, {})[status] = items
+    heads = ("Kind", *(status.replace("_", " ").capitalize() for status in STATUSES))
+    rows = [(kind, *(counts[kind].get(s, 0) for s in STATUSES)) for kind in sorted(counts)]
+    yield from ("## Work items by kind", "")
+    yield from table(heads, rows, "_No work items yet._")
+
+
+def _open(connection: sqlite3.Connection, now: int) -> Iterator[str]:
+    (total,) = connection.execute(SQL["open_count"]).fetchone()
+    (stale,) = connection.execute(SQL["stale_count"], {"now": now}).fetchone()
+    yield from ("## Open work items", "")
+    if stale:
+        yield from (f"**{stale} in flight without a sign of whoever claimed it.**", "")
+    found = connection.execute(SQL["open"], {"limit": _MOST_OPEN}).fetchall()
+    heads = ("ID", "Kind", "Status", "Owner", "Updated", "Age", "Attempts", "Attention")
+    rows = [
+        (r["id"], r["kind"], r["status"], r["owner_agent"], moment(r["updated_at"]),
+         span(now - r["created_at"]), r["attempt"] or None, attention(r, now))
+        for r in found
+    ]  # fmt: skip
+    yield from table(heads, rows, "_Nothing is open._")
+    if total > len(found):
+        yield from (f"_… and {total - len(found)} more, all of them changed later._", "")
+
+
+def attention(row: sqlite3.Row, now: int) -> str | None:
+    """Why somebody should look at an errand, if so."""
+    quiet = now - row["updated_at"]
+    if row["status"] == "in_flight" and row["expires_at"] <= now:
+        return f"stale: no sign since {span(now - row['expires_at'])} after its lease"
+    if row["status"] == "waiting_human":
+        return f"waits for a person, {span(quiet)}"
+    if row["status"] == "pending" and row["not_before"] > now:
+        return f"not before {moment(row['not_before'])}"
+    return f"waits, {span(quiet)}" if row["status"] == "pending" and quiet > _OLD_MS else None
+
+
+def table(heads: tuple[str, ...], rows: list[tuple[Any, ...]], none: str) -> list[str]:
+    """A table, or the line that says that there is nothing; an empty line follows."""
+    if not rows:
+        return [none, ""]
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    lines += [f"| {' | '.join(map(cell, row))} |" for row in rows]
+    return [*lines, ""]
+
+
+def cell(value: Any) -> str:
+    """A value that cannot break out of its cell."""
+    if value is None or value == "":
+        return NOTHING
+    return " ".join(str(value).replace("|", "\\|").split())
+
+
+def moment(ms: int) -> str:
+    try:
+        at = datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03}Z"
+
+
+def span(ms: int) -> str:
+    """A time as people say it."""
+    seconds = max(0, ms) // 1000
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

@@ -1,0 +1,29 @@
+"""The file of one agent: `state.sqlite`, which agent-state 0.3 can use as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from caloron.agentstate.notes import encode
+from caloron.errors import StoreError
+from caloron.store.database import Database, migrations_in
+from caloron.store.queue import Queue
+from caloron.store.statements import load_statements
+
+_HERE = Path(__file__).parent
+MIGRATIONS = migrations_in(_HERE / "migrations", "agentstate")
+#: Ours; `schema_migrations` holds nothing but the versions of agent-state.
+MIGRATIONS_TABLE = "caloron_migrations"
+SQL = load_statements(_HERE / "sql" / "errands.sql")
+QUEUE = Queue("caloron_", SQL, encode=encode, plain=True)
+
+
+def open_file(path: Path) -> Database:
+    """The database, made or brought up to date where it must be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot make {path.parent}: {error.strerror}", hint="choose another MF_INSTANCE_DIR"
+        ) from error
+    return Database(path, MIGRATIONS, table=MIGRATIONS_TABLE)

@@ -1,0 +1,111 @@
+"""What a host calls at the turns of an agent's life: a small API, and the same by subprocess.
+
+By subprocess: `caloron agent-state hook NAME`, with `MF_INSTANCE_DIR`, `MF_AGENT_NAME`, `MF_HOST`,
+`MF_TRIGGER_TYPE` and `MF_TRIGGER_PAYLOAD_JSON` in the environment; 0 is success.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from caloron.agentstate.home import AgentHome
+from caloron.agentstate.records import Enqueued, Errand, Event, Replayed
+from caloron.errors import UsageError
+
+#: The first of these that a message has names the work item.
+_IDS = ("id", "work_item_id", "message_id", "correlation_id")
+_KINDS = ("kind", "capability")
+
+
+class Hooks:
+    """The turns of one agent's life."""
+
+    def __init__(self, home: AgentHome, agent: str | None = None) -> None:
+        self._home = home
+        self._agent = agent
+
+    def on_start(self, *, threshold_ms: int = 0) -> list[Replayed]:
+        """What must be taken up again; the diary says that the agent started."""
+        found = self._home.errands.replay(threshold_ms=threshold_ms)
+        told = {"replay": len(found), "stale": sum(one.why == "stale" for one in found)}
+        self._home.diary.append("boot", told, actor=self._agent)
+        return found
+
+    def on_message_accepted(
+        self, item: str, kind: str, payload: dict[str, Any] | str, *, owner: str | None = None
+    ) -> Enqueued:
+        """A message became work; delivered again it is the same work."""
+        return self._home.errands.enqueue(item, kind, payload, owner=owner or self._agent)
+
+    def on_state_transition(self) -> Path:
+        """Something changed: the dashboard shows it."""
+        return self._home.regenerate_dashboard()
+
+    def on_message_replied(
+        self, payload: dict[str, Any] | str, item: str | None = None
+    ) -> Event | None:
+        return self._home.diary.append("message_sent", payload, actor=self._agent, item=item)
+
+    def on_shutdown(self, payload: dict[str, Any] | str = "{}") -> Event | None:
+        return self._home.diary.append("shutdown", payload, actor=self._agent)
+
+    def on_error(self, item: str, reason: str) -> Errand:
+        """Work failed: it ends as failed, with the reason."""
+        return self._home.errands.resolve(item, "failed", notes=reason)
+
+
+def run_hook(name: str, environment: Mapping[str, str], where: Path) -> Iterator[Any]:
+    """One hook as a host calls it by subprocess; gives the lines of the answer."""
+    message = _message(environment)
+    agent = environment.get("MF_AGENT_NAME") or None
+    item = _first(message, _IDS)
+    # What the host got wrong is said before anything is opened or made.
+    if name in ("onMessageAccepted", "onError") and not item:
+        raise UsageError(
+            "the message has no id", hint=f"MF_TRIGGER_PAYLOAD_JSON needs one of {', '.join(_IDS)}"
+        )
+    with AgentHome(where) as home:
+        hooks = Hooks(home, agent)
+        if name == "onStart":
+            for one in hooks.on_start():
+                row = one.errand._asdict()
+                yield {"row": row, "why": one.why, "attempt": one.attempt}
+        elif name == "onMessageAccepted":
+            kind = _first(message, _KINDS) or environment.get("MF_TRIGGER_TYPE") or "message"
+            done = hooks.on_message_accepted(item, kind, environment["MF_TRIGGER_PAYLOAD_JSON"])
+            told = {"inserted": done.inserted, "row": done.errand._asdict()}
+            yield told | ({"differs": list(done.differs)} if done.differs else {})
+        elif name == "onStateTransition":
+            yield str(hooks.on_state_transition())
+        elif name == "onError":
+            reason = _first(message, ("reason", "error", "notes")) or "failed"
+            yield hooks.on_error(item, reason)._asdict()
+        else:
+            yield from _told(name, hooks, environment.get("MF_TRIGGER_PAYLOAD_JSON") or "{}", item)
+
+
+def _told(name: str, hooks: Hooks, payload: str, item: str) -> Iterator[Any]:
+    if name == "onMessageReplied":
+        event = hooks.on_message_replied(payload, item or None)
+    else:
+        event = hooks.on_shutdown(payload)
+    if event is not None:
+        yield event._asdict()
+
+
+def _message(environment: Mapping[str, str]) -> dict[str, Any]:
+    text = environment.get("MF_TRIGGER_PAYLOAD_JSON") or "{}"
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"MF_TRIGGER_PAYLOAD_JSON is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise UsageError("MF_TRIGGER_PAYLOAD_JSON must be a JSON object")
+    return found
+
+
+def _first(message: dict[str, Any], names: tuple[str, ...]) -> str:
+    return next((str(message[name]) for name in names if message.get(name)), "")

@@ -1,0 +1,68 @@
+-- name: claim
+-- Waiting, or held by somebody whose lease is over; the first entries of one index.
+UPDATE caloron_leases
+SET token = token + 1, holder = :holder, expires_at = (SELECT ms FROM caloron_clock) + :lease_ms,
+    attempt = attempt + 1, guest = 0, status = 'in_flight'
+WHERE item = (
+    SELECT item FROM caloron_leases
+    WHERE status IN ('pending', 'in_flight')
+      AND (status = 'pending' OR expires_at <= (SELECT ms FROM caloron_clock))
+      AND not_before <= (SELECT ms FROM caloron_clock)
+      AND (:kinds = '[]' OR kind IN (SELECT value FROM json_each(:kinds)))
+    ORDER BY priority DESC, created_at, item
+    LIMIT 1)
+RETURNING item, token, attempt, kind, (SELECT payload FROM work_items WHERE id = item) AS payload
+-- name: claim_item
+UPDATE caloron_leases
+SET token = token + 1, holder = :holder, expires_at = (SELECT ms FROM caloron_clock) + :lease_ms,
+    attempt = attempt + 1, guest = 0, status = 'in_flight'
+WHERE item = :item
+  AND (status = 'pending'
+       OR (status = 'in_flight' AND expires_at <= (SELECT ms FROM caloron_clock)))
+RETURNING item, token, attempt, kind, (SELECT payload FROM work_items WHERE id = item) AS payload
+-- name: settle
+UPDATE work_items
+SET status = :status, notes = coalesce(:notes, notes), updated_at = (SELECT ms FROM caloron_clock)
+WHERE id = :item AND status IN ('pending', 'in_flight', 'waiting_human')
+  AND (:token IS NULL
+       OR EXISTS (SELECT 1 FROM caloron_leases WHERE item = :item AND token = :token))
+RETURNING updated_at, owner_agent
+-- name: item
+SELECT id, kind, payload, status, owner_agent, created_at, updated_at, notes
+FROM work_items WHERE id = :item
+-- name: lease
+SELECT l.token, l.holder, l.expires_at, l.attempt, l.priority, l.not_before, l.guest, l.status,
+       (SELECT ms FROM caloron_clock) AS now_ms
+FROM caloron_leases l WHERE l.item = :item
+-- name: move
+UPDATE work_items
+SET status = :status, notes = coalesce(:notes, notes), updated_at = (SELECT ms FROM caloron_clock)
+WHERE id = :item
+RETURNING updated_at, owner_agent
+-- name: not_before
+UPDATE caloron_leases SET not_before = (SELECT ms FROM caloron_clock) + :delay_ms WHERE item = :item
+-- name: first_notes
+UPDATE work_items SET notes = :notes WHERE id = :item
+-- name: annotate
+UPDATE work_items SET notes = :notes, updated_at = (SELECT ms FROM caloron_clock)
+WHERE id = :item RETURNING updated_at, owner_agent
+-- name: worn_out
+SELECT item FROM caloron_leases
+WHERE status IN ('pending', 'in_flight') AND status = 'in_flight'
+  AND expires_at <= (SELECT ms FROM caloron_clock) AND attempt >= :most
+  AND (:kinds = '[]' OR kind IN (SELECT value FROM json_each(:kinds)))
+LIMIT 100
+-- name: replay
+SELECT w.id, w.kind, w.payload, w.status, w.owner_agent, w.created_at, w.updated_at, w.notes,
+       l.attempt, l.expires_at
+FROM caloron_leases l JOIN work_items w ON w.id = l.item
+WHERE l.status IN ('pending', 'in_flight')
+  AND (l.status = 'pending'
+       OR (l.expires_at <= (SELECT ms FROM caloron_clock)
+           AND w.updated_at < (SELECT ms FROM caloron_clock) - :threshold_ms))
+  AND (:kind IS NULL OR w.kind = :kind) AND (:owner IS NULL OR w.owner_agent IS :owner)
+ORDER BY w.created_at, w.rowid
+-- name: notes
+SELECT at, notes FROM caloron_notes WHERE item = :item ORDER BY id
+-- name: event_by_id
+SELECT id, ts, type, actor, work_item_id, payload FROM events WHERE id = :id

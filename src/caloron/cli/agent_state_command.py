@@ -1,0 +1,56 @@
+"""`caloron agent-state` as one of the commands: in the help, and with an envelope on request."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from caloron.cli import agent_state as program
+from caloron.cli import output
+from caloron.cli.options import output_option
+
+_CODES = {1: "GENERAL_ERROR", 2: "INVALID_ARGS", 3: "NOT_FOUND"}
+
+
+@click.command("agent-state", context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT COMMAND [FLAGS]...")
+@output_option
+def agent_state(words: tuple[str, ...]) -> int:
+    """Keep the queue, diary, dashboard and retros of one agent, in the form of agent-state.
+
+    Scripts: scaffold, errands, events, dashboard, retro, hook, skill; each explains itself with
+    `caloron agent-state errands --help`. The answer is one line of JSON for each row, and the exit
+    codes are those of agent-state (1 refused, 2 wrong use, 3 scaffold --strict failed). The
+    folder of the agent is $MF_INSTANCE_DIR, else the one you are in.
+
+    \b
+    Examples:
+      caloron agent-state scaffold ~/.config/grove/agents/forge --host grove --agent forge
+      caloron agent-state errands enqueue --kind review --id msg-17 --payload '{"pr":17}'
+      caloron agent-state errands next --owner forge
+      caloron agent-state errands resolve --id msg-17 --status done
+    """
+    if not output.wants_json():
+        return program.main(words)
+    said: list[str] = []
+    complaints: list[str] = []
+    code = program.main(words, said.append, complaints.append)
+    data = {"lines": [_decoded(line) for line in said], "messages": complaints}
+    if code == 0:
+        output.success("agent-state", data, "")
+        return 0
+    message = next((c for c in complaints if c.startswith("error: ")), "no command was given")
+    hint = next((c for c in complaints if c.startswith("hint: ")), "")
+    output.failure(
+        "agent-state",
+        _CODES.get(code, "GENERAL_ERROR"),
+        message.removeprefix("error: "),
+        hint=hint.removeprefix("hint: "),
+    )
+    return code
+
+
+def _decoded(line: str) -> Any:
+    return json.loads(line) if line.startswith("{") else line

@@ -1,0 +1,76 @@
+"""An agent's folder, and `caloron agent-state` called as hosts call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from caloron.agentstate.home import AgentHome
+
+DATA = Path(__file__).parents[2] / "data" / "agent-state"
+CALORON = (sys.executable, "-c", "from caloron.cli.start import run; run()")
+
+
+class Answer(NamedTuple):
+    """What one call came to."""
+
+    code: int
+    lines: list[Any]
+    err: str
+
+
+def agent_state(where: Path, *words: str, **environment: str) -> Answer:
+    """One call in a process of its own."""
+    ran = subprocess.run(
+        [*CALORON, "agent-state", *words],
+        env=os.environ
+        | {"MF_INSTANCE_DIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)}
+        | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    lines = [json.loads(x) if x.startswith("{") else x for x in ran.stdout.splitlines()]
+    return Answer(ran.returncode, lines, ran.stderr)
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    return tmp_path / "agents" / "forge"
+
+
+@pytest.fixture
+def call(where: Path) -> Callable[..., Answer]:
+    def one(*words: str, **environment: str) -> Answer:
+        return agent_state(where, *words, **environment)
+
+    return one
+
+
+@pytest.fixture
+def home(where: Path) -> Iterator[AgentHome]:
+    with AgentHome(where) as made:
+        yield made
+
+
+def shift_clock(home: AgentHome, ms: int) -> None:
+    with home.db.transaction("test") as connection:
+        connection.execute("UPDATE caloron_clock_offset SET ms = ms + ?", (ms,))
+
+
+def foreign(where: Path) -> sqlite3.Connection:
+    """The file as agent-state opens it: two pragmas, no patience, each statement by itself."""
+    connection = sqlite3.connect(where / "state.sqlite", isolation_level=None, timeout=0)
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA journal_mode = WAL")
+    return connection

@@ -1,0 +1,136 @@
+"""51 calls of the real agent-state 0.3: the same rows and codes, but for what was put right."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.agentstate.weeks import last_week
+from tests.integration.agentstate.conftest import DATA, Answer, agent_state
+
+CALLS = [json.loads(line) for line in (DATA / "transcript.jsonl").read_text("utf-8").splitlines()]
+#: What is put right on purpose, by the number of the call: docs/agent-state.md lists the reasons.
+SAME_ID_OTHER_PAYLOAD = 6
+MISSING_FLAG = 9
+SECOND_CLAIM = 11
+RESOLVED_WITH_NOTES = 21
+
+
+def told(value: Any, times: dict[int, int]) -> Any:
+    """Rows with times replaced by the order in which they first appear."""
+    if isinstance(value, dict):
+        return {
+            key: times.setdefault(found, len(times))
+            if key in ("ts", "created_at", "updated_at")
+            else told(found, times)
+            for key, found in value.items()
+        }
+    return [told(one, times) for one in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
+    where = tmp_path_factory.mktemp("transcript") / "forge"
+    found = []
+    for call in CALLS:
+        words = [str(where) if word == "<dir>" else word for word in call["args"]]
+        found.append(agent_state(where, call["script"], *words))
+    return found
+
+
+def expected_rows() -> list[list[Any]]:
+    """The lines of the transcript after what was put right."""
+    text = json.dumps([call["stdout"] for call in CALLS])
+    # The second claim is refused, so the first owner keeps the item.
+    text = text.replace('"owner_agent": "other"', '"owner_agent": "forge"')
+    text = text.replace('"actor": "other"', '"actor": "forge"')
+    rows: list[list[Any]] = json.loads(text)
+    rows[SAME_ID_OTHER_PAYLOAD][0]["differs"] = ["payload"]
+    rows[SECOND_CLAIM] = []
+    kept = '{"text":"first","k":[1,2],"resolution":"broke"}'
+    rows[RESOLVED_WITH_NOTES][0]["notes"] = kept
+    conflict = {
+        "id": 2, "ts": "conflict", "type": "work_item_conflict", "actor": None,
+        "work_item_id": "m1",
+        "payload": json.dumps({"differs": ["payload"], "kind": "review", "payload": '{"pr":2}'},
+                              separators=(",", ":")),
+    }  # fmt: skip
+    for call in rows:
+        if len(call) == 15 and call[0].get("type"):
+            # One event more (the conflict), one less (the second claim).
+            call[1:4] = [conflict, call[1] | {"id": 3}, call[2] | {"id": 4}]
+    return rows
+
+
+def test_every_call_gives_the_rows_of_the_transcript(answers: list[Answer]) -> None:
+    ours: dict[Any, int] = {}
+    theirs: dict[Any, int] = {}
+    for number, (call, answer, rows) in enumerate(
+        zip(CALLS, answers, expected_rows(), strict=True)
+    ):
+        if call["script"] in ("dashboard", "retro"):
+            continue
+        mine, other = told(answer.lines, ours), told(rows, theirs)
+        if number in (41, 42):
+            # The conflict's time is not in the transcript: the order of all others is compared.
+            assert mine[1]["type"] == other[1]["type"] == "work_item_conflict"
+            assert {**mine[1], "ts": 0} == {**other[1], "ts": 0}
+            del mine[1], other[1]
+        assert mine == other, (number, call["args"])
+
+
+def test_every_call_gives_the_code_of_the_transcript(answers: list[Answer]) -> None:
+    differing = {
+        number: (call["exit"], answer.code)
+        for number, (call, answer) in enumerate(zip(CALLS, answers, strict=True))
+        if call["exit"] != answer.code
+    }
+    assert differing == {MISSING_FLAG: (1, 2), SECOND_CLAIM: (0, 1)}
+
+
+def test_errors_are_said_on_standard_error_and_nothing_else_is(answers: list[Answer]) -> None:
+    for number, (call, answer) in enumerate(zip(CALLS, answers, strict=True)):
+        put_right = number in (SAME_ID_OTHER_PAYLOAD, SECOND_CLAIM)
+        assert (answer.err == "") is (call["stderr_empty"] and not put_right), call["args"]
+
+
+def test_files_are_named_as_in_the_transcript(answers: list[Answer]) -> None:
+    writing = zip(CALLS, answers, strict=True)
+    named = [
+        Path(answer.lines[0]).name
+        for call, answer in writing
+        if call["script"] in ("dashboard", "retro") and answer.code == 0
+    ]
+    assert named == ["dashboard.md", f"{last_week(datetime.now(UTC)).label}.md", "2026-W46.md"]
+
+
+def test_the_sample_database_opens_and_goes_on(tmp_path: Path) -> None:
+    shutil.copy(DATA / "state.sqlite", tmp_path / "state.sqlite")
+    before = next(c["stdout"] for c in CALLS if c["args"][:2] == ["list", "--status"])
+    listed = agent_state(tmp_path, "errands", "list", "--status", "done")
+    assert listed.lines == before
+    claimed = agent_state(tmp_path, "errands", "next", "--owner", "forge", "--kind", "review")
+    assert claimed.lines[0]["row"]["id"] == "q0"
+    assert claimed.lines[0]["lease"]["attempt"] == 1
+    connection = sqlite3.connect(tmp_path / "state.sqlite")
+    versions = [row[0] for row in connection.execute("SELECT version FROM schema_migrations")]
+    assert versions == ["0001"]
+    scaffolded = agent_state(
+        tmp_path, "scaffold", str(tmp_path), "--host", "grove", "--agent", "forge"
+    )
+    assert scaffolded.lines[0] == "scaffold: skipped state.sqlite (exists)"
+
+
+def test_migrations_of_ours_on_a_file_of_theirs_are_reported(tmp_path: Path) -> None:
+    shutil.copy(DATA / "state.sqlite", tmp_path / "state.sqlite")
+    done = agent_state(tmp_path, "scaffold", str(tmp_path), "--host", "grove", "--agent", "forge")
+    assert done.lines[0] == (
+        "scaffold: skipped state.sqlite (present, applied 2 new migration(s):"
+        " agentstate/0001-agent-state, agentstate/0002-caloron)"
+    )
