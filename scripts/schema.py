@@ -85,6 +85,21 @@ _CALL = {
 _TESTS = {"total": "i", "passed": "i", "failed": "i", "skipped": "i", "tests": [
     {"name": "s", "state": "s", "examples": "i", "reasons": ["s"]}]}  # fmt: skip
 
+_CYCLE = {
+    "agent": "s", "cycle_number": "i", "last_action": "s", "last_action_result": "s",
+    "work_in_progress": "s", "timestamp": "s", "next_target": "s", "status": "s",
+    "started_at": "s", "heartbeat": "s", "ended_at": "s", "artefacts": ["s"], "reason": "s",
+    "steps": "i", "work_since": "i", "holder": [None, {"...": "any"}],
+    "previous": [None, {"...": "any"}], "seq": "i",
+}  # fmt: skip
+_WAKE = {
+    "agent": "s", "cycle_number": "i", "outcome": "s", "last_cycle": "i", "last_step": "s",
+    "last_result": "s", "reason": "s", "artefacts": ["s"], "ended_at": "s",
+    "work_in_progress": "s", "work_cycles": "i", "slice_it": "b", "next_target": "s", "stop": "s",
+    "text": "s",
+}  # fmt: skip
+_CYCLE_FILES = {"state_file": "s", "log_file": "s"}
+
 #: The `data` of each command by the name that its envelope has.
 COMMANDS: dict[str, Any] = {
     "init": {"name": "s", "path": "s", "repo": "s", "forge": "s", "backend": "s", "framework": "s",
@@ -215,6 +230,16 @@ COMMANDS: dict[str, Any] = {
                      "parts": [{"name": "s", "bytes": "i", "sha256": "s"}]},
     "state.restore": {"project": "s", "path": "s", "was": "s", "sprints": ["s"],
                       "reopened": ["s"], "kept": "s", "aside": ["s"]},
+    "agent-state": {"lines": ["any"], "messages": ["s"]},
+    "cycle.begin": {"report": _WAKE, "state": _CYCLE, "notices": ["s"]} | _CYCLE_FILES,
+    "cycle.act": {"state": _CYCLE, "stop": "s"} | _CYCLE_FILES,
+    "cycle.end": {"state": _CYCLE} | _CYCLE_FILES,
+    "cycle.status": {"report": _WAKE, "state": _CYCLE, "alive": "b", "notices": ["s"]}
+    | _CYCLE_FILES,
+    "cycle.log": {"entries": [{"at": "s", "cycle": "i", "event": "s", "seq": "i", "...": "any"}]}
+    | _CYCLE_FILES,
+    "cycle.recover": {"state": _CYCLE, "notices": ["s"]} | _CYCLE_FILES,
+    "cycle.stop": {"agent": "s", "stop": "s"},
     "clean": {"project": "s", "removed": [_REMOVED], "bytes": "i",
               "kept": [{"target": "s", "reason": "s"}]},
     "completion": {"shell": "s", "script": "s"},

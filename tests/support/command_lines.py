@@ -8,12 +8,15 @@ from collections.abc import Iterator
 
 import click
 
+from caloron.cli.agent_state import split
+from caloron.cli.agent_state_words import CALLS, MissingFlag, parse
 from caloron.cli.main import cli
+from caloron.errors import UsageError
 
 _ENDS_COMMAND = frozenset({";", "&", "&&", "|", "||", "(", ")"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-#: What stands for something of the reader's: `N`, `TASK`, `…`, `<goal>`.
-_PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*|…|<[^>]+>")
+#: What stands for something of the reader's or their shell's: `N`, `TASK`, `…`, `<goal>`, `$$`.
+_PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*|…|<[^>]+>|\$\$")
 
 
 def calls(line: str) -> Iterator[list[str]]:
@@ -58,6 +61,8 @@ def problem(words: list[str], *, whole: bool = True) -> str:
 
     `whole`: arguments that a command needs must be there; a text may name a command alone.
     """
+    if words[:1] == ["agent-state"] and "--output" not in words:
+        return _agent_state_problem(words[1:], whole=whole)
     command: click.Command = cli
     context = click.Context(cli, info_name="caloron")
     while isinstance(command, click.Group):
@@ -77,6 +82,25 @@ def problem(words: list[str], *, whole: bool = True) -> str:
         return _refused(command, context, words, whole=whole)
     except click.UsageError as error:
         return f"{context.command_path}: {error.format_message()}"
+
+
+def _agent_state_problem(words: list[str], *, whole: bool) -> str:
+    """The same for the commands that have a parser of their own."""
+    script, sub, rest = split(words)
+    if not script or _PLACEHOLDER.fullmatch(script) or "--help" in words:
+        return ""
+    if script not in CALLS:
+        return f"there is no script agent-state {script}"
+    if sub not in CALLS[script]:
+        told = not sub and not whole or bool(_PLACEHOLDER.fullmatch(sub))
+        return "" if told else f"agent-state {script} has no {sub}"
+    try:
+        parse(CALLS[script][sub], rest)
+    except MissingFlag as error:
+        return str(error) if whole else ""
+    except UsageError as error:
+        return str(error) if whole or rest else ""
+    return ""
 
 
 def _refused(

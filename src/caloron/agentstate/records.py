@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 STATUSES = ("pending", "in_flight", "waiting_human", "done", "failed", "cancelled")
 TERMINAL = ("done", "failed", "cancelled")
@@ -67,12 +65,3 @@ class Replayed(NamedTuple):
     #: `pending`: nobody has it; `stale`: whoever had it gives no sign.
     why: str
     attempt: int
-
-
-def errands(rows: Iterable[sqlite3.Row]) -> list[Errand]:
-    return [Errand(*row) for row in rows]
-
-
-def as_row(record: Errand | Event | Lease) -> dict[str, Any]:
-    """A record as JSON has it, its keys in the order of the columns."""
-    return record._asdict()

@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 def main(words: Sequence[str], say: Say | None = None, complain: Say | None = None) -> int:
     """Run one call; the result is the exit code."""
     say, complain = say or _to(sys.stdout), complain or _to(sys.stderr)
-    script, sub, rest = _split(words)
+    script, sub, rest = split(words)
     if "--help" in words or "-h" in words or not words:
         (say if words else complain)(usage(script, sub))
         return 0 if words else WRONG_USE
@@ -63,7 +63,7 @@ def _exit_code(error: CaloronError, missing: int) -> int:
     return WRONG_USE if isinstance(error, UsageError) else REFUSED
 
 
-def _split(words: Sequence[str]) -> tuple[str, str, Sequence[str]]:
+def split(words: Sequence[str]) -> tuple[str, str, Sequence[str]]:
     """The script, what it is to do, and the rest; some scripts do one thing only."""
     script = words[0] if words and not words[0].startswith("-") else ""
     if script in CALLS and "" in CALLS[script]:

@@ -59,6 +59,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "caloron.cli.agent_state_command:agent_state",
         "Keep an agent's queue, diary, dashboard and retros.",
     ),
+    "cycle": ("caloron.cli.cycle:cycle", "Number an agent's wakes; each knows what the last did."),
     "clean": ("caloron.cli.clean:clean", "Remove old logs, caches, merged branches."),
     "completion": ("caloron.cli.completion:completion", "Let your shell complete commands."),
     "introspect": ("caloron.cli.introspect:introspect", "Describe every command as data."),

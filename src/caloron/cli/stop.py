@@ -14,7 +14,8 @@ from caloron.cli import output
 from caloron.cli.options import dry_run_option, output_option, project_option
 from caloron.errors import PreconditionFailed
 from caloron.ledger.locate import ProjectPaths, find_project
-from caloron.ledger.lock import boot_id, holder
+from caloron.ledger.lock import holder
+from caloron.store.lock import boot_id
 
 _STOP_TIMEOUT_S = 60.0
 

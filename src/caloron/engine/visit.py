@@ -14,7 +14,7 @@ from caloron.domain.facts import Halt, PlanApproved
 from caloron.domain.sprint import State
 from caloron.engine.engine import Engine
 from caloron.ledger.ledger import Ledger
-from caloron.ledger.lock import boot_id
+from caloron.store.lock import boot_id
 
 #: Effects that are due so soon are waited for.
 _SOON_S = 2.0

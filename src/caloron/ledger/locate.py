@@ -13,6 +13,7 @@ from pathlib import Path
 
 from caloron.errors import CaloronError, NotFound, UsageError
 from caloron.ids import ID_WORDS, is_valid_id
+from caloron.places import home as home  # noqa: PLC0414 - many ask here
 
 
 def require_id(value: str, what: str) -> str:
@@ -23,11 +24,6 @@ def require_id(value: str, what: str) -> str:
             hint=f"take {ID_WORDS}",
         )
     return value
-
-
-def home() -> Path:
-    """`$CALORON_HOME`, or `~/.caloron`."""
-    return Path(os.environ.get("CALORON_HOME") or "~/.caloron").expanduser().absolute()
 
 
 def projects_directory() -> Path:

@@ -11,18 +11,11 @@ from types import TracebackType
 from typing import Any
 
 from caloron.errors import HeldByAnother, StoreError
+from caloron.store.lock import boot_id
 
 # Somebody who asks `holder` takes the lock for an instant: one refusal proves nothing yet.
 _TRIES = 5
 _BETWEEN_TRIES_S = 0.05
-
-
-def boot_id() -> str:
-    """Tells one boot of this machine from another; empty where the system does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return ""
 
 
 class EngineLock:

@@ -39,6 +39,45 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     crashpoint("file.rename")
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Add one whole line durably; one that could not be written whole is taken back.
+
+    Whoever died in the middle of a line left half of it: that stays, on a line of its own.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _append(handle, line, path.parent)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise StoreError(
+            f"cannot append to {path}: {error.strerror}",
+            hint="what it held is untouched; free space or make it writable for you",
+        ) from error
+
+
+def _append(handle: int, line: bytes, directory: Path) -> None:
+    size = os.fstat(handle).st_size
+    torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+    data = (b"\n" if torn else b"") + line + b"\n"
+    try:
+        written = os.write(handle, data)
+        if written < len(data):
+            # The disk took a part; the rest says why.
+            os.write(handle, data[written:])
+        crashpoint("append.write")
+        os.fsync(handle)
+        if not size:
+            sync_directory(directory)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(handle, size)
+        raise
+    crashpoint("append.fsync")
+
+
 def swap(one: Path, other: Path) -> bool:
     """Let two places change their content in one step; False where the system cannot do that."""
     import ctypes

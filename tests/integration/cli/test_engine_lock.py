@@ -12,7 +12,8 @@ import sys
 import pytest
 
 from caloron.errors import HeldByAnother
-from caloron.ledger.lock import EngineLock, boot_id, holder
+from caloron.ledger.lock import EngineLock, holder
+from caloron.store.lock import boot_id
 
 HOLD = """
 import sys, time

@@ -1,0 +1,144 @@
+"""The log of an agent's cycles: one line of JSON for each thing that happened, never changed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from caloron.errors import StoreError
+from caloron.store.crash import crashpoint
+from caloron.store.files import append_line
+
+#: A log that is longer is put aside when the next cycle begins.
+ROTATE_BYTES = 1 << 20
+KEPT = 9
+_CHUNK = 64 * 1024
+#: In this order in each line, so that people can read it.
+_FIRST = ("at", "cycle", "event")
+
+Entry = dict[str, Any]
+
+
+class Log:
+    """The log of one agent and the older files beside it."""
+
+    def __init__(self, path: Path, *, rotate_bytes: int = ROTATE_BYTES) -> None:
+        self.path = path
+        self._rotate_bytes = rotate_bytes
+
+    def append(self, entry: Entry) -> None:
+        ordered = {name: entry[name] for name in _FIRST} | entry
+        line = json.dumps(ordered, ensure_ascii=False).encode("utf-8", "replace")
+        append_line(self.path, line)
+
+    def last(self) -> Entry | None:
+        """The last whole line, found from the end."""
+        for file in (self.path, self._older(1)):
+            entries = list(_entries(_tail(file)))
+            if entries:
+                return entries[-1]
+            if file.exists() and file.stat().st_size:
+                # Longer than what was looked at, or damaged from there on.
+                entries = list(_entries(_content(file)))
+                if entries:
+                    return entries[-1]
+        return None
+
+    def entries(self) -> Iterator[Entry]:
+        """Every whole line of the current file, or of the one before it if there is none."""
+        file = self.path if self.path.exists() else self._older(1)
+        return _entries(_content(file))
+
+    def newest(self, count: int) -> list[Entry]:
+        """The newest lines, the oldest of them first, also from older files."""
+        found: list[Entry] = []
+        for number in range(KEPT + 1):
+            file = self.path if number == 0 else self._older(number)
+            if not file.exists() and number:
+                break
+            found = [*_entries(_content(file)), *found]
+            if len(found) >= count:
+                break
+        return found[-count:]
+
+    def rotate(self) -> bool:
+        """Put a long log aside; the next line begins a new one."""
+        try:
+            if self.path.stat().st_size < self._rotate_bytes:
+                return False
+        except FileNotFoundError:
+            return False
+        try:
+            for number in range(KEPT - 1, 0, -1):
+                if self._older(number).exists():
+                    self._older(number).replace(self._older(number + 1))
+            self.path.replace(self._older(1))
+        except OSError as error:
+            raise StoreError(
+                f"cannot put {self.path} aside: {error.strerror}",
+                hint="make its folder writable for you; nothing is lost",
+            ) from error
+        crashpoint("log.rotate")
+        return True
+
+    def _older(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise StoreError(
+            f"cannot read {file}: {error.strerror}", hint="make it readable for you"
+        ) from error
+
+
+def _tail(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            size = opened.seek(0, os.SEEK_END)
+            opened.seek(max(0, size - _CHUNK))
+            found = opened.read()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise StoreError(
+            f"cannot read {file}: {error.strerror}", hint="make it readable for you"
+        ) from error
+    return found if size <= _CHUNK else found.partition(b"\n")[2]
+
+
+def _entries(content: bytes) -> Iterator[Entry]:
+    """The lines that are whole; what a crash cut off is passed over."""
+    for line in content.split(b"\n"):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and _is_entry(entry):
+            yield entry
+
+
+def _is_entry(entry: Entry) -> bool:
+    numbers = (entry.get("seq"), entry.get("cycle"))
+    words = (entry.get("at"), entry.get("event"))
+    return all(type(n) is int and n >= 0 for n in numbers) and all(
+        isinstance(word, str) for word in words
+    )
+
+
+def shown(entry: Entry) -> str:
+    """One line for people."""
+    rest = {k: v for k, v in entry.items() if k not in (*_FIRST, "seq", "holder", "state")}
+    said = "; ".join(f"{name}: {_said(value)}" for name, value in rest.items() if value)
+    return f"{entry['at']}  #{entry['cycle']:<4} {entry['event']:9} {said}".rstrip()
+
+
+def _said(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else " ".join(str(value).split())

@@ -1,0 +1,44 @@
+"""Where an agent's cycles are kept."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from caloron.errors import UsageError
+from caloron.places import home
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+
+
+class Places(NamedTuple):
+    """The two files of one agent; lock and stop request lie beside the state."""
+
+    agent: str
+    state: Path
+    log: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.state.with_name(f".{self.agent}.lock")
+
+    @property
+    def stop(self) -> Path:
+        return self.state.with_name(f"{self.agent}.stop")
+
+
+def places_of(agent: str, *, hermes: bool | None = None) -> Places:
+    """`~/.hermes` when asked for or when it is there, else `$CALORON_HOME/cycles`."""
+    if not _NAME.fullmatch(agent):
+        raise UsageError(
+            f"agent {agent[:60]!r} cannot be used",
+            hint="take 1 to 64 letters, digits, '_' and '-', the first of them no '-'",
+        )
+    theirs = Path(os.environ.get("HERMES_HOME") or "~/.hermes").expanduser().absolute()
+    if theirs.is_dir() if hermes is None else hermes:
+        folder, logs = theirs / "burn-state", theirs / "burn-logs"
+    else:
+        folder = logs = home() / "cycles"
+    return Places(agent, folder / f"{agent}.json", logs / f"{agent}.log")

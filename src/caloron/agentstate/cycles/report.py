@@ -1,0 +1,130 @@
+"""What an agent is told when it wakes: the last cycle, how it ended, and what to do next. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from caloron.agentstate.cycles.state import CycleState, summary
+
+#: Work that takes more cycles than this should have been cut smaller.
+SLICE_AFTER = 3
+
+
+class Report(NamedTuple):
+    """The last cycle, as the next one has to know it."""
+
+    agent: str
+    #: The cycle that reads this; 0: none is open.
+    cycle_number: int
+    #: `first`: there was none before; `ended`, `crashed`, or `open`: it is still going on.
+    outcome: str
+    last_cycle: int = 0
+    last_step: str = ""
+    last_result: str = ""
+    reason: str = ""
+    artefacts: tuple[str, ...] = ()
+    ended_at: str = ""
+    work_in_progress: str = ""
+    work_cycles: int = 0
+    slice_it: bool = False
+    next_target: str = ""
+    stop: str = ""
+
+    def as_data(self) -> dict[str, Any]:
+        return self._asdict() | {"artefacts": list(self.artefacts), "text": self.text()}
+
+    def text(self) -> str:
+        """The same in words, for a prompt."""
+        lines = [self._opening(), self._how_it_ended()]
+        if self.work_in_progress:
+            cycles = f", for {self.work_cycles} cycles now" if self.work_cycles > 1 else ""
+            lines.append(f"In progress: {self.work_in_progress}{cycles}.")
+        if self.slice_it:
+            lines.append(
+                f"That is more than {SLICE_AFTER} cycles: slice it. Finish a part that can stand "
+                "alone, commit it, and name the rest as the next target."
+            )
+        if self.next_target:
+            lines.append(f"To do next: {self.next_target}.")
+        if self.stop:
+            lines.append(f"Stop was requested: {self.stop}. End this cycle and begin no other.")
+        return "\n".join(filter(None, lines))
+
+    def _opening(self) -> str:
+        if self.cycle_number:
+            return f"This is cycle {self.cycle_number} of {self.agent}."
+        return f"No cycle of {self.agent} is open."
+
+    def _how_it_ended(self) -> str:
+        number, step = self.last_cycle, self.last_step
+        if self.outcome == "first":
+            return "There was none before."
+        if self.outcome == "crashed":
+            known = (
+                f"its last known step was: {step} ({self.last_result})"
+                if step
+                else "no step of it is known"
+            )
+            why = f" ({self.reason})" if self.reason else ""
+            return f"Cycle {number} crashed{why}; {known}. Look how that was left before you go on."
+        if self.outcome == "open":
+            return f"Cycle {number} is still open; its last step: {step or 'none yet'}."
+        left = f" It left: {', '.join(self.artefacts)}." if self.artefacts else ""
+        why = f" Reason: {self.reason}." if self.reason else ""
+        last = f", {step}" if step else ""
+        return f"Cycle {number} ended as {self.last_result}{last}.{left}{why}"
+
+
+def report_of(state: CycleState, *, stop: str = "") -> Report:
+    """What there is to say: within a cycle of the one before it, else of the last one."""
+    at_work = state.status == "open"
+    last = state.previous if at_work else _last(state)
+    report = Report(
+        state.agent,
+        state.cycle_number if at_work else 0,
+        "first" if last is None else str(last.get("status", "ended")),
+        work_in_progress=state.work_in_progress,
+        work_cycles=state.work_cycles,
+        slice_it=state.work_cycles > SLICE_AFTER,
+        next_target=state.next_target,
+        stop=stop,
+    )
+    if last is None:
+        return report
+    return report._replace(
+        last_cycle=int(last.get("cycle_number", 0)),
+        last_step=str(last.get("last_action", "")),
+        last_result=str(last.get("last_action_result", "")),
+        reason=str(last.get("reason", "")),
+        artefacts=tuple(map(str, last.get("artefacts", ()))),
+        ended_at=str(last.get("ended_at", "")),
+    )
+
+
+def _last(state: CycleState) -> dict[str, Any] | None:
+    return summary(state) if state.cycle_number else None
+
+
+class Breadcrumb(NamedTuple):
+    """What a cycle leaves at the task it worked on; the key is the same for the same cycle."""
+
+    task: str
+    key: str
+    text: str
+
+
+def breadcrumb(state: CycleState) -> Breadcrumb | None:
+    """The trace of the last cycle for people who look at the task; None without one."""
+    if not state.work_in_progress:
+        return None
+    lines = [
+        f"**{state.agent}, cycle {state.cycle_number}** (the {state.work_cycles}. on this)",
+        f"- last step: {state.last_action or 'none'} ({state.last_action_result or 'no result'})",
+        *(f"- left: {one}" for one in state.artefacts),
+    ]
+    if state.next_target:
+        lines.append(f"- next: {state.next_target}")
+    if state.status == "crashed":
+        lines.append("- this cycle crashed; the next one looks how it was left")
+    key = f"{state.agent}/{state.work_in_progress}/{state.cycle_number}"
+    return Breadcrumb(state.work_in_progress, key, "\n".join(lines))

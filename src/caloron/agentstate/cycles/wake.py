@@ -1,0 +1,227 @@
+"""Wake, act, report, sleep: the rules of a cycle, each step durable before it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from caloron.agentstate.cycles.files import CycleFiles, Looked
+from caloron.agentstate.cycles.log import Log
+from caloron.agentstate.cycles.places import Places
+from caloron.agentstate.cycles.report import Report, report_of
+from caloron.agentstate.cycles.state import RESULTS, CycleState
+from caloron.errors import CaloronError, HeldByAnother, PreconditionFailed, StoreError, UsageError
+from caloron.store.files import write_atomic
+from caloron.store.lock import Holder, this_holder
+
+#: A cycle that gave no sign for so long is dead.
+DEAD_AFTER = timedelta(minutes=20)
+#: What is said of one step; whole transcripts belong elsewhere.
+_LONGEST = 2000
+
+
+class StopRequested(CaloronError):
+    """Somebody asked the agent to stop: no cycle begins before that is taken back."""
+
+    code = "STOPPED"
+    exit_code = 11
+
+
+class Cycles:
+    """The cycles of one agent."""
+
+    def __init__(
+        self,
+        places: Places,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        log: Log | None = None,
+    ) -> None:
+        self.places = places
+        self.log = log or Log(places.log)
+        self._now = now
+        self._files = CycleFiles(places, self.log, now)
+
+    def look(self) -> Looked:
+        """The state of this moment; a file that cannot be believed is passed over, not touched."""
+        return self._files.look()
+
+    def report(self) -> Report:
+        """What the agent has to know when it wakes."""
+        state = self.look().state
+        if state.status == "open" and (why := self.dead(state)):
+            state = state._replace(status="crashed", reason=why)
+        return report_of(state, stop=self.stop_request())
+
+    def dead(self, state: CycleState) -> str:
+        """Why an open cycle counts as crashed; empty: it is at work."""
+        holder = _holder(state.holder)
+        if holder is not None and holder.is_gone:
+            return f"process {holder.pid} is gone"
+        silence = self._now() - _moment(state.heartbeat)
+        if silence > DEAD_AFTER:
+            return f"no sign for {int(silence.total_seconds() // 60)} min"
+        return ""
+
+    def stop_request(self) -> str:
+        """Why the agent shall stop; empty: it shall not."""
+        try:
+            said = self.places.stop.read_text("utf-8", "replace").strip()
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise StoreError(
+                f"cannot read {self.places.stop}: {error.strerror}", hint="make it readable for you"
+            ) from error
+        return said or "no reason given"
+
+    def begin(
+        self, *, holder: Holder | None = None, work: str | None = None
+    ) -> tuple[Looked, Report]:
+        """Wake: a new number, and what the last cycle left; refused while another is at work."""
+        with self._files.turn() as looked:
+            state = looked.state
+            if reason := self.stop_request():
+                self._files.record(state, "stopped", reason=reason)
+                raise StopRequested(
+                    f"{self.places.agent} was asked to stop: {reason}",
+                    hint=f"to let it go on: caloron cycle stop {self.places.agent} --clear",
+                )
+            if state.status == "open":
+                state = self._crashed(state, self.dead(state))
+            self.log.rotate()
+            number = max(state.cycle_number, self._files.highest()) + 1
+            told = _given(holder=(holder or this_holder())._asdict(), work=work)
+            state = self._files.record(state, "begin", number, **told)
+            return looked._replace(state=state), report_of(state)
+
+    def act(
+        self,
+        action: str,
+        *,
+        result: str = "success",
+        artefact: str = "",
+        work: str | None = None,
+        next_target: str | None = None,
+        cycle: int | None = None,
+    ) -> CycleState:
+        """One step was done; that is also a sign of life."""
+        _require_result(result)
+        told = _given(action=action, artefact=artefact or None, work=work, next=next_target)
+        with self._files.turn() as looked:
+            state = self._open(looked.state, cycle)
+            return self._files.record(state, "act", result=result, **told)
+
+    def beat(self, *, cycle: int | None = None) -> CycleState:
+        """A sign of life and nothing else; the log does not grow by it."""
+        with self._files.turn() as looked:
+            state = self._open(looked.state, cycle)._replace(heartbeat=self._files.at())
+            self._files.write(state)
+            return state
+
+    def end(
+        self,
+        result: str = "success",
+        *,
+        artefacts: tuple[str, ...] = (),
+        reason: str = "",
+        work: str | None = None,
+        next_target: str | None = None,
+        cycle: int | None = None,
+    ) -> CycleState:
+        """Report and sleep; a cycle leaves something, or says why not."""
+        _require_result(result)
+        left = [_short(one) for one in artefacts if one.strip()]
+        told = _given(reason=reason.strip() or None, work=work, next=next_target)
+        with self._files.turn() as looked:
+            state = self._open(looked.state, cycle)
+            if not (state.artefacts or left or "reason" in told):
+                raise UsageError(
+                    f"cycle {state.cycle_number} of {state.agent} leaves nothing",
+                    hint="name what it made (an artefact), or say why there is nothing (a reason)",
+                )
+            if left:
+                told["artefacts"] = left
+            return self._files.record(state, "end", result=result, **told)
+
+    def recover(self, *, force: bool = False) -> Looked:
+        """Mend what a crash left: the file, and a cycle that nobody ended."""
+        with self._files.turn() as looked:
+            state, notices = looked.state, looked.notices
+            if state.status == "open":
+                why = self.dead(state) or ("declared dead by hand" if force else "")
+                state = self._crashed(state, why)
+                notices = (*notices, f"cycle {state.cycle_number} crashed: {state.reason}")
+            return Looked(state, notices)
+
+    def request_stop(self, reason: str) -> None:
+        """Ask the agent to begin no other cycle."""
+        write_atomic(self.places.stop, f"{_short(reason.strip())}\n".encode("utf-8", "replace"))
+
+    def clear_stop(self) -> bool:
+        """Take that back; False if nobody had asked."""
+        try:
+            self.places.stop.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StoreError(
+                f"cannot remove {self.places.stop}: {error.strerror}", hint="remove it yourself"
+            ) from error
+        return True
+
+    def _crashed(self, state: CycleState, why: str) -> CycleState:
+        """A cycle that is open and dead is closed as crashed; one that lives is left alone."""
+        if why:
+            step = state.last_action if state.steps else ""
+            return self._files.record(state, "crashed", reason=why, last_step=step)
+        who = state.holder or {}
+        raise HeldByAnother(
+            f"cycle {state.cycle_number} of {state.agent} is held by process {who.get('pid', '?')}"
+            f" on {who.get('host', 'this machine')}, last sign {state.heartbeat}",
+            hint=f"wait for it; if it is dead: caloron cycle recover {state.agent} --force",
+        )
+
+    def _open(self, state: CycleState, cycle: int | None) -> CycleState:
+        if cycle is not None and state.cycle_number != cycle:
+            raise HeldByAnother(
+                f"cycle {cycle} of {state.agent} is over: cycle {state.cycle_number}"
+                f" is {state.status}",
+                hint="stop working; another wake took over",
+            )
+        if state.status != "open":
+            raise PreconditionFailed(
+                f"no cycle of {state.agent} is open", hint=f"caloron cycle begin {state.agent}"
+            )
+        return state
+
+
+def _given(**told: Any) -> dict[str, Any]:
+    """What was said, each in reasonable length."""
+    said = {name: value for name, value in told.items() if value is not None}
+    return {name: _short(v) if isinstance(v, str) else v for name, v in said.items()}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _require_result(result: str) -> None:
+    if result not in RESULTS:
+        raise UsageError(f"a result cannot be {result!r}", hint=f"one of {', '.join(RESULTS)}")
+
+
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _holder(told: dict[str, Any] | None) -> Holder | None:
+    try:
+        return Holder(**(told or {}))
+    except TypeError:
+        return None

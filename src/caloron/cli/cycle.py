@@ -1,0 +1,352 @@
+"""`caloron cycle`: number the wakes of an agent, and tell each what the last one did."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from caloron.cli import output
+from caloron.cli.options import dry_run_option, output_option
+
+if TYPE_CHECKING:
+    from caloron.agentstate.cycles import Cycles, CycleState
+    from caloron.store.lock import Holder
+
+_RESULTS = ("success", "failure", "partial")
+
+_hermes = click.option(
+    "--hermes/--no-hermes",
+    "hermes",
+    default=None,
+    help="Keep the files in ~/.hermes, or not (default: if that folder is there).",
+)
+_agent = click.argument("agent")
+_number = click.option(
+    "--cycle",
+    "number",
+    type=click.IntRange(min=1, max=10**12),
+    metavar="N",
+    help="Only if this is still the open cycle.",
+)
+_work = click.option(
+    "--work", metavar="TASK", help="What is in progress across cycles; '' if nothing is any more."
+)
+_next = click.option("--next", "next_target", metavar="TEXT", help="What the next cycle shall do.")
+
+
+@click.group()
+def cycle() -> None:
+    """Number the wakes of an agent; each is told what the last one did, and how it ended.
+
+    A cycle that is begun and never ended has crashed: the next one is told, with the last known
+    step. State and log are kept in ~/.hermes if that is there, else in $CALORON_HOME/cycles.
+
+    \b
+    Examples:
+      caloron cycle begin allegro --pid $$
+      caloron cycle act allegro "opened PR 12" --artefact "PR 12"
+      caloron cycle end allegro --next "answer the review of PR 12"
+      caloron cycle status allegro
+    """
+
+
+def _cycles(agent: str, hermes: bool | None) -> Cycles:
+    from caloron.agentstate.cycles import Cycles, places_of
+
+    return Cycles(places_of(_text(agent), hermes=hermes))
+
+
+def _text(value: str) -> str:
+    """What was typed, as text that a file can hold."""
+    return value.encode("utf-8", "replace").decode()
+
+
+def _optional(value: str | None) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _state_data(state: CycleState) -> dict[str, Any]:
+    return state._asdict() | {"artefacts": list(state.artefacts)}
+
+
+def _files(cycles: Cycles) -> dict[str, str]:
+    return {"state_file": str(cycles.places.state), "log_file": str(cycles.places.log)}
+
+
+def _tell(notices: tuple[str, ...]) -> None:
+    if not output.wants_json():
+        for notice in notices:
+            output.aside(f"note: {notice}")
+
+
+@cycle.command()
+@_agent
+@click.option(
+    "--pid",
+    type=click.IntRange(min=1, max=2**31),
+    metavar="PID",
+    help="The process that the cycle lives with: if it is gone, the cycle has crashed.",
+)
+@_work
+@_hermes
+@dry_run_option
+@output_option
+def begin(agent: str, pid: int | None, work: str | None, hermes: bool | None, dry_run: bool) -> int:
+    """Wake: take the next number, and read what the last cycle left.
+
+    Refused while another cycle of this agent is at work (5), and after a request to stop (11).
+    Without --pid a cycle that crashed is noticed when it gave no sign for 20 minutes.
+
+    \b
+    Examples:
+      caloron cycle begin allegro --pid $$
+      caloron cycle begin allegro --work "issue 12" --output json
+    """
+    cycles = _cycles(agent, hermes)
+    if dry_run:
+        number = cycles.look().state.cycle_number + 1
+        planned = {"action": "begin", "target": f"cycle {number} of {agent}"}
+        return output.dry_run("cycle.begin", [planned])
+    looked, report = cycles.begin(holder=_holder(pid), work=_optional(work))
+    _tell(looked.notices)
+    data = {
+        "report": report.as_data(),
+        "state": _state_data(looked.state),
+        "notices": list(looked.notices),
+    }
+    output.success("cycle.begin", data | _files(cycles), output.printable(report.text()))
+    return 0
+
+
+def _holder(pid: int | None) -> Holder:
+    """Who the cycle lives with; whoever only called this command may be gone in a moment."""
+    from caloron.errors import UsageError
+    from caloron.store.lock import Holder, this_holder
+
+    if pid is None:
+        return Holder(os.getppid(), "", "", "", os.uname().nodename)
+    found = this_holder(pid)
+    if not found.started:
+        raise UsageError(f"there is no process {pid}", hint="in a shell: --pid $$")
+    return found
+
+
+@cycle.command()
+@_agent
+@click.argument("action", required=False)
+@click.option(
+    "--result", type=click.Choice(_RESULTS), default="success", show_default=True, help="Of it."
+)
+@click.option("--artefact", default="", metavar="TEXT", help="What of it stays: a commit, a PR.")
+@_work
+@_next
+@_number
+@_hermes
+@dry_run_option
+@output_option
+def act(
+    agent: str,
+    action: str | None,
+    number: int | None,
+    hermes: bool | None,
+    dry_run: bool,
+    **told: str | None,
+) -> int:
+    """Tell one step of the open cycle; without an action, only that the agent lives.
+
+    \b
+    Examples:
+      caloron cycle act allegro "opened PR 12" --artefact "PR 12"
+      caloron cycle act allegro "ran the tests" --result failure
+      caloron cycle act allegro
+    """
+    cycles = _cycles(agent, hermes)
+    if dry_run:
+        return output.dry_run("cycle.act", [{"action": "tell", "target": action or "a heartbeat"}])
+    if action is None:
+        state = cycles.beat(cycle=number)
+    else:
+        state = cycles.act(
+            _text(action),
+            result=told["result"] or "success",
+            artefact=_text(told["artefact"] or ""),
+            work=_optional(told["work"]),
+            next_target=_optional(told["next_target"]),
+            cycle=number,
+        )
+    stop = cycles.stop_request()
+    text = f"Cycle {state.cycle_number}: {state.last_action or 'begun'}"
+    text += f"\nStop was requested: {stop}" if stop else ""
+    data = {"state": _state_data(state), "stop": stop} | _files(cycles)
+    output.success("cycle.act", data, output.printable(text))
+    return 0
+
+
+@cycle.command()
+@_agent
+@click.option(
+    "--result",
+    type=click.Choice(_RESULTS),
+    default="success",
+    show_default=True,
+    help="What the cycle came to.",
+)
+@click.option("--artefact", multiple=True, metavar="TEXT", help="What it leaves; may be repeated.")
+@click.option("--reason", default="", metavar="TEXT", help="Why it leaves nothing, or failed.")
+@_work
+@_next
+@_number
+@_hermes
+@dry_run_option
+@output_option
+def end(
+    agent: str,
+    result: str,
+    artefact: tuple[str, ...],
+    number: int | None,
+    hermes: bool | None,
+    dry_run: bool,
+    **told: str | None,
+) -> int:
+    """Report and sleep: a cycle leaves an artefact, or says why not.
+
+    \b
+    Examples:
+      caloron cycle end allegro --artefact "commit 4f2a" --next "open the PR"
+      caloron cycle end allegro --result failure --reason "the forge is away"
+    """
+    cycles = _cycles(agent, hermes)
+    if dry_run:
+        target = f"cycle {cycles.look().state.cycle_number} of {agent}"
+        return output.dry_run("cycle.end", [{"action": "end", "target": target}])
+    state = cycles.end(
+        result,
+        artefacts=tuple(map(_text, artefact)),
+        reason=_text(told["reason"] or ""),
+        work=_optional(told["work"]),
+        next_target=_optional(told["next_target"]),
+        cycle=number,
+    )
+    data = {"state": _state_data(state)} | _files(cycles)
+    text = f"Cycle {state.cycle_number} of {agent} ended: {result}"
+    output.success("cycle.end", data, output.printable(text))
+    return 0
+
+
+@cycle.command()
+@_agent
+@_hermes
+@output_option
+def status(agent: str, hermes: bool | None) -> int:
+    """Show where the cycles of an agent stand: the text that its next wake is told.
+
+    \b
+    Examples:
+      caloron cycle status allegro
+      caloron cycle status allegro --output json
+    """
+    cycles = _cycles(agent, hermes)
+    looked, report = cycles.look(), cycles.report()
+    _tell(looked.notices)
+    at_work = looked.state.status == "open"
+    data = {
+        "report": report.as_data(),
+        "state": _state_data(looked.state),
+        "alive": at_work and not cycles.dead(looked.state),
+        "notices": list(looked.notices),
+    }
+    output.success("cycle.status", data | _files(cycles), output.printable(report.text()))
+    return 0
+
+
+@cycle.command()
+@_agent
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, metavar="N",
+    help="The newest so many lines.",
+)  # fmt: skip
+@click.option("--cycle", "number", type=click.IntRange(1, 10**12), metavar="N", help="Of this one.")
+@_hermes
+@output_option
+def log(agent: str, limit: int, number: int | None, hermes: bool | None) -> int:
+    """Show the log of an agent's cycles, one line for each thing that happened.
+
+    \b
+    Examples:
+      caloron cycle log allegro -n 20
+      caloron cycle log allegro --cycle 42
+    """
+    from caloron.agentstate.cycles.log import shown
+
+    cycles = _cycles(agent, hermes)
+    wanted = 10**6 if number else limit
+    entries = [e for e in cycles.log.newest(wanted) if number in (None, e["cycle"])][-limit:]
+    lines = [shown(entry) for entry in entries]
+    data = {"entries": entries} | _files(cycles)
+    output.success("cycle.log", data, output.printable("\n".join(lines)) or "Nothing yet.")
+    return 0
+
+
+@cycle.command()
+@_agent
+@click.option("--force", is_flag=True, help="Also a cycle that gives signs of life.")
+@_hermes
+@dry_run_option
+@output_option
+def recover(agent: str, force: bool, hermes: bool | None, dry_run: bool) -> int:
+    """Mend what a crash left: a damaged state file, a cycle that nobody ended.
+
+    \b
+    Examples:
+      caloron cycle recover allegro
+      caloron cycle recover allegro --force
+    """
+    cycles = _cycles(agent, hermes)
+    if dry_run:
+        return output.dry_run("cycle.recover", _to_mend(cycles, force))
+    looked = cycles.recover(force=force)
+    data = {"state": _state_data(looked.state), "notices": list(looked.notices)} | _files(cycles)
+    text = "\n".join(looked.notices) or "There is nothing to mend."
+    output.success("cycle.recover", data, output.printable(text))
+    return 0
+
+
+def _to_mend(cycles: Cycles, force: bool) -> list[dict[str, str]]:
+    looked = cycles.look()
+    found = [{"action": "mend", "target": notice} for notice in looked.notices]
+    state = looked.state
+    if state.status == "open" and (force or cycles.dead(state)):
+        found.append({"action": "close as crashed", "target": f"cycle {state.cycle_number}"})
+    return found
+
+
+@cycle.command()
+@_agent
+@click.option("--reason", default="", metavar="TEXT", help="Why.")
+@click.option("--clear", is_flag=True, help="Take the request back.")
+@_hermes
+@dry_run_option
+@output_option
+def stop(agent: str, reason: str, clear: bool, hermes: bool | None, dry_run: bool) -> int:
+    """Ask an agent to stop: its next wake begins no cycle (11) until this is taken back.
+
+    \b
+    Examples:
+      caloron cycle stop allegro --reason "wait for the release"
+      caloron cycle stop allegro --clear
+    """
+    cycles = _cycles(agent, hermes)
+    if dry_run:
+        done = "let go on" if clear else "ask to stop"
+        return output.dry_run("cycle.stop", [{"action": done, "target": agent}])
+    if clear:
+        there = cycles.clear_stop()
+        text = f"{agent} may go on." if there else f"Nobody had asked {agent} to stop."
+    else:
+        cycles.request_stop(_text(reason))
+        text = f"{agent} begins no other cycle. Take it back: caloron cycle stop {agent} --clear"
+    data = {"agent": agent, "stop": cycles.stop_request()}
+    output.success("cycle.stop", data, output.printable(text))
+    return 0
