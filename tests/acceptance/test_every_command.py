@@ -202,6 +202,7 @@ def test_every_command_that_changes_something_can_be_tried_first() -> None:
         "resume", "stop", "issue comment", "issue close", "issue reopen", "pr review", "pr merge",
         "pr close", "clean", "skill", "take", "discard", "graph run", "graph show", "stage run",
         "stage add", "state verify", "state backup", "state restore",
+        "cycle begin", "cycle act", "cycle end", "cycle recover", "cycle stop",
     }  # fmt: skip
     can = {
         " ".join(x.words) for x in LEAVES if any("--dry-run" in p.opts for p in x.command.params)

@@ -106,6 +106,12 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
         "state verify --repair": 0, f"state backup {backup}": 0,
         f"state backup {backup} -p demo": 5, f"state restore {backup}": 5,
         f"state restore {backup} --force": 0, "state show -p none": 3,
+        f"agent-state scaffold {tmp_path}/forge --host grove --agent forge": 0,
+        "agent-state errands get --id none": 1, "agent-state": 2,
+        "cycle begin allegro": 0, "cycle begin allegro --dry-run": 9, "cycle begin ..": 2,
+        "cycle act allegro tested": 0, "cycle act allegro": 0, "cycle status allegro": 0,
+        "cycle end allegro": 2, "cycle end allegro --artefact x": 0, "cycle log allegro": 0,
+        "cycle recover allegro": 0, "cycle stop allegro": 0, "cycle stop allegro --clear": 0,
         "nonsense": 2,
     }  # fmt: skip
     seen = set()

@@ -92,7 +92,7 @@ def _agent_state_problem(words: list[str], *, whole: bool) -> str:
     if script not in CALLS:
         return f"there is no script agent-state {script}"
     if sub not in CALLS[script]:
-        told = not sub and not whole or bool(_PLACEHOLDER.fullmatch(sub))
+        told = (not sub and not whole) or bool(_PLACEHOLDER.fullmatch(sub))
         return "" if told else f"agent-state {script} has no {sub}"
     try:
         parse(CALLS[script][sub], rest)

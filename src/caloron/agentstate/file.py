@@ -14,6 +14,8 @@ _HERE = Path(__file__).parent
 MIGRATIONS = migrations_in(_HERE / "migrations", "agentstate")
 #: Ours; `schema_migrations` holds nothing but the versions of agent-state.
 MIGRATIONS_TABLE = "caloron_migrations"
+#: Whoever waits among many that claim without a pause is passed over again and again.
+_PATIENCE_S = 30.0
 SQL = load_statements(_HERE / "sql" / "errands.sql")
 QUEUE = Queue("caloron_", SQL, encode=encode, plain=True)
 
@@ -26,4 +28,4 @@ def open_file(path: Path) -> Database:
         raise StoreError(
             f"cannot make {path.parent}: {error.strerror}", hint="choose another MF_INSTANCE_DIR"
         ) from error
-    return Database(path, MIGRATIONS, table=MIGRATIONS_TABLE)
+    return Database(path, MIGRATIONS, table=MIGRATIONS_TABLE, patience_s=_PATIENCE_S)

@@ -20,20 +20,22 @@ if TYPE_CHECKING:
     from caloron.agentstate.records import Held
 
 REFUSED, WRONG_USE = 1, 2
+_LONGEST = 4000
 Given = dict[str, Any]
 Say = Callable[[str], None]
 
 
 def main(words: Sequence[str], say: Say | None = None, complain: Say | None = None) -> int:
     """Run one call; the result is the exit code."""
-    say, complain = say or _to(sys.stdout), complain or _to(sys.stderr)
+    say, complain = say or _to(sys.stdout), _plain(complain or _to(sys.stderr))
     script, sub, rest = split(words)
-    if "--help" in words or "-h" in words or not words:
-        (say if words else complain)(usage(script, sub))
-        return 0 if words else WRONG_USE
+    if "--help" in words or "-h" in words:
+        say(usage(script, sub))
+        return 0
     calls = CALLS.get(script)
     if calls is None or sub not in calls:
-        complain(f"error: there is no {' '.join(filter(None, (script, sub))) or script!r}")
+        asked = " ".join(filter(None, (script, sub)))
+        complain(f"error: there is no {asked}" if asked else "error: no script was named")
         complain(usage(script))
         return WRONG_USE
     try:
@@ -70,6 +72,16 @@ def split(words: Sequence[str]) -> tuple[str, str, Sequence[str]]:
         return script, "", words[1:]
     sub = words[1] if len(words) > 1 and not words[1].startswith("-") else ""
     return script, sub, words[2:]
+
+
+def _plain(complain: Say) -> Say:
+    """Messages repeat what was typed, but not a megabyte of it, nor what steers terminals."""
+
+    def say(line: str) -> None:
+        short = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
+        complain("".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in short))
+
+    return say
 
 
 def _to(stream: Any) -> Say:

@@ -344,7 +344,10 @@ def usage(script: str = "", sub: str = "") -> str:
             "JSON Lines; exit 0 done, 1 refused, 2 wrong use, 3 scaffold --strict failed.",
             "The folder of the agent is $MF_INSTANCE_DIR, else the one you are in.", "",
         ]  # fmt: skip
-        lines += [f"  {name:10} {', '.join(filter(None, calls))}" for name, calls in CALLS.items()]
+        lines += [
+            f"  {name:10} {', '.join(sub or call.positional for sub, call in calls.items())}"
+            for name, calls in CALLS.items()
+        ]
         examples = [next(iter(calls.values())).example for calls in CALLS.values()]
     return "\n".join((*lines, "", "Examples:", *(f"  {PROGRAM} {one}" for one in examples)))
 

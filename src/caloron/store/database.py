@@ -102,16 +102,24 @@ class Database:
     """A connection that many threads of one process share, one at a time."""
 
     def __init__(
-        self, path: Path, migrations: Sequence[Migration] = (), *, table: str = "migrations"
+        self,
+        path: Path,
+        migrations: Sequence[Migration] = (),
+        *,
+        table: str = "migrations",
+        patience_s: float = _BUSY_S,
     ) -> None:
-        """`table` remembers the migrations; those that were applied just now are in `migrated`."""
+        """`table` remembers the migrations; those that were applied just now are in `migrated`.
+
+        `patience_s`: how long to wait for others that write.
+        """
         self.path = path
         self.migrated: tuple[str, ...] = ()
         self._table = table
         self._lock = threading.RLock()
         try:
             self._connection = sqlite3.connect(
-                path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S
+                path, isolation_level=None, check_same_thread=False, timeout=patience_s
             )
             self._connection.row_factory = sqlite3.Row
             self._connection.execute("PRAGMA foreign_keys = ON")

@@ -1,0 +1,40 @@
+"""Processes that claim from one agent's file, all at once, until nothing is left."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from pathlib import Path
+
+from caloron.agentstate.home import AgentHome
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.integration.agentstate.claimers"])
+
+
+def fill(where: Path, items: int) -> list[str]:
+    names = [f"item-{n}" for n in range(items)]
+    with AgentHome(where) as home, home.db.transaction("fill") as connection:
+        connection.executemany(
+            "INSERT INTO work_items VALUES (?, 'review', '{}', 'pending', NULL, ?, ?, NULL)",
+            [(name, n, n) for n, name in enumerate(names)],
+        )
+    return names
+
+
+def _claim_until_empty(told: tuple[Path, str]) -> list[tuple[str, int]]:
+    where, owner = told
+    mine: list[tuple[str, int]] = []
+    with AgentHome(where) as home:
+        while (held := home.errands.claim_next(owner)) is not None:
+            home.errands.resolve(held.errand.id, "done", token=held.lease.token)
+            mine.append((held.errand.id, held.lease.token))
+    return mine
+
+
+def claimed_by_all(where: Path, processes: int) -> Counter[tuple[str, int]]:
+    """Who got what, from so many real processes."""
+    told = [(where, f"worker-{n}") for n in range(processes)]
+    with PROCESSES.Pool(processes) as pool:
+        parts = pool.map(_claim_until_empty, told, chunksize=1)
+    return Counter(claim for part in parts for claim in part)
