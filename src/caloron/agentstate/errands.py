@@ -252,7 +252,7 @@ class Errands:
             was = _errand(connection, item)
             if was.status not in sources:
                 raise _not_from(was, f"{event.removeprefix('work_item_')}")
-            if token is not None and _lease(connection, item).token != token:
+            if token is not None and not _is_held(connection, was, token):
                 raise _lost(connection, item)
             self._moved(connection, was, status, event, told, note)
             return _errand(connection, item)
@@ -283,6 +283,10 @@ def _errand(connection: sqlite3.Connection, item: str) -> Errand:
 def _lease(connection: sqlite3.Connection, item: str) -> Lease:
     row = connection.execute(SQL["lease"], {"item": item}).fetchone()
     return Lease(row["token"], row["holder"], row["expires_at"], row["attempt"])
+
+
+def _is_held(connection: sqlite3.Connection, errand: Errand, token: int) -> bool:
+    return errand.status == "in_flight" and _lease(connection, errand.id).token == token
 
 
 def _held(connection: sqlite3.Connection, taken: Claim) -> Held:

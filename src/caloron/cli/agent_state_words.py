@@ -325,7 +325,7 @@ def _require(call: Call, given: dict[str, Any]) -> None:
     if call.positional and not given.get(""):
         raise UsageError(f"{call.positional} is missing")
     for flag in call.flags:
-        if flag.required and not given.get(flag.name[2:]):
+        if flag.required and given.get(flag.name[2:], "") == "":
             raise MissingFlag(f"{flag.name} is missing: {flag.says}")
 
 

@@ -7,13 +7,14 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from caloron.agentstate.home import AgentHome
+from caloron.cli.agent_state import main
 
 DATA = Path(__file__).parents[2] / "data" / "agent-state"
 CALORON = (sys.executable, "-c", "from caloron.cli.start import run; run()")
@@ -43,17 +44,18 @@ def agent_state(where: Path, *words: str, **environment: str) -> Answer:
     return Answer(ran.returncode, lines, ran.stderr)
 
 
+def called(*words: str) -> Answer:
+    """One call in this process, which has the environment that it needs."""
+    said: list[str] = []
+    errors: list[str] = []
+    code = main(words, said.append, errors.append)
+    lines = [json.loads(line) if line.startswith("{") else line for line in said]
+    return Answer(code, lines, "\n".join(errors))
+
+
 @pytest.fixture
 def where(tmp_path: Path) -> Path:
     return tmp_path / "agents" / "forge"
-
-
-@pytest.fixture
-def call(where: Path) -> Callable[..., Answer]:
-    def one(*words: str, **environment: str) -> Answer:
-        return agent_state(where, *words, **environment)
-
-    return one
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ class AgentState:
 
     def read(self, item: str) -> sqlite3.Row:
         found = self.db.execute("SELECT * FROM work_items WHERE id = ?", (item,)).fetchone()
-        assert found is not None
+        assert isinstance(found, sqlite3.Row)
         return found
 
     def claim(self, item: str, owner: str, read: sqlite3.Row | None = None) -> sqlite3.Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from caloron.agentstate.weeks import last_week
-from tests.integration.agentstate.conftest import DATA, Answer, agent_state
+from tests.integration.agentstate.conftest import DATA, Answer, agent_state, called
 
 CALLS = [json.loads(line) for line in (DATA / "transcript.jsonl").read_text("utf-8").splitlines()]
 #: What is put right on purpose, by the number of the call: docs/agent-state.md lists the reasons.
@@ -38,9 +39,13 @@ def told(value: Any, times: dict[int, int]) -> Any:
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
     where = tmp_path_factory.mktemp("transcript") / "forge"
     found = []
-    for call in CALLS:
-        words = [str(where) if word == "<dir>" else word for word in call["args"]]
-        found.append(agent_state(where, call["script"], *words))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MF_INSTANCE_DIR", str(where))
+        for call in CALLS:
+            words = [str(where) if word == "<dir>" else word for word in call["args"]]
+            found.append(called(call["script"], *words))
+            # Times are in ms, and the transcript's differ from call to call.
+            time.sleep(0.002)
     return found
 
 

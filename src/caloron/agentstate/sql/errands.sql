@@ -25,7 +25,8 @@ UPDATE work_items
 SET status = :status, notes = coalesce(:notes, notes), updated_at = (SELECT ms FROM caloron_clock)
 WHERE id = :item AND status IN ('pending', 'in_flight', 'waiting_human')
   AND (:token IS NULL
-       OR EXISTS (SELECT 1 FROM caloron_leases WHERE item = :item AND token = :token))
+       OR (status = 'in_flight'
+           AND EXISTS (SELECT 1 FROM caloron_leases WHERE item = :item AND token = :token)))
 RETURNING updated_at, owner_agent
 -- name: item
 SELECT id, kind, payload, status, owner_agent, created_at, updated_at, notes
@@ -59,7 +60,8 @@ FROM caloron_leases l JOIN work_items w ON w.id = l.item
 WHERE l.status IN ('pending', 'in_flight')
   AND (l.status = 'pending'
        OR (l.expires_at <= (SELECT ms FROM caloron_clock)
-           AND w.updated_at < (SELECT ms FROM caloron_clock) - :threshold_ms))
+           AND (:threshold_ms = 0
+                OR w.updated_at < (SELECT ms FROM caloron_clock) - :threshold_ms)))
   AND (:kind IS NULL OR w.kind = :kind) AND (:owner IS NULL OR w.owner_agent IS :owner)
 ORDER BY w.created_at, w.rowid
 -- name: notes

@@ -9,7 +9,7 @@ from pathlib import Path
 from caloron.agentstate.home import AgentHome
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.integration.agentstate.claimers"])
+PROCESSES.set_forkserver_preload(["tests.support.claimers"])
 
 
 def fill(where: Path, items: int) -> list[str]:

@@ -1,0 +1,239 @@
+"""`caloron agent-state`: what hosts and scripts call, beyond what the transcript shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from caloron.cli.agent_state_words import CALLS
+from caloron.cli.main import main as caloron
+from tests.integration.agentstate.conftest import Answer, called
+
+EVERY = [(script, sub) for script, calls in CALLS.items() for sub in calls]
+HEAVY = ("click", "msgspec", "yaml", "rich", "dataclasses", "caloron.domain", "caloron.ledger")
+
+
+@pytest.fixture
+def run(where: Path, monkeypatch: pytest.MonkeyPatch):
+    """One call in this process."""
+    monkeypatch.setenv("MF_INSTANCE_DIR", str(where))
+
+    def one(*words: str, **environment: str) -> Answer:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return called(*words)
+
+    return one
+
+
+def words_of(script: str, sub: str) -> tuple[str, ...]:
+    return (script, sub) if sub else (script,)
+
+
+@pytest.mark.parametrize(("script", "sub"), EVERY)
+def test_every_command_explains_itself_with_an_example(run, where, script, sub) -> None:
+    told = run(*words_of(script, sub), "--help")
+    assert told.code == 0
+    assert f"caloron agent-state {' '.join(words_of(script, sub))}" in told.lines[-1]
+    assert not where.exists()
+
+
+@pytest.mark.parametrize(("script", "sub"), EVERY)
+def test_a_missing_flag_is_a_wrong_use_and_makes_no_database(run, where, script, sub) -> None:
+    call = CALLS[script][sub]
+    if not any(flag.required for flag in call.flags):
+        return
+    told = run(*words_of(script, sub), *(["here"] if call.positional else []))
+    assert told.code == (1 if script == "scaffold" else 2)
+    assert "is missing" in told.err
+    assert not where.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("errands", "clam", "--id", "x"),
+        ("errnds", "list"),
+        ("errands", "list", "--ower", "forge"),
+        ("errands", "enqueue", "--id", "--kind", "x", "--payload", "{}"),
+        ("errands", "list", "extra"),
+        ("errands", "enqueue", "--id", "a", "--kind", "x", "--payload", "NaN"),
+        ("errands", "enqueue", "--id", "a", "--kind", "x", "--payload", "[" * 100_000),
+        ("errands", "enqueue", "--id", "\udcff", "--kind", "x", "--payload", "{}"),
+        ("errands", "enqueue", "--id", "a", "--kind", "x", "--payload", "{}", "--status", "done"),
+        ("events", "append", "--type", "x", "--payload", "{"),
+        ("events", "tail", "--limit", "-1"),
+        ("hook", "onBirth"),
+    ],
+)
+def test_a_typo_is_a_wrong_use_and_makes_no_database(run, where, words) -> None:
+    told = run(*words)
+    assert told.code == 2
+    assert told.err.startswith("error: ")
+    assert not where.exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("errands list", 0), ("errands pending", 0), ("errands replay", 0), ("events tail", 0),
+        ("events since 0", 0), ("errands get --id a", 1), ("errands next --owner b", 1),
+        ("dashboard regen", 1), ("retro weekly", 1),
+    ],
+)  # fmt: skip
+def test_looking_at_what_is_not_there_makes_nothing(run, where, line, code) -> None:
+    told = run(*line.split())
+    assert (told.code, told.lines) == (code, [])
+    assert not where.exists()
+
+
+def test_a_value_may_follow_its_flag_or_an_equals_sign(run) -> None:
+    run("errands", "enqueue", "--kind=x", "--id=a", "--payload={}", "--notes=--dashes")
+    (row,) = run("errands", "list", "--kind", "x", "--json").lines
+    assert row["notes"] == "--dashes"
+
+
+def test_a_lease_is_printed_renewed_and_needed(run) -> None:
+    run("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}")
+    (held,) = run("errands", "claim", "--id", "a", "--owner", "forge", "--show-lease").lines
+    assert held["row"]["status"] == "in_flight"
+    token = str(held["lease"]["token"])
+    (lease,) = run("errands", "renew", "--id", "a", "--token", token, "--lease-s", "60").lines
+    assert lease["holder"] == "forge"
+    refused = run("errands", "resolve", "--id", "a", "--status", "done", "--token", "99")
+    assert refused.code == 1
+    assert "is lost" in refused.err
+    assert run("errands", "annotate", "--id", "a", "--notes-json", "{}").lines[0]["notes"] == "{}"
+    assert run("errands", "resolve", "--id", "a", "--status", "done", "--token", token).code == 0
+
+
+def test_people_answer_and_reopen_on_the_command_line(run) -> None:
+    run("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}", "--status",
+        "waiting_human")  # fmt: skip
+    assert run("errands", "answer", "--id", "a", "--answer", "yes").lines[0]["status"] == "pending"
+    assert run("errands", "park", "--id", "a", "--question", "sure?").code == 0
+    assert run("errands", "resolve", "--id", "a", "--status", "failed").code == 0
+    assert run("errands", "retry", "--id", "a", "--delay-s", "5").lines[0]["status"] == "pending"
+    assert run("errands", "next", "--owner", "forge").lines == []
+    assert run("errands", "claim", "--id", "a", "--owner", "forge").code == 0
+    assert run("errands", "release", "--id", "a").lines[0]["status"] == "pending"
+    run("errands", "resolve", "--id", "a", "--status", "cancelled")
+    assert run("errands", "reopen", "--id", "a", "--reason", "after all").code == 0
+    assert len(run("errands", "notes", "--id", "a").lines) == 1
+
+
+def test_a_hook_takes_its_message_from_the_environment(run, where) -> None:
+    message = {"correlation_id": "c-1", "capability": "review", "subject": "naïve"}
+    environment = {
+        "MF_AGENT_NAME": "forge", "MF_HOST": "grove", "MF_TRIGGER_TYPE": "message",
+        "MF_TRIGGER_PAYLOAD_JSON": json.dumps(message),
+    }  # fmt: skip
+    (accepted,) = run("hook", "onMessageAccepted", **environment).lines
+    assert accepted["inserted"] is True
+    row = accepted["row"]
+    assert (row["id"], row["kind"], row["owner_agent"]) == ("c-1", "review", "forge")
+    assert json.loads(row["payload"]) == message
+    (again,) = run("hook", "onStart").lines
+    assert (again["why"], again["row"]["id"]) == ("pending", "c-1")
+    (failed,) = run("hook", "onError", MF_TRIGGER_PAYLOAD_JSON='{"id":"c-1","reason":"boom"}').lines
+    assert (failed["status"], failed["notes"]) == ("failed", "boom")
+    assert run("hook", "onStateTransition").lines == [str(where / "dashboard.md")]
+    assert run("hook", "onShutdown").lines[0]["type"] == "shutdown"
+    assert run("hook", "onMessageReplied").lines[0]["actor"] == "forge"
+    assert run("hook", "onError", MF_TRIGGER_PAYLOAD_JSON="{}").code == 2
+    assert run("hook", "onStart", MF_TRIGGER_PAYLOAD_JSON="[").code == 2
+
+
+def test_the_workflows_are_a_skill_folder_with_a_manifest_that_names_each(run, tmp_path) -> None:
+    folder = tmp_path / "skills" / "agent-state"
+    assert {line.split()[1] for line in run("skill", str(folder)).lines} == {"wrote"}
+    manifest = yaml.safe_load((folder / "arc-manifest.yaml").read_text("utf-8"))
+    assert (manifest["schema"], manifest["type"]) == ("arc/v1", "skill")
+    workflows = manifest["provides"]["workflows"]
+    assert len(workflows) == 10
+    skill = (folder / "skill" / "SKILL.md").read_text("utf-8")
+    assert yaml.safe_load(skill.split("---\n")[1])["name"] == "AgentState"
+    for workflow in workflows:
+        text = (folder / workflow["file"]).read_text("utf-8")
+        assert workflow["name"] in skill
+        for part in ("## Trigger", "## Action", "## Verify", "## Anti-pattern"):
+            assert part in text
+    assert {line.split()[1] for line in run("skill", str(folder)).lines} == {"skipped"}
+    (folder / "skill" / "SKILL.md").write_text("mine")
+    assert run("skill", str(folder)).code == 1
+    assert (folder / "skill" / "SKILL.md").read_text() == "mine"
+    assert run("skill", str(folder), "--force").code == 0
+
+
+def test_every_command_of_a_workflow_is_one_that_is_taken(run, tmp_path) -> None:
+    from tests.support.command_lines import calls, problem
+
+    run("skill", str(tmp_path / "s"))
+    lines = [
+        line
+        for page in (tmp_path / "s").rglob("*.md")
+        for line in page.read_text("utf-8").splitlines()
+        if line.startswith("caloron ")
+    ]
+    assert len(lines) == 10
+    assert [(line, trouble) for line in lines for w in calls(line) if (trouble := problem(w))] == []
+
+
+def test_a_scaffold_repairs_what_is_missing_and_keeps_what_people_wrote(run, where) -> None:
+    words = ("scaffold", str(where), "--host", "grove", "--agent", "forge")
+    assert run(*words).code == 0
+    (where / "CLAUDE.md").write_text("mine")
+    (where / "context" / "repos.md").unlink()
+    told = run(*words).lines
+    assert "scaffold: created context/repos.md" in told
+    assert "scaffold: skipped CLAUDE.md (exists)" in told
+    assert (where / "CLAUDE.md").read_text() == "mine"
+
+
+def test_strict_finds_a_damaged_installation_before_anything_is_made(
+    run, where, monkeypatch
+) -> None:
+    from caloron.agentstate import scaffold
+    from caloron.store.database import Migration
+
+    monkeypatch.setattr(scaffold, "MIGRATIONS", (Migration("agentstate/0001", " \n"),) * 2)
+    told = run("scaffold", str(where), "--host", "grove", "--agent", "forge", "--strict")
+    assert told.code == 3
+    assert "is empty" in told.err
+    assert not where.exists()
+
+
+def test_on_request_the_answer_is_an_envelope(run, where, capsys) -> None:
+    words = ["agent-state", "errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}"]
+    assert caloron([*words, "--output", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["data"]["lines"][0]["inserted"] is True
+    assert caloron(["agent-state", "errands", "get", "--id", "z", "-o", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["message"] == "there is no work item z"
+
+
+def test_a_call_is_dispatched_before_anything_heavy_is_imported(where: Path) -> None:
+    code = (
+        "import sys, os; sys.argv = ['caloron', 'agent-state', 'errands', *sys.argv[1:]]\n"
+        "from caloron.cli import start\n"
+        "start.os = type('os', (), {'_exit': staticmethod(lambda code: None)})\n"
+        "start.run(); print('@', *sys.modules, file=sys.stderr)"
+    )
+    for words in (["list"], ["enqueue", "--kind", "x", "--id", "a", "--payload", "{}"]):
+        ran = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            env=os.environ
+            | {"MF_INSTANCE_DIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        modules = set(ran.stderr.rpartition("@")[2].split())
+        assert "caloron.cli.agent_state" in modules
+        assert modules.isdisjoint(HEAVY)
