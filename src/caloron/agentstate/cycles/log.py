@@ -37,14 +37,11 @@ class Log:
     def last(self) -> Entry | None:
         """The last whole line, found from the end."""
         for file in (self.path, self._older(1)):
-            entries = list(_entries(_tail(file)))
-            if entries:
-                return entries[-1]
-            if file.exists() and file.stat().st_size:
-                # Longer than what was looked at, or damaged from there on.
-                entries = list(_entries(_content(file)))
-                if entries:
-                    return entries[-1]
+            # The second look is for a line that is longer than the first, or damage up to there.
+            for content in (_tail, _content):
+                found = next(_entries(content(file), newest_first=True), None)
+                if found is not None:
+                    return found
         return None
 
     def entries(self) -> Iterator[Entry]:
@@ -114,12 +111,15 @@ def _tail(file: Path) -> bytes:
     return found if size <= _CHUNK else found.partition(b"\n")[2]
 
 
-def _entries(content: bytes) -> Iterator[Entry]:
+def _entries(content: bytes, *, newest_first: bool = False) -> Iterator[Entry]:
     """The lines that are whole; what a crash cut off is passed over."""
-    for line in content.split(b"\n"):
+    lines = content.split(b"\n")
+    for line in reversed(lines) if newest_first else lines:
+        if not line:
+            continue
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict) and _is_entry(entry):
             yield entry

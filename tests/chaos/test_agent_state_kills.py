@@ -1,0 +1,224 @@
+"""An agent's home, killed at every point: the old state or the new one, never a third.
+
+Each command is run once undisturbed, stopping at every crash point it reaches; then once for each
+of them, killed there, looked at, and asked again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.agentstate.cycles import Cycles, places_of
+from caloron.agentstate.cycles.log import Log
+from caloron.agentstate.cycles.state import CycleState, apply
+from caloron.agentstate.home import AgentHome
+
+CALORON = (sys.executable, "-c", "from caloron.cli.start import run; run()")
+PATIENCE_S = 60
+#: Each command with what must have been done before it.
+ERRANDS = {
+    "enqueue": ((), "errands enqueue --kind x --id b --payload {}"),
+    "claim": ((), "errands claim --id a --owner forge"),
+    "next": ((), "errands next --owner forge"),
+    "renew": (("errands claim --id a --owner forge",), "errands renew --id a --token 1"),
+    "release": (("errands claim --id a --owner forge",), "errands release --id a"),
+    "resolve": (
+        ("errands claim --id a --owner forge", 'errands annotate --id a --notes-json {"k":1}'),
+        "errands resolve --id a --status done --notes merged",
+    ),
+    "annotate": ((), 'errands annotate --id a --notes-json {"session_id":"s1"}'),
+    "park": ((), "errands park --id a --question why"),
+    "answer": (("errands park --id a --question why",), "errands answer --id a --answer so"),
+    "reopen": (("errands resolve --id a --status done",), "errands reopen --id a"),
+    "retry": (("errands resolve --id a --status failed",), "errands retry --id a"),
+    "append": ((), "events append --type boot --payload {}"),
+}
+CYCLES = {
+    "begin": ((), "begin allegro --work task"),
+    "act": (("begin allegro",), "act allegro pushed --artefact x"),
+    "beat": (("begin allegro",), "act allegro"),
+    "end": (("begin allegro", "act allegro pushed"), "end allegro --artefact x --next go"),
+    "begin after a crash": (("begin allegro --pid {dead}",), "begin allegro"),
+    "recover": (("begin allegro", "act allegro pushed"), "recover allegro --force"),
+    "begin with a damaged state": (("begin allegro", "end allegro --reason r", "!damage"),
+                                   "begin allegro"),
+    "begin with a long log": (("begin allegro", "end allegro --reason r", "!lengthen"),
+                              "begin allegro"),
+}  # fmt: skip
+
+
+def environment(place: Path, **extra: str) -> dict[str, str]:
+    return os.environ | {
+        "MF_INSTANCE_DIR": str(place / "agent"),
+        "CALORON_HOME": str(place / "home"),
+        "HOME": str(place),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        **extra,
+    }
+
+
+def run(place: Path, line: str, **extra: str) -> int:
+    words = line.split()
+    return subprocess.run(
+        [*CALORON, *words], env=environment(place, **extra), capture_output=True, check=False,
+        timeout=PATIENCE_S,
+    ).returncode  # fmt: skip
+
+
+def points_of(place: Path, line: str) -> list[str]:
+    """Every crash point that a command reaches, with how often it was reached before."""
+    log = place / "points.log"
+    log.touch()
+    process = subprocess.Popen(
+        [*CALORON, *line.split()],
+        env=environment(place, CALORON_CRASH_LOG=str(log)),
+        stdout=subprocess.DEVNULL,
+    )
+    seen = 0
+    give_up = time.monotonic() + PATIENCE_S
+    while process.poll() is None:
+        assert time.monotonic() < give_up
+        lines = log.read_text().splitlines()
+        if len(lines) > seen and _stopped(process.pid):
+            seen = len(lines)
+            process.send_signal(signal.SIGCONT)
+        time.sleep(0.001)
+    assert process.returncode == 0
+    return ["|".join(found.split("|")[2:]) for found in log.read_text().splitlines()]
+
+
+def _stopped(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat[stat.rindex(b")") + 2 :][:1] == b"T"
+
+
+def killed_at(place: Path, line: str, point: str) -> None:
+    once = place / "killed"
+    code = run(place, line, CALORON_CRASH_AT=f"engine|{point}|{once}")
+    assert once.exists(), point
+    assert code == -signal.SIGKILL, point
+
+
+def copy(template: Path, to: Path) -> Path:
+    shutil.copytree(template, to)
+    return to
+
+
+def errands_form(place: Path) -> Any:
+    """All that the file says, without times."""
+    with AgentHome(place / "agent") as home:
+        items = home.db.rows(
+            "SELECT id, kind, payload, status, owner_agent, notes FROM work_items ORDER BY id"
+        )
+        events = home.db.rows("SELECT type, actor, work_item_id, payload FROM events ORDER BY id")
+        leases = home.db.rows(
+            "SELECT item, token, holder, status, attempt, guest FROM caloron_leases ORDER BY item"
+        )
+        assert home.db.rows("PRAGMA integrity_check")[0][0] == "ok"
+        assert not home.db.rows("PRAGMA foreign_key_check")
+        return [[tuple(row) for row in rows] for rows in (items, events, leases)]
+
+
+@pytest.mark.parametrize("name", ERRANDS)
+def test_a_kill_leaves_the_errands_as_they_were_or_as_they_should_be(
+    tmp_path: Path, name: str
+) -> None:
+    before, line = ERRANDS[name]
+    template = tmp_path / "template"
+    template.mkdir()
+    for one in ("errands enqueue --kind x --id a --payload {}", *before):
+        assert run(template, f"agent-state {one}") == 0
+    old = errands_form(template)
+    done = copy(template, tmp_path / "done")
+    points = points_of(done, f"agent-state {line}")
+    new = errands_form(done)
+    assert {p.split(".")[1].split("|")[0] for p in points} >= {"before_commit", "after_commit"}
+    for number, point in enumerate(points):
+        place = copy(template, tmp_path / f"cell-{number}")
+        killed_at(place, f"agent-state {line}", point)
+        found = errands_form(place)
+        assert found == (new if "after_commit" in point else old), point
+        if found == old:
+            assert run(place, f"agent-state {line}") == 0
+            assert errands_form(place) == new, point
+
+
+def cycle_form(place: Path) -> tuple[CycleState, CycleState]:
+    """What is known of the cycles, and what the log alone says; without times and holders."""
+    places = places_of("allegro", hermes=False)._replace(
+        state=place / "home/cycles/allegro.json", log=place / "home/cycles/allegro.log"
+    )
+    state = Cycles(places).look().state
+    folded = CycleState("allegro")
+    for entry in Log(places.log).entries():
+        folded = apply(folded, entry)
+    return _timeless(state), _timeless(folded)
+
+
+def _timeless(state: CycleState) -> CycleState:
+    previous = state.previous and {
+        key: value for key, value in state.previous.items() if not key.endswith("_at")
+    }
+    return state._replace(
+        timestamp="",
+        started_at="",
+        heartbeat="",
+        ended_at="",
+        holder=None,
+        previous=previous,
+        seq=0,
+    )
+
+
+def _prepared(template: Path, before: tuple[str, ...]) -> None:
+    template.mkdir()
+    dead = subprocess.Popen(["sleep", "60"])
+    for one in before:
+        if one == "!damage":
+            (template / "home/cycles/allegro.json").write_text("{")
+        elif one == "!lengthen":
+            with (template / "home/cycles/allegro.log").open("ab") as log:
+                log.write(b"\n" * (1 << 20))
+        else:
+            assert run(template, f"cycle {one.format(dead=dead.pid)}") == 0, one
+    dead.kill()
+    dead.wait()
+
+
+@pytest.mark.parametrize("name", CYCLES)
+def test_a_kill_leaves_the_cycles_as_the_log_tells_and_the_next_call_goes_on(
+    tmp_path: Path, name: str
+) -> None:
+    before, line = CYCLES[name]
+    template = tmp_path / "template"
+    _prepared(template, before)
+    steps = [cycle_form(template)[0]]
+    done = copy(template, tmp_path / "done")
+    points = points_of(done, f"cycle {line}")
+    steps.append(cycle_form(done)[0])
+    assert {"file.temp", "file.rename"} <= {point.split("|")[0] for point in points}
+    for number, point in enumerate(points):
+        place = copy(template, tmp_path / f"cell-{number}")
+        killed_at(place, f"cycle {line}", point)
+        state, told = cycle_form(place)
+        assert state == told, f"the log does not explain it: {point}"
+        crashed = steps[0]._replace(status="crashed", reason=state.reason)
+        assert state in (*steps, crashed), point
+        # Whoever comes next finds everything in order, and numbers only rise.
+        run(place, "cycle recover allegro --force")
+        assert run(place, "cycle begin allegro") == 0, point
+        after, told = cycle_form(place)
+        assert after == told, point
+        assert after.cycle_number == state.cycle_number + 1, point

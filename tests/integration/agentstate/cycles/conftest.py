@@ -1,0 +1,44 @@
+"""An agent whose cycles can be watched, with a clock that a test moves."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from caloron.agentstate.cycles import Cycles, Places
+from caloron.agentstate.cycles.log import Log
+from caloron.store.lock import Holder
+
+#: Somebody of whom nothing is known but that they called.
+UNKNOWN = Holder(7, "", "", "", "elsewhere")
+
+
+class Agent:
+    """The cycles of `allegro`, and a clock."""
+
+    def __init__(self, folder: Path, rotate_bytes: int = 1 << 20) -> None:
+        self.places = Places("allegro", folder / "state/allegro.json", folder / "log/allegro.log")
+        self.time = datetime(2026, 4, 6, 22, 0, tzinfo=UTC)
+        self._rotate_bytes = rotate_bytes
+
+    @property
+    def cycles(self) -> Cycles:
+        """As another process would see them: nothing is remembered."""
+        log = Log(self.places.log, rotate_bytes=self._rotate_bytes)
+        return Cycles(self.places, now=lambda: self.time, log=log)
+
+    def wait(self, minutes: float) -> None:
+        self.time += timedelta(minutes=minutes)
+
+    def whole_cycle(self, step: str = "did it", next_target: str | None = None) -> int:
+        self.cycles.begin(holder=UNKNOWN)
+        self.cycles.act(step)
+        ended = self.cycles.end(artefacts=("commit 1",), next_target=next_target)
+        return ended.cycle_number
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Agent:
+    return Agent(tmp_path)

@@ -1,0 +1,305 @@
+"""Cycles: crashes told, numbers never reused, damage mended, one at work at a time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from caloron.agentstate.cycles import Cycles, StopRequested, cycle, places_of
+from caloron.agentstate.cycles.log import KEPT, Log
+from caloron.errors import HeldByAnother, PreconditionFailed, UsageError
+from caloron.store.lock import this_holder
+from tests.integration.agentstate.cycles.conftest import UNKNOWN, Agent
+
+DAMAGES = {
+    "corrupt": b"\xff\xfe{not json",
+    "truncated": b'{"version": 1, "agent": "allegro", "cycle_nu',
+    "empty": b"",
+    "blank": b"\n \n",
+    "a list": b"[]",
+    "of wrong types": b'{"version": 1, "cycle_number": "three"}',
+    "negative": b'{"version": 1, "cycle_number": -3}',
+    "from the future": b'{"version": 2, "cycle_number": 9, "shape": {}}',
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_state_is_set_aside_and_made_anew_from_the_log(
+    agent: Agent, damage: bytes
+) -> None:
+    agent.whole_cycle()
+    agent.cycles.begin(holder=this_holder(), work="issue 4")
+    agent.cycles.act("pushed", artefact="branch x")
+    good = agent.cycles.look().state
+    agent.places.state.write_bytes(damage)
+    looked = agent.cycles.look()
+    assert looked.state == good
+    assert str(agent.places.state) in looked.notices[0]
+    assert agent.places.state.read_bytes() == damage, "looking changes nothing"
+    after = agent.cycles.act("opened PR 12")
+    assert (after.cycle_number, after.artefacts) == (2, ("branch x",))
+    asides = [f for f in agent.places.state.parent.iterdir() if f.name.startswith("allegro.json.")]
+    assert [aside.read_bytes() for aside in asides] == [damage]
+    events = [entry["event"] for entry in agent.cycles.log.entries()]
+    assert events[-2:] == ["set_aside", "act"]
+
+
+def test_two_damages_are_both_kept(agent: Agent) -> None:
+    for content in (b"one", b"two"):
+        agent.whole_cycle()
+        agent.places.state.write_bytes(content)
+        agent.cycles.recover()
+    asides = sorted(agent.places.state.parent.glob("allegro.json.damaged*"))
+    assert [aside.read_bytes() for aside in asides] == [b"one", b"two"]
+
+
+def test_a_missing_state_is_made_anew_from_the_log_and_that_is_told(agent: Agent) -> None:
+    agent.whole_cycle(next_target="go on")
+    agent.places.state.unlink()
+    looked, report = agent.cycles.begin(holder=UNKNOWN)
+    assert "was missing" in looked.notices[0]
+    assert (report.cycle_number, report.next_target) == (2, "go on")
+
+
+def test_a_lost_log_is_begun_anew_with_all_that_the_state_knows(agent: Agent) -> None:
+    for _ in range(3):
+        agent.whole_cycle(next_target="go on")
+    agent.places.log.unlink()
+    agent.cycles.begin(holder=UNKNOWN)
+    agent.places.state.unlink()
+    state = agent.cycles.look().state
+    assert (state.cycle_number, state.next_target) == (4, "go on")
+    assert state.previous is not None
+    assert state.previous["cycle_number"] == 3
+
+
+@pytest.mark.parametrize("restored", [("state",), ("log",), ("state", "log")])
+def test_numbers_go_on_rising_after_a_restore_of_old_files(
+    agent: Agent, tmp_path: Path, restored: tuple[str, ...]
+) -> None:
+    agent.whole_cycle()
+    for file in (agent.places.state, agent.places.log):
+        shutil.copy(file, tmp_path / file.name)
+    last = [agent.whole_cycle() for _ in range(4)][-1]
+    for name in restored:
+        file = getattr(agent.places, name)
+        shutil.copy(tmp_path / file.name, file)
+    assert agent.whole_cycle() == last + 1
+    seqs = [entry["seq"] for entry in agent.cycles.log.entries()]
+    assert seqs == sorted(set(seqs))
+
+
+def test_a_state_that_another_program_wrote_is_taken_on(agent: Agent) -> None:
+    agent.places.state.parent.mkdir(parents=True)
+    theirs = {"cycle_number": 41, "last_action": "merged PR 3", "last_action_result": "success",
+              "work_in_progress": None, "timestamp": "2026-04-06T21:00:00Z",
+              "next_target": "look at PR 4"}  # fmt: skip
+    agent.places.state.write_text(json.dumps(theirs))
+    _, report = agent.cycles.begin(holder=UNKNOWN)
+    assert (report.cycle_number, report.last_cycle, report.next_target) == (42, 41, "look at PR 4")
+
+
+def test_a_torn_last_line_is_passed_over_and_stays_on_its_own(agent: Agent) -> None:
+    agent.whole_cycle()
+    with agent.places.log.open("ab") as log:
+        log.write(b'{"at": "2026-04-06T22:00:00.000Z", "cycle": 99, "ev')
+    agent.places.state.unlink()
+    assert agent.whole_cycle() == 2
+    lines = agent.places.log.read_bytes().splitlines()
+    assert lines[3].endswith(b'"cycle": 99, "ev')
+    assert all(json.loads(line) for number, line in enumerate(lines) if number != 3)
+
+
+def test_a_crash_between_log_and_state_is_mended_by_the_next_look(agent: Agent) -> None:
+    agent.cycles.begin(holder=UNKNOWN)
+    before = agent.places.state.read_bytes()
+    agent.cycles.act("pushed")
+    agent.places.state.write_bytes(before)
+    assert agent.cycles.look().state.last_action == "pushed"
+
+
+def test_a_second_wake_is_refused_with_the_name_of_the_holder(agent: Agent) -> None:
+    mine = this_holder()
+    agent.cycles.begin(holder=mine)
+    for holder in (mine, UNKNOWN):
+        with pytest.raises(HeldByAnother, match=f"held by process {mine.pid} on {mine.host}"):
+            agent.cycles.begin(holder=holder)
+    assert agent.cycles.look().state.cycle_number == 1
+
+
+def test_twenty_minutes_without_a_sign_are_death(agent: Agent) -> None:
+    agent.cycles.begin(holder=UNKNOWN)
+    agent.cycles.act("pushed")
+    agent.wait(15)
+    agent.cycles.beat()
+    agent.wait(20)
+    with pytest.raises(HeldByAnother, match="held by process 7 on elsewhere"):
+        agent.cycles.begin(holder=UNKNOWN)
+    agent.wait(1)
+    assert agent.cycles.report().outcome == "crashed"
+    _, report = agent.cycles.begin(holder=UNKNOWN)
+    assert (report.outcome, report.last_cycle, report.last_step) == ("crashed", 1, "pushed")
+    assert "no sign for 21 min" in report.text()
+
+
+def test_whoever_was_taken_for_dead_can_change_nothing_any_more(agent: Agent) -> None:
+    agent.cycles.begin(holder=UNKNOWN)
+    agent.wait(21)
+    agent.cycles.begin(holder=UNKNOWN)
+    for late in (
+        lambda: agent.cycles.act("late", cycle=1),
+        lambda: agent.cycles.end(reason="late", cycle=1),
+        lambda: agent.cycles.beat(cycle=1),
+    ):
+        with pytest.raises(HeldByAnother, match="cycle 1 of allegro is over"):
+            late()
+
+
+def test_recover_closes_what_is_dead_and_what_it_is_told_to(agent: Agent) -> None:
+    assert agent.cycles.recover().notices == ()
+    agent.cycles.begin(holder=UNKNOWN)
+    with pytest.raises(HeldByAnother):
+        agent.cycles.recover()
+    looked = agent.cycles.recover(force=True)
+    assert looked.notices == ("cycle 1 crashed: declared dead by hand",)
+    assert agent.cycles.look().state.status == "crashed"
+
+
+def test_a_cycle_leaves_something_or_says_why_not(agent: Agent) -> None:
+    agent.cycles.begin(holder=UNKNOWN)
+    with pytest.raises(UsageError, match="leaves nothing"):
+        agent.cycles.end(artefacts=(" ",), reason=" ")
+    assert agent.cycles.look().state.status == "open"
+    assert agent.cycles.end("failure", reason="the forge is away").reason == "the forge is away"
+    with pytest.raises(PreconditionFailed, match="no cycle of allegro is open"):
+        agent.cycles.end(reason="again")
+
+
+def test_a_stop_request_is_honoured_on_wake_until_it_is_taken_back(agent: Agent) -> None:
+    agent.cycles.begin(holder=UNKNOWN)
+    agent.cycles.request_stop("wait for the release")
+    assert "Stop was requested: wait for the release" in agent.cycles.report().text()
+    agent.cycles.end(reason="stopped")
+    with pytest.raises(StopRequested, match="wait for the release"):
+        agent.cycles.begin(holder=UNKNOWN)
+    assert agent.cycles.look().state.cycle_number == 1
+    assert list(agent.cycles.log.entries())[-1]["event"] == "stopped"
+    assert agent.cycles.clear_stop()
+    assert not agent.cycles.clear_stop()
+    assert agent.whole_cycle() == 2
+
+
+def test_work_over_more_than_three_cycles_is_to_be_sliced(agent: Agent) -> None:
+    flagged = []
+    for _ in range(5):
+        _, report = agent.cycles.begin(holder=UNKNOWN, work="issue 4")
+        flagged.append(report.slice_it)
+        agent.cycles.end(reason="not done")
+    assert flagged == [False, False, False, True, True]
+    assert "slice it" in agent.cycles.report().text()
+    _, report = agent.cycles.begin(holder=UNKNOWN, work="issue 5")
+    assert (report.slice_it, report.work_cycles) == (False, 1)
+
+
+def test_a_long_log_is_put_aside_and_nothing_is_forgotten(tmp_path: Path) -> None:
+    agent = Agent(tmp_path, rotate_bytes=2000)
+    for _ in range(60):
+        agent.whole_cycle("did a step that takes some words to tell", next_target="go on")
+    older = sorted(agent.places.log.parent.glob("allegro.log.*"))
+    assert len(older) == KEPT
+    first = json.loads(agent.places.log.read_bytes().splitlines()[0])
+    assert first["event"] == "snapshot"
+    agent.places.state.unlink()
+    state = agent.cycles.look().state
+    assert (state.cycle_number, state.next_target) == (60, "go on")
+    newest = agent.cycles.log.newest(30)
+    assert [entry["cycle"] for entry in newest if entry["event"] == "begin"][-5:] == [
+        56, 57, 58, 59, 60,
+    ]  # fmt: skip
+
+
+def test_a_crash_after_the_log_was_put_aside_loses_nothing(tmp_path: Path) -> None:
+    agent = Agent(tmp_path, rotate_bytes=10)
+    agent.whole_cycle(next_target="go on")
+    assert agent.cycles.log.rotate()
+    agent.places.state.unlink()
+    _, report = agent.cycles.begin(holder=UNKNOWN)
+    assert (report.cycle_number, report.next_target) == (2, "go on")
+
+
+def test_a_block_that_fails_ends_its_cycle_as_a_failure_with_the_reason(agent: Agent) -> None:
+    def divide() -> None:
+        with cycle("allegro", places=agent.places) as c:
+            c.act("divided")
+            raise ZeroDivisionError("by nothing")
+
+    with pytest.raises(ZeroDivisionError):
+        divide()
+    state = agent.cycles.look().state
+    assert (state.status, state.last_action_result) == ("ended", "failure")
+    assert state.reason == "ZeroDivisionError: by nothing"
+
+
+def test_a_block_that_leaves_nothing_says_so(agent: Agent) -> None:
+    with cycle("allegro", places=agent.places) as c:
+        assert c.number == 1
+    state = agent.cycles.look().state
+    assert (state.last_action_result, state.reason) == (
+        "partial", "ended without an artefact and without a reason",
+    )  # fmt: skip
+
+
+def test_a_block_reports_its_work_and_what_comes_next(agent: Agent) -> None:
+    with cycle("allegro", work="issue 4", places=agent.places) as c:
+        c.act("opened PR 12", artefact="PR 12")
+        c.beat()
+        c.plan("answer the review")
+        assert c.stop_requested == ""
+    with cycle("allegro", places=agent.places) as c:
+        assert c.report.text().splitlines() == [
+            "This is cycle 2 of allegro.",
+            "Cycle 1 ended as success, opened PR 12. It left: PR 12.",
+            "In progress: issue 4, for 2 cycles now.",
+            "To do next: answer the review.",
+        ]
+        c.because("nothing to review yet")
+        c.work("")
+    state = agent.cycles.look().state
+    assert (state.work_in_progress, state.reason) == ("", "nothing to review yet")
+
+
+def test_the_places_are_hermes_if_it_is_there_or_asked_for_else_the_home_of_caloron(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CALORON_HOME", str(tmp_path / "caloron"))
+    ours, theirs = tmp_path / "caloron/cycles", tmp_path / ".hermes"
+    assert places_of("a").state == ours / "a.json"
+    assert places_of("a").log == ours / "a.log"
+    assert places_of("a", hermes=True).log == theirs / "burn-logs/a.log"
+    theirs.mkdir()
+    assert places_of("a").state == theirs / "burn-state/a.json"
+    assert places_of("a", hermes=False).state == ours / "a.json"
+    for bad in ("", "..", "a/b", "-x", "a" * 65, "ä"):
+        with pytest.raises(UsageError):
+            places_of(bad)
+
+
+def test_a_log_that_grows_is_not_read_whole_to_wake(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.whole_cycle()
+
+    def refuse(_log: Log) -> None:
+        raise AssertionError("the whole log was read")
+
+    monkeypatch.setattr(Log, "entries", refuse)
+    agent.cycles.begin(holder=UNKNOWN)
+
+
+def test_looking_needs_no_right_to_write(agent: Agent) -> None:
+    assert Cycles(agent.places).report().outcome == "first"
+    assert not agent.places.state.parent.exists()
