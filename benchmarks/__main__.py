@@ -26,6 +26,7 @@ NAMES = (
     "sandbox",
     "starting",
     "many",
+    "agents",
     "forges",
     "graphs",
 )

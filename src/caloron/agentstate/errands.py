@@ -68,8 +68,7 @@ class Errands:
                 connection, item, kind, text, owner=owner, status=status,
                 priority=priority, not_before=not_before,
             )  # fmt: skip
-            if notes:
-                connection.execute(SQL["first_notes"], {"item": item, "notes": notes})
+            _set_notes(connection, item, notes)
             return Enqueued(True, _errand(connection, item))
 
     def _again(
@@ -115,8 +114,10 @@ class Errands:
         values = {"kinds": json.dumps(list(kinds)), "most": most}
         for row in connection.execute(SQL["worn_out"], values).fetchall():
             said = f"given up: claimed {most} times, and nobody ever ended it"
-            notes = resolved(_errand(connection, row["item"]).notes, said)
-            QUEUE.settle(connection, row["item"], None, "failed", said, notes)
+            _set_notes(
+                connection, row["item"], resolved(_errand(connection, row["item"]).notes, said)
+            )
+            QUEUE.settle(connection, row["item"], None, "failed", said)
 
     def renew(self, item: str, token: int, *, lease_ms: int = LEASE_MS) -> Lease:
         """Say that the holder lives."""
@@ -154,11 +155,13 @@ class Errands:
             _refuse_ended(was, "resolved")
             if owner is not None and was.owner_agent != owner:
                 raise HeldByAnother(f"{item} belongs to {was.owner_agent or 'nobody'}, not {owner}")
+            text = resolved(was.notes, notes)
+            _set_notes(connection, item, text)
             try:
-                QUEUE.settle(connection, item, token, status, notes, resolved(was.notes, notes))
+                at = QUEUE.settle(connection, item, token, status, notes)
             except LeaseLost:
                 raise _lost(connection, item) from None
-            return _errand(connection, item)
+        return was._replace(status=status, updated_at=at, notes=text or was.notes)
 
     def annotate(self, item: str, patch: dict[str, Any]) -> Errand:
         """Put these keys into the notes, whatever state the errand is in."""
@@ -266,8 +269,9 @@ class Errands:
         told: dict[str, Any],
         note: dict[str, Any] | None = None,
     ) -> None:
-        notes = annotated(was.notes, note) if note else None
-        values = {"item": was.id, "status": status, "notes": notes}
+        if note:
+            _set_notes(connection, was.id, annotated(was.notes, note))
+        values = {"item": was.id, "status": status}
         at, owner = connection.execute(SQL["move"], values).fetchone()
         told = {"status": status, "from": was.status} | told
         QUEUE.append_event(connection, event, told, actor=owner, item=was.id, ts=at)
@@ -280,6 +284,12 @@ def _errand(connection: sqlite3.Connection, item: str) -> Errand:
     return Errand(*row)
 
 
+def _set_notes(connection: sqlite3.Connection, item: str, notes: str | None) -> None:
+    """New notes, if there are any; a statement of its own, because each change of notes is kept."""
+    if notes:
+        connection.execute(SQL["set_notes"], {"item": item, "notes": notes})
+
+
 def _lease(connection: sqlite3.Connection, item: str) -> Lease:
     row = connection.execute(SQL["lease"], {"item": item}).fetchone()
     return Lease(row["token"], row["holder"], row["expires_at"], row["attempt"])
@@ -290,7 +300,8 @@ def _is_held(connection: sqlite3.Connection, errand: Errand, token: int) -> bool
 
 
 def _held(connection: sqlite3.Connection, taken: Claim) -> Held:
-    return Held(_errand(connection, taken.item), _lease(connection, taken.item))
+    row = connection.execute(SQL["held"], {"item": taken.item}).fetchone()
+    return Held(Errand(*row[:8]), Lease(*row[8:]))
 
 
 def _why(status: str) -> str:

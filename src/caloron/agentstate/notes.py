@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 #: What stood there before anybody annotated it.
 TEXT = "text"
 #: What was said at the end, beside what stands there already.
@@ -13,12 +14,13 @@ RESOLUTION = "resolution"
 
 def encode(value: Any) -> str:
     """JSON as agent-state writes it: nothing between the parts, and letters as they are."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # Half a character, which JSON can escape but no file can hold.
-        return json.dumps(value, separators=(",", ":"))
+    text = _encode(value)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            # Half a character, which JSON can escape but no file can hold.
+            return json.dumps(value, separators=(",", ":"))
     return text
 
 

@@ -165,9 +165,9 @@ class Queue:
         item = lease["item"]
         values = {"id": item, "owner": holder}
         (at,) = connection.execute(self._sql["claimed_item"], values).fetchone()
-        claimed: dict[str, Any] = {"status": "in_flight"}
+        claimed: dict[str, Any] | str = '{"status":"in_flight"}'
         if not self._plain:
-            claimed["token"] = lease["token"]
+            claimed = {"status": "in_flight", "token": lease["token"]}
         self.append_event(connection, "work_item_claimed", claimed, actor=holder, item=item, ts=at)
         return Claim(item, lease["kind"], lease["payload"], lease["token"], lease["attempt"])
 
@@ -216,13 +216,9 @@ class Queue:
         token: int | None,
         status: str,
         note: str = "",
-        notes: str | None = None,
-    ) -> None:
-        """Close an item as done or failed, by the holder of its token.
-
-        `note` is told in the diary; `notes` is what the item's own notes become.
-        """
-        values = {"item": item, "token": token, "status": status, "notes": notes}
+    ) -> int:
+        """Close an item as done or failed, by the holder of its token; gives the time of it."""
+        values = {"item": item, "token": token, "status": status}
         closed = connection.execute(self._sql["settle"], values).fetchone()
         if closed is None:
             raise LeaseLost(item)
@@ -234,6 +230,7 @@ class Queue:
             item=item,
             ts=closed["updated_at"],
         )
+        return int(closed["updated_at"])
 
     def reopen(self, connection: sqlite3.Connection, item: str, reason: str) -> None:
         """Back into the queue for another attempt; whoever still holds it is fenced off."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +35,7 @@ def places_of(agent: str, *, hermes: bool | None = None) -> Places:
             f"agent {agent[:60]!r} cannot be used",
             hint="take 1 to 64 letters, digits, '_' and '-', the first of them no '-'",
         )
-    theirs = Path(os.environ.get("HERMES_HOME") or "~/.hermes").expanduser().absolute()
+    theirs = Path("~/.hermes").expanduser().absolute()
     if theirs.is_dir() if hermes is None else hermes:
         folder, logs = theirs / "burn-state", theirs / "burn-logs"
     else:

@@ -70,22 +70,8 @@ BEGIN
             NEW.status = 'in_flight', NEW.status = 'in_flight');
 END;
 
--- A claim of ours gives the lease first; whoever sets another owner than the lease has knows of none.
-CREATE TRIGGER caloron_work_items_leased BEFORE UPDATE OF owner_agent ON work_items
-WHEN OLD.status = 'in_flight' AND NEW.status = 'in_flight'
-     AND NEW.owner_agent IS NOT OLD.owner_agent
-     AND EXISTS (SELECT 1 FROM caloron_leases
-                 WHERE item = OLD.id AND guest = 0 AND holder IS NOT NEW.owner_agent
-                   AND expires_at > (SELECT ms FROM caloron_clock))
-BEGIN
-    SELECT RAISE(ABORT, 'the work item is leased to its owner; wait, or let the owner release it');
-END;
-CREATE TRIGGER caloron_work_items_ended BEFORE UPDATE OF status ON work_items
-WHEN NEW.status = 'in_flight' AND OLD.status IN ('done', 'failed', 'cancelled')
-BEGIN
-    SELECT RAISE(ABORT, 'the work item has ended; reopen it first');
-END;
-
+-- A claim of ours gives the lease first: whoever sets another owner than the lease has knows of none.
+-- It may not take what is leased or has ended; what it may take is leased to it as to a guest.
 CREATE TRIGGER caloron_work_items_taken AFTER UPDATE OF status, owner_agent ON work_items
 WHEN NEW.status = 'in_flight'
      AND (OLD.status <> 'in_flight' OR NEW.owner_agent IS NOT OLD.owner_agent)
@@ -93,6 +79,12 @@ WHEN NEW.status = 'in_flight'
                      WHERE item = NEW.id AND status = 'in_flight'
                        AND holder = coalesce(NEW.owner_agent, ''))
 BEGIN
+    SELECT RAISE(ABORT, 'the work item has ended; reopen it first')
+    WHERE OLD.status IN ('done', 'failed', 'cancelled');
+    SELECT RAISE(ABORT, 'the work item is leased to its owner; wait, or let the owner release it')
+    FROM caloron_leases
+    WHERE item = NEW.id AND status = 'in_flight' AND guest = 0
+      AND expires_at > (SELECT ms FROM caloron_clock);
     UPDATE caloron_leases
     SET status = 'in_flight', token = token + 1, holder = coalesce(NEW.owner_agent, ''),
         expires_at = NEW.updated_at + 600000, attempt = attempt + 1, guest = 1

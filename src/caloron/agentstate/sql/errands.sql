@@ -21,8 +21,7 @@ WHERE item = :item
        OR (status = 'in_flight' AND expires_at <= (SELECT ms FROM caloron_clock)))
 RETURNING item, token, attempt, kind, (SELECT payload FROM work_items WHERE id = item) AS payload
 -- name: settle
-UPDATE work_items
-SET status = :status, notes = coalesce(:notes, notes), updated_at = (SELECT ms FROM caloron_clock)
+UPDATE work_items SET status = :status, updated_at = (SELECT ms FROM caloron_clock)
 WHERE id = :item AND status IN ('pending', 'in_flight', 'waiting_human')
   AND (:token IS NULL
        OR (status = 'in_flight'
@@ -35,14 +34,17 @@ FROM work_items WHERE id = :item
 SELECT l.token, l.holder, l.expires_at, l.attempt, l.priority, l.not_before, l.guest, l.status,
        (SELECT ms FROM caloron_clock) AS now_ms
 FROM caloron_leases l WHERE l.item = :item
+-- name: held
+SELECT w.id, w.kind, w.payload, w.status, w.owner_agent, w.created_at, w.updated_at, w.notes,
+       l.token, l.holder, l.expires_at, l.attempt
+FROM work_items w JOIN caloron_leases l ON l.item = w.id WHERE w.id = :item
 -- name: move
-UPDATE work_items
-SET status = :status, notes = coalesce(:notes, notes), updated_at = (SELECT ms FROM caloron_clock)
+UPDATE work_items SET status = :status, updated_at = (SELECT ms FROM caloron_clock)
 WHERE id = :item
 RETURNING updated_at, owner_agent
 -- name: not_before
 UPDATE caloron_leases SET not_before = (SELECT ms FROM caloron_clock) + :delay_ms WHERE item = :item
--- name: first_notes
+-- name: set_notes
 UPDATE work_items SET notes = :notes WHERE id = :item
 -- name: annotate
 UPDATE work_items SET notes = :notes, updated_at = (SELECT ms FROM caloron_clock)
