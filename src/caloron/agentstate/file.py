@@ -17,6 +17,9 @@ MIGRATIONS_TABLE = "caloron_migrations"
 #: Whoever waits among many that claim without a pause is passed over again and again.
 _PATIENCE_S = 30.0
 SQL = load_statements(_HERE / "sql" / "errands.sql")
+_ANY_OF = "      AND kind IN (SELECT value FROM json_each(:kinds))\n"
+SQL["claim_any"] = SQL["claim"].replace(_ANY_OF, "")
+SQL["claim_kind"] = SQL["claim"].replace(_ANY_OF, "      AND kind = :kind\n")
 QUEUE = Queue("caloron_", SQL, encode=encode, plain=True)
 
 

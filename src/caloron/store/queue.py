@@ -146,14 +146,18 @@ class Queue:
 
         `scope` is the beginning that the item's id must have; the cap counts across all scopes.
         """
+        wanted = list(kinds)
         values = {
-            "kinds": json.dumps(list(kinds)),
+            "kinds": json.dumps(wanted),
+            "kind": wanted[0] if wanted else None,
             "holder": holder,
             "lease_ms": lease_ms,
             "cap": cap,
             "scope": scope,
         }
-        lease = connection.execute(self._sql["claim"], values).fetchone()
+        # Faster where there are statements for these: no list of kinds has to be read.
+        few = ("claim_any", "claim_kind")[len(wanted)] if len(wanted) < 2 else "claim"
+        lease = connection.execute(self._sql.get(few, self._sql["claim"]), values).fetchone()
         return self._taken(connection, lease, holder)
 
     def _taken(

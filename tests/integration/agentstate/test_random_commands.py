@@ -66,7 +66,8 @@ class Commands(RuleBasedStateMachine):
     def enqueue(self, item: str, priority: int) -> None:
         done = self.home.errands.enqueue(item, "review", {}, priority=priority)
         assert done.inserted is (item not in self.items)
-        self.items.setdefault(item, Model(len(self.items), priority))
+        # Within one ms the id decides.
+        self.items.setdefault(item, Model(done.errand.created_at, priority))
 
     @rule(item=ITEMS, owner=OWNERS)
     def claim(self, item: str, owner: str) -> None:

@@ -72,6 +72,7 @@ END;
 
 -- A claim of ours gives the lease first: whoever sets another owner than the lease has knows of none.
 -- It may not take what is leased or has ended; what it may take is leased to it as to a guest.
+-- ROLLBACK: a statement that can only be undone with all that is begun needs no journal of its own.
 CREATE TRIGGER caloron_work_items_taken AFTER UPDATE OF status, owner_agent ON work_items
 WHEN NEW.status = 'in_flight'
      AND (OLD.status <> 'in_flight' OR NEW.owner_agent IS NOT OLD.owner_agent)
@@ -79,9 +80,9 @@ WHEN NEW.status = 'in_flight'
                      WHERE item = NEW.id AND status = 'in_flight'
                        AND holder = coalesce(NEW.owner_agent, ''))
 BEGIN
-    SELECT RAISE(ABORT, 'the work item has ended; reopen it first')
+    SELECT RAISE(ROLLBACK, 'the work item has ended; reopen it first')
     WHERE OLD.status IN ('done', 'failed', 'cancelled');
-    SELECT RAISE(ABORT, 'the work item is leased to its owner; wait, or let the owner release it')
+    SELECT RAISE(ROLLBACK, 'the work item is leased to its owner; wait, or let the owner release it')
     FROM caloron_leases
     WHERE item = NEW.id AND status = 'in_flight' AND guest = 0
       AND expires_at > (SELECT ms FROM caloron_clock);

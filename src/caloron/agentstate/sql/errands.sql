@@ -8,7 +8,7 @@ WHERE item = (
     WHERE status IN ('pending', 'in_flight')
       AND (status = 'pending' OR expires_at <= (SELECT ms FROM caloron_clock))
       AND not_before <= (SELECT ms FROM caloron_clock)
-      AND (:kinds = '[]' OR kind IN (SELECT value FROM json_each(:kinds)))
+      AND kind IN (SELECT value FROM json_each(:kinds))
     ORDER BY priority DESC, created_at, item
     LIMIT 1)
 RETURNING item, token, attempt, kind, (SELECT payload FROM work_items WHERE id = item) AS payload
@@ -20,8 +20,13 @@ WHERE item = :item
   AND (status = 'pending'
        OR (status = 'in_flight' AND expires_at <= (SELECT ms FROM caloron_clock)))
 RETURNING item, token, attempt, kind, (SELECT payload FROM work_items WHERE id = item) AS payload
+-- name: claimed_item
+UPDATE OR ROLLBACK work_items
+SET status = 'in_flight', owner_agent = :owner, updated_at = (SELECT ms FROM caloron_clock)
+WHERE id = :id
+RETURNING updated_at
 -- name: settle
-UPDATE work_items SET status = :status, updated_at = (SELECT ms FROM caloron_clock)
+UPDATE OR ROLLBACK work_items SET status = :status, updated_at = (SELECT ms FROM caloron_clock)
 WHERE id = :item AND status IN ('pending', 'in_flight', 'waiting_human')
   AND (:token IS NULL
        OR (status = 'in_flight'
