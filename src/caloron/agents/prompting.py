@@ -158,6 +158,15 @@ def check(title: str, prompt: str, acceptance: Sequence[str], **about: Unpack[Ab
     return _ask("check", _task(title, prompt, acceptance, about), about)
 
 
+def opened(diary: str) -> str:
+    """What stands before a prompt: who the agent is, and what came of its last wake."""
+    text = diary.strip()
+    if not text:
+        return ""
+    code = _unused(sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8], [text])
+    return f"Your own diary ({_DATA}):\n[begin {code}]\n{text}\n[end {code}]\n\n"
+
+
 def instructions(conventions: str = "", own_docs: Mapping[str, str] | None = None) -> str:
     """What every agent is told beside its prompt, from a file outside the repository.
 

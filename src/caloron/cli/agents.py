@@ -15,7 +15,7 @@ from caloron.cli.output import counted, printable, success
 from caloron.cli.status import require_ledger
 from caloron.errors import NotFound
 from caloron.ledger.earlier import earlier_agents
-from caloron.ledger.locate import find_project, require_id
+from caloron.ledger.locate import ProjectPaths, find_project, require_id
 
 _EVENTS = """
 SELECT ts, type, work_item_id AS item, payload FROM events
@@ -30,6 +30,8 @@ FROM tasks
 #: Everybody else is named after the task that it works on.
 _BY_ROLE = {"review": "reviewer-1", "po": "planner-1", "retro": "retro-1"}
 _NO_AGENT = "verify"
+#: Lines of an agent's diary that are shown.
+_DIARY = 20
 _OF_SPRINTS = {"po", "retro"}
 
 
@@ -77,7 +79,9 @@ def list_agents(project: str | None) -> None:
 @project_option
 @output_option
 def show(name: str, project: str | None) -> None:
-    """Show one agent and each piece of work it did.
+    """Show one agent: each piece of work it did, its last cycle, its queue, diary and retros.
+
+    The last part is what opens the agent's next prompt.
 
     \b
     Example:
@@ -97,8 +101,35 @@ def show(name: str, project: str | None) -> None:
         lines.append(f"  {work['sprint_id']}  {work['task']}  {work['role']:<9} {took}")
     lines += [printable(_version(version)) for version in versions]
     runs = [{k: v for k, v in work.items() if k != "agent_id"} for work in works]
-    told = data | {"work": runs, "adopted_versions": versions}
+    own = _home_of(find_project(project), name)
+    if own["about"]:
+        lines += ["", printable(own["about"])]
+    told = data | {"work": runs, "adopted_versions": versions} | own
     success("agents.show", told, "\n".join(lines))
+
+
+def _home_of(found: ProjectPaths, name: str) -> dict[str, Any]:
+    """What the agent's own home says."""
+    from caloron.agentstate.cycles import Cycles
+    from caloron.engine.agent_homes import about, diary_of, places_in, queue_of, retros_of
+
+    where = found.agents / name
+    state = Cycles(places_in(where)).look().state
+    return {
+        "home": str(where),
+        "about": about(found.agents, name),
+        "cycle": {
+            "number": state.cycle_number,
+            "status": state.status,
+            "last_action": state.last_action,
+            "last_action_result": state.last_action_result,
+            "work_in_progress": state.work_in_progress,
+            "next_target": state.next_target,
+        },
+        "queue": queue_of(where),
+        "diary": diary_of(where, _DIARY),
+        "retros": [str(page) for page in retros_of(where)],
+    }
 
 
 def _list(project: str | None) -> None:

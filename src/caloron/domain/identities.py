@@ -9,13 +9,22 @@ from typing import Any
 
 from caloron.domain.plan import PlannedTask
 from caloron.domain.retro import AgentKpis, Run, agent_kpis
-from caloron.domain.sprint import PLANNER, REVIEWER, State
+from caloron.domain.sprint import ANALYST, PLANNER, REVIEWER, State
 
 _VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})", re.ASCII)
 _PERSONALITIES = {"reviewer": "reviewer", "planner": "product-owner"}
 _SYSTEM_OVERRIDE = 500
 #: A manifest names a model together with its maker.
 _MAKERS = {"claude-code": "claude/"}
+
+
+def agent_of_item(item: str) -> str:
+    """Which agent does a piece of work, by its name in the queue; empty: no agent does it."""
+    parts = item.split("/")
+    if len(parts) != 3:
+        return ""
+    role = parts[2].rpartition("-")[2]
+    return {"review": REVIEWER, "po": PLANNER, "retro": ANALYST, "verify": ""}.get(role, parts[1])
 
 
 def manifest_of(task: PlannedTask, *, framework: str, model: str = "") -> dict[str, Any]:

@@ -97,6 +97,8 @@ class Assigner:
         self.repository: Callable[[], tuple[str, str]] = lambda: ("", "")
         #: What the model that looks back at this one is told, by heading.
         self.material: Callable[[str], Mapping[str, str]] = lambda _sprint: {}
+        #: What an agent is told of itself before anything else.
+        self.opening: Callable[[str], str] = lambda _agent: ""
         #: Tells what agents are asked to somebody who wants to know.
         self._show = show
 
@@ -186,6 +188,7 @@ class Assigner:
         place = self._workplaces.prepare(state, task, work, run_dir, restore=bool(session))
         sandbox = self._confining.sandbox
         prompt = self._prompt(state, task, work, place, restarted=bool(place.restored))
+        prompt = self._clean(prompting.opened(self.opening(_who(task, work.role)))) + prompt
         if self._show:
             self._show(f"asked of {work.item}:\n{prompt}")
         command = self._runner(framework).command(

@@ -168,6 +168,7 @@ class Engine:
         if state.sprint.insight_problem:
             self.watcher.told(f"no model looked back: {state.sprint.insight_problem}")
         self.books.write_end()
+        self.workshop.homes.write_pages()
 
     def _listen(self) -> None:
         if self.webhooks is not None:
@@ -307,6 +308,7 @@ class Engine:
         self.poller.stop()
         self.effects.close()
         self.workers.stop()
+        self.workshop.homes.close()
         self.workshop.pool.close()
         self.wake.close()
 

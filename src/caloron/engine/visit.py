@@ -73,6 +73,8 @@ class Visit:
             engine.workers.adopt()
             state = self._loop(approve=approve)
             agents = len(engine.queue.in_flight())
+            if self._ticks > 1:
+                engine.workshop.homes.close()
         finally:
             engine.effects.close()
             engine.wake.close()

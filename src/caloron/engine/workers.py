@@ -13,6 +13,7 @@ from subprocess import Popen
 from typing import Any
 
 from caloron.agents import launch
+from caloron.agents.transcript import last_line
 from caloron.agents.workspaces import remove_workspace
 from caloron.domain.facts import RunInterrupted, WorkEnded
 from caloron.domain.sprint import AGENT_ROLES
@@ -313,6 +314,9 @@ class Workers:
         start = start_of(lease.payload)
         if result is None:
             self._lost[item] = self._lost.get(item, 0) + 1
+            log = run_dir / "output.log"
+            if log.exists() and (said := last_line(log)):
+                self._queue.note("attempt_lost", item, {"last_line": said[:500]})
             cut = self._cut_short(item, token)
             self._queue.interrupt(item, token, "the attempt was interrupted", cut)
             return

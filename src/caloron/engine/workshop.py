@@ -18,6 +18,7 @@ from caloron.agents.sandbox import Bubblewrap, NoSandbox
 from caloron.agents.seeds import Seeds
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import State
+from caloron.engine.agent_homes import AgentHomes
 from caloron.engine.assignments import Assigner
 from caloron.engine.bell import Bell
 from caloron.engine.confining import Confining
@@ -100,6 +101,8 @@ class Workshop:
         assigner.lessons = lambda sprint: context_for(queue.ledger, sprint)
         assigner.repository = cache(lambda: repository_pages(queue.ledger, mirror))
         assigner.material = lambda sprint: retro_material(queue.ledger, sprint)
+        self.homes = AgentHomes(project.agents, queue.ledger, queue.sprint, tell)
+        assigner.opening = self.homes.opening
         self.workers = Workers(
             project,
             queue,

@@ -92,6 +92,11 @@ class ProjectPaths:
         return self.path / "runs"
 
     @property
+    def agents(self) -> Path:
+        """The homes of the agents, each with its queue, its diary and its cycles."""
+        return self.path / "agents"
+
+    @property
     def mirror(self) -> Path:
         """Our own clean repository, from which workspaces are cloned."""
         return self.path / "mirror.git"

@@ -145,12 +145,15 @@ class Cycles:
                 told["artefacts"] = left
             return self._files.record(state, "end", result=result, **told)
 
-    def recover(self, *, force: bool = False) -> Looked:
-        """Mend what a crash left: the file, and a cycle that nobody ended."""
+    def recover(self, *, force: bool = False, why: str = "") -> Looked:
+        """Mend what a crash left: the file, and a cycle that nobody ended.
+
+        Whoever knows why it is dead says so; `force` calls it dead without a reason.
+        """
         with self._files.turn() as looked:
             state, notices = looked.state, looked.notices
             if state.status == "open":
-                why = self.dead(state) or ("declared dead by hand" if force else "")
+                why = why or self.dead(state) or ("declared dead by hand" if force else "")
                 state = self._crashed(state, why)
                 notices = (*notices, f"cycle {state.cycle_number} crashed: {state.reason}")
             return Looked(state, notices)

@@ -1,0 +1,266 @@
+"""The home of each agent of a project: its errands, its diary and its cycles, told by the ledger.
+
+The sprint's truth stays in the ledger: everything here follows its diary line by line, each by its
+key, so that a home that is deleted or falls behind is brought up again. A cycle is one wake that
+acted, from the start of an agent's process to the end of its work.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from caloron.agentstate.cycles import Cycles, Places
+from caloron.agentstate.cycles.report import report_of
+from caloron.agentstate.home import AgentHome
+from caloron.agentstate.looking import look
+from caloron.agentstate.records import OPEN, TERMINAL
+from caloron.domain.identities import agent_of_item
+from caloron.errors import CaloronError, StoreError
+from caloron.ledger.ledger import Ledger
+
+_HOST = "caloron"
+#: From where on the homes follow the diary, and how far they have.
+_FIRST, _THROUGH = "agent_homes/first", "agent_homes/through"
+#: The same of one home, in its own file: one that is deleted begins again.
+_FOLLOWED = "CREATE TABLE IF NOT EXISTS caloron_followed (id INTEGER PRIMARY KEY, through INTEGER)"
+_FOLLOW = "INSERT OR REPLACE INTO caloron_followed VALUES (1, ?)"
+_NEWS = """
+SELECT id, ts, type, actor, work_item_id AS item, payload FROM events
+WHERE id > ? AND work_item_id IS NOT NULL ORDER BY id
+"""
+_BEFORE = "SELECT COALESCE(min(id), 1) - 1 AS id FROM events WHERE work_item_id LIKE ? || '/%'"
+#: The true lease is the shim's; this one only says who has the errand.
+_LEASE_MS = 30 * 86_400_000
+#: What opens a prompt.
+_LINES, _LONGEST = 5, 2_000
+_COPIED = (
+    "attempt_started", "attempt_ended", "attempt_lost", "agent_reported", "work_salvaged",
+    "work_dropped",
+)  # fmt: skip
+
+
+class AgentHomes:
+    """The homes of one project; whoever writes to them holds the project."""
+
+    def __init__(
+        self,
+        folder: Path,
+        ledger: Ledger,
+        sprint: str,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self.folder = folder
+        self._ledger = ledger
+        self._sprint = sprint
+        self._tell = tell or (lambda _line: None)
+        self._lock = threading.Lock()
+
+    def opening(self, agent: str) -> str:
+        """What an agent is told of itself when it wakes; empty for the first time."""
+        with self._forgiving():
+            self.catch_up()
+            return about(self.folder, agent, waking=True)
+        return ""
+
+    @contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        """A home that cannot be used is told, and holds nobody up: the ledger has it all."""
+        try:
+            yield
+        except CaloronError as error:
+            self._tell(f"homes of agents: {error}")
+
+    def catch_up(self) -> None:
+        """Follow the ledger's diary to its end."""
+        with self._lock:
+            news = self._ledger.db.rows(_NEWS, (self._through(),))
+            for agent in sorted({agent_of_item(row["item"]) for row in news} - {""}):
+                self._follow(agent)
+            if news:
+                self._ledger.put(_THROUGH, str(news[-1]["id"]))
+
+    def close(self) -> None:
+        """Bring the homes up to what happened last."""
+        with self._forgiving():
+            self.catch_up()
+
+    def write_pages(self) -> None:
+        """Dashboards and retros, for people who look into the folders."""
+        with self._forgiving():
+            self.catch_up()
+            for place in sorted(self.folder.glob("*/state.sqlite")):
+                with AgentHome(place.parent) as home:
+                    home.regenerate_dashboard()
+                    home.write_retro()
+
+    def _through(self) -> int:
+        known = self._ledger.get(_THROUGH)
+        return int(known) if known else self._first()
+
+    def _follow(self, agent: str) -> None:
+        """Bring one home up; one that cannot be opened is kept beside, and made anew."""
+        where = self.folder / agent
+        try:
+            self._bring_up(where, agent)
+        except StoreError as error:
+            kept = where.with_name(f"{agent}.corrupt-{time.time_ns()}")
+            where.rename(kept)
+            self._tell(f"{error}; that home is kept as {kept}, and made anew")
+            self._bring_up(where, agent)
+
+    def _bring_up(self, where: Path, agent: str) -> None:
+        with AgentHome.scaffolded(where, _HOST, agent) as home:
+            # What is lost with the machine is told again by the ledger.
+            home.db.rows("PRAGMA synchronous = OFF")
+            follower = _Follower(home, Cycles(places_in(where)), agent)
+            since = max(follower.through, self._first())
+            for row in self._ledger.db.rows(_NEWS, (since,)):
+                if agent_of_item(row["item"]) == agent:
+                    follower.take_in(row)
+
+    def _first(self) -> int:
+        """Where the homes of this project begin: earlier sprints are left to the ledger."""
+        if not (known := self._ledger.get(_FIRST)):
+            row = self._ledger.db.row(_BEFORE, (self._sprint,))
+            known = str(row["id"]) if row else "0"
+            self._ledger.put(_FIRST, known)
+        return int(known)
+
+
+def places_in(where: Path) -> Places:
+    """Where the cycles of an agent of a sprint are kept: in its home."""
+    return Places(where.name, where / "cycle.json", where / "cycle.log")
+
+
+class _Follower:
+    """Brings one home up by one line of the ledger after the other; each counts once."""
+
+    def __init__(self, home: AgentHome, cycles: Cycles, agent: str) -> None:
+        self._home = home
+        self._errands = home.errands
+        self._cycles = cycles
+        self._agent = agent
+        home.db.rows(_FOLLOWED)
+        row = home.db.row("SELECT through FROM caloron_followed")
+        self.through = int(row["through"]) if row else 0
+
+    def take_in(self, row: sqlite3.Row) -> None:
+        item, told = str(row["item"]), json.loads(row["payload"])
+        self._know(item)
+        match row["type"]:
+            case "attempt_started":
+                self._began(item, told)
+            case "attempt_ended":
+                self._step(_ended(told), "failure" if told.get("exit_code") else "success")
+            case "attempt_lost":
+                self._step(f"the last it wrote: {told.get('last_line')}", "partial")
+            case "work_item_resolved":
+                self._resolved(item, told)
+            case "work_item_reopened":
+                self._lost(item, str(told.get("reason") or "it was given back"))
+        if row["type"] in _COPIED:
+            key = f"ledger/{row['id']}"
+            self._home.diary.append(row["type"], row["payload"], item=item, key=key, ts=row["ts"])
+        # Whoever dies before this does the last line again, which changes nothing.
+        self._home.db.rows(_FOLLOW, (row["id"],))
+
+    def _know(self, item: str) -> None:
+        sprint, task, work = item.split("/")
+        told = {"sprint": sprint, "task": task, "work": work}
+        self._errands.enqueue(item, work.partition("-")[2], told, owner=self._agent)
+
+    def _began(self, item: str, told: dict[str, Any]) -> None:
+        if self._errands.get(item).status == "pending":
+            self._errands.claim(item, self._agent, lease_ms=_LEASE_MS)
+        _, task, work = item.split("/")
+        step = f"began {work} of {task}, attempt {told.get('attempt')}"
+        if self._cycles.look().state.status != "open":
+            self._cycles.begin(work=task)
+        self._step(step, "partial")
+
+    def _step(self, action: str, result: str) -> None:
+        state = self._cycles.look().state
+        if state.status == "open" and state.last_action != action:
+            self._cycles.act(action, result=result)
+
+    def _resolved(self, item: str, told: dict[str, Any]) -> None:
+        status, notes = str(told.get("status")), str(told.get("notes") or "")
+        if self._errands.get(item).status not in TERMINAL:
+            self._errands.resolve(item, status, notes=notes)
+        self._step(f"{item.rpartition('/')[2]} ended as {status}", _result(status))
+        if self._alone():
+            left = f"{item}: {notes}" if notes else item
+            self._cycles.end(_result(status), artefacts=(left,))
+
+    def _lost(self, item: str, reason: str) -> None:
+        if self._errands.get(item).status == "in_flight":
+            self._errands.release(item, reason=reason)
+        if self._alone():
+            self._cycles.recover(why=reason)
+
+    def _alone(self) -> bool:
+        """Whether a cycle is open, and no other work of this agent is in it."""
+        at_work = queue_of(self._home.where, "in_flight")
+        return self._cycles.look().state.status == "open" and not at_work
+
+
+def _ended(told: dict[str, Any]) -> str:
+    last = str(told.get("last_line") or "").strip()
+    how = f"its process ended with {told.get('exit_code', 0)}"
+    return f"{how}: {last}" if last else how
+
+
+def _result(status: str) -> str:
+    return {"done": "success", "failed": "failure"}.get(status, "partial")
+
+
+def about(folder: Path, agent: str, *, waking: bool = False) -> str:
+    """What there is to say of an agent: its last cycle, its queue, its diary, its retros."""
+    where = folder / agent
+    state = Cycles(places_in(where)).look().state
+    if not state.cycle_number:
+        return ""
+    lines = report_of(state).text().splitlines()[1:]
+    number = state.cycle_number
+    begin = f"You are {agent}, and this is your cycle {number + 1}." if waking else ""
+    lines = [begin, *lines] if begin else [f"Cycles of {agent}: {number}", *lines]
+    queue = [errand for errand in queue_of(where) if errand["status"] in OPEN]
+    if queue:
+        lines.append("Queue:")
+        lines += [f"- {errand['id']} ({errand['status']})" for errand in queue[:_LINES]]
+    lines.append("Diary, newest first:")
+    lines += [f"- {_shown(event)}" for event in diary_of(where, _LINES)]
+    if retros := retros_of(where):
+        lines.append(f"Last retro: {retros[-1].name}")
+    text = "\n".join(lines)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _shown(event: dict[str, Any]) -> str:
+    told = json.loads(event["payload"])
+    said = told.get("last_line") or told.get("notes") or told.get("reason") or told.get("status")
+    item = str(event["work_item_id"] or "").partition("/")[2]
+    return " ".join(str(part) for part in (event["type"], item, said or "") if part)[:200]
+
+
+def queue_of(where: Path, status: str | None = None) -> list[dict[str, Any]]:
+    """The errands of an agent, newest first."""
+    wanted = {"kind": None, "owner": None, "status": status, "limit": -1}
+    return list(look(where / "state.sqlite", "list", wanted))
+
+
+def diary_of(where: Path, limit: int) -> list[dict[str, Any]]:
+    """The last lines of an agent's diary, newest first."""
+    return list(look(where / "state.sqlite", "tail", {"limit": limit}))
+
+
+def retros_of(where: Path) -> list[Path]:
+    """The weeks that were looked back at, in order."""
+    return sorted((where / "retros").glob("*.md"))

@@ -1,0 +1,82 @@
+"""Each agent of a sprint has a home that survives it, and is told of its last wake."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+from tests.acceptance.home import Home, does, process_lives, task, wait_for, writes
+
+
+def _prompts(home: Home, task: str, role: str) -> list[str]:
+    """What the agents of a task were asked, in order."""
+    runs = home.project() / "runs" / "demo-1" / task
+    found = [p for p in runs.glob(f"*-{role}/*/prompt.txt") if p.exists()]
+    return [p.read_text() for p in sorted(found, key=lambda p: p.stat().st_mtime_ns)]
+
+
+def test_a_crashed_cycle_is_in_the_next_prompt_with_its_number_and_its_last_step(
+    home: Home,
+) -> None:
+    gate = home.gate("work")
+    line = f"echo 'halfway through the parser'; {gate.line}"
+    home.script(writes("a", run=line))
+    running = home.start_sprint(task("a"))
+    gate.wait_for_agent()
+    running.kill()
+    for pid in home.processes():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not home.processes(), "nobody is left")
+    gate.open()
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    first, second = _prompts(home, "a", "implement")
+    assert "cycle" not in first
+    assert second.startswith("Your own diary (data")
+    assert "You are a, and this is your cycle 2." in second
+    assert "Cycle 1 crashed" in second
+    assert f"the last it wrote: at gate {gate.name}" in second
+
+    shown = home.caloron("agents", "show", "a")
+    assert shown.data["cycle"]["number"] == 2
+    assert shown.data["cycle"]["status"] == "ended"
+    assert {errand["status"] for errand in shown.data["queue"]} == {"done"}
+    types = [event["type"] for event in shown.data["diary"]]
+    assert types.count("attempt_started") == 2
+    assert {"attempt_lost", "attempt_ended", "work_item_resolved"} <= set(types)
+    assert "Cycle 2 ended as success" in home.caloron("agents", "show", "a", json=False).stdout
+    assert (Path(shown.data["home"]) / "dashboard.md").read_text().startswith("#")
+    assert len(shown.data["retros"]) == 1
+
+
+def test_a_home_that_is_deleted_or_spoiled_loses_nothing_and_holds_nobody_up(home: Home) -> None:
+    home.script(writes("a"), writes("b"))
+    assert home.sprint(task("a")).code == 0
+    place = home.project() / "agents"
+    (place / "a" / "state.sqlite").write_bytes(b"not a database")
+    shutil.rmtree(place / "reviewer-1")
+    answer = home.sprint(task("a"), task("b"))
+    assert answer.code == 0, answer
+    with sqlite3.connect(place / "reviewer-1" / "state.sqlite") as connection:
+        (count,) = connection.execute("SELECT count(*) FROM work_items").fetchone()
+    assert count >= 2
+
+
+def test_the_reviewer_of_two_tasks_at_once_has_one_cycle_for_both(home: Home) -> None:
+    gate = home.gate("reviews")
+    review = does("review", run=gate.line, output="APPROVED")
+    home.script(review, writes("a"), writes("b"))
+    running = home.start_sprint(task("a"), task("b"))
+    gate.wait_for_agent(2)
+    pids = home.processes("stub")
+    assert all(process_lives(pid) for pid in pids)
+    gate.open()
+    assert running.wait().code == 0
+    shown = home.caloron("agents", "show", "reviewer-1").data
+    assert len(shown["queue"]) == 2
+    assert shown["cycle"]["status"] == "ended"
