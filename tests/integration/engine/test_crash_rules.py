@@ -461,17 +461,13 @@ def test_the_loop_neither_acts_nor_ends_before_it_has_looked_after_an_outage() -
         sprint = SimpleNamespace(phase=phase, halted="")
         return SimpleNamespace(state=SimpleNamespace(sprint=sprint), moves=())
 
-    quiet = SimpleNamespace(
-        write_plan=lambda _: None, seen=lambda _: None, look=lambda *_: None,
-        told=lambda _: None, meter=lambda _: None, dispatch=lambda **_: None,
-        reconcile=lambda **_: None, idle=False, wait=lambda _: None,
-    )  # fmt: skip
+    def act(_state: object, *, sees: bool, grace: bool) -> None:
+        said.append(f"act: {sees}")
+
     loop = SimpleNamespace(
-        _was_away=lambda: False, _tick=tick, _books=quiet, watcher=quiet, poller=Looking(),
-        _announcer=quiet, _stop=threading.Event(), bell=SimpleNamespace(faults=[]),
-        workers=quiet, workshop=quiet, wake=quiet, _notice_empty_purse=quiet.told,
-        _pause=lambda _: 0.0,
-        effects=SimpleNamespace(dispatch=lambda *, blind: said.append(f"act: {not blind}")),
+        _was_away=lambda: False, tick=tick, tell=lambda _: None, act=act, pause=lambda _: 0.0,
+        poller=Looking(), _stop=threading.Event(), bell=SimpleNamespace(faults=[]),
+        workers=SimpleNamespace(idle=False), wake=SimpleNamespace(wait=lambda _: None),
     )  # fmt: skip
     engine_module.Engine._loop(cast(engine_module.Engine, loop))
     assert said == ["tick: ended", "act: False", "tick: running", "act: True", "tick: ended"]
