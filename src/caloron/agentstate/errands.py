@@ -114,10 +114,9 @@ class Errands:
         values = {"kinds": json.dumps(list(kinds)), "most": most}
         for row in connection.execute(SQL["worn_out"], values).fetchall():
             said = f"given up: claimed {most} times, and nobody ever ended it"
-            _set_notes(
-                connection, row["item"], resolved(_errand(connection, row["item"]).notes, said)
-            )
-            QUEUE.settle(connection, row["item"], None, "failed", said)
+            was = _errand(connection, row["item"])
+            _set_notes(connection, was.id, resolved(was.notes, said))
+            QUEUE.settle(connection, was.id, None, "failed", said, was.owner_agent)
 
     def renew(self, item: str, token: int, *, lease_ms: int = LEASE_MS) -> Lease:
         """Say that the holder lives."""
@@ -158,7 +157,7 @@ class Errands:
             text = resolved(was.notes, notes)
             _set_notes(connection, item, text)
             try:
-                at = QUEUE.settle(connection, item, token, status, notes)
+                at = QUEUE.settle(connection, item, token, status, notes, was.owner_agent)
             except LeaseLost:
                 raise _lost(connection, item) from None
         return was._replace(status=status, updated_at=at, notes=text or was.notes)

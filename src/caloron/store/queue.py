@@ -56,7 +56,7 @@ class Queue:
     """The queue of one kind of database: what its tables are called there, and how JSON is written.
 
     `statements` replace or add to those of `queue.sql`. `plain`: events are exactly those of
-    agent-state, without a token and with the owner as the actor of what is resolved.
+    agent-state, without a token.
     """
 
     def __init__(
@@ -115,17 +115,15 @@ class Queue:
     ) -> bool:
         """Put an item into the queue; False if it is already known."""
         values = {"id": item, "kind": kind, "payload": payload, "owner": owner}
-        values["status"] = status
-        added = connection.execute(self._sql["enqueue"], values).fetchone()
+        now = self.now_ms(connection)
+        added = connection.execute(self._sql["enqueue"], values | {"status": status, "now": now})
         connection.execute(
             self._sql["enqueue_lease"], {"id": item, "priority": priority, "not_before": not_before}
         )
-        if added is None:
+        if not added.rowcount:
             return False
         created = {"kind": kind, "status": status}
-        self.append_event(
-            connection, "work_item_created", created, actor=owner, item=item, ts=added[0]
-        )
+        self.append_event(connection, "work_item_created", created, actor=owner, item=item, ts=now)
         return True
 
     def has_pending(self, connection: sqlite3.Connection) -> bool:
@@ -154,25 +152,25 @@ class Queue:
             "lease_ms": lease_ms,
             "cap": cap,
             "scope": scope,
+            "now": self.now_ms(connection),
         }
         # Faster where there are statements for these: no list of kinds has to be read.
         few = ("claim_any", "claim_kind")[len(wanted)] if len(wanted) < 2 else "claim"
         lease = connection.execute(self._sql.get(few, self._sql["claim"]), values).fetchone()
-        return self._taken(connection, lease, holder)
+        return self._taken(connection, lease, values)
 
     def _taken(
-        self, connection: sqlite3.Connection, lease: sqlite3.Row | None, holder: str
+        self, connection: sqlite3.Connection, lease: sqlite3.Row | None, asked: dict[str, Any]
     ) -> Claim | None:
         """A lease was given: the item and the diary say so too."""
         if lease is None:
             return None
-        item = lease["item"]
-        values = {"id": item, "owner": holder}
-        (at,) = connection.execute(self._sql["claimed_item"], values).fetchone()
+        item, holder, now = lease["item"], asked["holder"], asked["now"]
+        connection.execute(self._sql["claimed_item"], {"id": item, "owner": holder, "now": now})
         claimed: dict[str, Any] | str = '{"status":"in_flight"}'
         if not self._plain:
             claimed = {"status": "in_flight", "token": lease["token"]}
-        self.append_event(connection, "work_item_claimed", claimed, actor=holder, item=item, ts=at)
+        self.append_event(connection, "work_item_claimed", claimed, actor=holder, item=item, ts=now)
         return Claim(item, lease["kind"], lease["payload"], lease["token"], lease["attempt"])
 
     def claim_item(
@@ -180,8 +178,9 @@ class Queue:
     ) -> Claim | None:
         """Take this item, if it waits or if the lease of its last holder is over."""
         values = {"item": item, "holder": holder, "lease_ms": lease_ms}
+        values["now"] = self.now_ms(connection)
         lease = connection.execute(self._sql["claim_item"], values).fetchone()
-        return self._taken(connection, lease, holder)
+        return self._taken(connection, lease, values)
 
     def begin_attempt(
         self, connection: sqlite3.Connection, item: str, token: int, lease_ms: int
@@ -220,21 +219,16 @@ class Queue:
         token: int | None,
         status: str,
         note: str = "",
+        actor: str | None = None,
     ) -> int:
         """Close an item as done or failed, by the holder of its token; gives the time of it."""
-        values = {"item": item, "token": token, "status": status}
-        closed = connection.execute(self._sql["settle"], values).fetchone()
-        if closed is None:
+        now = self.now_ms(connection)
+        values = {"item": item, "token": token, "status": status, "now": now}
+        if connection.execute(self._sql["settle"], values).rowcount == 0:
             raise LeaseLost(item)
-        self.append_event(
-            connection,
-            "work_item_resolved",
-            {"status": status, "notes": note or None},
-            actor=closed["owner_agent"] if self._plain else None,
-            item=item,
-            ts=closed["updated_at"],
-        )
-        return int(closed["updated_at"])
+        ended = {"status": status, "notes": note or None}
+        self.append_event(connection, "work_item_resolved", ended, actor=actor, item=item, ts=now)
+        return now
 
     def reopen(self, connection: sqlite3.Connection, item: str, reason: str) -> None:
         """Back into the queue for another attempt; whoever still holds it is fenced off."""

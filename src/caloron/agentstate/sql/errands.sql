@@ -1,37 +1,35 @@
 -- name: claim
 -- Waiting, or held by somebody whose lease is over; the first entries of one index.
 UPDATE caloron_leases
-SET token = token + 1, holder = :holder, expires_at = (SELECT ms FROM caloron_clock) + :lease_ms,
+SET token = token + 1, holder = :holder, expires_at = :now + :lease_ms,
     attempt = attempt + 1, guest = 0, status = 'in_flight'
 WHERE item = (
     SELECT item FROM caloron_leases
     WHERE status IN ('pending', 'in_flight')
-      AND (status = 'pending' OR expires_at <= (SELECT ms FROM caloron_clock))
-      AND not_before <= (SELECT ms FROM caloron_clock)
+      AND (status = 'pending' OR expires_at <= :now)
+      AND not_before <= :now
       AND kind IN (SELECT value FROM json_each(:kinds))
     ORDER BY priority DESC, created_at, item
     LIMIT 1)
 RETURNING item, token, attempt, kind, (SELECT payload FROM work_items WHERE id = item) AS payload
 -- name: claim_item
 UPDATE caloron_leases
-SET token = token + 1, holder = :holder, expires_at = (SELECT ms FROM caloron_clock) + :lease_ms,
+SET token = token + 1, holder = :holder, expires_at = :now + :lease_ms,
     attempt = attempt + 1, guest = 0, status = 'in_flight'
 WHERE item = :item
   AND (status = 'pending'
-       OR (status = 'in_flight' AND expires_at <= (SELECT ms FROM caloron_clock)))
+       OR (status = 'in_flight' AND expires_at <= :now))
 RETURNING item, token, attempt, kind, (SELECT payload FROM work_items WHERE id = item) AS payload
 -- name: claimed_item
 UPDATE OR ROLLBACK work_items
-SET status = 'in_flight', owner_agent = :owner, updated_at = (SELECT ms FROM caloron_clock)
+SET status = 'in_flight', owner_agent = :owner, updated_at = :now
 WHERE id = :id
-RETURNING updated_at
 -- name: settle
-UPDATE OR ROLLBACK work_items SET status = :status, updated_at = (SELECT ms FROM caloron_clock)
+UPDATE OR ROLLBACK work_items SET status = :status, updated_at = :now
 WHERE id = :item AND status IN ('pending', 'in_flight', 'waiting_human')
   AND (:token IS NULL
        OR (status = 'in_flight'
            AND EXISTS (SELECT 1 FROM caloron_leases WHERE item = :item AND token = :token)))
-RETURNING updated_at, owner_agent
 -- name: item
 SELECT id, kind, payload, status, owner_agent, created_at, updated_at, notes
 FROM work_items WHERE id = :item

@@ -1,8 +1,7 @@
 -- name: enqueue
 INSERT INTO work_items (id, kind, payload, status, owner_agent, created_at, updated_at)
-VALUES (:id, :kind, :payload, :status, :owner, (SELECT ms FROM clock), (SELECT ms FROM clock))
+VALUES (:id, :kind, :payload, :status, :owner, :now, :now)
 ON CONFLICT (id) DO NOTHING
-RETURNING created_at
 -- name: enqueue_lease
 INSERT INTO leases (item, priority, not_before) VALUES (:id, :priority, :not_before)
 ON CONFLICT (item) DO UPDATE SET priority = excluded.priority, not_before = excluded.not_before
@@ -15,27 +14,26 @@ SELECT id FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in
 SELECT item, attempt FROM leases WHERE item >= :scope AND item < :scope || char(1114111) AND attempt > 0
 -- name: claim
 UPDATE leases
-SET token = token + 1, holder = :holder, expires_at = (SELECT ms FROM clock) + :lease_ms,
+SET token = token + 1, holder = :holder, expires_at = :now + :lease_ms,
     started_at = NULL, activity_at = NULL, result = NULL
 WHERE item = (
     SELECT w.id FROM work_items w JOIN leases l ON l.item = w.id
     WHERE w.status = 'pending' AND w.status IN ('pending', 'in_flight')
       AND instr(:kinds, '"' || w.kind || '"') > 0
       AND substr(w.id, 1, length(:scope)) = :scope
-      AND l.not_before <= (SELECT ms FROM clock)
+      AND l.not_before <= :now
       AND (SELECT count(*) FROM work_items busy JOIN leases held ON held.item = busy.id
            WHERE busy.status = 'in_flight' AND busy.status IN ('pending', 'in_flight')
              AND instr(:kinds, '"' || busy.kind || '"') > 0
-             AND held.result IS NULL AND held.expires_at > (SELECT ms FROM clock)) < :cap
+             AND held.result IS NULL AND held.expires_at > :now) < :cap
     ORDER BY l.priority DESC, w.created_at, w.id
     LIMIT 1)
 RETURNING item, token, attempt,
     (SELECT kind FROM work_items WHERE id = item) AS kind,
     (SELECT payload FROM work_items WHERE id = item) AS payload
 -- name: claimed_item
-UPDATE work_items SET status = 'in_flight', owner_agent = :owner, updated_at = (SELECT ms FROM clock)
+UPDATE work_items SET status = 'in_flight', owner_agent = :owner, updated_at = :now
 WHERE id = :id
-RETURNING updated_at
 -- name: begin_attempt
 UPDATE leases
 SET attempt = attempt + 1, started_at = (SELECT ms FROM clock), activity_at = (SELECT ms FROM clock),
@@ -51,10 +49,9 @@ WHERE item = :item AND token = :token
 UPDATE leases SET result = :result, activity_at = (SELECT ms FROM clock)
 WHERE item = :item AND token = :token AND result IS NULL
 -- name: settle
-UPDATE work_items SET status = :status, updated_at = (SELECT ms FROM clock)
+UPDATE work_items SET status = :status, updated_at = :now
 WHERE id = :item AND status = 'in_flight'
   AND EXISTS (SELECT 1 FROM leases WHERE item = :item AND token = :token)
-RETURNING updated_at, owner_agent
 -- name: reopen
 UPDATE work_items SET status = 'pending', updated_at = (SELECT ms FROM clock) WHERE id = :item
 -- name: fence
