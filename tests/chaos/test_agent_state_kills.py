@@ -222,3 +222,4 @@ def test_a_kill_leaves_the_cycles_as_the_log_tells_and_the_next_call_goes_on(
         after, told = cycle_form(place)
         assert after == told, point
         assert after.cycle_number == state.cycle_number + 1, point
+        assert [f.name for f in (place / "home/cycles").iterdir() if f.name.endswith(".tmp")] == []

@@ -13,7 +13,7 @@ from typing import Any
 
 from caloron.agentstate.home import AgentHome
 from caloron.agentstate.records import Enqueued, Errand, Event, Replayed
-from caloron.errors import UsageError
+from caloron.errors import NotFound, UsageError
 
 #: The first of these that a message has names the work item.
 _IDS = ("id", "work_item_id", "message_id", "correlation_id")
@@ -67,6 +67,8 @@ def run_hook(name: str, environment: Mapping[str, str], where: Path) -> Iterator
         raise UsageError(
             "the message has no id", hint=f"MF_TRIGGER_PAYLOAD_JSON needs one of {', '.join(_IDS)}"
         )
+    if not where.is_dir():
+        raise NotFound(f"there is no folder {where}", hint="set MF_INSTANCE_DIR, or scaffold it")
     with AgentHome(where) as home:
         hooks = Hooks(home, agent)
         if name == "onStart":

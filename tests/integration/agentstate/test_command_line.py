@@ -134,6 +134,9 @@ def test_a_hook_takes_its_message_from_the_environment(run, where) -> None:
         "MF_AGENT_NAME": "forge", "MF_HOST": "grove", "MF_TRIGGER_TYPE": "message",
         "MF_TRIGGER_PAYLOAD_JSON": json.dumps(message),
     }  # fmt: skip
+    assert run("hook", "onMessageAccepted", **environment).code == 1
+    assert not where.exists()
+    run("scaffold", str(where), "--host", "grove", "--agent", "forge")
     (accepted,) = run("hook", "onMessageAccepted", **environment).lines
     assert accepted["inserted"] is True
     row = accepted["row"]

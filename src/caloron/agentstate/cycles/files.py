@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,6 +98,13 @@ class CycleFiles:
             raise StoreError(
                 f"cannot write {self.places.lock}: {error.strerror}", hint="free some space"
             ) from error
+
+    def sweep(self) -> None:
+        """Remove what a killed writer left half written beside the state; within a turn."""
+        for left in self.places.state.parent.glob(f".{self.places.state.name}.*.tmp"):
+            # Whoever may not remove it can do no harm by leaving it.
+            with suppress(OSError):
+                left.unlink()
 
     def highest(self) -> int:
         """The highest number that was ever given, as far as anything remembers it."""

@@ -59,7 +59,8 @@ def apply(state: CycleState, event: dict[str, Any]) -> CycleState:
         return state
     step = _STEPS.get(event["event"])
     after = step(state, event) if step else state
-    return after._replace(seq=seq, cycle_number=max(after.cycle_number, event["cycle"]))
+    number = max(state.cycle_number, after.cycle_number, event["cycle"])
+    return after._replace(seq=seq, cycle_number=number)
 
 
 def _begin(state: CycleState, event: dict[str, Any]) -> CycleState:
@@ -181,10 +182,9 @@ def read(content: bytes, agent: str) -> CycleState:
     if "cycle_number" not in known:
         raise Unreadable("it has no cycle_number")
     known["artefacts"] = tuple(known.get("artefacts", ()))
-    state = state._replace(**{**known, "agent": agent})
-    if state.status == "none" and state.cycle_number:
-        return state._replace(status="ended")
-    return state
+    # Whoever wrote no more than the fields of the protocol knew only cycles that had ended.
+    known.setdefault("status", "ended" if known["cycle_number"] else "none")
+    return state._replace(**{**known, "agent": agent})
 
 
 def _is_number(value: Any) -> bool:

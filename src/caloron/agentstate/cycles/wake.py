@@ -90,6 +90,7 @@ class Cycles:
                 )
             if state.status == "open":
                 state = self._crashed(state, self.dead(state))
+            self._files.sweep()
             self.log.rotate()
             number = max(state.cycle_number, self._files.highest()) + 1
             told = _given(holder=(holder or this_holder())._asdict(), work=work)

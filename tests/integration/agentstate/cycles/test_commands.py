@@ -1,0 +1,83 @@
+"""`caloron cycle` on the command line: answers, refusals and dry runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from caloron.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CALORON_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path / "home" / "cycles"
+
+
+@pytest.fixture
+def run(capsys):
+    def one(line: str) -> tuple[int, dict]:
+        capsys.readouterr()
+        code = main(["cycle", *line.split(), "--output", "json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    return one
+
+
+def test_a_wake_from_begin_to_end(run, place: Path) -> None:
+    code, told = run("begin allegro --work issue-4")
+    assert (code, told["data"]["report"]["outcome"]) == (0, "first")
+    assert told["data"]["state_file"] == str(place / "allegro.json")
+    assert run("act allegro pushed --artefact branch")[1]["data"]["state"]["steps"] == 1
+    assert run("end allegro --next review")[1]["data"]["state"]["status"] == "ended"
+    events = [entry["event"] for entry in run("log allegro")[1]["data"]["entries"]]
+    assert events == ["begin", "act", "end"]
+    assert run("log allegro --cycle 9")[1]["data"]["entries"] == []
+
+
+def test_refusals_have_their_own_codes(run) -> None:
+    assert run("act allegro x")[0] == 8
+    assert run("begin allegro")[0] == 0
+    assert run("begin allegro")[0] == 5
+    assert run("end allegro")[0] == 2
+    assert run("act allegro x --cycle 7")[0] == 5
+    assert run("recover allegro")[0] == 5
+    assert run("recover allegro --force")[0] == 0
+    assert run("stop allegro --reason enough")[0] == 0
+    code, told = run("begin allegro")
+    assert (code, told["error"]["code"]) == (11, "STOPPED")
+    assert run("stop allegro --clear")[0] == 0
+    assert run("begin allegro --pid 4194304000")[0] == 2
+    assert run("begin .. ")[0] == 2
+
+
+def test_a_process_that_is_gone_ends_its_cycle_at_once(run) -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0 if main(["cycle", "begin", "allegro", "--pid", str(os.getpid())]) == 0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    code, told = run("status allegro")
+    assert (code, told["data"]["alive"], told["data"]["report"]["outcome"]) == (0, False, "crashed")
+    assert run("begin allegro")[1]["data"]["report"]["reason"] == f"process {child} is gone"
+
+
+def test_what_is_in_the_way_is_told_beside_the_answer(run, place: Path, capsys) -> None:
+    run("begin allegro")
+    (place / "allegro.json").write_text("{")
+    assert "cannot be used" in run("status allegro")[1]["data"]["notices"][0]
+    assert main(["cycle", "recover", "allegro", "--dry-run"]) == 9
+    assert "would mend" in capsys.readouterr().out
+    assert main(["cycle", "act", "allegro"]) == 0
+    assert "Cycle 1" in capsys.readouterr().out
+    assert (place / "allegro.json.damaged").read_text() == "{"
+
+
+@pytest.mark.parametrize("line", ["begin a", "act a x", "end a", "recover a --force", "stop a"])
+def test_a_dry_run_makes_nothing(run, place: Path, line: str) -> None:
+    code, told = run(f"{line} --dry-run")
+    assert (code, told["dry_run"]) == (9, True)
+    assert not place.exists()

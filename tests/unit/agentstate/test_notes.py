@@ -1,0 +1,61 @@
+"""Notes: whatever stands there, what is added never takes something else away."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caloron.agentstate.notes import annotated, base_of, encode, resolved
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+NOTES = st.none() | st.text() | VALUES.map(json.dumps)
+PATCHES = st.dictionaries(st.text(), VALUES)
+
+
+@pytest.mark.parametrize(
+    ("notes", "base"),
+    [
+        (None, {}),
+        ("", {}),
+        ("first", {"text": "first"}),
+        ("[1]", {"text": "[1]"}),
+        ("7", {"text": "7"}),
+        ('{"a":1}', {"a": 1}),
+    ],
+)
+def test_what_an_annotation_is_added_to(notes, base) -> None:
+    assert base_of(notes) == base
+
+
+@given(NOTES, PATCHES)
+def test_an_annotation_keeps_every_other_key(notes, patch) -> None:
+    found = json.loads(annotated(notes, patch))
+    assert found == base_of(notes) | patch
+
+
+@given(NOTES, st.text())
+def test_an_end_takes_nothing_away(notes, said) -> None:
+    after = resolved(notes, said)
+    if after is None:
+        assert not said or said == notes
+    elif not notes:
+        assert after == said
+    else:
+        assert json.loads(after) == base_of(notes) | {"resolution": said}
+
+
+@given(VALUES)
+def test_what_is_written_can_be_read_and_stored(value) -> None:
+    text = encode(value)
+    assert json.loads(text.encode().decode()) == value
+
+
+def test_half_a_character_is_escaped_because_no_file_could_hold_it() -> None:
+    assert encode("\ud800") == '"\\ud800"'
