@@ -35,6 +35,23 @@ def test_a_database_is_brought_up_to_date_once(tmp_path: Path) -> None:
     assert len(db.rows("SELECT * FROM a")) == 1
 
 
+def test_migrations_are_remembered_where_they_shall_be_and_told_when_applied(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.db"
+    with sqlite3.connect(path) as theirs:
+        theirs.execute("CREATE TABLE migrations (version TEXT)")
+    first = Database(path, [ONE], table="ours")
+    assert first.migrated == (ONE.name,)
+    first.close()
+    second = Database(path, [ONE, TWO], table="ours")
+    assert second.migrated == (TWO.name,)
+    second.close()
+    third = Database(path, [ONE, TWO], table="ours")
+    assert third.migrated == ()
+    assert third.rows("SELECT * FROM migrations") == []
+
+
 def test_a_database_written_by_a_newer_program_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     Database(path, [ONE, TWO]).close()

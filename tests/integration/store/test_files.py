@@ -13,7 +13,7 @@ import pytest
 
 from caloron.errors import StoreError
 from caloron.store import files
-from caloron.store.files import write_atomic
+from caloron.store.files import append_line, write_atomic
 from tests.integration.store.conftest import PROCESSES
 
 OLD, NEW = b"old" * 1000, b"new" * 2000
@@ -109,3 +109,32 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"Not a directory|File exists") as refused:
         write_atomic(blocked / "state.json", NEW)
     assert "make the directory writable" in refused.value.hint
+
+
+def test_lines_are_added_whole_and_after_half_a_line_on_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "log"
+    append_line(file, b"one")
+    with file.open("ab") as torn:
+        torn.write(b"tw")
+    append_line(file, b"three")
+    assert file.read_bytes() == b"one\ntw\nthree\n"
+
+
+def _append_on_a_full_disk(path: Path) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+    try:
+        append_line(path, b"x" * 100)
+    except StoreError as error:
+        os._exit(0 if str(path) in str(error) else 3)
+    os._exit(4)
+
+
+def test_a_line_that_finds_no_room_leaves_nothing_of_itself(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    append_line(file, b"one")
+    worker = PROCESSES.Process(target=_append_on_a_full_disk, args=(file,))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0
+    assert file.read_bytes() == b"one\n"

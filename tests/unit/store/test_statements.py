@@ -8,13 +8,21 @@ from pathlib import Path
 import pytest
 
 from caloron.store.database import store_error
-from caloron.store.statements import load_statements
+from caloron.store.statements import load_statements, with_prefix
 
 
 def test_each_statement_of_a_file_is_found_under_its_name(tmp_path: Path) -> None:
     file = tmp_path / "x.sql"
     file.write_text("-- a word first\n-- name: one\nSELECT 1\n-- name: two\n-- why\nSELECT 2\n;\n")
     assert load_statements(file) == {"one": "SELECT 1\n", "two": "-- why\nSELECT 2\n;\n"}
+
+
+def test_tables_can_have_a_longer_name_in_another_file() -> None:
+    sql = {"one": "SELECT ms FROM clock; UPDATE leases SET clocked = 1 WHERE leases.x = :leases_x"}
+    assert with_prefix(sql, ("leases", "clock"), "our_") == {
+        "one": "SELECT ms FROM our_clock; UPDATE our_leases SET clocked = 1"
+        " WHERE our_leases.x = :leases_x"
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Turns on a file, and proof that a process is gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from caloron.errors import HeldByAnother, StoreError
+from caloron.store import lock
+from caloron.store.lock import this_holder, turn
+
+
+def test_a_process_is_gone_when_it_ended_and_not_before() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    holder = this_holder(child.pid)
+    assert holder.is_gone is False
+    child.kill()
+    # Dead, although nobody has waited for it yet.
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert holder.is_gone is True
+    child.wait()
+    assert holder.is_gone is True
+
+
+def test_another_process_with_the_same_number_is_another() -> None:
+    assert this_holder().is_gone is False
+    assert this_holder()._replace(started="1").is_gone is True
+    assert this_holder()._replace(boot="an earlier one").is_gone is True
+
+
+def test_of_a_process_elsewhere_nothing_is_known() -> None:
+    assert this_holder()._replace(host="elsewhere").is_gone is None
+    assert this_holder()._replace(namespace="pid:[1]").is_gone is None
+    assert this_holder()._replace(started="").is_gone is None
+
+
+def test_turns_are_taken_one_after_the_other(tmp_path: Path) -> None:
+    inside, most = [0], [0]
+
+    def work() -> None:
+        for _ in range(20):
+            with turn(tmp_path / "lock"):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+
+
+def test_a_turn_that_never_comes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "_PATIENCE_S", 0.05)
+    with (
+        turn(tmp_path / "lock"),
+        pytest.raises(HeldByAnother, match="busy with"),
+        turn(tmp_path / "lock"),
+    ):
+        pass
+
+
+def test_a_lock_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="file/lock"), turn(tmp_path / "file" / "lock"):
+        pass
