@@ -60,7 +60,7 @@ class Hooks:
 def run_hook(name: str, environment: Mapping[str, str], where: Path) -> Iterator[Any]:
     """One hook as a host calls it by subprocess; gives the lines of the answer."""
     message = _message(environment)
-    agent = environment.get("MF_AGENT_NAME") or None
+    agent = _first(dict(environment), ("MF_AGENT_NAME",)) or None
     item = _first(message, _IDS)
     # What the host got wrong is said before anything is opened or made.
     if name in ("onMessageAccepted", "onError") and not item:
@@ -76,8 +76,9 @@ def run_hook(name: str, environment: Mapping[str, str], where: Path) -> Iterator
                 row = one.errand._asdict()
                 yield {"row": row, "why": one.why, "attempt": one.attempt}
         elif name == "onMessageAccepted":
-            kind = _first(message, _KINDS) or environment.get("MF_TRIGGER_TYPE") or "message"
-            done = hooks.on_message_accepted(item, kind, environment["MF_TRIGGER_PAYLOAD_JSON"])
+            kind = _first(message, _KINDS) or _first(dict(environment), ("MF_TRIGGER_TYPE",))
+            payload = environment["MF_TRIGGER_PAYLOAD_JSON"]
+            done = hooks.on_message_accepted(item, kind or "message", payload)
             told = {"inserted": done.inserted, "row": done.errand._asdict()}
             yield told | ({"differs": list(done.differs)} if done.differs else {})
         elif name == "onStateTransition":
@@ -101,7 +102,7 @@ def _told(name: str, hooks: Hooks, payload: str, item: str) -> Iterator[Any]:
 def _message(environment: Mapping[str, str]) -> dict[str, Any]:
     text = environment.get("MF_TRIGGER_PAYLOAD_JSON") or "{}"
     try:
-        found = json.loads(text)
+        found = json.loads(text.encode())
     except (ValueError, RecursionError) as error:
         raise UsageError(f"MF_TRIGGER_PAYLOAD_JSON is not JSON: {error}") from None
     if not isinstance(found, dict):
@@ -110,4 +111,6 @@ def _message(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _first(message: dict[str, Any], names: tuple[str, ...]) -> str:
-    return next((str(message[name]) for name in names if message.get(name)), "")
+    """The first of these that the message has, as text that a file can hold."""
+    found = next((str(message[name]) for name in names if message.get(name)), "")
+    return found.encode("utf-8", "replace").decode()

@@ -44,7 +44,8 @@ def week_named(label: str) -> Week:
     """The week of a label; one that no year has is refused."""
     found = _LABEL.fullmatch(label)
     try:
-        if found is None:
+        # The weeks around it must have days too.
+        if found is None or not 1970 <= int(found[1]) < 9999:
             raise ValueError(label)
         return Week(label, date.fromisocalendar(int(found[1]), int(found[2]), 1))
     except (ValueError, OverflowError):

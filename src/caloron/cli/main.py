@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _refused_by_machine(error)
     except Exception as error:  # noqa: BLE001 - the last resort, which keeps the whole story
-        return _apologise(error)
+        return apologise(error)
 
 
 def _exit_code(result: Any) -> int:
@@ -150,10 +150,10 @@ def _refused_by_machine(error: OSError) -> int:
         hint = "put that right and try again; what was recorded is safe"
         output.failure(output.current_command(), PreconditionFailed.code, message, hint=hint)
         return PreconditionFailed.exit_code
-    return _apologise(error)
+    return apologise(error)
 
 
-def _apologise(error: Exception) -> int:
+def apologise(error: Exception) -> int:
     """Answer a defect of ours: short on the terminal, whole in a file."""
     import traceback
 

@@ -36,4 +36,11 @@ def _agent_state() -> int:
         return _any_command()
     from caloron.cli.agent_state import main
 
-    return main(words)
+    try:
+        return main(words)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # noqa: BLE001 - the last resort, which keeps the whole story
+        from caloron.cli.main import apologise
+
+        return apologise(error)

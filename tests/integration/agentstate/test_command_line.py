@@ -93,6 +93,42 @@ def test_looking_at_what_is_not_there_makes_nothing(run, where, line, code) -> N
     assert not where.exists()
 
 
+NASTY = (
+    "", " ", "\n", "ö€\U0001d54f", "\x1b[2J\x07", "\udcff", "x" * (1 << 16), "-", "-1", "0", "1",
+    "99999999999999999999", "1e999", "nan", "²", "..", "/", "[]", "{}", "null", "\"\\ud800\"",
+    "a\0b",
+    "pending", "done", "2026-W46", "0001-W01", "onStart", "{\"a\":" * 3000,
+)  # fmt: skip
+GOOD = {
+    "--payload": "{}", "--notes-json": "{}", "--status": "done", "--token": "1", "--kind": "x",
+    "--host": "grove",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "sub"), EVERY)
+def test_no_value_of_any_flag_brings_a_defect(run, where, tmp_path, script, sub) -> None:
+    call = CALLS[script][sub]
+    where.mkdir(parents=True)
+    place = str(tmp_path / "place") if script in ("scaffold", "skill") else "0"
+    for flag in call.flags or (None,):
+        for value in NASTY:
+            words = [
+                f"{one.name}={GOOD.get(one.name, 'a')}"
+                for one in call.flags
+                if one.required and one is not flag
+            ]
+            words += [f"{flag.name}={value}"] if flag and flag.read else []
+            if call.positional:
+                words.append(place if flag else value or "0")
+            if script in ("scaffold", "skill") and not flag:
+                continue
+            told = run(*words_of(script, sub), *words)
+            assert told.code in (0, 1, 2), (words, told)
+            assert (told.code == 0) or told.err.startswith("error: ")
+            assert len(told.err) < 10_000
+            assert "\x1b" not in told.err
+
+
 def test_a_value_may_follow_its_flag_or_an_equals_sign(run) -> None:
     run("errands", "enqueue", "--kind=x", "--id=a", "--payload={}", "--notes=--dashes")
     (row,) = run("errands", "list", "--kind", "x", "--json").lines
@@ -150,7 +186,10 @@ def test_a_hook_takes_its_message_from_the_environment(run, where) -> None:
     assert run("hook", "onShutdown").lines[0]["type"] == "shutdown"
     assert run("hook", "onMessageReplied").lines[0]["actor"] == "forge"
     assert run("hook", "onError", MF_TRIGGER_PAYLOAD_JSON="{}").code == 2
-    assert run("hook", "onStart", MF_TRIGGER_PAYLOAD_JSON="[").code == 2
+    for nonsense in ("[", "[]", "7", "\udcff", "nan"):
+        assert run("hook", "onStart", MF_TRIGGER_PAYLOAD_JSON=nonsense).code == 2
+    half = run("hook", "onMessageAccepted", MF_TRIGGER_PAYLOAD_JSON='{"id":"\\ud800"}')
+    assert half.lines[0]["row"]["id"] == "?"
 
 
 def test_the_workflows_are_a_skill_folder_with_a_manifest_that_names_each(run, tmp_path) -> None:
@@ -240,3 +279,25 @@ def test_a_call_is_dispatched_before_anything_heavy_is_imported(where: Path) -> 
         modules = set(ran.stderr.rpartition("@")[2].split())
         assert "caloron.cli.agent_state" in modules
         assert modules.isdisjoint(HEAVY)
+
+
+def test_a_defect_is_short_on_the_terminal_and_whole_in_a_file(where: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['caloron', 'agent-state', 'errands', 'list']\n"
+        "from caloron.cli import agent_state, start\n"
+        "agent_state._READING['list'] = lambda given: 1 / 0\n"
+        "start.run()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ
+        | {"CALORON_HOME": str(tmp_path / "home"), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert "sorry, that is a defect" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    (log,) = (tmp_path / "home" / "logs").iterdir()
+    assert "ZeroDivisionError" in log.read_text("utf-8")

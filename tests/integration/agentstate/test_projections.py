@@ -132,7 +132,19 @@ def test_a_retro_that_somebody_edited_is_kept_beside_the_new_one(
 
 
 @pytest.mark.parametrize(
-    "label", ["2026-13", "2024-W00", "2024-W53", "2024-W99", "W01", "", "2026-W1", "9999999-W01"]
+    "label",
+    [
+        "2026-13",
+        "2024-W00",
+        "2024-W53",
+        "2024-W99",
+        "W01",
+        "",
+        "2026-W1",
+        "9999999-W01",
+        "0001-W01",
+        "9999-W52",
+    ],
 )
 def test_a_week_that_no_year_has_is_refused(home: AgentHome, where: Path, label: str) -> None:
     with pytest.raises(CaloronError, match="there is no week"):

@@ -118,8 +118,10 @@ def test_files_are_named_as_in_the_transcript(answers: list[Answer]) -> None:
 def test_the_sample_database_opens_and_goes_on(tmp_path: Path) -> None:
     shutil.copy(DATA / "state.sqlite", tmp_path / "state.sqlite")
     before = next(c["stdout"] for c in CALLS if c["args"][:2] == ["list", "--status"])
+    untouched = (tmp_path / "state.sqlite").read_bytes()
     listed = agent_state(tmp_path, "errands", "list", "--status", "done")
     assert listed.lines == before
+    assert (tmp_path / "state.sqlite").read_bytes() == untouched, "looking changes nothing"
     claimed = agent_state(tmp_path, "errands", "next", "--owner", "forge", "--kind", "review")
     assert claimed.lines[0]["row"]["id"] == "q0"
     assert claimed.lines[0]["lease"]["attempt"] == 1
