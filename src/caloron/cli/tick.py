@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from caloron.domain.sprint import State
 from caloron.domain.why import why, why_sprint
 from caloron.errors import ForgeUnavailable, HeldByAnother, NotFound
 from caloron.ledger.locate import ProjectPaths, find_project
+
+if TYPE_CHECKING:
+    from caloron.engine.session import Session
 
 _LIMIT_S = 50.0
 
@@ -82,7 +85,7 @@ def _found(sprint_id: str | None, project: str | None) -> tuple[ProjectPaths, st
     return paths, sprint_name(paths, sprint_id) if sprint_id else ""
 
 
-def _visit(session: Any, wanted: str, *, yes: bool, limit_s: float) -> int:
+def _visit(session: Session, wanted: str, *, yes: bool, limit_s: float) -> int:
     from caloron.cli.live import Lines
     from caloron.cli.sprint_answer import answer
     from caloron.engine.session import Choices

@@ -18,6 +18,7 @@ from caloron.store.lock import boot_id
 
 #: Effects that are due so soon are waited for.
 _SOON_S = 2.0
+_SHORTEST_WAIT_S = 0.05
 _VISITED = "visited/{}"
 
 
@@ -105,10 +106,15 @@ class Visit:
                 continue
             if engine.bell.faults or (phase == "ended" and sees):
                 return saved.state
-            next_due = engine.act(saved.state, sees=sees, grace=grace)
+            next_due: float | None = None
+            if self._left() > 0:
+                next_due = engine.act(saved.state, sees=sees, grace=grace)
+            else:
+                # What is still being made ready keeps its lease.
+                engine.workers.reconcile(grace=grace)
             if self._is_over(changed=saved.changed, next_due=next_due):
                 return saved.state
-            engine.wake.wait(min(engine.pause(next_due), max(self._left(), 0.0)))
+            engine.wake.wait(min(engine.pause(next_due), max(self._left(), _SHORTEST_WAIT_S)))
 
     def _is_over(self, *, changed: bool, next_due: float | None) -> bool:
         """Whether this process would only wait; what it has begun itself it brings to its end."""
