@@ -37,7 +37,3 @@ FROM events e JOIN work_items w ON w.id = e.work_item_id
 WHERE e.type = 'work_item_resolved' AND e.ts >= :begins AND e.ts < :ends
   AND json_valid(e.payload) AND json_extract(e.payload, '$.status') = 'failed'
 ORDER BY w.kind, e.ts, e.id
--- name: still_open
-SELECT kind, count(*) AS items FROM work_items
-WHERE created_at < :ends AND status IN ('pending', 'in_flight', 'waiting_human')
-GROUP BY kind ORDER BY kind
