@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from caloron.agentstate.file import QUEUE, SQL
 from caloron.agentstate.records import Event
@@ -12,6 +13,17 @@ from caloron.store.database import Database
 from caloron.store.statements import load_statements
 
 LOOKING = load_statements(Path(__file__).parent / "sql" / "looking.sql")
+
+
+class Line(NamedTuple):
+    """Something that happened elsewhere: its key there makes it one line here."""
+
+    key: str
+    ts: int
+    type: str
+    payload: dict[str, Any] | str
+    actor: str | None = None
+    item: str | None = None
 
 
 class Diary:
@@ -43,6 +55,27 @@ class Diary:
                 return None
             (newest,) = connection.execute("SELECT last_insert_rowid()").fetchone()
             return Event(*connection.execute(SQL["event_by_id"], {"id": newest}).fetchone())
+
+    def copy(self, lines: Iterable[Line]) -> int:
+        """Take over what happened elsewhere, all or nothing; how many lines were not here yet.
+
+        Each has a key, so the same fact copied again is one line. A work item that is not known
+        here is left out of its line.
+        """
+        added = 0
+        with self._db.transaction("copy") as connection:
+            for line in lines:
+                known = connection.execute(SQL["item"], {"item": line.item}).fetchone()
+                added += QUEUE.append_event(
+                    connection,
+                    line.type,
+                    line.payload,
+                    actor=line.actor,
+                    item=line.item if known else None,
+                    key=line.key,
+                    ts=line.ts,
+                )
+        return added
 
     def tail(self, limit: int = 50) -> list[Event]:
         """The newest lines, the newest first."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from caloron.agentstate.diary import Line
 from caloron.agentstate.home import AgentHome
 from caloron.errors import CaloronError, HeldByAnother, NotFound, PreconditionFailed, StoreError
 from tests.integration.agentstate.conftest import shift_clock
@@ -231,6 +232,20 @@ def test_an_event_with_a_key_is_written_once(home: AgentHome) -> None:
     assert home.diary.append("synced", {"n": 1}, key="ledger:7", ts=5) is not None
     assert home.diary.append("synced", {"n": 2}, key="ledger:7") is None
     assert [event.ts for event in home.diary.since(0)] == [5]
+
+
+def test_what_happened_elsewhere_is_copied_once_with_its_own_time(home: AgentHome) -> None:
+    add(home, "a")
+    lines = [
+        Line("shop:1", 10, "attempt_started", {"attempt": 1}, "shop", "a"),
+        Line("shop:2", 20, "attempt_ended", '{"exit_code":0}', item="not here"),
+    ]
+    assert home.diary.copy(lines) == 2
+    later = Line("shop:3", 30, "merged", {})
+    assert home.diary.copy([*lines, later]) == 1
+    assert [(e.ts, e.type, e.work_item_id) for e in home.diary.since(0)][:3] == [
+        (10, "attempt_started", "a"), (20, "attempt_ended", None), (30, "merged", None),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
