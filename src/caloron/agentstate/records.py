@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 STATUSES = ("pending", "in_flight", "waiting_human", "done", "failed", "cancelled")
 TERMINAL = ("done", "failed", "cancelled")
+OPEN = ("pending", "in_flight", "waiting_human")
 
 
 class Errand(NamedTuple):
