@@ -24,7 +24,10 @@ from caloron.stages.catalogue import catalogue_stages, declaration
 _LEFT_OUT = {
     ("caloron.graph.jsontext", "Json"),
     ("caloron.stages.catalogue.alone", "alone"),
+    ("caloron.graph.held", "opened"),
 }
+#: Elsewhere every value is JSON already.
+_OPENED = "\n\ndef opened(value):\n    return value\n"
 _PATIENCE_S = 60.0
 
 #: For all other stages: the program itself, by its own envelope.
@@ -93,8 +96,10 @@ def _by_itself(source: str) -> str | None:
             return None
         if ours or _is_start(node):
             lines[node.lineno - 1 : node.end_lineno] = [""] * _height(node)
-    nested = [one for one in ast.walk(ast.parse("\n".join(lines))) if _is_ours(one)]
-    return None if nested else "\n".join(lines).rstrip() + "\n"
+    alone = "\n".join(lines).rstrip() + "\n"
+    if any(_is_ours(one) for one in ast.walk(ast.parse(alone))):
+        return None
+    return alone + (_OPENED if "opened(" in alone else "")
 
 
 def _height(node: ast.stmt) -> int:

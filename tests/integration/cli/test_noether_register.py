@@ -105,7 +105,7 @@ def _answer(stage: StageSpec, given: Any, folder: Path, *flags: str) -> Any:
 
 def test_small_pure_stages_bring_their_own_code() -> None:
     names = {stage.name for stage in INLINED}
-    assert {"design_po", "review_po", "build_tick_output", "project_all_to_execute"} <= names
+    assert {"design_po", "review_po", "project_poll_to_eval", "project_all_to_execute"} <= names
     assert all(not (s.declares("Network") or s.declares("Llm")) for s in INLINED)
     assert all("import caloron" not in implementation_of(s) for s in INLINED)
 
