@@ -8,6 +8,7 @@ import signal
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tests.acceptance.home import Home, does, process_lives, task, wait_for, writes
 
@@ -19,6 +20,11 @@ def _prompts(home: Home, task: str, role: str) -> list[str]:
     return [p.read_text() for p in sorted(found, key=lambda p: p.stat().st_mtime_ns)]
 
 
+def _cycle(home: Home) -> dict[str, Any]:
+    found: dict[str, Any] = home.caloron("agents", "show", "a").data["cycle"]
+    return found
+
+
 def test_a_crashed_cycle_is_in_the_next_prompt_with_its_number_and_its_last_step(
     home: Home,
 ) -> None:
@@ -27,6 +33,10 @@ def test_a_crashed_cycle_is_in_the_next_prompt_with_its_number_and_its_last_step
     home.script(writes("a", run=line))
     running = home.start_sprint(task("a"))
     gate.wait_for_agent()
+    # It is known while the agent is still at work.
+    wait_for(
+        lambda: home.caloron("agents", "show", "a").data["cycle"]["status"] == "open", "a wake"
+    )
     running.kill()
     # The shim first: one that sees its agent end writes down how it ended.
     for words in ("shim.py", ""):
@@ -60,10 +70,17 @@ def test_a_home_that_is_deleted_or_spoiled_loses_nothing_and_holds_nobody_up(hom
     home.script(writes("a"), writes("b"))
     assert home.sprint(task("a")).code == 0
     place = home.project() / "agents"
-    (place / "a" / "state.sqlite").write_bytes(b"not a database")
+    (place / "a" / "persona.md").write_text("patient")
+    (place / "a" / "state.sqlite").write_bytes(b"not a database" * 100)
     shutil.rmtree(place / "reviewer-1")
     answer = home.sprint(task("a"), task("b"))
     assert answer.code == 0, answer
+    # What is an operator's stays; only the file that is none is set aside.
+    assert (place / "a" / "persona.md").read_text() == "patient"
+    assert len(list((place / "a").glob("state.sqlite.corrupt-*"))) == 1
+    shown = home.caloron("agents", "show", "a").data
+    assert len(shown["queue"]) >= 2
+    assert "In progress" not in shown["about"]
     with sqlite3.connect(place / "reviewer-1" / "state.sqlite") as connection:
         (count,) = connection.execute("SELECT count(*) FROM work_items").fetchone()
     assert count >= 2
@@ -82,3 +99,11 @@ def test_the_reviewer_of_two_tasks_at_once_has_one_cycle_for_both(home: Home) ->
     shown = home.caloron("agents", "show", "reviewer-1").data
     assert len(shown["queue"]) == 2
     assert shown["cycle"]["status"] == "ended"
+
+
+def test_a_place_where_no_home_can_be_written_stops_no_sprint(home: Home) -> None:
+    (home.project() / "agents").write_text("in the way")
+    home.script(writes("a"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert "is left as it is for now" in answer.stderr

@@ -38,6 +38,8 @@ WHERE id > ? AND work_item_id IS NOT NULL ORDER BY id
 _BEFORE = "SELECT COALESCE(min(id), 1) - 1 AS id FROM events WHERE work_item_id LIKE ? || '/%'"
 #: The true lease is the shim's; this one only says who has the errand.
 _LEASE_MS = 30 * 86_400_000
+_MOMENT_S = 0.3
+_DAMAGED = ("not a database", "malformed")
 #: What opens a prompt.
 _LINES, _LONGEST = 5, 2_000
 _COPIED = (
@@ -61,58 +63,88 @@ class AgentHomes:
         self._sprint = sprint
         self._tell = tell or (lambda _line: None)
         self._lock = threading.Lock()
+        self._told: set[str] = set()
+        self._news, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="homes", daemon=True)
+
+    def start(self) -> None:
+        """Follow what is noticed, a moment later and beside the loop."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Bring the homes up to what happened last, and follow no more."""
+        self._ended.set()
+        self._news.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.catch_up()
+
+    def notice(self) -> None:
+        """An agent has begun or ended; the diary says so now, or in a moment."""
+        self._news.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._news.wait()
+            self._news.clear()
+            if not self._ended.wait(_MOMENT_S):
+                self.catch_up()
 
     def opening(self, agent: str) -> str:
         """What an agent is told of itself when it wakes; empty for the first time."""
-        with self._forgiving():
-            self.catch_up()
+        self.catch_up()
+        with self._forgiving(agent):
             return about(self.folder, agent, waking=True)
         return ""
 
     @contextmanager
-    def _forgiving(self) -> Iterator[None]:
-        """A home that cannot be used is told, and holds nobody up: the ledger has it all."""
+    def _forgiving(self, agent: str) -> Iterator[None]:
+        """A home that cannot be used is told once, and holds nobody up: the ledger has it all."""
         try:
             yield
-        except CaloronError as error:
-            self._tell(f"homes of agents: {error}")
+        except (CaloronError, OSError) as error:
+            line = f"the home of {agent} is left as it is for now: {error}"
+            if line not in self._told:
+                self._told.add(line)
+                self._tell(line)
 
     def catch_up(self) -> None:
-        """Follow the ledger's diary to its end."""
+        """Follow the ledger's diary to its end; a home that cannot be written follows later."""
         with self._lock:
             news = self._ledger.db.rows(_NEWS, (self._through(),))
             for agent in sorted({agent_of_item(row["item"]) for row in news} - {""}):
-                self._follow(agent)
+                with self._forgiving(agent):
+                    self._follow(agent)
             if news:
                 self._ledger.put(_THROUGH, str(news[-1]["id"]))
 
-    def close(self) -> None:
-        """Bring the homes up to what happened last."""
-        with self._forgiving():
-            self.catch_up()
-
     def write_pages(self) -> None:
         """Dashboards and retros, for people who look into the folders."""
-        with self._forgiving():
-            self.catch_up()
-            for place in sorted(self.folder.glob("*/state.sqlite")):
-                with AgentHome(place.parent) as home:
-                    home.regenerate_dashboard()
-                    home.write_retro()
+        self.catch_up()
+        for place in sorted(self.folder.glob("*/state.sqlite")):
+            with self._forgiving(place.parent.name), AgentHome(place.parent) as home:
+                home.regenerate_dashboard()
+                home.write_retro()
 
     def _through(self) -> int:
         known = self._ledger.get(_THROUGH)
         return int(known) if known else self._first()
 
     def _follow(self, agent: str) -> None:
-        """Bring one home up; one that cannot be opened is kept beside, and made anew."""
+        """Bring one home up; a file in it that is no database is kept beside, and made anew."""
         where = self.folder / agent
         try:
             self._bring_up(where, agent)
         except StoreError as error:
-            kept = where.with_name(f"{agent}.corrupt-{time.time_ns()}")
-            where.rename(kept)
-            self._tell(f"{error}; that home is kept as {kept}, and made anew")
+            # Locked, full or read-only is not damaged: such a home follows later.
+            if not any(words in str(error) for words in _DAMAGED):
+                raise
+            file = where / "state.sqlite"
+            kept = file.with_name(f"{file.name}.corrupt-{time.time_ns()}")
+            file.rename(kept)
+            for beside in ("-wal", "-shm"):
+                file.with_name(f"{file.name}{beside}").unlink(missing_ok=True)
+            self._tell(f"{error}; it is kept as {kept}, and made anew")
             self._bring_up(where, agent)
 
     def _bring_up(self, where: Path, agent: str) -> None:
@@ -179,10 +211,10 @@ class _Follower:
     def _began(self, item: str, told: dict[str, Any]) -> None:
         if self._errands.get(item).status == "pending":
             self._errands.claim(item, self._agent, lease_ms=_LEASE_MS)
-        _, task, work = item.split("/")
+        sprint, task, work = item.split("/")
         step = f"began {work} of {task}, attempt {told.get('attempt')}"
         if self._cycles.look().state.status != "open":
-            self._cycles.begin(work=task)
+            self._cycles.begin(work=f"{sprint}/{task}")
         self._step(step, "partial")
 
     def _step(self, action: str, result: str) -> None:
@@ -197,7 +229,8 @@ class _Follower:
         self._step(f"{item.rpartition('/')[2]} ended as {status}", _result(status))
         if self._alone():
             left = f"{item}: {notes}" if notes else item
-            self._cycles.end(_result(status), artefacts=(left,))
+            # What is done is not in progress any more; what failed is, and is counted.
+            self._cycles.end(_result(status), artefacts=(left,), work=_over(status))
 
     def _lost(self, item: str, reason: str) -> None:
         if self._errands.get(item).status == "in_flight":
@@ -215,6 +248,10 @@ def _ended(told: dict[str, Any]) -> str:
     last = str(told.get("last_line") or "").strip()
     how = f"its process ended with {told.get('exit_code', 0)}"
     return f"{how}: {last}" if last else how
+
+
+def _over(status: str) -> str | None:
+    return None if status == "failed" else ""
 
 
 def _result(status: str) -> str:

@@ -150,6 +150,7 @@ class Engine:
             self.poller.start()
             self._listen()
             self.workers.adopt()
+            self.workshop.homes.start()
             self.workshop.pool.open()
             state = self._loop()
         finally:

@@ -75,7 +75,7 @@ class Visit:
             state = self._loop(approve=approve)
             agents = len(engine.queue.in_flight())
             if self._ticks > 1:
-                engine.workshop.homes.close()
+                engine.workshop.homes.catch_up()
         finally:
             engine.effects.close()
             engine.wake.close()

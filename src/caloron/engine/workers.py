@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -64,6 +65,8 @@ class Workers:
         self._postponed: dict[str, int] = {}
         self._lock = threading.Lock()
         self.stopping = threading.Event()
+        #: Called when an agent has begun or ended.
+        self.noticed: Callable[[], object] = lambda: None
 
     def dispatch(self, *, halted: bool = False) -> None:
         """Start what the queue offers, within the limits; no agent while the sprint is halted."""
@@ -173,6 +176,7 @@ class Workers:
             if shim or not claimed:
                 self._await_shim(item, token, shim)
                 self._collect(item, token)
+                self.noticed()
         except (StoreError, OSError) as error:
             self._bell.fault(error)
         except ForgeUnavailable as error:
@@ -197,6 +201,7 @@ class Workers:
             self._awaited.add((item, token))
         self._bell.ring()
         if shim is not None:
+            self.noticed()
             shim.wait()
         launch.wait_until_gone(run_dir)
         with self._lock:

@@ -112,6 +112,7 @@ class Workshop:
             bell,
             parallel=state.sprint.parallel,
         )
+        self.workers.noticed = self.homes.notice
         seeds.cancelled = self.workers.stopping
 
     def meter(self, state: State) -> None:
