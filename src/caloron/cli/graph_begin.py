@@ -42,18 +42,20 @@ def planned_by_graph(
     say_who_writes(found.at, found.prepared)
     output.aside(f"planning with {found.name}: caloron graph trace {found.run_id} tells about it")
     if dry_run:
-        plan = _plan(found, durable=False)
+        plan = _plan(found, durable=False, new=begin.new is not None)
     else:
         with noted(begin.project, number, found.value["goal"], found.name):
-            plan = _plan(found, durable=True)
+            plan = _plan(found, durable=True, new=begin.new is not None)
     return begin._replace(tasks=plan.tasks, warnings=plan.warnings, planning=found)
 
 
-def _plan(found: Planning, *, durable: bool) -> Plan:
+def _plan(found: Planning, *, durable: bool, new: bool) -> Plan:
     try:
         return found.run(durable=durable)
     except ExecutionError as error:
         hint = "nothing was started; the same command goes on with what has not failed"
+        if new and "there is no project" in error.reason:
+            hint = "this graph looks at the project, which is not there yet: first `caloron init`"
         raise as_error(error, hint) from error
     except RunConflict as error:
         raise HeldByAnother(str(error), hint="wait for it: it makes this very plan") from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from caloron.cli import output
-from caloron.errors import CaloronError, NotFound, UsageError
+from caloron.errors import CaloronError, NotFound, StoreError, UsageError
 
 if TYPE_CHECKING:
     from caloron.engine.graph_home import GraphHome
@@ -71,6 +71,12 @@ def graph_home(*, unsandboxed: bool = False) -> GraphHome:
     from caloron.engine.graph_home import GraphHome
     from caloron.ledger.locate import home
 
+    try:
+        home().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot make {home()}: {error.strerror}", hint="choose another place with CALORON_HOME"
+        ) from error
     found = GraphHome(home(), unsandboxed=unsandboxed)
     _ = found.catalogue
     for problem in found.files.problems:

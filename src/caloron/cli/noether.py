@@ -54,7 +54,10 @@ def register(binary: str | None, file: str, dry_run: bool) -> int:
         planned = [{"action": "add", "target": stage.name} for stage in catalogue_stages()]
         return output.dry_run("noether.register", [*planned, {"action": "write", "target": file}])
     done = register_all(find_binary(binary))
-    write_atomic(Path(file), (json.dumps(done.ids, indent=2) + "\n").encode())
+    if done.ids:
+        known = _known(Path(file)) if done.failures else {}
+        ids = dict(sorted((known | done.ids).items()))
+        write_atomic(Path(file), (json.dumps(ids, indent=2) + "\n").encode())
     for warning in done.warnings:
         output.aside(f"warning: {warning}")
     data = {"file": file, "ids": done.ids, "failures": done.failures}
@@ -67,3 +70,12 @@ def register(binary: str | None, file: str, dry_run: bool) -> int:
     text = f"{output.counted(len(done.ids), 'stage')} registered; their ids are in {file}."
     output.success("noether.register", data, text)
     return 0
+
+
+def _known(file: Path) -> dict[str, str]:
+    """The ids of an earlier registration: what failed now may still be there."""
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -21,7 +21,7 @@ from caloron.cli.graph_words import (
     unsandboxed_option,
 )
 from caloron.cli.options import dry_run_option, output_option
-from caloron.errors import AlreadyExists
+from caloron.errors import AlreadyExists, UsageError
 
 if TYPE_CHECKING:
     from caloron.engine.graph_home import GraphHome
@@ -207,6 +207,7 @@ def add(file: str, no_test: bool, profile: str | None, unsandboxed: bool, dry_ru
     """
     from caloron.graph.errors import GraphError
     from caloron.graph.specfile import parse_spec
+    from caloron.graph.wrappers import language_of
 
     at = graph_home(unsandboxed=unsandboxed)
     try:
@@ -219,6 +220,10 @@ def add(file: str, no_test: bool, profile: str | None, unsandboxed: bool, dry_ru
             if spec.name
             else "the stage has no name",
             hint="give it another name",
+        )
+    if spec.code is not None and language_of(spec.language) is None:
+        raise UsageError(
+            f"nobody here runs stages in {spec.language!r}", hint="python, bash or javascript"
         )
     replaced = [s.id for s in at.catalogue.by_name(spec.name) if s.lifecycle.state == "Active"]
     if dry_run:
@@ -238,6 +243,8 @@ def add(file: str, no_test: bool, profile: str | None, unsandboxed: bool, dry_ru
         "examples": 0 if tried is None else tried["examples"],
         "path": str(path),
     }
+    if tried is not None and tried["state"] == "skipped":
+        output.aside(f"its examples were not tried: {'; '.join(tried['reasons'])}")
     output.success("stage.add", data, output.printable(f"Added {spec.name} as {spec.id}."))
     return 0
 

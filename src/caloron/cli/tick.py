@@ -131,7 +131,7 @@ def _told(state: State, *, ended: bool) -> dict[str, Any]:
     return {
         "sprint_id": state.sprint.id,
         "phase": state.sprint.phase,
-        "why": "" if state.tasks else why_sprint(state.sprint),
+        "why": _waits(state),
         "statuses": tasks,
         "waits": waits,
         "actions_taken": [],
@@ -141,6 +141,13 @@ def _told(state: State, *, ended: bool) -> dict[str, Any]:
         "skipped": False,
         "ended": ended,
     }
+
+
+def _waits(state: State) -> str:
+    """Why the sprint as a whole does not go on."""
+    if state.sprint.halted:
+        return f"waits: {state.sprint.halted}; `caloron tick --yes` lets it go on"
+    return "" if state.tasks else why_sprint(state.sprint)
 
 
 def _text(data: dict[str, Any]) -> str:

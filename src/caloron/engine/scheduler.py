@@ -128,6 +128,9 @@ class Scheduler:
             if last.attempts < _ATTEMPTS:
                 return last.due
             self._runs.ended(job.name, self._clock.now(), ok=False, error=_CUT_SHORT)
+            outcome = Outcome(ok=False, composition_id="", error=_CUT_SHORT)
+            run_id = run_id_of(job.name, last.due)
+            self._tell(Ran(job=job, due=last.due, run_id=run_id, outcome=outcome))
             return next_due(job.cron, self._clock.now())
         return next_due(job.cron, last.handled)
 

@@ -28,6 +28,7 @@ from caloron.engine.forges import (
     refuse_unfit,
     remember,
 )
+from caloron.engine.tick import tick_graph
 from caloron.engine.workshop import (
     cleaned_plan,
     frameworks_of,
@@ -188,6 +189,7 @@ def check_start(
     project: Project, forge: Forge, plan: tuple[PlannedTask, ...], *, unsandboxed: bool
 ) -> None:
     """Refuse what cannot work before anything is begun."""
+    tick_graph()
     about = look(project.config, forge)
     refuse_unfit(project.config, forge, about)
     if project.config.webhook:

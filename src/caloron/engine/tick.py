@@ -11,7 +11,7 @@ from caloron.domain.actions import Moved
 from caloron.domain.sprint import State
 from caloron.errors import CaloronError
 from caloron.graph.catalogue import Catalogue
-from caloron.graph.errors import ExecutionError, Refused
+from caloron.graph.errors import ExecutionError, GraphError
 from caloron.graph.jsontext import Json
 from caloron.graph.prepare import Prepared, prepare
 from caloron.graph.protocols import StageRunner
@@ -47,7 +47,7 @@ def tick_graph() -> Prepared:
         raise CaloronError(f"the graph {GRAPH} is missing", hint="install Caloron again")
     try:
         return prepare(text, Catalogue(catalogue_stages()))
-    except Refused as error:
+    except GraphError as error:
         raise CaloronError(
             f"the graph {GRAPH} of this installation cannot run: {error}",
             hint="install Caloron again",

@@ -98,6 +98,7 @@ class _Flow:
             self._edge(given, stage.input, path)
         else:
             self._config(node.config, stage.input, path)
+            self._rest(given, node.config, stage.input, path)
         if not has_variables(stage.output):
             return stage.output
         return ANY if node.config else _instance(stage.input, stage.output, given)
@@ -107,6 +108,16 @@ class _Flow:
             for name, value in config.items():
                 if name in expected.fields:
                     self._edge(Known(value), expected.fields[name], member(f"{path}.config", name))
+
+    def _rest(self, given: NType, config: Mapping[str, Any], expected: NType, path: str) -> None:
+        """What config does not give must come from the object that the node gets."""
+        is_object = isinstance(given, Record) or (
+            isinstance(given, Known) and isinstance(given.value, dict)
+        )
+        if not isinstance(expected, Record) or not is_object:
+            return
+        left = {name: of for name, of in expected.fields.items() if name not in config}
+        self._edge(given, sorted_record(left), path)
 
     def _remote(self, node: RemoteStage, given: NType, path: str) -> NType:
         self._edge(given, node.input, path)

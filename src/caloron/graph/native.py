@@ -82,6 +82,8 @@ class Functions:
                 return function(value)  # type: ignore[call-arg]
             except ExecutionError:
                 raise
+            except KeyError as error:
+                raise StageFailed(f"{error} is missing", stage_id=stage.id) from error
             except Exception as error:
                 said = str(error) or type(error).__name__
                 raise StageFailed(said, stage_id=stage.id) from error

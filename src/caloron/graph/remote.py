@@ -37,17 +37,19 @@ class HttpCaller:
             headers={"Content-Type": "application/json"},
             method="POST",
         )
+        status = 200
         try:
             try:
                 answer = urllib.request.urlopen(request, timeout=seconds)
             except urllib.error.HTTPError as error:
-                answer = error
+                answer, status = error, error.code
             with answer:
                 body = answer.read(_MOST_BYTES + 1)
             if len(body) > _MOST_BYTES:
                 raise RemoteCallFailed(f"the answer is over {_MOST_BYTES} bytes", url=url)
             return decode(body, wide_integers=True, what="the answer")
         except ParseError as error:
-            raise RemoteCallFailed(error.reason, url=url) from error
+            said = error.reason if status < 300 else f"HTTP {status}, and {error.reason}"
+            raise RemoteCallFailed(said, url=url) from error
         except (OSError, ValueError) as error:
             raise RemoteCallFailed(str(error), url=url) from error

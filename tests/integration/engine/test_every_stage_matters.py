@@ -199,6 +199,19 @@ def test_a_stage_that_is_deleted_from_the_shipped_graph_stops_every_tick(
     assert sprint.ledger.state(sprint.id).tasks == {}
 
 
+@pytest.mark.parametrize("text", [b"{}", b"", b"{", None])
+def test_a_shipped_graph_that_is_none_is_named(
+    text: bytes | None, sprint: MiniSprint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tick_module, "composition", lambda name: text)
+    tick_graph.cache_clear()
+    try:
+        with pytest.raises(CaloronError, match="the graph sprint_tick_stateful"):
+            sprint.tick()
+    finally:
+        tick_graph.cache_clear()
+
+
 def test_without_load_tick_state_the_tick_decides_on_a_state_that_is_over(
     sprint: MiniSprint,
 ) -> None:

@@ -236,7 +236,7 @@ def test_a_journal_in_a_file_keeps_every_kind_of_end(tmp_path):
     reopened = SqliteJournal(tmp_path)
     entry = reopened.recorded("a/b é", "$.root.branches.b.stage#2")
     assert entry is not None
-    assert entry.failure == ("StageFailed", "'nope'")
+    assert entry.failure == ("StageFailed", "'nope' is missing")
     assert reopened.recorded("a/b é", "$.root.branches.b.stage#3") is None
     reopened.forget("a/b é")
     assert reopened.recorded("a/b é", "$.root.branches.a") is None

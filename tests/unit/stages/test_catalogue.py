@@ -80,6 +80,8 @@ def test_a_stage_runs_alone():
     assert (failed.returncode, failed.stdout) == (1, "")
     assert (bad.returncode, bad.stdout) == (2, "")
     assert "not JSON" in bad.stderr
+    wrong = alone("[]")
+    assert (wrong.returncode, "expected Record" in wrong.stderr) == (1, True)
 
 
 def test_the_tick_of_these_stages_is_a_graph_that_strict_accepts():

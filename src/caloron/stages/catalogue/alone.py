@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from caloron.graph.errors import GraphError
 from caloron.graph.jsontext import Json, compact, decode
+from caloron.graph.values import Misfit, misfit
 
 _FAILED, _USAGE = 1, 2
 
@@ -19,10 +21,25 @@ def alone(execute: Callable[[Json], Json]) -> NoReturn:
     except GraphError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(_USAGE)
+    if wrong := _misfit(given):
+        sys.stderr.write(f"the input is not what the stage declares: {wrong}\n")
+        sys.exit(_FAILED)
     try:
         answer = compact(execute(given))
+    except KeyError as error:
+        sys.stderr.write(f"{error} is missing\n")
+        sys.exit(_FAILED)
     except Exception as error:  # noqa: BLE001  # whatever it is, the caller gets it in one line
         sys.stderr.write(f"{str(error) or type(error).__name__}\n")
         sys.exit(_FAILED)
     sys.stdout.write(f"{answer}\n")
     sys.exit(0)
+
+
+def _misfit(given: Json) -> Misfit | None:
+    """Where the input is not of the type that the stage of this program declares."""
+    from caloron.stages.catalogue import catalogue_stages
+
+    name = Path(sys.argv[0]).stem
+    stage = next((one for one in catalogue_stages() if one.name == name), None)
+    return misfit(given, stage.input) if stage else None
