@@ -78,15 +78,20 @@ class Proxy:
         self._free = threading.BoundedSemaphore(_CONNECTIONS)
         self._told: set[str] = set()
 
-    def serve(self, parent: int) -> None:
-        """Until the parent has ended."""
+    def serve(self, parent: int, signals: int) -> None:
+        """Until the parent has ended; `signals` is readable when one has come."""
         waiting = select.poll()
         waiting.register(parent, select.POLLIN)
+        waiting.register(signals, select.POLLIN)
         waiting.register(self._listener, select.POLLIN)
         while True:
             ready = {handle for handle, _ in waiting.poll()}
             if parent in ready:
                 return
+            if signals in ready:
+                # Its handler runs here, and does not come back.
+                os.read(signals, 64)
+                continue
             if not self._free.acquire(timeout=1):
                 continue
             try:
@@ -254,6 +259,10 @@ def main(arguments: Sequence[str]) -> None:
         # At once: threads may hold what an orderly end would wait for.
         os._exit(code)
 
+    signals, noted = os.pipe()
+    os.set_blocking(noted, False)
+    # The system may give a signal to any thread, and then the one that waits does not wake.
+    signal.set_wakeup_fd(noted, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, lambda *_: leave())
     try:
         with socket.socket(socket.AF_UNIX) as listener:
@@ -265,7 +274,7 @@ def main(arguments: Sequence[str]) -> None:
             listener.setblocking(False)
             # Only now, since a socket that nobody listens to is taken for a dead one.
             os.rename(fresh, path)  # noqa: PTH104
-            Proxy(listener, allowed).serve(parent)
+            Proxy(listener, allowed).serve(parent, signals)
     except OSError as error:
         print(f"the proxy ends: {error}", file=sys.stderr, flush=True)  # noqa: T201
         leave(1)
