@@ -36,7 +36,7 @@ def test_what_is_held_is_refused_to_everybody_and_the_holder_is_named(home: Agen
     add(home, "a")
     home.errands.claim("a", "forge")
     for owner in ("other", "forge"):
-        with pytest.raises(HeldByAnother, match="a is held by forge for 5"):
+        with pytest.raises(HeldByAnother, match=r"a is held by forge for (600|5\d\d) s more"):
             home.errands.claim("a", owner)
     assert home.errands.get("a").owner_agent == "forge"
     assert types_of(home, "a") == ["created", "claimed"]
