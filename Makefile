@@ -8,6 +8,9 @@ STAMP := .venv/.complete
 PYTEST := $(BIN)/pytest
 WORKERS ?= 4
 
+# Without compiled files each of the thousands of processes of the tests compiles Caloron anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo pilot test check docs bench chaos venv lock clean
 
 help:
