@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -15,6 +16,8 @@ from caloron.graph.errors import GraphError
 from caloron.graph.jsontext import decode
 from caloron.graph.spec import StageSpec
 from caloron.graph.specfile import spec_of
+
+T = TypeVar("T")
 
 _LARGEST = 16 << 20
 _LONGEST_NAME = 100
@@ -74,10 +77,10 @@ def read_schedule(path: Path) -> Schedule:
         wrong.append("there is no job in it")
     jobs: list[Job] = []
     for number, told in enumerate(config.jobs):
-        try:
-            jobs.append(_job(told, path.parent))
-        except (UsageError, NotFound) as error:
-            wrong.append(f"jobs[{number}] ({told.name[:_LONGEST_NAME]}): {error}")
+        job, found = _job(told, path.parent)
+        wrong += [f"jobs[{number}] ({told.name[:_LONGEST_NAME]}): {one}" for one in found]
+        if job is not None:
+            jobs.append(job)
     names = [told.name for told in config.jobs]
     wrong += [
         f"two jobs are called {name!r}" for name in sorted(set(names)) if names.count(name) > 1
@@ -109,25 +112,44 @@ def _read(path: Path) -> _Config:
         raise UsageError(f"{path}: {error}", hint="correct the file; nothing was run") from error
 
 
-def _job(told: _Job, beside: Path) -> Job:
+def _job(told: _Job, beside: Path) -> tuple[Job | None, list[str]]:
+    """The job, or everything that is wrong with it."""
+    wrong: list[str] = []
+
+    def tried(read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except (UsageError, NotFound) as error:
+            wrong.append(str(error))
+            return None
+
     if not told.name.strip() or len(told.name) > _LONGEST_NAME or not told.name.isprintable():
-        raise UsageError(f"`name` is no line of 1 to {_LONGEST_NAME} letters")
+        wrong.append(f"`name` is no line of 1 to {_LONGEST_NAME} letters")
     if not 0 < told.timeout_s <= 1e6:
-        raise UsageError("`timeout_s` is not from 0 to 1000000")
-    try:
-        cron = parse_cron(told.cron)
-    except BadCron as error:
-        raise UsageError(f"`cron` {told.cron[:80]!r}: {error}") from error
-    return Job(
+        wrong.append("`timeout_s` is not from 0 to 1000000")
+    cron = tried(lambda: _cron(told.cron))
+    graph = tried(lambda: graph_file(told.graph, beside))
+    webhook = tried(lambda: _webhook(told.webhook or ""))
+    if wrong or cron is None or graph is None or webhook is None:
+        return None, wrong
+    job = Job(
         name=told.name,
         cron_text=told.cron,
         cron=cron,
-        graph=graph_file(told.graph, beside),
+        graph=graph,
         input=told.input,
-        webhook=_webhook(told.webhook or ""),
+        webhook=webhook,
         timeout_s=told.timeout_s,
         durable=told.durable,
     )
+    return job, []
+
+
+def _cron(text: str) -> Cron:
+    try:
+        return parse_cron(text)
+    except BadCron as error:
+        raise UsageError(f"`cron` {text[:80]!r}: {error}") from error
 
 
 def graph_file(named: str, beside: Path) -> Path:

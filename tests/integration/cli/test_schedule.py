@@ -19,6 +19,8 @@ from caloron.engine.schedule_runs import ScheduleRuns
 from tests.support.loopback import Loopback
 from tests.support.shell import until
 
+#: So rarely that it does not become due while a test runs.
+RARELY = "0 0 1 1 *"
 UPPER = {"op": "Stage", "id": "text_upper"}
 
 
@@ -36,14 +38,14 @@ def _write(path: Path, value: Any) -> Path:
 
 
 def _config(place: Path, *jobs: dict[str, Any], **more: Any) -> str:
-    good = {"name": "up", "cron": "* * * * *", "graph": "up.json", "input": "hi"}
+    good = {"name": "up", "cron": RARELY, "graph": "up.json", "input": "hi"}
     return str(_write(place / "scheduler.json", {"jobs": [good | job for job in jobs]} | more))
 
 
 def _make_due(home: Path, config: str, *names: str) -> None:
     runs = ScheduleRuns(home / "schedule", Path(config))
     for name in names:
-        runs.meet(name, "* * * * *", 1_700_000_000)
+        runs.meet(name, RARELY, 1_700_000_000)
     runs.close()
 
 
@@ -119,6 +121,14 @@ def test_a_bad_job_is_told_before_anything_runs(
         assert code == 2
         assert said in answer["error"]["message"]
     assert list((home / "traces").glob("*")) == []
+
+
+def test_everything_that_is_wrong_with_a_job_is_told_at_once(run: Any, place: Path) -> None:
+    bad = {"cron": "61 * * * *", "graph": "nowhere.json", "webhook": "ftp://x", "timeout_s": 0}
+    message = run("schedule", "check", "--config", _config(place, bad))[1]["error"]["message"]
+    for said in ("'61' is not", "no file 'nowhere.json'", "no address", "timeout_s"):
+        assert said in message
+    assert message.count("jobs[0] (up)") == 4
 
 
 @pytest.mark.parametrize(
