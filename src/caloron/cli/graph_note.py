@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from caloron.cli.begin import last_sprint_number
+from caloron.cli.only_one import only_one
 from caloron.errors import HeldByAnother
 from caloron.ledger.locate import ProjectPaths
 from caloron.ledger.projects import Project
@@ -23,20 +24,24 @@ if TYPE_CHECKING:
 def noted(project: Project, number: int, goal: str, graph: str) -> Iterator[None]:
     """Leaves a note for as long as the block runs, and for good if it is killed in it.
 
-    A plan that is made stays noted until it is recorded; one that failed was told about.
+    A plan that is made stays noted until it is recorded; one that failed was told about. Nobody
+    pays for a second plan of the same sprint: whoever comes while one is made is refused.
     """
-    file = _file(project)
-    if project.path.is_dir():
-        command = shlex.join(["caloron", "sprint", goal, "--graph", graph])
-        write_atomic(file, json.dumps({"number": number, "command": command}).encode())
-    try:
+    if not project.path.is_dir():
         yield
-    except HeldByAnother:
-        # It is the other one's note too.
-        raise
-    except Exception:
-        file.unlink(missing_ok=True)
-        raise
+        return
+    file = _file(project)
+    command = shlex.join(["caloron", "sprint", goal, "--graph", graph])
+    with only_one(file.with_suffix(".lock"), f"planning a sprint of {project.name}"):
+        write_atomic(file, json.dumps({"number": number, "command": command}).encode())
+        try:
+            yield
+        except HeldByAnother:
+            # It is the other one's note too.
+            raise
+        except Exception:
+            file.unlink(missing_ok=True)
+            raise
 
 
 def plan_is_recorded(project: Project, planning: Planning) -> None:
