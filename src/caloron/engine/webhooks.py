@@ -14,9 +14,10 @@ import socket
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from caloron.engine.bounded_http import BoundedServer
 from caloron.errors import PreconditionFailed
 from caloron.ledger.settings import ProjectConfig
 
@@ -105,27 +106,13 @@ class Webhooks:
         return any(hmac.compare_digest(expected, one) for one in given)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Server(BoundedServer):
     heard: Callable[[bytes, list[str]], bool]
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._places = threading.BoundedSemaphore(_AT_ONCE)
-        super().__init__(address, handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
-            # Whoever holds all places loses them soon; what is missed here is seen by polling.
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
+        # What is missed while all places are taken is seen by polling.
+        super().__init__(address, handler, at_once=_AT_ONCE)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A sender that goes away in the middle is nobody's trouble."""
@@ -137,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal():
+        if not (length.isascii() and length.isdecimal() and len(length) < 20):
             self._answer(HTTPStatus.LENGTH_REQUIRED)
             return
         if int(length) > _LONGEST_BODY:

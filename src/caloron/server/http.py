@@ -8,14 +8,14 @@ from __future__ import annotations
 import hmac
 import json
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from caloron.engine.bounded_http import BoundedServer
 from caloron.errors import CaloronError, HeldByAnother
 from caloron.server.requests import (
     BadRequest,
@@ -42,18 +42,16 @@ class _Refused(Exception):
         self.status = status
 
 
-class ShellServer(ThreadingHTTPServer):
+class ShellServer(BoundedServer):
     """Listens on loopback and hands each request to the shell."""
 
-    daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, shell: Shell, port: int, token: str) -> None:
         self.shell = shell
         self.token = token.encode()
-        self._places = threading.BoundedSemaphore(_AT_ONCE)
         try:
-            super().__init__((HOST, port), _Handler)
+            super().__init__((HOST, port), _Handler, at_once=_AT_ONCE)
         except OSError as error:
             raise HeldByAnother(
                 f"the shell cannot listen on {HOST}:{port}: {error.strerror}",
@@ -64,19 +62,6 @@ class ShellServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.server_address[1]}"
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
-            # Whoever holds all places loses them soon, by the time limit.
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A caller that goes away in the middle is nobody's trouble; all else is a defect."""
