@@ -40,10 +40,11 @@ def planned_by_graph(
     for warning in found.prepared.warnings:
         output.aside(f"{found.name}: warning: {warning}")
     say_who_writes(found.at, found.prepared)
-    output.aside(f"planning with {found.name}: caloron graph trace {found.run_id} tells about it")
     if dry_run:
         plan = _plan(found, durable=False, new=begin.new is not None)
     else:
+        trace = f"caloron graph trace {found.run_id}"
+        output.aside(f"planning with {found.name}: {trace} tells about it")
         with noted(begin.project, number, found.value["goal"], found.name):
             plan = _plan(found, durable=True, new=begin.new is not None)
     return begin._replace(tasks=plan.tasks, warnings=plan.warnings, planning=found)

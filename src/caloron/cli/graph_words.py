@@ -148,8 +148,13 @@ def read_input(given: str | None, profile: Profile) -> Any:
         return decode(read_text("-", "the input"), wide_integers=wide, what="the input")
     try:
         return decode(given, wide_integers=wide, what="the input")
-    except ParseError:
+    except ParseError as error:
         if not _is_file(given):
+            if given.endswith(".json") or "/" in given.split("{")[0]:
+                raise UsageError(
+                    f"--input: there is no file {given[:200]!r}, and it is no JSON either",
+                    hint="name a file, or give JSON, or `-` for standard input",
+                ) from error
             raise
     return decode(read_text(given, "the input"), wide_integers=wide, what="the input")
 

@@ -85,6 +85,13 @@ def test_the_input_comes_from_the_line_a_file_or_the_standard_input(
 _DEEP = '{"op":"Sequential","stages":[' * 1000 + "]}" * 1000
 
 
+def test_an_input_that_names_no_file_is_told_as_that(run, tmp_path):
+    for name in ("nowhere.json", "./nowhere"):
+        code, told = run("graph", "run", _file(tmp_path, _UPPER), "--input", name)
+        assert code == 2
+        assert f"there is no file {name!r}" in told["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
