@@ -12,9 +12,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from caloron.agentstate.cycles import Cycles, Places
 from caloron.agentstate.cycles.report import report_of
@@ -23,7 +23,8 @@ from caloron.agentstate.looking import look
 from caloron.agentstate.records import OPEN, TERMINAL
 from caloron.domain.identities import agent_of_item
 from caloron.errors import CaloronError, StoreError
-from caloron.ledger.ledger import Ledger
+from caloron.ledger.ledger import SQL, Ledger
+from caloron.store.database import open_read_only, store_error
 
 _HOST = "caloron"
 #: From where on the homes follow the diary, and how far they have.
@@ -169,6 +170,72 @@ class AgentHomes:
 def places_in(where: Path) -> Places:
     """Where the cycles of an agent of a sprint are kept: in its home."""
     return Places(where.name, where / "cycle.json", where / "cycle.log")
+
+
+class Disagreement(NamedTuple):
+    """Something in a home that is not as the ledger tells it."""
+
+    #: The errand, by its id.
+    target: str
+    expected: str
+    found: str
+
+
+def disagreements(where: Path, ledger: sqlite3.Connection) -> list[Disagreement]:
+    """In what a home differs from the ledger, as far as it has followed; changes nothing.
+
+    A home that is behind is no disagreement, and neither are errands that the ledger never knew.
+    """
+    followed = list(_looked(where, "SELECT through FROM caloron_followed"))
+    if not followed:
+        return []
+    through = int(followed[0]["through"])
+    (last,) = ledger.execute("SELECT COALESCE(max(id), 0) FROM events").fetchone()
+    if through > last:
+        return [Disagreement("caloron_followed", f"at most {last}", str(through))]
+    found = {row["id"]: row["status"] for row in _looked(where, "SELECT * FROM work_items")}
+    return [
+        Disagreement(item, status, found.get(item, "it is not there"))
+        for item, status in _told_statuses(ledger, where.name, through).items()
+        if found.get(item) != status
+    ]
+
+
+def _told_statuses(ledger: sqlite3.Connection, agent: str, through: int) -> dict[str, str]:
+    """How each errand of an agent stands by the ledger's diary, up to one of its lines."""
+    first = ledger.execute(SQL["get_kv"], {"key": _FIRST}).fetchone()
+    told: dict[str, str] = {}
+    for row in ledger.execute(_NEWS, (int(first["value"]) if first else 0,)):
+        if row["id"] <= through and agent_of_item(row["item"]) == agent:
+            told.setdefault(row["item"], "pending")
+            if status := status_after(row["type"], json.loads(row["payload"])):
+                told[row["item"]] = status
+    return told
+
+
+def status_after(type: str, told: dict[str, Any]) -> str:
+    """How an errand stands after a line of the ledger's diary; empty: as before."""
+    match type:
+        case "attempt_started":
+            return "in_flight"
+        case "work_item_resolved":
+            return str(told.get("status"))
+        case "work_item_reopened":
+            return "pending"
+    return ""
+
+
+def _looked(where: Path, query: str) -> Iterator[sqlite3.Row]:
+    """Rows of a home's file, without changing it; none if it is not there or has no such table."""
+    file = where / "state.sqlite"
+    if not file.exists():
+        return
+    with closing(open_read_only(file)) as connection:
+        try:
+            yield from connection.execute(query)
+        except sqlite3.Error as error:
+            if "no such table" not in str(error):
+                raise store_error(file, error) from error
 
 
 class _Follower:
