@@ -158,7 +158,9 @@ def test_a_kill_leaves_the_errands_as_they_were_or_as_they_should_be(
 def cycle_form(place: Path) -> tuple[CycleState, CycleState]:
     """What is known of the cycles, and what the log alone says; without times and holders."""
     places = places_of("allegro", hermes=False)._replace(
-        state=place / "home/cycles/allegro.json", log=place / "home/cycles/allegro.log"
+        state=place / "home/cycles/allegro.json",
+        log=place / "home/cycles/allegro.log",
+        other=None,
     )
     state = Cycles(places).look().state
     folded = CycleState("allegro")

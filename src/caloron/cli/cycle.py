@@ -176,10 +176,13 @@ def act(
             next_target=_optional(told["next_target"]),
             cycle=number,
         )
+    _tell(cycles.notices)
     stop = cycles.stop_request()
-    text = f"Cycle {state.cycle_number}: {state.last_action or 'begun'}"
+    step = state.last_action if state.steps else "begun"
+    text = f"Cycle {state.known_cycle}: {step}"
     text += f"\nStop was requested: {stop}" if stop else ""
-    data = {"state": _state_data(state), "stop": stop} | _files(cycles)
+    data = {"state": _state_data(state), "stop": stop, "notices": list(cycles.notices)}
+    data |= _files(cycles)
     output.success("cycle.act", data, output.printable(text))
     return 0
 
@@ -219,7 +222,7 @@ def end(
     """
     cycles = _cycles(agent, hermes)
     if dry_run:
-        target = f"cycle {cycles.look().state.cycle_number} of {agent}"
+        target = f"cycle {cycles.look().state.known_cycle} of {agent}"
         return output.dry_run("cycle.end", [{"action": "end", "target": target}])
     state = cycles.end(
         result,
@@ -229,63 +232,10 @@ def end(
         next_target=_optional(told["next_target"]),
         cycle=number,
     )
-    data = {"state": _state_data(state)} | _files(cycles)
-    text = f"Cycle {state.cycle_number} of {agent} ended: {result}"
+    _tell(cycles.notices)
+    data = {"state": _state_data(state), "notices": list(cycles.notices)} | _files(cycles)
+    text = f"Cycle {state.known_cycle} of {agent} ended: {result}"
     output.success("cycle.end", data, output.printable(text))
-    return 0
-
-
-@cycle.command()
-@_agent
-@_hermes
-@output_option
-def status(agent: str, hermes: bool | None) -> int:
-    """Show where the cycles of an agent stand: the text that its next wake is told.
-
-    \b
-    Examples:
-      caloron cycle status allegro
-      caloron cycle status allegro --output json
-    """
-    cycles = _cycles(agent, hermes)
-    looked, report = cycles.look(), cycles.report()
-    _tell(looked.notices)
-    at_work = looked.state.status == "open"
-    data = {
-        "report": report.as_data(),
-        "state": _state_data(looked.state),
-        "alive": at_work and not cycles.dead(looked.state),
-        "notices": list(looked.notices),
-    }
-    output.success("cycle.status", data | _files(cycles), output.printable(report.text()))
-    return 0
-
-
-@cycle.command()
-@_agent
-@click.option(
-    "-n", "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, metavar="N",
-    help="The newest so many lines.",
-)  # fmt: skip
-@click.option("--cycle", "number", type=click.IntRange(1, 10**12), metavar="N", help="Of this one.")
-@_hermes
-@output_option
-def log(agent: str, limit: int, number: int | None, hermes: bool | None) -> int:
-    """Show the log of an agent's cycles, one line for each thing that happened.
-
-    \b
-    Examples:
-      caloron cycle log allegro -n 20
-      caloron cycle log allegro --cycle 42
-    """
-    from caloron.agentstate.cycles.log import shown
-
-    cycles = _cycles(agent, hermes)
-    wanted = 10**6 if number else limit
-    entries = [e for e in cycles.log.newest(wanted) if number in (None, e["cycle"])][-limit:]
-    lines = [shown(entry) for entry in entries]
-    data = {"entries": entries} | _files(cycles)
-    output.success("cycle.log", data, output.printable("\n".join(lines)) or "Nothing yet.")
     return 0
 
 
@@ -318,7 +268,7 @@ def _to_mend(cycles: Cycles, force: bool) -> list[dict[str, str]]:
     found = [{"action": "mend", "target": notice} for notice in looked.notices]
     state = looked.state
     if state.status == "open" and (force or cycles.dead(state)):
-        found.append({"action": "close as crashed", "target": f"cycle {state.cycle_number}"})
+        found.append({"action": "close as crashed", "target": f"cycle {state.known_cycle}"})
     return found
 
 

@@ -99,10 +99,14 @@ def test_each_write_sync_and_rename_of_a_cycle_may_fail(tmp_path: Path, code: in
             before = agent.cycles.look().state
             with pytest.MonkeyPatch.context() as patch:
                 disk = FailingOnce(patch, k, code)
-                if not _refused(steps[number], agent):
-                    break
+                refused = _refused(steps[number], agent)
+            if not disk.failed:
+                assert not refused
+                break
             failed.add(disk.failed)
             state = agent.cycles.look().state
+            # Whatever was not refused has happened.
+            assert refused or state == told_by_the_log(agent) != before
             assert state == before or state == told_by_the_log(agent), (number, k, disk.failed)
             _goes_on(agent, before, state)
         else:
@@ -156,6 +160,30 @@ def test_a_log_that_the_disk_has_no_room_for_is_as_it_was(tmp_path: Path, more: 
     _in_a_process(_act_on_a_full_disk, tmp_path, more)
     assert (agent.places.log.read_bytes(), agent.cycles.look()) == before
     assert agent.cycles.act("there is room again").steps == 1
+
+
+def _end_on_a_full_disk(folder: Path) -> None:
+    """There is room for a line of the log, and none for the state."""
+    agent = Agent(folder)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    size = agent.places.log.stat().st_size + 200
+    assert agent.places.state.stat().st_size > size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    cycles = agent.cycles
+    assert cycles.end(reason="r").status == "ended"
+    (notice,) = cycles.notices
+    assert str(agent.places.state) in notice
+    assert f"it is in {agent.places.log} and counts" in notice
+
+
+def test_an_end_that_only_the_log_had_room_for_counts_and_says_so(tmp_path: Path) -> None:
+    agent = Agent(tmp_path)
+    agent.cycles.begin(holder=UNKNOWN)
+    before = agent.places.state.read_bytes()
+    _in_a_process(_end_on_a_full_disk, tmp_path)
+    assert agent.places.state.read_bytes() == before
+    assert agent.cycles.look().state.status == "ended"
+    assert agent.cycles.begin(holder=UNKNOWN)[1].outcome == "ended"
 
 
 def _use_a_full_disk(where: Path) -> None:

@@ -2,7 +2,7 @@
 
 The log is written first and the state file after it; a crash in between is mended by the next look,
 which brings the state up to the log. A state file that cannot be believed is put aside and made
-anew from the log.
+anew from the log. An agent that went on in another place meanwhile goes on from there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from caloron.agentstate.cycles.state import (
     FromTheFuture,
     Unreadable,
     apply,
+    raised,
     read,
     render,
 )
@@ -38,6 +39,8 @@ class Looked(NamedTuple):
     notices: tuple[str, ...] = ()
     #: What a file that cannot be believed is to be called when it is put aside.
     aside: Path | None = None
+    #: The state file of another place, of which this is the state.
+    elsewhere: Path | None = None
 
 
 class CycleFiles:
@@ -48,9 +51,35 @@ class CycleFiles:
         self.log = log
         self._now = now
         self._lock = -1
+        #: Where the state of this turn comes from, until a line of the log says so.
+        self._elsewhere: Path | None = None
+        #: State files that could not be written although the log was.
+        self.behind: list[str] = []
+
+    @property
+    def are_there(self) -> bool:
+        """Whether anything is known of this agent, in either place."""
+        places = (self.places, self.places.other)
+        files = [file for place in places if place for file in (place.state, place.log)]
+        return any(file.exists() for file in files) or self.log.last() is not None
 
     def look(self) -> Looked:
         """The state of this moment; nothing is written."""
+        looked, other = self._look_here(), self.places.other
+        if other is None:
+            return looked
+        theirs = CycleFiles(other, Log(other.log), self._now)._look_here().state
+        mine = looked.state
+        if (theirs.cycle_number, theirs.moves) <= (mine.cycle_number, mine.moves):
+            return looked
+        note = (
+            f"{theirs.agent} went on in {other.state}, up to cycle {theirs.cycle_number};"
+            f" from there it goes on in {self.places.state}"
+        )
+        state = theirs._replace(seq=mine.seq, moves=theirs.moves + 1)
+        return Looked(state, (*looked.notices, note), looked.aside, other.state)
+
+    def _look_here(self) -> Looked:
         notices: list[str] = []
         found, aside = self._file(notices)
         return Looked(self._caught_up(found, notices), tuple(notices), aside)
@@ -58,38 +87,66 @@ class CycleFiles:
     @contextmanager
     def turn(self) -> Iterator[Looked]:
         """Alone with the files, which are brought in order first."""
-        with turn(self.places.lock) as self._lock:
+        with ExitStack() as stack:
+            locks = {path: stack.enter_context(turn(path)) for path in self._locks()}
+            self._lock = locks[self.places.lock]
             looked = self.look()
+            self._elsewhere = looked.elsewhere
             if looked.aside is not None:
                 aside = _set_aside(self.places.state, looked.aside)
                 note = f"it was put aside as {aside.name} and made anew from the log"
-                state = self.record(looked.state, "set_aside", file=aside.name)
-                looked = Looked(state, (*looked.notices, note))
+                number = looked.state.cycle_number
+                state = self.record(looked.state, "set_aside", number, file=aside.name)
+                looked = looked._replace(state=state, notices=(*looked.notices, note), aside=None)
             yield looked
+
+    def _locks(self) -> list[Path]:
+        """In one order for everybody: two places of one agent are used by one at a time."""
+        other = self.places.other
+        if other is None or not os.access(other.state.parent, os.W_OK | os.X_OK):
+            return [self.places.lock]
+        return sorted((self.places.lock, other.lock))
 
     def record(
         self, state: CycleState, event: str, cycle: int | None = None, **told: Any
     ) -> CycleState:
         """One line of the log, and then the state that it leads to; within a turn."""
-        seq = max(state.seq, self._mark().get("seq", 0))
-        if state.cycle_number and not self.log.path.exists():
-            # A new log begins with what the older ones came to.
-            seq += 1
-            state = state._replace(seq=seq)
-            kept = {"version": VERSION} | state._asdict()
-            self._append(state.cycle_number, "snapshot", {"state": kept}, seq)
-        number = state.cycle_number if cycle is None else cycle
-        after = apply(state, self._append(number, event, told, seq + 1))
-        self.write(after)
+        state = self._going_on(state)
+        number = state.known_cycle if cycle is None else cycle
+        after = apply(state, self._append(number, event, told, state.seq + 1))
+        try:
+            self._write(after)
+        except StoreError as error:
+            # What is in the log has happened: the next look makes the file anew from it.
+            self.behind.append(f"{error}; it is in {self.log.path} and counts")
         return after
+
+    def beat(self, state: CycleState) -> CycleState:
+        """A sign of life, which is not in the log; within a turn."""
+        state = self._going_on(state)._replace(heartbeat=self.at())
+        self._write(state)
+        return state
+
+    def _going_on(self, state: CycleState) -> CycleState:
+        """A new log begins with what the older ones came to, or those of another place."""
+        state = state._replace(seq=max(state.seq, self._mark().get("seq", 0)))
+        told, event = {}, "snapshot"
+        if self._elsewhere is not None:
+            told, event = {"from": str(self._elsewhere)}, "carried"
+        elif not state.cycle_number or self.log.path.exists():
+            return state
+        state = state._replace(seq=state.seq + 1)
+        kept = {"version": VERSION} | state._asdict()
+        self._append(state.cycle_number, event, {"state": kept} | told, state.seq)
+        self._elsewhere = None
+        return state
 
     def _append(self, cycle: int, event: str, told: dict[str, Any], seq: int) -> Entry:
         entry: Entry = {"at": self.at(), "cycle": cycle, "event": event} | told | {"seq": seq}
         self.log.append(entry)
         return entry
 
-    def write(self, state: CycleState) -> None:
-        """The state as it is now; within a turn."""
+    def _write(self, state: CycleState) -> None:
         write_atomic(self.places.state, render(state))
         mark = {"cycle": state.cycle_number, "seq": state.seq}
         try:
@@ -138,6 +195,9 @@ class CycleFiles:
         except Unreadable as error:
             kind = "future" if isinstance(error, FromTheFuture) else "damaged"
             notices.append(f"{path} cannot be used: {error}")
+            if error.number:
+                fresh = raised(fresh, error.number)
+                notices.append(f"its number, {error.number}, is kept")
             return fresh, path.with_name(f"{path.name}.{kind}")
 
     def _caught_up(self, state: CycleState, notices: list[str]) -> CycleState:
@@ -151,7 +211,7 @@ class CycleFiles:
         folded = state if state.seq else CycleState(self.places.agent)
         for entry in self.log.entries():
             folded = apply(folded, entry)
-        return folded._replace(cycle_number=max(folded.cycle_number, state.cycle_number))
+        return raised(folded, state.cycle_number)
 
 
 def _set_aside(path: Path, wanted: Path) -> Path:

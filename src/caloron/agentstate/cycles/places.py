@@ -18,6 +18,8 @@ class Places(NamedTuple):
     agent: str
     state: Path
     log: Path
+    #: Where else this agent's cycles may be: whoever goes on here must know of those.
+    other: Places | None = None
 
     @property
     def lock(self) -> Path:
@@ -35,9 +37,13 @@ def places_of(agent: str, *, hermes: bool | None = None) -> Places:
             f"agent {agent[:60]!r} cannot be used",
             hint="take 1 to 64 letters, digits, '_' and '-', the first of them no '-'",
         )
-    theirs = Path("~/.hermes").expanduser().absolute()
-    if theirs.is_dir() if hermes is None else hermes:
-        folder, logs = theirs / "burn-state", theirs / "burn-logs"
-    else:
-        folder = logs = home() / "cycles"
+    folder = Path("~/.hermes").expanduser().absolute()
+    theirs = _places(agent, folder / "burn-state", folder / "burn-logs")
+    ours = _places(agent, home() / "cycles", home() / "cycles")
+    if folder.is_dir() if hermes is None else hermes:
+        return theirs._replace(other=ours)
+    return ours._replace(other=theirs)
+
+
+def _places(agent: str, folder: Path, logs: Path) -> Places:
     return Places(agent, folder / f"{agent}.json", logs / f"{agent}.log")

@@ -16,10 +16,13 @@ class Report(NamedTuple):
     agent: str
     #: The cycle that reads this; 0: none is open.
     cycle_number: int
-    #: `first`: there was none before; `ended`, `crashed`, or `open`: it is still going on.
+    #: `first`: there was none before; `ended`, `crashed`, or `open`: it is still going on;
+    #: `unknown`: there was one, and its number is all that is left of it.
     outcome: str
     last_cycle: int = 0
     last_step: str = ""
+    #: What that step came to, and what the cycle did.
+    last_step_result: str = ""
     last_result: str = ""
     reason: str = ""
     artefacts: tuple[str, ...] = ()
@@ -59,9 +62,11 @@ class Report(NamedTuple):
         number, step = self.last_cycle, self.last_step
         if self.outcome == "first":
             return "There was none before."
+        if self.outcome == "unknown":
+            return f"Cycle {number} was the last; nothing more is known of it."
         if self.outcome == "crashed":
             known = (
-                f"its last known step was: {step} ({self.last_result})"
+                f"its last known step was: {step} ({self.last_step_result})"
                 if step
                 else "no step of it is known"
             )
@@ -71,7 +76,7 @@ class Report(NamedTuple):
             return f"Cycle {number} is still open; its last step: {step or 'none yet'}."
         left = f" It left: {', '.join(self.artefacts)}." if self.artefacts else ""
         why = f" Reason: {self.reason}." if self.reason else ""
-        last = f", {step}" if step else ""
+        last = f"; its last step: {step} ({self.last_step_result})" if step else ""
         return f"Cycle {number} ended as {self.last_result}{last}.{left}{why}"
 
 
@@ -81,8 +86,8 @@ def report_of(state: CycleState, *, stop: str = "") -> Report:
     last = state.previous if at_work else _last(state)
     report = Report(
         state.agent,
-        state.cycle_number if at_work else 0,
-        "first" if last is None else str(last.get("status", "ended")),
+        state.known_cycle if at_work else 0,
+        _outcome(last),
         work_in_progress=state.work_in_progress,
         work_cycles=state.work_cycles,
         slice_it=state.work_cycles > SLICE_AFTER,
@@ -94,11 +99,19 @@ def report_of(state: CycleState, *, stop: str = "") -> Report:
     return report._replace(
         last_cycle=int(last.get("cycle_number", 0)),
         last_step=str(last.get("last_action", "")),
-        last_result=str(last.get("last_action_result", "")),
+        last_step_result=str(last.get("last_action_result", "")),
+        last_result=str(last.get("result", "")),
         reason=str(last.get("reason", "")),
         artefacts=tuple(map(str, last.get("artefacts", ()))),
         ended_at=str(last.get("ended_at", "")),
     )
+
+
+def _outcome(last: dict[str, Any] | None) -> str:
+    if last is None:
+        return "first"
+    status = str(last.get("status", "ended"))
+    return "unknown" if status == "none" else status
 
 
 def _last(state: CycleState) -> dict[str, Any] | None:

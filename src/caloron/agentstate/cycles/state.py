@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NamedTuple
 
 VERSION = 1
 RESULTS = ("success", "failure", "partial")
 #: `none`: it never woke; `open`: it is at work; else how its last cycle ended.
 STATUSES = ("none", "open", "ended", "crashed")
+#: No agent wakes so often; a higher number is part of the damage.
+_HIGHEST = 10**12
+_NUMBER = re.compile(rb'"cycle_number"\s*:\s*"?(\d{1,12})"?\s*[,}\n]')
 
 
 class Unreadable(Exception):
     """A state file that cannot be believed; says why."""
+
+    #: The cycle number that stands in it, which no later one may be below; 0: none.
+    number = 0
 
 
 class FromTheFuture(Unreadable):
@@ -25,6 +32,7 @@ class CycleState(NamedTuple):
     agent: str
     cycle_number: int = 0
     last_action: str = ""
+    #: Of that action; what a whole cycle came to is its `result`.
     last_action_result: str = ""
     work_in_progress: str = ""
     timestamp: str = ""
@@ -36,15 +44,27 @@ class CycleState(NamedTuple):
     #: What the cycle leaves; and why it leaves nothing, or how it crashed.
     artefacts: tuple[str, ...] = ()
     reason: str = ""
+    #: What the cycle came to, once it has ended.
+    result: str = ""
     steps: int = 0
-    #: The cycle in which the work in progress was begun.
+    #: The cycle in which the work in progress was begun; numbers that were skipped do not count.
     work_since: int = 0
     #: Who is at work, while a cycle is open.
     holder: dict[str, Any] | None = None
     #: The cycle before this one: its number, how it ended, its last step.
     previous: dict[str, Any] | None = None
+    #: The cycle that all of this tells of, where higher numbers were given and nothing else is
+    #: known of those; 0: that of `cycle_number`.
+    last_known: int = 0
+    #: How often the agent went on in another place: of two files the one with more is the newer.
+    moves: int = 0
     #: The number of the last line of the log that is in here.
     seq: int = 0
+
+    @property
+    def known_cycle(self) -> int:
+        """The cycle that all of this tells of."""
+        return self.last_known or self.cycle_number
 
     @property
     def work_cycles(self) -> int:
@@ -59,12 +79,24 @@ def apply(state: CycleState, event: dict[str, Any]) -> CycleState:
         return state
     step = _STEPS.get(event["event"])
     after = step(state, event) if step else state
-    number = max(state.cycle_number, after.cycle_number, event["cycle"])
-    return after._replace(seq=seq, cycle_number=number)
+    return raised(after, max(state.cycle_number, event["cycle"]))._replace(seq=seq)
+
+
+def raised(state: CycleState, number: int) -> CycleState:
+    """The same, where a number at least as high was given and nothing else is known of it."""
+    more = number - state.cycle_number
+    if more <= 0:
+        return state
+    return state._replace(
+        cycle_number=number,
+        last_known=state.known_cycle,
+        work_since=state.work_since + more if state.work_in_progress else 0,
+    )
 
 
 def _begin(state: CycleState, event: dict[str, Any]) -> CycleState:
     at = event["at"]
+    state = raised(state, event["cycle"] - 1)
     begun = CycleState(
         agent=state.agent,
         cycle_number=event["cycle"],
@@ -78,6 +110,7 @@ def _begin(state: CycleState, event: dict[str, Any]) -> CycleState:
         heartbeat=at,
         work_since=state.work_since,
         holder=event.get("holder"),
+        moves=state.moves,
         previous=summary(state) if state.cycle_number else None,
     )
     return _working(begun, event)
@@ -99,8 +132,7 @@ def _act(state: CycleState, event: dict[str, Any]) -> CycleState:
 
 def _end(state: CycleState, event: dict[str, Any]) -> CycleState:
     ended = state._replace(
-        last_action=event.get("action", state.last_action),
-        last_action_result=event["result"],
+        result=event["result"],
         timestamp=event["at"],
         heartbeat=event["at"],
         ended_at=event["at"],
@@ -127,7 +159,10 @@ def _snapshot(state: CycleState, event: dict[str, Any]) -> CycleState:
         return state
 
 
-_STEPS = {"begin": _begin, "act": _act, "end": _end, "crashed": _crashed, "snapshot": _snapshot}
+_STEPS = {
+    "begin": _begin, "act": _act, "end": _end, "crashed": _crashed, "snapshot": _snapshot,
+    "carried": _snapshot,
+}  # fmt: skip
 
 
 def _working(state: CycleState, event: dict[str, Any]) -> CycleState:
@@ -141,10 +176,11 @@ def _working(state: CycleState, event: dict[str, Any]) -> CycleState:
 def summary(state: CycleState) -> dict[str, Any]:
     """One cycle in short, for the one that follows."""
     return {
-        "cycle_number": state.cycle_number,
+        "cycle_number": state.known_cycle,
         "status": state.status,
+        "result": state.result,
         "last_action": state.last_action if state.steps else "",
-        "last_action_result": state.last_action_result,
+        "last_action_result": state.last_action_result if state.steps else "",
         "steps": state.steps,
         "artefacts": list(state.artefacts),
         "reason": state.reason,
@@ -161,6 +197,15 @@ def render(state: CycleState) -> bytes:
 
 def read(content: bytes, agent: str) -> CycleState:
     """What a file holds; a file with no more than the fields of the protocol is taken too."""
+    try:
+        return _state_of(_told(content), agent)
+    except Unreadable as error:
+        error.number = max(map(int, _NUMBER.findall(content)), default=0)
+        raise
+
+
+def _told(content: bytes) -> dict[str, Any]:
+    """The object that a file holds, if it is one that this version may believe."""
     if not content.strip():
         raise Unreadable("it is empty")
     try:
@@ -174,6 +219,10 @@ def read(content: bytes, agent: str) -> CycleState:
         raise Unreadable(f"its version is {version!r}")
     if version > VERSION:
         raise FromTheFuture(f"a newer Caloron wrote it (version {version})")
+    return found
+
+
+def _state_of(found: dict[str, Any], agent: str) -> CycleState:
     state = CycleState(agent)
     known = {name: found[name] for name in CycleState._fields if found.get(name) is not None}
     for name, value in known.items():
@@ -182,8 +231,14 @@ def read(content: bytes, agent: str) -> CycleState:
     if "cycle_number" not in known:
         raise Unreadable("it has no cycle_number")
     known["artefacts"] = tuple(known.get("artefacts", ()))
-    # Whoever wrote no more than the fields of the protocol knew only cycles that had ended.
+    # Whoever wrote no more than the fields of the protocol knew only cycles that had ended, each
+    # with one action.
     known.setdefault("status", "ended" if known["cycle_number"] else "none")
+    if known["status"] == "ended":
+        known.setdefault("result", known.get("last_action_result", ""))
+    known.setdefault("steps", int(bool(known.get("last_action"))))
+    if known.get("work_in_progress"):
+        known.setdefault("work_since", known["cycle_number"])
     return state._replace(**{**known, "agent": agent})
 
 
@@ -198,4 +253,6 @@ def _fits(value: Any, default: Any, name: str) -> bool:
         return isinstance(value, dict)
     if name == "artefacts":
         return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    if name == "cycle_number":
+        return _is_number(value) and value <= _HIGHEST
     return _is_number(value) if isinstance(default, int) else isinstance(value, str)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from caloron.agentstate.cycles.files import CycleFiles, Looked
@@ -37,11 +39,19 @@ class Cycles:
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         log: Log | None = None,
+        dead_after: timedelta | None = DEAD_AFTER,
     ) -> None:
+        """With `dead_after=None` a cycle is only dead if somebody says so, as a ledger does."""
         self.places = places
         self.log = log or Log(places.log)
         self._now = now
+        self._dead_after = dead_after
         self._files = CycleFiles(places, self.log, now)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What of the steps so far is in the log but could not be written elsewhere."""
+        return tuple(self._files.behind)
 
     def look(self) -> Looked:
         """The state of this moment; a file that cannot be believed is passed over, not touched."""
@@ -56,32 +66,29 @@ class Cycles:
 
     def dead(self, state: CycleState) -> str:
         """Why an open cycle counts as crashed; empty: it is at work."""
+        if self._dead_after is None:
+            return ""
         holder = _holder(state.holder)
         if holder is not None and holder.is_gone:
             return f"process {holder.pid} is gone"
         silence = self._now() - _moment(state.heartbeat)
-        if silence > DEAD_AFTER:
+        if silence > self._dead_after:
             return f"no sign for {int(silence.total_seconds() // 60)} min"
         return ""
 
     def stop_request(self) -> str:
-        """Why the agent shall stop; empty: it shall not."""
-        try:
-            said = self.places.stop.read_text("utf-8", "replace").strip()
-        except FileNotFoundError:
-            return ""
-        except OSError as error:
-            raise StoreError(
-                f"cannot read {self.places.stop}: {error.strerror}", hint="make it readable for you"
-            ) from error
-        return said or "no reason given"
+        """Why the agent shall stop, whichever place says so; empty: it shall not."""
+        return next(filter(None, map(_stop_in, self._stops())), "")
+
+    def _stops(self) -> list[Path]:
+        return [place.stop for place in (self.places, self.places.other) if place]
 
     def begin(
         self, *, holder: Holder | None = None, work: str | None = None
     ) -> tuple[Looked, Report]:
         """Wake: a new number, and what the last cycle left; refused while another is at work."""
         with self._files.turn() as looked:
-            state = looked.state
+            state, notices = looked.state, looked.notices
             if reason := self.stop_request():
                 self._files.record(state, "stopped", reason=reason)
                 raise StopRequested(
@@ -95,7 +102,7 @@ class Cycles:
             number = max(state.cycle_number, self._files.highest()) + 1
             told = _given(holder=(holder or this_holder())._asdict(), work=work)
             state = self._files.record(state, "begin", number, **told)
-            return looked._replace(state=state), report_of(state)
+            return Looked(state, (*notices, *self.notices)), report_of(state)
 
     def act(
         self,
@@ -110,16 +117,13 @@ class Cycles:
         """One step was done; that is also a sign of life."""
         _require_result(result)
         told = _given(action=action, artefact=artefact or None, work=work, next=next_target)
-        with self._files.turn() as looked:
-            state = self._open(looked.state, cycle)
+        with self._turn(cycle) as state:
             return self._files.record(state, "act", result=result, **told)
 
     def beat(self, *, cycle: int | None = None) -> CycleState:
         """A sign of life and nothing else; the log does not grow by it."""
-        with self._files.turn() as looked:
-            state = self._open(looked.state, cycle)._replace(heartbeat=self._files.at())
-            self._files.write(state)
-            return state
+        with self._turn(cycle) as state:
+            return self._files.beat(state)
 
     def end(
         self,
@@ -135,11 +139,10 @@ class Cycles:
         _require_result(result)
         left = [_short(one) for one in artefacts if one.strip()]
         told = _given(reason=reason.strip() or None, work=work, next=next_target)
-        with self._files.turn() as looked:
-            state = self._open(looked.state, cycle)
+        with self._turn(cycle) as state:
             if not (state.artefacts or left or "reason" in told):
                 raise UsageError(
-                    f"cycle {state.cycle_number} of {state.agent} leaves nothing",
+                    f"cycle {state.known_cycle} of {state.agent} leaves nothing",
                     hint="name what it made (an artefact), or say why there is nothing (a reason)",
                 )
             if left:
@@ -151,13 +154,22 @@ class Cycles:
 
         Whoever knows why it is dead says so; `force` calls it dead without a reason.
         """
+        if not self._files.are_there:
+            return self.look()
         with self._files.turn() as looked:
             state, notices = looked.state, looked.notices
             if state.status == "open":
                 why = why or self.dead(state) or ("declared dead by hand" if force else "")
                 state = self._crashed(state, why)
-                notices = (*notices, f"cycle {state.cycle_number} crashed: {state.reason}")
-            return Looked(state, notices)
+                notices = (*notices, f"cycle {state.known_cycle} crashed: {state.reason}")
+            return Looked(state, (*notices, *self.notices))
+
+    def raise_to(self, number: int, reason: str) -> CycleState:
+        """Let no later cycle have this number or a lower one: they were given elsewhere."""
+        with self._files.turn() as looked:
+            if number <= looked.state.cycle_number:
+                return looked.state
+            return self._files.record(looked.state, "raised", number, reason=reason)
 
     def request_stop(self, reason: str) -> None:
         """Ask the agent to begin no other cycle."""
@@ -165,15 +177,15 @@ class Cycles:
 
     def clear_stop(self) -> bool:
         """Take that back; False if nobody had asked."""
-        try:
-            self.places.stop.unlink()
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise StoreError(
-                f"cannot remove {self.places.stop}: {error.strerror}", hint="remove it yourself"
-            ) from error
-        return True
+        found = [stop for stop in self._stops() if _stop_in(stop)]
+        for stop in found:
+            try:
+                stop.unlink(missing_ok=True)
+            except OSError as error:
+                raise StoreError(
+                    f"cannot remove {stop}: {error.strerror}", hint="remove it yourself"
+                ) from error
+        return bool(found)
 
     def _crashed(self, state: CycleState, why: str) -> CycleState:
         """A cycle that is open and dead is closed as crashed; one that lives is left alone."""
@@ -182,23 +194,35 @@ class Cycles:
             return self._files.record(state, "crashed", reason=why, last_step=step)
         who = state.holder or {}
         raise HeldByAnother(
-            f"cycle {state.cycle_number} of {state.agent} is held by process {who.get('pid', '?')}"
+            f"cycle {state.known_cycle} of {state.agent} is held by process {who.get('pid', '?')}"
             f" on {who.get('host', 'this machine')}, last sign {state.heartbeat}",
             hint=f"wait for it; if it is dead: caloron cycle recover {state.agent} --force",
         )
 
-    def _open(self, state: CycleState, cycle: int | None) -> CycleState:
-        if cycle is not None and state.cycle_number != cycle:
+    @contextmanager
+    def _turn(self, cycle: int | None) -> Iterator[CycleState]:
+        """Alone with the open cycle; whoever never woke leaves not even a lock."""
+        if not self._files.are_there:
+            self._require_open(self.look().state, cycle)
+        with self._files.turn() as looked:
+            self._require_open(looked.state, cycle)
+            yield looked.state
+
+    def _require_open(self, state: CycleState, cycle: int | None) -> None:
+        number, hint = state.known_cycle, f"begin a new one: caloron cycle begin {state.agent}"
+        if cycle is not None and number != cycle:
             raise HeldByAnother(
-                f"cycle {cycle} of {state.agent} is over: cycle {state.cycle_number}"
-                f" is {state.status}",
+                f"cycle {cycle} of {state.agent} is over: cycle {number} is {state.status}",
                 hint="stop working; another wake took over",
             )
+        why = state.reason if state.status == "crashed" else ""
+        if state.status == "open" and state.holder != this_holder()._asdict():
+            # Whoever began it and says so now lives, however long it was silent.
+            why = self.dead(state)
+        if why:
+            raise PreconditionFailed(f"cycle {number} of {state.agent} is dead: {why}", hint=hint)
         if state.status != "open":
-            raise PreconditionFailed(
-                f"no cycle of {state.agent} is open", hint=f"caloron cycle begin {state.agent}"
-            )
-        return state
+            raise PreconditionFailed(f"no cycle of {state.agent} is open", hint=hint)
 
 
 def _given(**told: Any) -> dict[str, Any]:
@@ -214,6 +238,19 @@ def _short(text: str) -> str:
 def _require_result(result: str) -> None:
     if result not in RESULTS:
         raise UsageError(f"a result cannot be {result!r}", hint=f"one of {', '.join(RESULTS)}")
+
+
+def _stop_in(file: Path) -> str:
+    """What a request to stop says; empty: there is none."""
+    try:
+        said = file.read_text("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise StoreError(
+            f"cannot read {file}: {error.strerror}", hint="make it readable for you"
+        ) from error
+    return said or "no reason given"
 
 
 def _moment(text: str) -> datetime:

@@ -22,7 +22,15 @@ DAMAGES = {
     "a list": b"[]",
     "of wrong types": b'{"version": 1, "cycle_number": "three"}',
     "negative": b'{"version": 1, "cycle_number": -3}',
-    "from the future": b'{"version": 2, "cycle_number": 9, "shape": {}}',
+    "too high to be true": b'{"version": 1, "cycle_number": 99999999999999999999}',
+    "from the future": b'{"version": 2, "shape": {}}',
+}
+#: Nothing of these can be believed but the number.
+NUMBERED = {
+    "a time that is none": b'{"version": 1, "cycle_number": 41, "timestamp": 1775512800}',
+    "of wrong types": b'{"cycle_number": "41", "last_action": "merged PR 3"}',
+    "cut off": b'{"version": 1, "agent": "allegro", "cycle_number": 41, "last_act',
+    "from the future": b'{"version": 99, "cycle_number": 41, "shape": {}}',
 }
 
 
@@ -45,6 +53,40 @@ def test_a_damaged_state_is_set_aside_and_made_anew_from_the_log(
     assert [aside.read_bytes() for aside in asides] == [damage]
     events = [entry["event"] for entry in agent.cycles.log.entries()]
     assert events[-2:] == ["set_aside", "act"]
+
+
+@pytest.mark.parametrize("known", [0, 2], ids=["without a log", "with a log"])
+@pytest.mark.parametrize("content", NUMBERED.values(), ids=NUMBERED)
+def test_the_number_in_a_file_that_cannot_be_believed_is_never_given_again(
+    agent: Agent, content: bytes, known: int
+) -> None:
+    for _ in range(known):
+        agent.whole_cycle(next_target="go on")
+    agent.places.state.parent.mkdir(parents=True, exist_ok=True)
+    agent.places.state.write_bytes(content)
+    assert agent.cycles.look().state.cycle_number == 41
+    looked, report = agent.cycles.begin(holder=UNKNOWN)
+    assert report.cycle_number == 42
+    assert "its number, 41, is kept" in looked.notices
+    assert len(list(agent.places.state.parent.glob("allegro.json.*"))) == 1
+    if known:
+        assert (report.last_cycle, report.outcome, report.next_target) == (2, "ended", "go on")
+    else:
+        assert "Cycle 41 was the last; nothing more is known of it." in report.text()
+    agent.places.state.unlink()
+    assert agent.cycles.look().state.cycle_number == 42, "the log knows it too"
+
+
+def test_an_open_cycle_goes_on_under_its_own_number_when_a_higher_one_turns_up(
+    agent: Agent,
+) -> None:
+    agent.cycles.begin(holder=UNKNOWN, work="issue 4")
+    agent.places.state.write_bytes(NUMBERED["from the future"])
+    agent.cycles.act("pushed", cycle=1, artefact="branch x")
+    agent.cycles.end(cycle=1)
+    _, report = agent.cycles.begin(holder=UNKNOWN)
+    assert (report.last_cycle, report.cycle_number) == (1, 42)
+    assert report.work_cycles == 2, "cycles that never were do not count"
 
 
 def test_two_damages_are_both_kept(agent: Agent) -> None:
@@ -100,6 +142,26 @@ def test_a_state_that_another_program_wrote_is_taken_on(agent: Agent) -> None:
     agent.places.state.write_text(json.dumps(theirs))
     _, report = agent.cycles.begin(holder=UNKNOWN)
     assert (report.cycle_number, report.last_cycle, report.next_target) == (42, 41, "look at PR 4")
+    assert "Cycle 41 ended as success; its last step: merged PR 3 (success)." in report.text()
+
+
+def test_work_that_another_program_wrote_down_was_in_progress_in_that_cycle(agent: Agent) -> None:
+    agent.places.state.parent.mkdir(parents=True)
+    theirs = {"cycle_number": 41, "last_action": "x", "last_action_result": "partial",
+              "work_in_progress": "issue 4", "timestamp": "", "next_target": ""}  # fmt: skip
+    agent.places.state.write_text(json.dumps(theirs))
+    assert agent.cycles.report().work_cycles == 1
+    _, report = agent.cycles.begin(holder=UNKNOWN)
+    assert (report.work_cycles, report.slice_it) == (2, False)
+
+
+def test_an_end_without_a_step_leaves_the_last_action_its_own_result(agent: Agent) -> None:
+    agent.whole_cycle("merged PR 3")
+    agent.cycles.begin(holder=UNKNOWN)
+    state = agent.cycles.end("failure", reason="the forge is away")
+    assert (state.last_action, state.last_action_result) == ("merged PR 3", "success")
+    assert state.result == "failure"
+    assert "Cycle 2 ended as failure. Reason: the forge is away." in agent.cycles.report().text()
 
 
 def test_a_torn_last_line_is_passed_over_and_stays_on_its_own(agent: Agent) -> None:
@@ -156,6 +218,37 @@ def test_whoever_was_taken_for_dead_can_change_nothing_any_more(agent: Agent) ->
     ):
         with pytest.raises(HeldByAnother, match="cycle 1 of allegro is over"):
             late()
+
+
+def test_a_dead_cycle_cannot_be_acted_on(agent: Agent) -> None:
+    agent.cycles.begin(holder=UNKNOWN)
+    agent.cycles.act("pushed")
+    agent.wait(21)
+    steps = (lambda: agent.cycles.act("more"), agent.cycles.beat,
+             lambda: agent.cycles.end(reason="x"))  # fmt: skip
+    for step in steps:
+        with pytest.raises(PreconditionFailed, match="cycle 1 of allegro is dead: no sign for 21"):
+            step()
+    agent.cycles.recover()
+    for step in steps:
+        with pytest.raises(PreconditionFailed, match="cycle 1 of allegro is dead"):
+            step()
+    assert agent.cycles.look().state.last_action == "pushed"
+
+
+def test_whoever_began_a_cycle_and_lives_may_end_it_after_a_long_silence(agent: Agent) -> None:
+    agent.cycles.begin(holder=this_holder())
+    agent.wait(60)
+    assert agent.cycles.end(reason="a long build").status == "ended"
+
+
+def test_looking_for_and_acting_as_nobody_leaves_nothing(agent: Agent) -> None:
+    agent.cycles.recover()
+    agent.cycles.report()
+    for step in (agent.cycles.beat, lambda: agent.cycles.act("x"), agent.cycles.end):
+        with pytest.raises(PreconditionFailed, match="no cycle of allegro is open"):
+            step()
+    assert not agent.places.state.parent.exists()
 
 
 def test_recover_closes_what_is_dead_and_what_it_is_told_to(agent: Agent) -> None:
@@ -239,7 +332,8 @@ def test_a_block_that_fails_ends_its_cycle_as_a_failure_with_the_reason(agent: A
     with pytest.raises(ZeroDivisionError):
         divide()
     state = agent.cycles.look().state
-    assert (state.status, state.last_action_result) == ("ended", "failure")
+    assert (state.status, state.result) == ("ended", "failure")
+    assert (state.last_action, state.last_action_result) == ("divided", "success")
     assert state.reason == "ZeroDivisionError: by nothing"
 
 
@@ -247,7 +341,7 @@ def test_a_block_that_leaves_nothing_says_so(agent: Agent) -> None:
     with cycle("allegro", places=agent.places) as c:
         assert c.number == 1
     state = agent.cycles.look().state
-    assert (state.last_action_result, state.reason) == (
+    assert (state.result, state.reason) == (
         "partial", "ended without an artefact and without a reason",
     )  # fmt: skip
 
@@ -261,7 +355,7 @@ def test_a_block_reports_its_work_and_what_comes_next(agent: Agent) -> None:
     with cycle("allegro", places=agent.places) as c:
         assert c.report.text().splitlines() == [
             "This is cycle 2 of allegro.",
-            "Cycle 1 ended as success, opened PR 12. It left: PR 12.",
+            "Cycle 1 ended as success; its last step: opened PR 12 (success). It left: PR 12.",
             "In progress: issue 4, for 2 cycles now.",
             "To do next: answer the review.",
         ]

@@ -50,13 +50,15 @@ class Wakes(RuleBasedStateMachine):
 
     @rule(action=st.sampled_from(["pushed", "tested"]))
     def act(self, action: str) -> None:
-        if self.taken(self.open, lambda: self.agent.cycles.act(action, artefact="x")):
-            self.last, self.silent = action, False
+        may = self.open and not self.silent
+        if self.taken(may, lambda: self.agent.cycles.act(action, artefact="x")):
+            self.last = action
 
     @rule()
     def end(self) -> None:
-        if self.taken(self.open, lambda: self.agent.cycles.end(reason="r", next_target="go")):
-            self.open = self.silent = False
+        may = self.open and not self.silent
+        if self.taken(may, lambda: self.agent.cycles.end(reason="r", next_target="go")):
+            self.open = False
 
     @rule(minutes=st.sampled_from([1, 21]))
     def wait(self, minutes: int) -> None:

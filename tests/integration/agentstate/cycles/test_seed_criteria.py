@@ -46,11 +46,12 @@ def test_a_state_file_at_hermes_burn_state_allegro_json_tracks_the_six_fields(
     assert {name: state[name] for name in FIELDS if name != "timestamp"} == {
         "cycle_number": 1,
         "last_action": "opened PR 12",
-        "last_action_result": "partial",
+        "last_action_result": "success",
         "work_in_progress": "issue 4",
         "next_target": "answer the review",
     }
     assert state["timestamp"].endswith("Z")
+    assert state["result"] == "partial", "what the cycle came to is told beside it"
 
 
 def test_the_cycle_number_increases_monotonically(agent: Agent) -> None:
@@ -87,7 +88,10 @@ def test_on_wake_the_agent_reads_the_state_and_resumes_from_the_last_known_state
     assert (report["last_cycle"], report["outcome"]) == (1, "ended")
     assert report["work_in_progress"] == "issue 4"
     assert report["next_target"] == "open the PR"
-    assert "Cycle 1 ended as success, pushed the branch. It left: branch x." in report["text"]
+    assert (
+        "Cycle 1 ended as success; its last step: pushed the branch (success). It left: branch x."
+        in report["text"]
+    )
     assert "To do next: open the PR." in report["text"]
 
 
