@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -32,6 +33,8 @@ _BY_ROLE = {"review": "reviewer-1", "po": "planner-1", "retro": "retro-1"}
 _NO_AGENT = "verify"
 #: Lines of an agent's diary that are shown.
 _DIARY = 20
+#: Cycles of an agent that are listed.
+_CYCLES = 20
 _OF_SPRINTS = {"po", "retro"}
 
 
@@ -79,9 +82,10 @@ def list_agents(project: str | None) -> None:
 @project_option
 @output_option
 def show(name: str, project: str | None) -> None:
-    """Show one agent: each piece of work it did, its last cycle, its queue, diary and retros.
+    """Show one agent: each piece of work it did, its last cycles, its queue, diary and retros.
 
-    The last part is what opens the agent's next prompt.
+    The last part is what opens the agent's next prompt. The ledger is right where the home differs
+    from it: that is told, and put right when the next sprint begins.
 
     \b
     Example:
@@ -104,17 +108,19 @@ def show(name: str, project: str | None) -> None:
     own = _home_of(find_project(project), name)
     if own["about"]:
         lines += ["", printable(own["about"])]
+    for wrong in own["disagreements"]:
+        said = f"{wrong['target']} is {wrong['found']} here; the ledger has {wrong['expected']}"
+        lines.append(printable(f"Changed by hand: {said} (caloron state verify --repair)"))
     told = data | {"work": runs, "adopted_versions": versions} | own
     success("agents.show", told, "\n".join(lines))
 
 
 def _home_of(found: ProjectPaths, name: str) -> dict[str, Any]:
     """What the agent's own home says."""
-    from caloron.agentstate.cycles import Cycles
-    from caloron.engine.agent_homes import about, diary_of, places_in, queue_of, retros_of
+    from caloron.engine.home_view import about, cycles_in, diary_of, past_of, queue_of, retros_of
 
     where = found.agents / name
-    state = Cycles(places_in(where)).look().state
+    state = cycles_in(where).look().state
     return {
         "home": str(where),
         "about": about(found.agents, name),
@@ -123,13 +129,26 @@ def _home_of(found: ProjectPaths, name: str) -> dict[str, Any]:
             "status": state.status,
             "last_action": state.last_action,
             "last_action_result": state.last_action_result,
+            "result": state.result,
             "work_in_progress": state.work_in_progress,
             "next_target": state.next_target,
         },
+        "cycles": [past._asdict() for past in past_of(where, _CYCLES)],
+        "disagreements": _disagreements(found, where),
         "queue": queue_of(where),
         "diary": diary_of(where, _DIARY),
         "retros": [str(page) for page in retros_of(where)],
     }
+
+
+def _disagreements(found: ProjectPaths, where: Path) -> list[dict[str, str]]:
+    """What somebody changed in the home, against the ledger."""
+    from caloron.engine.agent_homes import disagreements
+
+    if not found.ledger.exists() or not where.is_dir():
+        return []
+    with closing(require_ledger(found)) as connection:
+        return [one._asdict() for one in disagreements(where, connection)]
 
 
 def _list(project: str | None) -> None:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from caloron.cli import output
+from caloron.cli import cycle_look, output
+from caloron.cli.cycle_words import (
+    agent_argument,
+    clean,
+    cycles_of,
+    files_of,
+    hermes_option,
+    optional,
+    state_data,
+    tell,
+)
 from caloron.cli.options import dry_run_option, output_option
 
 if TYPE_CHECKING:
-    from caloron.agentstate.cycles import Cycles, CycleState
+    from caloron.agentstate.cycles import Cycles
     from caloron.store.lock import Holder
 
 _RESULTS = ("success", "failure", "partial")
 
-_hermes = click.option(
-    "--hermes/--no-hermes",
-    "hermes",
-    default=None,
-    help="Keep the files in ~/.hermes, or not (default: if that folder is there).",
-)
-_agent = click.argument("agent")
 _number = click.option(
     "--cycle",
     "number",
@@ -52,37 +55,8 @@ def cycle() -> None:
     """
 
 
-def _cycles(agent: str, hermes: bool | None) -> Cycles:
-    from caloron.agentstate.cycles import Cycles, places_of
-
-    return Cycles(places_of(_text(agent), hermes=hermes))
-
-
-def _text(value: str) -> str:
-    """What was typed, as text that a file can hold."""
-    return value.encode("utf-8", "replace").decode()
-
-
-def _optional(value: str | None) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _state_data(state: CycleState) -> dict[str, Any]:
-    return state._asdict() | {"artefacts": list(state.artefacts)}
-
-
-def _files(cycles: Cycles) -> dict[str, str]:
-    return {"state_file": str(cycles.places.state), "log_file": str(cycles.places.log)}
-
-
-def _tell(notices: tuple[str, ...]) -> None:
-    if not output.wants_json():
-        for notice in notices:
-            output.aside(f"note: {notice}")
-
-
 @cycle.command()
-@_agent
+@agent_argument
 @click.option(
     "--pid",
     type=click.IntRange(min=1, max=2**31),
@@ -90,7 +64,7 @@ def _tell(notices: tuple[str, ...]) -> None:
     help="The process that the cycle lives with: if it is gone, the cycle has crashed.",
 )
 @_work
-@_hermes
+@hermes_option
 @dry_run_option
 @output_option
 def begin(agent: str, pid: int | None, work: str | None, hermes: bool | None, dry_run: bool) -> int:
@@ -104,19 +78,19 @@ def begin(agent: str, pid: int | None, work: str | None, hermes: bool | None, dr
       caloron cycle begin allegro --pid $$
       caloron cycle begin allegro --work "issue 12" --output json
     """
-    cycles = _cycles(agent, hermes)
+    cycles = cycles_of(agent, hermes)
     if dry_run:
         number = cycles.look().state.cycle_number + 1
         planned = {"action": "begin", "target": f"cycle {number} of {agent}"}
         return output.dry_run("cycle.begin", [planned])
-    looked, report = cycles.begin(holder=_holder(pid), work=_optional(work))
-    _tell(looked.notices)
+    looked, report = cycles.begin(holder=_holder(pid), work=optional(work))
+    tell(looked.notices)
     data = {
         "report": report.as_data(),
-        "state": _state_data(looked.state),
+        "state": state_data(looked.state),
         "notices": list(looked.notices),
     }
-    output.success("cycle.begin", data | _files(cycles), output.printable(report.text()))
+    output.success("cycle.begin", data | files_of(cycles), output.printable(report.text()))
     return 0
 
 
@@ -134,7 +108,7 @@ def _holder(pid: int | None) -> Holder:
 
 
 @cycle.command()
-@_agent
+@agent_argument
 @click.argument("action", required=False)
 @click.option(
     "--result", type=click.Choice(_RESULTS), default="success", show_default=True, help="Of it."
@@ -143,7 +117,7 @@ def _holder(pid: int | None) -> Holder:
 @_work
 @_next
 @_number
-@_hermes
+@hermes_option
 @dry_run_option
 @output_option
 def act(
@@ -162,33 +136,33 @@ def act(
       caloron cycle act allegro "ran the tests" --result failure
       caloron cycle act allegro
     """
-    cycles = _cycles(agent, hermes)
+    cycles = cycles_of(agent, hermes)
     if dry_run:
         return output.dry_run("cycle.act", [{"action": "tell", "target": action or "a heartbeat"}])
     if action is None:
         state = cycles.beat(cycle=number)
     else:
         state = cycles.act(
-            _text(action),
+            clean(action),
             result=told["result"] or "success",
-            artefact=_text(told["artefact"] or ""),
-            work=_optional(told["work"]),
-            next_target=_optional(told["next_target"]),
+            artefact=clean(told["artefact"] or ""),
+            work=optional(told["work"]),
+            next_target=optional(told["next_target"]),
             cycle=number,
         )
-    _tell(cycles.notices)
+    tell(cycles.notices)
     stop = cycles.stop_request()
     step = state.last_action if state.steps else "begun"
     text = f"Cycle {state.known_cycle}: {step}"
     text += f"\nStop was requested: {stop}" if stop else ""
-    data = {"state": _state_data(state), "stop": stop, "notices": list(cycles.notices)}
-    data |= _files(cycles)
+    data = {"state": state_data(state), "stop": stop, "notices": list(cycles.notices)}
+    data |= files_of(cycles)
     output.success("cycle.act", data, output.printable(text))
     return 0
 
 
 @cycle.command()
-@_agent
+@agent_argument
 @click.option(
     "--result",
     type=click.Choice(_RESULTS),
@@ -201,7 +175,7 @@ def act(
 @_work
 @_next
 @_number
-@_hermes
+@hermes_option
 @dry_run_option
 @output_option
 def end(
@@ -220,29 +194,29 @@ def end(
       caloron cycle end allegro --artefact "commit 4f2a" --next "open the PR"
       caloron cycle end allegro --result failure --reason "the forge is away"
     """
-    cycles = _cycles(agent, hermes)
+    cycles = cycles_of(agent, hermes)
     if dry_run:
         target = f"cycle {cycles.look().state.known_cycle} of {agent}"
         return output.dry_run("cycle.end", [{"action": "end", "target": target}])
     state = cycles.end(
         result,
-        artefacts=tuple(map(_text, artefact)),
-        reason=_text(told["reason"] or ""),
-        work=_optional(told["work"]),
-        next_target=_optional(told["next_target"]),
+        artefacts=tuple(map(clean, artefact)),
+        reason=clean(told["reason"] or ""),
+        work=optional(told["work"]),
+        next_target=optional(told["next_target"]),
         cycle=number,
     )
-    _tell(cycles.notices)
-    data = {"state": _state_data(state), "notices": list(cycles.notices)} | _files(cycles)
+    tell(cycles.notices)
+    data = {"state": state_data(state), "notices": list(cycles.notices)} | files_of(cycles)
     text = f"Cycle {state.known_cycle} of {agent} ended: {result}"
     output.success("cycle.end", data, output.printable(text))
     return 0
 
 
 @cycle.command()
-@_agent
+@agent_argument
 @click.option("--force", is_flag=True, help="Also a cycle that gives signs of life.")
-@_hermes
+@hermes_option
 @dry_run_option
 @output_option
 def recover(agent: str, force: bool, hermes: bool | None, dry_run: bool) -> int:
@@ -253,11 +227,11 @@ def recover(agent: str, force: bool, hermes: bool | None, dry_run: bool) -> int:
       caloron cycle recover allegro
       caloron cycle recover allegro --force
     """
-    cycles = _cycles(agent, hermes)
+    cycles = cycles_of(agent, hermes)
     if dry_run:
         return output.dry_run("cycle.recover", _to_mend(cycles, force))
     looked = cycles.recover(force=force)
-    data = {"state": _state_data(looked.state), "notices": list(looked.notices)} | _files(cycles)
+    data = {"state": state_data(looked.state), "notices": list(looked.notices)} | files_of(cycles)
     text = "\n".join(looked.notices) or "There is nothing to mend."
     output.success("cycle.recover", data, output.printable(text))
     return 0
@@ -273,10 +247,10 @@ def _to_mend(cycles: Cycles, force: bool) -> list[dict[str, str]]:
 
 
 @cycle.command()
-@_agent
+@agent_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why.")
 @click.option("--clear", is_flag=True, help="Take the request back.")
-@_hermes
+@hermes_option
 @dry_run_option
 @output_option
 def stop(agent: str, reason: str, clear: bool, hermes: bool | None, dry_run: bool) -> int:
@@ -287,7 +261,7 @@ def stop(agent: str, reason: str, clear: bool, hermes: bool | None, dry_run: boo
       caloron cycle stop allegro --reason "wait for the release"
       caloron cycle stop allegro --clear
     """
-    cycles = _cycles(agent, hermes)
+    cycles = cycles_of(agent, hermes)
     if dry_run:
         done = "let go on" if clear else "ask to stop"
         return output.dry_run("cycle.stop", [{"action": done, "target": agent}])
@@ -295,8 +269,12 @@ def stop(agent: str, reason: str, clear: bool, hermes: bool | None, dry_run: boo
         there = cycles.clear_stop()
         text = f"{agent} may go on." if there else f"Nobody had asked {agent} to stop."
     else:
-        cycles.request_stop(_text(reason))
+        cycles.request_stop(clean(reason))
         text = f"{agent} begins no other cycle. Take it back: caloron cycle stop {agent} --clear"
     data = {"agent": agent, "stop": cycles.stop_request()}
     output.success("cycle.stop", data, output.printable(text))
     return 0
+
+
+for command in (cycle_look.status, cycle_look.log):
+    cycle.add_command(command)

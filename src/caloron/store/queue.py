@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,6 +77,12 @@ class Queue:
     def now_ms(self, connection: sqlite3.Connection) -> int:
         """The database's clock, the only one that leases know."""
         return int(connection.execute(self._sql["now"]).fetchone()[0])
+
+    def at(self, ms: int) -> Queue:
+        """The same queue at another time, for what happened elsewhere and is told here later."""
+        then = copy(self)
+        then._sql = self._sql | {"now": f"SELECT {int(ms)}"}
+        return then
 
     def append_event(
         self,

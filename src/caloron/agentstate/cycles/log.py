@@ -18,6 +18,7 @@ KEPT = 9
 _CHUNK = 64 * 1024
 #: In this order in each line, so that people can read it.
 _FIRST = ("at", "cycle", "event")
+_UNSAID = (*_FIRST, "seq", "holder", "state", "follows")
 
 Entry = dict[str, Any]
 
@@ -135,7 +136,7 @@ def _is_entry(entry: Entry) -> bool:
 
 def shown(entry: Entry) -> str:
     """One line for people."""
-    rest = {k: v for k, v in entry.items() if k not in (*_FIRST, "seq", "holder", "state")}
+    rest = {k: v for k, v in entry.items() if k not in _UNSAID}
     said = "; ".join(f"{name}: {_said(value)}" for name, value in rest.items() if value)
     return f"{entry['at']}  #{entry['cycle']:<4} {entry['event']:9} {said}".rstrip()
 

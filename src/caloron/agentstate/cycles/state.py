@@ -58,6 +58,8 @@ class CycleState(NamedTuple):
     last_known: int = 0
     #: How often the agent went on in another place: of two files the one with more is the newer.
     moves: int = 0
+    #: What the last step follows, where another diary tells of these cycles.
+    follows: int = 0
     #: The number of the last line of the log that is in here.
     seq: int = 0
 
@@ -79,7 +81,9 @@ def apply(state: CycleState, event: dict[str, Any]) -> CycleState:
         return state
     step = _STEPS.get(event["event"])
     after = step(state, event) if step else state
-    return raised(after, max(state.cycle_number, event["cycle"]))._replace(seq=seq)
+    follows = event["follows"] if _is_number(event.get("follows")) else after.follows
+    number = max(state.cycle_number, event["cycle"])
+    return raised(after, number)._replace(seq=seq, follows=follows)
 
 
 def raised(state: CycleState, number: int) -> CycleState:
@@ -111,6 +115,7 @@ def _begin(state: CycleState, event: dict[str, Any]) -> CycleState:
         work_since=state.work_since,
         holder=event.get("holder"),
         moves=state.moves,
+        follows=state.follows,
         previous=summary(state) if state.cycle_number else None,
     )
     return _working(begun, event)

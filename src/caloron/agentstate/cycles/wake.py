@@ -41,7 +41,10 @@ class Cycles:
         log: Log | None = None,
         dead_after: timedelta | None = DEAD_AFTER,
     ) -> None:
-        """With `dead_after=None` a cycle is only dead if somebody says so, as a ledger does."""
+        """With `dead_after=None` a cycle is only dead if somebody says so, as a ledger does.
+
+        Such a diary numbers its lines: each step can be told which of them it `follows`.
+        """
         self.places = places
         self.log = log or Log(places.log)
         self._now = now
@@ -113,10 +116,13 @@ class Cycles:
         work: str | None = None,
         next_target: str | None = None,
         cycle: int | None = None,
+        follows: int | None = None,
     ) -> CycleState:
         """One step was done; that is also a sign of life."""
         _require_result(result)
-        told = _given(action=action, artefact=artefact or None, work=work, next=next_target)
+        told = _given(
+            action=action, artefact=artefact or None, work=work, next=next_target, follows=follows
+        )
         with self._turn(cycle) as state:
             return self._files.record(state, "act", result=result, **told)
 
@@ -134,11 +140,12 @@ class Cycles:
         work: str | None = None,
         next_target: str | None = None,
         cycle: int | None = None,
+        follows: int | None = None,
     ) -> CycleState:
         """Report and sleep; a cycle leaves something, or says why not."""
         _require_result(result)
         left = [_short(one) for one in artefacts if one.strip()]
-        told = _given(reason=reason.strip() or None, work=work, next=next_target)
+        told = _given(reason=reason.strip() or None, work=work, next=next_target, follows=follows)
         with self._turn(cycle) as state:
             if not (state.artefacts or left or "reason" in told):
                 raise UsageError(
@@ -149,7 +156,7 @@ class Cycles:
                 told["artefacts"] = left
             return self._files.record(state, "end", result=result, **told)
 
-    def recover(self, *, force: bool = False, why: str = "") -> Looked:
+    def recover(self, *, force: bool = False, why: str = "", follows: int | None = None) -> Looked:
         """Mend what a crash left: the file, and a cycle that nobody ended.
 
         Whoever knows why it is dead says so; `force` calls it dead without a reason.
@@ -160,16 +167,17 @@ class Cycles:
             state, notices = looked.state, looked.notices
             if state.status == "open":
                 why = why or self.dead(state) or ("declared dead by hand" if force else "")
-                state = self._crashed(state, why)
+                state = self._crashed(state, why, follows)
                 notices = (*notices, f"cycle {state.known_cycle} crashed: {state.reason}")
             return Looked(state, (*notices, *self.notices))
 
-    def raise_to(self, number: int, reason: str) -> CycleState:
+    def raise_to(self, number: int, reason: str, *, follows: int | None = None) -> CycleState:
         """Let no later cycle have this number or a lower one: they were given elsewhere."""
         with self._files.turn() as looked:
             if number <= looked.state.cycle_number:
                 return looked.state
-            return self._files.record(looked.state, "raised", number, reason=reason)
+            told = _given(reason=reason, follows=follows)
+            return self._files.record(looked.state, "raised", number, **told)
 
     def request_stop(self, reason: str) -> None:
         """Ask the agent to begin no other cycle."""
@@ -187,11 +195,12 @@ class Cycles:
                 ) from error
         return bool(found)
 
-    def _crashed(self, state: CycleState, why: str) -> CycleState:
+    def _crashed(self, state: CycleState, why: str, follows: int | None = None) -> CycleState:
         """A cycle that is open and dead is closed as crashed; one that lives is left alone."""
         if why:
             step = state.last_action if state.steps else ""
-            return self._files.record(state, "crashed", reason=why, last_step=step)
+            told = _given(reason=why, last_step=step, follows=follows)
+            return self._files.record(state, "crashed", **told)
         who = state.holder or {}
         raise HeldByAnother(
             f"cycle {state.known_cycle} of {state.agent} is held by process {who.get('pid', '?')}"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from caloron.engine.home_view import numbers_in
 from caloron.engine.state.archive import Archive, Repository
 from caloron.errors import AlreadyExists, PreconditionFailed, StoreError
 from caloron.forge.local_create import set_up
@@ -197,7 +198,10 @@ class Restore:
                     connection.execute(SQL["put_kv"], {"key": key, "value": "1"})
                 manifest = self._archive.manifest
                 payload = {"backup": str(self._archive.path), "of": manifest.created_at}
-                queue.append_event(connection, "state_restored", payload | {"was": manifest.path})
+                payload["was"] = manifest.path
+                # Numbers that were given stay given, also of cycles that the backup knows not of.
+                cycles = {"cycles": numbers_in(self.place / "agents")}
+                queue.append_event(connection, "state_restored", payload | cycles)
             ledger.db.rows("PRAGMA wal_checkpoint(TRUNCATE)")
         if bad := [name for name in restored.sprints if not is_valid_id(name)]:
             raise self._damaged(f"{bad[0]!r} is no sprint")
