@@ -46,9 +46,11 @@ _DAMAGED = ("not a database", "malformed")
 #: How far a home followed its ledger; the target of a disagreement with another one.
 FOLLOWED = "caloron_followed"
 FILE = "state.sqlite"
+CYCLES = "cycle.json"
+_ANEW = (FOLLOWED, FILE, CYCLES)
 _PUT_RIGHT = "the ledger has it so"
 #: What of a home is told by the ledger.
-_TOLD = (FILE, "cycle.json", "cycle.log")
+_TOLD = (FILE, CYCLES, "cycle.log")
 
 
 class AgentHomes:
@@ -136,7 +138,7 @@ class AgentHomes:
                 for one in mend(self.folder / agent, wrong):
                     said = f"{one.target} is {one.expected}, not {one.found}"
                     self._tell(f"the home of {agent} was put right: {said}")
-        lost = {agent for agent, wrong in found.items() if wrong[0].target in (FOLLOWED, FILE)}
+        lost = {agent for agent, wrong in found.items() if wrong[0].target in _ANEW}
         return lost | {agent for agent in known if not (self.folder / agent / FILE).exists()}
 
     def write_pages(self) -> None:
@@ -183,7 +185,7 @@ class AgentHomes:
         """
         last = self._ledger.db.rows(_LAST)[0]["id"]
         state = cycles_in(where).look().state
-        if max(_through_of(where), state.follows) <= last:
+        if max(_followed(where)[0], state.follows) <= last:
             return 0
         for name in _TOLD:
             if (where / name).exists():
@@ -203,7 +205,7 @@ class AgentHomes:
 class Disagreement(NamedTuple):
     """Something in a home that is not as the ledger tells it."""
 
-    #: The errand, by its id; or `FOLLOWED`, or `FILE`.
+    #: The errand, by its id; or `FOLLOWED`, `FILE` or `CYCLES`: the home has to begin anew.
     target: str
     expected: str
     found: str
@@ -225,10 +227,9 @@ def all_disagreements(folder: Path, ledger: sqlite3.Connection) -> dict[str, lis
 def mend(where: Path, wrong: list[Disagreement]) -> list[Disagreement]:
     """Put right what a home has otherwise than the ledger; gives what that was.
 
-    A home that another ledger told, or that cannot be read, is left to the next sprint, which
-    begins it anew.
+    What has to begin anew is left to the next sprint.
     """
-    errands = [one for one in wrong if one.target not in (FOLLOWED, FILE)]
+    errands = [one for one in wrong if one.target not in _ANEW]
     if errands:
         with AgentHome(where) as home, home.db.transaction("mend") as connection:
             for one in errands:
@@ -239,27 +240,29 @@ def mend(where: Path, wrong: list[Disagreement]) -> list[Disagreement]:
 
 def _compared(homes: dict[str, Path], ledger: sqlite3.Connection) -> dict[str, list[Disagreement]]:
     last = int(ledger.execute(_LAST).fetchone()["id"])
+    found: dict[str, list[Disagreement]] = {agent: [] for agent in homes}
     followed: dict[str, int] = {}
-    found: dict[str, list[Disagreement]] = {}
     here: dict[str, dict[str, str]] = {}
     for agent, where in homes.items():
         try:
-            followed[agent] = _through_of(where)
-            here[agent] = {row["id"]: row["status"] for row in _looked(where, _STATUSES)}
+            through, number = _followed(where)
+            known = cycles_in(where).look().state.cycle_number
+            statuses = {row["id"]: row["status"] for row in _looked(where, _STATUSES)}
         except StoreError as error:
-            found[agent] = [Disagreement(FILE, "a file that can be read", str(error))]
+            found[agent].append(Disagreement(FILE, "a file that can be read", str(error)))
             continue
-        if followed[agent] > last:
-            found[agent] = [Disagreement(FOLLOWED, f"at most {last}", str(followed[agent]))]
-    for agent, told in _told_statuses(ledger, followed).items():
-        wrong = [
-            Disagreement(item, status, here[agent].get(item, "it is not there"))
-            for item, status in told.items()
-            if here[agent].get(item) != status
-        ]
-        if wrong and agent not in found:
-            found[agent] = wrong
-    return found
+        if through > last:
+            found[agent].append(Disagreement(FOLLOWED, f"at most {last}", str(through)))
+            continue
+        if known < number:
+            told = Disagreement(CYCLES, f"at least cycle {number}", f"cycle {known}")
+            found[agent].append(told)
+        followed[agent], here[agent] = through, statuses
+    for agent, errands in _told_statuses(ledger, followed).items():
+        for item, status in errands.items():
+            if (stands := here[agent].get(item, "it is not there")) != status:
+                found[agent].append(Disagreement(item, status, stands))
+    return {agent: wrong for agent, wrong in found.items() if wrong}
 
 
 def _agents_of(row: sqlite3.Row) -> set[str]:
@@ -269,9 +272,10 @@ def _agents_of(row: sqlite3.Row) -> set[str]:
     return {agent_of_item(row["item"])} - {""}
 
 
-def _through_of(where: Path) -> int:
-    """How far a home has followed; 0: not at all."""
-    return next((int(r["through"]) for r in _looked(where, "SELECT * FROM caloron_followed")), 0)
+def _followed(where: Path) -> tuple[int, int]:
+    """How far a home has followed, and the number of its last cycle then; 0: not at all."""
+    rows = _looked(where, "SELECT through, cycle FROM caloron_followed")
+    return next(((int(row["through"]), int(row["cycle"])) for row in rows), (0, 0))
 
 
 def _kept_aside(file: Path, why: str) -> Path:

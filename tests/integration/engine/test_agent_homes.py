@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from caloron.agentstate.home import AgentHome
-from caloron.engine.agent_homes import AgentHomes, Disagreement, disagreements
+from caloron.engine.agent_homes import AgentHomes, Disagreement, disagreements, mend
+from caloron.engine.home_view import about, cycles_in, numbers_in, past_of, queue_of
 from caloron.ledger.ledger import Ledger
 from caloron.store import queue
 from caloron.store.database import open_read_only
@@ -24,6 +28,7 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         self.ledger = Ledger(folder / "ledger.sqlite")
         self.told: list[str] = []
 
@@ -54,6 +59,33 @@ class Project:
         with self.ledger.db.transaction("end") as connection:
             queue.write_result(connection, item, token, {"exit_code": 0, "last_line": "ready"})
             queue.settle(connection, item, token, status, "merged")
+
+    def wake(self, number: int, status: str = "done", minutes: int = 12) -> None:
+        """A whole wake of the agent, which takes its time."""
+        item = f"demo-1/a/{number}-implement"
+        token = self.begin(item)
+        self.wait(minutes)
+        self.end(token, status, item)
+
+    def lose(self, token: int, item: str = ITEM) -> None:
+        """Its process is gone, and nobody knows how."""
+        with self.ledger.db.transaction("lose") as connection:
+            lost = {"token": token, "last_line": "halfway"}
+            queue.append_event(connection, "attempt_lost", lost, item=item)
+            queue.reopen(connection, item, "its process is gone")
+
+    @property
+    def number(self) -> int:
+        return cycles_in(self.home).look().state.cycle_number
+
+    def form(self) -> Any:
+        """All that a home says, but for what is its own: ids of lines and of processes."""
+        with closing(open_read_only(self.home / "state.sqlite")) as connection:
+            items = connection.execute("SELECT * FROM work_items ORDER BY id").fetchall()
+            events = connection.execute("SELECT ts, type, work_item_id, payload FROM events")
+            told = [tuple(row) for row in (*items, *events)]
+        state = cycles_in(self.home).look().state._replace(holder=None, seq=0, last_known=0)
+        return told, past_of(self.home, 100), state
 
     def differs(self) -> list[Disagreement]:
         with closing(open_read_only(self.folder / "ledger.sqlite")) as connection:
@@ -94,3 +126,167 @@ def test_a_home_that_follows_another_ledger_is_told(project: Project) -> None:
     with sqlite3.connect(project.home / "state.sqlite") as connection:
         connection.execute("UPDATE caloron_followed SET through = 1000")
     assert [one.target for one in project.differs()] == ["caloron_followed"]
+
+
+def test_a_home_has_the_times_of_the_ledger_also_when_it_is_made_anew(project: Project) -> None:
+    for number in (1, 2):
+        project.wake(number)
+        project.wait(60)
+    project.follow()
+    first = project.form()
+    for past in past_of(project.home, 9):
+        began, ended = map(datetime.fromisoformat, (past.started_at, past.ended_at))
+        assert 12 <= (ended - began).total_seconds() / 60 < 13
+    for errand in queue_of(project.home):
+        assert 12 * MINUTE <= errand["updated_at"] - errand["created_at"] < 13 * MINUTE
+    assert "ended as success after 12 min" in about(project.home.parent, "a")
+    project.wait(10_000)
+    shutil.rmtree(project.home)
+    project.follow()
+    assert project.form() == first
+
+
+def test_the_retro_of_a_home_shows_how_long_things_took(project: Project) -> None:
+    project.wake(1)
+    project.follow()
+    with AgentHome(project.home) as home:
+        (ended,) = home.db.rows("SELECT ts FROM events WHERE type = 'work_item_resolved'")
+        week = f"{datetime.fromtimestamp(ended['ts'] / 1000, UTC):%G-W%V}"
+        page = home.write_retro(week).read_text()
+    assert page.count("| 12 min | 12 min | 12 min |") == 2
+
+
+@pytest.mark.parametrize(
+    "lost", [("state.sqlite",), ("cycle.json", "cycle.log"), ("cycle.json", "cycle.log", ".a.lock")]
+)
+def test_a_part_of_a_home_that_is_lost_is_told_again_and_nothing_else_is(
+    project: Project, lost: tuple[str, ...]
+) -> None:
+    project.wake(1)
+    project.lose(project.begin("demo-1/a/2-implement"), "demo-1/a/2-implement")
+    project.follow()
+    first = project.form()
+    for name in lost:
+        (project.home / name).unlink()
+    for beside in project.home.glob("state.sqlite-*"):
+        beside.unlink()
+    if "cycle.json" in lost:
+        assert project.differs() == [Disagreement("cycle.json", "at least cycle 2", "cycle 0")]
+    project.follow()
+    assert project.form() == first
+    project.wake(2)
+    project.follow()
+    assert [past.number for past in past_of(project.home, 9)] == [3, 2, 1]
+
+
+def test_following_again_after_a_kill_between_cycles_and_file_changes_nothing(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from caloron.engine.home_follower import Follower
+
+    project.wake(1)
+    project.lose(project.begin("demo-1/a/2-implement"), "demo-1/a/2-implement")
+    project.follow()
+    expected = project.form()
+    shutil.rmtree(project.home)
+    project.ledger.put("agent_homes/through", "0")
+    real = Follower._write_down
+
+    def killed(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    lines = project.ledger.db.rows("SELECT id FROM events WHERE work_item_id IS NOT NULL")
+    for line in lines:
+
+        def until(self: Follower, row: sqlite3.Row, *rest: Any, last: int = line["id"]) -> None:
+            (killed if row["id"] == last else real)(self, row, *rest)
+
+        monkeypatch.setattr(Follower, "_write_down", until)
+        with pytest.raises(KeyboardInterrupt):
+            project.follow()
+    monkeypatch.setattr(Follower, "_write_down", real)
+    project.follow()
+    assert project.form() == expected
+
+
+def test_what_was_changed_by_hand_is_put_right_when_the_next_sprint_begins(
+    project: Project,
+) -> None:
+    at_work, waiting = "demo-1/a/2-implement", "demo-1/a/3-implement"
+    project.wake(1)
+    project.begin(at_work)
+    project.lose(project.begin(waiting), waiting)
+    project.follow()
+    with AgentHome(project.home) as home:
+        home.errands.reopen(ITEM)
+        home.db.rows("UPDATE work_items SET status = 'failed' WHERE id != ?", (ITEM,))
+        home.errands.enqueue("my own", "note", {})
+    assert len(project.differs()) == 3
+    project.follow()
+    assert project.differs() == []
+    assert len([line for line in project.told if "was put right" in line]) == 3
+    statuses = {errand["id"]: errand["status"] for errand in queue_of(project.home)}
+    assert statuses == {
+        ITEM: "done", at_work: "in_flight", waiting: "pending", "my own": "pending"
+    }  # fmt: skip
+
+
+def test_mending_puts_right_one_home_and_leaves_the_rest_to_the_next_sprint(
+    project: Project,
+) -> None:
+    project.wake(1)
+    project.follow()
+    with AgentHome(project.home) as home:
+        home.errands.reopen(ITEM)
+    wrong = project.differs()
+    assert mend(project.home, wrong) == wrong
+    assert project.differs() == []
+    (project.home / "state.sqlite").write_bytes(b"no database" * 100)
+    (unreadable,) = project.differs()
+    assert unreadable.target == "state.sqlite"
+    assert mend(project.home, [unreadable]) == []
+
+
+def test_a_home_that_followed_another_ledger_begins_anew_with_higher_numbers(
+    project: Project, tmp_path: Path
+) -> None:
+    for number in range(1, 6):
+        project.wake(number)
+    project.follow()
+    other = Project(tmp_path / "other")
+    other.wake(1)
+    shutil.copytree(project.folder / "agents", other.folder / "agents")
+    other.follow()
+    assert "followed another ledger" in other.told[0]
+    assert [past.number for past in past_of(other.home, 9)] == [1]
+    assert len(queue_of(other.home)) == 1
+    other.wake(2)
+    other.follow()
+    assert other.number == 6
+    other.ledger.close()
+
+
+def test_numbers_go_on_after_an_older_ledger_was_restored(project: Project) -> None:
+    for number in range(1, 4):
+        project.wake(number)
+    project.follow()
+    with project.ledger.db.transaction("restore") as connection:
+        told = {"cycles": {"a": 7, "b": 2}}
+        queue.append_event(connection, "state_restored", told)
+    shutil.rmtree(project.home)
+    project.follow()
+    assert numbers_in(project.home.parent) == {"a": 7, "b": 2}
+    assert "Cycle 3 ended as success" in about(project.home.parent, "a")
+    project.wake(4)
+    project.follow()
+    assert [past.number for past in past_of(project.home, 9)] == [8, 3, 2, 1]
+    shutil.rmtree(project.home)
+    project.follow()
+    assert project.number == 8, "also when the home is told again"
+
+
+def test_an_agent_that_works_longer_than_twenty_minutes_is_not_dead(project: Project) -> None:
+    project.wake(1, minutes=90)
+    project.follow()
+    (past,) = past_of(project.home, 9)
+    assert (past.status, past.result) == ("ended", "success")
