@@ -13,9 +13,9 @@ from typing import Any
 from tests.acceptance.home import Home, does, process_lives, task, wait_for, writes
 
 
-def _prompts(home: Home, task: str, role: str) -> list[str]:
+def _prompts(home: Home, task: str, role: str, sprint: str = "demo-1") -> list[str]:
     """What the agents of a task were asked, in order."""
-    runs = home.project() / "runs" / "demo-1" / task
+    runs = home.project() / "runs" / sprint / task
     found = [p for p in runs.glob(f"*-{role}/*/prompt.txt") if p.exists()]
     return [p.read_text() for p in sorted(found, key=lambda p: p.stat().st_mtime_ns)]
 
@@ -107,3 +107,48 @@ def test_a_place_where_no_home_can_be_written_stops_no_sprint(home: Home) -> Non
     answer = home.sprint(task("a"))
     assert answer.code == 0, answer
     assert "is left as it is for now" in answer.stderr
+
+
+def test_numbers_of_cycles_go_on_after_an_older_state_was_restored(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    backup = str(home.root / "backup.tar")
+    assert home.caloron("state", "backup", backup).code == 0
+    assert home.sprint(task("a")).code == 0
+    assert _cycle(home)["number"] == 2
+    assert home.caloron("state", "restore", backup, "--force").code == 0
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    shown = home.caloron("agents", "show", "a").data
+    assert [cycle["number"] for cycle in shown["cycles"]] == [3, 1]
+    assert "this is your cycle 3." in _prompts(home, "a", "implement", "demo-2")[0]
+
+
+def test_the_cycles_of_a_sprint_are_shown_where_others_are(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    log = home.caloron("cycle", "log", "a").data
+    assert [entry["event"] for entry in log["entries"]][::4] == ["begin", "end"]
+    assert log["log_file"] == str(home.project() / "agents" / "a" / "cycle.log")
+    status = home.caloron("cycle", "status", "a", "--project", "demo").data
+    assert status["report"]["last_cycle"] == 1
+    assert home.caloron("cycle", "status", "nobody", "--project", "demo").code == 3
+    # Cycles that `a` has of its own come first; the others are one word away.
+    assert home.caloron("cycle", "begin", "a").code == 0
+    own = home.caloron("cycle", "log", "a").data
+    assert [entry["event"] for entry in own["entries"]] == ["begin"]
+    assert "--project demo" in own["notices"][0]
+
+
+def test_an_errand_that_was_changed_by_hand_is_told_and_put_right(home: Home) -> None:
+    home.script(writes("a"), writes("b"))
+    assert home.sprint(task("a")).code == 0
+    place = home.project() / "agents" / "a"
+    with sqlite3.connect(place / "state.sqlite") as connection:
+        connection.execute("UPDATE work_items SET status = 'failed'")
+    shown = home.caloron("agents", "show", "a", json=False).stdout
+    assert "is failed here; the ledger has done" in shown
+    answer = home.sprint(task("b"))
+    assert answer.code == 0, answer
+    assert "the home of a was put right" in answer.stderr
+    assert home.caloron("agents", "show", "a").data["disagreements"] == []
