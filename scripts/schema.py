@@ -89,12 +89,16 @@ _CYCLE = {
     "agent": "s", "cycle_number": "i", "last_action": "s", "last_action_result": "s",
     "work_in_progress": "s", "timestamp": "s", "next_target": "s", "status": "s",
     "started_at": "s", "heartbeat": "s", "ended_at": "s", "artefacts": ["s"], "reason": "s",
-    "steps": "i", "work_since": "i", "holder": [None, {"...": "any"}],
-    "previous": [None, {"...": "any"}], "seq": "i",
+    "result": "s", "steps": "i", "work_since": "i", "holder": [None, {"...": "any"}],
+    "previous": [None, {"...": "any"}], "last_known": "i", "moves": "i", "follows": "i", "seq": "i",
+}  # fmt: skip
+_PAST = {
+    "number": "i", "status": "s", "result": "s", "started_at": "s", "ended_at": "s", "work": "s",
+    "steps": "i", "last_action": "s", "reason": "s",
 }  # fmt: skip
 _WAKE = {
     "agent": "s", "cycle_number": "i", "outcome": "s", "last_cycle": "i", "last_step": "s",
-    "last_result": "s", "reason": "s", "artefacts": ["s"], "ended_at": "s",
+    "last_step_result": "s", "last_result": "s", "reason": "s", "artefacts": ["s"], "ended_at": "s",
     "work_in_progress": "s", "work_cycles": "i", "slice_it": "b", "next_target": "s", "stop": "s",
     "text": "s",
 }  # fmt: skip
@@ -146,7 +150,9 @@ COMMANDS: dict[str, Any] = {
     "agents.list": {"agents": [_AGENT]},
     "agents.show": _AGENT | {"work": [_WORK], "adopted_versions": [{"*": "any"}], "home": "s",
                              "about": "s", "cycle": {"number": "i", "status": "s", "...": "any"},
-                             "queue": [{"*": "any"}], "diary": [{"*": "any"}], "retros": ["s"]},
+                             "cycles": [_PAST], "queue": [{"*": "any"}], "diary": [{"*": "any"}],
+                             "retros": ["s"], "disagreements": [
+                                 {"target": "s", "expected": "s", "found": "s"}]},
     "report": {"sprint_id": "s", "number": "i", "project": "s", "goal": "s", "phase": "s",
                "tasks": [{"id": "s", "title": "s", "status": "s", "cost_usd": "n", "...": "any"}],
                "needs": [{"...": "any"}], "problems": [{"...": "any"}],
@@ -234,11 +240,12 @@ COMMANDS: dict[str, Any] = {
                       "reopened": ["s"], "kept": "s", "aside": ["s"]},
     "agent-state": {"lines": ["any"], "messages": ["s"]},
     "cycle.begin": {"report": _WAKE, "state": _CYCLE, "notices": ["s"]} | _CYCLE_FILES,
-    "cycle.act": {"state": _CYCLE, "stop": "s"} | _CYCLE_FILES,
-    "cycle.end": {"state": _CYCLE} | _CYCLE_FILES,
+    "cycle.act": {"state": _CYCLE, "stop": "s", "notices": ["s"]} | _CYCLE_FILES,
+    "cycle.end": {"state": _CYCLE, "notices": ["s"]} | _CYCLE_FILES,
     "cycle.status": {"report": _WAKE, "state": _CYCLE, "alive": "b", "notices": ["s"]}
     | _CYCLE_FILES,
-    "cycle.log": {"entries": [{"at": "s", "cycle": "i", "event": "s", "seq": "i", "...": "any"}]}
+    "cycle.log": {"entries": [{"at": "s", "cycle": "i", "event": "s", "seq": "i", "...": "any"}],
+                  "notices": ["s"]}
     | _CYCLE_FILES,
     "cycle.recover": {"state": _CYCLE, "notices": ["s"]} | _CYCLE_FILES,
     "cycle.stop": {"agent": "s", "stop": "s"},
