@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +85,45 @@ def test_a_dry_run_makes_nothing(run, place: Path, line: str) -> None:
     code, told = run(f"{line} --dry-run")
     assert (code, told["dry_run"]) == (9, True)
     assert not place.exists()
+
+
+@pytest.mark.parametrize("line", ["status nobody", "log nobody", "recover nobody", "act nobody x"])
+def test_whoever_never_woke_leaves_nothing_behind(run, place: Path, line: str) -> None:
+    assert run(line)[0] == (8 if line.startswith("act") else 0)
+    assert not place.exists()
+
+
+def test_a_cycle_whose_process_is_gone_can_neither_act_nor_end(run) -> None:
+    child = os.fork()
+    if not child:
+        os._exit(main(["cycle", "begin", "allegro", "--pid", str(os.getpid())]))
+    os.waitpid(child, 0)
+    for line in ("act allegro x", "act allegro", "end allegro --reason r"):
+        code, told = run(line)
+        assert code == 8
+        assert told["error"]["message"] == f"cycle 1 of allegro is dead: process {child} is gone"
+        assert "caloron cycle begin allegro" in told["error"]["hint"]
+    assert run("begin allegro")[1]["data"]["report"]["outcome"] == "crashed"
+
+
+def test_an_end_that_the_disk_has_no_room_for_in_the_state_file_counts_and_says_so(
+    run, place: Path
+) -> None:
+    run("begin allegro")
+    size = (place / "allegro.log").stat().st_size + 200
+    assert (place / "allegro.json").stat().st_size > size
+
+    def full() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "caloron.cli", "cycle", "end", "allegro", "--reason", "r"],
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        preexec_fn=full, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran
+    assert "Cycle 1 of allegro ended: success" in ran.stdout
+    assert f"cannot write {place / 'allegro.json'}" in ran.stderr
+    assert f"it is in {place / 'allegro.log'} and counts" in ran.stderr
+    assert run("status allegro")[1]["data"]["report"]["outcome"] == "ended"
