@@ -55,16 +55,16 @@ def about(folder: Path, agent: str, *, waking: bool = False) -> str:
     number = state.cycle_number
     begin = f"You are {agent}, and this is your cycle {number + 1}." if waking else ""
     lines = [begin, *lines] if begin else [f"Cycles of {agent}: {number}", *lines]
-    earlier = [past for past in past_of(where, _LINES) if past.status != "open"]
-    if earlier:
-        lines.append("Cycles, newest first:")
-        lines += [f"- {_told(past)}" for past in earlier]
     queue = [errand for errand in queue_of(where) if errand["status"] in OPEN]
     if queue:
         lines.append("Queue:")
         lines += [f"- {errand['id']} ({errand['status']})" for errand in queue[:_LINES]]
     lines.append("Diary, newest first:")
     lines += [f"- {_shown(event)}" for event in diary_of(where, _LINES)]
+    earlier = [past for past in past_of(where, _LINES) if past.status != "open"]
+    if earlier:
+        lines.append("Cycles, newest first:")
+        lines += [f"- {_told(past)}" for past in earlier]
     if retros := retros_of(where):
         lines.append(f"Last retro: {retros[-1].name}")
     text = "\n".join(lines)
