@@ -70,7 +70,7 @@ class _Forge:
         tips = {r["name"]: r["tip"] for r in _all(forge, "branches", "name")}
         self.in_step = all(tips.get(name) == commit for name, commit in refs.items())
 
-    def shows(self, effect: dict[str, Any]) -> bool:
+    def shows(self, effect: dict[str, Any]) -> bool:  # noqa: PLR0911 - one line for each
         match effect["type"]:
             case "push":
                 return bool(self.refs.get(effect["branch"]) == effect["new"])
@@ -82,6 +82,8 @@ class _Forge:
                 return bool(self.issues[effect["issue"]]["state"] == "closed")
             case "progress":
                 return bool(effect["marker"] in self.keys)
+            case "describe":
+                return effect["section"] in self.pulls[effect["number"]]["body"]
             case "reopen_issue":
                 return bool(self.issues[effect["issue"]]["state"] == "open")
             case "revert":
@@ -93,7 +95,7 @@ class _Forge:
 def _ledger_form(ledger: sqlite3.Connection, there: _Forge) -> dict[str, Any]:
     actions = [r for r in _all(ledger, "actions", "id") if r["state"] in _OPEN_ACTION]
     # Nobody waits for the words about a task: they count where nothing else is open.
-    actions = [r for r in actions if r["kind"] != "progress"] or actions
+    actions = [r for r in actions if r["kind"] not in ("progress", "describe")] or actions
     results = {r["item"]: r["result"] is not None for r in _all(ledger, "leases", "item")}
     items = [
         (r["kind"], r["status"], results[r["id"]])
@@ -171,6 +173,9 @@ def final_form(world: World) -> dict[str, Any]:
         "issues": sorted((names[r["number"]], r["state"], r["labels"]) for r in issues),
         "pulls": sorted(
             (names[r["number"]], r["state"], r["branch"], _closes(r["body"], names)) for r in pulls
+        ),
+        "sections": sorted(
+            (names[r["number"]], r["body"].count("<!-- caloron-section:")) for r in pulls
         ),
         "comments": sorted((names[r["issue"]], _purpose(r["marker_key"])) for r in comments),
         "reviews": sorted(

@@ -39,6 +39,7 @@ PURPOSES = {
     "create_issue issue",
     "label label",
     "progress progress",
+    "describe describe",
     "comment comment",
     "push push",
     "open_pull pull",
@@ -166,11 +167,11 @@ def _effects(world: World) -> list[Effect]:
 
 
 def _of_each_purpose(effects: Iterable[Effect]) -> list[Effect]:
-    """The first of each, and the first change of a progress comment, which is made before."""
+    """The first of each, and the first change of a comment or section that was made before."""
     found: dict[str, Effect] = {}
     for effect in effects:
-        edits = effect.kind == "progress" and effect.k == 2
-        found.setdefault("edit" if edits else effect.purpose, effect)
+        edits = effect.kind in ("progress", "describe") and effect.k == 2
+        found.setdefault(f"edit {effect.kind}" if edits else effect.purpose, effect)
     return list(found.values())
 
 

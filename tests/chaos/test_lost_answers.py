@@ -15,6 +15,7 @@ from caloron.domain.actions import (
     CloseIssue,
     ClosePull,
     CreateIssue,
+    Describe,
     EditIssue,
     Effect,
     MakeRevert,
@@ -49,6 +50,7 @@ MUTATIONS = (
     "label",
     "close_issue",
     "reopen_issue",
+    "edit_pull",
     "close_pull",
     "push",
     "open_pull",
@@ -216,6 +218,18 @@ def progress() -> ReportProgress:
     )
 
 
+def describe() -> Describe:
+    return Describe(
+        key="describe/2/7",
+        task="a",
+        number=2,
+        is_pull=True,
+        section="demo-1/a",
+        text="in cycle 2",
+        add=True,
+    )
+
+
 Case = tuple[Callable[[Bench], list[Effect]], Callable[[Bench], Effect], Callable[[Bench], int]]
 
 CASES: dict[type[Any], Case] = {
@@ -225,6 +239,11 @@ CASES: dict[type[Any], Case] = {
         lambda b: [issue()],
         lambda b: progress(),
         lambda b: len(b.forge.comments(1)),
+    ),
+    Describe: (
+        lambda b: [issue(), push(b), pull()],
+        lambda b: describe(),
+        lambda b: b.forge.pull(2).body.count("in cycle 2"),
     ),
     AddLabel: (
         lambda b: [issue()],

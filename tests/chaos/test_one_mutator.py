@@ -20,6 +20,7 @@ MUTATIONS = {
     "reopen_issue",
     "push",
     "open_pull",
+    "edit_pull",
     "close_pull",
     "review",
     "merge",
@@ -105,7 +106,7 @@ def test_the_changes_are_in_one_place_and_their_executor_marks_them_for_crashes(
     changing = [f.name for f in functions if mutations_in(ast.unparse(f))]
     text = _modules()[EXECUTOR].read_text("utf-8")
 
-    assert changing == ["do", "_report_progress", "_do_to_issue"]
+    assert changing == ["do", "_report_progress", "_describe", "_do_to_issue"]
     assert all(f'crashpoint("effect.{step}", of)' in text for step in ("intend", "do", "record"))
 
 

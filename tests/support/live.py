@@ -82,6 +82,9 @@ def artefacts(repository: Repository) -> dict[str, Any]:
             (names[p["number"]], "merged" if p["merged"] else p["state"], p["head"]["ref"])
             for p in pulls
         ),
+        "sections": sorted(
+            (names[p["number"]], p["body"].count("<!-- caloron-section:")) for p in pulls
+        ),
         "comments": sorted(comments),
         "reviews": sorted(reviews),
         "files": _files(repository),

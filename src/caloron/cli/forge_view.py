@@ -15,7 +15,7 @@ from caloron.ports import Forge
 
 STATES = ("open", "closed", "merged", "all")
 
-_MARKER_LINE = re.compile(r"\n*<!-- caloron:[^\s<>]+ -->")
+_MARKER_LINE = re.compile(r"\n*<!-- /?caloron(?:-section)?:[^\s<>]+ -->")
 
 
 @contextmanager

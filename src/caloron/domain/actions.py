@@ -36,6 +36,21 @@ class ReportProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
     body: str
 
 
+class Describe(msgspec.Struct, frozen=True, kw_only=True, tag="describe"):
+    """Bring our section in a description up to date; only the newest is needed."""
+
+    key: str
+    task: str
+    #: Of an issue, or of a pull request.
+    number: int
+    is_pull: bool
+    #: What the section is called in its markers.
+    section: str
+    text: str
+    #: Nobody has seen it there yet; one that was seen and is gone was taken out by a person.
+    add: bool
+
+
 class AddLabel(msgspec.Struct, frozen=True, kw_only=True, tag="label"):
     key: str
     task: str
@@ -134,6 +149,7 @@ Effect = (
     CreateIssue
     | PostComment
     | ReportProgress
+    | Describe
     | AddLabel
     | CloseIssue
     | ReopenIssue

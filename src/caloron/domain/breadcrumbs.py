@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from caloron.domain.facts import WorkEnded
+from caloron.domain.identities import agent_of_item
 from caloron.domain.sprint import REVIEWER, Crumb, State, Task, Work
 from caloron.domain.status import Status
 
@@ -66,6 +67,22 @@ def rows(state: State, task: Task) -> list[tuple[str, ...]]:
         )
         for crumb in task.crumbs
     ]
+
+
+def cycle_of(state: State, task: Task, *, waking: bool = False) -> int:
+    """How often the task's agent was woken for it, the wake that is to come included.
+
+    `waking`: its work is put into the queue just now, perhaps not for the first time.
+    """
+    prefix = f"{state.sprint.id}/{task.id}/"
+    woken = {
+        item: times
+        for item, times in state.attempts.items()
+        if item.startswith(prefix) and agent_of_item(item) == task.agent
+    }
+    work = task.work.item if task.work else ""
+    to_come = waking or work not in woken or work in state.queued
+    return sum(woken.values()) + (agent_of_item(work) == task.agent and to_come)
 
 
 def _outcome(task: Task, crumb: Crumb) -> str:

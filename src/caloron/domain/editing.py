@@ -9,6 +9,7 @@ import msgspec
 from caloron.domain import texts
 from caloron.domain.observations import IssueSeen, without_markers
 from caloron.domain.plan import MAX_PROMPT, MAX_TITLE
+from caloron.domain.sections import without_sections
 from caloron.domain.sprint import Task
 from caloron.domain.status import Status
 from caloron.domain.strangers import may_change
@@ -32,7 +33,8 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_text(title: str, body: str) -> Text:
     """Title, prompt and checklist of an issue, without what Caloron itself wrote around them."""
-    body = without_markers(body.replace("\r\n", "\n").replace("\0", "")) + "\n"
+    body = without_sections(body.replace("\r\n", "\n").replace("\0", ""))
+    body = without_markers(body) + "\n"
     body = _HEADER.sub("", texts.unmarked(body), count=1)
     kept: list[str] = []
     acceptance: list[str] = []

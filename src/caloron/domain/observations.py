@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from caloron.domain.sections import without_section_markers
+
 Verdict = Literal["approved", "changes_requested", "commented"]
 
 _MARKER = re.compile(r"<!-- caloron:([^\s<>]+) -->")
@@ -32,7 +34,7 @@ def marker_key(body: str) -> str:
 
 def without_markers(body: str) -> str:
     """A body as people read it."""
-    return _MARKER.sub("", body).strip()
+    return without_section_markers(_MARKER.sub("", body)).strip()
 
 
 def issues_closed_by(body: str) -> tuple[int, ...]:

@@ -1,18 +1,24 @@
-"""The one comment on a task's issue that says how far it is: a table, and its last moves."""
+"""How far a task is: one comment on its issue, and a section in its pull request's description.
+
+The section comes with the second cycle: one wake needs no trail.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 from caloron.domain import breadcrumbs
-from caloron.domain.actions import ReportProgress
+from caloron.domain.actions import Describe, ReportProgress, StartWork
 from caloron.domain.discarding import KEY
 from caloron.domain.observations import CommentSeen, marker_key
+from caloron.domain.ours import is_ours
 from caloron.domain.retro import verification_of
+from caloron.domain.sections import has_section
 from caloron.domain.sprint import State, Step, Task, pull_of
 from caloron.domain.texts import comment_body
 from caloron.domain.turn import Turn
 from caloron.domain.why import why
+from caloron.slicing import cut_smaller
 
 _KEPT = 20
 _LONGEST = 200
@@ -32,9 +38,15 @@ def report(turn: Turn) -> None:
             text = f"{line}: {move.reason}" if move.reason else line
             step = Step(at=turn.now, what=" ".join(text.split())[:_LONGEST])
             task.trail, task.moved = (*task.trail, step)[-_KEPT:], task.moved + 1
+    started = {action.task for action in turn.actions if isinstance(action, StartWork)}
     for task in turn.state.tasks.values():
+        _see_section(turn, task)
         if task.issue is not None and task.reported != task.moved:
+            cycle = breadcrumbs.cycle_of(turn.state, task, waking=task.id in started)
+            # A wake that was told and then not wanted any more stays told.
+            task.cycle = max(task.cycle, cycle)
             _report(turn, task, task.issue)
+            _describe(turn, task)
 
 
 def _report(turn: Turn, task: Task, issue: int) -> None:
@@ -50,6 +62,38 @@ def _report(turn: Turn, task: Task, issue: int) -> None:
             comment=_comment_of(turn, task, issue),
             marker=marker,
             body=comment_body(page(turn.state, task), marker),
+        )
+    )
+
+
+def section_name(sprint: str, task: str) -> str:
+    """What the section in the description of a task's pull request is called."""
+    return f"{sprint}/{task}"
+
+
+def _see_section(turn: Turn, task: Task) -> None:
+    """Once it was seen there, it is a person who takes it out, and it stays out."""
+    if task.pull is not None and task.described != task.pull:
+        pull = pull_of(turn.state, task)
+        if pull and has_section(pull.body, section_name(turn.sprint.id, task.id)):
+            task.described = pull.number
+
+
+def _describe(turn: Turn, task: Task) -> None:
+    """Tell it in the description too, where the pull request is ours and took more cycles."""
+    sprint, pull = turn.sprint, pull_of(turn.state, task)
+    if pull is None or not is_ours(sprint, pull) or task.cycle <= 1:
+        return
+    prefix = KEY if sprint.discarded else ""
+    turn.do(
+        Describe(
+            key=f"{prefix}describe/{pull.number}/{task.moved}",
+            task=task.id,
+            number=pull.number,
+            is_pull=True,
+            section=section_name(sprint.id, task.id),
+            text=section_text(turn.state, task),
+            add=task.described != pull.number,
         )
     )
 
@@ -80,6 +124,24 @@ def page(state: State, task: Task) -> str:
     return "\n\n".join(lines)
 
 
+def section_text(state: State, task: Task) -> str:
+    """The trail of work that took more than one cycle, for people who read the change."""
+    told = [
+        ("waits for", why(state, task)),
+        ("stopped at", breadcrumbs.stopped_at(task)),
+        ("then follows", breadcrumbs.next_step(task)),
+        ("too large", cut_smaller(task.cycle)),
+    ]
+    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in told if value)
+    lines = [
+        f"### Cycle {task.cycle}",
+        f"**{task.id}** is **{task.status}**, in cycle {task.cycle} of its agent.",
+        f"| | |\n|---|---|\n{rows}" if rows else "",
+        _work(state, task) if task.crumbs else "",
+    ]
+    return "\n\n".join(line for line in lines if line)
+
+
 def _work(state: State, task: Task) -> str:
     """What was done so far: a row for each piece of work."""
     heading = "| | work | agent | attempts | commit | outcome |\n|---|---|---|---|---|---|"
@@ -98,6 +160,8 @@ def _rows(state: State, task: Task) -> list[tuple[str, str]]:
         ("stopped at", breadcrumbs.stopped_at(task)),
         ("then follows", breadcrumbs.next_step(task)),
         ("agent", f"{task.agent} ({framework})" if framework else task.agent),
+        ("cycle", str(task.cycle or "")),
+        ("too large", cut_smaller(task.cycle)),
         ("at work", task.work.role if task.work else ""),
         ("attempts", str(_attempts(state, task) or "")),
         ("review round", str(len(task.reviewed)) if task.reviewed else ""),

@@ -182,6 +182,10 @@ class Task(msgspec.Struct, kw_only=True):
     trail: tuple[Step, ...] = ()
     moved: int = 0
     reported: int = 0
+    #: How often its agent was woken for it, as told last.
+    cycle: int = 0
+    #: The pull request in whose description our section was seen.
+    described: int | None = None
     #: How often a branch that was deleted was pushed again.
     pushed_again: int = 0
     #: Who works on it by hand; the task is Escalated meanwhile.

@@ -14,6 +14,7 @@ from caloron.domain.actions import (
     CloseIssue,
     ClosePull,
     CreateIssue,
+    Describe,
     EditIssue,
     Effect,
     MakeRevert,
@@ -32,6 +33,7 @@ from caloron.domain.editing import read_text
 from caloron.domain.facts import EffectDone, Fact, Refusal
 from caloron.domain.observations import CommentSeen, IssueSeen, Snapshot
 from caloron.domain.ours import is_ours
+from caloron.domain.sections import with_section
 from caloron.domain.sprint import State, Task
 from caloron.domain.verdicts import latest
 from caloron.engine.landed import MergedElsewhere, bring_back, make_revert, merge_told
@@ -110,6 +112,7 @@ class Changes:
                 | SeeBranch()
                 | ClosePull()
                 | ReportProgress()
+                | Describe()
             ):
                 # Doing these looks at the object first.
                 return None
@@ -117,7 +120,7 @@ class Changes:
                 seen = forge.branch(effect.branch)
                 return self._after_revert(effect, seen.commit) if seen else None
 
-    def do(self, effect: Effect) -> tuple[Fact, ...]:  # noqa: C901 - all changes in one place
+    def do(self, effect: Effect) -> tuple[Fact, ...]:  # noqa: C901, PLR0912 - all changes in one place
         forge, clean = self._forge, self._redactor.text
         seen: Snapshot
         match effect:
@@ -127,6 +130,8 @@ class Changes:
                 seen = forge.comment(effect.issue, clean(effect.body))
             case ReportProgress():
                 return self._report_progress(effect)
+            case Describe():
+                return (self._describe(effect),)
             case AddLabel() | CloseIssue() | ReopenIssue() | EditIssue():
                 seen = self._do_to_issue(effect)
                 if isinstance(effect, ReopenIssue):
@@ -170,6 +175,15 @@ class Changes:
     def _comment_of(self, effect: ReportProgress) -> int | None:
         found = self._forge.find_comment(effect.issue, effect.marker)
         return found.id if found else None
+
+    def _describe(self, effect: Describe) -> Snapshot:
+        """Change a section that is not yet as it is to be; what people wrote around it stays."""
+        forge, number, text = self._forge, effect.number, self._redactor.text(effect.text)
+        seen = forge.pull(number) if effect.is_pull else forge.issue(number)
+        body = with_section(seen.body, effect.section, text, add=effect.add)
+        if body == seen.body:
+            return seen
+        return forge.edit_pull(number, body) if effect.is_pull else forge.edit_issue(number, body)
 
     def _do_to_issue(self, effect: AddLabel | CloseIssue | ReopenIssue | EditIssue) -> IssueSeen:
         """Change an issue that is not yet as it is to be; what a person wrote there stays."""

@@ -182,6 +182,13 @@ class LocalForge(LocalReader):
                 hint=f"use #{other['number']}, or close it first",
             )
 
+    def edit_pull(self, number: int, body: str) -> PullSeen:
+        require_storable("the body of a pull request", body)
+        self.pull(number)
+        with self._records.change("edit_pull") as change:
+            change.write("edit_pull", number=number, body=body)
+        return self._records.pull(number)
+
     def close_pull(self, number: int) -> PullSeen:
         # Under the merge lock: a merge under way ends as merged, never as closed.
         with self._repository.merging():

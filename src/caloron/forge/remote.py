@@ -187,6 +187,13 @@ class RemoteForge(RemoteLooks):
                     hint=f"use #{other.number}, or close it first",
                 )
 
+    def edit_pull(self, number: int, body: str) -> PullSeen:
+        require_storable("the body of a pull request", body)
+        self._reader.pull_json(number)
+        asked = {"body": self._fitting(body)}
+        answer = self._http.change("PATCH", f"pulls/{number}", asked)
+        return self._reader.pull_seen(answer.read(answers.Pull), answer.began_ms)
+
     def close_pull(self, number: int) -> PullSeen:
         json, began = self._reader.pull_json(number)
         if json.state != "open":

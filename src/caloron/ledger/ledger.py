@@ -11,6 +11,7 @@ import msgspec
 from caloron.domain.actions import (
     Action,
     CancelWork,
+    Describe,
     HoldWork,
     Moved,
     ReportProgress,
@@ -326,6 +327,6 @@ def _put_action(
                 "data": _encode(action),
             }
             connection.execute(SQL["forget_failed_action"], {"key": action.key})
-            if isinstance(action, ReportProgress):
+            if isinstance(action, ReportProgress | Describe):
                 connection.execute(SQL["supersede_action"], values)
             connection.execute(SQL["plan_action"], values)

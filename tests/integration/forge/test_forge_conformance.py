@@ -150,6 +150,23 @@ def test_a_pull_request_carries_its_branch_its_head_and_what_it_closes(world: Wo
     assert [plain(p) for p in world.forge.pulls()] == [plain(pull)]
 
 
+def test_the_description_of_a_pull_request_is_edited_and_nothing_else_of_it(world: World) -> None:
+    pull = world.clone.open_pull(world.forge, "feature", body=f"Closes #4\n\n{marker('pull/s/t')}")
+    body = f"Closes #4 and #5\n\n{marker('pull/s/t')}\n\n<!-- caloron-section:s/t -->\nß\n"
+    edited = world.forge.edit_pull(pull.number, body)
+    assert (edited.number, edited.body.rstrip(), edited.closes) == (
+        pull.number, body.rstrip(), (4,)
+    )  # fmt: skip
+    same = ("title", "state", "head", "branch", "author")
+    assert [getattr(edited, name) for name in same] == [getattr(pull, name) for name in same]
+    assert plain(world.forge.pull(pull.number)) == plain(edited)
+    found = world.forge.find_pull("feature", "pull/s/t")
+    assert found is not None
+    assert found.number == pull.number
+    world.anna.close_pull(pull.number)
+    assert world.forge.edit_pull(pull.number, "ended").state == "closed"
+
+
 def test_each_closing_word_is_understood(world: World) -> None:
     words = (
         "close",
@@ -296,6 +313,7 @@ def test_an_unknown_number_is_named(world: World) -> None:
         lambda n: forge.comment(n, "text"),
         lambda n: forge.edit_comment(n, 1, "text"),
         lambda n: forge.edit_issue(n, "text"),
+        lambda n: forge.edit_pull(n, "text"),
         lambda n: forge.label(n, "label"),
         lambda n: forge.unlabel(n, "label"),
         lambda n: forge.review(n, "", "approved", ""),

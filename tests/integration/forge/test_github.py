@@ -72,7 +72,8 @@ def test_every_request_is_one_of_the_description_and_says_its_version(
         lambda: forge.edit_comment(7, 1, "text"), lambda: forge.edit_issue(7, "text"),
         lambda: forge.label(7, "bug"), lambda: forge.unlabel(7, "bug"),
         lambda: forge.close_issue(7), lambda: forge.open_pull("title", "body", "agent/login/s-1"),
-        lambda: forge.close_pull(7), lambda: forge.review(7, HEAD, "approved", "APPROVED"),
+        lambda: forge.edit_pull(7, "text"), lambda: forge.close_pull(7),
+        lambda: forge.review(7, HEAD, "approved", "APPROVED"),
     ]  # fmt: skip
     for call in calls:
         call()

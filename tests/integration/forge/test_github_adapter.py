@@ -122,6 +122,7 @@ CALLS: dict[str, Callable[[Forge], Any]] = {
     "close_issue": lambda f: f.close_issue(NUMBER),
     "reopen_issue": lambda f: f.reopen_issue(NUMBER),
     "open_pull": lambda f: f.open_pull("one", "Closes #1", "agent/one/sample-1"),
+    "edit_pull": lambda f: f.edit_pull(NUMBER, "Closes #1, in two cycles"),
     "close_pull": lambda f: f.close_pull(NUMBER),
     "review": lambda f: f.review(NUMBER, HEAD, "approved", VERDICT),
     "merge": lambda f: f.merge(NUMBER, HEAD, BRANCH_TIP, "Merge it\n\nwell"),

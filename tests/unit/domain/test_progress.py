@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from caloron.domain.actions import ReportProgress
+from caloron.domain.actions import Describe, ReportProgress
+from caloron.domain.facts import SprintDiscarded
 from caloron.domain.observations import CommentSeen, marker_key
-from caloron.domain.progress import page, progress_key
+from caloron.domain.progress import page, progress_key, section_name
+from caloron.domain.sections import has_section
 from tests.unit.domain.world import SPRINT, World, planned, world
 
 
@@ -57,9 +59,9 @@ def test_each_piece_of_work_has_a_row_with_its_agent_attempts_commit_and_outcome
         line for line in body.splitlines() if line.startswith(("| 1 ", "| 2 ", "| 3 ", "| 4 "))
     ] == [
         f"| 1 | implement | a | 2 | {first} | committed |",
-        f"| 2 | verify |  |  | {first} | green |",
-        f"| 3 | review | reviewer-1 |  | {first} | CHANGES_NEEDED: no tests |",
-        f"| 4 | fix | a |  | {second} | committed |",
+        f"| 2 | verify |  | 1 | {first} | green |",
+        f"| 3 | review | reviewer-1 | 1 | {first} | CHANGES_NEEDED: no tests |",
+        f"| 4 | fix | a | 1 | {second} | committed |",
     ]
     assert "stopped at" not in body
 
@@ -127,6 +129,133 @@ def test_a_refused_comment_holds_nobody_up() -> None:
         made.refuse(effect, "refused")
     made.run()
     assert made.statuses() == {"a": "Done"}
+
+
+def described(made: World, task: str) -> list[Describe]:
+    return [e for e in made.done if isinstance(e, Describe) and e.task == task]
+
+
+def rejected(made: World, task: str, times: int = 1) -> None:
+    """Until the change was sent back so often, and its agent is asked to fix it."""
+    for _ in range(times):
+        made.bring_to_review(task)
+        made.finish(task, answer="CHANGES_NEEDED: no tests, see fixes #99")
+
+
+def test_work_of_one_cycle_leaves_the_description_as_it_was() -> None:
+    made = world(planned("a"))
+    made.run()
+    assert described(made, "a") == []
+    assert "| cycle | 1 |" in comments(made, "a")[0].body
+
+
+def test_with_the_second_cycle_the_description_has_a_section_that_is_kept_up_to_date() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    before = made.pull(made.task("a").pull).body
+    rejected(made, "a")
+    body = made.pull(made.task("a").pull).body
+    assert body.startswith(before)
+    assert "### Cycle 2" in body
+    assert "**a** is **InProgress**" in body
+    assert "an agent is fixing it" in body
+    made.run()
+    pull = made.pull(made.task("a").pull)
+    assert pull.body.count("<!-- caloron-section:") == 1
+    assert "**a** is **Done**, in cycle 2 of its agent." in pull.body
+    assert pull.closes == made.pull(pull.number).closes == (made.task("a").issue,)
+    assert "| cycle | 2 |" in comments(made, "a")[0].body
+
+
+def test_a_wake_for_the_same_piece_of_work_is_a_cycle_too() -> None:
+    made = world(planned("a"))
+    made.settle()
+    made.finish("a", changes=False, exit_code=3)
+    assert "/1-implement" in made.item("a")
+    made.bring_to_review("a")
+    assert "in cycle 2 of its agent" in described(made, "a")[-1].text
+
+
+def test_over_three_cycles_people_are_told_to_cut_it_smaller() -> None:
+    made = world(planned("a"), max_fix_rounds=9)
+    for cycle in (2, 3, 4):
+        rejected(made, "a")
+        body = made.pull(made.task("a").pull).body
+        assert f"### Cycle {cycle}" in body
+        flag = "| too large | more than 3 cycles: cut it smaller |"
+        assert (flag in body) == (cycle > 3)
+        assert (flag in comments(made, "a")[0].body) == (cycle > 3)
+
+
+def test_a_person_who_takes_the_section_out_does_not_get_it_again() -> None:
+    made = world(planned("a"), max_fix_rounds=9)
+    rejected(made, "a")
+    number = made.task("a").pull or 0
+    made.edit_pull(number, "My own words.")
+    made.settle()
+    rejected(made, "a")
+    made.run()
+    assert made.pull(number).body == "My own words."
+
+
+def test_what_a_person_writes_around_the_section_stays() -> None:
+    made = world(planned("a"))
+    rejected(made, "a")
+    number = made.task("a").pull or 0
+    made.edit_pull(number, f"Before.\n\n{made.pull(number).body}\n\nAfter.")
+    made.settle()
+    made.run()
+    body = made.pull(number).body
+    assert body.startswith("Before.\n\nCloses")
+    assert body.endswith("\n\nAfter.")
+    assert "is **Done**" in body
+
+
+def test_the_next_pull_request_of_a_task_gets_a_section_of_its_own() -> None:
+    made = world(planned("a"), max_fix_rounds=9)
+    rejected(made, "a")
+    first = made.task("a").pull or 0
+    made.close_pull(first)
+    made.settle()
+    made.bring_to_review("a")
+    second = made.task("a").pull or 0
+    assert second != first
+    name = section_name(SPRINT, "a")
+    assert has_section(made.pull(second).body, name)
+
+
+def test_a_pull_request_of_a_person_keeps_their_description() -> None:
+    made = world(planned("a"), max_fix_rounds=9)
+    made.settle()
+    hers = made.open_pull(made.task("a").issue or 0)
+    made.settle()
+    rejected(made, "a", times=2)
+    assert made.task("a").pull == hers.number
+    assert described(made, "a") == []
+
+
+def test_a_refused_section_holds_nobody_up() -> None:
+    made = world(planned("a"))
+    made.bring_to_review("a")
+    made.end(made.item("a"), answer="CHANGES_NEEDED: no tests")
+    made.tick()
+    while not (found := [e for e in made.journal if isinstance(e, Describe)]):
+        made.perform(0)
+        made.tick()
+    made.journal.remove(found[0])
+    made.refuse(found[0], "refused")
+    made.run()
+    assert made.statuses() == {"a": "Done"}
+
+
+def test_a_sprint_that_is_discarded_says_so_in_the_section() -> None:
+    made = world(planned("a"))
+    rejected(made, "a")
+    made.news.append(SprintDiscarded(by="ada"))
+    made.settle()
+    last = described(made, "a")[-1]
+    assert last.key.startswith("discard/")
+    assert "**a** is **Cancelled**" in made.pull(last.number).body
 
 
 def test_the_last_twenty_moves_are_kept() -> None:

@@ -17,6 +17,7 @@ from caloron.domain.actions import (
     CloseIssue,
     ClosePull,
     CreateIssue,
+    Describe,
     EditIssue,
     Effect,
     HoldWork,
@@ -48,6 +49,7 @@ from caloron.domain.observations import (
     marker_key,
 )
 from caloron.domain.plan import PlannedTask
+from caloron.domain.sections import with_section
 from caloron.domain.sprint import Sprint, State, Task, Work
 from caloron.domain.status import Status
 
@@ -129,6 +131,10 @@ class World:
         self.now += 1
         self.state.open_effects = len(self.journal)
         self.state.queued = frozenset(self.waiting)
+        known = self.state.attempts
+        self.state.attempts = known | {
+            item: max(times, known.get(item, 0)) for item, times in self.tokens.items()
+        }
         decision = evaluate(self.state, told, self.now)
         self.adopt(decision)
         return decision
@@ -156,11 +162,11 @@ class World:
             case _:
                 if self.failed.pop(action.key, None):
                     del self.known[action.key]
-                if isinstance(action, ReportProgress):
+                if isinstance(action, ReportProgress | Describe):
                     self.journal = [
                         effect
                         for effect in self.journal
-                        if not isinstance(effect, ReportProgress) or effect.task != action.task
+                        if not isinstance(effect, type(action)) or effect.task != action.task
                     ]
                 if action.key not in self.known:
                     self.known[action.key] = action
@@ -209,6 +215,8 @@ class World:
                 return [self._put_comment(effect.issue, effect.body, CALORON)]
             case ReportProgress():
                 return [self._put_progress(effect)]
+            case Describe():
+                return [self._describe(effect)]
             case AddLabel():
                 labels = (*self.issue(effect.issue).labels, effect.label)
                 return [self.change_issue(effect.issue, labels=labels)]
@@ -263,6 +271,14 @@ class World:
         seen = _replace(held[0], body=effect.body, version=self._next())
         self._put(seen)
         return seen
+
+    def _describe(self, effect: Describe) -> Snapshot:
+        assert effect.is_pull
+        pull = self.pull(effect.number)
+        body = with_section(pull.body, effect.section, effect.text, add=effect.add)
+        if body == pull.body:
+            return pull
+        return self._put(_replace(pull, body=body, version=self._next()))
 
     def _merge(self, effect: Merge) -> list[Fact]:
         self.before_merge()
@@ -444,6 +460,10 @@ class World:
     def label(self, number: int, *labels: str) -> None:
         """Exactly these labels."""
         self.news.append(self.change_issue(number, labels=labels))
+
+    def edit_pull(self, number: int, body: str) -> None:
+        seen = self._put(_replace(self.pull(number), body=body, version=self._next()))
+        self.news.append(seen)
 
     def open_issue(self, title: str, body: str, *labels: str) -> int:
         seen = self._put_issue(title, body, PERSON, labels)

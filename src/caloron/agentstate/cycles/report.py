@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from caloron.agentstate.cycles.state import CycleState, summary
-
-#: Work that takes more cycles than this should have been cut smaller.
-SLICE_AFTER = 3
+from caloron.slicing import SLICE_AFTER, to_slice
 
 
 class Report(NamedTuple):
@@ -90,7 +88,7 @@ def report_of(state: CycleState, *, stop: str = "") -> Report:
         _outcome(last),
         work_in_progress=state.work_in_progress,
         work_cycles=state.work_cycles,
-        slice_it=state.work_cycles > SLICE_AFTER,
+        slice_it=to_slice(state.work_cycles),
         next_target=state.next_target,
         stop=stop,
     )

@@ -42,6 +42,8 @@ SELECT * FROM pulls WHERE branch = :branch AND state = 'open'
 -- name: open_pull
 INSERT INTO pulls (number, version, title, body, author, branch, head, base, marker_key)
 VALUES (:number, :version, :title, :body, :author, :branch, :head, (SELECT tip FROM branches WHERE name = 'main'), :key)
+-- name: edit_pull
+UPDATE pulls SET body = :body, marker_key = :key, version = :version WHERE number = :number
 -- name: move_pull
 UPDATE pulls SET head = :head, base = (SELECT tip FROM branches WHERE name = 'main'), version = :version
 WHERE number = :number

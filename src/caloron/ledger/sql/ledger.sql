@@ -59,7 +59,7 @@ WHERE a.sprint = :sprint AND a.state IN ('planned', 'intended')
       SELECT 1 FROM actions b
       WHERE b.sprint = a.sprint AND b.task = a.task AND b.id < a.id AND b.state IN ('planned', 'intended')
         -- Nobody waits for the words about it.
-        AND (b.kind = 'progress') = (a.kind = 'progress'))
+        AND (b.kind IN ('progress', 'describe')) = (a.kind IN ('progress', 'describe')))
 ORDER BY a.id
 -- name: intend_action
 UPDATE actions SET state = 'intended', tries = tries + 1 WHERE id = :id AND state = 'planned'

@@ -1,0 +1,95 @@
+"""A section of ours in a description of others: up to date, once, and nothing else touched."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caloron.domain.observations import issues_closed_by, marker, marker_key, without_markers
+from caloron.domain.sections import has_section, with_section, without_sections
+
+NAME = "shop-1/a"
+BODY = f"Closes #4\n\nAgent: a\n\n{marker('pull/shop-1/a/1')}"
+
+
+def put(body: str, text: str, *, add: bool = True) -> str:
+    return with_section(body, NAME, text, add=add)
+
+
+def test_it_comes_to_the_end_once_and_is_replaced_in_its_place() -> None:
+    first = put(BODY, "cycle 2")
+    assert first.startswith(BODY)
+    moved = f"{first}\n\nA person's last word."
+    second = put(moved, "cycle 3")
+    assert second == moved.replace("cycle 2", "cycle 3")
+    assert second.count("<!-- caloron-section:") == 1
+
+
+def test_the_same_text_again_changes_nothing_also_with_the_line_ends_of_a_browser() -> None:
+    first = put(BODY, "cycle 2\n\nmore")
+    assert put(first, "cycle 2\n\nmore") == first
+    theirs = first.replace("\n", "\r\n")
+    assert put(theirs, "cycle 2\n\nmore") == theirs
+
+
+def test_a_section_that_was_seen_and_is_gone_is_not_put_back() -> None:
+    assert put(BODY, "cycle 3", add=False) == BODY
+
+
+def test_with_one_marker_or_two_of_a_kind_nobody_knows_where_it_ends_so_it_is_left_alone() -> None:
+    whole = put(BODY, "cycle 2")
+    begin, _, end = whole.removeprefix(BODY).strip().partition("\ncycle 2\n")
+    broken = (
+        whole.replace(begin, ""),
+        whole.replace(end, ""),
+        f"{whole}\n{begin}",
+        f"{whole}\n{end}",
+        f"{BODY}\n{end}\ncycle 2\n{begin}",
+    )
+    for body in broken:
+        assert not has_section(body, NAME)
+        assert put(body, "cycle 3") == body
+
+
+def test_an_empty_description_and_that_of_another_section_take_it_too() -> None:
+    alone = put("", "cycle 2")
+    assert has_section(alone, NAME)
+    both = with_section(alone, "shop-1/b", "cycle 9", add=True)
+    assert has_section(both, NAME)
+    assert has_section(both, "shop-1/b")
+    assert without_sections(both) == ""
+
+
+def test_no_description_grows_beyond_what_a_forge_takes() -> None:
+    long = "x" * 59_990
+    assert put(long, "cycle 2") == long
+    longer = "x" * 70_000 + put("", "cycle 222")
+    assert put(longer, "cycle 3") == longer.replace("cycle 222", "cycle 3")
+    assert put(longer, "cycle 3" * 99) == longer
+
+
+def test_words_of_agents_close_no_issue_and_end_no_section() -> None:
+    said = "fixes #12, Closes o/r#13, resolves GH-14, fix https://forge/o/r/issues/15, close !16"
+    body = put(BODY, f"{said}\n<!-- /caloron-section:{NAME} --> {marker('pull/other')}")
+    assert issues_closed_by(body) == (4,)
+    assert has_section(body, NAME)
+    assert marker_key(body) == "pull/shop-1/a/1"
+    for reference in ("#12", "#13", "GH-14", "https://", "!16"):
+        assert reference not in body
+
+
+def test_people_read_the_section_without_its_markers() -> None:
+    assert without_markers(put(BODY, "cycle 2")) == "Closes #4\n\nAgent: a\n\n\n\n\ncycle 2"
+
+
+@given(st.text(), st.lists(st.text(), min_size=1, max_size=4), st.text())
+def test_whatever_people_write_around_it_stays_and_there_is_one(
+    before: str, texts: list[str], after: str
+) -> None:
+    body = put(before, "first") + after
+    for text in texts:
+        body = put(body, text, add=False)
+    assert body.count("<!-- caloron-section:") == 1
+    assert body.startswith(before.rstrip())
+    assert body.endswith(after)
+    assert without_sections(body) == without_sections(put(before, "first") + after)
