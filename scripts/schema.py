@@ -248,6 +248,10 @@ COMMANDS: dict[str, Any] = {
                   "notices": ["s"]}
     | _CYCLE_FILES,
     "cycle.recover": {"state": _CYCLE, "notices": ["s"]} | _CYCLE_FILES,
+    "cycle.breadcrumb": {
+        "agent": "s", "task": "s", "key": "s", "text": "s", "cycle_number": "i", "work_cycles": "i",
+        "slice_it": "b", "written": [None, {"number": "i", "pull": "b", "url": "s", "comment": "i?",
+        "section": "b", "done": "i", "refused": ["s"]}]},
     "cycle.stop": {"agent": "s", "stop": "s"},
     "clean": {"project": "s", "removed": [_REMOVED], "bytes": "i",
               "kept": [{"target": "s", "reason": "s"}]},

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from caloron.cli import cycle_look, output
+from caloron.cli.cycle_breadcrumb import breadcrumb
 from caloron.cli.cycle_words import (
     agent_argument,
     clean,
@@ -53,6 +54,9 @@ def cycle() -> None:
       caloron cycle end allegro --next "answer the review of PR 12"
       caloron cycle status allegro
     """
+
+
+cycle.add_command(breadcrumb)
 
 
 @cycle.command()

@@ -15,7 +15,9 @@ from caloron.ports import Forge
 
 STATES = ("open", "closed", "merged", "all")
 
-_MARKER_LINE = re.compile(r"\n*<!-- /?caloron(?:-section)?:[^\s<>]+ -->")
+_MARKER_LINE = re.compile(r"\n*<!-- caloron:[^\s<>]+ -->|<!-- /?caloron-section:[^\s<>]+ -->\n?")
+#: What keeps words of agents from being taken for mentions and references.
+_UNSEEN = "\u200b"
 
 
 @contextmanager
@@ -131,7 +133,7 @@ def _remarks(comments: Iterable[CommentSeen]) -> list[str]:
 
 
 def _prose(body: str) -> str:
-    return _MARKER_LINE.sub("", body).strip()
+    return _MARKER_LINE.sub("", body).replace(_UNSEEN, "").strip()
 
 
 def _one_line(text: str) -> str:

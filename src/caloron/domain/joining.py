@@ -12,6 +12,7 @@ from caloron.domain.editing import read_text
 from caloron.domain.observations import IssueSeen
 from caloron.domain.ours import is_ours
 from caloron.domain.plan import PlannedTask, chain_lengths, find_cycle
+from caloron.domain.sections import without_sections
 from caloron.domain.sprint import Task, branch_name
 from caloron.domain.status import Status
 from caloron.domain.strangers import may_join, was_closed
@@ -77,7 +78,7 @@ def _tie(turn: Turn, issue: IssueSeen) -> None:
     by_issue = {f"#{t.issue}": t.id for t in turn.state.tasks.values() if t.issue is not None}
     task = turn.state.tasks[by_issue[f"#{issue.number}"]]
     ignored: list[str] = []
-    for line in _DEPENDS.findall(issue.body):
+    for line in _DEPENDS.findall(without_sections(issue.body)):
         for name in filter(None, _NAMES.split(line)):
             needed = by_issue.get(name, name)
             if needed in task.plan.depends_on:

@@ -134,8 +134,8 @@ def section_text(state: State, task: Task) -> str:
     ]
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in told if value)
     lines = [
-        f"### Cycle {task.cycle}",
-        f"**{task.id}** is **{task.status}**, in cycle {task.cycle} of its agent.",
+        f"### Cycle {task.cycle} of {task.agent}",
+        f"**{task.id}** is **{task.status}**.",
         f"| | |\n|---|---|\n{rows}" if rows else "",
         _work(state, task) if task.crumbs else "",
     ]

@@ -14,6 +14,7 @@ from caloron.domain import texts
 from caloron.domain.actions import PostComment
 from caloron.domain.commands import APPROVE, RETRY, command_of
 from caloron.domain.observations import IssueSeen, moment
+from caloron.domain.sections import without_sections
 from caloron.domain.sprint import Stranger, Task
 from caloron.domain.turn import Turn
 
@@ -129,5 +130,5 @@ def _say(turn: Turn, issue: IssueSeen, cause: str, text: str) -> None:
 
 
 def _digest(issue: IssueSeen) -> str:
-    text = f"{issue.title}\n{issue.body}"
+    text = f"{issue.title}\n{without_sections(issue.body)}"
     return sha256(text.encode("utf-8", "replace")).hexdigest()[:16]

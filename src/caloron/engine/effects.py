@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from caloron.agents import launch
-from caloron.domain.actions import Probe
+from caloron.domain.actions import Effect, Probe
 from caloron.domain.facts import EffectFailed, Fact
 from caloron.engine.bell import Bell
 from caloron.engine.changes import Changes
@@ -126,26 +126,12 @@ class Effects:
             self._refused(entry, error)
 
     def _carry_out(self, entry: Entry) -> None:
-        """Look for what may have been done already, do it if it is not there, and record it."""
         if isinstance(entry.effect, Probe):
             self._probe(entry, entry.effect)
-            return
-        found: tuple[Fact, ...] | None = None
-        of = f"{entry.kind}/{entry.effect.task}"
-        if not entry.intended:
-            if not self._journal.intend(entry):
-                return
-            crashpoint("effect.intend", of)
-        if entry.intended or self._journal.looks_first:
-            found = self._changes.find(entry.effect)
-        if found is None and not entry.effect.key.startswith(self.only):
-            self._journal.drop(entry, "nobody wants it any more")
-            return
-        if found is None:
-            found = self._changes.do(entry.effect)
-            crashpoint("effect.do", of)
-        self._tell(entry, found)
-        crashpoint("effect.record", of)
+        else:
+            self._told.note(
+                carry_out(self._journal, self._changes, entry, entry.effect, only=self.only)
+            )
 
     def _refused(self, entry: Entry, error: Exception) -> None:
         doubts = self._doubts[entry.id]
@@ -166,10 +152,6 @@ class Effects:
             self._changes.after_refusal(entry.effect, error),
         )
 
-    def _tell(self, entry: Entry, facts: tuple[Fact, ...]) -> None:
-        self._journal.record(entry, facts)
-        self._told.note(facts)
-
     def _probe(self, entry: Entry, probe: Probe) -> None:
         """Look at the process of a silent agent and write down what it does."""
         run_dir = self._runs.newest(probe.item)
@@ -177,3 +159,26 @@ class Effects:
         if not entry.intended:
             self._journal.intend(entry)
         self._journal.record(entry, (), finding)
+
+
+def carry_out(
+    journal: Journal, changes: Changes, entry: Entry, effect: Effect, *, only: str = ""
+) -> tuple[Fact, ...]:
+    """Look for what may have been done already, do it if it is not there, and record it."""
+    found: tuple[Fact, ...] | None = None
+    of = f"{entry.kind}/{effect.task}"
+    if not entry.intended:
+        if not journal.intend(entry):
+            return ()
+        crashpoint("effect.intend", of)
+    if entry.intended or journal.looks_first:
+        found = changes.find(effect)
+    if found is None and not effect.key.startswith(only):
+        journal.drop(entry, "nobody wants it any more")
+        return ()
+    if found is None:
+        found = changes.do(effect)
+        crashpoint("effect.do", of)
+    journal.record(entry, found)
+    crashpoint("effect.record", of)
+    return found

@@ -8,8 +8,9 @@ import msgspec
 
 from caloron.domain.actions import Effect, Probe
 from caloron.domain.facts import EffectFailed, Fact
-from caloron.ledger.ledger import SQL, Ledger, tell
+from caloron.ledger.ledger import SQL, Ledger, plan_effect, tell
 from caloron.store import queue
+from caloron.store.statements import with_prefix
 
 _effect_of = msgspec.json.Decoder(Effect | Probe).decode
 
@@ -36,12 +37,13 @@ class Journal:
     def __init__(self, ledger: Ledger, sprint: str) -> None:
         self.ledger = ledger
         self.sprint = sprint
+        self.sql = SQL
         #: The ledger came from a backup: the forge may know of effects that it does not.
         self.looks_first = bool(ledger.get(LOOK_FIRST.format(sprint)))
 
     def due(self) -> list[Entry]:
         """The next open effect of each task, in the order they were planned."""
-        rows = self.ledger.db.rows(SQL["due_actions"], {"sprint": self.sprint})
+        rows = self.ledger.db.rows(self.sql["due_actions"], {"sprint": self.sprint})
         return [
             Entry(
                 id=row["id"],
@@ -58,7 +60,7 @@ class Journal:
     def intend(self, entry: Entry) -> bool:
         """It is about to be done; False if a newer one took its place meanwhile."""
         with self.ledger.db.transaction("effect.intend") as connection:
-            return connection.execute(SQL["intend_action"], {"id": entry.id}).rowcount > 0
+            return connection.execute(self.sql["intend_action"], {"id": entry.id}).rowcount > 0
 
     def record(self, entry: Entry, facts: Iterable[Fact], note: str = "") -> None:
         """It is done: say so, and tell the tick what is seen now."""
@@ -79,7 +81,7 @@ class Journal:
     ) -> None:
         with self.ledger.db.transaction("effect.record") as connection:
             values = {"id": entry.id, "state": state, "note": note[:500]}
-            if connection.execute(SQL["end_action"], values).rowcount == 0:
+            if connection.execute(self.sql["end_action"], values).rowcount == 0:
                 return
             tell(connection, self.sprint, facts)
             if quiet:
@@ -97,9 +99,32 @@ class Journal:
         """The forge did not answer: look again later, whether it acted is not known."""
         with self.ledger.db.transaction("effect.postpone") as connection:
             values = {"id": entry.id, "not_before": not_before, "note": note[:500]}
-            connection.execute(SQL["postpone_action"], values)
+            connection.execute(self.sql["postpone_action"], values)
 
     def waiting(self) -> list[tuple[str, str]]:
         """Tasks whose next effect waits for the forge, and why."""
-        rows = self.ledger.db.rows(SQL["waiting_actions"], {"sprint": self.sprint})
+        rows = self.ledger.db.rows(self.sql["waiting_actions"], {"sprint": self.sprint})
         return [(row["task"], row["note"]) for row in rows]
+
+
+class CycleJournal(Journal):
+    """The same for an agent that works in no sprint: no tick is told what was seen."""
+
+    def __init__(self, ledger: Ledger, agent: str) -> None:
+        super().__init__(ledger, f"cycle/{agent}")
+        self.sql = with_prefix(SQL, ("actions",), "cycle_")
+        self.seen: list[Fact] = []
+
+    def plan(self, effects: Iterable[Effect]) -> None:
+        """What is to be done next; what is known already is not done again."""
+        with self.ledger.db.transaction("breadcrumb") as connection:
+            for effect in effects:
+                plan_effect(connection, self.sql, self.sprint, effect)
+
+    def record(self, entry: Entry, facts: Iterable[Fact], note: str = "") -> None:
+        self.seen += facts
+        super().record(entry, (), note)
+
+    def fail(self, entry: Entry, why: str) -> None:
+        """The forge said no, for good."""
+        self._end(entry, "failed", (), why)

@@ -12,8 +12,10 @@ from caloron.domain.actions import (
     Action,
     CancelWork,
     Describe,
+    Effect,
     HoldWork,
     Moved,
+    Probe,
     ReportProgress,
     RetryEffect,
     StartWork,
@@ -319,14 +321,21 @@ def _put_action(
         case RetryEffect():
             connection.execute(SQL["retry_action"], {"key": action.key})
         case _:
-            values = {
-                "sprint": sprint,
-                "task": action.task,
-                "key": action.key,
-                "kind": type(action).__struct_config__.tag,
-                "data": _encode(action),
-            }
-            connection.execute(SQL["forget_failed_action"], {"key": action.key})
-            if isinstance(action, ReportProgress | Describe):
-                connection.execute(SQL["supersede_action"], values)
-            connection.execute(SQL["plan_action"], values)
+            plan_effect(connection, SQL, sprint, action)
+
+
+def plan_effect(
+    connection: sqlite3.Connection, sql: dict[str, str], sprint: str, effect: Effect | Probe
+) -> None:
+    """Put an effect into the journal that these statements are for."""
+    values = {
+        "sprint": sprint,
+        "task": effect.task,
+        "key": effect.key,
+        "kind": type(effect).__struct_config__.tag,
+        "data": _encode(effect),
+    }
+    connection.execute(sql["forget_failed_action"], {"key": effect.key})
+    if isinstance(effect, ReportProgress | Describe):
+        connection.execute(sql["supersede_action"], values)
+    connection.execute(sql["plan_action"], values)

@@ -156,13 +156,13 @@ def test_with_the_second_cycle_the_description_has_a_section_that_is_kept_up_to_
     rejected(made, "a")
     body = made.pull(made.task("a").pull).body
     assert body.startswith(before)
-    assert "### Cycle 2" in body
+    assert "### Cycle 2 of a" in body
     assert "**a** is **InProgress**" in body
     assert "an agent is fixing it" in body
     made.run()
     pull = made.pull(made.task("a").pull)
     assert pull.body.count("<!-- caloron-section:") == 1
-    assert "**a** is **Done**, in cycle 2 of its agent." in pull.body
+    assert "### Cycle 2 of a\n\n**a** is **Done**." in pull.body
     assert pull.closes == made.pull(pull.number).closes == (made.task("a").issue,)
     assert "| cycle | 2 |" in comments(made, "a")[0].body
 
@@ -173,7 +173,7 @@ def test_a_wake_for_the_same_piece_of_work_is_a_cycle_too() -> None:
     made.finish("a", changes=False, exit_code=3)
     assert "/1-implement" in made.item("a")
     made.bring_to_review("a")
-    assert "in cycle 2 of its agent" in described(made, "a")[-1].text
+    assert "### Cycle 2 of a" in described(made, "a")[-1].text
 
 
 def test_over_three_cycles_people_are_told_to_cut_it_smaller() -> None:

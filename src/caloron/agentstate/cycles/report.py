@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from caloron.agentstate.cycles.state import CycleState, summary
-from caloron.slicing import SLICE_AFTER, to_slice
+from caloron.slicing import SLICE_AFTER, cut_smaller, to_slice
 
 
 class Report(NamedTuple):
@@ -135,6 +135,8 @@ def breadcrumb(state: CycleState) -> Breadcrumb | None:
     ]
     if state.next_target:
         lines.append(f"- next: {state.next_target}")
+    if flag := cut_smaller(state.work_cycles):
+        lines.append(f"- {flag}")
     if state.status == "crashed":
         lines.append("- this cycle crashed; the next one looks how it was left")
     key = f"{state.agent}/{state.work_in_progress}/{state.cycle_number}"
