@@ -53,7 +53,8 @@ _STATUS_SPRINT = {
     "sprint_id": "s", "number": "i", "goal": "s", "phase": "s", "baseline": "s", "verify": "s",
     "halted": "s", "budget_usd": "n", "cost_usd": "n", "sandboxed": "b?", "completed_tasks": "i",
     "paused": [{"framework": "s", "what": "s", "until": "s"}], "outage": "s", "declined": "s",
-    "total_tasks": "i", "tasks": [{"id": "s", "status": "s", "reason": "s"}], "adopted": "b",
+    "total_tasks": "i", "adopted": "b", "tasks": [
+        {"id": "s", "status": "s", "reason": "s", "cycle": "i", "slice_it": "b"}],
 }  # fmt: skip
 _AGENT = {
     "agent_id": "s", "sprints": "i", "tasks": "i?", "done": "i?", "rounds": "i?",

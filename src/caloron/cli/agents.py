@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,7 @@ from caloron.cli.status import require_ledger
 from caloron.errors import NotFound
 from caloron.ledger.earlier import earlier_agents
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
+from caloron.slicing import cut_smaller, to_slice
 
 _EVENTS = """
 SELECT ts, type, work_item_id AS item, payload FROM events
@@ -103,6 +105,7 @@ def show(name: str, project: str | None) -> None:
         tries = counted(work["attempts"], "attempt")
         took = f"{work['duration_s']:.0f} s, {tries}, ${work['cost_usd']:.2f}"
         lines.append(f"  {work['sprint_id']}  {work['task']}  {work['role']:<9} {took}")
+    lines += [f"  {s}  {t}  {n} cycles, {cut_smaller(n)}" for (s, t), n in _to_slice(works)]
     lines += [printable(_version(version)) for version in versions]
     runs = [{k: v for k, v in work.items() if k != "agent_id"} for work in works]
     own = _home_of(find_project(project), name)
@@ -113,6 +116,15 @@ def show(name: str, project: str | None) -> None:
         lines.append(printable(f"Changed by hand: {said} (caloron state verify --repair)"))
     told = data | {"work": runs, "adopted_versions": versions} | own
     success("agents.show", told, "\n".join(lines))
+
+
+def _to_slice(works: list[dict[str, Any]]) -> list[tuple[tuple[str, str], int]]:
+    """The tasks for which their own agent was woken too often, and how often."""
+    woken: Counter[tuple[str, str]] = Counter()
+    for work in works:
+        if work["agent_id"] == work["task"]:
+            woken[work["sprint_id"], work["task"]] += work["attempts"]
+    return [(task, cycles) for task, cycles in woken.items() if to_slice(cycles)]
 
 
 def _home_of(found: ProjectPaths, name: str) -> dict[str, Any]:

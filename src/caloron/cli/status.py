@@ -24,6 +24,7 @@ from caloron.ledger.locate import (
     project_names,
 )
 from caloron.ledger.lock import holder
+from caloron.slicing import cut_smaller, to_slice
 from caloron.store.database import open_read_only
 
 _SHOWN = ("repo", "backend", "framework")
@@ -150,7 +151,9 @@ def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | No
     if row is None:
         return None
     tasks = connection.execute(
-        "SELECT id, status, reason FROM tasks WHERE sprint = ? ORDER BY position", (row["id"],)
+        "SELECT id, status, reason, json_extract(CAST(data AS TEXT), '$.cycle') AS cycle"
+        " FROM tasks WHERE sprint = ? ORDER BY position",
+        (row["id"],),
     ).fetchall()
     return {
         "sprint_id": row["id"],
@@ -168,9 +171,14 @@ def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | No
         "declined": row["declined"] or "",
         "completed_tasks": sum(task["status"] == "Done" for task in tasks),
         "total_tasks": len(tasks),
-        "tasks": [dict(task) for task in tasks],
+        "tasks": [_task(task) for task in tasks],
         "adopted": False,
     }
+
+
+def _task(row: sqlite3.Row) -> dict[str, Any]:
+    cycle = row["cycle"] or 0
+    return dict(row) | {"cycle": cycle, "slice_it": to_slice(cycle)}
 
 
 def _pauses(recorded: str | None) -> list[dict[str, str]]:
@@ -253,6 +261,8 @@ def _text(data: dict[str, Any]) -> str:
     for task in sprint["tasks"]:
         line = f"  {task['id']:{width}}  {task['status']:10}  {_line(task['reason'])}"
         lines.append(line.rstrip())
+        if flag := cut_smaller(task["cycle"]):
+            lines.append(f"  {'':{width}}  {'':10}  {task['cycle']} cycles, {flag}")
     return "\n".join(lines)
 
 

@@ -17,6 +17,7 @@ from caloron.ledger.learnings import report_file, write_learnings
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.projected import Projected, write
 from caloron.ledger.records import ended_records, keep_records
+from caloron.slicing import cut_smaller
 from caloron.stages.retro import FeedbackItem, Retro, look_back
 
 #: More of them would only hide those that matter.
@@ -170,7 +171,10 @@ def _problems(retro: Retro) -> list[str]:
     tasks = retro.state.tasks.values()
     told = [f"{t.id}: {t.status}: {_line(t.reason)}" for t in tasks if t.status != "Done"]
     red = [t.id for t in tasks if t.status == "Done" and verification_of(t) == "red, allowed"]
-    return told + [f"{name}: merged although red, as main was" for name in red]
+    told += [f"{name}: merged although red, as main was" for name in red]
+    return told + [
+        f"{t.id} took {t.cycle} cycles: {flag}" for t in tasks if (flag := cut_smaller(t.cycle))
+    ]
 
 
 def _finding(finding: Finding) -> str:

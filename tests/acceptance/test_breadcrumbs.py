@@ -1,0 +1,221 @@
+"""Work over more than one cycle leaves its trail where people read the change, once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.acceptance.gitea_home import GiteaHome
+from tests.acceptance.home import Home, does, task, writes
+from tests.support.gitea import Server
+
+REJECTED = (
+    writes("a"),
+    does("review", round=1, output="CHANGES_NEEDED: say hello, which fixes #77 of @ada"),
+    does("fix", "a", round=1, files={"a.txt": "hello\n"}),
+    does("review", round=2, output="APPROVED"),
+)
+SECTION = "<!-- caloron-section:"
+
+
+@pytest.fixture
+def on_gitea(tmp_path_factory: pytest.TempPathFactory, gitea: Server) -> GiteaHome:
+    return GiteaHome(tmp_path_factory.mktemp("breadcrumbs"), gitea).on_gitea()
+
+
+def body_of(home: Home, number: int, *, pull: bool = True) -> str:
+    found = home.caloron("pr" if pull else "issue", "show", str(number))
+    return str(found.data["body"])
+
+
+def progress_of(home: Home, number: int) -> list[str]:
+    return [body for body in home.comments(number) if "/progress -->" in body]
+
+
+def check_rejected(home: Home) -> str:
+    """A change that was sent back once; gives the description of its pull request."""
+    home.script(*REJECTED)
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    (pull,) = home.pulls()
+    body = body_of(home, pull["number"])
+    assert body.count(SECTION) == 1
+    assert body.index("Closes #1") < body.index("<!-- caloron:pull/") < body.index(SECTION)
+    assert "### Cycle 2 of a\n\n**a** is **Done**." in body
+    rows = [line for line in body.splitlines() if line.startswith(("| 1 |", "| 3 |", "| 4 |"))]
+    assert [row.split(" | ")[1] for row in rows] == ["implement", "review", "fix"]
+    # What a reviewer says closes nothing when this is merged.
+    assert pull["closes"] == [1]
+    (comment,) = progress_of(home, 1)
+    assert "| cycle | 2 |" in comment
+    return body
+
+
+def test_a_rejected_change_has_one_section_in_the_description_of_its_pull_request(
+    home: Home,
+) -> None:
+    check_rejected(home)
+    shown = home.caloron("pr", "show", "2", json=False).stdout
+    assert "### Cycle 2 of a" in shown
+    assert "caloron-section" not in shown
+    status = home.caloron("status").data["last_sprint"]["tasks"]
+    assert [(one["cycle"], one["slice_it"]) for one in status] == [(2, False)]
+
+
+def test_on_gitea_a_rejected_change_has_one_section_too_and_closes_only_its_issue(
+    on_gitea: GiteaHome,
+) -> None:
+    body = check_rejected(on_gitea)
+    (pull,) = on_gitea.repository.pulls()
+    assert pull["body"] == body
+    assert "#77" not in body
+
+
+def test_a_change_that_is_right_at_once_has_none(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    (pull,) = home.pulls()
+    assert SECTION not in body_of(home, pull["number"])
+
+
+def test_after_three_cycles_everybody_is_told_to_cut_it_smaller(home: Home) -> None:
+    home.script(
+        writes("a"),
+        does("review", output="CHANGES_NEEDED: still bad"),
+        does("fix", run="echo more >> a.txt"),
+    )
+    assert home.sprint(task("a")).code == 10
+    (pull,) = home.pulls()
+    flag = "more than 3 cycles: cut it smaller"
+    assert f"| too large | {flag} |" in body_of(home, pull["number"])
+    assert f"| too large | {flag} |" in progress_of(home, 1)[0]
+    (told,) = home.caloron("status").data["last_sprint"]["tasks"]
+    assert (told["cycle"], told["slice_it"]) == (4, True)
+    assert flag in home.caloron("status", json=False).stdout
+    assert f"4 cycles, {flag}" in home.caloron("agents", "show", "a", json=False).stdout
+    page = home.caloron("retro", json=False).stdout
+    assert "a took 4 cycles" in page
+
+
+def test_on_gitea_what_a_person_writes_around_the_section_stays_and_what_she_removes_too(
+    on_gitea: GiteaHome,
+) -> None:
+    home, repository = on_gitea, on_gitea.repository
+    first, second = home.gate("first"), home.gate("second")
+    home.script(
+        writes("a"),
+        does("review", round=1, output="CHANGES_NEEDED: one"),
+        does("fix", "a", round=1, run=f"echo 1 >> a.txt; {first.line}"),
+        does("review", round=2, output="CHANGES_NEEDED: two"),
+        does("fix", "a", round=2, run=f"echo 2 >> a.txt; {second.line}"),
+        does("review", round=3, output="APPROVED"),
+    )
+    running = home.start_sprint(task("a"))
+
+    def body() -> str:
+        (pull,) = repository.pulls()
+        return str(pull["body"])
+
+    def edit(text: str) -> None:
+        (pull,) = repository.pulls()
+        repository.edit_issue(pull["number"], body=text)
+
+    first.wait_for_agent()
+    assert "### Cycle 2 of a" in body()
+    edit(f"Read this first.\r\n\r\n{body()}\r\n\r\nAnd this last.")
+    first.open()
+    second.wait_for_agent()
+    kept = body()
+    assert "### Cycle 3 of a" in kept
+    assert kept.startswith("Read this first.")
+    assert kept.endswith("And this last.")
+    assert kept.count(SECTION) == 1
+    edit("My own words.")
+    second.open()
+    assert running.wait().code == 0
+    assert body() == "My own words."
+
+
+def wake(home: Home, *steps: str, **end: str) -> None:
+    """One whole cycle of an agent that works in no sprint."""
+    assert home.caloron("cycle", "begin", "allegro", "--work", "issue 1").code == 0
+    for step in steps:
+        assert home.caloron("cycle", "act", "allegro", step).code == 0
+    options = [word for name, value in end.items() for word in (f"--{name}", value)]
+    assert home.caloron("cycle", "end", "allegro", "--artefact", "a commit", *options).code == 0
+
+
+def crumb(home: Home, *options: str) -> dict[str, Any]:
+    answer = home.caloron("cycle", "breadcrumb", "allegro", *options)
+    assert answer.code == 0, answer
+    return answer.data
+
+
+def check_alone(home: Home, number: int) -> None:
+    """An agent without a sprint, three wakes on one issue."""
+    option = ("--issue", str(number))
+    before = body_of(home, number, pull=False)
+    wake(home, "read the code")
+    assert crumb(home)["written"] is None
+    assert home.comments(number) == []
+    first = crumb(home, *option)["written"]
+    assert (first["done"], first["section"]) == (1, False)
+    assert body_of(home, number, pull=False) == before
+
+    wake(home, "asked @ada, see fixes #3", next="write the test")
+    assert home.caloron("cycle", "breadcrumb", "allegro", *option, "--dry-run").code == 9
+    assert len(home.comments(number)) == 1
+    second = crumb(home, *option)["written"]
+    assert (second["comment"], second["done"], second["section"]) == (first["comment"], 2, True)
+    assert crumb(home, *option)["written"]["done"] == 0
+
+    for _ in range(2):
+        wake(home, "wrote a test")
+    assert crumb(home, *option)["slice_it"]
+    (comment,) = home.comments(number)
+    body = body_of(home, number, pull=False)
+    assert body.startswith(before)
+    assert body.count(SECTION) == 1
+    for text in (comment, body):
+        assert "allegro, cycle 4" in text
+        assert "more than 3 cycles: cut it smaller" in text
+        assert "cycle 2" not in text
+
+
+def test_an_agent_without_a_sprint_keeps_one_comment_and_one_section(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    wake(home, "looked at the change")
+    wake(home, "looked again")
+    assert crumb(home, "--pull", "2")["written"]["section"]
+    assert body_of(home, 2).count(SECTION) == 1
+    said = home.caloron("pr", "show", "2").data["comments"]
+    assert len([one for one in said if "allegro" in one["body"]]) == 1
+    assert home.caloron("cycle", "breadcrumb", "allegro", "--issue", "2").code == 3
+    assert home.caloron("state", "verify").code == 0
+
+
+def test_on_gitea_an_agent_without_a_sprint_keeps_one_comment_and_one_section(
+    on_gitea: GiteaHome,
+) -> None:
+    number = on_gitea.repository.open_issue("Broken", "It is broken.\r\n\r\nVery.")["number"]
+    check_alone(on_gitea, number)
+
+
+def test_on_gitea_whoever_deletes_the_comment_of_an_agent_does_not_get_it_again(
+    on_gitea: GiteaHome,
+) -> None:
+    home, repository = on_gitea, on_gitea.repository
+    number = repository.open_issue("Broken", "It is broken.")["number"]
+    wake(home, "read")
+    comment = crumb(home, "--issue", str(number))["written"]["comment"]
+    repository.delete_comment(comment)
+    wake(home, "wrote")
+    written = crumb(home, "--issue", str(number))["written"]
+    assert (written["comment"], written["section"]) == (None, True)
+    assert home.comments(number) == []
+    repository.edit_issue(number, body="It was broken.")
+    wake(home, "wrote more")
+    crumb(home, "--issue", str(number))
+    assert body_of(home, number, pull=False) == "It was broken."
