@@ -100,19 +100,24 @@ _OF_NO_TASK = "SELECT 1 FROM tasks WHERE sprint = ? AND id = ?"
 
 
 def _effects(connection: sqlite3.Connection) -> Iterator[Disagreement]:
+    for row in connection.execute("SELECT * FROM cycle_actions ORDER BY id"):
+        yield from _effect(f"cycle_actions/{row['id']} ({row['key']})", row)
     for row in connection.execute("SELECT * FROM actions ORDER BY id").fetchall():
         name = f"actions/{row['id']} ({row['key']})"
-        effect, problems = _read(_effect_of, row["data"], name)
-        yield from problems
-        if effect is None:
-            continue
-        kind = type(effect).__struct_config__.tag
-        told = {"key": (effect.key, row["key"]), "task": (effect.task, row["task"])}
-        yield from _same(name, told | {"kind": (kind, row["kind"])})
+        yield from _effect(name, row)
         is_open = row["state"] in ("planned", "intended")
         known = connection.execute(_OF_NO_TASK, (row["sprint"], row["task"])).fetchone()
         if row["task"] and is_open and known is None:
             yield Disagreement(name, f"a task of {row['sprint']}", row["task"])
+
+
+def _effect(name: str, row: sqlite3.Row) -> Iterator[Disagreement]:
+    effect, problems = _read(_effect_of, row["data"], name)
+    yield from problems
+    if effect is not None:
+        kind = type(effect).__struct_config__.tag
+        told = {"key": (effect.key, row["key"]), "task": (effect.task, row["task"])}
+        yield from _same(name, told | {"kind": (kind, row["kind"])})
 
 
 _ITEMS = """

@@ -9,6 +9,7 @@ from caloron.domain.actions import CreateIssue, Merge
 from caloron.domain.editing import read_text
 from caloron.domain.observations import CommentSeen, marker
 from caloron.domain.plan import PlannedTask
+from caloron.domain.sections import with_section
 from caloron.domain.status import Status
 from caloron.domain.texts import issue_body
 from tests.unit.domain.world import World, planned, world
@@ -156,6 +157,25 @@ def test_nothing_is_taken_for_an_edit_that_is_none() -> None:
     made.label(made.task("a").issue or 0, LABEL, "help wanted")
     made.settle()
     assert made.task("a").edits == 0
+
+
+def test_the_section_of_an_agent_in_an_issue_is_no_part_of_what_is_asked_for() -> None:
+    made = world(planned("a"))
+    number = made.task("a").issue or 0
+    text = "cycle 2\n- [ ] not asked for\n\nDepends on: #99"
+    body = with_section(made.issue(number).body, "cycle/allegro", text, add=True)
+    made.edit_issue(number, body)
+    made.settle()
+    assert made.task("a").edits == 0
+    made.edit_issue(number, body.replace("Do a", "Do it well"))
+    made.settle()
+    assert made.task("a").plan.agent_prompt == "Do it well"
+    assert made.task("a").plan.acceptance == ()
+    hers = made.open_issue("Dark mode", f"Make it dark.\n\n{body}", LABEL)
+    made.settle()
+    (joined,) = [t for t in made.state.tasks.values() if t.issue == hers]
+    assert "allegro" not in joined.plan.agent_prompt
+    assert joined.plan.acceptance == ()
 
 
 @pytest.mark.parametrize("with_marker", [True, False])

@@ -130,6 +130,13 @@ def test_multi_cycle_tasks_leave_a_breadcrumb_for_their_issue_once_for_each_cycl
     )  # fmt: skip
     assert "- left: branch x" in first.text
     assert "- next: open the PR" in first.text
+    assert "cut it smaller" not in second.text
+    for _ in range(2):
+        agent.cycles.end(reason="more to do")
+        agent.cycles.begin(holder=UNKNOWN)
+    fourth = breadcrumb(agent.cycles.look().state)
+    assert fourth is not None
+    assert "- more than 3 cycles: cut it smaller" in fourth.text
     agent.cycles.end(reason="done", work="")
     assert breadcrumb(agent.cycles.look().state) is None
 
