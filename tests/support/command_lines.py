@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import click
 
 from caloron.cli.agent_state import split
-from caloron.cli.agent_state_words import CALLS, MissingFlag, parse
+from caloron.cli.agent_state_flags import MissingFlag, parse
+from caloron.cli.agent_state_words import CALLS
 from caloron.cli.main import cli
 from caloron.errors import UsageError
 

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from caloron.agentstate.file import QUEUE, open_file
+from caloron.agentstate.file import QUEUE, open_file, there_in
 from caloron.agentstate.looking import STATEMENTS as LOOKING
 from caloron.agentstate.records import STATUSES
-from caloron.errors import NotFound
 from caloron.store.database import Database
 from caloron.store.files import write_atomic
 from caloron.store.statements import load_statements
@@ -26,9 +25,7 @@ NOTHING = "\u2014"
 
 def regenerate(where: Path) -> Path:
     """Write the dashboard of an agent's folder anew."""
-    if not where.is_dir():
-        raise NotFound(f"there is no folder {where}", hint="set MF_INSTANCE_DIR, or scaffold it")
-    db = open_file(where / "state.sqlite")
+    db = open_file(there_in(where))
     try:
         path = where / "dashboard.md"
         write_atomic(path, dashboard(db).encode())

@@ -20,9 +20,22 @@ from caloron.agentstate.records import (
     Lease,
     Replayed,
 )
-from caloron.errors import HeldByAnother, NotFound, PreconditionFailed, UsageError
+from caloron.agentstate.rows import (
+    errand_in,
+    held_by,
+    held_in,
+    is_held,
+    lease_in,
+    lost,
+    not_claimable,
+    not_from,
+    refuse_ended,
+    set_notes,
+    unknown,
+)
+from caloron.errors import HeldByAnother, PreconditionFailed, UsageError
 from caloron.store.database import Database
-from caloron.store.queue import Claim, LeaseLost
+from caloron.store.queue import LeaseLost
 
 #: Ten minutes, which is also what a program that knows no leases gets.
 LEASE_MS = 600_000
@@ -39,7 +52,7 @@ class Errands:
         """One errand as it is now."""
         row = self._db.row(SQL["item"], {"item": item})
         if row is None:
-            raise _unknown(item)
+            raise unknown(item)
         return Errand(*row)
 
     def enqueue(
@@ -68,8 +81,8 @@ class Errands:
                 connection, item, kind, text, owner=owner, status=status,
                 priority=priority, not_before=not_before,
             )  # fmt: skip
-            _set_notes(connection, item, notes)
-            return Enqueued(True, _errand(connection, item))
+            set_notes(connection, item, notes)
+            return Enqueued(True, errand_in(connection, item))
 
     def _again(
         self, connection: sqlite3.Connection, known: Errand, kind: str, payload: str
@@ -89,8 +102,8 @@ class Errands:
         with self._db.transaction("claim") as connection:
             taken = QUEUE.claim_item(connection, item, holder=owner, lease_ms=lease_ms)
             if taken is None:
-                raise _not_claimable(connection, item)
-            return _held(connection, taken)
+                raise not_claimable(connection, item)
+            return held_in(connection, taken)
 
     def claim_next(
         self,
@@ -108,14 +121,14 @@ class Errands:
             if max_attempts:
                 self._give_up(connection, kinds, max_attempts)
             taken = QUEUE.claim(connection, kinds, holder=owner, lease_ms=lease_ms, cap=0)
-            return None if taken is None else _held(connection, taken)
+            return None if taken is None else held_in(connection, taken)
 
     def _give_up(self, connection: sqlite3.Connection, kinds: Sequence[str], most: int) -> None:
         values = {"kinds": json.dumps(list(kinds)), "most": most}
         for row in connection.execute(SQL["worn_out"], values).fetchall():
             said = f"given up: claimed {most} times, and nobody ever ended it"
-            was = _errand(connection, row["item"])
-            _set_notes(connection, was.id, resolved(was.notes, said))
+            was = errand_in(connection, row["item"])
+            set_notes(connection, was.id, resolved(was.notes, said))
             QUEUE.settle(connection, was.id, None, "failed", said, was.owner_agent)
 
     def renew(self, item: str, token: int, *, lease_ms: int = LEASE_MS) -> Lease:
@@ -124,8 +137,8 @@ class Errands:
             try:
                 QUEUE.renew(connection, item, token, lease_ms, active=True)
             except LeaseLost:
-                raise _lost(connection, item) from None
-            return _lease(connection, item)
+                raise lost(connection, item) from None
+            return lease_in(connection, item)
 
     def release(self, item: str, *, token: int | None = None, reason: str = "") -> Errand:
         """Give an errand back unfinished; without a token, whoever holds it."""
@@ -150,29 +163,29 @@ class Errands:
         if status not in TERMINAL:
             raise UsageError(f"an errand cannot end as {status!r}", hint=f"one of {TERMINAL}")
         with self._db.transaction("resolve") as connection:
-            was = _errand(connection, item)
-            _refuse_ended(was, "resolved")
+            was = errand_in(connection, item)
+            refuse_ended(was, "resolved")
             if owner is not None and was.owner_agent != owner:
                 raise HeldByAnother(f"{item} belongs to {was.owner_agent or 'nobody'}, not {owner}")
             text = resolved(was.notes, notes)
-            _set_notes(connection, item, text)
+            set_notes(connection, item, text)
             try:
                 at = QUEUE.settle(connection, item, token, status, notes, was.owner_agent)
             except LeaseLost:
-                raise _lost(connection, item) from None
+                raise lost(connection, item) from None
         return was._replace(status=status, updated_at=at, notes=text or was.notes)
 
     def annotate(self, item: str, patch: dict[str, Any]) -> Errand:
         """Put these keys into the notes, whatever state the errand is in."""
         with self._db.transaction("annotate") as connection:
-            was = _errand(connection, item)
+            was = errand_in(connection, item)
             values = {"item": item, "notes": annotated(was.notes, patch)}
             at, owner = connection.execute(SQL["annotate"], values).fetchone()
             told = {"keys": list(patch)}
             QUEUE.append_event(
                 connection, "work_item_annotated", told, actor=owner, item=item, ts=at
             )
-            return _errand(connection, item)
+            return errand_in(connection, item)
 
     def park(self, item: str, question: str, *, token: int | None = None) -> Errand:
         """Leave an errand to a person, with what they have to answer."""
@@ -199,12 +212,12 @@ class Errands:
     ) -> Errand:
         """Try again what failed or whose holder is gone, unless that was done often enough."""
         with self._db.transaction("retry") as connection:
-            was = _errand(connection, item)
-            lease, now = _lease(connection, item), QUEUE.now_ms(connection)
+            was = errand_in(connection, item)
+            lease, now = lease_in(connection, item), QUEUE.now_ms(connection)
             if was.status == "in_flight" and lease.expires_at > now:
-                raise _held_by(item, lease, now)
+                raise held_by(item, lease, now)
             if was.status not in ("failed", "in_flight"):
-                raise _not_from(was, "retried")
+                raise not_from(was, "retried")
             if lease.attempt >= max_attempts:
                 raise PreconditionFailed(
                     f"{item} was tried {lease.attempt} times already",
@@ -213,7 +226,7 @@ class Errands:
             told = {"reason": reason or "retry", "attempt": lease.attempt}
             self._moved(connection, was, "pending", "work_item_reopened", told)
             connection.execute(SQL["not_before"], {"item": item, "delay_ms": delay_ms})
-            return _errand(connection, item)
+            return errand_in(connection, item)
 
     def replay(
         self, *, threshold_ms: int = 0, kind: str | None = None, owner: str | None = None
@@ -231,8 +244,8 @@ class Errands:
     def lease(self, item: str) -> Lease:
         """Who holds an errand."""
         with self._db.snapshot() as connection:
-            _errand(connection, item)
-            return _lease(connection, item)
+            errand_in(connection, item)
+            return lease_in(connection, item)
 
     def earlier_notes(self, item: str) -> list[tuple[int, str]]:
         """Every text that stood in the notes before, with the time when it was written over."""
@@ -251,13 +264,13 @@ class Errands:
         note: dict[str, Any] | None = None,
     ) -> Errand:
         with self._db.transaction(name) as connection:
-            was = _errand(connection, item)
+            was = errand_in(connection, item)
             if was.status not in sources:
-                raise _not_from(was, f"{event.removeprefix('work_item_')}")
-            if token is not None and not _is_held(connection, was, token):
-                raise _lost(connection, item)
+                raise not_from(was, f"{event.removeprefix('work_item_')}")
+            if token is not None and not is_held(connection, was, token):
+                raise lost(connection, item)
             self._moved(connection, was, status, event, told, note)
-            return _errand(connection, item)
+            return errand_in(connection, item)
 
     def _moved(
         self,
@@ -269,38 +282,11 @@ class Errands:
         note: dict[str, Any] | None = None,
     ) -> None:
         if note:
-            _set_notes(connection, was.id, annotated(was.notes, note))
+            set_notes(connection, was.id, annotated(was.notes, note))
         values = {"item": was.id, "status": status}
         at, owner = connection.execute(SQL["move"], values).fetchone()
         told = {"status": status, "from": was.status} | told
         QUEUE.append_event(connection, event, told, actor=owner, item=was.id, ts=at)
-
-
-def _errand(connection: sqlite3.Connection, item: str) -> Errand:
-    row = connection.execute(SQL["item"], {"item": item}).fetchone()
-    if row is None:
-        raise _unknown(item)
-    return Errand(*row)
-
-
-def _set_notes(connection: sqlite3.Connection, item: str, notes: str | None) -> None:
-    """New notes, if there are any; a statement of its own, because each change of notes is kept."""
-    if notes:
-        connection.execute(SQL["set_notes"], {"item": item, "notes": notes})
-
-
-def _lease(connection: sqlite3.Connection, item: str) -> Lease:
-    row = connection.execute(SQL["lease"], {"item": item}).fetchone()
-    return Lease(row["token"], row["holder"], row["expires_at"], row["attempt"])
-
-
-def _is_held(connection: sqlite3.Connection, errand: Errand, token: int) -> bool:
-    return errand.status == "in_flight" and _lease(connection, errand.id).token == token
-
-
-def _held(connection: sqlite3.Connection, taken: Claim) -> Held:
-    row = connection.execute(SQL["held"], {"item": taken.item}).fetchone()
-    return Held(Errand(*row[:8]), Lease(*row[8:]))
 
 
 def _why(status: str) -> str:
@@ -314,46 +300,3 @@ def _same_json(one: str, other: str) -> bool:
         return bool(json.loads(one) == json.loads(other))
     except (ValueError, RecursionError):
         return False
-
-
-def _unknown(item: str) -> NotFound:
-    return NotFound(f"there is no work item {item}", hint="errands list shows what there is")
-
-
-def _refuse_ended(errand: Errand, what: str) -> None:
-    if errand.status in TERMINAL:
-        raise _not_from(errand, what)
-
-
-def _not_from(errand: Errand, what: str) -> PreconditionFailed:
-    hints = {
-        "pending": "claim it first",
-        "in_flight": f"{errand.owner_agent} works on it",
-        "waiting_human": f"answer it first: errands answer --id {errand.id}",
-    }
-    hint = hints.get(errand.status, f"take it up again first: errands reopen --id {errand.id}")
-    return PreconditionFailed(f"{errand.id} is {errand.status} and cannot be {what}", hint=hint)
-
-
-def _not_claimable(connection: sqlite3.Connection, item: str) -> Exception:
-    errand = _errand(connection, item)
-    if errand.status == "in_flight":
-        return _held_by(item, _lease(connection, item), QUEUE.now_ms(connection))
-    return _not_from(errand, "claimed")
-
-
-def _held_by(item: str, lease: Lease, now: int) -> HeldByAnother:
-    left = max(0, lease.expires_at - now) // 1000
-    return HeldByAnother(
-        f"{item} is held by {lease.holder or 'nobody'} for {left} s more",
-        hint=f"wait for it, or take it away: errands release --id {item}",
-    )
-
-
-def _lost(connection: sqlite3.Connection, item: str) -> HeldByAnother:
-    errand = _errand(connection, item)
-    return HeldByAnother(
-        f"the lease of {item} is lost: it is {errand.status},"
-        f" its owner is {errand.owner_agent or 'nobody'}",
-        hint="stop working on it; what was done meanwhile stands",
-    )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from caloron.agentstate.file import there_in
 from caloron.agentstate.home import AgentHome
 from caloron.agentstate.records import Enqueued, Errand, Event, Replayed
 from caloron.errors import NotFound, UsageError
@@ -67,7 +68,9 @@ def run_hook(name: str, environment: Mapping[str, str], where: Path) -> Iterator
         raise UsageError(
             "the message has no id", hint=f"MF_TRIGGER_PAYLOAD_JSON needs one of {', '.join(_IDS)}"
         )
-    if not where.is_dir():
+    if name != "onMessageAccepted":
+        there_in(where)
+    elif not where.is_dir():
         raise NotFound(f"there is no folder {where}", hint="set MF_INSTANCE_DIR, or scaffold it")
     with AgentHome(where) as home:
         hooks = Hooks(home, agent)

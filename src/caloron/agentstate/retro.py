@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from caloron.agentstate.dashboard import SQL, cell, moment, span, table
-from caloron.agentstate.file import open_file
+from caloron.agentstate.file import open_file, there_in
 from caloron.agentstate.records import TERMINAL
 from caloron.agentstate.weeks import Week, last_week, week_named
-from caloron.errors import NotFound
 from caloron.store.database import Database
 from caloron.store.files import write_atomic
 
@@ -45,9 +44,7 @@ def write_weekly(
 ) -> tuple[Path, Path | None]:
     """Write the retro of a week; the second path is where somebody's edited text was kept."""
     week = week_named(label) if label is not None else last_week(now or datetime.now(UTC))
-    if not where.is_dir():
-        raise NotFound(f"there is no folder {where}", hint="set MF_INSTANCE_DIR, or scaffold it")
-    db = open_file(where / "state.sqlite")
+    db = open_file(there_in(where))
     try:
         text = retro(db, week)
     finally:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
 from caloron.errors import CaloronError
 
 _LABEL = re.compile(r"(\d{4})-W(\d{2})")
+#: As agent-state takes them too; a time without a zone is local.
+_FORMS = tuple(
+    f"{day}{time}"
+    for day in ("%b %d %Y", "%b %d, %Y", "%d %b %Y", "%Y/%m/%d", "%B %d %Y", "%B %d, %Y")
+    for time in ("", " %H:%M", " %H:%M:%S")
+)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
@@ -70,6 +77,9 @@ def milliseconds(text: str) -> int:
         return int(found.timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         pass
+    for form in _FORMS:
+        with suppress(ValueError, OverflowError, OSError):
+            return int(datetime.strptime(text, form).timestamp() * 1000)  # noqa: DTZ007 - local
     from email.utils import parsedate_to_datetime
 
     try:

@@ -8,16 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from caloron.agentstate.notes import encode
-from caloron.cli.agent_state_words import CALLS, PROGRAM, MissingFlag, parse, usage
-from caloron.errors import CaloronError, NotFound, UsageError
-
-if TYPE_CHECKING:
-    from caloron.agentstate.errands import Errands
-    from caloron.agentstate.records import Held
+from caloron.cli.agent_state_flags import MissingFlag, parse
+from caloron.cli.agent_state_place import file, instance_dir, look, place, require_file, row
+from caloron.cli.agent_state_words import CALLS, PROGRAM, usage
+from caloron.errors import CaloronError, UsageError
 
 REFUSED, WRONG_USE = 1, 2
 _LONGEST = 4000
@@ -34,8 +31,7 @@ def main(words: Sequence[str], say: Say | None = None, complain: Say | None = No
         return 0
     calls = CALLS.get(script)
     if calls is None or sub not in calls:
-        asked = " ".join(filter(None, (script, sub)))
-        complain(f"error: there is no {asked}" if asked else "error: no script was named")
+        complain(f"error: {_not_known(script, sub)}")
         complain(usage(script))
         return WRONG_USE
     try:
@@ -50,10 +46,22 @@ def main(words: Sequence[str], say: Say | None = None, complain: Say | None = No
         if hint:
             complain(f"hint: {hint}")
         return _exit_code(error, calls[sub].missing)
+    except BrokenPipeError:
+        # Whoever reads has seen enough, as `head` has; what was asked for is done.
+        return 0
     except OSError as error:
         complain(f"error: {error}")
         return REFUSED
     return 0
+
+
+def _not_known(script: str, sub: str) -> str:
+    if not script:
+        return "no script was named"
+    if script not in CALLS:
+        return f"there is no script {script}; there are {', '.join(CALLS)}"
+    choices = f"one of {', '.join(CALLS[script])}"
+    return f"{script} has no {sub}; {choices}" if sub else f"{script} needs a command: {choices}"
 
 
 def _exit_code(error: CaloronError, missing: int) -> int:
@@ -95,189 +103,26 @@ def _to(stream: Any) -> Say:
     return say
 
 
-def instance_dir() -> Path:
-    """`$MF_INSTANCE_DIR`, or where one stands."""
-    return Path(os.environ.get("MF_INSTANCE_DIR") or ".").absolute()
-
-
-def _file() -> Path:
-    return instance_dir() / "state.sqlite"
-
-
-# Only looking: nothing is made, brought up to date or locked.
-
-
-def _look(name: str, values: Given) -> Iterator[Given]:
-    """The rows of a query, one by one, however many there are."""
-    from caloron.agentstate.looking import look
-
-    yield from look(_file(), name, values)
-
-
-def _list(given: Given) -> Iterator[Given]:
-    values = {name: given.get(name) for name in ("kind", "status", "owner")}
-    return _look("list", values | {"limit": given.get("limit", 200)})
-
-
-def _pending(given: Given) -> Iterator[Given]:
-    return _look("pending", {"kind": given.get("kind")})
-
-
-def _get(given: Given) -> Iterator[Given]:
-    found = next(_look("get", {"item": given["id"]}), None)
-    if found is None:
-        raise NotFound(f"there is no work item {given['id']}", hint="errands list shows them")
-    yield found
-
-
-# What changes something.
-
-
-def _errands(*, make: bool = False) -> Errands:
-    """The queue of the agent; only what is handed in may make the file."""
-    from caloron.agentstate.errands import Errands
-    from caloron.agentstate.file import open_file
-
-    if not make and not _file().exists():
-        raise NotFound(f"there is no {_file()}", hint="set MF_INSTANCE_DIR, or scaffold it first")
-    return Errands(open_file(_file()))
-
-
-def _row(record: Any) -> Given:
-    row: Given = record._asdict()
-    return row
-
-
-def _with_lease(held: Held) -> Given:
-    return {"row": _row(held.errand), "lease": _row(held.lease)}
-
-
-def _lease_of(given: Given) -> Given:
-    return {"lease_ms": max(1000, given["lease-s"])} if "lease-s" in given else {}
-
-
-def _enqueue(given: Given, complain: Say) -> Given:
-    done = _errands(make=True).enqueue(
-        given["id"],
-        given["kind"],
-        given["payload"],
-        owner=given.get("owner"),
-        notes=given.get("notes"),
-        status=given.get("status", "pending"),
-        priority=given.get("priority", 0),
-        delay_ms=given.get("delay-s", 0),
-    )
-    told: Given = {"inserted": done.inserted, "row": _row(done.errand)}
-    if done.differs:
-        told["differs"] = list(done.differs)
-        complain(f"warning: {given['id']} is known with another {' and '.join(done.differs)}")
-    return told
-
-
-def _claim(given: Given, _complain: Say) -> Given:
-    held = _errands().claim(given["id"], given["owner"], **_lease_of(given))
-    return _with_lease(held) if given.get("show-lease") else _row(held.errand)
-
-
-def _next(given: Given, _complain: Say) -> Given | None:
-    held = _errands().claim_next(
-        given["owner"],
-        kinds=[kind for kind in given.get("kind", "").split(",") if kind],
-        max_attempts=given.get("max-attempts", 0),
-        **_lease_of(given),
-    )
-    return _with_lease(held) if held else None
-
-
-def _renew(given: Given, _complain: Say) -> Given:
-    return _row(_errands().renew(given["id"], given["token"], **_lease_of(given)))
-
-
-def _release(given: Given, _complain: Say) -> Given:
-    token, reason = given.get("token"), given.get("reason", "")
-    return _row(_errands().release(given["id"], token=token, reason=reason))
-
-
-def _resolve(given: Given, _complain: Say) -> Given:
-    return _row(
-        _errands().resolve(
-            given["id"],
-            given["status"],
-            notes=given.get("notes", ""),
-            token=given.get("token"),
-            owner=given.get("owner"),
-        )
-    )
-
-
-def _park(given: Given, _complain: Say) -> Given:
-    return _row(_errands().park(given["id"], given["question"], token=given.get("token")))
-
-
-def _answer(given: Given, _complain: Say) -> Given:
-    return _row(_errands().answer(given["id"], given["answer"]))
-
-
-def _reopen(given: Given, _complain: Say) -> Given:
-    return _row(_errands().reopen(given["id"], given.get("reason", "")))
-
-
-def _retry(given: Given, _complain: Say) -> Given:
-    most, delay = given.get("max-attempts", 3), given.get("delay-s", 0)
-    reason = given.get("reason", "")
-    return _row(_errands().retry(given["id"], max_attempts=most, delay_ms=delay, reason=reason))
-
-
-def _annotate(given: Given, _complain: Say) -> Given:
-    return _row(_errands().annotate(given["id"], given["notes-json"]))
-
-
-def _replay(given: Given) -> Iterator[Given]:
-    if not _file().exists():
-        return
-    found = _errands().replay(
-        threshold_ms=given.get("threshold-s", 0), kind=given.get("kind"), owner=given.get("owner")
-    )
-    for one in found:
-        yield {"row": _row(one.errand), "why": one.why, "attempt": one.attempt}
-
-
-def _notes(given: Given) -> Iterator[Given]:
-    for at, notes in _errands().earlier_notes(given["id"]):
-        yield {"at": at, "notes": notes}
-
-
-_READING: dict[str, Callable[[Given], Iterator[Given]]] = {
-    "list": _list, "pending": _pending, "get": _get, "replay": _replay, "notes": _notes,
-}  # fmt: skip
-_CHANGING: dict[str, Callable[[Given, Say], Given | None]] = {
-    "enqueue": _enqueue, "claim": _claim, "next": _next, "renew": _renew, "release": _release,
-    "resolve": _resolve, "park": _park, "answer": _answer, "reopen": _reopen, "retry": _retry,
-    "annotate": _annotate,
-}  # fmt: skip
-
-
 def _do_errands(sub: str, given: Given, complain: Say) -> Iterator[Any]:
-    if sub in _READING:
-        yield from _READING[sub](given)
-        return
-    told = _CHANGING[sub](given, complain)
-    if told is not None:
-        yield told
+    from caloron.cli.agent_state_errands import do_errands
+
+    return do_errands(sub, given, complain)
 
 
 def _do_events(sub: str, given: Given, _complain: Say) -> Iterator[Any]:
     if sub == "tail":
-        yield from _look("tail", {"limit": given.get("limit", 50)})
+        yield from look("tail", {"limit": given.get("limit", 50)})
     elif sub == "since":
         from caloron.agentstate.weeks import milliseconds
 
-        yield from _look("since", {"since": milliseconds(given[""])})
+        yield from look("since", {"since": milliseconds(given[""])})
     else:
         from caloron.agentstate.diary import Diary
         from caloron.agentstate.file import open_file
 
-        told = Diary(open_file(_file())).append(
+        # A line about work that is nowhere makes no file for it.
+        path = require_file() if given.get("work-item-id") else file()
+        told = Diary(open_file(path)).append(
             given["type"],
             given["payload"],
             actor=given.get("actor"),
@@ -285,13 +130,13 @@ def _do_events(sub: str, given: Given, _complain: Say) -> Iterator[Any]:
             key=given.get("key", ""),
         )
         if told is not None:
-            yield _row(told)
+            yield row(told)
 
 
 def _do_scaffold(_sub: str, given: Given, _complain: Say) -> Iterator[Any]:
     from caloron.agentstate.scaffold import scaffold
 
-    where = Path(given[""]).expanduser().absolute()
+    where = place(given[""], "DIR")
     done = scaffold(where, given["host"], given["agent"], strict=bool(given.get("strict")))
     yield from (str(action) for action in done)
 
@@ -320,7 +165,7 @@ def _do_hook(sub: str, _given: Given, _complain: Say) -> Iterator[Any]:
 def _do_skill(_sub: str, given: Given, _complain: Say) -> Iterator[Any]:
     from caloron.agentstate.skill import install
 
-    where = Path(given[""]).expanduser().absolute()
+    where = place(given[""], "DIR")
     yield from (str(action) for action in install(where, force=bool(given.get("force"))))
 
 

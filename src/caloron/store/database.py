@@ -128,7 +128,7 @@ class Database:
         except sqlite3.Error as error:
             raise store_error(path, error) from error
         if migrations:
-            self._migrate(migrations)
+            self.migrate(migrations)
 
     def close(self) -> None:
         with self._lock:
@@ -171,7 +171,8 @@ class Database:
         found = self.rows(sql, parameters)
         return found[0] if found else None
 
-    def _migrate(self, migrations: Sequence[Migration]) -> None:
+    def migrate(self, migrations: Sequence[Migration]) -> None:
+        """Apply what is missing, all or nothing; refused if the database is a newer one."""
         if self._applied() == [(m.name, m.checksum) for m in migrations]:
             return
         with self.transaction("migrate") as connection:
@@ -240,7 +241,9 @@ def _open_to_look(path: Path, how: str) -> sqlite3.Connection:
 def store_error(path: Path, error: sqlite3.Error) -> StoreError:
     """The same failure in words that say what to do."""
     text = str(error)
-    if "full" in text or "disk I/O" in text:
+    if path.is_dir():
+        hint = "that is a folder and not a file; move it away"
+    elif "full" in text or "disk I/O" in text:
         hint = "free some space on that disk; what was committed is safe and the sprint resumes"
     elif "locked" in text or "busy" in text:
         hint = "another program holds it; close that program and try again"

@@ -199,7 +199,7 @@ def test_the_workflows_are_a_skill_folder_with_a_manifest_that_names_each(run, t
     assert (manifest["schema"], manifest["type"]) == ("arc/v1", "skill")
     workflows = manifest["provides"]["workflows"]
     assert len(workflows) == 10
-    skill = (folder / "skill" / "SKILL.md").read_text("utf-8")
+    skill = (folder / "SKILL.md").read_text("utf-8")
     assert yaml.safe_load(skill.split("---\n")[1])["name"] == "AgentState"
     for workflow in workflows:
         text = (folder / workflow["file"]).read_text("utf-8")
@@ -207,9 +207,9 @@ def test_the_workflows_are_a_skill_folder_with_a_manifest_that_names_each(run, t
         for part in ("## Trigger", "## Action", "## Verify", "## Anti-pattern"):
             assert part in text
     assert {line.split()[1] for line in run("skill", str(folder)).lines} == {"skipped"}
-    (folder / "skill" / "SKILL.md").write_text("mine")
+    (folder / "SKILL.md").write_text("mine")
     assert run("skill", str(folder)).code == 1
-    assert (folder / "skill" / "SKILL.md").read_text() == "mine"
+    assert (folder / "SKILL.md").read_text() == "mine"
     assert run("skill", str(folder), "--force").code == 0
 
 
@@ -284,8 +284,8 @@ def test_a_call_is_dispatched_before_anything_heavy_is_imported(where: Path) -> 
 def test_a_defect_is_short_on_the_terminal_and_whole_in_a_file(where: Path, tmp_path: Path) -> None:
     code = (
         "import sys; sys.argv = ['caloron', 'agent-state', 'errands', 'list']\n"
-        "from caloron.cli import agent_state, start\n"
-        "agent_state._READING['list'] = lambda given: 1 / 0\n"
+        "from caloron.cli import agent_state_errands, start\n"
+        "agent_state_errands.READING['list'] = lambda given: 1 / 0\n"
         "start.run()"
     )
     ran = subprocess.run(

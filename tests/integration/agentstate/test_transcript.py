@@ -139,5 +139,5 @@ def test_migrations_of_ours_on_a_file_of_theirs_are_reported(tmp_path: Path) -> 
     done = agent_state(tmp_path, "scaffold", str(tmp_path), "--host", "grove", "--agent", "forge")
     assert done.lines[0] == (
         "scaffold: skipped state.sqlite (present, applied 2 new migration(s):"
-        " agentstate/0001-agent-state, agentstate/0002-caloron)"
+        " agentstate/0002-caloron, agentstate/0003-nothing-replaced)"
     )

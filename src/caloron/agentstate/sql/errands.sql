@@ -2,7 +2,7 @@
 -- Waiting, or held by somebody whose lease is over; the first entries of one index.
 UPDATE caloron_leases
 SET token = token + 1, holder = :holder, expires_at = :now + :lease_ms,
-    attempt = attempt + 1, guest = 0, status = 'in_flight'
+    attempt = attempt + 1, guest = 0, status = 'in_flight', started_at = :now
 WHERE item = (
     SELECT item FROM caloron_leases
     WHERE status IN ('pending', 'in_flight')
@@ -15,7 +15,7 @@ RETURNING item, token, attempt, kind, (SELECT payload FROM work_items WHERE id =
 -- name: claim_item
 UPDATE caloron_leases
 SET token = token + 1, holder = :holder, expires_at = :now + :lease_ms,
-    attempt = attempt + 1, guest = 0, status = 'in_flight'
+    attempt = attempt + 1, guest = 0, status = 'in_flight', started_at = :now
 WHERE item = :item
   AND (status = 'pending'
        OR (status = 'in_flight' AND expires_at <= :now))

@@ -1,0 +1,151 @@
+"""What people and hosts get wrong first: each is told in words that help, and nothing is made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from caloron.agentstate.home import AgentHome
+from tests.integration.agentstate.conftest import CALORON, agent_state, called
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder without a file in it, which is also where one stands."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(tmp_path / "people"))
+    monkeypatch.setenv("MF_INSTANCE_DIR", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "events append --type x --payload {} --work-item-id ghost", "dashboard regen",
+        "retro weekly", "hook onStart", "hook onShutdown", "hook onMessageReplied",
+        "hook onStateTransition", "errands claim --id a --owner b", "errands notes --id a",
+        "errands list", "errands replay", "events tail",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("below", ["", "missing"])
+def test_where_nothing_is_nothing_is_made(empty: Path, monkeypatch, line: str, below: str) -> None:
+    monkeypatch.setenv("MF_INSTANCE_DIR", str(empty / below))
+    looks = line.split()[1] in ("list", "replay", "tail")
+    told = called(*line.split())
+    assert told.code == (0 if looks else 1)
+    assert looks or "scaffold it" in told.err
+    assert list(empty.iterdir()) == []
+
+
+def test_a_tilde_is_the_home_of_the_user_whoever_wrote_it(empty: Path, monkeypatch) -> None:
+    monkeypatch.setenv("MF_INSTANCE_DIR", "~/agents/forge")
+    words = ("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}")
+    assert called(*words).code == 0
+    assert (empty.parent / "people" / "agents" / "forge" / "state.sqlite").exists()
+    monkeypatch.setenv("MF_INSTANCE_DIR", "~nobody-of-that-name/x")
+    refused = called(*words)
+    assert refused.code == 2
+    assert "MF_INSTANCE_DIR" in refused.err
+    assert called("scaffold", "~nobody-of-that-name/x", "--host", "h", "--agent", "a").code == 2
+    assert list(empty.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("errands", "errands needs a command: one of list, enqueue"),
+        ("dashboard", "dashboard needs a command: one of regen"),
+        ("errands clam", "errands has no clam; one of list"),
+        ("errnds", "there is no script errnds; there are scaffold, errands"),
+        ("", "no script was named"),
+        ("errands claim --id a --owner b --lease-s 0", "--lease-s must be 1 second or more"),
+        ("errands next --owner b --lease-s 0.5", "--lease-s must be 1 second or more"),
+        ("errands renew --id a --token 1 --lease-s -3", "--lease-s must be a number of seconds"),
+    ],
+)
+def test_a_wrong_use_says_what_is_right(empty: Path, line: str, said: str) -> None:
+    told = called(*line.split())
+    assert told.code == 2
+    assert said in told.err
+    assert list(empty.iterdir()) == []
+
+
+def test_a_refusal_says_what_can_be_done_in_that_state(empty: Path) -> None:
+    with AgentHome(empty) as home:
+        for item in ("waits", "busy", "parked", "over"):
+            home.errands.enqueue(item, "x", {})
+        home.errands.claim("busy", "forge")
+        home.errands.park("parked", "sure?")
+        home.errands.resolve("over", "done")
+    for line, hint in (
+        ("retry --id waits", "it waits already: errands claim --id waits"),
+        ("reopen --id waits", "it waits already"),
+        ("answer --id waits --answer x", "nothing was asked; to ask: errands park --id waits"),
+        ("release --id waits", "claim it first"),
+        ("answer --id busy --answer x", "errands release --id busy"),
+        ("retry --id parked", "errands answer --id parked --answer"),
+        ("retry --id over", "errands reopen --id over"),
+        ("answer --id over --answer x", "errands reopen --id over"),
+    ):
+        told = called("errands", *line.split())
+        assert told.code == 1
+        assert hint in told.err, (line, told.err)
+
+
+def test_a_folder_in_the_place_of_the_file_is_called_one(empty: Path) -> None:
+    (empty / "state.sqlite").mkdir()
+    for line in ("errands list", "errands next --owner b", "dashboard regen"):
+        told = called(*line.split())
+        assert told.code == 1
+        assert "that is a folder and not a file" in told.err
+
+
+@pytest.mark.parametrize("text", ["Nov 16 2026", "16 Nov 2026", "Nov 16, 2026 08:00", "2026/11/16"])
+def test_a_time_may_be_written_as_agent_state_takes_it(empty: Path, text: str) -> None:
+    with AgentHome(empty) as home:
+        home.diary.append("before", {}, ts=1_794_600_000_000)
+        home.diary.append("after", {}, ts=1_794_950_000_000)
+    assert [row["type"] for row in called("events", "since", text).lines] == ["after"]
+    wrong = called("events", "since", "Nov 31 2026")
+    assert wrong.code == 1
+    assert "is no time" in wrong.err
+
+
+@pytest.mark.parametrize("words", [("hook",), ("hook", "onStart")])
+def test_the_help_of_a_hook_names_its_environment(empty: Path, words: tuple[str, ...]) -> None:
+    told = "\n".join(called(*words, "--help").lines)
+    for name in ("INSTANCE_DIR", "AGENT_NAME", "HOST", "TRIGGER_TYPE", "TRIGGER_PAYLOAD_JSON"):
+        assert f"MF_{name}" in told
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(empty: Path) -> None:
+    with AgentHome(empty) as home, home.db.transaction("test") as connection:
+        connection.execute(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
+            " INSERT INTO events (ts, type, payload) SELECT i, 'x', '{}' FROM n"
+        )
+    running = subprocess.Popen(
+        [*CALORON, "agent-state", "events", "since", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"MF_INSTANCE_DIR": str(empty)},
+    )
+    assert running.stdout is not None
+    assert running.stderr is not None
+    assert running.stdout.readline().startswith(b"{")
+    running.stdout.close()
+    assert running.stderr.read() == b""
+    assert running.wait(60) == 0
+
+
+def test_a_skill_folder_has_its_page_where_agents_look_for_it(empty: Path) -> None:
+    told = agent_state(empty, "skill", str(empty / "skills"))
+    assert told.code == 0
+    files = {str(file.relative_to(empty / "skills")) for file in (empty / "skills").rglob("*.*")}
+    assert {"SKILL.md", "arc-manifest.yaml", "Workflows/ClaimWorkItem.md"} <= files
+    assert {line.split()[2] for line in told.lines} == files

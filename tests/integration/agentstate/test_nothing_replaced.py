@@ -1,0 +1,173 @@
+"""No statement of any program replaces, deletes or renames what stands in an agent's file."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from caloron.agentstate.file import MIGRATIONS, MIGRATIONS_TABLE, open_file
+from caloron.agentstate.home import AgentHome
+from caloron.errors import HeldByAnother
+from caloron.ledger.ledger import Ledger
+from caloron.store.database import Database
+from tests.integration.agentstate.conftest import DATA, agent_state, foreign, shift_clock
+
+ROW = "('a', 'other', '{}', 'pending', NULL, 1, 1, NULL)"
+EVENT = "(1, 1, 'forged', NULL, NULL, '{}')"
+
+
+@pytest.fixture(params=["keys off", "keys on", "keys on, triggers recurse"])
+def theirs(home: AgentHome, where: Path, request: pytest.FixtureRequest) -> sqlite3.Connection:
+    """Another program on the file, with the settings that change what REPLACE does."""
+    home.errands.enqueue("a", "review", {"pr": 1}, notes="first", priority=3)
+    home.errands.claim("a", "forge")
+    connection = foreign(where)
+    connection.execute(f"PRAGMA foreign_keys = {int('keys on' in request.param)}")
+    connection.execute(f"PRAGMA recursive_triggers = {int('recurse' in request.param)}")
+    return connection
+
+
+def _all(home: AgentHome) -> list[tuple[object, ...]]:
+    tables = ("work_items", "events", "caloron_leases", "caloron_notes")
+    return [tuple(row) for name in tables for row in home.db.rows(f"SELECT * FROM {name}")]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"REPLACE INTO work_items VALUES {ROW}",
+        f"INSERT OR REPLACE INTO work_items VALUES {ROW}",
+        "UPDATE OR REPLACE work_items SET id = 'a' WHERE id = 'b'",
+        "DELETE FROM work_items WHERE id = 'b'",
+        f"REPLACE INTO events VALUES {EVENT}",
+        f"INSERT OR REPLACE INTO events VALUES {EVENT}",
+        "REPLACE INTO events VALUES (-1, 1, 'forged', NULL, NULL, '{}')",
+        "UPDATE OR REPLACE events SET id = 1 WHERE id = 2",
+        "DELETE FROM events",
+    ],
+)
+def test_what_stands_in_the_file_is_refused_to_whoever_would_replace_it(
+    home: AgentHome, theirs: sqlite3.Connection, statement: str
+) -> None:
+    home.errands.enqueue("b", "review", {})
+    before = _all(home)
+    with pytest.raises(sqlite3.IntegrityError):
+        theirs.execute(statement)
+    assert _all(home) == before
+
+
+def test_every_other_way_to_add_a_row_behaves_as_in_agent_state(
+    home: AgentHome, theirs: sqlite3.Connection
+) -> None:
+    before = _all(home)
+    theirs.execute(f"INSERT OR IGNORE INTO work_items VALUES {ROW}")
+    theirs.execute(f"INSERT INTO work_items VALUES {ROW} ON CONFLICT DO NOTHING")
+    with pytest.raises(sqlite3.IntegrityError, match=r"UNIQUE constraint failed: work_items\.id"):
+        theirs.execute(f"INSERT INTO work_items VALUES {ROW}")
+    assert _all(home) == before
+    theirs.execute(f"REPLACE INTO work_items VALUES {ROW.replace('a', 'new', 1)}")
+    theirs.execute("REPLACE INTO events (ts, type, payload) VALUES (1, 'x', '{}')")
+    theirs.execute("INSERT INTO events VALUES (70, 1, 'x', NULL, NULL, '{}')")
+    assert home.errands.get("new").status == "pending"
+    assert [event.id for event in home.diary.since(0)][:2] == [3, 70]
+
+
+def test_a_claim_in_the_holders_own_name_is_refused_while_the_lease_holds(
+    home: AgentHome, where: Path
+) -> None:
+    home.errands.enqueue("a", "review", {})
+    held = home.errands.claim("a", "forge")
+    claim = (
+        "UPDATE work_items SET status = 'in_flight', owner_agent = 'forge', updated_at = ?"
+        " WHERE id = 'a'"
+    )
+    theirs = foreign(where)
+    with pytest.raises(sqlite3.IntegrityError, match="leased to its owner"):
+        theirs.execute(claim, (held.errand.updated_at + 1,))
+    assert home.errands.lease("a") == held.lease
+    # Over, it may be taken, and whoever held it is told.
+    shift_clock(home, 600_001)
+    theirs.execute(claim, (held.errand.updated_at + 600_002,))
+    with pytest.raises(HeldByAnother, match="is lost"):
+        home.errands.resolve("a", "done", token=held.lease.token)
+    # A program that knows no leases says so once more without losing its own.
+    (token,) = theirs.execute("SELECT token FROM caloron_leases").fetchone()
+    theirs.execute(claim, (held.errand.updated_at + 600_003,))
+    assert home.errands.lease("a").token == token
+
+
+def test_our_own_claim_again_after_the_lease_is_no_strangers(home: AgentHome) -> None:
+    home.errands.enqueue("a", "review", {})
+    home.errands.claim("a", "forge")
+    shift_clock(home, 600_001)
+    again = home.errands.claim("a", "forge")
+    assert (again.lease.attempt, again.lease.token) == (2, 2)
+    assert home.errands.resolve("a", "done", token=2).status == "done"
+
+
+@pytest.fixture
+def older(where: Path) -> Path:
+    """A file from before: one that is leased, one that waits, one whose notes were kept."""
+    where.mkdir(parents=True)
+    path = where / "state.sqlite"
+    db = Database(path, MIGRATIONS[:2], table=MIGRATIONS_TABLE)
+    with db.transaction("test") as connection:
+        connection.execute(f"INSERT INTO work_items VALUES {ROW}")
+        connection.execute(f"INSERT INTO work_items VALUES {ROW.replace('a', 'b', 1)}")
+        connection.execute(
+            "UPDATE caloron_leases SET status = 'in_flight', holder = 'forge', token = 5,"
+            " attempt = 2, priority = 7, expires_at = 99999999999999 WHERE item = 'a'"
+        )
+        connection.execute("UPDATE work_items SET status = 'in_flight', owner_agent = 'forge'"
+                           " WHERE id = 'a'")  # fmt: skip
+    db.close()
+    return path
+
+
+def test_leases_of_a_file_from_before_go_on(older: Path, where: Path) -> None:
+    assert len(open_file(older).migrated) == 1
+    with AgentHome(where) as home:
+        assert home.errands.lease("a") == (5, "forge", 99999999999999, 2)
+        with pytest.raises(HeldByAnother):
+            home.errands.claim("a", "forge")
+        assert home.errands.resolve("a", "done", token=5).status == "done"
+        held = home.errands.claim_next("other")
+        assert held is not None
+        assert held.errand.id == "b"
+
+
+def test_the_ledgers_diary_cannot_be_replaced_either(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    connection = sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)
+    add = "INSERT INTO events (ts, type, payload) VALUES (1, 'x', '{}')"
+    connection.execute(add)
+    for statement in (
+        f"REPLACE INTO events VALUES {EVENT}",
+        "REPLACE INTO events VALUES (-1, 1, 'forged', NULL, NULL, '{}')",
+        f"INSERT INTO events VALUES {EVENT} ON CONFLICT (id) DO UPDATE SET type = 'forged'",
+    ):
+        with pytest.raises(sqlite3.IntegrityError):
+            connection.execute(statement)
+    connection.execute(add)
+    types = [row["type"] for row in ledger.db.rows("SELECT type FROM events")]
+    assert types == ["x", "x"]
+
+
+def test_a_file_of_a_newer_agent_state_is_read_and_never_written(tmp_path: Path) -> None:
+    shutil.copy(DATA / "state.sqlite", tmp_path / "state.sqlite")
+    theirs = foreign(tmp_path)
+    theirs.execute("INSERT INTO schema_migrations VALUES ('0002', 1)")
+    before = theirs.execute("SELECT * FROM sqlite_master").fetchall()
+    for words in (
+        ("errands", "next", "--owner", "forge"),
+        ("scaffold", str(tmp_path), "--host", "grove", "--agent", "forge"),
+        ("dashboard", "regen"),
+    ):
+        refused = agent_state(tmp_path, *words)
+        assert (refused.code, refused.lines) == (1, [])
+        assert "newer agent-state (it has 0002)" in refused.err
+    assert theirs.execute("SELECT * FROM sqlite_master").fetchall() == before
+    assert agent_state(tmp_path, "errands", "list").lines
