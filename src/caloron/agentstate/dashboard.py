@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -11,11 +12,16 @@ from typing import Any
 from caloron.agentstate.file import QUEUE, open_file, there_in
 from caloron.agentstate.looking import STATEMENTS as LOOKING
 from caloron.agentstate.records import STATUSES
+from caloron.agentstate.weeks import milliseconds
 from caloron.store.database import Database
 from caloron.store.files import write_atomic
 from caloron.store.statements import load_statements
 
 SQL = load_statements(Path(__file__).parent / "sql" / "projections.sql")
+_TITLE = "# AgentState dashboard"
+_GENERATED = re.compile(r"_Generated: (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)_")
+#: How the page begins that stands there before the first one is made.
+NOT_YET = "_Nothing was generated yet"
 _MOST_OPEN = 50
 _MOST_EVENTS = 25
 #: After so long without a change an errand that waits is called old.
@@ -41,8 +47,26 @@ def dashboard(db: Database) -> str:
         return "\n".join(_lines(connection, now)) + "\n"
 
 
+def wrong_in(connection: sqlite3.Connection, page: bytes) -> str:
+    """What is wrong with a page, made anew for the moment that it names; empty: nothing.
+
+    `older …` is one of ours that was right once.
+    """
+    lines = page.decode("utf-8", "replace").splitlines()
+    head = lines[2] if lines[:2] == [_TITLE, ""] and len(lines) > 2 else ""
+    if head.startswith(NOT_YET):
+        return ""
+    if (found := _GENERATED.fullmatch(head)) is None:
+        return "somebody else's text"
+    now = milliseconds(found[1])
+    if "\n".join(_lines(connection, now)) + "\n" == page.decode("utf-8", "replace"):
+        return ""
+    (last,) = connection.execute(SQL["last_change"]).fetchone()
+    return "older than its queue" if (last or 0) > now else "not what its queue makes"
+
+
 def _lines(connection: sqlite3.Connection, now: int) -> Iterator[str]:
-    yield from ("# AgentState dashboard", "", f"_Generated: {moment(now)}_", "")
+    yield from (_TITLE, "", f"_Generated: {moment(now)}_", "")
     yield from _by_kind(connection)
     yield from _open(connection, now)
     yield f"## Recent events (last {_MOST_EVENTS})"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from caloron.agentstate.dashboard import NOT_YET
 from caloron.agentstate.file import MIGRATIONS, open_file
 from caloron.errors import CaloronError, StoreError
 from caloron.store.files import write_atomic
@@ -15,7 +16,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 _DASHBOARD = """# AgentState dashboard
 
-_Nothing was generated yet for agent {agent} on {host}: `caloron agent-state dashboard regen`._
+{not_yet} for agent {agent} on {host}: `caloron agent-state dashboard regen`._
 """
 _BRIDGE = """# {agent} on {host}
 
@@ -76,7 +77,7 @@ def scaffold(where: Path, host: str, agent: str, *, strict: bool = False) -> lis
     _name(agent, "agent")
     if strict:
         _require_migrations()
-    words = {"host": host, "agent": agent, "place": str(where)}
+    words = {"not_yet": NOT_YET, "host": host, "agent": agent, "place": str(where)}
     return [
         _state(where / "state.sqlite"),
         _file(where, "dashboard.md", _DASHBOARD, words),

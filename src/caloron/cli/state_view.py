@@ -10,6 +10,7 @@ from typing import Any
 from caloron.cli.alone import size_of
 from caloron.cli.output import printable, size
 from caloron.engine.state.files import LEFT_OUT, kept_files
+from caloron.engine.state.homes import files_in, homes_in
 from caloron.errors import NotFound
 from caloron.ledger.figures import find_sprint
 from caloron.ledger.ledger import SQL, read_state
@@ -43,6 +44,7 @@ def _told(
 ) -> tuple[dict[str, Any], str]:
     files = [] if only else _truths(project)
     files += _projections(project, connection, sprint if only else "")
+    files += [] if only else _homes(project)
     ledger = _ledger(connection)
     data: dict[str, Any] = {"project": project.name, "files": files, "ledger": ledger}
     data |= {"sprint_id": sprint, "state": _state(connection, sprint)}
@@ -72,6 +74,15 @@ def _truths(project: Project) -> list[dict[str, Any]]:
     ]
 
 
+def _homes(project: Project) -> list[dict[str, Any]]:
+    """Every file in the homes of the agents; what is theirs follows the ledger."""
+    return [
+        _row(file.path, f"home of {file.agent}", file.whose)
+        for home in homes_in(project.agents)
+        for file in files_in(home)
+    ]
+
+
 def _row(place: Path, what: str, whose: str) -> dict[str, Any]:
     return {"path": str(place), "bytes": size_of(place), "whose": whose, "what": what}
 
@@ -84,7 +95,7 @@ def _projections(
     sprints = [sprint] if sprint else [row["id"] for row in rows]
     found: dict[Path, dict[str, Any]] = {}
     for name, path in kept_files(project, sprints):
-        if name == "config.yml" or (sprint and not _is_of(sprint, name)):
+        if name.startswith(("config.yml", "agents/")) or (sprint and not _is_of(sprint, name)):
             continue
         own = _own_name(name)
         found[path] = _row(path, "projection", _whose(path, remembered.get(own)))

@@ -21,16 +21,25 @@ class Damage(NamedTuple):
     found: str
 
 
-def applied_in(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+def applied_in(connection: sqlite3.Connection, table: str = "migrations") -> list[tuple[str, str]]:
     """The migrations that a database has had, in their order, each with its checksum."""
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").fetchone():
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
         return []
-    query = "SELECT name, checksum FROM migrations ORDER BY rowid"
+    query = f"SELECT name, checksum FROM {table} ORDER BY rowid"
     return [(str(row[0]), str(row[1])) for row in connection.execute(query)]
 
 
-def damages(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> Iterator[Damage]:
-    """Everything that is wrong with a database, whatever stands in its rows."""
+def damages(
+    connection: sqlite3.Connection,
+    migrations: Sequence[Migration],
+    table: str = "migrations",
+    *,
+    shared: bool = False,
+) -> Iterator[Damage]:
+    """Everything that is wrong with a database, whatever stands in its rows.
+
+    `shared`: other programs may have added tables of their own.
+    """
     sound = True
     for (line,) in connection.execute(f"PRAGMA integrity_check({_MOST})"):
         if line != "ok":
@@ -42,13 +51,13 @@ def damages(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> 
         table, rowid, parent = row[0], row[1], row[2]
         place = f"a row of {table}" if rowid is None else f"row {rowid} of {table}"
         yield Damage(place, f"a row in {parent} that it is about", "none")
-    yield from _of_migrations(connection, migrations)
+    yield from _of_migrations(connection, migrations, table, shared=shared)
 
 
 def _of_migrations(
-    connection: sqlite3.Connection, migrations: Sequence[Migration]
+    connection: sqlite3.Connection, migrations: Sequence[Migration], table: str, *, shared: bool
 ) -> Iterator[Damage]:
-    applied = dict(applied_in(connection))
+    applied = dict(applied_in(connection, table))
     known = {m.name: m for m in migrations}
     for name, checksum in applied.items():
         if name not in known:
@@ -59,8 +68,10 @@ def _of_migrations(
         return
     expected = _made_by([m for m in migrations if m.name in applied])
     found = _schema(connection)
-    for thing in sorted(expected.keys() | found.keys()):
-        if expected.get(thing) != found.get(thing):
+    found.pop(f"table {table}", None)
+    for thing in sorted(expected if shared else expected.keys() | found.keys()):
+        # Whoever made a table may have written it in other lines.
+        if _words(expected.get(thing)) != _words(found.get(thing)):
             yield Damage(thing, *(_short(each.get(thing)) for each in (expected, found)))
 
 
@@ -74,7 +85,11 @@ def _made_by(migrations: Sequence[Migration]) -> dict[str, str]:
 def _schema(connection: sqlite3.Connection) -> dict[str, str]:
     query = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
     rows = [tuple(row) for row in connection.execute(query)]
-    return {f"{kind} {name}": sql or "" for kind, name, sql in rows if name != "migrations"}
+    return {f"{kind} {name}": sql or "" for kind, name, sql in rows}
+
+
+def _words(sql: str | None) -> str | None:
+    return None if sql is None else "".join(sql.split())
 
 
 def _short(sql: str | None) -> str:

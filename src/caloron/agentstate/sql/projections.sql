@@ -11,6 +11,9 @@ ORDER BY w.updated_at LIMIT :limit
 -- name: stale_count
 SELECT count(*) FROM caloron_leases
 WHERE status IN ('pending', 'in_flight') AND status = 'in_flight' AND expires_at <= :now
+-- name: last_change
+SELECT max(coalesce((SELECT max(updated_at) FROM work_items), 0),
+           coalesce((SELECT max(ts) FROM events), 0))
 -- name: events_by_type
 SELECT type, count(*) AS events FROM events WHERE ts >= :begins AND ts < :ends
 GROUP BY type ORDER BY events DESC, type

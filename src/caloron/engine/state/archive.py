@@ -28,7 +28,8 @@ _CHUNK = 1 << 20
 #: No part has another name: nothing can lie outside of where it is unpacked.
 _NAME = re.compile(
     r"(?:config\.yml|ledger\.sqlite|forge\.sqlite|forge\.pack|mirror\.pack|sprints\.json"
-    r"|(?:edits|kv|workspace|workspace/agents|workspace/retro)/(?!\.)[^/\x00-\x1f\x7f\\]{1,200})"
+    r"|(?:edits|kv|workspace|workspace/agents|workspace/retro)/(?!\.)[^/\x00-\x1f\x7f\\]{1,200}"
+    r"|agents(?:/(?!\.)[^/\x00-\x1f\x7f\\]{1,200}){2,8})"
 )
 
 

@@ -26,9 +26,11 @@ from caloron.engine.state.archive import (
     Part,
     Repository,
     digest_of,
+    is_part,
     write_archive,
 )
 from caloron.engine.state.files import LEFT_OUT, Kept, Texts, kept_files
+from caloron.engine.state.homes import STATE, homes_in, sorted_out, sound_copy
 from caloron.engine.workshop import known_secrets
 from caloron.errors import AlreadyExists, NotFound, PreconditionFailed, StoreError, UsageError
 from caloron.forge.local_records import MIGRATIONS as FORGE_MIGRATIONS
@@ -51,7 +53,11 @@ class View(msgspec.Struct, kw_only=True):
     ledger: sqlite3.Connection | None = None
     forge: sqlite3.Connection | None = None
     repositories: dict[str, Repository] = {}
+    #: The file of each home, by its name in the backup.
+    homes: dict[str, sqlite3.Connection] = {}
     texts: dict[Kept, bytes] = {}
+    #: What of the homes cannot be kept, with the reason.
+    left_out: list[str] = []
     sprints: dict[str, str] = {}
 
 
@@ -129,6 +135,9 @@ def view_of(project: Project) -> Iterator[View]:
             still.enter_context(_held_still(project.ledger))
             view.ledger = open_views.enter_context(closing(_view(project.ledger)))
             view.sprints = _sprints(project, view.ledger)
+        # A home follows what is committed: with the ledger still it is never ahead of it.
+        for home in homes_in(project.agents):
+            _open_home(home, view, open_views)
         # What the files say is what the ledger says, or one text behind it: nobody commits now.
         view.texts = texts.read(kept_files(project, list(view.sprints)))
         if "mirror" in formats:
@@ -138,6 +147,38 @@ def view_of(project: Project) -> Iterator[View]:
             view.repositories["forge"] = _repository(project.forge_git, formats["forge"])
         still.close()
         yield view
+
+
+def _open_home(home: Path, view: View, open_views: ExitStack) -> None:
+    _, left_out = sorted_out(home)
+    view.left_out += left_out
+    file, name = home / STATE, f"agents/{home.name}/{STATE}"
+    if not is_part(name) or not file.exists():
+        return
+    try:
+        view.homes[name] = open_views.enter_context(closing(_view(file)))
+    except (StoreError, sqlite3.Error) as error:
+        # It is made anew from the ledger; nothing else is held up by it.
+        view.left_out.append(f"{name}: it cannot be read ({error})")
+
+
+def _stage_homes(view: View, stage: Path) -> dict[str, list[tuple[str, str]]]:
+    """The files of the homes, as they were at that moment; gives their migrations."""
+    migrations = {}
+    for name, connection in view.homes.items():
+        copy = stage / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            copy_of(connection, copy)
+            applied, damage = sound_copy(copy)
+        except sqlite3.Error as error:
+            applied, damage = [], str(error)
+        if damage:
+            copy.unlink(missing_ok=True)
+            view.left_out.append(f"{name}: it is damaged ({damage})")
+        else:
+            migrations[name] = applied
+    return migrations
 
 
 def _sprints(project: Project, connection: sqlite3.Connection | None = None) -> dict[str, str]:
@@ -185,14 +226,16 @@ def _stage(project: Project, view: View, stage: Path, tell: Callable[[str], None
             copy_of(connection, stage / name)
             migrations[name] = _sound(stage / name)
             tell(f"{name}: {(stage / name).stat().st_size} bytes")
+    migrations |= _stage_homes(view, stage)
     _stage_objects(project, view, stage, tell)
-    _refuse_secrets(project, view)
+    _keep_secrets_out(project, view)
     for kept, text in view.texts.items():
         place = stage / kept.name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(text)
     files = sorted(f for f in stage.rglob("*") if f.is_file())
     left_out = [f"{name}: {what}" for name, what in LEFT_OUT.items() if _is_there(project, name)]
+    left_out += view.left_out
     if project.is_remote:
         left_out.append(f"the forge {project.config.host or project.config.forge} itself")
     return Manifest(
@@ -239,13 +282,17 @@ def _stage_objects(project: Project, view: View, stage: Path, tell: Callable[[st
                 tell(f"{path.name}: {len(objects)} objects")
 
 
-def _refuse_secrets(project: Project, view: View) -> None:
+def _keep_secrets_out(project: Project, view: View) -> None:
     """Settings name variables and files, never what is in them: a backup is carried around."""
     redactor = Redactor(known_secrets(project.config))
-    for kept, text in view.texts.items():
-        if kept.name == "config.yml" and redactor.text(text.decode("utf-8", "replace")) != (
-            text.decode("utf-8", "replace")
-        ):
+    for kept, content in list(view.texts.items()):
+        text = content.decode("utf-8", "replace")
+        if not kept.name.startswith(("config.yml", "agents/")) or redactor.text(text) == text:
+            continue
+        if kept.name.startswith("agents/"):
+            view.left_out.append(f"{kept.name}: it holds a secret")
+            del view.texts[kept]
+        else:
             raise PreconditionFailed(
                 f"{kept.path} holds a secret, and a backup must hold none",
                 hint="put it into a variable or a file of its own, and name that there",

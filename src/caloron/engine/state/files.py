@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from caloron.engine.state.archive import is_part
+from caloron.engine.state.homes import homes_in, sorted_out
 from caloron.ledger.projections import kv_path
 from caloron.ledger.projects import Project
 
@@ -31,7 +32,7 @@ class Kept(NamedTuple):
 
 
 def kept_files(project: Project, sprints: list[str]) -> list[Kept]:
-    """Settings, edits and every projection, with what was set aside beside it."""
+    """Settings, edits, every projection, and the homes of agents, with what was set aside."""
     found = [Kept("config.yml", project.config_file), Kept("sprints.json", project.sprints_json)]
     edits = project.path / "edits"
     found += [Kept(f"edits/{f.name}", f) for f in sorted(edits.glob("*.yml"))]
@@ -41,7 +42,10 @@ def kept_files(project: Project, sprints: list[str]) -> list[Kept]:
     for sprint in sprints:
         place = kv_path(sprint)
         found += [Kept(f"kv/{f.name}", f) for f in sorted(place.parent.glob(f"{place.name}*"))]
-    return [kept for kept in found if is_part(kept.name) and _is_plain(kept.path)]
+    found = [kept for kept in found if is_part(kept.name) and _is_plain(kept.path)]
+    for home in homes_in(project.agents):
+        found += [Kept(file.part, file.path) for file in sorted_out(home)[0]]
+    return found
 
 
 def _is_plain(path: Path) -> bool:

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import msgspec
 
+from caloron.agentstate.file import MIGRATIONS as HOME_MIGRATIONS
 from caloron.engine.home_view import numbers_in
 from caloron.engine.state.archive import Archive, Repository
+from caloron.engine.state.homes import sound_copy
 from caloron.errors import AlreadyExists, PreconditionFailed, StoreError
 from caloron.forge.local_create import set_up
 from caloron.forge.local_git import BareRepository
@@ -42,6 +44,7 @@ from caloron.store.health import damages, open_copy
 
 _REF = re.compile(r"refs/[^\s\x00-\x20\x7f~^:?*\[\\]{1,500}")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_HOME_FILE = re.compile(r"agents/[^/]+/state\.sqlite")
 _WHY = "it was at work when the backup was taken"
 
 
@@ -133,6 +136,12 @@ class Restore:
                     words = f"{name}: {damage.what}: {damage.found}, not {damage.expected}"
                     raise self._damaged(words)
 
+        for name in self._archive.names(lambda name: _HOME_FILE.fullmatch(name) is not None):
+            self._refuse_newer(name, HOME_MIGRATIONS)
+            self._archive.unpack(name, stage / name)
+            if wrong := sound_copy(stage / name)[1]:
+                raise self._damaged(f"{name}: {wrong}")
+
     def _refuse_newer(self, name: str, migrations: tuple[Migration, ...]) -> None:
         told = self._archive.manifest.migrations.get(name, [])
         newer = sorted({applied for applied, _ in told} - {m.name for m in migrations})
@@ -179,6 +188,12 @@ class Restore:
             self._archive.unpack(name, stage / name)
         for name in self._archive.names(lambda name: inside and name.startswith("workspace/")):
             self._archive.unpack(name, stage / name)
+        for name in self._archive.names(lambda name: name.startswith("agents/")):
+            if not _HOME_FILE.fullmatch(name):
+                try:
+                    self._archive.unpack(name, stage / name)
+                except (FileExistsError, NotADirectoryError) as error:
+                    raise self._damaged(f"{name} in it is a file and a folder") from error
 
     def _wake_up(self, stage: Path) -> Restored:
         """What somebody worked on begins anew, and whatever is done next is looked for first."""

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 
 from caloron.engine.state.expected import Expectations, Expected
 from caloron.engine.state.finding import Finding, Looked, Mend
+from caloron.engine.state.verify_homes import HomesCheck
 from caloron.errors import CaloronError, StoreError
 from caloron.forge.local_check import forge_findings
 from caloron.git.packs import missing, refs_of
@@ -45,6 +46,8 @@ class Verification:
             if not self._busy:
                 self._look_at_shortcuts(looked, self._ledger)
             self._look_at_files(looked, self._ledger)
+            if not self._busy:
+                HomesCheck(self._project.agents, self._ledger).look(looked)
         return looked
 
     def _look_at_forge(self, looked: Looked) -> None:
