@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,6 +39,29 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
             hint="the old file is untouched; free space or make the directory writable",
         ) from error
     crashpoint("file.rename")
+
+
+def read_plain(path: Path, last: int | None = None) -> bytes:
+    """What stands in a file, or its last bytes; FileNotFoundError if there is none.
+
+    A device or a pipe in its place has no end, or never begins: it is refused unread.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as file:  # noqa: PTH123 - opened already
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "it is no plain file")
+            if last is not None:
+                file.seek(max(0, found.st_size - last))
+            return file.read()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"cannot read {path}: {error.strerror}",
+            hint="make it readable for you, or move away what stands there",
+        ) from error
 
 
 def append_line(path: Path, line: bytes) -> None:

@@ -28,7 +28,7 @@ from caloron.agentstate.cycles.state import (
     render,
 )
 from caloron.errors import StoreError
-from caloron.store.files import write_atomic
+from caloron.store.files import read_plain, write_atomic
 from caloron.store.lock import turn
 
 
@@ -185,13 +185,9 @@ class CycleFiles:
         """What the state file says, and its new name if it cannot be believed."""
         fresh, path = CycleState(self.places.agent), self.places.state
         try:
-            return read(path.read_bytes(), self.places.agent), None
+            return read(read_plain(path), self.places.agent), None
         except FileNotFoundError:
             return fresh, None
-        except OSError as error:
-            raise StoreError(
-                f"cannot read {path}: {error.strerror}", hint="make it readable for you"
-            ) from error
         except Unreadable as error:
             kind = "future" if isinstance(error, FromTheFuture) else "damaged"
             notices.append(f"{path} cannot be used: {error}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from caloron.errors import StoreError
 from caloron.store.crash import crashpoint
-from caloron.store.files import append_line
+from caloron.store.files import append_line, read_plain
 
 #: A log that is longer is put aside when the next cycle begins.
 ROTATE_BYTES = 1 << 20
@@ -88,28 +87,17 @@ class Log:
 
 def _content(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return read_plain(file)
     except FileNotFoundError:
         return b""
-    except OSError as error:
-        raise StoreError(
-            f"cannot read {file}: {error.strerror}", hint="make it readable for you"
-        ) from error
 
 
 def _tail(file: Path) -> bytes:
     try:
-        with file.open("rb") as opened:
-            size = opened.seek(0, os.SEEK_END)
-            opened.seek(max(0, size - _CHUNK))
-            found = opened.read()
+        found = read_plain(file, _CHUNK)
     except FileNotFoundError:
         return b""
-    except OSError as error:
-        raise StoreError(
-            f"cannot read {file}: {error.strerror}", hint="make it readable for you"
-        ) from error
-    return found if size <= _CHUNK else found.partition(b"\n")[2]
+    return found if len(found) < _CHUNK else found.partition(b"\n")[2]
 
 
 def _entries(content: bytes, *, newest_first: bool = False) -> Iterator[Entry]:

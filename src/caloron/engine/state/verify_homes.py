@@ -22,6 +22,7 @@ from caloron.engine.state.homes import STATE, home_damages, homes_in
 from caloron.errors import CaloronError
 from caloron.ledger.ledger import Ledger
 from caloron.store.database import open_read_only
+from caloron.store.files import read_plain
 
 _NEWEST = "SELECT id FROM sprints ORDER BY number DESC LIMIT 1"
 
@@ -134,7 +135,7 @@ def _cycles(home: Path) -> Mend:
 def _wrong_page(home: Path, page: Path) -> str:
     """What is wrong with a dashboard; empty: nothing. One that was never made is right."""
     try:
-        text = page.read_bytes()
+        text = read_plain(page)
     except FileNotFoundError:
         return ""
     except OSError as error:
