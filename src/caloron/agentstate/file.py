@@ -43,6 +43,9 @@ def open_file(path: Path) -> Database:
         ) from error
     db = Database(path, table=MIGRATIONS_TABLE, patience_s=_PATIENCE_S)
     try:
+        # Every list of statuses, as in the CHECK of the table, is a temporary table, and one that
+        # could become a file takes longer than the change that it is for.
+        db.rows("PRAGMA temp_store = MEMORY")
         known = _versions(db)
         db.migrate(MIGRATIONS)
     except BaseException:

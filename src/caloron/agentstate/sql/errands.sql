@@ -25,8 +25,9 @@ UPDATE OR ROLLBACK work_items
 SET status = 'in_flight', owner_agent = :owner, updated_at = :now
 WHERE id = :id
 -- name: settle
+-- Not IN: for a list of three SQLite makes a table, each time.
 UPDATE OR ROLLBACK work_items SET status = :status, updated_at = :now
-WHERE id = :item AND status IN ('pending', 'in_flight', 'waiting_human')
+WHERE id = :item AND (status = 'pending' OR status = 'in_flight' OR status = 'waiting_human')
   AND (:token IS NULL
        OR (status = 'in_flight'
            AND EXISTS (SELECT 1 FROM caloron_leases WHERE item = :item AND token = :token)))

@@ -138,8 +138,8 @@ def _wrong_page(home: Path, page: Path) -> str:
         text = read_plain(page)
     except FileNotFoundError:
         return ""
-    except OSError as error:
-        return f"it cannot be read: {error.strerror}"
+    except CaloronError as error:
+        return str(error)
     with closing(open_read_only(home / STATE)) as connection:
         return wrong_in(connection, text)
 
