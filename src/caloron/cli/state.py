@@ -166,9 +166,9 @@ def _line(row: dict[str, Any]) -> str:
 def backup(place: str | None, dry_run: bool, project: str | None) -> int:
     """Write one file with everything that a project needs to go on; a sprint may run meanwhile.
 
-    It holds settings, ledger, the local forge, all commits and the files of the workspace; no
-    secret, no logs of agents. Without FILE or DIR it is written into the current folder. A forge
-    on the network is not part of it.
+    It holds settings, ledger, the local forge, all commits, the files of the workspace and the
+    homes of agents; no secret, no logs of agents. Without FILE or DIR it is written into the
+    current folder. A forge on the network is not part of it.
 
     \b
     Examples:

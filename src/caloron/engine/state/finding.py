@@ -11,7 +11,7 @@ import msgspec
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is not as the ledger has it."""
 
-    #: `projection`, `record`, `ledger`, `forge`, `git`.
+    #: `projection`, `record`, `ledger`, `forge`, `git`, `home`.
     kind: str
     target: str
     expected: str
