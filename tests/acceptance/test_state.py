@@ -93,6 +93,9 @@ class Place:
         """Run a command that is killed when it reaches a point, `name|k`."""
         child = os.fork()
         if child == 0:
+            # Whatever the tests before were in this process.
+            crash.this_process_is("engine")
+            crash._COUNTS.clear()
             crash._AT = f"engine|{point}|{self.root / f'killed-{point[:-2]}-{point[-1]}'}"
             main(["state", *line])
             os._exit(0)
