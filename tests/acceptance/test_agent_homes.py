@@ -73,6 +73,9 @@ def test_a_home_that_is_deleted_or_spoiled_loses_nothing_and_holds_nobody_up(hom
     (place / "a" / "persona.md").write_text("patient")
     (place / "a" / "state.sqlite").write_bytes(b"not a database" * 100)
     shutil.rmtree(place / "reviewer-1")
+    shown = home.caloron("agents", "show", "a").data
+    assert [wrong["target"] for wrong in shown["disagreements"]] == ["state.sqlite"]
+    assert (shown["cycle"]["number"], len(shown["work"])) == (1, 1)
     answer = home.sprint(task("a"), task("b"))
     assert answer.code == 0, answer
     # What is an operator's stays; only the file that is none is set aside.
@@ -147,7 +150,7 @@ def test_an_errand_that_was_changed_by_hand_is_told_and_put_right(home: Home) ->
     with sqlite3.connect(place / "state.sqlite") as connection:
         connection.execute("UPDATE work_items SET status = 'failed'")
     shown = home.caloron("agents", "show", "a", json=False).stdout
-    assert "is failed here; the ledger has done" in shown
+    assert "failed here, and done by the ledger" in shown
     answer = home.sprint(task("b"))
     assert answer.code == 0, answer
     assert "the home of a was put right" in answer.stderr

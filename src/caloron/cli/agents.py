@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import click
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import counted, printable, success
 from caloron.cli.status import require_ledger
-from caloron.errors import NotFound
+from caloron.errors import NotFound, StoreError
 from caloron.ledger.earlier import earlier_agents
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
 from caloron.slicing import cut_smaller, to_slice
@@ -112,8 +112,8 @@ def show(name: str, project: str | None) -> None:
     if own["about"]:
         lines += ["", printable(own["about"])]
     for wrong in own["disagreements"]:
-        said = f"{wrong['target']} is {wrong['found']} here; the ledger has {wrong['expected']}"
-        lines.append(printable(f"Changed by hand: {said} (caloron state verify --repair)"))
+        said = f"{wrong['target']}: {wrong['found']} here, and {wrong['expected']} by the ledger"
+        lines.append(printable(f"Home and ledger differ: {said} (caloron state verify --repair)"))
     told = data | {"work": runs, "adopted_versions": versions} | own
     success("agents.show", told, "\n".join(lines))
 
@@ -133,9 +133,9 @@ def _home_of(found: ProjectPaths, name: str) -> dict[str, Any]:
 
     where = found.agents / name
     state = cycles_in(where).look().state
-    return {
+    own = {
         "home": str(where),
-        "about": about(found.agents, name),
+        "about": "",
         "cycle": {
             "number": state.cycle_number,
             "status": state.status,
@@ -147,10 +147,18 @@ def _home_of(found: ProjectPaths, name: str) -> dict[str, Any]:
         },
         "cycles": [past._asdict() for past in past_of(where, _CYCLES)],
         "disagreements": _disagreements(found, where),
-        "queue": queue_of(where),
-        "diary": diary_of(where, _DIARY),
+        "queue": [],
+        "diary": [],
         "retros": [str(page) for page in retros_of(where)],
     }
+    # A file that cannot be read is among the disagreements, and hides nothing else.
+    with suppress(StoreError):
+        own |= {
+            "about": about(found.agents, name),
+            "queue": queue_of(where),
+            "diary": diary_of(where, _DIARY),
+        }
+    return own
 
 
 def _disagreements(found: ProjectPaths, where: Path) -> list[dict[str, str]]:

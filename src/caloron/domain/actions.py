@@ -161,7 +161,6 @@ Effect = (
     | PostReview
     | Merge
     | MakeRevert
-    | ReopenIssue
 )
 
 

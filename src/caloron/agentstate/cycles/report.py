@@ -129,7 +129,7 @@ def breadcrumb(state: CycleState) -> Breadcrumb | None:
     if not state.work_in_progress:
         return None
     lines = [
-        f"**{state.agent}, cycle {state.cycle_number}** (the {state.work_cycles}. on this)",
+        f"**{state.agent}, cycle {state.cycle_number}** ({state.work_cycles} on this so far)",
         f"- last step: {state.last_action or 'none'} ({state.last_action_result or 'no result'})",
         *(f"- left: {one}" for one in state.artefacts),
     ]
