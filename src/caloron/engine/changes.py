@@ -28,14 +28,11 @@ from caloron.domain.actions import (
     ReportProgress,
     SeeBranch,
 )
-from caloron.domain.commands import unheard_no
-from caloron.domain.editing import read_text
 from caloron.domain.facts import EffectDone, Fact, Refusal
-from caloron.domain.observations import CommentSeen, IssueSeen, Snapshot
-from caloron.domain.ours import is_ours
+from caloron.domain.observations import IssueSeen, Snapshot
 from caloron.domain.sections import with_section
-from caloron.domain.sprint import State, Task
-from caloron.domain.verdicts import latest
+from caloron.domain.sprint import State
+from caloron.engine.before_merge import BeforeMerge, ChecksPending, LaterWord
 from caloron.engine.landed import MergedElsewhere, bring_back, make_revert, merge_told
 from caloron.errors import (
     ChecksFailed,
@@ -48,23 +45,7 @@ from caloron.errors import (
 )
 from caloron.git.mirror import Conflict, Mirror
 from caloron.ports import Clock, Forge
-from caloron.stages.kickoff import ci_files
 from caloron.store.redact import Redactor
-
-#: A CI that has not said anything about a head by then has nothing to say.
-_CI_BEGINS_S = 60.0
-
-
-class ChecksPending(ForgeError):
-    """The forge's own CI has not ended: the lane is free for others until it has."""
-
-
-class LaterWord(StaleHead):
-    """Somebody said on the forge that the change is not to be merged, and nobody heard it yet."""
-
-    def __init__(self, message: str, said: tuple[CommentSeen, ...]) -> None:
-        super().__init__(message)
-        self.said = said
 
 
 class Changes:
@@ -81,9 +62,7 @@ class Changes:
         self._forge = forge
         self._mirror = mirror
         self._redactor = redactor
-        self._clock = clock
-        #: The sprint as it is now: a merge looks whether it is still wanted.
-        self._state = state
+        self._before_merge = BeforeMerge(forge, mirror, clock, state)
 
     def find(self, effect: Effect) -> tuple[Fact, ...] | None:
         """What an effect that may have been done left on the forge; None: do it."""
@@ -151,8 +130,7 @@ class Changes:
                 body = clean(effect.body)
                 seen = forge.review(effect.pull, effect.head, effect.verdict, body)
             case Merge():
-                self._look_for_a_later_no(effect)
-                self._look_at_checks(effect)
+                self._before_merge.look(effect)
                 message = clean(effect.message)
                 merged = forge.merge(effect.pull, effect.head, effect.base, message)
                 return self._after_merge(effect, did_it=merged.did_it)
@@ -200,64 +178,6 @@ class Changes:
             case EditIssue():
                 body = self._redactor.text(effect.body)
                 return forge.edit_issue(number, body) if issue.body == effect.old else issue
-
-    def _look_for_a_later_no(self, effect: Merge) -> None:
-        """A person may have said no since the merge was decided, to us or on the forge."""
-        state = self._state()
-        task = state.tasks.get(effect.task)
-        name = f"pull request #{effect.pull}"
-        if task and task.merging != effect.head:
-            raise StaleHead(f"{name} is not to be merged any more: {task.reason}")
-        if task and task.issue is not None and not task.landed:
-            self._look_at_issue(state, task.issue)
-            self._look_at_comments(task)
-        words = [
-            review
-            for review in self._forge.reviews(effect.pull)
-            if review.head == effect.head and review.verdict != "commented"
-            if review.trusted or is_ours(state.sprint, review)
-        ]
-        approval = task.approval if task else None
-        if approval and approval.head == effect.head:
-            words.append(approval)
-        last = latest(state.sprint, words)
-        if last is not None and last.verdict == "changes_requested":
-            raise StaleHead(f"{last.author} asked for changes in {name}")
-
-    def _look_at_issue(self, state: State, number: int) -> None:
-        known = state.objects.get(f"issue:{number}")
-        issue = self._forge.issue(number)
-        if issue.state == "closed":
-            raise StaleHead(f"issue #{number} was closed")
-        if not isinstance(known, IssueSeen) or not issue.trusted:
-            return
-        if read_text(issue.title, issue.body) != read_text(known.title, known.body):
-            raise StaleHead(f"the text of issue #{number} was changed")
-
-    def _look_at_comments(self, task: Task) -> None:
-        places = [number for number in (task.issue, task.pull) if number is not None]
-        said = [comment for number in places for comment in self._forge.comments(number)]
-        if words := unheard_no(task, said):
-            who, what = words[0].author, words[0].body.splitlines()[0].strip()
-            raise LaterWord(f"{who} said {what} on #{words[0].issue}", words)
-
-    def _look_at_checks(self, effect: Merge) -> None:
-        """The forge's own CI has its say before a merge, where there is one."""
-        checks = self._forge.checks(effect.head)
-        if checks.state == "pending":
-            raise ChecksPending(f"waits for the forge's CI: {checks.detail or 'not told yet'}")
-        if checks.state == "red":
-            raise ChecksFailed(f"the forge's CI failed: {checks.detail or 'no details'}")
-        if checks.state == "none" and self._may_still_report(effect):
-            raise ChecksPending("waits for the forge's CI: nothing reported yet")
-
-    def _may_still_report(self, effect: Merge) -> bool:
-        """Whether a CI that the repository has may not have begun with a head that is new."""
-        task = self._state().tasks.get(effect.task)
-        if task is None or task.seen_head != effect.head or not self._forge.url(effect.pull):
-            return False
-        is_new = self._clock.now() - task.seen_at < _CI_BEGINS_S
-        return is_new and bool(ci_files(self._mirror.files(effect.head)))
 
     def after_refusal(self, effect: Effect | Probe, error: Exception) -> tuple[Snapshot, ...]:
         """The pull request as it is: often a person's act there explains it.
