@@ -80,7 +80,7 @@ def test_a_home_that_is_deleted_or_spoiled_loses_nothing_and_holds_nobody_up(hom
     assert answer.code == 0, answer
     # What is an operator's stays; only the file that is none is set aside.
     assert (place / "a" / "persona.md").read_text() == "patient"
-    assert len(list((place / "a").glob("state.sqlite.corrupt-*"))) == 1
+    assert len(list((place / "a").glob("state.sqlite.corrupt-*[0-9]"))) == 1
     shown = home.caloron("agents", "show", "a").data
     assert len(shown["queue"]) >= 2
     assert "In progress" not in shown["about"]

@@ -75,7 +75,7 @@ def test_garbage_in_a_home_is_found_and_made_anew_while_the_operators_files_stay
     assert len(answer["repaired"]) == 3
     # What the operator had handed in stood in that file alone, which is kept.
     assert _errands(agent) == {item: status for item, status in good.items() if item != "mine"}
-    assert len(list(agent.glob("state.sqlite.corrupt-*"))) == 1
+    assert len(list(agent.glob("state.sqlite.corrupt-*[0-9]"))) == 1
     assert len(list(agent.glob("cycle.json.damaged*"))) == 1
     again = cycles_in(agent).look().state
     assert (again.cycle_number, again.status) == (cycle.cycle_number, cycle.status)
@@ -226,3 +226,55 @@ def test_a_backup_taken_while_an_agent_works_has_a_home_that_goes_on(home: Home)
     assert {errand["status"] for errand in shown["queue"]} == {"done"}
     assert shown["cycle"]["number"] > number
     assert home.caloron("state", "verify").code == 0
+
+
+def test_the_log_of_a_damaged_file_is_kept_with_it(place: Place, agent: Path) -> None:
+    with closing(sqlite3.connect(agent / "state.sqlite")) as open_one:
+        # Somebody looks: what is written now stays in the log.
+        open_one.execute("SELECT count(*) FROM work_items").fetchone()
+        with AgentHome(agent) as home:
+            home.errands.enqueue("only in the log", "chore", {})
+        whole = (agent / "state.sqlite-wal").read_bytes()
+        assert b"only in the log" in whole
+        shutil.copyfile(agent / "state.sqlite-wal", place.root / "wal")
+    shutil.copyfile(place.root / "wal", agent / "state.sqlite-wal")
+    (agent / "state.sqlite").write_bytes(b"garbage" * 600)
+    assert place.verify("--repair")["deviations"] == []
+    kept = [f.read_bytes() for f in agent.glob("state.sqlite.corrupt-*-wal")]
+    assert kept == [whole]
+
+
+def test_a_repair_claims_no_more_than_it_did_and_is_stopped_by_nothing(
+    place: Place, agent: Path
+) -> None:
+    number = cycles_in(agent).look().state.cycle_number
+    (agent / "cycle.json").write_bytes(b"")
+    (agent / "cycle.log").unlink()
+    (agent / "dashboard.md").unlink()
+    (agent / "dashboard.md").mkdir()
+    answer = place.caloron("verify", "--repair")
+    assert answer.code == 8
+    left = answer.json["data"]
+    assert [one["target"] for one in left["deviations"]] == [str(agent / "dashboard.md")]
+    assert len(set(left["repaired"])) == len(left["repaired"]) >= 1
+    assert f"not repaired: {agent / 'dashboard.md'}" in answer.stderr
+    assert cycles_in(agent).look().state.cycle_number >= number
+
+
+def test_whatever_stands_in_a_diary_is_shown_and_stops_no_sprint(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    where = home.project() / "agents" / "a"
+    with closing(sqlite3.connect(where / "state.sqlite", isolation_level=None)) as connection:
+        for payload in ('"seen"', "1", "null", "[1]", "plain\ntext", b"\xff"):
+            connection.execute(
+                "INSERT INTO events (ts, type, payload) VALUES (?, 'note', ?)", (2**42, payload)
+            )
+        connection.execute(
+            "INSERT INTO work_items VALUES (x'ff', 'k', '{}', 'pending', NULL, 'abc', 'abc', NULL)"
+        )
+    assert home.caloron("agents", "show", "a").code == 0
+    assert home.caloron("state", "verify").code == 0
+    assert home.sprint(task("a")).code == 0
+    shown = home.caloron("agents", "show", "a", json=False).stdout
+    assert "- note plain text" in shown

@@ -11,12 +11,13 @@ from caloron.cli import output
 from caloron.cli.alone import alone, refuse_held
 from caloron.cli.options import dry_run_option, is_text, named_sprint, output_option, project_option
 from caloron.cli.output import counted, printable, size, success
-from caloron.errors import PreconditionFailed, UsageError
+from caloron.errors import CaloronError, PreconditionFailed, UsageError
 from caloron.ledger.locate import ProjectPaths, require_id
 from caloron.ledger.lock import holder
 
 if TYPE_CHECKING:
     from caloron.engine.state.finding import Finding, Looked, Mend
+    from caloron.engine.state.verify import Verification
 
 #: A repair can bring to light what it hid: an entry first, then the file that is made of it.
 _ROUNDS = 3
@@ -87,14 +88,27 @@ def verify(repair: bool, dry_run: bool, project: str | None) -> int:
         with verification(found, busy=False) as (look, damaged):
             return output.dry_run("state.verify", _planned(_all_of(look.look(), damaged)))
     with alone(found), verification(found, busy=False) as (look, damaged):
-        looked, lines = look.look(), []
-        for _ in range(_ROUNDS):
-            acts = [mend for _, mend in looked.wrong if mend is not None]
-            if not acts:
-                break
-            lines += [mend() for mend in acts]
-            looked = look.look()
+        looked, lines = _repaired(look)
         return _answer(found, _all_of(looked, damaged), lines)
+
+
+def _repaired(look: Verification) -> tuple[Looked, list[str]]:
+    """Put right what can be, each thing once; what resists is told, and stops nothing else."""
+    done: dict[Finding, str] = {}
+    looked = look.look()
+    for _ in range(_ROUNDS):
+        acts = [(one, act) for one, act in looked.wrong if act is not None and one not in done]
+        if not acts:
+            break
+        for finding, act in acts:
+            try:
+                done[finding] = act()
+            except (CaloronError, OSError) as error:
+                done[finding] = ""
+                output.aside(printable(f"not repaired: {finding.target}: {error}"))
+        looked = look.look()
+    left = {finding for finding, _ in looked.wrong}
+    return looked, [line for finding, line in done.items() if line and finding not in left]
 
 
 def _all_of(looked: Looked, damaged: list[Finding]) -> Looked:

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -162,7 +162,7 @@ class AgentHomes:
             # Locked, full or read-only is not damaged: such a home follows later.
             if not any(words in str(error) for words in _DAMAGED):
                 raise
-            kept = _kept_aside(where / FILE, "corrupt")
+            kept = kept_aside(where / FILE, "corrupt")
             self._tell(f"{error}; it is kept as {kept}, and made anew")
             self._bring_up(where, agent)
 
@@ -189,7 +189,7 @@ class AgentHomes:
             return 0
         for name in _TOLD:
             if (where / name).exists():
-                _kept_aside(where / name, "other")
+                kept_aside(where / name, "other")
         self._tell(f"{where} followed another ledger; that is kept beside, and it begins anew")
         return state.cycle_number
 
@@ -246,11 +246,15 @@ def _compared(homes: dict[str, Path], ledger: sqlite3.Connection) -> dict[str, l
     for agent, where in homes.items():
         try:
             through, number = _followed(where)
-            known = cycles_in(where).look().state.cycle_number
             statuses = {row["id"]: row["status"] for row in _looked(where, _STATUSES)}
         except StoreError as error:
             found[agent].append(Disagreement(FILE, "a file that can be read", str(error)))
             continue
+        try:
+            known = cycles_in(where).look().state.cycle_number
+        except StoreError as error:
+            found[agent].append(Disagreement(CYCLES, "cycles that can be read", str(error)))
+            known = number
         if through > last:
             found[agent].append(Disagreement(FOLLOWED, f"at most {last}", str(through)))
             continue
@@ -278,9 +282,14 @@ def _followed(where: Path) -> tuple[int, int]:
     return next(((int(row["through"]), int(row["cycle"])) for row in rows), (0, 0))
 
 
-def _kept_aside(file: Path, why: str) -> Path:
+def kept_aside(file: Path, why: str) -> Path:
+    """Rename a file, with the log beside it: the last changes of a database stand there alone."""
     kept = file.with_name(f"{file.name}.{why}-{time.time_ns()}")
     file.rename(kept)
+    log = file.with_name(f"{file.name}-wal")
+    with suppress(FileNotFoundError):
+        if log.stat().st_size:
+            log.rename(kept.with_name(f"{kept.name}-wal"))
     for beside in ("-wal", "-shm"):
         file.with_name(f"{file.name}{beside}").unlink(missing_ok=True)
     return kept

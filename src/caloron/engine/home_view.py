@@ -58,7 +58,7 @@ def about(folder: Path, agent: str, *, waking: bool = False) -> str:
     queue = [errand for errand in queue_of(where) if errand["status"] in OPEN]
     if queue:
         lines.append("Queue:")
-        lines += [f"- {errand['id']} ({errand['status']})" for errand in queue[:_LINES]]
+        lines += [_one_line(f"- {e['id']} ({e['status']})") for e in queue[:_LINES]]
     lines.append("Diary, newest first:")
     lines += [f"- {_shown(event)}" for event in diary_of(where, _LINES)]
     earlier = [past for past in past_of(where, _LINES) if past.status != "open"]
@@ -72,10 +72,24 @@ def about(folder: Path, agent: str, *, waking: bool = False) -> str:
 
 
 def _shown(event: dict[str, Any]) -> str:
-    told = json.loads(event["payload"])
-    said = told.get("last_line") or told.get("notes") or told.get("reason") or told.get("status")
     item = str(event["work_item_id"] or "").partition("/")[2]
-    return " ".join(str(part) for part in (event["type"], item, said or "") if part)[:200]
+    parts = (event["type"], item, _said(event["payload"]))
+    return _one_line(" ".join(str(part) for part in parts if part))
+
+
+def _said(payload: Any) -> Any:
+    """What a line of the diary tells; whoever writes into a home may put anything there."""
+    try:
+        told = json.loads(payload)
+    except (ValueError, TypeError):
+        return payload
+    if not isinstance(told, dict):
+        return told
+    return told.get("last_line") or told.get("notes") or told.get("reason") or told.get("status")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200]
 
 
 def past_of(where: Path, count: int) -> list[Past]:

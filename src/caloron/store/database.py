@@ -117,6 +117,7 @@ class Database:
         self.migrated: tuple[str, ...] = ()
         self._table = table
         self._lock = threading.RLock()
+        refuse_without_file(path)
         try:
             self._connection = sqlite3.connect(
                 path, isolation_level=None, check_same_thread=False, timeout=patience_s
@@ -215,6 +216,7 @@ class Database:
 
 def open_read_only(path: Path) -> sqlite3.Connection:
     """A light connection for commands that only look; it never creates or migrates."""
+    refuse_without_file(path)
     try:
         return _open_to_look(path, "mode=ro")
     except sqlite3.OperationalError as error:
@@ -231,6 +233,21 @@ def open_read_only(path: Path) -> sqlite3.Connection:
         raise store_error(path, error) from error
 
 
+def refuse_without_file(path: Path) -> None:
+    """Refuse an empty or missing file beside a log that holds changes: SQLite would delete it."""
+    log = path.with_name(f"{path.name}-wal")
+    try:
+        if log.stat().st_size == 0 or (path.exists() and path.stat().st_size):
+            return
+    except OSError:
+        # Without a log nothing can be lost; what cannot be looked at is told by whoever opens it.
+        return
+    raise StoreError(
+        f"{path} is empty or gone, and {log.name} beside it holds changes",
+        hint=f"put the file back from a backup, or move {log.name} away",
+    )
+
+
 def _open_to_look(path: Path, how: str) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, timeout=_BUSY_S)
     connection.row_factory = sqlite3.Row
@@ -244,7 +261,7 @@ def store_error(path: Path, error: sqlite3.Error) -> StoreError:
     if path.is_dir():
         hint = "that is a folder and not a file; move it away"
     elif "full" in text or "disk I/O" in text:
-        hint = "free some space on that disk; what was committed is safe and the sprint resumes"
+        hint = "free some space on that disk; what was committed is safe"
     elif "locked" in text or "busy" in text:
         hint = "another program holds it; close that program and try again"
     elif "readonly" in text or "unable to open" in text:

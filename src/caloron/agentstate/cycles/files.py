@@ -51,6 +51,8 @@ class CycleFiles:
         self.log = log
         self._now = now
         self._lock = -1
+        #: The locks of the other place, while it is ours too.
+        self._others: tuple[int, ...] = ()
         #: Where the state of this turn comes from, until a line of the log says so.
         self._elsewhere: Path | None = None
         #: State files that could not be written although the log was.
@@ -89,14 +91,15 @@ class CycleFiles:
         """Alone with the files, which are brought in order first."""
         with ExitStack() as stack:
             locks = {path: stack.enter_context(turn(path)) for path in self._locks()}
-            self._lock = locks[self.places.lock]
+            self._lock = locks.pop(self.places.lock)
+            self._others = tuple(locks.values())
             looked = self.look()
             self._elsewhere = looked.elsewhere
             if looked.aside is not None:
                 aside = _set_aside(self.places.state, looked.aside)
                 note = f"it was put aside as {aside.name} and made anew from the log"
-                number = looked.state.cycle_number
-                state = self.record(looked.state, "set_aside", number, file=aside.name)
+                known = raised(looked.state, self.highest())
+                state = self.record(known, "set_aside", known.cycle_number, file=aside.name)
                 looked = looked._replace(state=state, notices=(*looked.notices, note), aside=None)
             yield looked
 
@@ -148,9 +151,16 @@ class CycleFiles:
 
     def _write(self, state: CycleState) -> None:
         write_atomic(self.places.state, render(state))
-        mark = {"cycle": state.cycle_number, "seq": state.seq}
+        self._remember(self._lock, state.cycle_number, state.seq)
+        for lock in self._others:
+            # Should this place go away, the other one knows which numbers were given.
+            self._remember(lock, state.cycle_number)
+
+    def _remember(self, lock: int, number: int, seq: int = 0) -> None:
+        known = _mark_in(lock)
+        mark = {"cycle": max(number, known.get("cycle", 0)), "seq": seq or known.get("seq", 0)}
         try:
-            os.pwrite(self._lock, json.dumps(mark).encode().ljust(64), 0)
+            os.pwrite(lock, json.dumps(mark).encode().ljust(64), 0)
         except OSError as error:
             raise StoreError(
                 f"cannot write {self.places.lock}: {error.strerror}", hint="free some space"
@@ -173,13 +183,7 @@ class CycleFiles:
 
     def _mark(self) -> dict[str, int]:
         """The lock file remembers numbers too, for when state and log come back from a backup."""
-        try:
-            found = json.loads(os.pread(self._lock, 4096, 0) or b"{}")
-        except ValueError:
-            return {}
-        if not isinstance(found, dict):
-            return {}
-        return {key: value for key, value in found.items() if type(value) is int}
+        return _mark_in(self._lock)
 
     def _file(self, notices: list[str]) -> tuple[CycleState, Path | None]:
         """What the state file says, and its new name if it cannot be believed."""
@@ -208,6 +212,16 @@ class CycleFiles:
         for entry in self.log.entries():
             folded = apply(folded, entry)
         return raised(folded, state.cycle_number)
+
+
+def _mark_in(lock: int) -> dict[str, int]:
+    try:
+        found = json.loads(os.pread(lock, 4096, 0) or b"{}")
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: value for key, value in found.items() if type(value) is int}
 
 
 def _set_aside(path: Path, wanted: Path) -> Path:

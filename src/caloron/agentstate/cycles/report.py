@@ -140,4 +140,6 @@ def breadcrumb(state: CycleState) -> Breadcrumb | None:
     if state.status == "crashed":
         lines.append("- this cycle crashed; the next one looks how it was left")
     key = f"{state.agent}/{state.work_in_progress}/{state.cycle_number}"
-    return Breadcrumb(state.work_in_progress, key, "\n".join(lines))
+    # One line each: a heading or a fence in what an agent said would swallow what stands below.
+    text = "\n".join(" ".join(line.split()) for line in lines)
+    return Breadcrumb(state.work_in_progress, key, text)

@@ -219,6 +219,9 @@ class Cycles:
 
     def _require_open(self, state: CycleState, cycle: int | None) -> None:
         number, hint = state.known_cycle, f"begin a new one: caloron cycle begin {state.agent}"
+        if cycle is not None and cycle > number:
+            last = f"the last one is {number}" if number else "there was none"
+            raise HeldByAnother(f"{state.agent} has had no cycle {cycle} yet: {last}", hint=hint)
         if cycle is not None and number != cycle:
             raise HeldByAnother(
                 f"cycle {cycle} of {state.agent} is over: cycle {number} is {state.status}",

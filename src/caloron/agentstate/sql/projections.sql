@@ -3,7 +3,9 @@ SELECT kind, status, count(*) AS items FROM work_items GROUP BY kind, status ORD
 -- name: open_count
 SELECT count(*) FROM work_items WHERE status IN ('pending', 'in_flight', 'waiting_human')
 -- name: open
-SELECT w.id, w.kind, w.status, w.owner_agent, w.created_at, w.updated_at,
+-- Another program may have written a time as text.
+SELECT w.id, w.kind, w.status, w.owner_agent, CAST(w.created_at AS INTEGER) AS created_at,
+       CAST(w.updated_at AS INTEGER) AS updated_at,
        l.attempt, l.expires_at, l.not_before
 FROM work_items w JOIN caloron_leases l ON l.item = w.id
 WHERE w.status IN ('pending', 'in_flight', 'waiting_human')
@@ -12,8 +14,8 @@ ORDER BY w.updated_at LIMIT :limit
 SELECT count(*) FROM caloron_leases
 WHERE status IN ('pending', 'in_flight') AND status = 'in_flight' AND expires_at <= :now
 -- name: last_change
-SELECT max(coalesce((SELECT max(updated_at) FROM work_items), 0),
-           coalesce((SELECT max(ts) FROM events), 0))
+SELECT max(CAST(coalesce((SELECT max(updated_at) FROM work_items), 0) AS INTEGER),
+           CAST(coalesce((SELECT max(ts) FROM events), 0) AS INTEGER))
 -- name: events_by_type
 SELECT type, count(*) AS events FROM events WHERE ts >= :begins AND ts < :ends
 GROUP BY type ORDER BY events DESC, type

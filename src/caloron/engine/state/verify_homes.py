@@ -6,7 +6,6 @@ A home that is not there, or is behind, is right: it comes back, or catches up, 
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,15 @@ from caloron.agentstate.cycles.files import CycleFiles
 from caloron.agentstate.dashboard import regenerate, wrong_in
 from caloron.agentstate.scaffold import scaffold
 from caloron.domain.identities import agent_of_item
-from caloron.engine.agent_homes import FOLLOWED, AgentHomes, Disagreement, disagreements, mend
+from caloron.engine.agent_homes import (
+    CYCLES,
+    FOLLOWED,
+    AgentHomes,
+    Disagreement,
+    disagreements,
+    kept_aside,
+    mend,
+)
 from caloron.engine.home_view import cycles_in
 from caloron.engine.state.finding import Finding, Looked, Mend
 from caloron.engine.state.homes import STATE, home_damages, homes_in
@@ -63,16 +70,20 @@ class HomesCheck:
         """Make the file of a home from the ledger; whatever else lies in the home stays."""
         file, line = home / STATE, f"{home / STATE} is made anew"
         if file.exists():
-            kept = file.with_name(f"{file.name}.corrupt-{time.time_ns()}")
-            file.rename(kept)
-            for beside in ("-wal", "-shm"):
-                file.with_name(f"{file.name}{beside}").unlink(missing_ok=True)
-            line += f"; what stood there is kept as {kept}"
-        row = self._ledger.db.row(_NEWEST)
-        AgentHomes(self._folder, self._ledger, row["id"] if row else "").catch_up()
+            line += f"; what stood there is kept as {kept_aside(file, 'corrupt')}"
+        self._follow()
         # The home of somebody whom the ledger does not know begins empty.
         scaffold(home, "caloron", home.name)
         return line
+
+    def _follow(self) -> None:
+        """What the next sprint would do first."""
+        row = self._ledger.db.row(_NEWEST)
+        AgentHomes(self._folder, self._ledger, row["id"] if row else "").catch_up()
+
+    def _numbered(self, home: Path, one: Disagreement) -> str:
+        self._follow()
+        return f"the cycles of {home.name} go on from {one.expected}"
 
     def _look_at_errands(self, looked: Looked, home: Path) -> None:
         with self._ledger.db.snapshot() as connection:
@@ -83,8 +94,20 @@ class HomesCheck:
                 told = "another ledger told it: the next sprint begins it anew"
                 looked.add(_home(home / STATE, one.expected, told, passing=True))
                 continue
+            if one.target == CYCLES:
+                self._look_at_number(looked, home, one)
+                continue
             finding = _home(target, one.expected, one.found, "let it stand as the ledger has it")
             looked.add(finding, lambda one=one: _mended(home, one))  # type: ignore[misc]
+
+    def _look_at_number(self, looked: Looked, home: Path, one: Disagreement) -> None:
+        """A number that was lost; cycles that nobody can read are told where they lie."""
+        try:
+            cycles_in(home).look()
+        except CaloronError:
+            return
+        finding = _home(home / CYCLES, one.expected, one.found, "go on from that number")
+        looked.add(finding, lambda: self._numbered(home, one))
 
     def _look_at_dashboard(self, looked: Looked, home: Path) -> None:
         page = home / "dashboard.md"
@@ -127,7 +150,7 @@ def _cycles(home: Path) -> Mend:
         cycles = cycles_in(home)
         files = CycleFiles(cycles.places, cycles.log, lambda: datetime.now(UTC))
         with files.turn() as looked:
-            return "; ".join(looked.notices)
+            return "; ".join(looked.notices) or f"{cycles.places.state} is in order again"
 
     return act
 

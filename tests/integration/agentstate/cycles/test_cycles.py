@@ -89,6 +89,19 @@ def test_an_open_cycle_goes_on_under_its_own_number_when_a_higher_one_turns_up(
     assert report.work_cycles == 2, "cycles that never were do not count"
 
 
+@pytest.mark.parametrize("content", [b"", b'{"cycle_'])
+@pytest.mark.parametrize("log", [None, b""])
+def test_a_number_that_only_the_lock_remembers_is_not_given_again(
+    agent: Agent, content: bytes, log: bytes | None
+) -> None:
+    assert [agent.whole_cycle() for _ in range(3)][-1] == 3
+    agent.places.state.write_bytes(content)
+    agent.places.log.unlink()
+    if log is not None:
+        agent.places.log.write_bytes(log)
+    assert agent.whole_cycle() == 4
+
+
 def test_two_damages_are_both_kept(agent: Agent) -> None:
     for content in (b"one", b"two"):
         agent.whole_cycle()
@@ -240,6 +253,12 @@ def test_whoever_began_a_cycle_and_lives_may_end_it_after_a_long_silence(agent: 
     agent.cycles.begin(holder=this_holder())
     agent.wait(60)
     assert agent.cycles.end(reason="a long build").status == "ended"
+
+
+def test_a_cycle_that_never_was_is_not_called_over(agent: Agent) -> None:
+    agent.whole_cycle()
+    with pytest.raises(HeldByAnother, match="has had no cycle 7 yet: the last one is 1"):
+        agent.cycles.end(reason="r", cycle=7)
 
 
 def test_looking_for_and_acting_as_nobody_leaves_nothing(agent: Agent) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def test_an_agent_goes_on_from_its_number_when_hermes_appears_later(hermes: Path
     events = [entry["event"] for entry in cycles().log.entries()]
     assert events == ["carried", "begin"]
     assert cycles().look().notices == ()
+
+
+def test_a_place_that_goes_away_takes_no_number_with_it(hermes: Path) -> None:
+    assert whole_cycle() == 1
+    hermes.mkdir()
+    assert [whole_cycle() for _ in range(3)] == [2, 3, 4]
+    shutil.rmtree(hermes)
+    assert whole_cycle() == 5
 
 
 def test_whoever_goes_back_and_forth_never_gets_a_number_twice(hermes: Path) -> None:
