@@ -261,7 +261,9 @@ def store_error(path: Path, error: sqlite3.Error) -> StoreError:
     if path.is_dir():
         hint = "that is a folder and not a file; move it away"
     elif "full" in text or "disk I/O" in text:
-        hint = "free some space on that disk; what was committed is safe"
+        hint = (
+            "free some space on that disk; what was committed is safe, and a sprint can be resumed"
+        )
     elif "locked" in text or "busy" in text:
         hint = "another program holds it; close that program and try again"
     elif "readonly" in text or "unable to open" in text:
