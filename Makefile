@@ -7,6 +7,8 @@ BIN := .venv/bin
 STAMP := .venv/.complete
 PYTEST := $(BIN)/pytest
 WORKERS ?= 4
+# More of them: many of the quick tests wait for a lock, a limit or another process.
+QUICK_WORKERS ?= 6
 
 # Without compiled files each of the thousands of processes of the tests compiles Caloron anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,7 +37,7 @@ pilot: $(STAMP)
 
 test: check docs
 	@echo "== unit and integration tests"
-	@$(PYTEST) -n $(WORKERS) tests/unit tests/integration
+	@$(PYTEST) -n $(QUICK_WORKERS) --dist worksteal tests/unit tests/integration
 	@echo "== acceptance tests: whole sprints as a user runs them"
 	@$(PYTEST) -n $(WORKERS) tests/acceptance -m "not long"
 	@echo "== crash tests (the long ones: make chaos)"
