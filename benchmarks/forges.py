@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -206,8 +206,9 @@ def _project(repository: Repository, url: str, poll_s: float = _POLL_S) -> Itera
     options = ("--forge", "gitea", "--host", url, "--repo", repository.full_name)
     try:
         place.run("init", "bench", "--framework", "stub", *options, "--token-env", _TOKEN)
-        place.run("config", "set", "poll_s", str(poll_s))
-        yield place
+        with chdir(place.project):
+            place.run("config", "set", "poll_s", str(poll_s))
+            yield place
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -97,7 +97,8 @@ def _idle_sprint(tasks: int) -> Iterator[tuple[TickContext, str]]:
         before = os.environ.get("CALORON_HOME")
         os.environ["CALORON_HOME"] = place
         try:
-            subprocess.run((*our_program(), "init", "bench"), check=True, capture_output=True)
+            subprocess.run((*our_program(), "init", "bench", "--framework", "stub"),
+                           check=True, capture_output=True)  # fmt: skip
             ledger = Ledger(Path(place, "projects", "bench", "ledger.sqlite"))
             plan = tuple(_planned(n) for n in range(tasks))
             given = Sprint(id="bench", number=0, goal="g", given_plan=plan)

@@ -45,7 +45,7 @@ class Grown:
 
     def _drain(self) -> None:
         db = self._ledger.db
-        while self._queue.has_pending():
+        while self._queue.has_pending(("implement",)):
             with db.transaction("claim") as connection:
                 claimed = queue.claim(
                     connection, ("implement",), holder="engine-1", lease_ms=30_000, cap=8

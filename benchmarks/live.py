@@ -63,7 +63,8 @@ def _quiet_stretch(*, terminal: bool) -> tuple[float, int]:
 
 def _on(screen: _Screen, place: Home) -> subprocess.Popen[bytes]:
     plan = str(place.directory / "plan.json")
-    argv = (*PROGRAM, "sprint", "Measure this", "--plan", plan, "--yes", "--parallel")
+    goal = ("Measure this", "--project", "bench")
+    argv = (*PROGRAM, "sprint", *goal, "--plan", plan, "--yes", "--parallel")
     environment = {k: v for k, v in place.environment.items() if k != "NO_COLOR"}
     return subprocess.Popen(
         (*argv, str(_AT_WORK)),

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,8 +140,10 @@ def home(*, verify: str = "") -> Iterator[Home]:
     try:
         place.run("init", "bench", "--framework", "stub")
         if verify:
-            place.run("config", "set", "verify", verify)
-        yield place
+            place.run("config", "set", "verify", verify, "--project", "bench")
+        # The checkout that benchmarks are started in has no project: commands find this one here.
+        with chdir(place.project):
+            yield place
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -71,7 +71,6 @@ class Bench:
         self.workshop.workers.dispatch()
         run_dir = self.workshop.workers.runs.of(work.item, 1)
         self.workshop.workers.wait()
-        self.workshop.workers.stopping.clear()
         told = launch.read_output(run_dir, 100).strip()
         return (int(told) - began) / 1e6
 
@@ -116,7 +115,8 @@ def run() -> list[Measure]:
             warm_bench.fill(2)
             warm.append(warm_bench.start_one())
         warm_bench.close()
-        (home / "ledger.sqlite").unlink()
+        for name in ("ledger.sqlite", "ledger.id"):
+            (home / name).unlink()
         cold_bench = Bench(home, pool=0)
         pairs = [(cold_bench.start_one(), _clone_alone(home, n)) for n in range(_COLD)]
         cold_bench.close()

@@ -31,8 +31,8 @@ for response in script["responses"]:
     response["sleep_s"] = 1.5
 json.dump(script, open(sys.argv[2], "w"))
 PY
-caloron init tally --repo ~/src/tally --verify "python3 -m unittest discover -q -s tests" >/dev/null
-caloron config set stub_fixture ~/fixture.json >/dev/null
+caloron init tally --framework stub --repo ~/src/tally --verify "python3 -m unittest discover -q -s tests" >/dev/null
+caloron config set stub_fixture ~/fixture.json --project tally >/dev/null
 
 screen() { tmux -S "$socket" "$@"; }
 screen -f /dev/null new-session -d -x 96 -y 32 -c ~/src/tally "PS1='$ ' exec bash --norc --noprofile -i"

@@ -31,7 +31,7 @@ exit codes are in the [reference](reference.md).
 | on nearly every command | means |
 |---|---|
 | `-o`, `--output text\\|json\\|table` | for people, or one JSON envelope for machines |
-| `-p`, `--project NAME` | act on this project instead of the active one |
+| `-p`, `--project NAME` | project to use (default: this repository's; outside of one, the active) |
 | `--dry-run` | where something changes: say what would be done, do none of it, exit with 9 |
 """
 

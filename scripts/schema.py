@@ -16,6 +16,7 @@ from typing import Any
 # Also when it is run as a program, which finds only what lies beside it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from caloron.cli.output import SCHEMA
 from scripts.graph_schema import graph_schema, stage_schema
 
 FILE = Path(__file__).parents[1] / "docs" / "schema" / "caloron.json"
@@ -49,12 +50,14 @@ _SPRINT = {
                   "sprints": "i", "tasks": "i"},
     "...": "any",
 }  # fmt: skip
+_RUNNING = {"sprint_id": "s", "task": "s", "role": "s", "pid": "i"}
 _STATUS_SPRINT = {
     "sprint_id": "s", "number": "i", "goal": "s", "phase": "s", "baseline": "s", "verify": "s",
     "halted": "s", "budget_usd": "n", "cost_usd": "n", "sandboxed": "b?", "completed_tasks": "i",
     "paused": [{"framework": "s", "what": "s", "until": "s"}], "outage": "s", "declined": "s",
     "total_tasks": "i", "adopted": "b", "tasks": [
         {"id": "s", "status": "s", "reason": "s", "cycle": "i", "slice_it": "b"}],
+    "running": [_RUNNING],
 }  # fmt: skip
 _AGENT = {
     "agent_id": "s", "sprints": "i", "tasks": "i?", "done": "i?", "rounds": "i?",
@@ -62,9 +65,9 @@ _AGENT = {
     "tokens": "i?", "roles": ["s"], "frameworks": ["s"], "models": ["s"], "adopted": "b",
 }  # fmt: skip
 _WORK = {
-    "sprint_id": "s", "task": "s", "role": "s", "status": "s", "rounds": "i", "attempts": "i",
-    "failed_attempts": "i", "duration_s": "n", "cost_usd": "n", "tokens": "i", "framework": "s",
-    "model": "s",
+    "sprint_id": "s", "number": "i", "task": "s", "role": "s", "status": "s", "rounds": "i",
+    "attempts": "i", "failed_attempts": "i", "duration_s": "n", "cost_usd": "n", "tokens": "i",
+    "framework": "s", "model": "s",
 }  # fmt: skip
 _ATTEMPT = {
     "item": "s", "role": "s", "attempt": "i", "started_at": "s", "ended_at": "s?",
@@ -109,9 +112,9 @@ _CYCLE_FILES = {"state_file": "s", "log_file": "s"}
 COMMANDS: dict[str, Any] = {
     "init": {"name": "s", "path": "s", "repo": "s", "forge": "s", "backend": "s", "framework": "s",
              "active": "b", "...": "any"},
-    "config.get": {"key": "s", "value": "any"},
+    "config.get": {"key": "s", "value": "any", "detected": "s"},
     "config.set": {"project": "s", "key": "s", "value": "any"},
-    "config.list": {"project": "s", "settings": {"*": "any"}},
+    "config.list": {"project": "s", "settings": {"*": "any"}, "detected": {"*": "s"}},
     "projects.list": {"active": "s?", "projects": [
         {"name": "s", "active": "b", "repo": "s", "backend": "s", "framework": "s",
          "work_dir": "s", "problem": "s"}]},
@@ -126,24 +129,25 @@ COMMANDS: dict[str, Any] = {
     "kickoff": _SPRINT,
     "resume": _SPRINT,
     "stop": {"project": "s", "stopped": "b", "sprint_id?": "s"},
-    "tick": {"skipped": "b", "ended": "b", "sprint_id?": "s", "phase?": "s", "why?": "s",
-             "statuses?": {"*": "s"}, "waits?": {"*": "s"}, "actions_taken?": ["s"], "ticks?": "i",
-             "agents?": "i", "outage?": "s", "...": "any"},
-    "take": {"project": "s", "sprint_id": "s?", "repo": "s", "branch": "s", "how": "s",
-             "from": "s", "to": "s", "commits": "i", "files": "i", "added": "i", "removed": "i"},
-    "discard": {"project": "s", "sprint_id": "s", "discarded_by": "s", "cancelled": ["s"],
-                "merged": ["s"], "closed": ["s"], "kept": ["s"], "undo": "s"},
+    "tick": {"skipped": "b", "ended": "b", "sprint_id?": "s", "number?": "i", "phase?": "s",
+             "why?": "s", "statuses?": {"*": "s"}, "waits?": {"*": "s"}, "actions_taken?": ["s"],
+             "ticks?": "i", "agents?": "i", "outage?": "s", "...": "any"},
+    "take": {"project": "s", "sprint_id": "s?", "number": "i?", "repo": "s", "branch": "s",
+             "how": "s", "from": "s", "to": "s", "commits": "i", "files": "i", "added": "i",
+             "removed": "i"},
+    "discard": {"project": "s", "sprint_id": "s", "number": "i", "discarded_by": "s",
+                "cancelled": ["s"], "merged": ["s"], "closed": ["s"], "kept": ["s"], "undo": "s"},
     "status": {"project?": "s", "path?": "s", "repo?": "s", "backend?": "s", "framework?": "s",
                "forge?": {"kind": "s", "url": "s", "account": "s", "reviewer": "s", "reviews": "s"},
                "total_sprints?": "i", "last_sprint?": [None, _STATUS_SPRINT],
                "held_by?": [None, {"pid": "i", "host": "s", "sprint": "s", "started_at": "s"}],
-               "active?": "s?", "projects?": "i"},
-    "why": {"sprint_id": "s", "stopped": "b", "why": "s", "outage": "s",
-            "tasks": [{"id": "s", "status": "s", "why": "s"}]},
-    "logs": {"sprint_id": "s", "task": "s", "attempts": [
+               "active?": "s?", "projects?": "i", "repository?": "s"},
+    "why": {"sprint_id": "s", "number": "i", "stopped": "b", "why": "s", "outage": "s",
+            "tasks": [{"id": "s", "status": "s", "why": "s"}], "running": [_RUNNING]},
+    "logs": {"sprint_id": "s", "number": "i", "task": "s", "attempts": [
         {"name": "s", "role": "s", "path": "s", "output": "s", "errors": "s", "readable": "s"}]},
-    "trace": {"sprint_id": "s", "task": "s", "title": "s", "status": "s", "reason": "s",
-              "cost_usd": "n",
+    "trace": {"sprint_id": "s", "number": "i", "task": "s", "title": "s", "status": "s",
+              "reason": "s", "cost_usd": "n",
               "events": [{"at": "s", "type": "s", "work": "s", "what": "s",
                           "payload": {"*": "any"}}],
               "attempts": [_ATTEMPT],
@@ -161,10 +165,10 @@ COMMANDS: dict[str, Any] = {
                "kpis": {"*": "n?"}, "bring": "s", "...": "any"},
     "inbox": {"project": "s", "needs": [{"...": "any"}], "...": "any"},
     "history": {"project": "s", "total": "i", "sprints": [
-        {"sprint_id": "i", "id": "s", "goal": "s", "phase": "s", "completed_tasks": "i",
+        {"sprint_id": "s", "number": "i", "goal": "s", "phase": "s", "completed_tasks": "i",
          "total_tasks": "i", "started_at": "s?", "duration_s": "n?", "adopted": "b",
          "...": "any"}]},
-    "show": {"sprint_id": "i", "id": "s", "goal": "s", "phase": "s", "total_tasks": "i",
+    "show": {"sprint_id": "s", "number": "i", "goal": "s", "phase": "s", "total_tasks": "i",
              "completed_tasks": "i", "failed_tasks": "i", "cost_usd": "n?", "avg_clarity": "n?",
              "adopted": "b", "tasks": [{"id": "s", "title": "s", "status": "s", "tests": "s",
                                         "cost_usd": "n", "...": "any"}], "...": "any"},
@@ -174,7 +178,8 @@ COMMANDS: dict[str, Any] = {
                 "avg_sprint_time_s": "n", "supervisor_events": "i", "tests_passing": "i",
                 "top_blockers": [["any"]], "top_tools": [["any"]], "trends": [_TREND],
                 "...": "any"},
-    "retro": {"sprint_id": "s", "kpis": {"*": "n?"}, "report_markdown": "s", "trends": [_TREND],
+    "retro": {"sprint_id": "s", "number": "i", "kpis": {"*": "n?"}, "report_markdown": "s",
+              "trends": [_TREND],
               "roles": [{"role": "s", "agents": "i", "...": "any"}], "model_problem": "s",
               "model_analysis": [None, {"by": "s", "themes": ["s"], "learnings": ["s"],
                                         "sentiment": "s", "improvements": [_ADVICE]}],
@@ -265,7 +270,7 @@ COMMANDS: dict[str, Any] = {
 
 _PARAMETER = {"name": "s", "type": "s", "required": "b", "multiple": "b", "choices?": ["s"]}
 _DEFINITIONS: dict[str, Any] = {
-    "meta": {"duration_ms": "i", "version": "s"},
+    "meta": {"duration_ms": "i", "version": "s", "schema": "i"},
     "error": {"code": "s", "message": "s", "hint?": "s"},
     "planned_action": {"action": "s", "target": "s", "...": "any"},
     "command": {
@@ -319,7 +324,7 @@ def schema() -> dict[str, Any]:
     ]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "What `caloron … --output json` prints: one envelope",
+        "title": f"What `caloron … --output json` prints: one envelope (`meta.schema` {SCHEMA})",
         "oneOf": answers,
         "allOf": by_command,
         "$defs": {

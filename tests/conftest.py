@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from caloron.store import redact
+
 settings.register_profile(
     "shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -25,6 +27,21 @@ def nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CALORON_HOME", str(tmp_path_factory.mktemp("nobodys-home")))
         yield
+
+
+@pytest.fixture
+def user_without_hermes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Cycles are kept in `~/.hermes` where that exists: take a user's home without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("user")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_learned() -> Iterator[None]:
+    """A secret that one test has read is no secret of the next one."""
+    yield
+    redact._learned = redact._Learned()
 
 
 @pytest.fixture(scope="session")

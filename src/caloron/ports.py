@@ -201,7 +201,7 @@ class Forge(Protocol):
         ...
 
 
-Network = Literal["full", "none", "model"]
+Network = Literal["full", "none", "model", "public"]
 Trouble = Literal["", "auth", "quota", "rate_limit", "overflow", "budget", "crash"]
 
 
@@ -226,7 +226,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     #: Files and folders besides the workspace that it may change, at the paths they have outside.
     writable: tuple[Path, ...] = ()
     network: Network = "none"
-    #: With `model`, what may be reached: `host`, `host:port`, `*.domain` or `127.0.0.1:port`.
+    #: With `model` what may be reached, with `public` what may be reached besides public hosts:
+    #: `host`, `host:port`, `*.domain` or `127.0.0.1:port`.
     hosts: tuple[str, ...] = ()
     #: The whole environment that it gets, besides PATH, HOME, language and time zone.
     env: dict[str, str] = msgspec.field(default_factory=dict)
@@ -344,6 +345,8 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     turns: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    #: Read again from the provider's cache; not part of `tokens_in`.
+    tokens_cached: int = 0
     #: None: the framework does not tell.
     cost_usd: float | None = None
     model: str = ""

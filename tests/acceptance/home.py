@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.support.projects import naming_project
 
 _SOURCE = Path(__file__).parents[2] / "src"
 #: Far beyond what anything here takes: reaching it means that it never comes.
@@ -157,6 +159,8 @@ class Home:
 
     def init(self, name: str = "demo", *arguments: str, **settings: Any) -> Home:
         """Make a project; the forge is looked at often, so that a person is noticed soon."""
+        if "--framework" not in arguments:
+            arguments = ("--framework", "stub", *arguments)
         assert self.caloron("init", name, *arguments).code == 0
         return self.set(name, **{"poll_s": 0.2, "read_only": [str(self._gates)]} | settings)
 
@@ -193,7 +197,7 @@ class Home:
     ) -> Answer:
         """Run one command to its end."""
         done = subprocess.run(
-            self._argv(arguments, json=json),
+            self._argv(arguments if cwd else naming_project(arguments, self.path), json=json),
             input=stdin,
             capture_output=True,
             text=True,
@@ -211,7 +215,7 @@ class Home:
     def start(self, *arguments: str) -> Running:
         """Start a command and leave it running."""
         process = subprocess.Popen(
-            self._argv(arguments, json=True),
+            self._argv(naming_project(arguments, self.path), json=True),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -230,7 +234,7 @@ class Home:
         plan = ("--plan", str(self.plan(*tasks))) if tasks else ()
         return ["sprint", "make it so", "--yes", *plan, *options]
 
-    def _argv(self, arguments: tuple[str, ...], *, json: bool) -> list[str]:
+    def _argv(self, arguments: Sequence[str], *, json: bool) -> list[str]:
         form = ["--output", "json"] if json else []
         return [*self.program, *arguments, *form]
 

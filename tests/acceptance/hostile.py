@@ -81,6 +81,22 @@ for handle in held:
     os.write(handle, bytes(12 << 20))
 time.sleep(600)
 """
+_SOCKETS = """
+import resource, socket, time
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192), most))
+held, total = [], 0
+while total < 600 << 20:
+    held += socket.socketpair()
+    held[-1].setblocking(False)
+    held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    try:
+        while True:
+            total += held[-1].send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+time.sleep(600)
+"""
 _ODD_FILES = """
 import os, socket
 socket.socket(socket.AF_UNIX).bind('socket')
@@ -98,6 +114,22 @@ _ODD_TREE = (
     "blob=$(echo x | git hash-object -w --stdin);"
     " tree=$(printf '100644 blob %s\\t{name}\\n' $blob | git mktree);"
     " git reset -q --soft $(git commit-tree -p HEAD -m odd $tree)"
+)
+#: Commits a tree of a few objects that stands for many files, none of which is in the workspace.
+_COMMIT_TREE = (
+    "git add -A; git commit -q -m honest; git read-tree --prefix=bomb/ $tree;"
+    " git ls-files -z bomb | git update-index -z --skip-worktree --stdin; git commit -q -m bomb"
+)
+_BOMB_OF_SIZES = (
+    "blob=$(head -c 2M /dev/zero | git hash-object -w --stdin);"
+    " tree=$(for n in $(seq 60); do printf '100644 blob %s\\t%s\\n' $blob $n; done | git mktree);"
+    f" {_COMMIT_TREE}"
+)
+_BOMB_OF_NAMES = (
+    "tree=$(printf '100644 blob %s\\tf\\n' $(echo x | git hash-object -w --stdin) | git mktree);"
+    " for level in 1 2 3; do tree=$(for n in $(seq 25); do"
+    " printf '040000 tree %s\\t%s\\n' $tree $n; done | git mktree); done;"
+    f" {_COMMIT_TREE}"
 )
 _FILL = (
     "n=0; while [ $n -lt 60 ]; do n=$((n+1)); head -c 10M /dev/zero > {place}/$n; sleep 0.1; done"
@@ -220,6 +252,9 @@ _LIMITED = {
         f"rm $CALORON_TASK_ID.txt; {_python(_HIDDEN.format(kind='memory', count=45))}",
         "MB of memory, of 400 allowed",
     ),
+    "fills-sockets": Habit(
+        f"rm $CALORON_TASK_ID.txt; {_python(_SOCKETS)}", "MB of memory, of 400 allowed"
+    ),
     "hides-files": Habit(
         f"rm $CALORON_TASK_ID.txt; {_python(_HIDDEN.format(kind='disk', count=9))}",
         "MB on disk, of 48 allowed",
@@ -228,6 +263,8 @@ _LIMITED = {
         "for n in $(seq 60); do head -c 10M /dev/zero > /tmp/$n || exit 0; done;"
         " rm $CALORON_TASK_ID.txt"
     ),
+    "bombs-sizes": Habit(_BOMB_OF_SIZES, "take more than 48 MB on disk"),
+    "bombs-names": Habit(_BOMB_OF_NAMES, "take more than 48 MB on disk"),
     "leaves-daemon": Habit(DAEMON),
     "floods": Habit(
         "head -c 20M /dev/zero | tr '\\0' x; head -c 5M /dev/urandom; yes | head -c 9M >&2"

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.acceptance.home import Home
@@ -39,7 +40,7 @@ class OrdinaryHome(Home):
             for name in (".", *files):
                 os.chown(Path(folder, name), ORDINARY, ORDINARY, follow_symlinks=False)
 
-    def _argv(self, arguments: tuple[str, ...], *, json: bool) -> list[str]:
+    def _argv(self, arguments: Sequence[str], *, json: bool) -> list[str]:
         who = (f"--reuid={ORDINARY}", f"--regid={ORDINARY}", "--clear-groups")
         _, *rest = super()._argv(arguments, json=json)
         return ["setpriv", *who, "--", _PYTHON, *rest]

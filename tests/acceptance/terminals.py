@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from tests.acceptance.home import Home
+from tests.support.projects import naming_project
 
 _STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -26,10 +27,11 @@ class Terminal:
     def __init__(
         self, home: Home, *arguments: str, cwd: Path | None = None, columns: int = 120, **env: str
     ) -> None:
+        words = arguments if cwd else naming_project(arguments, home.path)
         self._handle, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self._process = subprocess.Popen(
-            (sys.executable, "-m", "caloron.cli", *arguments),
+            (sys.executable, "-m", "caloron.cli", *words),
             stdin=other,
             stdout=other,
             stderr=other,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.acceptance.home import Home, does, process_lives, task, wait_for, writes
 
@@ -124,9 +127,11 @@ def test_numbers_of_cycles_go_on_after_an_older_state_was_restored(home: Home) -
     assert answer.code == 0, answer
     shown = home.caloron("agents", "show", "a").data
     assert [cycle["number"] for cycle in shown["cycles"]] == [3, 1]
-    assert "this is your cycle 3." in _prompts(home, "a", "implement", "demo-2")[0]
+    # The reviewer works for every sprint, so it knows its earlier ones.
+    assert "this is your cycle 3." in _prompts(home, "a", "review", "demo-2")[0]
 
 
+@pytest.mark.usefixtures("user_without_hermes")
 def test_the_cycles_of_a_sprint_are_shown_where_others_are(home: Home) -> None:
     home.script(writes("a"))
     assert home.sprint(task("a")).code == 0
@@ -155,3 +160,82 @@ def test_an_errand_that_was_changed_by_hand_is_told_and_put_right(home: Home) ->
     assert answer.code == 0, answer
     assert "the home of a was put right" in answer.stderr
     assert home.caloron("agents", "show", "a").data["disagreements"] == []
+
+
+_FEEDBACK = """
+---
+caloron_feedback:
+  task_clarity: 9
+  blockers: []
+  self_assessment: completed
+  notes: "the window is half open"
+---"""
+
+
+def test_people_and_later_prompts_read_the_closing_words_and_no_block(home: Home) -> None:
+    """An agent ends with its feedback block, as it is asked to: `---` says nothing to anybody."""
+    home.script(
+        does("po", output='Here it is.\n```json\n[{"id": "a", "title": "A",'
+             ' "agent_prompt": "do a"}]\n```'),
+        writes("a", output=f"I wrote a.txt and a test.\n{_FEEDBACK}"),
+        does("fix", output=f"Nothing else to fix.\n{_FEEDBACK}"),
+        default="CHANGES_NEEDED: more",
+    )  # fmt: skip
+    answer = home.sprint()
+    assert answer.tasks["a"]["reason"] == "the fix round changed nothing: Nothing else to fix."
+    pages = {
+        name: home.caloron(*name.split(), json=False).stdout
+        for name in ("trace a", "trace po", "agents show a", "agents show planner-1", "why a",
+                     "inbox", "report", "retro")
+    }  # fmt: skip
+    prompts = _prompts(home, "a", "fix")
+    for name, text in (*pages.items(), ("a prompt", prompts[-1].partition("[end")[0])):
+        assert ": ---" not in text, name
+        assert "(---)" not in text, name
+        assert "```)" not in text, name
+    assert "closed as done (I wrote a.txt and a test.)" in pages["trace a"]
+    assert "exit code 0 (I wrote a.txt and a test.)" in pages["trace a"]
+    assert "closed as done (Here it is.)" in pages["trace po"]
+    assert "the progress comment on its issue was updated" in pages["trace a"]
+    assert not re.search(r"  (progress|describe)$", pages["trace a"], re.MULTILINE)
+    assert "It left: demo-1/a/1-implement: I wrote a.txt and a test." in prompts[0]
+
+
+def test_a_task_of_a_later_sprint_with_the_same_id_inherits_no_diary(home: Home) -> None:
+    home.script(writes("a", output="I wrote the first a."))
+    assert home.sprint(task("a")).code == 0
+    rejected = does("review", round=1, output="CHANGES_NEEDED: more")
+    home.script(
+        writes("a", {"other.txt": "x"}, output="I wrote the second a."),
+        rejected,
+        does("fix", files={"other.txt": "y"}),
+    )
+    assert home.sprint(task("a", title="Another a", agent_prompt="do another")).code == 0
+    (first,) = _prompts(home, "a", "implement", "demo-2")
+    assert "diary" not in first
+    assert "demo-1" not in first
+    (fix,) = _prompts(home, "a", "fix", "demo-2")
+    opening = fix.partition("[end")[0]
+    assert "It left: demo-2/a/1-implement: I wrote the second a." in opening
+    assert "first a" not in opening
+    assert "demo-1" not in opening
+    # What the agent of that name did in both sprints is still there for people.
+    shown = home.caloron("agents", "show", "a").data
+    assert {work["sprint_id"] for work in shown["work"]} == {"demo-1", "demo-2"}
+
+
+def test_a_cycle_that_a_person_stopped_has_not_crashed_and_names_what_is_next(home: Home) -> None:
+    gate = home.gate("work")
+    home.script(writes("a", run=gate.line))
+    running = home.start_sprint(task("a"))
+    gate.wait_for_agent()
+    assert running.interrupt().code == 11
+    cycle = _cycle(home)
+    assert (cycle["status"], cycle["result"]) == ("ended", "partial")
+    assert cycle["next_target"] == "implement of a, again"
+    assert cycle["work_in_progress"] == "demo-1/a"
+    gate.open()
+    assert home.caloron("resume").code == 0
+    prompt = _prompts(home, "a", "implement")[-1]
+    assert "Reason: the sprint was stopped." in prompt
+    assert "To do next: implement of a, again." in prompt

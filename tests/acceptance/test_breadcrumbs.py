@@ -10,6 +10,8 @@ from tests.acceptance.gitea_home import GiteaHome
 from tests.acceptance.home import Home, does, task, writes
 from tests.support.gitea import Server
 
+pytestmark = pytest.mark.usefixtures("user_without_hermes")
+
 REJECTED = (
     writes("a"),
     does("review", round=1, output="CHANGES_NEEDED: say hello, which fixes #77 of @ada"),

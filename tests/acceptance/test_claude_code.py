@@ -121,7 +121,7 @@ def test_by_itself_it_is_asked_to_look_back_and_answers_in_the_asked_form(
     answer = home.sprint(task("greet"))
     assert (answer.code, answer.data["phase"]) == (0, "ended"), answer
     first, second = asked_to(model, _LOOKS_BACK)
-    assert "| Completed tasks | 1 |" in first.prompt
+    assert "| Tasks done | 1 of 1 |" in first.prompt
     assert "holds no JSON object" in second.prompt
     found = home.caloron("retro").data
     assert found["model_analysis"]["by"].startswith("claude-code claude-")
@@ -278,3 +278,36 @@ def test_a_missing_cli_or_key_is_said_before_anything_begins(home: Home) -> None
     assert refused.code == 8, refused
     assert "ANTHROPIC_API_KEY" in refused.error["hint"]
     assert home.issues() == []
+
+
+_FEEDBACK = """
+---
+caloron_feedback:
+  task_clarity: 9
+  blockers: []
+  self_assessment: completed
+  notes: ""
+---"""
+
+
+def test_its_closing_words_are_shown_and_neither_its_block_nor_its_json(
+    home: Home, model: ModelServer
+) -> None:
+    model.rules[:] = [
+        implements(
+            [write(_FILE, "print('hello')\n")], [f"I wrote greet.py and ran it.\n{_FEEDBACK}"]
+        ),
+        Rule((_REVIEWS,), [["CHANGES_NEEDED: greet the world"]]),
+        Rule((_FIXES,), [[f"Nothing else to fix.\n{_FEEDBACK}"]]),
+    ]
+    answer = home.sprint(task("greet"))
+    assert answer.tasks["greet"]["reason"].endswith("changed nothing: Nothing else to fix.")
+    pages = [
+        home.caloron(*words, json=False).stdout
+        for words in (("trace", "greet"), ("agents", "show", "greet"), ("report",), ("inbox",))
+    ]
+    assert "(I wrote greet.py and ran it.)" in pages[0]
+    for page in (*pages, asked_to(model, _FIXES)[-1].prompt.partition("[end")[0]):
+        assert ": ---" not in page
+        assert "(---)" not in page
+        assert '{"type"' not in page

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 
 from tests.acceptance.home import Home, does, process_lives, task, writes
@@ -78,6 +80,54 @@ def test_a_failure_that_does_not_repeat_is_only_one_more_attempt(home: Home) -> 
     assert answer.code == 0, answer
     assert home.files() == {"a.txt": b"a\n"}
     assert home.escalations() == []
+
+
+def notes_to(home: Home, item: str) -> list[str]:
+    """What each attempt at an item was told about the one before, in order."""
+    runs = (home.project() / "runs" / "demo-1" / item).iterdir()
+    prompts = [run / "prompt.txt" for run in sorted(runs, key=lambda run: int(run.name))]
+    found = (re.search("The last attempt at this failed: (.*)", p.read_text()) for p in prompts)
+    return [note[1] if note else "" for note in found]
+
+
+def test_every_role_learns_why_its_last_attempt_failed(home: Home) -> None:
+    home.script(
+        does("po", attempt=1, output="lost my notes", exit_code=3),
+        does("po", attempt=2, output=json.dumps([task("a"), task("c", "a", kind="check")])),
+        does("implement", attempt=1, output="no space for wheels", exit_code=7),
+        writes("a", attempt=2),
+        does("review", round=1, output="CHANGES_NEEDED: more"),
+        does("fix", attempt=1, output="a stuck key", exit_code=4),
+        does("fix", attempt=2, files={"a.txt": "better\n"}),
+        does("review", round=2, attempt=1, output="I cannot say"),
+        does("check", attempt=1, output="a flat tyre", exit_code=5),
+    )
+    answer = home.sprint()
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"better\n"}
+    died = "the agent ended with exit code"
+    assert notes_to(home, "po/1-po") == ["", "the planner ended with exit code 3: lost my notes"]
+    assert notes_to(home, "a/1-implement") == ["", f"{died} 7: no space for wheels"]
+    assert notes_to(home, "a/4-fix") == ["", f"{died} 4: a stuck key"]
+    unclear = "no clear verdict in the review's answer: I cannot say"
+    assert notes_to(home, "a/6-review") == ["", unclear]
+    assert notes_to(home, "c/1-check") == ["", f"{died} 5: a flat tyre"]
+
+
+def test_an_agent_released_by_a_person_learns_why_it_was_stopped(home: Home) -> None:
+    home.script(
+        does("implement", "a", attempt=1, output="no network here", exit_code=7),
+        does("implement", "a", attempt=2, output="no memory left", exit_code=8),
+    )
+    answer = home.sprint(task("a"))
+    assert answer.code == 10, answer
+    home.script(writes("a"))
+    number = str(answer.tasks["a"]["issue_number"])
+    assert home.caloron("issue", "comment", number, "resolved").code == 0
+    assert home.caloron("resume").code == 0
+    died = "the agent ended with exit code"
+    notes = notes_to(home, "a/1-implement")
+    assert notes == ["", f"{died} 7: no network here", f"{died} 8: no memory left"]
 
 
 def test_good_work_before_a_bad_exit_goes_on_to_review(home: Home) -> None:
@@ -165,3 +215,43 @@ def test_a_planned_framework_that_is_not_set_up_is_the_reason_of_that_task_alone
     assert answer.code == 10, answer
     assert answer.statuses == {"a": "Escalated", "b": "Done"}
     assert "`command` has no command" in answer.tasks["a"]["why"]
+
+
+def test_a_killed_sandbox_is_an_interruption_and_not_a_failure_of_the_agent(home: Home) -> None:
+    """Twice, which would be a person's concern if it counted as a failure."""
+    writing = home.gate("writing")
+    home.script(does("implement", "a", run=f"{writing.line}; echo a > a.txt"))
+    running = home.start_sprint(task("a"))
+    for attempt in (1, 2):
+        writing.wait_for_agent(attempt)
+        # The first of the sandbox's processes is the one that the shim started.
+        os.kill(min(home.processes("bwrap")), signal.SIGKILL)
+    writing.wait_for_agent(3)
+    writing.open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+    assert home.escalations() == []
+
+
+def test_a_killed_git_of_ours_is_an_interruption_and_not_a_failure_of_the_agent(
+    home: Home,
+) -> None:
+    """The first three checkouts of workspaces die of a signal."""
+    real, place = shutil.which("git"), home.root / "bin"
+    place.mkdir()
+    count = home.root / "killed"
+    script = (
+        f'#!/bin/sh\ncase " $* " in *" checkout "*) if [ "$(cat {count} | wc -c)" -lt 3 ]; then'
+        f" printf x >> {count}; kill -9 $$; fi;; esac\n"
+        f'exec {real} "$@"\n'
+    )
+    count.touch()
+    (place / "git").write_text(script)
+    (place / "git").chmod(0o755)
+    home.environment["PATH"] = f"{place}:{home.environment['PATH']}"
+    home.script(writes("a"))
+    answer = home.sprint(task("a"))
+    assert count.read_text() == "xxx"
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}

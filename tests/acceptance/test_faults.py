@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -95,6 +96,35 @@ def test_a_disk_that_fills_up_in_mid_sprint_stops_it_and_resume_goes_on_once_the
     assert home.files() == {"a": b"a\n"}
     assert len(home.issues()) == 1
     assert len(home.pulls()) == 1
+
+
+def test_a_full_disk_of_the_forge_ends_the_sprint_and_nothing_is_lost(home: Home) -> None:
+    """Only the repository of the forge is on the full disk: the ledger can be written."""
+    gate, forge = home.gate("writing"), home.project() / "forge.git"
+    home.script(does("implement", "a", run=f"{gate.line}; head -c 3000000 /dev/urandom > a"))
+    aside = forge.rename(forge.with_name("aside.git"))
+    forge.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(forge))
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"NOT TESTED, since this user may not mount a disk: {done.stderr.strip()}")
+    try:
+        shutil.copytree(aside, forge, dirs_exist_ok=True)
+        running = home.start_sprint(task("a"))
+        gate.wait_for_agent()
+        gate.open()
+        answer = running.wait()
+        assert answer.code == 8, answer
+        assert "the disk is full" in answer.error["message"]
+        assert "caloron resume" in answer.error["hint"]
+        subprocess.run(("mount", "-o", "remount,size=32m", str(forge)), check=True)
+        answer = home.caloron("resume")
+        assert answer.code == 0, answer
+        assert len(home.files()["a"]) == 3_000_000
+        assert home.attempts("implement") == 1, "the work was not done twice"
+        assert home.escalations() == []
+    finally:
+        subprocess.run(("umount", "--lazy", str(forge)), check=True)
 
 
 def test_a_read_only_home_is_refused_and_can_still_be_looked_at(small_disk: SmallDisk) -> None:

@@ -37,7 +37,7 @@ def test_a_sprint_in_a_sub_folder_sets_a_project_up_and_says_every_default(
     expected = {
         "name": "shop", "repo": str(shop.path), "branch": "main", "commit": shop.head,
         "forge": "local", "framework": "stub", "setup": "", "verify": verify, "network": "model",
-        "network_roles": ["setup=full", "verify=none"], "budget_usd": 20.0,
+        "network_roles": ["setup=public", "verify=none"], "budget_usd": 20.0,
     }  # fmt: skip
     assert {key: setup[key] for key in expected} == expected
     for told in ("shop", "local", "stub", verify, "model", "$20.00"):
@@ -138,7 +138,7 @@ def test_without_an_active_project_the_others_are_named_and_how_to_choose_one(
     bare_home: Home,
 ) -> None:
     for name in ("one", "two"):
-        assert bare_home.caloron("init", name).code == 0
+        assert bare_home.caloron("init", name, "--framework", "stub").code == 0
     assert bare_home.caloron("projects", "delete", "two", "--force").code == 0
     answer = bare_home.caloron("sprint", "go", "--yes")
     assert answer.code == 3
@@ -290,9 +290,11 @@ def test_without_a_name_in_git_a_sprint_runs_and_a_fast_forward_is_taken(shop: R
 
 
 def test_doctor_without_a_project_says_who_would_work(bare_home: Home) -> None:
-    checks = {c["check"]: c for c in bare_home.caloron("doctor").data["checks"]}
-    assert "framework" in checks
-    assert checks["framework"]["needed"] is False
+    bare_home.environment["CALORON_CLAUDE"] = "no-such-program"
+    answer = bare_home.caloron("doctor")
+    assert answer.code == 8, answer
+    assert answer.error["message"] == "agents cannot run here: framework"
+    assert "--framework" in answer.error["hint"]
 
 
 def test_two_first_sprints_at_the_same_moment_make_one_project(shop: Repository) -> None:
@@ -318,9 +320,11 @@ def test_two_first_sprints_at_the_same_moment_make_one_project(shop: Repository)
 def test_a_damaged_configuration_never_makes_commands_act_on_another_project(
     bare_home: Home, damaged: str
 ) -> None:
-    bare_home.caloron("init", "other")
+    bare_home.caloron("init", "other", "--framework", "stub")
     shop = repository(bare_home)
-    assert bare_home.caloron("init", "shop", "--repo", str(shop.path)).code == 0
+    assert (
+        bare_home.caloron("init", "shop", "--framework", "stub", "--repo", str(shop.path)).code == 0
+    )
     assert bare_home.caloron("projects", "switch", "other").code == 0
     file = bare_home.project("shop") / "config.yml"
     file.write_text(damaged)

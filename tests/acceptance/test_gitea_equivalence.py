@@ -30,11 +30,13 @@ LETTER = {"Pending": "P", "Ready": "R", "InProgress": "G", "InReview": "V", "Don
 TASK, ASSIGNED, DONE = "caloron:task", "caloron:assigned", "caloron:done"
 WAITING = {"state": "open", "labels": [TASK], "comments": [], "pull": None}
 STARTED = WAITING | {"labels": [ASSIGNED, TASK]}
-IN_REVIEW = STARTED | {"pull": {"state": "open", "verdicts": []}}
+#: The feedback that each author ends with.
+FEEDBACK = "feedback: {task}, completed"
+IN_REVIEW = STARTED | {"comments": [FEEDBACK], "pull": {"state": "open", "verdicts": []}}
 FINISHED = {
     "state": "closed",
     "labels": [ASSIGNED, DONE, TASK],
-    "comments": ["completed: Completed via PR #{pull}"],
+    "comments": [FEEDBACK, "completed: Completed via PR #{pull}"],
     "pull": {"state": "merged", "verdicts": ["APPROVED\n\nat gate judge-{task}"]},
 }
 #: Step, the statuses of the three tasks, and what stands on the forge for each of them.
@@ -75,7 +77,7 @@ def on_the_forge(home: GiteaHome) -> dict[str, dict[str, Any]]:
         assert (kind, issue["title"]) == ("issue", TITLES[name])
         assert name not in found, f"{name} has two issues"
         said = [c["body"] for c in repository.comments(issue["number"])]
-        told = [(marker_key(body).split("/")[3], without_markers(body)) for body in said]
+        told = [(marker_key(body).split("/")[3], _words(body)) for body in said]
         found[name] = {
             "state": issue["state"],
             "labels": sorted(label["name"] for label in issue["labels"]),
@@ -84,6 +86,12 @@ def on_the_forge(home: GiteaHome) -> dict[str, dict[str, Any]]:
             "pull": _pull(home, pulls[name], issue["number"]) if name in pulls else None,
         }
     return dict(sorted(found.items()))
+
+
+def _words(comment: str) -> str:
+    """A comment without its marker; of feedback only the fields that are the same in each run."""
+    found = re.search(r'task_id: "(.+)"(?s:.+)self_assessment: "(.+)"', comment)
+    return f"{found[1]}, {found[2]}" if found else without_markers(comment)
 
 
 def _pull(home: GiteaHome, pull: dict[str, Any], issue: int) -> dict[str, Any]:

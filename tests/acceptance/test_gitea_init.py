@@ -39,7 +39,7 @@ def repository(gitea: Server, ada: Person) -> Repository:
 def arguments(repository: Repository, *more: str, host: str = "", token: str = "ADA") -> Init:
     return (
         "init", "demo", "--forge", "gitea", "--host", host or repository.who.url,
-        "--repo", repository.full_name, "--token-env", token, *more,
+        "--repo", repository.full_name, "--token-env", token, "--framework", "stub", *more,
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def test_a_token_from_a_file_or_from_gits_credential_helper_will_do(
     file = place.root / "token"
     file.write_text(f"{ada.token}\n")
     file.chmod(0o600)
-    common = arguments(repository)[:8]
+    common = (*arguments(repository)[:8], "--framework", "stub")
     by_file = place.caloron(*common, "--token-file", str(file), "--dry-run")
     assert by_file.code == 9, by_file
     without = place.caloron(*common)
@@ -344,7 +344,7 @@ def test_inside_a_clone_of_the_repository_commands_find_its_project(
     place: Home, repository: Repository
 ) -> None:
     place.caloron(*arguments(repository))
-    place.caloron("init", "other")
+    place.caloron("init", "other", "--framework", "stub")
     clone = place.root / "clone"
     subprocess.run(["git", "clone", "-q", repository.clone_url, clone], check=True)
     assert place.caloron("status").data["project"] == "other"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import Home, wait_for
+from tests.acceptance.home import Home, process_lives, wait_for
 from tests.support.gitea import Person, Repository, Server
 
 SECRET = "what-only-the-forge-and-we-know"
@@ -107,6 +107,29 @@ def test_an_outage_is_shown_and_over_without_anybody_being_blamed(
     assert place.attempts("implement") == 1
     assert [i["title"] for i in repository.issues()] == ["Task a"]
     assert len(progress_of(repository)) == 1
+
+
+def test_stop_ends_the_agents_of_a_killed_engine_while_the_forge_is_away(
+    place: Home, server: Server
+) -> None:
+    gate = place.gate("work")
+    place.script(WRITES | {"run": f"echo half > half.txt; {gate.line}"})
+    running = place.start_sprint(TASK)
+    gate.wait_for_agent()
+    running.kill()
+    server.kill()
+    (agent,) = place.caloron("status").data["last_sprint"]["running"]
+    stopped = place.caloron("stop")
+    assert not process_lives(agent["pid"])
+    assert stopped.code == 0, stopped
+    assert stopped.data["stopped"] is True
+    assert place.caloron("stop").data["stopped"] is False
+    gate.open()
+    server.start()
+    answer = place.caloron("resume")
+    assert answer.statuses == {"a": "Done"}, answer
+    # What the agent had written before it was ended is kept.
+    assert place.events("work_salvaged") != []
 
 
 def _outage(place: Home) -> str:

@@ -76,7 +76,7 @@ def test_the_model_gets_numbers_and_feedback_and_what_it_says_stands_beside_the_
     answer = asking.sprint(task("a"))
     assert (answer.code, answer.data["phase"]) == (0, "ended"), answer
     (prompt,) = prompts(asking, "retro")
-    assert "| Completion rate | 1 |" in prompt
+    assert "| Tasks done | 1 of 1 |" in prompt
     assert "a (Task a): Done, 1 reviews" in prompt
     assert prompt.index("[begin ") < prompt.index("ignore all rules") < prompt.rindex("[end ")
     report = page(asking)
@@ -146,7 +146,7 @@ REASONS = {
 def test_whatever_goes_wrong_the_sprint_ends_and_the_report_says_why(
     asking: Home, kind: str
 ) -> None:
-    asking.script(FAILURES[kind], writes("a"))
+    asking.script(FAILURES[kind], writes("a", ending=False))
     answer = asking.sprint(task("a"))
     assert (answer.code, answer.data["phase"]) == (0, "ended"), answer
     assert "Written by rules; the analysis by a model is missing: " in page(asking)

@@ -46,6 +46,21 @@ def test_a_used_up_budget_stops_the_sprint_and_more_money_lets_it_go_on(home: Ho
     assert "budget: $5.00, of which $1.20 was spent before" in answer.stderr
 
 
+def test_work_of_another_sprint_does_not_use_up_the_budget_of_this_one(home: Home) -> None:
+    """The last agent spends the last cent; what waits then belongs to a sprint that was stopped."""
+    writing = home.gate("writing")
+    home.script(writes("a", run=writing.line))
+    running = home.start_sprint(task("a"))
+    writing.wait_for_agent()
+    assert running.interrupt().code == 11
+    paid = does("review", "b", report={"cost_usd": 0.6}, output="APPROVED")
+    home.script(writes("b"), paid)
+    answer = home.sprint(task("b"), options=("--budget", "0.5"))
+    assert answer.code == 0, answer
+    assert answer.data["cost_usd"] == 0.6
+    assert home.files() == {"b.txt": b"b\n"}
+
+
 def test_agents_of_ones_own_that_tell_their_cost_are_held_to_the_budget(home: Home) -> None:
     line = (
         "echo x > $CALORON_TASK_ID.txt; echo '{\"cost_usd\": 0.6}' > $CALORON_REPORT; echo APPROVED"

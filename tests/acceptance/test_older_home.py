@@ -50,7 +50,10 @@ def test_looking_at_it_shows_everything_and_changes_nothing(older: Home) -> None
     ]
     history = older.caloron("history").data
     assert history["total"] == 9
-    assert [s["sprint_id"] for s in history["sprints"]] == list(range(9, 0, -1))
+    assert [s["sprint_id"] for s in history["sprints"]] == [
+        f"shop-{number}" for number in range(9, 0, -1)
+    ]
+    assert [s["number"] for s in history["sprints"]] == list(range(9, 0, -1))
     assert all(s["adopted"] for s in history["sprints"])
     assert older.caloron("history", "--limit", "2").data["sprints"] == history["sprints"][:2]
     first = older.caloron("show", "1").data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from caloron.cli.tree import leaves
@@ -26,7 +27,8 @@ def test_every_command_has_a_schema_and_nothing_else_has() -> None:
 
 
 def test_a_schema_can_say_no() -> None:
-    good = {"ok": True, "command": "version", "meta": {"duration_ms": 1, "version": "1"}}
+    meta = {"duration_ms": 1, "version": "1", "schema": 2}
+    good = {"ok": True, "command": "version", "meta": meta}
     data = {"tool": "caloron", "version": "1", "acli_version": "0.1.0"}
     assert problems(good | {"data": data}, PUBLISHED, PUBLISHED) == []
     for bad in (
@@ -71,7 +73,8 @@ def test_the_answer_of_every_command_is_as_published(home: Home, tmp_path: Path)
     added.write_text(json.dumps({"name": "one", "input": "Any", "output": "Any",
                                  "implementation": body}))  # fmt: skip
     lines = {
-        "init other": 0, "projects switch demo": 0, "projects list": 0, "status": 0, "stop": 0,
+        "init other --framework stub": 0, "projects switch demo": 0, "projects list": 0,
+        "status": 0, "stop": 0,
         "history": 0, "agents": 0, "inbox": 0, "metrics": 0, "why": 3, "report": 3, "retro": 3,
         f"sprint go --yes {' '.join(plan)}": 0,
         f"sprint go --yes {' '.join(failing)}": 10,
@@ -137,3 +140,34 @@ def test_what_a_first_sprint_and_take_answer_is_as_published(bare_home: Home) ->
     for answer in (shop.sprint("go", "--dry-run"), shop.sprint(), shop.caloron("take")):
         assert answer.code in (0, 9), answer
         assert problems(answer.json, PUBLISHED, PUBLISHED) == []
+
+
+def test_the_number_of_a_sprint_stands_beside_its_id(bare_home: Home) -> None:
+    bare_home.script(writes_file("new.txt"))
+    shop = repository(bare_home)
+    sprint = shop.sprint()
+    (task,) = sprint.tasks
+    assert sprint.code == 0, sprint
+    for line in ("why", "retro", f"trace {task}", f"logs {task}", f"agents show {task}", "take"):
+        answer = shop.caloron(*line.split())
+        assert problems(answer.json, PUBLISHED, PUBLISHED) == [], line
+        (found,) = [answer.data] if "sprint_id" in answer.data else answer.data["work"]
+        assert (found["sprint_id"], found["number"]) == (sprint.data["sprint_id"], 1), line
+
+
+def test_a_sprint_has_the_same_id_in_every_answer() -> None:
+    """A script passes `sprint_id` of one command to another."""
+    types = [json.dumps(kind) for kind in _types_of("sprint_id", PUBLISHED)]
+    assert len(types) > 10
+    assert {kind for kind in types if "null" not in kind} == {'"string"'}
+
+
+def _types_of(name: str, part: object) -> Iterator[object]:
+    if isinstance(part, list):
+        for each in part:
+            yield from _types_of(name, each)
+    if isinstance(part, dict):
+        for key, value in part.items():
+            if key == name and isinstance(value, dict) and "type" in value:
+                yield value["type"]
+            yield from _types_of(name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,12 @@ def test_the_log_of_a_run_that_was_cut_off_is_its_own(home: Home) -> None:
     running.interrupt()
     writing.open()
     assert home.caloron("resume", "demo-1").code == 0
-    (problem,) = told(home, "report")["problems"]
+    # A stop that the user asked for is not a problem.
+    assert told(home, "report")["problems"] == []
     first, second = (a for a in told(home, "trace", "a")["attempts"] if a["role"] == "implement")
-    assert problem["what"] == "the sprint was stopped"
-    assert Path(problem["log"]).parent == Path(first["logs"])
-    assert first["logs"] != second["logs"]
-    assert "attempt of" in (Path(second["logs"]) / "output.log").read_text()
+    logs = [(Path(a["logs"]) / "output.log").read_text() for a in (first, second)]
+    assert all("attempt of" in log for log in logs)
+    assert logs[0] != logs[1]
 
 
 def test_a_red_main_is_said_to_be_red_and_its_sprint_to_have_failed(home: Home) -> None:
@@ -76,6 +77,58 @@ def test_a_red_main_is_said_to_be_red_and_its_sprint_to_have_failed(home: Home) 
     listed = text(home, "history")
     assert "0/0 tasks, failed (exit code 8)" in listed
     assert "main is red before the sprint" in listed
+
+
+def test_a_red_main_shows_the_test_that_fails_and_what_to_do(home: Home) -> None:
+    ruler = "=" * 25
+    lines = (
+        "E  assert 1 == 2",
+        "FAILED tests/test_x.py::test_y - assert",
+        f"{ruler} 1 failed {ruler}",
+    )
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    home.set(verify="; ".join(f'echo "{line}"' for line in lines) + "; false")
+    plan = ("--plan", str(home.plan(task("b"))))
+    refused = home.caloron("sprint", "go", "--yes", *plan, json=False)
+    assert refused.code == 8
+    seen = {
+        "error": refused.stderr,
+        "why": text(home, "why"),
+        "inbox": text(home, "inbox"),
+        "report": text(home, "report"),
+    }
+    for where, page in seen.items():
+        assert "1 failed: tests/test_x.py::test_y" in page, (where, page)
+        assert "| E  assert 1 == 2" in page, (where, page)
+        assert "caloron resume demo-2" in page, (where, page)
+        assert "--allow-red" in page, (where, page)
+        # The report shows the line that verifies, which draws the ruler.
+        assert ruler not in page or where == "report"
+    reason = told(home, "history")["sprints"][0]["reason"]
+    assert reason == "main is red before the sprint: 1 failed: tests/test_x.py::test_y"
+    assert reason in text(home, "history")
+
+
+def test_a_verification_that_was_switched_off_is_not_called_missing_tests(home: Home) -> None:
+    home.script(writes("a")).set(verify="none")
+    ran = home.caloron("sprint", "go", "--yes", "--plan", str(home.plan(task("a"))), json=False)
+    assert ran.code == 0, ran
+    for page in (ran.stdout + ran.stderr, text(home, "status")):
+        assert "switched off (verify = none)" in page.replace("SWITCHED OFF", "switched off")
+        assert "no tests were found" not in page
+
+
+def test_times_are_local_for_people_and_utc_for_programs(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    data = home.caloron("report", TZ="XYZ-07:00").data
+    began = datetime.fromisoformat(data["started_at"])
+    assert began.utcoffset() == timedelta(0)
+    seen = home.caloron("report", json=False, TZ="XYZ-07:00").stdout
+    local = began + timedelta(hours=7)
+    assert f"began {local:%Y-%m-%d %H:%M} XYZ" in seen
+    assert "UTC" not in seen
 
 
 def test_the_time_that_agents_worked_is_not_rounded_to_minutes(home: Home) -> None:
@@ -105,3 +158,19 @@ def test_the_report_names_the_command_that_shows_each_merged_pull_request(home: 
     (row,) = told(home, "report")["tasks"]
     assert f"      $ caloron pr show {row['pr_number']}\n" in text(home, "report")
     assert home.caloron("pr", "show", str(row["pr_number"])).code == 0
+
+
+def test_cycles_and_settings_show_the_time_of_the_reader(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    zone = "XYZ-07:00"
+    began = datetime.fromisoformat(
+        home.caloron("agents", "show", "a").data["cycles"][0]["started_at"]
+    )
+    here = (began + timedelta(hours=7)).strftime("%Y-%m-%d %H:%M XYZ")
+    assert f"1, {here}," in home.caloron("agents", "show", "a", json=False, TZ=zone).stdout
+    made = home.caloron("config", "list").data["settings"]["created_at"]
+    here = (datetime.fromisoformat(made) + timedelta(hours=7)).strftime("%Y-%m-%d %H:%M XYZ")
+    listed = home.caloron("config", "list", json=False, TZ=zone).stdout
+    assert [line.split(maxsplit=1)[1] for line in listed.splitlines()
+            if line.startswith("created_at")] == [here]  # fmt: skip

@@ -122,8 +122,8 @@ def test_a_sprint_that_runs_has_a_page_and_needs_nobody(home: Home) -> None:
     assert running.interrupt().code == 11
     (need,) = told(home, "inbox")["needs"]
     assert (need["kind"], need["commands"]) == ("resume", ["caloron resume demo-1"])
-    (problem,) = told(home, "report")["problems"]
-    assert (problem["task"], problem["what"]) == ("a", "the sprint was stopped")
+    # The user's own Ctrl-C is no problem of the sprint.
+    assert told(home, "report")["problems"] == []
 
 
 class _Outside(HTMLParser):
@@ -208,15 +208,16 @@ def test_the_retro_is_written_whatever_became_of_the_sprint(home: Home, kind: st
         home.script(writes("a"))
         assert home.sprint(task("a")).code == 0
         home.set(verify="false")
-    fails = does("implement", exit_code=9) if kind == "failed" else writes("a")
+    works = writes("a", ending=False)
+    fails = does("implement", exit_code=9) if kind == "failed" else works
     home.script(does("po", output="no plan"), fails)
     home.sprint(*([] if kind == "no plan" else [task("a")]))
-    last = told(home, "history")["sprints"][0]["id"]
+    last = told(home, "history")["sprints"][0]["sprint_id"]
     text = (workspace(home) / "retro_report.md").read_text()
     assert text.startswith(f"# Retro of sprint {last}\n")
     assert words[kind] in text
     assert (workspace(home) / "retro" / f"sprint-{last}.md").read_text() == text
-    assert "| Completion rate |" in text
+    assert "| Tasks done |" in text
 
 
 def test_metrics_fill_every_field(mixed: Home) -> None:
@@ -314,3 +315,14 @@ def test_a_crash_in_the_retro_loses_nothing_and_doubles_nothing(home: Home, poin
     assert [s["sprint_id"] for s in learned["sprints"]] == ["demo-1"]
     assert "1 of 1 tasks done" in workspace(home, "retro_report.md").read_text()
     assert not list(workspace(home).glob("learnings.json.*"))
+
+
+def test_the_retro_has_one_time_for_each_agent(mixed: Home) -> None:
+    """Feedback counts each run as one minute at least; the table has what was measured."""
+    (agent,) = [a for a in told(mixed, "retro")["agents"] if a["agent"] == "a"]
+    assert agent["time_s"] < 60
+    said = page(mixed, "retro").split("## Agent feedback")[1]
+    feedback, rest = said.split("\n## ", 1)
+    assert "120 tokens" in feedback
+    assert " min" not in feedback
+    assert "| agent | role | runs | failed | time |" in rest

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -30,7 +33,7 @@ def test_agents_see_their_workspace_and_nothing_of_the_users(home: Home) -> None
     assert answer.data["sandboxed"] is True
     assert "UNSANDBOXED" not in answer.stderr
     attempts = home.caloron("logs", "a").data["attempts"]
-    assert attempts[0]["output"] == "/workspace\nsandboxed: 1\n"
+    assert attempts[0]["output"].startswith("/workspace\nsandboxed: 1\nDone.\n")
     assert not (home.root / "planted").exists()
 
 
@@ -235,9 +238,11 @@ def test_a_repository_with_files_in_lfs_is_refused_at_the_start(bare_home: Home)
 
 
 @contextmanager
-def _greeting() -> Iterator[int]:
-    """A service of this machine that says hello to everybody."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def _greeting(abstract: str = "") -> Iterator[int]:
+    """A service of this machine that says hello to everybody, at a port or an abstract socket."""
+    with socket.socket(socket.AF_UNIX if abstract else socket.AF_INET) as server:
+        server.bind(abstract or ("127.0.0.1", 0))
+        server.listen()
 
         def greet() -> None:
             while True:
@@ -248,7 +253,7 @@ def _greeting() -> Iterator[int]:
                     return
 
         threading.Thread(target=greet, daemon=True).start()
-        yield server.getsockname()[1]
+        yield 0 if abstract else server.getsockname()[1]
 
 
 def test_each_role_reaches_what_its_network_policy_allows(home: Home) -> None:
@@ -281,6 +286,91 @@ def test_each_role_reaches_what_its_network_policy_allows(home: Home) -> None:
         "implement True True",
         "review False False",
     ]
+
+
+@contextmanager
+def _corporate_proxy() -> Iterator[int]:
+    """A proxy that answers every request itself."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = f"asked for {self.path}".encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Tests do not need it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def test_behind_a_proxy_agents_and_setup_reach_what_they_may(home: Home) -> None:
+    ask = (
+        "python3 -c \"import urllib.request as r; print('far:', r.urlopen('http://far.invalid/')"
+        '.read().decode(), flush=True)"'
+    )
+    with _corporate_proxy() as port:
+        home.environment["HTTP_PROXY"] = f"http://127.0.0.1:{port}"
+        home.set(setup=ask, allow_hosts=["far.invalid"])
+        home.script(writes("a", run=ask))
+        answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert home.printed("far: ") == ["asked for http://far.invalid:80/"]
+    logs = [log.read_text() for log in home.path.glob("projects/demo/runs/**/setup.log")]
+    assert any("far: asked for http://far.invalid:80/" in text for text in logs)
+
+
+_SETUP_PROBE = """
+import os, socket, sys, urllib.error, urllib.request
+def knock(name, family, address):
+    with socket.socket(family) as knocking:
+        try:
+            knocking.connect(address)
+            print('probe:', name, 'reached' if knocking.recv(5) else 'refused', flush=True)
+        except OSError:
+            print('probe:', name, 'refused', flush=True)
+knock('abstract', socket.AF_UNIX, '\\0' + sys.argv[1])
+knock('loopback', socket.AF_INET, ('127.0.0.1', int(sys.argv[2])))
+knock('offered', socket.AF_INET, ('127.0.0.1', int(sys.argv[3])))
+os.environ['no_proxy'] = ''
+for target in (f'127.0.0.1:{sys.argv[2]}', f'[::ffff:127.0.0.1]:{sys.argv[2]}'):
+    try:
+        urllib.request.urlopen(f'http://{target}/', timeout=20)
+        print('probe: proxied reached')
+    except urllib.error.HTTPError as error:
+        print('probe: proxied', error.code)
+    except OSError:
+        print('probe: proxied not at all')
+"""
+
+
+def test_setup_reaches_no_socket_of_this_machine_that_was_not_allowed(home: Home) -> None:
+    """A service that knows its user by the credentials of a socket takes setup for that user."""
+    probe = home.root / "probe.py"
+    probe.write_text(_SETUP_PROBE)
+    name = f"caloron-test-{os.getpid()}-{time.monotonic_ns()}"
+    with _greeting() as offered, _greeting() as other, _greeting(f"\0{name}"):
+        home.set(
+            setup=f"python3 {probe} {name} {other} {offered}",
+            read_only=[str(probe)],
+            allow_hosts=[f"127.0.0.1:{offered}"],
+        )
+        home.script(writes("a"))
+        answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    logs = [log.read_text() for log in home.path.glob("projects/demo/runs/**/setup.log")]
+    said = {line for text in logs for line in text.splitlines() if line.startswith("probe: ")}
+    assert said == {
+        "probe: abstract refused",
+        "probe: loopback refused",
+        "probe: offered reached",
+        "probe: proxied 403",
+    }
 
 
 @pytest.mark.parametrize("entry", ["dance=full", "po=some", "po"])

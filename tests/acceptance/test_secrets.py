@@ -183,20 +183,6 @@ def test_a_password_said_in_pieces_in_reviews_and_in_feedback_is_written_down_no
             " git checkout -q -; git merge -q --no-ff -s ours side -m m",
             id="a side branch",
         ),
-    ],
-)
-def test_a_password_in_any_part_of_a_commit_is_refused(shop: Home, line: str) -> None:
-    shop.script(writes("a", run=line), writes("b"))
-    answer = shop.sprint(task("a"), task("b"))
-    assert answer.code == 10, answer
-    assert answer.statuses == {"a": "Escalated", "b": "Done"}
-    assert f"hold the value of {_WORD_NAME}" in answer.tasks["a"]["why"]
-    assert _word_is_where(shop, answer, *_looked_at(shop)) == []
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
         pytest.param(
             f'git add .; GIT_AUTHOR_NAME="${_WORD_NAME}" git commit -q -m x', id="an author"
         ),
@@ -210,12 +196,12 @@ def test_a_password_in_any_part_of_a_commit_is_refused(shop: Home, line: str) ->
         ),
     ],
 )
-def test_commits_in_another_name_become_one_of_the_users_without_the_password(
-    shop: Home, line: str
-) -> None:
+def test_a_password_in_any_part_of_a_commit_is_refused(shop: Home, line: str) -> None:
     shop.script(writes("a", run=line), writes("b"))
     answer = shop.sprint(task("a"), task("b"))
-    assert answer.statuses == {"a": "Done", "b": "Done"}
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Escalated", "b": "Done"}
+    assert f"hold the value of {_WORD_NAME}" in answer.tasks["a"]["why"]
     assert _word_is_where(shop, answer, *_looked_at(shop)) == []
 
 
@@ -267,3 +253,37 @@ def test_the_key_of_the_model_is_kept_nowhere_though_the_agent_reads_and_repeats
     # The tool really showed it to the model, so it was in the conversation.
     assert any(_KEY in text for text in asked)
     assert _where(home, answer, *_looked_at(home)) == []
+
+
+#: Builds a commit with a signature, which git hands to a program, and another one to swap it for.
+_SWAP = r"""
+git add -A; git commit -q -m clean
+sign='gpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----'
+git cat-file commit HEAD | sed "/^committer/a $sign" > /tmp/signed
+git update-ref HEAD "$(git hash-object -t commit -w /tmp/signed)"
+echo "$SHOP_PASSWORD" > leak.txt; mkdir .caloron; echo x > .caloron/planted; git add -f .
+evil=$(GIT_AUTHOR_NAME='Linus Torvalds' GIT_COMMITTER_NAME='Linus Torvalds' \
+    git commit-tree -p HEAD^ -m 'trust me' "$(git write-tree)")
+git rm -q -r --cached leak.txt .caloron; rm -r leak.txt .caloron
+cat > .git/swap <<END
+#!/bin/sh
+case \$(tr '\0' ' ' < /proc/\$PPID/cmdline) in
+*' {when} '*) git --git-dir=/workspace/.git update-ref HEAD $evil;;
+esac
+cat
+END
+chmod +x .git/swap
+git config log.showSignature true; git config gpg.program /workspace/.git/swap
+git config filter.x.clean /workspace/.git/swap; echo '*.md filter=x' > .git/info/attributes
+echo more >> README.md
+"""
+
+
+@pytest.mark.parametrize("when", ["log", "log --pretty=raw", "add"])
+def test_what_an_agent_swaps_behind_the_checks_does_not_reach_main(shop: Home, when: str) -> None:
+    """Its own program runs in our git: while the history is read, or while files are added."""
+    shop.script(writes("a", run=_SWAP.replace("{when}", when)))
+    answer = shop.sprint(task("a"))
+    assert b"Linus" not in shop.git("log", "--format=%an %cn%n%B", "main")
+    assert set(shop.files()) <= {"a.txt"}
+    assert _word_is_where(shop, answer, *_looked_at(shop)) == []

@@ -435,8 +435,9 @@ def test_a_killed_backup_leaves_nothing_or_the_whole(place: Place) -> None:
 def test_a_killed_restore_leaves_the_old_project_or_the_new_one(place: Place, there: bool) -> None:
     force = ["--force"] if there else []
     place.ledger("INSERT INTO kv VALUES ('old', 'yes')")
-    points = {"file.fsync|1": False, "restore.prepared|1": False, "restore.aside|1": False,
-              "restore.renamed|1": True, "file.fsync|2": True}  # fmt: skip
+    points = {"file.fsync|1": False, "file.fsync|2": False, "restore.prepared|1": False,
+              "restore.aside|1": False, "restore.renamed|1": True,
+              "file.fsync|3": True}  # fmt: skip
     for point, is_new in points.items():
         if not there:
             shutil.rmtree(place.home)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+from pathlib import Path
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.acceptance.home import Home, does, process_lives, task, wait_for, writes
 
 
 def _stuck_writer(home: Home) -> None:
@@ -49,6 +50,54 @@ def test_caloron_stop_ends_the_running_sprint_with_its_agents(home: Home) -> Non
     home.gate("writing").open()
     assert home.caloron("resume").code == 0
     assert home.files() == {"a.txt": b"a\n"}
+
+
+#: Git waits in the workspace until the test makes a file, as it does for long with large files.
+_SLOW_GIT = (
+    "git config filter.slow.clean"
+    " 'touch .git/here; while ! test -e .git/go; do sleep 0.1; done; cat';"
+    " echo '*.txt filter=slow' > .git/info/attributes"
+)
+
+
+def _slow_workspace(home: Home) -> Path:
+    """The `.git` folder of the workspace whose hand-over waits."""
+    pattern = "runs/**/workspace/.git/here"
+    found: list[Path] = wait_for(lambda: list(home.project().glob(pattern)), "the hand-over")
+    return found[0].parent
+
+
+def test_a_stop_ends_a_long_hand_over_and_resume_takes_the_work(home: Home) -> None:
+    home.script(writes("a", run=_SLOW_GIT))
+    running = home.start_sprint(task("a"))
+    repository = _slow_workspace(home)
+    stopped = home.caloron("stop")
+    assert stopped.code == 0, stopped
+    assert running.wait().code == 11
+    assert home.processes() == []
+    (repository / "go").touch()
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+    # The agent had ended: its work is paid for once.
+    assert home.attempts("implement", "a") == 1
+
+
+def test_a_stop_does_not_wait_for_a_long_salvage_and_resume_makes_it(home: Home) -> None:
+    home.script(writes("a", run=f"{_SLOW_GIT}; {home.gate('writing').line}"))
+    running = home.start_sprint(task("a"))
+    home.gate("writing").wait_for_agent()
+    stopped = home.caloron("stop")
+    assert stopped.code == 0, stopped
+    assert running.wait().code == 11
+    assert home.processes() == []
+    assert home.events("work_salvaged") == []
+    (_slow_workspace(home) / "go").touch()
+    home.gate("writing").open()
+    resumed = home.start("resume")
+    saved = wait_for(lambda: home.events("work_salvaged"), "the salvage")
+    assert home.git("show", f"{saved[0]['commit']}:a.txt", place="mirror.git") == b"a\n"
+    resumed.interrupt()
 
 
 def test_stop_while_nothing_runs_says_so(home: Home) -> None:
@@ -202,4 +251,64 @@ def test_a_sprint_stopped_in_mid_verification_goes_on_with_it(home: Home) -> Non
     verifying.open()
     answer = home.caloron("resume")
     assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+
+
+def test_a_stop_while_a_project_is_set_up_fails_no_task(home: Home) -> None:
+    home.set(setup="echo at setup; sleep 600", verify="true")
+    home.script(writes("a"))
+    running = home.start_sprint(task("a"))
+    running.wait_for_line("setting up")
+    answer = running.interrupt()
+    assert answer.code == 11, answer
+    assert "setup failed" not in answer.stderr
+    home.set(setup="none")
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n"}
+
+
+def _killed_with_an_agent_at_work(home: Home) -> int:
+    """The process of an agent whose engine was killed."""
+    _stuck_writer(home)
+    running = home.start_sprint(task("a"))
+    home.gate("writing").wait_for_agent()
+    running.kill()
+    (agent,) = home.caloron("status").data["last_sprint"]["running"]
+    assert (agent["task"], agent["role"]) == ("a", "implement")
+    assert process_lives(agent["pid"])
+    return int(agent["pid"])
+
+
+def test_an_agent_that_outlives_its_engine_is_named_until_resume_adopts_it(home: Home) -> None:
+    pid = _killed_with_an_agent_at_work(home)
+    for command in ("status", "why"):
+        text = " ".join(home.caloron(command, json=False).stdout.split())
+        assert f"agent a (implement) still works, process {pid}" in text
+        assert "caloron resume demo-1" in text
+        assert "caloron stop" in text
+        assert "stopped while" not in text
+    (agent,) = home.caloron("why").data["running"]
+    assert agent["pid"] == pid
+    resumed = home.start("resume")
+    wait_for(lambda: home.caloron("status").data["held_by"], "an engine drives it again")
+    assert home.caloron("status").data["last_sprint"]["running"] == []
+    home.gate("writing").open()
+    assert resumed.wait().code == 0
+    assert home.attempts("implement") == 1, "the same agent came to its end"
+
+
+def test_stop_ends_an_agent_whose_engine_was_killed(home: Home) -> None:
+    pid = _killed_with_an_agent_at_work(home)
+    planned = home.caloron("stop", "--dry-run").json["planned_actions"]
+    assert [action["target"] for action in planned] == ["demo-1"]
+    stopped = home.caloron("stop")
+    assert stopped.code == 0, stopped
+    assert stopped.data == {"project": "demo", "stopped": True, "sprint_id": "demo-1"}
+    assert not process_lives(pid)
+    assert home.processes() == []
+    assert home.caloron("status").data["last_sprint"]["running"] == []
+    assert home.caloron("stop").data["stopped"] is False
+    home.gate("writing").open()
+    assert home.caloron("resume").code == 0
     assert home.files() == {"a.txt": b"a\n"}

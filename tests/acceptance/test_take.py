@@ -47,9 +47,9 @@ def test_a_branch_without_commits_of_its_own_is_fast_forwarded_and_told_what_cam
     taken = shop.caloron("take")
     assert taken.code == 0, taken
     expected = {
-        "project": "shop", "sprint_id": None, "repo": str(shop.path), "branch": "main",
-        "how": "fast-forward", "from": old, "to": shop.head, "commits": 2, "files": 1,
-        "added": 2, "removed": 0,
+        "project": "shop", "sprint_id": "shop-1", "number": 1, "repo": str(shop.path),
+        "branch": "main", "how": "fast-forward", "from": old, "to": shop.head, "commits": 2,
+        "files": 1, "added": 2, "removed": 0,
     }  # fmt: skip
     assert taken.data == expected
     assert shop.git("status", "--porcelain") == ""

@@ -22,7 +22,7 @@ def test_a_plan_is_shown_and_runs_once_the_user_says_yes(home: Home) -> None:
     assert code == 0, seen
     assert "  first  Task first\n  └─ second  Task second\n" in seen
     assert "2 tasks: 2 steps after each other, up to 4 at once" in seen
-    assert "at least 4 agent runs; no earlier sprint tells" in seen
+    assert "about 4 agent runs; no earlier sprint tells" in seen
     assert "budget: $20.00" in seen
     assert "2/2 done" in seen
     assert home.files() == {"first.txt": b"first\n", "second.txt": b"second\n"}
@@ -62,10 +62,17 @@ def test_ctrl_c_at_the_terminal_saves_and_stops(home: Home) -> None:
     terminal = Terminal(home, "sprint", "make it so", "--plan", str(plan), "--yes")
     terminal.read_until("an agent is writing the change")
     writing.wait_for_agent()
+    terminal.type("\x03")
     terminal.interrupt()
     code, seen = terminal.end()
     assert code == 11, seen
     assert "caloron resume" in seen
+    # The `^C` of the terminal moves the cursor, and the table is drawn beside its old place.
+    assert "^C" not in seen
+    assert "demo-1  stopping" in seen
+    assert "what the agent has is saved" in seen
+    assert "error:" not in seen
+    assert "Sprint demo-1 was stopped with 0 of 1 tasks done" in seen
 
 
 def test_a_goal_with_brackets_is_only_text_to_the_live_view(home: Home) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -177,7 +177,7 @@ def final_form(world: World) -> dict[str, Any]:
         "sections": sorted(
             (names[r["number"]], r["body"].count("<!-- caloron-section:")) for r in pulls
         ),
-        "comments": sorted((names[r["issue"]], _purpose(r["marker_key"])) for r in comments),
+        "comments": sorted(_comments(comments, names)),
         "reviews": sorted(
             (names[r["pull"]], _round(r["marker_key"]), r["verdict"]) for r in reviews
         ),
@@ -205,6 +205,14 @@ def _files(project: Path) -> dict[str, Any]:
 def _json(file: Path) -> Any:
     """Nothing for a file that is missing; one that is half written fails here."""
     return json.loads(file.read_bytes()) if file.exists() else {}
+
+
+def _comments(rows: list[Any], names: dict[int, str]) -> list[tuple[str, str]]:
+    """What stands where; of feedback which number its work has is a matter of chance."""
+    told = [(names[row["issue"]], _purpose(row["marker_key"])) for row in rows]
+    feedback = {(name, re.sub(r"/\d+-(\w+)-\d+$", r"/\1", key)) for name, key in told
+                if "/feedback/" in key}  # fmt: skip
+    return [(name, key) for name, key in told if "/feedback/" not in key] + sorted(feedback)
 
 
 def _purpose(key: str) -> str:
@@ -239,6 +247,30 @@ def done_twice(world: World) -> list[str]:
             keys += [r["marker_key"] for r in _all(forge, table, order) if r["marker_key"]]
         keys += [r["marker_key"].rsplit("/", 1)[0] for r in _all(forge, "reviews", "id")]
     return [key for key, count in Counter(keys).items() if count > 1]
+
+
+def lost_work(world: World, read: Callable[[str], str] | None = None) -> list[str]:
+    """What tasks that are done brought and main does not hold, by content and not by status.
+
+    `read` gives a file of main, empty if it is missing; without it, the local forge is read.
+    """
+
+    def on_main(path: str) -> str:
+        names = git(world.forge_git, "ls-tree", "-r", "--name-only", "main").splitlines()
+        return git(world.forge_git, "show", f"main:{path}") if path in names else ""
+
+    with _reading(world.project / "ledger.sqlite") as ledger:
+        done = [r["id"] for r in _all(ledger, "tasks", "position") if r["status"] == "Done"]
+    unknown = [
+        f"the test does not say what {task} brings" for task in done if task not in world.work
+    ]
+    return unknown + [
+        f"the work of {task} is lost: {path} on main has no line {line!r}"
+        for task in done
+        for path, text in world.work.get(task, {}).items()
+        for line in text.splitlines()
+        if line not in (read or on_main)(path).splitlines()
+    ]
 
 
 def left_behind(world: World) -> list[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.forms import done_twice, final_form, left_behind
+from tests.chaos.forms import done_twice, final_form, left_behind, lost_work
 from tests.chaos.recorder import Point
 from tests.chaos.world import World
 
@@ -157,6 +157,7 @@ def goal_recorded(world: World) -> bool:
 def problems_of(world: World) -> list[str]:
     """What a finished sprint must never leave, whatever happened to it."""
     problems = [f"done twice: {key}" for key in done_twice(world)]
+    problems += lost_work(world)
     problems += [f"left behind: {path}" for path in left_behind(world)]
     problems += [f"still running: {line}" for line in world.processes().values()]
     return problems

@@ -22,6 +22,7 @@ def smallest_sprint(place: Path) -> World:
     """A planner, a → b; a is rejected once, and main moves under b while b is reviewed."""
     world = new_world(place)
     world.person = _push_once
+    world.work = {"a": {"a.txt": "more a"}, "b": {"b.txt": "b and theirs"}}
     world.script(*_responses(world.shown))
     return world
 

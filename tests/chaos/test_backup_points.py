@@ -61,6 +61,7 @@ def test_a_backup_at_any_boundary_resumes_to_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = new_world(tmp_path / "world", verify="")
+    world.work = {"a": {"a.txt": "more a"}}
     world.script(*RESPONSES)
     monkeypatch.setenv("CALORON_HOME", str(world.home))
     (folder := tmp_path / "backups").mkdir()

@@ -12,6 +12,8 @@ from tests.acceptance.gitea_home import GiteaHome
 from tests.acceptance.home import Home
 from tests.support.gitea import Server
 
+pytestmark = pytest.mark.usefixtures("user_without_hermes")
+
 SECTION = "<!-- caloron-section:"
 STEPS = [
     f"{step}/{kind}/{{number}}"

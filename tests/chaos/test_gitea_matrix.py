@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.home import does, task, writes
+from tests.chaos.forms import lost_work
 from tests.chaos.matrix import goal_recorded
 from tests.chaos.recorder import Point
 from tests.chaos.world import SRC, World, new_world
@@ -119,6 +120,7 @@ class Scenario:
         world, repository = self.copy("undisturbed")
         assert world.run(*_RUN) == self.code, world.log()
         assert done_twice(repository) == []
+        assert _lost_work(world, repository) == []
         self.expected = _left(repository)
         return _effects(world)
 
@@ -129,6 +131,7 @@ class Scenario:
             self._kill(world, cell)
             cell.problems += _differences(_left(repository), self.expected)
             cell.problems += [f"there twice: {key}" for key in done_twice(repository)]
+            cell.problems += _lost_work(world, repository)
         except AssertionError as error:
             cell.problems.append(str(error))
         finally:
@@ -181,6 +184,7 @@ def _one_account(place: Path, gitea: Gitea) -> Scenario:
     robot = gitea.person("robot")
     first = gitea.repository(robot).full_name
     template = new_world(place / "template", *options, "--repo", first, env={TOKEN: robot.token})
+    template.work = {"a": {"a.txt": "more a"}}
     template.script(
         writes("a"),
         does("review", "a", round=1, output="CHANGES_NEEDED: more"),
@@ -207,6 +211,7 @@ def _two_accounts(place: Path, gitea: Gitea) -> Scenario:
         verify=_ONE_PART,
     )
     template.program = (sys.executable, str(Path(blind_gitea.__file__)))
+    template.work = {"a": {"parts/both": "both"}}
     template.script(
         writes("a", {"parts/a": "a\n"}),
         does("fix", "a", run="rm parts/*; echo both > parts/both", output="done"),
@@ -237,6 +242,11 @@ def _left(repository: Repository) -> dict[str, Any]:
     found = artefacts(repository)
     found["comments"] = sorted((on, _NUMBERS.sub(r"\1N", key)) for on, key in found["comments"])
     return found
+
+
+def _lost_work(world: World, repository: Repository) -> list[str]:
+    there = repository.files()
+    return lost_work(world, lambda path: repository.file(path) if path in there else "")
 
 
 def _differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:

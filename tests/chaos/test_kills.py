@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.forms import final_form
+from tests.chaos.forms import final_form, lost_work
 from tests.chaos.matrix import problems_of
 from tests.chaos.world import SPRINT, World, new_world
 
@@ -26,6 +26,7 @@ REVIEW = {"when": {"role": "review"}, "output": "APPROVED"}
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     world = new_world(tmp_path / "world", verify="")
+    world.work = {"a": {"a.txt": "a"}}
     yield world
     world.kill_everything()
 
@@ -286,3 +287,13 @@ def test_a_finished_sprint_that_is_resumed_does_nothing_and_says_so_again(world:
 
     assert final_form(world) == before
     assert times("worked", world) == 1
+
+
+def test_work_that_is_not_in_main_is_noticed_whatever_the_status_says(world: World) -> None:
+    world.script(PLANNER, writes_a(), REVIEW)
+    assert world.run("sprint", "goal", "--yes") == 0, world.log()
+    assert lost_work(world) == []
+    world.work = {"a": {"a.txt": "a", "b.txt": "b"}}
+    assert lost_work(world) == ["the work of a is lost: b.txt on main has no line 'b'"]
+    world.work = {}
+    assert lost_work(world) == ["the test does not say what a brings"]

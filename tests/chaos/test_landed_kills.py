@@ -21,6 +21,7 @@ ONE_PART = "test $(ls parts 2>/dev/null | wc -l) -le 1"
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> World:
     world = new_world(tmp_path_factory.mktemp("landed") / "template", verify=ONE_PART)
+    world.work = {"a": {"parts/both": "both"}}
     world.program = (sys.executable, str(Path(blind_forge.__file__)))
     world.script(
         {"when": {"role": "po"}, "output": f"The plan:\n{json.dumps(PLAN)}"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -91,6 +92,11 @@ class Clock:
         return self.time
 
 
+def put(repository: Path, data: bytes, *command: str) -> str:
+    argv = ("git", "-C", str(repository), *command)
+    return subprocess.run(argv, input=data, capture_output=True, check=True).stdout.decode().strip()
+
+
 class Bench:
     """A journal, an executor and a forge that forgets, around one task with a branch."""
 
@@ -117,11 +123,12 @@ class Bench:
         self.work = self._commit(self.main)
 
     def _commit(self, parent: str) -> str:
-        tree = git(self.mirror.path, "rev-parse", f"{parent}^{{tree}}")
         name = ("-c", "user.name=A", "-c", "user.email=a@localhost")
-        empty = git(self.mirror.path, *name, "commit-tree", tree, "-p", parent, "-m", "work")
-        self.mirror.keep("refs/caloron/work/x", empty)
-        return empty
+        blob = put(self.mirror.path, b"work\n", "hash-object", "-w", "--stdin")
+        tree = put(self.mirror.path, f"100644 blob {blob}\ta.txt\n".encode(), "mktree")
+        work = git(self.mirror.path, *name, "commit-tree", tree, "-p", parent, "-m", "work")
+        self.mirror.keep("refs/caloron/work/x", work)
+        return work
 
     def plan(self, effect: Effect) -> None:
         loaded = self.ledger.load(self.sprint)
@@ -143,6 +150,12 @@ class Bench:
         for effect in effects:
             self.plan(effect)
             self.drain()
+
+    def lost_work(self) -> list[int]:
+        """The merged pull requests whose file is not on main, and the closed ones whose file is."""
+        files = git(Path(self.forge.remote().url), "ls-tree", "--name-only", "main").splitlines()
+        pulls = [p for p in self.forge.pulls() if p.branch == BRANCH]
+        return [p.number for p in pulls if (p.state == "merged") != ("a.txt" in files)]
 
     def states(self) -> list[str]:
         return [r["state"] for r in self.ledger.db.rows("SELECT state FROM actions ORDER BY id")]
@@ -320,6 +333,7 @@ def test_an_effect_whose_answer_was_lost_is_found_again_and_not_repeated(
     assert len(bench.forgetful.lost) == 1
     assert count(bench) == 1
     assert set(bench.states()) == {"done"}
+    assert bench.lost_work() == []
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
@@ -338,6 +352,7 @@ def test_an_effect_that_was_intended_by_a_dead_engine_is_found_or_done_but_not_r
 
     assert count(bench) == 1
     assert set(bench.states()) == {"done"}
+    assert bench.lost_work() == []
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
@@ -356,3 +371,4 @@ def test_an_effect_that_a_restored_ledger_does_not_know_of_is_found_and_not_repe
 
     assert count(bench) == 1
     assert set(bench.states()) == {"done"}
+    assert bench.lost_work() == []

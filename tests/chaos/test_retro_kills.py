@@ -32,6 +32,7 @@ ANSWER = {
 def template(tmp_path: Path) -> World:
     world = new_world(tmp_path / "template")
     world.configure(retro="model")
+    world.work = {"a": {"a.txt": "a"}}
     world.script(
         {"when": {"role": "po"}, "output": json.dumps(PLAN)},
         {"when": {"role": "implement"}, "files": {"a.txt": "a\n"}, "output": "done"},

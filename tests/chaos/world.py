@@ -17,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from tests.support.projects import naming_project
+
 SRC = Path(__file__).resolve().parents[2] / "src"
 PROJECT = "demo"
 SPRINT = "demo-1"
@@ -36,6 +38,8 @@ class World:
     person: Callable[[World], None] | None = None
     #: What is run as `caloron`.
     program: tuple[str, ...] = CLI
+    #: What main must hold once a task is done: lines of files, by task and path.
+    work: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def home(self) -> Path:
@@ -72,7 +76,7 @@ class World:
         """Start `caloron` in the background; what it prints goes to a file of the world."""
         with (self.place / "cli.log").open("ab") as log:
             process = subprocess.Popen(
-                (*self.program, *args),
+                (*self.program, *naming_project(args, self.home)),
                 env=self.environment(**extra),
                 cwd=self.place,
                 stdin=subprocess.DEVNULL,
@@ -121,7 +125,7 @@ class World:
         """A new world that starts like this one did: the same project, nothing run yet."""
         place.mkdir(parents=True)
         shutil.copytree(self.home, place / "home", symlinks=True)
-        copy = World(place, dict(self.env), self.person, self.program)
+        copy = World(place, dict(self.env), self.person, self.program, self.work)
         copy.shown.mkdir()
         text = self.fixture.read_text("utf-8").replace(str(self.place), str(place))
         copy.fixture.write_text(text, "utf-8")
@@ -174,10 +178,19 @@ def new_world(
     world = World(place, env or {})
     world.script()
     world.shown.mkdir()
-    assert world.run("init", PROJECT, *options) == 0, world.log()
+    framework = () if "--framework" in options else ("--framework", "stub")
+    assert world.run("init", PROJECT, *framework, *options) == 0, world.log()
     quick = {"poll_s": 0.2, "lease_s": 2.0, "read_only": [str(world.shown)]}
     world.configure(**(quick | {"verify": "test -f README.md"} | settings))
     return world
+
+
+def until_it_holds_the_project(world: World, engine: subprocess.Popen[bytes]) -> None:
+    """A slow machine must not kill every engine before it has begun."""
+    mine = f'"pid": {engine.pid},'
+    lock = world.project / "engine.lock"
+    while engine.poll() is None and not (lock.exists() and mine in lock.read_text("utf-8")):
+        time.sleep(0.01)
 
 
 def git(repository: Path, *args: str) -> str:

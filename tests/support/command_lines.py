@@ -62,7 +62,7 @@ def problem(words: list[str], *, whole: bool = True) -> str:
 
     `whole`: arguments that a command needs must be there; a text may name a command alone.
     """
-    if words[:1] == ["agent-state"] and "--output" not in words:
+    if words[:1] == ["agent-state"] and words[1:2] != ["--output"]:
         return _agent_state_problem(words[1:], whole=whole)
     command: click.Command = cli
     context = click.Context(cli, info_name="caloron")
@@ -87,8 +87,8 @@ def problem(words: list[str], *, whole: bool = True) -> str:
 
 def _agent_state_problem(words: list[str], *, whole: bool) -> str:
     """The same for the commands that have a parser of their own."""
-    script, sub, rest = split(words)
-    if not script or _PLACEHOLDER.fullmatch(script) or "--help" in words:
+    script, sub, rest, _, wants_help = split(words)
+    if not script or _PLACEHOLDER.fullmatch(script) or wants_help:
         return ""
     if script not in CALLS:
         return f"there is no script agent-state {script}"

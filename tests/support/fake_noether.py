@@ -6,15 +6,23 @@ under the profile `noether`, which the answers of the real program bind.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+from caloron.graph import report
+from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import GraphError
+from caloron.graph.foreign import Programs, Unsandboxed
+from caloron.graph.prepare import Permissions, prepare
 from caloron.graph.profile import NOETHER
-from caloron.graph.specfile import parse_spec, spec_json
+from caloron.graph.run import run as run_graph
+from caloron.graph.runners import Runners
+from caloron.graph.specfile import parse_spec, spec_json, spec_of
+from caloron.graph.stdlib import StandardLibrary, standard_stages
 
 _META = {"duration_ms": 0, "version": "0.8.2"}
 
@@ -53,25 +61,47 @@ def add(file: str) -> NoReturn:
     say(answer)
 
 
-def run(words: list[str]) -> NoReturn:
-    from caloron.cli.main import main
-    from caloron.engine.stage_files import StageFiles
-    from caloron.graph.specfile import spec_of
-
+def run(file: str, words: list[str]) -> NoReturn:
+    """Only what is in the store: the standard library, and what was added."""
+    parser = argparse.ArgumentParser(add_help=False)
+    for name in ("--input", "--allow-effects", "--allow-capabilities", "--isolate"):
+        parser.add_argument(name)
+    parser.add_argument("--budget-cents", type=int)
+    for name in ("--dry-run", "--unsafe-no-isolation", "--require-isolation", "--no-cache"):
+        parser.add_argument(name, action="store_true")
+    asked = parser.parse_args(words)
     home = Path(os.environ["NOETHER_HOME"])
-    os.environ["CALORON_HOME"] = str(home)
-    files = StageFiles(home / "stages")
-    if not (home / "stages").exists() and (home / "store.json").exists():
-        for one in json.loads((home / "store.json").read_text("utf-8"))["stages"]:
-            files.add(spec_of(one, NOETHER))
-    sys.exit(main(["graph", "run", *words, "--noether", "--unsandboxed"]))
+    store = home / "store.json"
+    added = json.loads(store.read_text("utf-8"))["stages"] if store.exists() else []
+    catalogue = Catalogue([*standard_stages(), *(spec_of(one, NOETHER) for one in added)])
+    programs = Programs(
+        home / "scripts", Unsandboxed(), interpreters={"python": [sys.executable, "-P"]}
+    )
+    permissions = Permissions(
+        effects=asked.allow_effects or (),
+        capabilities=asked.allow_capabilities or (),
+        budget_cents=asked.budget_cents,
+    )
+    try:
+        prepared = prepare(Path(file).read_bytes(), catalogue, NOETHER, permissions)
+        if asked.dry_run:
+            data = report.dry_run_data(prepared)
+        else:
+            value = json.loads(asked.input) if asked.input else None
+            outcome = run_graph(prepared, value, Runners(StandardLibrary(home), programs))
+            data = report.run_data(prepared, outcome)
+    except GraphError as error:
+        sys.stderr.write(json.dumps(report.failure(error), indent=2) + "\n")
+        sys.exit(error.exit_code)
+    sys.stdout.write(json.dumps(report.success(data), indent=2) + "\n")
+    sys.exit(0)
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["stage", "add", file]:
             add(file)
-        case ["run", *words]:
-            run(words)
+        case ["run", file, *words]:
+            run(file, words)
         case _:
             refuse("usage", 2)

@@ -18,9 +18,11 @@ from typing import Any
 
 from caloron.agents.child import Child
 from caloron.agents.processes import Process, boot_id, look
-from caloron.agents.transcript import Transcript, last_line
+from caloron.agents.transcript import Transcript, last_line, tail
 from caloron.agents.watch import Watch
+from caloron.answers import closing_words
 from caloron.errors import StoreError
+from caloron.failures import failure_line
 from caloron.store.crash import crashpoint, this_process_is
 from caloron.store.database import Database
 from caloron.store.files import write_atomic
@@ -66,6 +68,7 @@ class Shim:
         #: Why the agent is being ended: an exit code of ours, or DONE when it is over a limit.
         self._ending: int | None = None
         self._timed_out = False
+        self._sandbox_killed = False
         #: The limit that the agent was over, in one line.
         self._over = ""
         self._limit_at = self._kill_at = float("inf")
@@ -94,6 +97,9 @@ class Shim:
         self._finish_output()
         if self._ending:
             return self._ending
+        if self._sandbox_killed:
+            # Not the agent's end: without a result, the attempt counts as interrupted.
+            return LOST
         if not self._commit("shim.result", self._write_result):
             return LOST
         crashpoint("shim.result")
@@ -160,6 +166,9 @@ class Shim:
             self._selector.unregister(ended)
             code = os.waitstatus_to_exitcode(os.waitpid(agent.pid, 0)[1])
             self._exit_code = code if code >= 0 else 128 - code
+            # The sandbox tells how the agent ended by its exit code, so a signal hit the sandbox.
+            ours = bool(self._spec.get("wrappers")) and self._ending is None
+            self._sandbox_killed = code < 0 and ours
 
         self._selector.register(ended, selectors.EVENT_READ, collect)
 
@@ -261,7 +270,11 @@ class Shim:
 
     def _write_result(self, connection: sqlite3.Connection) -> None:
         problem = self._output.problem or self._errors.problem
-        last = last_line(self._run_dir / "output.log") or last_line(self._run_dir / "stderr.log")
+        output = self._run_dir / "output.log"
+        # An agent ends with its feedback block, a verification with the tests that failed.
+        words = closing_words if self._spec.get("framework") else failure_line
+        last = words(tail(output))
+        last = last or last_line(self._run_dir / "stderr.log")
         result = {
             "exit_code": self._exit_code,
             "timed_out": self._timed_out,

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import subprocess
 import tempfile
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import IO, NamedTuple
 
 from caloron.agents.confined import as_argv
 from caloron.agents.processes import descendants, look
+from caloron.git.bundle import HandOverCancelled, never
 from caloron.ports import Confined
 
 _CHUNK = 1 << 16
 _KEPT = 1 << 20
 _LOOK_S = 1.0
+#: A stop that cancels a command does not wait long for that.
+_GLANCE_S = 0.2
 #: Waiting for the disk is work too.
 _AT_WORK = "RD"
 
@@ -32,8 +37,25 @@ class Printed(NamedTuple):
     err: bytes
 
 
-def run_bounded(confined: Confined, stdin: bytes, *, longest_s: float, idle_s: float) -> Printed:
-    """Run a command; `TimeoutError` once it takes too long, or has done nothing for a while."""
+class TooMuch(Exception):
+    """A command printed more than is allowed."""
+
+
+def run_bounded(
+    confined: Confined,
+    stdin: bytes,
+    *,
+    longest_s: float,
+    idle_s: float,
+    out: IO[bytes] | None = None,
+    cap_bytes: int = 0,
+    cancelled: Callable[[], bool] = never,
+) -> Printed:
+    """Run a command; `TimeoutError` once it takes too long, or has done nothing for a while.
+
+    `HandOverCancelled` once `cancelled` says so.
+    With `out`, all that it prints goes there; `TooMuch` if that is more than `cap_bytes`.
+    """
     with tempfile.TemporaryFile() as given:
         given.write(stdin)
         given.seek(0)
@@ -48,13 +70,18 @@ def run_bounded(confined: Confined, stdin: bytes, *, longest_s: float, idle_s: f
         )
     with process:
         try:
-            out, err = _listen(process, _Patience(process.pid, longest_s, idle_s))
+            patience = _Patience(process.pid, longest_s, idle_s, cancelled)
+            printed, complaint = _listen(process, patience, out, cap_bytes)
         finally:
-            process.kill()
-    return Printed(process.returncode, out, err)
+            if process.returncode is None:
+                # Not only the leader: its children may hold our pipes open and never end.
+                os.killpg(process.pid, signal.SIGKILL)
+    return Printed(process.returncode, printed, complaint)
 
 
-def _listen(process: subprocess.Popen[bytes], patience: _Patience) -> tuple[bytes, bytes]:
+def _listen(
+    process: subprocess.Popen[bytes], patience: _Patience, into: IO[bytes] | None, cap_bytes: int
+) -> tuple[bytes, bytes]:
     """Take what is printed until both streams are closed, and keep the beginnings."""
     assert process.stdout is not None
     assert process.stderr is not None
@@ -64,9 +91,13 @@ def _listen(process: subprocess.Popen[bytes], patience: _Patience) -> tuple[byte
             selector.register(handle, selectors.EVENT_READ)
         while selector.get_map():
             patience.check()
-            for key, _ in selector.select(_LOOK_S):
+            for key, _ in selector.select(_GLANCE_S):
                 data = os.read(key.fd, _CHUNK)
-                if data:
+                if data and into is not None and key.fd == process.stdout.fileno():
+                    if into.tell() + len(data) > cap_bytes:
+                        raise TooMuch
+                    into.write(data)
+                elif data:
                     kept[key.fd] += data[: _KEPT - len(kept[key.fd])]
                 else:
                     selector.unregister(key.fd)
@@ -78,14 +109,19 @@ def _listen(process: subprocess.Popen[bytes], patience: _Patience) -> tuple[byte
 class _Patience:
     """How long somebody may go on, and how long without doing anything."""
 
-    def __init__(self, pid: int, longest_s: float, idle_s: float) -> None:
+    def __init__(
+        self, pid: int, longest_s: float, idle_s: float, cancelled: Callable[[], bool]
+    ) -> None:
         self._pid = pid
+        self._cancelled = cancelled
         self._idle_s = idle_s
         self._used = -1
         self._looked_at = self._busy_at = time.monotonic()
         self._end_at = self._busy_at + longest_s
 
     def check(self) -> None:
+        if self._cancelled():
+            raise HandOverCancelled
         now = time.monotonic()
         if now > self._end_at:
             raise TimeoutError

@@ -11,7 +11,15 @@ import signal
 import time
 from typing import Any, NoReturn
 
-from caloron.agents.processes import Process, descendants, end_family, living, look, send
+from caloron.agents.processes import (
+    Process,
+    descendants,
+    end_family,
+    living,
+    look,
+    send,
+    sidecar_environment,
+)
 
 _ROUNDS_OF_KILLING = 10
 _COPIED_AT_ONCE = 1 << 20
@@ -162,7 +170,7 @@ def _start_beside(argv: list[str], log: str) -> int:
         (os.POSIX_SPAWN_OPEN, 1, log, write, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
-    return os.posix_spawn(argv[0], argv, {"LC_ALL": "C.UTF-8"}, file_actions=streams, setsid=True)
+    return os.posix_spawn(argv[0], argv, sidecar_environment(), file_actions=streams, setsid=True)
 
 
 def _adopt_orphans() -> None:

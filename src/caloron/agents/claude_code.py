@@ -21,6 +21,7 @@ from caloron.agents import claude_events
 from caloron.agents.untrusted import clear, folder_in, read_regular
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import AgentCommand, AgentReport, AgentRequest
+from caloron.store import log
 from caloron.store.files import write_atomic
 
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
@@ -181,9 +182,11 @@ def _hosts() -> tuple[str, ...]:
             f"ANTHROPIC_BASE_URL is {base!r}; expected an address such as https://host:port",
             hint="correct or unset it; nothing was started",
         )
-    if host in ("localhost", "127.0.0.1"):
-        return (f"127.0.0.1:{port or (443 if url.scheme == 'https' else 80)}",)
-    return (f"{host}:{port}" if port else host,)
+    # With its port, because a gateway of one's own may have a private address.
+    port = port or (443 if url.scheme == "https" else 80)
+    if host == "localhost":
+        host = "127.0.0.1"
+    return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}",)
 
 
 def _find() -> Path:
@@ -226,12 +229,17 @@ def _conversation(home: Path, name: str) -> bytes:
     try:
         with folder_in(home, _CONFIG, "projects") as projects:
             folders = [entry.name for entry in os.scandir(projects)]
-    except OSError:
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        log.warning("cannot look for the conversation of an agent", error=error, home=home)
         return b""
     for folder in folders:
         try:
             with folder_in(home, _CONFIG, "projects", folder) as place:
                 return read_regular(place, name, _SESSION_LIMIT)
-        except OSError:
+        except FileNotFoundError:
             continue
+        except OSError as error:
+            log.warning("cannot read the conversation of an agent", error=error, home=home)
     return b""

@@ -100,8 +100,8 @@ class Reading:
     def __init__(self) -> None:
         self._said = ""
         self._tools: dict[str, int] = {}
-        self._tokens_in = self._tokens_out = 0
-        self._open: dict[str, tuple[int, int]] = {}
+        self._tokens_in = self._tokens_out = self._tokens_cached = 0
+        self._open: dict[str, tuple[int, int, int]] = {}
         self._turns = 0
         self._model = self._session = ""
         self._refusal = Refusal()
@@ -153,10 +153,11 @@ class Reading:
 
     def _count_tokens(self, identity: str, usage: dict[str, Any]) -> None:
         """Each part of a message repeats the usage of the whole: it counts once."""
-        before = self._open.pop(identity, (0, 0))
-        now = (_tokens_read(usage), _count(usage.get("output_tokens")))
+        before = self._open.pop(identity, (0, 0, 0))
+        now = _tokens_of(usage)
         self._tokens_in += now[0] - before[0]
         self._tokens_out += now[1] - before[1]
+        self._tokens_cached += now[2] - before[2]
         self._open[identity] = now
         if len(self._open) > _OPEN_MESSAGES:
             del self._open[next(iter(self._open))]
@@ -166,7 +167,7 @@ class Reading:
         result = self._result
         if result is None:
             return self._cut_short(ended_at)
-        tokens_in, tokens_out = self._tokens(result)
+        tokens_in, tokens_out, tokens_cached = self._tokens(result)
         text = _text(result.result)[:TEXT_LIMIT] or self._said
         trouble, detail, reset_at = self._trouble(result, text, ended_at)
         cost = result.total_cost_usd
@@ -176,6 +177,7 @@ class Reading:
             turns=_count(result.num_turns) or self._turns,
             tokens_in=tokens_in,
             tokens_out=tokens_out,
+            tokens_cached=tokens_cached,
             cost_usd=_number(cost) if cost is not None else None,
             model=self._model,
             session=self._session,
@@ -198,6 +200,7 @@ class Reading:
             turns=self._turns,
             tokens_in=self._tokens_in,
             tokens_out=self._tokens_out,
+            tokens_cached=self._tokens_cached,
             model=self._model,
             session=self._session,
             trouble=trouble,
@@ -222,15 +225,16 @@ class Reading:
         trouble, reset_at = trouble_of(self._refusal, text, ended_at)
         return trouble, one_line(told), reset_at
 
-    def _tokens(self, result: _Event) -> tuple[int, int]:
+    def _tokens(self, result: _Event) -> tuple[int, int, int]:
         """By model, because the plain usage leaves out answers that were not streamed."""
         by_model = [_dict(used) for used in _dict(result.model_usage).values()]
         if by_model:
-            names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
+            names = ("inputTokens", "cacheCreationInputTokens")
             read = sum(_count(used.get(name)) for used in by_model for name in names)
-            return read, sum(_count(used.get("outputTokens")) for used in by_model)
-        usage = _dict(result.usage)
-        return _tokens_read(usage), _count(usage.get("output_tokens"))
+            written = sum(_count(used.get("outputTokens")) for used in by_model)
+            cached = sum(_count(used.get("cacheReadInputTokens")) for used in by_model)
+            return read, written, cached
+        return _tokens_of(_dict(result.usage))
 
 
 def readable(line: str) -> str:
@@ -281,9 +285,11 @@ def _returned(part: dict[str, Any]) -> str:
     return f"  {word}{told}" if told else ""
 
 
-def _tokens_read(usage: dict[str, Any]) -> int:
-    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return sum(_count(usage.get(name)) for name in names)
+def _tokens_of(usage: dict[str, Any]) -> tuple[int, int, int]:
+    """Tokens read, written, and read again from the cache: each turn reads all before it again."""
+    names = ("input_tokens", "cache_creation_input_tokens")
+    read = sum(_count(usage.get(name)) for name in names)
+    return read, _count(usage.get("output_tokens")), _count(usage.get("cache_read_input_tokens"))
 
 
 def _text(value: Any) -> str:

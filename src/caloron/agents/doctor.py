@@ -10,17 +10,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 
 import msgspec
 
 import caloron
+from caloron.agents.foreground import run_confined
 from caloron.agents.remedies import INSTALL
 from caloron.agents.sandbox import Bubblewrap, run
 from caloron.agents.seccomp import program
+from caloron.agents.watch import Watch
 from caloron.errors import CaloronError, PreconditionFailed
 from caloron.ports import AgentRequest, AgentRunner, Caps, Confinement, Network
 
@@ -55,8 +57,10 @@ def examine(home: Path) -> Iterator[Finding]:
     if sandbox.ok:
         yield _seccomp()
         yield from (limit() for limit in (_processes, _memory, _file_size, _temporary_files))
+        yield _kernel_memory()
         yield from _told_limits()
-        yield from (_network_none(), _network_model())
+        yield _cgroup()
+        yield from (_network_none(), _network_model(), _network_public())
     yield _disk(home)
     yield _clock()
 
@@ -181,6 +185,72 @@ def _temporary_files() -> Finding:
     return _seen("temporary files", script, "stopped", detail, Caps(memory_mb=128))
 
 
+_FILL_SOCKETS = """
+import socket, time
+held, total = [], 0
+while total < 64 << 20:
+    held += socket.socketpair()
+    held[-1].setblocking(False)
+    try:
+        while True:
+            total += held[-1].send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+time.sleep(60)
+"""
+
+
+def _kernel_memory() -> Finding:
+    """Let a small process hold much memory in its sockets, and watch it as the shim does."""
+    watch = Watch(memory_mb=40, processes=1000, disk_mb=1 << 20, folders=[])
+    with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as place:
+        given = Confinement(workspace=Path(place))
+        argv = (sys.executable, "-S", "-E", "-c", _FILL_SOCKETS)
+        confined = Bubblewrap().confine(argv, given)
+        ended = run_confined(confined, Path(place, "log"), limit_s=_PATIENCE_S, watch=watch)
+    ok = "MB of memory" in ended.over
+    return Finding(
+        check="kernel memory", ok=ok, needed=False,
+        detail="the shim counts the buffers of sockets and the inodes of /tmp; a hog was ended"
+        if ok else "what sockets hold cannot be counted here, so it is not limited",
+        remedy="" if ok else "let a cgroup bound all agents together, see below",
+    )  # fmt: skip
+
+
+def _cgroup() -> Finding:
+    most = memory_max(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+    if most is not None:
+        detail = f"memory.max is {most // _MB:,} MB for Caloron and all agents together"
+        return Finding(check="cgroup", ok=True, detail=detail)
+    return Finding(
+        check="cgroup", ok=False, needed=False,
+        detail="none bounds Caloron and its agents: kernel memory that is not counted (pipes, "
+        "page tables, System V shared memory) is not limited",
+        remedy="where systemd runs: systemd-run --user --scope -p MemoryMax=8G -p TasksMax=4096 "
+        "caloron sprint …",
+    )  # fmt: skip
+
+
+def memory_max(membership: Path, root: Path) -> int | None:
+    """The smallest memory limit of the cgroups (version 2) that this process is in."""
+    try:
+        lines = membership.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        # No control groups here: then there is no limit.
+        return None
+    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
+    if own is None:
+        return None
+    found: list[int] = []
+    for folder in (root / own, *(root / own).parents):
+        if not folder.is_relative_to(root):
+            break
+        with suppress(OSError, ValueError):
+            # A word, `max`, where there is no limit.
+            found.append(int((folder / "memory.max").read_text()))
+    return min(found, default=None)
+
+
 def _told_limits() -> Iterator[Finding]:
     for name, what in (
         ("disk", "the shim watches workspace and home, and ends an agent that takes too much"),
@@ -211,6 +281,11 @@ def _network_model() -> Finding:
     return _network("model", "hello\nrefused", detail)
 
 
+def _network_public() -> Finding:
+    detail = "of this machine, an allowed server was reached, another one was not"
+    return _network("public", "hello\nrefused", detail)
+
+
 def _network(policy: Network, expected: str, detail: str) -> Finding:
     with _greeter() as allowed, _greeter() as other:
         script = _CONNECT.format(allowed=allowed, other=other)
@@ -230,6 +305,7 @@ def _greeter() -> Iterator[int]:
                 try:
                     visitor = server.accept()[0]
                 except OSError:
+                    # The server is closed: the check is over.
                     return
                 with visitor:
                     visitor.sendall(b"hello")
@@ -289,14 +365,23 @@ def _clock() -> Finding:
     )  # fmt: skip
 
 
-def framework_here(found: str, known: tuple[str, ...]) -> Finding:
-    """Who a first sprint would let work, as long as no project says."""
+def no_framework(known: tuple[str, ...]) -> Finding:
+    """No project says which agent works, and none is installed."""
     return Finding(
-        check="framework", ok=bool(found), needed=False,
-        detail=f"{found} is on PATH: a project that a sprint sets up uses it" if found
-        else "no coding agent is on PATH; a first sprint has to name one",
-        remedy="" if found
-        else f"install Claude Code, or choose with --framework ({', '.join(known)})",
+        check="framework", ok=False, detail="no coding agent is installed here",
+        remedy="install one: npm install -g @anthropic-ai/claude-code\n"
+        f"or let a sprint use another: caloron sprint GOAL --framework {'|'.join(known)}",
+    )  # fmt: skip
+
+
+def setup_network(entries: Sequence[str]) -> Finding:
+    """Setup has the network of this machine as it is."""
+    closed = " ".join("setup=public" if entry == "setup=full" else entry for entry in entries)
+    return Finding(
+        check="network setup", ok=False, needed=False,
+        detail="setup reaches the servers and the abstract sockets of this machine, with your user "
+        "id, and your own network (network_roles has setup=full)",
+        remedy=f'caloron config set network_roles "{closed}"',
     )  # fmt: skip
 
 

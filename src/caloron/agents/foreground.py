@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
 
-from caloron.agents.processes import descendants, end_family
+from caloron.agents.processes import descendants, end_family, sidecar_environment
 from caloron.agents.transcript import Transcript
 from caloron.agents.watch import Watch
 from caloron.ports import Confined
@@ -55,7 +55,7 @@ def run_confined(
         kept = _Kept(output, log, redactor or Redactor())
         ending.callback(kept.finish)
         if confined.beside:
-            beside = _spawn(confined.beside, {"LC_ALL": "C.UTF-8"}, end, Path(os.devnull))
+            beside = _spawn(confined.beside, sidecar_environment(), end, Path(os.devnull))
             ending.callback(_end, beside)
         argv = ("env", "-C", str(confined.cwd), *confined.argv)
         pid = _spawn(argv, confined.env, end, stdin, confined.files)

@@ -113,6 +113,7 @@ def _serve(path: str, listeners: list[tuple[_socket.socket, str]]) -> None:
             try:
                 client = listener.accept()[0]
             except OSError:
+                # The client left before it was accepted.
                 free.release()
                 continue
             threading.Thread(target=attend, args=(client, target), daemon=True).start()

@@ -98,8 +98,13 @@ class CommandRunner(_TellsByFile):
 
     def check(self) -> None:
         program = self._template[0]
-        # A path that is not absolute is one of the workspace, which is not there yet.
-        if ("/" not in program or program.startswith("/")) and shutil.which(program) is None:
+        if "/" in program and not program.startswith("/"):
+            raise UsageError(
+                f"the program {program!r} of the framework `command` would be a file of the "
+                "workspace, so the author of a change could replace its reviewer",
+                hint="name a program outside the repository, by its full path",
+            )
+        if shutil.which(program) is None:
             raise PreconditionFailed(
                 f"the program {program!r} of the framework `command` is not there, "
                 "or may not be run",
@@ -134,8 +139,11 @@ class CommandRunner(_TellsByFile):
 
 
 def _installation(program: str, own: Path) -> tuple[str, tuple[Path, ...]]:
-    """How a program is called inside a sandbox, and what of it must be readable there."""
-    found = shutil.which(program) if "/" not in program or program.startswith("/") else None
+    """How a program is called inside a sandbox, and what of it must be readable there.
+
+    By its full path: a branch can install a program of any name into the workspace.
+    """
+    found = shutil.which(program)
     if found is None:
         return program, ()
     place = Path(found).absolute()
@@ -145,7 +153,8 @@ def _installation(program: str, own: Path) -> tuple[str, tuple[Path, ...]]:
         return str(place), (environment, *_interpreter(place))
     real = place.resolve()
     if any(real.is_relative_to(system) for system in _SYSTEM):
-        return program, ()
+        visible = any(place.is_relative_to(system) for system in _SYSTEM)
+        return str(place if visible else real), ()
     crowded = real.parent in (Path.home(), Path("/"), Path("/tmp"), Path("/var/tmp"))
     around_us = own.resolve().is_relative_to(real.parent)
     return str(real), (real if crowded or around_us else real.parent,)

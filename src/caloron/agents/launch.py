@@ -22,7 +22,10 @@ from caloron.errors import HeldByAnother
 from caloron.store.files import write_atomic
 
 _SHIM = Path(__file__).with_name("shim.py")
-_PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "CALORON_CRASH_AT", "CALORON_CRASH_LOG")
+_PASSED_ON = (
+    "PATH", "LANG", "LC_ALL", "TZ", "CALORON_CRASH_AT", "CALORON_CRASH_LOG",
+    *processes.PROXY_VARIABLES,
+)  # fmt: skip
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PROBE_S = 0.2
 
@@ -94,6 +97,14 @@ def wait_until_gone(run_dir: Path) -> None:
 def is_alive(run_dir: Path) -> bool:
     """Whether the shim of this run lives."""
     return not _try_lock(run_dir, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def agent_pid(run_dir: Path) -> int:
+    """The process of the agent while its shim lives, or of the shim itself; 0: neither."""
+    if not is_alive(run_dir):
+        return 0
+    identity = _identity(run_dir)
+    return identity.agent_pid or identity.pid if identity else 0
 
 
 def stop(run_dir: Path, grace_s: float = 5) -> None:

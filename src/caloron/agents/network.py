@@ -33,22 +33,41 @@ class Link(NamedTuple):
     env: dict[str, str]
 
 
-def open_link(hosts: Iterable[str]) -> Link:
-    """A way out to these hosts and no others."""
+def open_link(hosts: Iterable[str], *, public: bool = False) -> Link:
+    """A way out to these hosts, to public ones if so wanted, and to no others."""
     allowed = tuple(dict.fromkeys(_checked(host) for host in hosts))
     ports = tuple(
         sorted({int(local[1]) for host in allowed if (local := _THIS_MACHINE.fullmatch(host))})
     )
+    everywhere = ("*",) if public else ()
     folder = scratch.link_folder()
     python = (sys.executable, "-S", "-E")
     proxy_port = next(port for port in count(_FIRST_PORT) if port not in ports)
     inside = map(str, (f"{_INSIDE}/{scratch.SOCKET}", proxy_port, *ports))
     return Link(
-        beside=(*python, str(_PROXY), str(folder / scratch.SOCKET), *allowed),
+        beside=(*python, str(_PROXY), str(folder / scratch.SOCKET), *everywhere, *allowed),
         arguments=("--ro-bind", str(folder), _INSIDE),
         prefix=(*python, str(_FORWARD), *inside, "--"),
         env=_environment(f"http://127.0.0.1:{proxy_port}"),
     )
+
+
+_URL = re.compile(
+    r"(https?)://(?:[^\s/@\"']*@)?([a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?", re.I
+)
+
+
+def hosts_in(texts: Iterable[str]) -> tuple[str, ...]:
+    """The hosts of the addresses in settings of the user, each with its port."""
+    found: dict[str, None] = {}
+    for scheme, host, port in (match for text in texts for match in _URL.findall(text)):
+        entry = f"{host}:{port or (443 if scheme.lower() == 'https' else 80)}".lower()
+        try:
+            found[_checked(entry)] = None
+        except UsageError:
+            # A port of this machine that cannot be offered inside.
+            continue
+    return tuple(found)
 
 
 def _environment(proxy: str) -> dict[str, str]:

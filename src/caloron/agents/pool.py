@@ -5,7 +5,6 @@ No agent has ever been in one of these; each leaves the pool for good when it is
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import threading
 from collections.abc import Callable
@@ -17,12 +16,14 @@ from caloron.errors import CaloronError
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
 from caloron.ports import Sandbox
+from caloron.store import log
 
 #: Puts into a new workspace at a commit what setup makes; what that was, or None: not to be had.
 Furnish = Callable[[Path, str], str | None]
 
 
 _LET_OTHERS_S = 0.5
+_CLOSING_S = 1.0
 
 
 class _Ready(NamedTuple):
@@ -35,25 +36,37 @@ class Pool:
     """Up to `size` workspaces at the newest commit of main, kept so by a thread."""
 
     def __init__(
-        self, mirror: Mirror, sandbox: Sandbox, folder: Path, size: int, identity: tuple[str, str]
+        self,
+        mirror: Mirror,
+        sandbox: Sandbox,
+        folder: Path,
+        size: int,
+        identity: tuple[str, str],
+        *,
+        stopping: threading.Event | None = None,
+        discard: Callable[[Path], None] = remove_workspace,
     ) -> None:
+        """`stopping`: nothing more is made; `discard` deletes workspaces."""
         self._mirror = mirror
         self._sandbox = sandbox
         self._folder = folder
         self._size = size
         self._identity = identity
         self.furnish: Furnish = lambda _workspace, _commit: ""
+        #: Refuses a commit that is too large to be checked out.
+        self.measure: Callable[[str], object] = lambda _commit: None
         self._ready: list[_Ready] = []
         self._made = 0
         self._seen_main = ""
         self._lock = threading.Lock()
         self._wanted = threading.Event()
-        self._closing = threading.Event()
+        self._closing = stopping or threading.Event()
+        self._discard = discard
         self._thread: threading.Thread | None = None
 
     def open(self) -> None:
         """Begin to fill; what an earlier engine left is made anew."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._discard(self._folder)
         if self._size:
             self._thread = threading.Thread(target=self._fill, name="pool", daemon=True)
             self._thread.start()
@@ -63,8 +76,9 @@ class Pool:
         self._closing.set()
         self._wanted.set()
         if self._thread:
-            self._thread.join()
-        shutil.rmtree(self._folder, ignore_errors=True)
+            # A clone of a large repository takes longer; nothing depends on its end.
+            self._thread.join(_CLOSING_S)
+        self._discard(self._folder)
 
     def take(self, workspace: Path, home: Path, start: str, branch: str, *, seed: str = "") -> bool:
         """Move a ready workspace and its home to these places; False if there is none.
@@ -85,7 +99,7 @@ class Pool:
         inside = found.folder / "workspace"
         if found.commit == start and branch:
             _name_branch(inside, branch, start)
-            self._sandbox.hand_to_agent(inside / ".git" / "refs")
+            self._sandbox.hand_to_agent(inside / ".git")
         else:
             position = ("-B", branch) if branch else ("--detach",)
             git(inside, "checkout", "--quiet", *position, start)
@@ -123,12 +137,13 @@ class Pool:
                 if old is not None:
                     self._ready.remove(old)
             if old is not None:
-                remove_workspace(old.folder)
+                self._discard(old.folder)
             ready = self._make(main)
             if ready is None:
                 return False
-        except (CaloronError, OSError):
+        except (CaloronError, OSError) as error:
             # The pool is a convenience: whoever needs a workspace makes one, and meets the error.
+            log.warning("no workspace could be prepared", error=error)
             return False
         with self._lock:
             self._ready.append(ready)
@@ -140,6 +155,7 @@ class Pool:
         return here if here and here == self._seen_main else self._mirror.fetch_main()
 
     def _make(self, commit: str) -> _Ready | None:
+        self.measure(commit)
         self._made += 1
         folder = self._folder / str(self._made)
         home = folder / "home"
@@ -147,8 +163,8 @@ class Pool:
         fresh = clone(self._mirror, folder / "workspace", self._identity)
         git(fresh, "checkout", "--quiet", "--detach", commit)
         seed = self.furnish(fresh, commit)
-        if seed is None:
-            remove_workspace(folder)
+        if seed is None or self._closing.is_set():
+            self._discard(folder)
             return None
         fresh.rename(folder / "workspace")
         self._sandbox.hand_to_agent(folder / "workspace", home)
@@ -162,8 +178,7 @@ def _write_out(folder: Path) -> None:
 
 
 def _name_branch(workspace: Path, branch: str, commit: str) -> None:
-    """What `git checkout -B` does when no file changes, without a process."""
-    ref = workspace / ".git" / "refs" / "heads" / branch
-    ref.parent.mkdir(parents=True, exist_ok=True)
-    ref.write_text(f"{commit}\n", "ascii")
-    (workspace / ".git" / "HEAD").write_text(f"ref: refs/heads/{branch}\n", "ascii")
+    """Do what `git checkout -B` does when no file changes, without looking at each file."""
+    ref = f"refs/heads/{branch}"
+    git(workspace, "update-ref", ref, commit)
+    git(workspace, "symbolic-ref", "HEAD", ref)

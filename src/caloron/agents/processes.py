@@ -13,6 +13,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 _DEAD = "ZX"
+#: The proxy that this machine has to use; an address may hold a password, so it is never written.
+PROXY_VARIABLES = tuple(
+    form(name)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+    for form in (str.upper, str.lower)
+)
+
+
+def sidecar_environment() -> dict[str, str]:
+    """The environment of the filtering proxy that runs beside a sandbox."""
+    known = {name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ}
+    return {"LC_ALL": "C.UTF-8"} | known
 
 
 class Process(NamedTuple):

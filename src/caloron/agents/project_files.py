@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from caloron.errors import CaloronError
+from caloron.store import log
 
 #: Only such names go into a shell line; each is also a word of its own for the shell.
 _PLAIN = re.compile(r"[A-Za-z0-9_.+@-]+(/[A-Za-z0-9_.+@-]+)*\Z")
@@ -47,19 +48,22 @@ class ProjectFiles:
             return ""
         try:
             return self._read(name)
-        except (OSError, ValueError, CaloronError):
+        except (OSError, ValueError, CaloronError) as error:
+            log.warning("cannot read a file of the project", error=error, path=name)
             return ""
 
     def toml(self, name: str) -> dict[str, Any]:
         try:
             return tomllib.loads(self.text(name))
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
+            log.info("a file of the project is not TOML", error=error, path=name)
             return {}
 
     def json(self, name: str) -> dict[str, Any]:
         try:
-            found = json.loads(self.text(name))
-        except (ValueError, RecursionError):
+            found = json.loads(self.text(name) or "{}")
+        except (ValueError, RecursionError) as error:
+            log.info("a file of the project is not JSON", error=error, path=name)
             return {}
         return found if isinstance(found, dict) else {}
 

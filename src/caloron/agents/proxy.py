@@ -1,19 +1,22 @@
 """Lets a sandbox reach the hosts of a list and no others: `proxy.py SOCKET HOST…`.
 
 Runs outside, beside one agent, and takes HTTP proxy requests on a UNIX socket: CONNECT, and
-absolute URIs of plain HTTP. It ends with the process that started it, and what it refuses it
-says on standard error. Standard library only, and little of it.
+absolute URIs of plain HTTP. HOST may be `*`: every public host. Where the environment names a proxy
+(HTTPS_PROXY, HTTP_PROXY, NO_PROXY), connections go through that one. It ends with the process that
+started it, and what it refuses it says on standard error. Standard library only, and little of it.
 """
 
 from __future__ import annotations
 
+import base64
+import ipaddress
 import os
 import select
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 #: At once; an agent that opens more waits.
@@ -31,6 +34,13 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 _OWN_HEADERS = ("connection", "keep-alive", "host")
 
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    _Found = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
+
+
 class Refused(Exception):
     """A request that gets no connection: a status line and what to say about it."""
 
@@ -40,23 +50,151 @@ class Refused(Exception):
         self.text = text
 
 
+#: How far an entry of the list goes: to public addresses, to every address but those of this
+#: machine and its link, or to the address that it spells out.
+PUBLIC, NAMED, LITERAL = 1, 2, 3
+
+
 class AllowList:
-    """The hosts that may be reached: `host`, `host:port`, `*.domain`, `127.0.0.1:port`."""
+    """The hosts that may be reached: `host`, `host:port`, `*.domain`, `127.0.0.1:port`, `*`."""
 
     def __init__(self, entries: Sequence[str]) -> None:
         self._entries = [split_port(entry.lower()) for entry in entries]
 
     def allows(self, host: str, port: int) -> bool:
-        return any(
-            _matches(pattern, host) and port in ((only,) if only else _DEFAULT_PORTS)
-            for pattern, only in self._entries
-        )
+        return self.trust(host, port) > 0
+
+    def trust(self, host: str, port: int) -> int:
+        """How far a host is trusted at a port; 0: not at all."""
+        found = (_trust(pattern, only, host, port) for pattern, only in self._entries)
+        return max(found, default=0)
+
+
+def _trust(pattern: str, only: int, host: str, port: int) -> int:
+    if pattern == "*":
+        return PUBLIC
+    if not _matches(pattern, host) or port not in ((only,) if only else _DEFAULT_PORTS):
+        return 0
+    if pattern in _LOOPBACK or _parsed(pattern) is not None:
+        return LITERAL
+    return NAMED if only and not pattern.startswith("*.") else PUBLIC
 
 
 def _matches(pattern: str, host: str) -> bool:
     if pattern.startswith("*."):
         return host.endswith(pattern[1:])
     return host == pattern or (pattern in _LOOPBACK and host in _LOOPBACK)
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+#: IPv6 prefixes whose last four bytes are an IPv4 address: compatible, mapped, NAT64.
+_WITH_IPV4 = tuple(map(ipaddress.IPv6Network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96")))
+_MAPPED = _WITH_IPV4[1]
+#: A NAT64 of the local network, whose form only that network knows.
+_LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
+#: Documentation networks: no machine owns such an address, but resolvers of build machines use
+#: them for the names of registries that are mirrored nearby.
+_DOCUMENTATION = tuple(
+    map(ipaddress.IPv4Network, ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24"))
+)
+
+
+def permits(trust: int, address: str) -> bool:
+    """Whether a host with this trust may be reached at an address that it resolves to."""
+    found = _parsed(address)
+    if found is None or trust == 0:
+        return False
+    if trust == LITERAL:
+        return True
+    judge = _is_elsewhere if trust == NAMED else _is_public
+    return all(map(judge, _within(found)))
+
+
+def _parsed(text: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _within(address: Address) -> Iterator[Address]:
+    """An address and the IPv4 addresses in it, which a gateway or the kernel connects to."""
+    if isinstance(address, ipaddress.IPv4Address):
+        yield address
+        return
+    if address not in _MAPPED:
+        yield address
+    if any(address in network for network in _WITH_IPV4):
+        yield ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if address.sixtofour:
+        yield address.sixtofour
+    yield from address.teredo or ()
+
+
+def _is_public(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv4Address):
+        documented = any(address in network for network in _DOCUMENTATION)
+        return (address.is_global or documented) and not address.is_multicast
+    return (
+        address.is_global
+        and not address.is_multicast
+        and not address.is_site_local
+        and address not in _LOCAL_NAT64
+    )
+
+
+def _is_elsewhere(address: Address) -> bool:
+    return not (
+        address.is_loopback
+        or address.is_link_local
+        or address.is_unspecified
+        or address.is_multicast
+        # All of 0.0.0.0/8 leads to this machine.
+        or (address.version == 4 and int(address) >> 24 == 0)
+    )
+
+
+class Upstream:
+    """The proxy that this machine has to use, as the usual variables say."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        known = {name.lower(): value.strip() for name, value in environment.items()}
+        always = known.get("all_proxy", "")
+        self._secure = _proxy_address(known.get("https_proxy") or always)
+        self._plain = _proxy_address(known.get("http_proxy") or always)
+        self._direct = [word.strip().lower() for word in known.get("no_proxy", "").split(",")]
+
+    def of(self, method: str, host: str) -> tuple[str, int, str] | None:
+        """Host, port and credentials of the proxy for a request; None: none is needed."""
+        for word in filter(None, self._direct):
+            bare = word.removeprefix("*").removeprefix(".")
+            if word == "*" or host == bare or host.endswith(f".{bare}"):
+                return None
+        return self._secure if method == "CONNECT" else self._plain
+
+
+def _proxy_address(url: str) -> tuple[str, int, str] | None:
+    if not url:
+        return None
+    scheme, separator, rest = url.rpartition("://")
+    if separator and scheme.lower() != "http":
+        print(f"a proxy of the kind {scheme}:// is not used", file=sys.stderr, flush=True)  # noqa: T201
+        return None
+    credentials, _, authority = rest.partition("/")[0].rpartition("@")
+    try:
+        host, port = split_port(authority)
+    except Refused:
+        print("the proxy of the environment has no valid address", file=sys.stderr, flush=True)  # noqa: T201
+        return None
+    return host, port or 80, _unquoted(credentials)
+
+
+def _unquoted(text: str) -> str:
+    first, *rest = text.split("%")
+    try:
+        return first + "".join(chr(int(part[:2], 16)) + part[2:] for part in rest)
+    except ValueError:
+        return text
 
 
 def split_port(authority: str) -> tuple[str, int]:
@@ -72,9 +210,10 @@ def split_port(authority: str) -> tuple[str, int]:
 class Proxy:
     """The connections of one sandbox."""
 
-    def __init__(self, listener: socket.socket, allowed: AllowList) -> None:
+    def __init__(self, listener: socket.socket, allowed: AllowList, upstream: Upstream) -> None:
         self._listener = listener
         self._allowed = allowed
+        self._upstream = upstream
         self._free = threading.BoundedSemaphore(_CONNECTIONS)
         self._told: set[str] = set()
 
@@ -97,6 +236,7 @@ class Proxy:
             try:
                 client = self._listener.accept()[0]
             except OSError:
+                # The client left before it was accepted.
                 self._free.release()
                 continue
             threading.Thread(target=self._attend, args=(client,), daemon=True).start()
@@ -116,7 +256,7 @@ class Proxy:
         try:
             head, rest = read_head(client)
             method, host, port, request = _understand(head)
-            server = self._connect(host, port)
+            server, request, first = self._reach(method, host, port, request)
         except Refused as refusal:
             body = refusal.text.encode("utf-8", "replace") + b"\n"
             client.sendall(
@@ -127,38 +267,44 @@ class Proxy:
             return
         with server:
             if method == "CONNECT":
-                client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n" + first)
             server.sendall(request + rest)
             relay(client, server, _SILENCE_S)
 
-    def _connect(self, host: str, port: int) -> socket.socket:
-        if not self._allowed.allows(host, port):
+    def _reach(
+        self, method: str, host: str, port: int, request: bytes
+    ) -> tuple[socket.socket, bytes, bytes]:
+        """A connection for a request, the request as it is sent there, and what came first."""
+        trust = self._allowed.trust(host, port)
+        if not trust:
             self._tell(f"{host}:{port}")
             raise Refused(
                 "403 Forbidden",
-                f"Caloron does not let this agent reach {host}:{port}. A person can allow it:"
-                f' caloron config set allow_hosts "… {host}:{port}"',
+                f"Caloron does not let this agent reach {host}:{port}. {_remedy(host, port)}",
             )
+        upstream = self._upstream.of(method, host) if trust != LITERAL else None
+        addresses = self._resolved(host, port, known_elsewhere=upstream is not None)
+        good = [found for found in addresses if permits(trust, str(found[4][0]))]
+        if addresses and not good:
+            address = str(addresses[0][4][0])
+            self._tell(f"{host}:{port}, because {address} is not a public address")
+            raise Refused(
+                "403 Forbidden",
+                f"{host}:{port} leads to {address}, which is not a public address. "
+                f"{_remedy(host, port)}",
+            )
+        if upstream is None:
+            return _connected(f"{host}:{port}", good), request, b""
+        return _through(upstream, method, host, port, request)
+
+    def _resolved(self, host: str, port: int, *, known_elsewhere: bool) -> Sequence[_Found]:
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
+            if known_elsewhere:
+                # Behind a proxy, names of the outside are often known to that proxy only.
+                return []
             raise Refused("502 Bad Gateway", f"{host} cannot be found: {error}") from error
-        problem = "it has no address"
-        for family, kind, protocol, _, address in found:
-            if host not in _LOOPBACK and _is_this_machine(str(address[0])):
-                # A name that anybody can point anywhere must not lead to servers of this machine.
-                problem = "its address is one of this machine"
-                continue
-            server = socket.socket(family, kind, protocol)
-            server.settimeout(_CONNECT_S)
-            try:
-                server.connect(address)
-            except OSError as error:
-                server.close()
-                problem = str(error)
-            else:
-                return server
-        raise Refused("502 Bad Gateway", f"{host}:{port} cannot be reached: {problem}")
 
     def _tell(self, target: str) -> None:
         if target not in self._told and len(self._told) < _TOLD_AT_MOST:
@@ -166,11 +312,60 @@ class Proxy:
             print(f"refused: {target}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _is_this_machine(address: str) -> bool:
-    return address.startswith(("127.", "0.", "169.254.", "fe80:", "::ffff:127.")) or address in (
-        "::",
-        "::1",
-    )
+def _remedy(host: str, port: int) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f'A person can allow it: caloron config set allow_hosts "… {shown}:{port}"'
+
+
+def _connected(target: str, addresses: Sequence[_Found]) -> socket.socket:
+    """A connection to the first of these addresses that answers; no name is looked up again."""
+    problem = "it has no address"
+    for family, kind, protocol, _, address in addresses:
+        server = socket.socket(family, kind, protocol)
+        server.settimeout(_CONNECT_S)
+        try:
+            server.connect(address)
+        except OSError as error:
+            server.close()
+            problem = str(error)
+        else:
+            return server
+    raise Refused("502 Bad Gateway", f"{target} cannot be reached: {problem}")
+
+
+def _through(
+    upstream: tuple[str, int, str], method: str, host: str, port: int, request: bytes
+) -> tuple[socket.socket, bytes, bytes]:
+    """Reach a host through the proxy of this machine."""
+    name, number, credentials = upstream
+    try:
+        addresses = socket.getaddrinfo(name, number, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        why = f"the proxy {name} of this machine cannot be found: {error}"
+        raise Refused("502 Bad Gateway", why) from error
+    server = _connected(f"the proxy {name}:{number} of this machine", addresses)
+    login = ""
+    if credentials:
+        word = base64.b64encode(credentials.encode("latin-1", "replace")).decode()
+        login = f"Proxy-Authorization: Basic {word}\r\n"
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if method != "CONNECT":
+        line, _, headers = request.partition(b"\r\n")
+        verb, path, version = line.decode("latin-1").split(" ")
+        absolute = f"{verb} http://{target}{path} {version}\r\n{login}"
+        return server, absolute.encode("latin-1") + headers, b""
+    try:
+        server.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{login}\r\n".encode())
+        head, first = read_head(server)
+    except BaseException:
+        server.close()
+        raise
+    status = head.partition(b"\r\n")[0].decode("latin-1")
+    if status.split(" ")[1:2] != ["200"]:
+        server.close()
+        why = f"the proxy {name}:{number} of this machine refuses {target}: {status}"
+        raise Refused("502 Bad Gateway", why)
+    return server, b"", first
 
 
 def read_head(client: socket.socket) -> tuple[bytes, bytes]:
@@ -181,7 +376,7 @@ def read_head(client: socket.socket) -> tuple[bytes, bytes]:
             raise Refused("431 Request Header Fields Too Large", "the request is too long")
         part = client.recv(_CHUNK)
         if not part:
-            raise ConnectionError("the agent went away")
+            raise ConnectionError("the other side went away")
         data += part
     head, _, rest = data.partition(b"\r\n\r\n")
     return head, rest
@@ -238,6 +433,7 @@ def relay(one: socket.socket, other: socket.socket, silence_s: float) -> None:
             waiting.unregister(handle)
             del ends[handle]
             with suppress(OSError):
+                # It may be closed already.
                 target.shutdown(socket.SHUT_WR)
 
 
@@ -253,8 +449,10 @@ def main(arguments: Sequence[str]) -> None:
     def leave(code: int = 0) -> None:
         for name in (path, fresh):
             with suppress(OSError):
+                # It may be removed already.
                 os.unlink(name)  # noqa: PTH108
         with suppress(OSError):
+            # It may be removed already, or shared.
             os.rmdir(os.path.dirname(path))  # noqa: PTH106, PTH120
         # At once: threads may hold what an orderly end would wait for.
         os._exit(code)
@@ -274,7 +472,7 @@ def main(arguments: Sequence[str]) -> None:
             listener.setblocking(False)
             # Only now, since a socket that nobody listens to is taken for a dead one.
             os.rename(fresh, path)  # noqa: PTH104
-            Proxy(listener, allowed).serve(parent, signals)
+            Proxy(listener, allowed, Upstream(os.environ)).serve(parent, signals)
     except OSError as error:
         print(f"the proxy ends: {error}", file=sys.stderr, flush=True)  # noqa: T201
         leave(1)

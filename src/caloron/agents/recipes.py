@@ -16,8 +16,10 @@ import msgspec
 from caloron.agents.project_files import ProjectFiles, Recipe, table
 from caloron.agents.recipes_python import python_recipe
 
-__all__ = ["Recipe", "chosen", "detect", "environment", "lock_hash", "with_path"]
+__all__ = ["SHELL", "Recipe", "chosen", "detect", "environment", "lock_hash", "with_path"]
 
+#: Never looked up on PATH: a branch can install a program of any name.
+SHELL = "/bin/sh"
 _NONE = "none"
 _PLACEHOLDER = "{workspace}"
 _NO_TEST_YET = "no test specified"
@@ -174,12 +176,16 @@ def environment(recipe: Recipe, inside: Path) -> dict[str, str]:
 
 
 def with_path(recipe: Recipe, inside: Path, argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The same command with the recipe's folders first on its PATH."""
+    """Return the command with the recipe's folders first on its PATH.
+
+    The branch in the workspace decides what these folders contain, so this is for authors, setup
+    and tests only, and the program itself is named by an absolute path.
+    """
     if not recipe.path:
         return argv
     folders = ":".join(folder.replace(_PLACEHOLDER, str(inside)) for folder in recipe.path)
     # What PATH is inside only the sandbox knows.
-    return ("sh", "-c", 'PATH="$1:$PATH"; export PATH; shift; exec "$@"', "sh", folders, *argv)
+    return (SHELL, "-c", 'PATH="$1:$PATH"; export PATH; shift; exec "$@"', "sh", folders, *argv)
 
 
 def lock_hash(recipe: Recipe, ids: Mapping[str, str]) -> str:

@@ -8,13 +8,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
 from caloron.agents import handover, scratch, visible
 from caloron.agents.confined import as_argv
 from caloron.agents.network import Link, open_link
+from caloron.agents.processes import sidecar_environment
 from caloron.agents.remedies import INSTALL, explain
 from caloron.agents.seccomp import program
 from caloron.errors import PreconditionFailed, UsageError
@@ -102,7 +104,9 @@ class Bubblewrap:
         workspace = _real_folder(given.workspace)
         home = _real_folder(given.home) if given.home else None
         bound = self._bound(workspace, home, given.read_only)
-        link = open_link(given.hosts) if given.network == "model" else None
+        link = None
+        if given.network in ("model", "public"):
+            link = open_link(given.hosts, public=given.network == "public")
         seccomp = program()
         arguments = [
             self._tools["bwrap"],
@@ -242,17 +246,15 @@ class Bubblewrap:
         own = {"HOME": str(HOME), "USER": "agent", "LOGNAME": "agent", "SHELL": "/bin/sh"}
         path = {"PATH": visible.search_path(host, tuple(bound), given.read_only)}
         found = visible.toolchain_environment(Path.home()) | visible.certificates()
-        return _passed_on() | own | found | (link.env if link else {}) | given.env | path
+        # Nothing inside can reach a proxy of the user's: the one beside the sandbox uses it.
+        return _passed_on() | own | found | given.env | (link.env if link else {}) | path
 
 
 def run(
     confined: Confined, stdin: bytes = b"", *, timeout_s: float | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a confined process to its end, with its proxy beside it."""
-    proxy = None
-    if confined.beside:
-        proxy = subprocess.Popen(confined.beside, stdin=subprocess.DEVNULL, cwd="/", env={})
-    try:
+    with proxy_beside(confined):
         return subprocess.run(
             as_argv(confined),
             input=stdin,
@@ -263,6 +265,18 @@ def run(
             check=False,
             process_group=0,
         )
+
+
+@contextmanager
+def proxy_beside(confined: Confined) -> Iterator[None]:
+    """Have the proxy of a confined process, if it needs one, for the time of the block."""
+    proxy = None
+    if confined.beside:
+        proxy = subprocess.Popen(
+            confined.beside, stdin=subprocess.DEVNULL, cwd="/", env=sidecar_environment()
+        )
+    try:
+        yield
     finally:
         if proxy is not None:
             proxy.terminate()

@@ -83,6 +83,7 @@ def prune(place: Path) -> None:
     """Remove what nobody can need any more: a proxy that was killed could not tidy up."""
     limit = time.time() - _STALE_S
     for path in place.iterdir():
+        # Another process may remove the same, and its owner may be another user.
         with suppress(OSError):
             old = path.lstat().st_mtime < limit
             if not path.name.startswith(_LINK):

@@ -17,20 +17,22 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from caloron.agents.foreground import Ended, run_confined
-from caloron.agents.recipes import Recipe, environment, with_path
+from caloron.agents.recipes import SHELL, Recipe, environment, with_path
 from caloron.agents.setup_products import ignore_lines, made_since, not_shared, plantable, snapshot
 from caloron.agents.transcript import last_line
 from caloron.agents.watch import Watch
 from caloron.agents.workspaces import remove_workspace
 from caloron.errors import CaloronError, StoreError
 from caloron.ports import Caps, Confinement, Network, Sandbox
+from caloron.store import log as project_log
 from caloron.store.redact import Redactor, secrets_in
 
 _KEPT = 8
+_LOOK_UP_S = 0.1
 _TOOL = re.compile(r"\b(python3|uv|poetry|npm|pnpm|yarn|node|cargo|rustc|go)\b")
 _VERSIONS = """uname -sm
 for tool in "$@"; do command -v "$tool" && { "$tool" --version || "$tool" version; }; done
@@ -40,6 +42,10 @@ _EXCLUDE = """[ -d .git ] || exit 0
 [ -f .git/info/exclude ] && [ ! -L .git/info/exclude ] || rm -rf .git/info/exclude
 mkdir -p .git/info && cat >>.git/info/exclude"""
 _COPY_ENV = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+
+
+class SetupCancelled(CaloronError):
+    """The sprint is being stopped: what a project needs is not installed any more."""
 
 
 class SetupFailed(CaloronError):
@@ -82,8 +88,10 @@ class Seeds:
         self._env = dict(env or {})
         #: Hears of a setup that begins: it may take minutes.
         self.announce: Callable[[str], object] = str
-        #: Set by whoever wants a setup that is under way to be ended.
+        #: Ends a setup or a copy that is under way.
         self.cancelled = threading.Event()
+        #: Deletes what that left.
+        self.discard: Callable[[Path], None] = remove_workspace
         self._redactor = Redactor(secrets_in(self._env))
         self._versions: dict[tuple[str, ...], str] = {}
         self._asking = threading.Lock()
@@ -91,7 +99,14 @@ class Seeds:
         self._not_shared: set[str] = set()
 
     def plant(
-        self, workspace: Path, recipe: Recipe, *, lock_hash: str, log: Path, scope: str = ""
+        self,
+        workspace: Path,
+        recipe: Recipe,
+        *,
+        lock_hash: str,
+        log: Path,
+        scope: str = "",
+        restore_git: bool = False,
     ) -> bool:
         """Put the products of setup into a workspace, running setup once per lock hash.
 
@@ -99,13 +114,15 @@ class Seeds:
         it is still to be handed to its agent.
         A `scope` keeps what is made here apart: setup runs code of the repository, so what came
         of an agent's own branch is not for others, while what came of main is for everybody.
+        With `restore_git` the repository of the workspace is afterwards what it was before: a
+        judge must not use the configuration, hooks or history that the author's setup wrote.
         """
         if not recipe.setup:
             return False
         workspace = workspace.absolute()
         if not lock_hash or self._sandbox.inside(workspace) == workspace:
             # What is made names its own place, which is another one in each workspace.
-            self._set_up(workspace, recipe, log)
+            self._set_up(workspace, recipe, log, restore_git=restore_git)
             return True
         keys = [self._key(recipe, lock_hash, each) for each in dict.fromkeys(("", scope))]
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -113,12 +130,12 @@ class Seeds:
             return False
         key = keys[-1]
         if key in self._not_shared:
-            self._set_up(workspace, recipe, log)
+            self._set_up(workspace, recipe, log, restore_git=restore_git)
             return True
         with self._hold(key, fcntl.LOCK_EX) as lock:
             if self._copy_into(key, workspace, lock):
                 return False
-            made = self._set_up(workspace, recipe, log)
+            made = self._set_up(workspace, recipe, log, restore_git=restore_git)
             if others := not_shared(made, recipe.products):
                 self._not_shared.add(key)
                 _add_line(log, f"not kept for other workspaces: it also made {others[0]}")
@@ -151,7 +168,7 @@ class Seeds:
             workspace.mkdir()
             self._sandbox.hand_to_agent(workspace)
             given = self._confinement(workspace, None, "none", {})
-            argv = ("sh", "-c", _VERSIONS, "sh", *names)
+            argv = (SHELL, "-c", _VERSIONS, "sh", *names)
             run_confined(self._sandbox.confine(argv, given), log, limit_s=60)
             return f"{log.read_text('utf-8', 'replace')}{platform.libc_ver()}"
 
@@ -168,7 +185,9 @@ class Seeds:
             caps=self._caps,
         )
 
-    def _set_up(self, workspace: Path, recipe: Recipe, log: Path) -> list[str]:
+    def _set_up(
+        self, workspace: Path, recipe: Recipe, log: Path, *, restore_git: bool
+    ) -> list[str]:
         """Run setup in a workspace; what it made, none of which is ever committed."""
         self.announce(f"setting up: {recipe.setup}")
         # On disk, not in memory: package managers download whole archives to it first.
@@ -177,23 +196,49 @@ class Seeds:
         (home / "tmp").mkdir(parents=True)
         before = snapshot(workspace)
         try:
-            self._sandbox.hand_to_agent(workspace, home)
-            ended = self._run(workspace, home, recipe, log)
+            with self._git_restored(workspace) if restore_git else nullcontext():
+                self._sandbox.hand_to_agent(workspace, home)
+                ended = self._run(workspace, home, recipe, log)
+            self._refuse_cancelled()
             if ended.exit_code or ended.timed_out or ended.over:
                 raise SetupFailed(recipe.setup, self._why(ended, log), log)
             products = made_since(before, workspace)
             if why := self._exclude(workspace, home, products):
                 raise SetupFailed(recipe.setup, f"it damaged .git of the workspace: {why}", log)
         finally:
-            remove_workspace(home)
+            self.discard(home)
         return products
+
+    @contextmanager
+    def _git_restored(self, workspace: Path) -> Iterator[None]:
+        """Put the repository of a workspace back as it was, whatever happens to it meanwhile."""
+        repository = workspace / ".git"
+        kept = workspace.with_name(f".{workspace.name}.setup-git")
+        remove_workspace(kept)
+        argv = ("cp", "-a", "--", repository, kept)
+        done = subprocess.run(argv, env=_COPY_ENV, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise StoreError(
+                f"cannot copy {repository}: {done.stderr.decode('utf-8', 'replace').strip()}",
+                hint="free space there; a workspace that was cut short is made again",
+            )
+        try:
+            yield
+        finally:
+            remove_workspace(repository)
+            kept.rename(repository)
+            self._sandbox.hand_to_agent(workspace)
+
+    def _refuse_cancelled(self) -> None:
+        if self.cancelled.is_set():
+            raise SetupCancelled("setup was cancelled: the sprint is being stopped")
 
     def _run(self, workspace: Path, home: Path, recipe: Recipe, log: Path) -> Ended:
         inside = self._sandbox.inside(workspace)
         temporary = {"TMPDIR": str(self._sandbox.home_inside(home) / "tmp")}
         env = self._env | environment(recipe, inside) | temporary
         given = self._confinement(workspace, home, self._network, env)
-        argv = with_path(recipe, inside, ("sh", "-c", recipe.setup))
+        argv = with_path(recipe, inside, (SHELL, "-c", recipe.setup))
         watch = Watch(
             memory_mb=self._caps.memory_mb,
             processes=self._caps.processes,
@@ -223,7 +268,7 @@ class Seeds:
         lines, log = home / "exclude", home / "log"
         lines.write_text(ignore_lines(products), "utf-8")
         given = self._confinement(workspace, None, "none", {})
-        confined = self._sandbox.confine(("sh", "-c", _EXCLUDE), given)
+        confined = self._sandbox.confine((SHELL, "-c", _EXCLUDE), given)
         ended = run_confined(confined, log, limit_s=60, stdin=lines)
         return last_line(log) or "no answer" if ended.exit_code else ""
 
@@ -241,7 +286,7 @@ class Seeds:
         except FileNotFoundError:
             return False
         products = plantable(told["products"], workspace)
-        _copy(seed / "files", products, workspace, lock)
+        self._copy(seed / "files", products, workspace, lock)
         exclude = workspace / ".git" / "info" / "exclude"
         if exclude.parent.is_dir():
             with exclude.open("a", encoding="utf-8") as file:
@@ -256,15 +301,53 @@ class Seeds:
         try:
             remove_workspace(fresh)
             (fresh / "files").mkdir(parents=True)
-            _copy(workspace, products, fresh / "files", lock)
+            self._copy(workspace, products, fresh / "files", lock)
             (fresh / "seed.json").write_text(json.dumps({"products": list(products)}), "utf-8")
             # What a power cut would lose must not be behind a name that promises it.
-            subprocess.run(("sync", "-f", str(fresh)), env=_COPY_ENV, check=True)
+            self._wait(subprocess.Popen(("sync", "-f", str(fresh)), env=_COPY_ENV))
             fresh.rename(self._folder / key)
-        except (OSError, StoreError, subprocess.CalledProcessError) as error:
+        except SetupCancelled:
+            self.discard(fresh)
+            raise
+        except (OSError, StoreError) as error:
             # This workspace is ready all the same; the next one has to run setup again.
             remove_workspace(fresh)
+            project_log.warning("a prepared workspace is not kept for others", error=error)
             _add_line(log, f"not kept for other workspaces: {error}")
+
+    def _copy(self, source: Path, products: Sequence[str], target: Path, lock: int) -> None:
+        """Copy products with their places; links stay links, and nobody's ownership is kept."""
+        if not products:
+            return
+        options = ("-a", "--no-preserve=ownership", "--reflink=auto", "--parents")
+        self._refuse_cancelled()
+        process = subprocess.Popen(
+            ("cp", *options, f"--target-directory={target}", "--", *products),
+            cwd=source,
+            env=_COPY_ENV,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            # It lives on when we are killed, and holds the seed until it has ended.
+            pass_fds=(lock,),
+        )
+        if why := self._wait(process):
+            raise StoreError(
+                f"cannot copy what setup made to {target}: {why}",
+                hint="free space there; a workspace that was cut short is made again",
+            )
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> str:
+        """Wait for a process, or end it when setup is cancelled; why it failed, if it did."""
+        while True:
+            try:
+                said = process.communicate(timeout=_LOOK_UP_S)[1]
+            except subprocess.TimeoutExpired:
+                if self.cancelled.is_set():
+                    process.kill()
+                continue
+            self._refuse_cancelled()
+            lines = (said or b"").decode("utf-8", "replace").strip().splitlines()
+            return (lines[-1] if lines else "it failed") if process.returncode else ""
 
     def _tidy(self) -> None:
         """Remove the seeds that were not used for longest, and what crashes left behind."""
@@ -315,25 +398,3 @@ def _is_still(path: Path, handle: int) -> bool:
 def _add_line(log: Path, line: str) -> None:
     with log.open("a", encoding="utf-8") as file:
         file.write(f"\ncaloron: {line}\n")
-
-
-def _copy(source: Path, products: Sequence[str], target: Path, lock: int) -> None:
-    """Copy products with their places; links stay links, and nobody's ownership is kept."""
-    if not products:
-        return
-    options = ("-a", "--no-preserve=ownership", "--reflink=auto", "--parents")
-    done = subprocess.run(
-        ("cp", *options, f"--target-directory={target}", "--", *products),
-        cwd=source,
-        env=_COPY_ENV,
-        capture_output=True,
-        check=False,
-        # It lives on when we are killed, and holds the seed until it has ended.
-        pass_fds=(lock,),
-    )
-    if done.returncode:
-        why = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise StoreError(
-            f"cannot copy what setup made to {target}: {why[-1] if why else 'cp failed'}",
-            hint="free space there; a workspace that was cut short is made again",
-        )

@@ -18,7 +18,15 @@ _CONDITIONS = {
     "attempt": "CALORON_ATTEMPT",
     "round": "CALORON_ROUND",
 }
-_FIELDS = ("when", "match", "output", "files", "run", "sleep_s", "exit_code", "report")
+_FIELDS = ("when", "match", "output", "ending", "files", "run", "sleep_s", "exit_code", "report")
+_FEEDBACK = """\
+---
+caloron_feedback:
+  task_clarity: 8
+  blockers: []
+  self_assessment: completed
+  notes: ""
+---"""
 
 
 class FixtureError(ValueError):
@@ -56,6 +64,7 @@ def _check_response(response: object, at: str) -> None:
     _check_conditions(response.get("when", {}), f"{at}.when")
     _check_files(response.get("files", {}), f"{at}.files")
     _expect(isinstance(response.get("report", {}), dict), f"{at}.report", "an object")
+    _expect(isinstance(response.get("ending", True), bool), f"{at}.ending", "true or false")
 
 
 def _check_conditions(when: object, at: str) -> None:
@@ -154,9 +163,26 @@ def act(response: dict[str, Any], workspace: Path) -> int:
         code = done.returncode if done.returncode >= 0 else 128 - done.returncode
     if "report" in response and os.environ.get("CALORON_REPORT"):
         Path(os.environ["CALORON_REPORT"]).write_text(json.dumps(response["report"]), "utf-8")
-    if "output" in response:
-        _say(response["output"])
-    return int(response.get("exit_code", code))
+    code = int(response.get("exit_code", code))
+    said = response.get("output")
+    if response.get("ending", True) and not code:
+        said = _ended(said, os.environ.get("CALORON_ROLE", ""))
+    if said is not None:
+        _say(said)
+    return code
+
+
+def _ended(said: str | None, role: str) -> str | None:
+    """What is said, with the ending that the prompt of this role asks for: models write it."""
+    if role in ("po", "retro"):
+        is_json = (said or "").lstrip().startswith(("[", "{"))
+        return f"```json\n{said}\n```" if is_json else said
+    if role not in ("implement", "fix", "resolve", "check") or "task_clarity" in (said or ""):
+        return said
+    if role == "check":
+        *before, verdict = (said or "").rstrip().split("\n")
+        return "\n".join((*before, _FEEDBACK, verdict))
+    return f"{said or 'Done.'}\n\n{_FEEDBACK}"
 
 
 def _place(path: Path, content: bytes | None) -> None:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 _CHUNK = 1 << 16
-_LAST_LINE_IN = 1 << 16
+_TAIL = 1 << 16
 
 
 class Transcript:
@@ -84,10 +84,15 @@ class Transcript:
 
 def last_line(path: Path, limit: int = 500) -> str:
     """The last line of a file that is not empty, or an empty string."""
-    with path.open("rb") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - _LAST_LINE_IN, 0))
-        lines = file.read().decode("utf-8", "replace").splitlines()
+    lines = tail(path).splitlines()
     return next((line.strip()[:limit] for line in reversed(lines) if line.strip()), "")
+
+
+def tail(path: Path) -> str:
+    """The end of a file as text."""
+    with path.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
+        return file.read().decode("utf-8", "replace")
 
 
 def _write_all(handle: int, data: bytes) -> None:

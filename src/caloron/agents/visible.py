@@ -101,6 +101,7 @@ def is_there(path: Path) -> bool:
     try:
         path.stat()
     except OSError:
+        # What cannot be looked at cannot be made visible either.
         return False
     return True
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+import select
+import signal
 import stat
+import sys
 import time
 from collections.abc import Iterable
 
@@ -15,6 +18,14 @@ _LEAST_PAUSE_S = 1.0
 #: Looking takes at most this part of the time: counting a large workspace is not free.
 _SHARE = 0.04
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+#: Folders of a sandbox that are in memory, and what the kernel takes for a file of no length.
+_IN_MEMORY = ("tmp", "dev/shm")
+_INODE_BYTES = 1024
+_QUEUES = ("tcp", "tcp6", "udp", "udp6")
+#: One message may go beyond the limit of a socket.
+_LONGEST_MESSAGE = 1 << 18
+_MEASURE = __file__.replace("watch.py", "socket_memory.py")
+_MEASURE_S = 20.0
 
 
 class _TooDeep(Exception):
@@ -43,7 +54,8 @@ class Watch:
         if len(family) > self._processes:
             return f"{len(family)} processes, of {self._processes} allowed"
         nameless_memory, nameless_disk = _nameless(family)
-        memory = (sum(map(_own_memory, family)) + nameless_memory) >> 20
+        used = sum(map(_own_memory, family)) + nameless_memory
+        memory = (used + _kernel_memory(family, (self._memory_mb << 20) - used)) >> 20
         if memory > self._memory_mb:
             return f"{memory} MB of memory, of {self._memory_mb} allowed"
         try:
@@ -61,8 +73,116 @@ def _own_memory(pid: int) -> int:
         with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123
             fields = file.read().split()
     except OSError:
+        # The process has ended.
         return 0
     return (int(fields[1]) - int(fields[2])) * _PAGE if len(fields) > 2 else 0
+
+
+def _kernel_memory(family: list[int], room: int) -> int:
+    """Bytes that the kernel holds for a family in sandboxes: inodes in memory, and sockets.
+
+    A namespace that the family shares with us holds more than what is its own: it is left out.
+    """
+    total = 0
+    known = {_namespace("self", "mnt"), _namespace("self", "net"), ""}
+    for pid in family:
+        if (mounts := _namespace(pid, "mnt")) not in known:
+            known.add(mounts)
+            total += sum(_inodes(pid, name) for name in _IN_MEMORY) * _INODE_BYTES
+        if (network := _namespace(pid, "net")) not in known:
+            known.add(network)
+            total += _socket_memory(pid, room - total)
+    return total
+
+
+def _namespace(pid: int | str, kind: str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{kind}")  # noqa: PTH115
+    except OSError:
+        # The process has ended.
+        return ""
+
+
+def _inodes(pid: int, folder: str) -> int:
+    """How many inodes a folder of a sandbox holds that is in memory."""
+    try:
+        handle = os.open(f"/proc/{pid}/root/{folder}", os.O_PATH | os.O_DIRECTORY)
+    except OSError:
+        # The process has ended.
+        return 0
+    try:
+        # A sandbox that is being made has our folders for a moment, before it has its own.
+        if os.fstat(handle).st_dev == os.stat(f"/{folder}").st_dev:  # noqa: PTH116
+            return 0
+        found = os.fstatvfs(handle)
+    except OSError:
+        # The process has ended.
+        return 0
+    finally:
+        os.close(handle)
+    return found.f_files - found.f_ffree
+
+
+def _socket_memory(pid: int, room: int) -> int:
+    """Bytes in the sockets of a network; those of UNIX are measured if they could be too many."""
+    total = sum(sum(map(_queued, _lines(f"/proc/{pid}/net/{name}"))) for name in _QUEUES)
+    most = len(_lines(f"/proc/{pid}/net/unix")) * (2 * _send_limit() + _LONGEST_MESSAGE)
+    if total + most <= room:
+        return total
+    measured = _measured(pid)
+    return total + (most if measured is None else measured)
+
+
+def _lines(path: str) -> list[str]:
+    """The lines of a table of the kernel, without its head."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:  # noqa: PTH123
+            return file.read().splitlines()[1:]
+    except OSError:
+        # The process has ended, or the kernel has no such table.
+        return []
+
+
+def _queued(line: str) -> int:
+    sent, _, received = line.split()[4].partition(":")
+    return int(sent, 16) + int(received, 16)
+
+
+def _send_limit() -> int:
+    try:
+        with open("/proc/sys/net/core/wmem_max", "rb") as file:  # noqa: PTH123
+            return int(file.read())
+    except (OSError, ValueError):
+        # Too much rather than too little: then it is measured.
+        return 1 << 30
+
+
+def _measured(pid: int) -> int | None:
+    """What the kernel says about the UNIX sockets of a network; None if it does not."""
+    reader, writer = os.pipe()
+    streams = [
+        (os.POSIX_SPAWN_DUP2, writer, 1),
+        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+    ]
+    argv = [sys.executable, "-S", "-E", _MEASURE, str(pid)]
+    try:
+        child = os.posix_spawn(argv[0], argv, {}, file_actions=streams)
+    except OSError:
+        # Not measured: the caller counts the most that it can be.
+        os.close(reader)
+        return None
+    finally:
+        os.close(writer)
+    try:
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        if not poll.poll(_MEASURE_S * 1000):
+            os.kill(child, signal.SIGKILL)
+        answer = os.read(reader, 100).strip()
+        return int(answer) if answer.isdigit() else None
+    finally:
+        os.close(reader)
+        os.waitpid(child, 0)
 
 
 def _nameless(family: list[int]) -> tuple[int, int]:
@@ -91,6 +211,7 @@ def _open_files(pid: int) -> list[str]:
     try:
         return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]  # noqa: PTH208
     except OSError:
+        # The process has ended.
         return []
 
 
@@ -117,4 +238,5 @@ def _blocks(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat(follow_symlinks=False).st_blocks * 512
     except OSError:
+        # It was removed meanwhile.
         return 0

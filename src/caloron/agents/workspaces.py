@@ -6,7 +6,6 @@ the agent may have planted configuration that runs programs.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -74,7 +73,7 @@ def furnish(
 
 def clone(mirror: Mirror, directory: Path, identity: tuple[str, str]) -> Path:
     """Clone beside the final place, so that a workspace is either whole or not there."""
-    fresh = _unfinished(directory)
+    fresh = unfinished(directory)
     remove_workspace(fresh)
     directory.parent.mkdir(parents=True, exist_ok=True)
     settings = {
@@ -133,11 +132,6 @@ def _run(*argv: str | Path) -> int:
     return subprocess.run(argv, capture_output=True, check=False, process_group=0).returncode
 
 
-def remove_unfinished(directory: Path) -> None:
-    """Delete what is left of a workspace whose making was cut short; no agent was ever in it."""
-    # A git that outlived its engine may still write there: then a part of it stays.
-    shutil.rmtree(_unfinished(directory), ignore_errors=True)
-
-
-def _unfinished(directory: Path) -> Path:
+def unfinished(directory: Path) -> Path:
+    """Where a workspace is made, before it is moved to its place; no agent was ever in it."""
     return directory.with_name(f".{directory.name}.new")

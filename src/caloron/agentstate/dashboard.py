@@ -136,6 +136,7 @@ def moment(ms: int) -> str:
     try:
         at = datetime.fromtimestamp(ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
+        # No calendar has this time.
         return str(ms)
     return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03}Z"
 

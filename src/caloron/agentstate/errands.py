@@ -92,7 +92,11 @@ class Errands:
         if not _same_json(payload, known.payload):
             differs.append("payload")
         if differs:
-            key = f"differs:{known.id}:{kind}:{payload}"
+            from hashlib import sha256
+
+            # A payload may be long, and this is part of a primary key.
+            digest = sha256(f"{kind}\0{payload}".encode("utf-8", "replace")).hexdigest()
+            key = f"differs:{known.id}:{digest}"
             told = {"differs": differs, "kind": kind, "payload": payload}
             QUEUE.append_event(connection, "work_item_conflict", told, item=known.id, key=key)
         return Enqueued(False, known, tuple(differs))
@@ -231,7 +235,7 @@ class Errands:
     def replay(
         self, *, threshold_ms: int = 0, kind: str | None = None, owner: str | None = None
     ) -> list[Replayed]:
-        """What must be taken up after a start: all that waits, and what nobody works on any more.
+        """What must be taken up after a start: all that is due, and what no holder renews.
 
         A lease that still holds protects an errand whatever the threshold; changes nothing.
         """
@@ -297,6 +301,16 @@ def _same_json(one: str, other: str) -> bool:
     if one == other:
         return True
     try:
-        return bool(json.loads(one) == json.loads(other))
+        return _same(json.loads(one), json.loads(other))
     except (ValueError, RecursionError):
         return False
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal; for Python 1 is also True."""
+    match one, other:
+        case dict(), dict():
+            return one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
+        case list(), list():
+            return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

@@ -12,6 +12,12 @@ from caloron.store.statements import load_statements
 
 _HERE = Path(__file__).parent
 MIGRATIONS = migrations_in(_HERE / "migrations", "agentstate")
+#: What this version ships: a folder cannot tell which of its files are missing.
+MIGRATION_NAMES = (
+    "agentstate/0001-agent-state",
+    "agentstate/0002-caloron",
+    "agentstate/0003-nothing-replaced",
+)
 #: The versions of agent-state's own tables that are known here.
 VERSIONS = frozenset({"0001"})
 #: Ours; `schema_migrations` holds nothing but the versions of agent-state.

@@ -130,12 +130,12 @@ def figures(connection: sqlite3.Connection, week: Week) -> Figures:
 
 
 def percentiles(values: Sequence[int]) -> tuple[int, int, int] | None:
-    """The half, nine tenths and all of the values are at most this."""
+    """The half, nine tenths and all of the values are at most this (nearest rank)."""
     if not values:
         return None
     ordered = sorted(values)
     last = len(ordered) - 1
-    return ordered[last // 2], ordered[min(last, (9 * len(ordered)) // 10)], ordered[last]
+    return ordered[last // 2], ordered[(9 * len(ordered) + 9) // 10 - 1], ordered[last]
 
 
 def _throughput(now: Figures) -> Iterator[str]:

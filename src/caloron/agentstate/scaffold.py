@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from caloron.agentstate.dashboard import NOT_YET
-from caloron.agentstate.file import MIGRATIONS, open_file
+from caloron.agentstate.file import MIGRATION_NAMES, MIGRATIONS, open_file
 from caloron.errors import CaloronError, StoreError
 from caloron.store.files import write_atomic
 
@@ -77,7 +78,7 @@ def scaffold(where: Path, host: str, agent: str, *, strict: bool = False) -> lis
     _name(agent, "agent")
     if strict:
         _require_migrations()
-    words = {"not_yet": NOT_YET, "host": host, "agent": agent, "place": str(where)}
+    words = {"not_yet": NOT_YET, "host": host, "agent": agent, "place": quote(str(where))}
     return [
         _state(where / "state.sqlite"),
         _file(where, "dashboard.md", _DASHBOARD, words),
@@ -104,11 +105,12 @@ def _require_migrations() -> None:
 
 
 def _migration_problems() -> Iterator[str]:
-    if len(MIGRATIONS) < 2:
-        yield f"{Path(__file__).parent / 'migrations'} lacks a migration"
-    for migration in MIGRATIONS:
-        if not migration.sql.strip():
-            yield f"migration {migration.name} is empty"
+    there = {migration.name: migration for migration in MIGRATIONS}
+    for name in MIGRATION_NAMES:
+        if name not in there:
+            yield f"migration {name} is missing"
+        elif problem := there[name].problem():
+            yield f"migration {name} {problem}"
 
 
 def _state(path: Path) -> Action:

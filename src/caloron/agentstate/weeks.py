@@ -76,9 +76,11 @@ def milliseconds(text: str) -> int:
             found = found.replace(tzinfo=UTC)
         return int(found.timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
+        # Another form of a time, which the next lines try.
         pass
     for form in _FORMS:
         with suppress(ValueError, OverflowError, OSError):
+            # The next form may fit.
             return int(datetime.strptime(text, form).timestamp() * 1000)  # noqa: DTZ007 - local
     from email.utils import parsedate_to_datetime
 

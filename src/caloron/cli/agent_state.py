@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from caloron.agentstate.notes import encode
-from caloron.cli.agent_state_flags import MissingFlag, parse
+from caloron.cli.agent_state_flags import MissingFlag, as_form, parse
 from caloron.cli.agent_state_place import file, instance_dir, look, place, require_file, row
 from caloron.cli.agent_state_words import CALLS, PROGRAM, usage
 from caloron.errors import CaloronError, UsageError
@@ -22,11 +22,38 @@ Given = dict[str, Any]
 Say = Callable[[str], None]
 
 
+class Line(NamedTuple):
+    """A command line, taken apart."""
+
+    script: str
+    #: What the script is to do; some scripts do one thing only.
+    sub: str
+    #: The flags of that, with their values, and its argument.
+    rest: Sequence[str]
+    #: What `--output` says.
+    form: str = "text"
+    wants_help: bool = False
+
+
 def main(words: Sequence[str], say: Say | None = None, complain: Say | None = None) -> int:
     """Run one call; the result is the exit code."""
-    say, complain = say or _to(sys.stdout), _plain(complain or _to(sys.stderr))
-    script, sub, rest = split(words)
-    if "--help" in words or "-h" in words:
+    try:
+        line = split(words)
+    except UsageError as error:
+        (complain or _to(sys.stderr))(f"error: {error}")
+        return WRONG_USE
+    if line.form == "json" and say is None:
+        from caloron.cli.agent_state_command import in_envelope
+
+        return in_envelope(line)
+    return run(line, say or _to(sys.stdout), complain or _to(sys.stderr))
+
+
+def run(line: Line, say: Say, complain: Say) -> int:
+    """Run a call that is taken apart."""
+    complain = _plain(complain)
+    script, sub = line.script, line.sub
+    if line.wants_help:
         say(usage(script, sub))
         return 0
     calls = CALLS.get(script)
@@ -35,9 +62,9 @@ def main(words: Sequence[str], say: Say | None = None, complain: Say | None = No
         complain(usage(script))
         return WRONG_USE
     try:
-        given = parse(calls[sub], rest)
-        for line in _HANDLERS[script](sub, given, complain):
-            say(line if isinstance(line, str) else encode(line))
+        given = parse(calls[sub], line.rest)
+        for answer in _HANDLERS[script](sub, given, complain):
+            say(answer if isinstance(answer, str) else encode(answer))
     except CaloronError as error:
         complain(f"error: {error}")
         hint = error.hint
@@ -73,13 +100,41 @@ def _exit_code(error: CaloronError, missing: int) -> int:
     return WRONG_USE if isinstance(error, UsageError) else REFUSED
 
 
-def split(words: Sequence[str]) -> tuple[str, str, Sequence[str]]:
-    """The script, what it is to do, and the rest; some scripts do one thing only."""
-    script = words[0] if words and not words[0].startswith("-") else ""
-    if script in CALLS and "" in CALLS[script]:
-        return script, "", words[1:]
-    sub = words[1] if len(words) > 1 and not words[1].startswith("-") else ""
-    return script, sub, words[2:]
+def split(words: Sequence[str]) -> Line:
+    """Take a command line apart; an option is one only where no value is expected."""
+    names: list[str] = []
+    rest: list[str] = []
+    form, wants_help = "text", False
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if word in ("-h", "--help"):
+            wants_help = True
+        elif word in ("-o", "--output"):
+            form = as_form(word, left.pop(0) if left else "")
+        elif word.startswith("--output="):
+            form = as_form("--output", word.removeprefix("--output="))
+        elif word.startswith("-o"):
+            form = as_form("-o", word.removeprefix("-o"))
+        elif not word.startswith("-") and not _is_named(names):
+            names.append(word)
+        else:
+            rest.append(word)
+            if _takes_value(names, word) and left and not left[0].startswith("--"):
+                rest.append(left.pop(0))
+    script, sub = (*names, "", "")[:2]
+    return Line(script, sub, rest, form, wants_help)
+
+
+def _is_named(names: Sequence[str]) -> bool:
+    """Whether it is known what is to be done."""
+    return len(names) == 2 or (len(names) == 1 and "" in CALLS.get(names[0], {}))
+
+
+def _takes_value(names: Sequence[str], word: str) -> bool:
+    script, sub = (*names, "", "")[:2]
+    call = CALLS.get(script, {}).get(sub)
+    return call is not None and any(flag.name == word and flag.read for flag in call.flags)
 
 
 def _plain(complain: Say) -> Say:

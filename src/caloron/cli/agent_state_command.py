@@ -14,7 +14,12 @@ from caloron.cli.options import output_option
 _CODES = {1: "GENERAL_ERROR", 2: "INVALID_ARGS", 3: "NOT_FOUND"}
 
 
-@click.command("agent-state", context_settings={"ignore_unknown_options": True})
+# Only what stands before the script is read here: behind it, what looks like an option may be the
+# value of a flag, and one parser decides that.
+@click.command(
+    "agent-state",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT COMMAND [FLAGS]...")
 @output_option
 def agent_state(words: tuple[str, ...]) -> int:
@@ -32,11 +37,15 @@ def agent_state(words: tuple[str, ...]) -> int:
       caloron agent-state errands next --owner forge
       caloron agent-state errands resolve --id msg-17 --status done
     """
-    if not output.wants_json():
-        return program.main(words)
+    return in_envelope(program.split(words)) if output.wants_json() else program.main(words)
+
+
+def in_envelope(line: program.Line) -> int:
+    """Answer one call with one JSON envelope."""
+    output.called("agent-state", "json")
     said: list[str] = []
     complaints: list[str] = []
-    code = program.main(words, said.append, complaints.append)
+    code = program.run(line, said.append, complaints.append)
     data = {"lines": [_decoded(line) for line in said], "messages": complaints}
     if code == 0:
         output.success("agent-state", data, "")

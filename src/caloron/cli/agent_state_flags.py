@@ -116,6 +116,10 @@ def beginning(flag: str, value: str) -> str:
     return _one_of(flag, value, ("pending", "waiting_human"))
 
 
+def as_form(flag: str, value: str) -> str:
+    return _one_of(flag, value, ("text", "json", "table"))
+
+
 def _one_of(flag: str, value: str, choices: Sequence[str]) -> str:
     if value not in choices:
         raise UsageError(f"{flag} must be one of {', '.join(choices)}, not {value[:40]!r}")

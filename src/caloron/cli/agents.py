@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -17,14 +16,10 @@ from caloron.cli.output import counted, printable, success
 from caloron.cli.status import require_ledger
 from caloron.errors import NotFound, StoreError
 from caloron.ledger.earlier import earlier_agents
+from caloron.ledger.figures import all_runs
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
 from caloron.slicing import cut_smaller, to_slice
 
-_EVENTS = """
-SELECT ts, type, work_item_id AS item, payload FROM events
-WHERE type IN ('attempt_started', 'attempt_ended', 'agent_reported') AND work_item_id IS NOT NULL
-ORDER BY id
-"""
 _TASKS = """
 SELECT sprint, id, status,
        json_array_length(CAST(data AS TEXT), '$.reviewed') AS rounds
@@ -225,7 +220,9 @@ def _works(project: str | None) -> list[dict[str, Any]]:
     connection = require_ledger(found)
     try:
         rounds = {(row["sprint"], row["id"]): row for row in connection.execute(_TASKS)}
-        return list(_collect(connection, rounds))
+        numbers = dict(map(tuple, connection.execute("SELECT id, number FROM sprints")))
+        works = list(_collect(connection, rounds))
+        return [work | {"number": numbers[work["sprint_id"]]} for work in works]
     finally:
         connection.close()
 
@@ -234,33 +231,24 @@ def _collect(
     connection: sqlite3.Connection, tasks: dict[tuple[str, str], sqlite3.Row]
 ) -> Iterator[dict[str, Any]]:
     works: dict[str, dict[str, Any]] = {}
-    began: dict[str, int] = {}
-    for row in connection.execute(_EVENTS):
-        item = _item(row["item"])
-        if item is None or item.role == _NO_AGENT:
+    for run in all_runs(connection):
+        item = _item(run.item)
+        if run.role == _NO_AGENT:
             continue
-        work = works.setdefault(row["item"], _new(item, tasks.get((item.sprint, item.task))))
-        if row["type"] == "attempt_started":
-            work["attempts"] += 1
-            began[row["item"]] = row["ts"]
-            continue
-        told = json.loads(row["payload"])
-        if row["type"] == "attempt_ended":
-            work["duration_s"] += (row["ts"] - began.get(row["item"], row["ts"])) / 1000
-            work["failed_attempts"] += bool(told.get("exit_code"))
-        else:
-            work["cost_usd"] += told.get("usd", 0.0)
-            work["tokens"] += told.get("tokens_in", 0) + told.get("tokens_out", 0)
-            work["framework"] = told.get("framework", "")
-            work["model"] = told.get("model", "")
+        work = works.setdefault(run.item, _new(item, tasks.get((item.sprint, item.task))))
+        work["attempts"] += 1
+        work["failed_attempts"] += run.end == "failed"
+        work["duration_s"] += run.seconds
+        work["cost_usd"] += run.usd
+        work["tokens"] += run.tokens
+        work["framework"] = run.framework or work["framework"]
+        work["model"] = run.model or work["model"]
     yield from works.values()
 
 
-def _item(name: str) -> _Item | None:
-    parts = name.split("/")
-    if len(parts) != 3:
-        return None
-    return _Item(parts[0], parts[1], parts[2].rpartition("-")[2])
+def _item(name: str) -> _Item:
+    sprint, task, work = name.split("/")
+    return _Item(sprint, task, work.rpartition("-")[2])
 
 
 def _new(item: _Item, task: sqlite3.Row | None) -> dict[str, Any]:

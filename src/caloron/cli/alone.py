@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from caloron.errors import HeldByAnother
+from caloron.errors import HeldByAnother, StoreError
 from caloron.ledger.locate import ProjectPaths, home
-from caloron.ledger.lock import EngineLock, holder
-from caloron.store.database import open_read_only
+from caloron.store import log
+from caloron.store.database import is_damage, open_read_only
+from caloron.store.lock import ProcessLock, holder
 
 _LIVE = """
 SELECT l.item FROM leases l JOIN work_items w ON w.id = l.item
@@ -23,7 +25,7 @@ ORDER BY l.item LIMIT 1
 @contextmanager
 def alone(project: ProjectPaths) -> Iterator[None]:
     """Hold the project; refused while an engine holds it, or an agent outlives its engine."""
-    with EngineLock(project.engine_lock):
+    with ProcessLock(project.engine_lock):
         refuse_live_agents(project)
         yield
 
@@ -31,7 +33,7 @@ def alone(project: ProjectPaths) -> Iterator[None]:
 def refuse_held(project: ProjectPaths) -> None:
     """What `alone` would refuse, for a dry run: without writing even a lock file."""
     if holder(project.engine_lock) is not None:
-        with EngineLock(project.engine_lock):
+        with ProcessLock(project.engine_lock):
             pass
     refuse_live_agents(project)
 
@@ -40,11 +42,15 @@ def refuse_live_agents(project: ProjectPaths) -> None:
     """An agent goes on when its engine dies: what it works on must stay."""
     if not project.ledger.exists():
         return
-    connection = open_read_only(project.ledger)
     try:
-        row = connection.execute(_LIVE).fetchone()
-    finally:
-        connection.close()
+        with closing(open_read_only(project.ledger)) as connection:
+            row = connection.execute(_LIVE).fetchone()
+    except (StoreError, sqlite3.Error) as error:
+        if not is_damage(error):
+            raise
+        # An empty or damaged ledger names no agent, and must not stop its own replacement.
+        log.warning("the ledger cannot say which agents work", error=error)
+        return
     if row is not None:
         raise HeldByAnother(
             f"an agent of project {project.name} is still at work ({row['item']})",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import signal
 import sys
@@ -129,7 +130,16 @@ def _prompt_until(question: str, decided: Callable[[], bool]) -> str | None:
     while not select.select([sys.stdin], [], [], _LOOK_S)[0]:
         if decided():
             return None
-    line = sys.stdin.readline()
+    return _line_of(sys.stdin.fileno())
+
+
+def _line_of(handle: int) -> str:
+    """One line and no more: what Python reads ahead, `select` does not see any more."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if not (byte := os.read(handle, 1)):
+            break
+        line += byte
     if not line:
         raise click.Abort
-    return line
+    return line.decode("utf-8", "replace")

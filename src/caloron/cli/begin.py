@@ -16,15 +16,16 @@ from caloron.agents.doctor import at_a_glance
 from caloron.cli import output
 from caloron.cli.options import Finite, choice_options, dry_run_option, is_text
 from caloron.cli.setting_up import NewProject, find_or_choose, make
-from caloron.domain.plan import MAX_TITLE, PlannedTask
+from caloron.domain.plan import MAX_TITLE, RESERVED, PlannedTask
 from caloron.domain.plan_forms import Plan
 from caloron.engine.session import Choices, read_plan
 from caloron.errors import CaloronError, PreconditionFailed, UsageError
 from caloron.git.checkout import Checkout
 from caloron.ledger.earlier import Earlier, earlier_sprints
+from caloron.ledger.identity import open_ledger
 from caloron.ledger.locate import home
 from caloron.ledger.projects import Project
-from caloron.store.database import open_read_only
+from caloron.store import log
 
 if TYPE_CHECKING:
     from caloron.engine.graph_planning import Planning
@@ -87,7 +88,7 @@ def begin_options(command: FC) -> FC:
             "--framework",
             "-f",
             metavar="F",
-            help="Who works, where a project is set up: otherwise what is found on PATH.",
+            help="Agent framework for a new project (default: detected on PATH).",
         ),
         choice_options,
         dry_run_option,
@@ -174,7 +175,7 @@ def set_up(begin: Beginning) -> dict[str, Any]:
         _, ours = make(begin.new, begin.tasks, begin.choices)
         made = begin.new if ours else None
     if made is not None:
-        output.aside(made.text())
+        output.aside(made.text(budget_usd=begin.choices.budget_usd))
     uncommitted, warning = unseen(begin.project)
     if warning:
         output.aside(warning)
@@ -186,7 +187,8 @@ def unseen(project: Project) -> tuple[dict[str, Any] | None, str]:
     repo = project.repository
     try:
         found = Checkout(repo).uncommitted() if repo else None
-    except CaloronError:
+    except CaloronError as error:
+        log.debug("cannot look for uncommitted files", error=error, repository=repo)
         # A bare repository has no files; one that is not there is told when it is needed.
         found = None
     if found is None or not found.count:
@@ -212,7 +214,7 @@ def would_begin(command: str, begin: Beginning, *, hold: bool) -> int:
     if begin.new is not None:
         told = f"{config.name} for {config.repo}, with framework {config.framework}"
         actions.append({"action": "set up project", "target": told, "setup": begin.new.data()})
-        output.aside(begin.new.text("would be"))
+        output.aside(begin.new.text("would be", begin.choices.budget_usd))
     if warning := unseen(begin.project)[1]:
         output.aside(warning)
     actions.append(
@@ -236,7 +238,7 @@ def _one_task(goal: str) -> PlannedTask:
     words = re.findall(r"[a-z0-9]+", line.lower())
     name = "-".join(words)[:40].strip("-")
     return PlannedTask(
-        id=name if name not in ("", "po", "baseline") else "task",
+        id=name if name and name not in RESERVED else "task",
         title=line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1]}…",
         agent_prompt=goal,
     )
@@ -260,7 +262,7 @@ def last_sprint_number(project: Project) -> int:
     """The number of the last sprint, also if an older Caloron ran it."""
     if not project.ledger.exists():
         return _newest(earlier_sprints(project, None, 1))
-    with closing(open_read_only(project.ledger)) as connection:
+    with closing(open_ledger(project.ledger)) as connection:
         row = connection.execute("SELECT COALESCE(max(number), 0) FROM sprints").fetchone()
         return max(int(row[0]), _newest(earlier_sprints(project, connection, 1)))
 

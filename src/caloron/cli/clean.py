@@ -16,8 +16,8 @@ from caloron.cli.alone import alone, refuse_held, size_of
 from caloron.cli.options import dry_run_option, output_option, project_option
 from caloron.cli.output import printable, size, success
 from caloron.errors import PreconditionFailed
+from caloron.ledger.identity import open_ledger
 from caloron.ledger.locate import ProjectPaths, find_project, home
-from caloron.store.database import open_read_only
 
 NOT_CONFIRMED = 1
 _DAY_S = 86_400.0
@@ -120,6 +120,7 @@ def _look(found: ProjectPaths, days: int, salvage: bool) -> Sweep:
             things += [*_thing("workspace", workspace), *_thing("home", workspace.parent / "home")]
     # The pool is for the engine that runs; nobody runs now.
     things += _thing("pool", found.path / "pool")
+    things += _thing("trash", found.path / "trash")
     things += [t for seed in _old_in(found.path / "seeds", before) for t in _thing("seed", seed)]
     things += [t for log in _old_in(home() / "logs", before) for t in _thing("defect", log)]
     things += [Thing("branch", name, 0) for name in _merged_branches(found, old)]
@@ -136,7 +137,7 @@ def _thing(kind: str, place: Path) -> list[Thing]:
 def _sprints_over(found: ProjectPaths) -> dict[str, float]:
     if not found.ledger.exists():
         return {}
-    with closing(open_read_only(found.ledger)) as connection:
+    with closing(open_ledger(found.ledger)) as connection:
         rows: list[sqlite3.Row] = connection.execute(_OVER).fetchall()
     return {row["id"]: row["ended_at"] for row in rows}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from caloron.cli.options import dry_run_option, output_option, project_option
 from caloron.cli.output import dry_run as answer_dry_run
 from caloron.cli.output import printable, success
 from caloron.engine.confining import TOKEN_VARIABLES, check_setting, refuse_passing_tokens
-from caloron.errors import NotFound, UsageError
-from caloron.ledger.lock import holder
+from caloron.errors import CaloronError, NotFound, UsageError
 from caloron.ledger.projects import Project, load_project, save_config
 from caloron.ledger.settings import ProjectConfig, parse_setting
+from caloron.store import log
+from caloron.store.lock import holder
 
 _FIXED = ("name", "created_at")
 _LONGEST = 10_000
@@ -27,7 +29,7 @@ _PATHS = (
 )  # fmt: skip
 
 
-@click.group(no_args_is_help=False)
+@click.group()
 def config() -> None:
     """Show and change the settings of a project.
 
@@ -50,8 +52,10 @@ def get_setting(key: str, project: str | None) -> None:
     Example:
       caloron config get verify
     """
-    value = _value(load_project(project), key)
-    success("config.get", {"key": key, "value": value}, printable(_shown(value)))
+    loaded = load_project(project)
+    value, detected = _value(loaded, key), _detected(loaded)
+    data = {"key": key, "value": value, "detected": detected.get(key, "")}
+    success("config.get", data, _line_of(key, value, data["detected"]))
 
 
 @config.command("set", context_settings={"ignore_unknown_options": True})
@@ -110,9 +114,48 @@ def list_settings(project: str | None) -> None:
     """
     loaded = load_project(project)
     settings = msgspec.structs.asdict(loaded.config)
-    text = "\n".join(f"{key:<18} {_shown(value)}".rstrip() for key, value in settings.items())
-    data = {"project": loaded.name, "settings": settings}
-    success("config.list", data, printable(text))
+    detected = _detected(loaded)
+    lines = (
+        f"{key:<18} {_line_of(key, value, detected.get(key, ''))}"
+        for key, value in settings.items()
+    )
+    data = {"project": loaded.name, "settings": settings, "detected": detected}
+    success("config.list", data, "\n".join(line.rstrip() for line in lines))
+
+
+def _detected(project: Project) -> dict[str, str]:
+    """What holds for a setting that is empty, found in the files of main and in git's settings."""
+    from caloron.agents.recipes import Recipe, chosen, detect
+    from caloron.cli.status import forge_note
+    from caloron.engine.workshop import identity
+    from caloron.git.mirror import Mirror
+    from caloron.ports import Remote
+
+    settings = project.config
+    name, email = identity(settings)
+    commit = f"refs/heads/{forge_note(project)['main']}"
+    files = Mirror(project.git_here, Remote(""))
+    values = {"git_name": name, "git_email": email}
+    try:
+        names = files.files(commit)
+        recipe = detect(names, lambda path: files.read(commit, path))
+    except CaloronError as error:
+        log.debug("cannot detect the setup of the project", error=error)
+        # A forge that was not fetched yet: the next sprint reads its files.
+        recipe, names = Recipe(), {}
+    recipe = chosen(recipe, names, setup=settings.setup, verify=settings.verify)
+    values |= {"setup": recipe.setup, "verify": recipe.verify}
+    return {key: value for key, value in values.items() if value and not getattr(settings, key)}
+
+
+def _line_of(key: str, value: Any, detected: str) -> str:
+    if key == "created_at":
+        from caloron.cli.looking import local_time
+
+        # A file that was edited may have anything here.
+        with suppress(ValueError):
+            return local_time(value)
+    return f"{detected}  (detected)" if detected else _shown(value)
 
 
 def _refuse_unfit(project: Project, key: str, value: Any) -> None:

@@ -117,14 +117,18 @@ def _of_sprint(agent: str, project: str | None) -> Cycles | None:
     from caloron.engine.home_view import cycles_in
     from caloron.errors import CaloronError
     from caloron.ids import is_valid_id
-    from caloron.ledger.locate import find_project
+    from caloron.ledger.locate import current_project_name, find_project
 
     try:
-        homes = find_project(project).agents
+        homes = find_project(current_project_name() if project is None else project).agents
     except CaloronError:
         # Cycles need no project; one that was named has to be there.
         if project is not None:
             raise
         return None
     where = homes / clean(agent)
-    return cycles_in(where) if is_valid_id(agent) and where.is_dir() else None
+    if not is_valid_id(agent) or not where.is_dir():
+        return None
+    # The agent is one of this project: now the active project is announced.
+    find_project(project)
+    return cycles_in(where)

@@ -149,6 +149,7 @@ def _data(found: Project, state: State) -> dict[str, Any]:
     return {
         "project": found.name,
         "sprint_id": state.sprint.id,
+        "number": state.sprint.number,
         "discarded_by": state.sprint.discarded,
         "cancelled": [t.id for t in tasks if t.status is Status.CANCELLED],
         "merged": _merged(state),
@@ -188,10 +189,11 @@ def _undo(found: Project, state: State) -> str:
         return ""
     order = git(here, "rev-list", "--first-parent", main, check=False).splitlines()
     newest_first = [commit for commit in order if commit in commits]
-    place, forge = f"undo-{state.sprint.id}", quote(_to_clone(found))
+    # What is shown is made to be pasted: a branch may be named `$(…)`.
+    place, forge = quote(f"undo-{state.sprint.id}"), quote(_to_clone(found))
     return (
         f"git clone {forge} {place} && git -C {place} revert --no-edit -m 1 "
-        f"{' '.join(c[:12] for c in newest_first)} && git -C {place} push origin {main}"
+        f"{' '.join(c[:12] for c in newest_first)} && git -C {place} push origin {quote(main)}"
     )
 
 

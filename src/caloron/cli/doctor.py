@@ -8,8 +8,8 @@ from functools import partial
 import click
 import msgspec
 
-from caloron.agents.doctor import Finding, examine, framework, framework_here
-from caloron.agents.frameworks import FRAMEWORKS, framework_on_path
+from caloron.agents.doctor import Finding, examine, framework, no_framework, setup_network
+from caloron.agents.frameworks import FRAMEWORKS, framework_on_path, runner_for
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import failure, success, wants_json
 from caloron.cli.screen import on_screen
@@ -38,6 +38,8 @@ def doctor(project: str | None) -> int:
     findings = [_shown(finding) for finding in examine(home())]
     findings.append(_shown(_framework(loaded)))
     if loaded is not None:
+        if "setup=full" in loaded.config.network_roles:
+            findings.append(_shown(setup_network(loaded.config.network_roles)))
         findings += [_shown(finding) for finding in _forge(loaded)]
     rows = [msgspec.structs.asdict(finding) for finding in findings]
     data = {"project": loaded.name if loaded else None, "checks": rows}
@@ -78,7 +80,10 @@ def _forge(project: Project) -> Iterator[Finding]:
 
 def _framework(project: Project | None) -> Finding:
     if project is None:
-        return framework_here(framework_on_path(), FRAMEWORKS)
+        found = framework_on_path()
+        if not found:
+            return no_framework(FRAMEWORKS)
+        return framework(found, partial(runner_for, found, stub_fixture="", command=()))
     from caloron.engine.workshop import runner
 
     name = project.config.framework

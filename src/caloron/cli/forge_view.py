@@ -9,6 +9,7 @@ from typing import Any
 
 from caloron.cli.output import printable
 from caloron.cli.person import person
+from caloron.cli.screen import unmarked
 from caloron.domain.observations import CommentSeen, IssueSeen, PullSeen, ReviewSeen, marker_key
 from caloron.ledger.locate import ProjectPaths, find_project, forge_kind
 from caloron.ports import Forge
@@ -133,7 +134,7 @@ def _remarks(comments: Iterable[CommentSeen]) -> list[str]:
 
 
 def _prose(body: str) -> str:
-    return _MARKER_LINE.sub("", body).replace(_UNSEEN, "").strip()
+    return unmarked(_MARKER_LINE.sub("", body).replace(_UNSEEN, "")).strip()
 
 
 def _one_line(text: str) -> str:

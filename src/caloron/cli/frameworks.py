@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from caloron.agents.frameworks import FRAMEWORKS
-from caloron.errors import UsageError
+from caloron.agents.frameworks import FRAMEWORKS, framework_on_path
+from caloron.errors import PreconditionFailed, UsageError
 
 
 def require_framework(name: str) -> str:
@@ -13,3 +13,15 @@ def require_framework(name: str) -> str:
             f"framework {name!r} is not known", hint=f"take one of: {', '.join(FRAMEWORKS)}"
         )
     return name
+
+
+def framework_or_found(name: str | None) -> str:
+    """The framework of a new project: the named one, else the agent that is on PATH."""
+    if name is not None:
+        return require_framework(name)
+    if on_path := framework_on_path():
+        return on_path
+    raise PreconditionFailed(
+        "no coding agent was found on PATH, and none was named",
+        hint="install Claude Code (`claude`), or choose with --framework: " + ", ".join(FRAMEWORKS),
+    )

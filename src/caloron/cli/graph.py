@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _SECONDS = Finite(min=0, min_open=True, max=1e6)
 
 
-@click.group(no_args_is_help=False)
+@click.group()
 def graph() -> None:
     """Check, run and look at composition graphs: JSON that wires typed stages.
 
@@ -285,7 +285,7 @@ def plan(file: str, profile: str | None) -> int:
         "steps": steps,
         "groups": [list(group) for group in found.groups],
         "effects": [effect.word for effect in prepared.effects],
-        "cost_cents": declared_cost(prepared.root, at.catalogue),
+        "cost_cents": declared_cost(prepared.root, at.catalogue, prepared.checked.called),
         "time_ms_p50": found.cost.time_ms_p50,
         "tokens_est": found.cost.tokens_est,
         "memory_mb": found.cost.memory_mb,

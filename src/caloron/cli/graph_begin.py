@@ -13,7 +13,7 @@ from caloron.domain.plan_forms import Plan
 from caloron.engine.graph_planning import Planning, planning
 from caloron.engine.workshop import runner
 from caloron.errors import HeldByAnother, UsageError
-from caloron.graph.errors import ExecutionError, GraphError, RunConflict
+from caloron.graph.errors import ExecutionError, GraphError, RunInUse
 from caloron.graph.profile import STRICT
 
 
@@ -58,7 +58,7 @@ def _plan(found: Planning, *, durable: bool, new: bool) -> Plan:
         if new and "there is no project" in error.reason:
             hint = "this graph looks at the project, which is not there yet: first `caloron init`"
         raise as_error(error, hint) from error
-    except RunConflict as error:
+    except RunInUse as error:
         raise HeldByAnother(str(error), hint="wait for it: it makes this very plan") from error
     except GraphError as error:
         raise as_error(error) from error

@@ -179,10 +179,9 @@ def test(file: str, profile: str | None, unsandboxed: bool) -> int:
 
 def _tried_graph(at: GraphHome, prepared: Prepared, text: bytes) -> dict[str, Any]:
     """The graph itself on what its file promises."""
-    from caloron.graph.errors import GraphError
-    from caloron.graph.examples import NOT_TRIED
-    from caloron.graph.jsontext import canonical, decode
-    from caloron.graph.run import run
+    from caloron.graph.examples import try_graph
+    from caloron.graph.jsontext import decode
+    from caloron.graph.spec import Example
 
     wide = not prepared.profile.refuses_doubtful_text
     examples = decode(text, wide_integers=wide).get("_examples", [])
@@ -191,20 +190,11 @@ def _tried_graph(at: GraphHome, prepared: Prepared, text: bytes) -> dict[str, An
         return row_of(
             name, "failed", 0, ("`_examples` is a list of objects with input and output",)
         )
-    reaching = [effect.word for effect in prepared.effects if effect.kind in NOT_TRIED]
-    if reaching or not examples:
-        why = f"it declares the effect {reaching[0]}" if reaching else "it has no examples"
-        return row_of(name, "skipped", 0, (why,))
-    reasons = []
-    for number, one in enumerate(examples, 1):
-        try:
-            answer = run(prepared, one["input"], at.runner).output
-        except GraphError as error:
-            reasons.append(f"example {number}: {error}")
-            continue
-        if canonical(answer) != canonical(one["output"]):
-            reasons.append(f"example {number}: answered {canonical(answer)[:200]}")
-    return row_of(name, "failed" if reasons else "passed", len(examples), tuple(reasons))
+    if not examples:
+        return row_of(name, "skipped", 0, ("it has no examples",))
+    given = [Example(one["input"], one["output"]) for one in examples]
+    tried = try_graph(prepared, given, at.runner)
+    return row_of(name, tried.state, tried.examples, tried.reasons)
 
 
 def _is_example(one: Any) -> bool:

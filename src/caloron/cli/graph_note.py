@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from caloron.cli.begin import last_sprint_number
-from caloron.cli.only_one import only_one
 from caloron.errors import HeldByAnother
 from caloron.ledger.locate import ProjectPaths
 from caloron.ledger.projects import Project
+from caloron.store import log
 from caloron.store.files import write_atomic
+from caloron.store.lock import single_instance
 
 if TYPE_CHECKING:
     from caloron.engine.graph_planning import Planning
@@ -32,7 +33,7 @@ def noted(project: Project, number: int, goal: str, graph: str) -> Iterator[None
         return
     file = _file(project)
     command = shlex.join(["caloron", "sprint", goal, "--graph", graph])
-    with only_one(file.with_suffix(".lock"), f"planning a sprint of {project.name}"):
+    with single_instance(file.with_suffix(".lock"), f"planning a sprint of {project.name}"):
         write_atomic(file, json.dumps({"number": number, "command": command}).encode())
         try:
             yield
@@ -49,7 +50,7 @@ def plan_is_recorded(project: Project, planning: Planning) -> None:
     from caloron.graph.errors import GraphError
 
     _file(project).unlink(missing_ok=True)
-    with suppress(GraphError):
+    with log.ignored(GraphError, message="cannot remove a graph run", run=planning.run_id):
         # What stays there is never looked at again: the next sprint has another number.
         planning.at.forget(planning.run_id)
 
@@ -61,7 +62,8 @@ def planning_cut_short(project: Project) -> str:
         number, command = int(note["number"]), str(note["command"])
     except FileNotFoundError:
         return ""
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("cannot read the note of an unfinished plan", error=error)
         number, command = 0, "caloron sprint …"
     if 0 < number <= last_sprint_number(project):
         # It was recorded, and whoever did that was killed before it could take the note away.

@@ -31,12 +31,17 @@ _CODES = {
     "effects": _INVALID,
     "reference": ("NOT_FOUND", 3),
     "run": ("CONFLICT", 5),
+    "in use": ("CONFLICT", 5),
+    "journal": ("PRECONDITION_FAILED", 8),
 }
 _HINTS = {
     "reference": "caloron stage list shows which stages there are",
     "effects": "name it in --allow-effects, or leave the option out",
     "capabilities": "name it in --allow-capabilities, or leave the option out",
-    "run": "wait for it, or choose another --run-id",
+    "run": "choose another --run-id",
+    "in use": "wait for it, or choose another --run-id",
+    "journal": "free space or make that folder writable, then run the same command again;"
+    " what was recorded is safe",
 }
 _LARGEST = 256 * 1024 * 1024
 
@@ -163,6 +168,7 @@ def _is_file(name: str) -> bool:
     try:
         return Path(name).is_file()
     except (ValueError, OSError):
+        # No file can have this name.
         return False
 
 

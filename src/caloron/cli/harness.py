@@ -10,7 +10,7 @@ from caloron.cli.options import Finite, dry_run_option, output_option
 _SECONDS = Finite(min=0, min_open=True, max=1e6)
 
 
-@click.group(no_args_is_help=False)
+@click.group()
 def harness() -> None:
     """Run one agent outside a sprint: confined, with heartbeats, its work kept as commits.
 
@@ -46,11 +46,11 @@ def harness() -> None:
 )
 @click.option(
     "--network",
-    type=click.Choice(["model", "none", "full"]),
+    type=click.Choice(["model", "none", "public", "full"]),
     default="model",
     show_default=True,
     envvar="CALORON_NETWORK",
-    help="What the agent may reach (CALORON_NETWORK): its model, nothing, everything.",
+    help="What the agent may reach (CALORON_NETWORK): its model, nothing, public hosts, all.",
 )
 @click.option(
     "--allow-host",
@@ -58,7 +58,7 @@ def harness() -> None:
     multiple=True,
     metavar="HOST",
     envvar="CALORON_ALLOW_HOSTS",
-    help="With `model`, also this one; may be repeated (CALORON_ALLOW_HOSTS).",
+    help="With `model` or `public`, also this one; may be repeated (CALORON_ALLOW_HOSTS).",
 )
 @dry_run_option
 @output_option

@@ -8,11 +8,13 @@ from typing import Any
 import click
 
 from caloron.cli.options import output_option, project_option
-from caloron.cli.output import printable, success
+from caloron.cli.output import is_terminal, printable, success
+from caloron.cli.screen import cropped, screen_width
+from caloron.durations import span
 from caloron.ledger.earlier import EarlierSprint, earlier_sprints
+from caloron.ledger.identity import open_ledger
 from caloron.ledger.locate import find_project
-from caloron.ledger.lock import holder
-from caloron.store.database import open_read_only
+from caloron.store.lock import holder
 
 _SQL = """
 SELECT s.id, s.number, s.goal, s.phase, s.created_at, s.ended_at,
@@ -46,7 +48,7 @@ def history(limit: int, project: str | None) -> None:
     found = find_project(project)
     total, rows = 0, []
     at_work = (holder(found.engine_lock) or {}).get("sprint", "")
-    connection = open_read_only(found.ledger) if found.ledger.exists() else None
+    connection = open_ledger(found.ledger) if found.ledger.exists() else None
     try:
         if connection is not None:
             total = connection.execute("SELECT count(*) FROM sprints").fetchone()[0]
@@ -60,7 +62,7 @@ def history(limit: int, project: str | None) -> None:
         click.echo(f"warning: {printable(earlier.problem)}", err=True)
     if earlier.sprints:
         rows += map(_adopted, earlier.sprints)
-        rows = sorted(rows, key=lambda row: -row["sprint_id"])[:limit]
+        rows = sorted(rows, key=lambda row: -row["number"])[:limit]
         total += earlier.total
     text = "\n".join(_text(row) for row in rows) or "No sprint yet."
     success("history", {"project": found.name, "total": total, "sprints": rows}, text)
@@ -70,8 +72,8 @@ def _record(row: dict[str, Any], *, running: bool) -> dict[str, Any]:
     ended = row["ended_at"]
     came_to = _came_to(row, running=running)
     return {
-        "sprint_id": row["number"],
-        "id": row["id"],
+        "sprint_id": row["id"],
+        "number": row["number"],
         "goal": row["goal"],
         "phase": row["phase"],
         "completed_tasks": row["done"],
@@ -104,8 +106,8 @@ def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
 
     facts = facts_of(sprint.record)
     return {
-        "sprint_id": sprint.number,
-        "id": sprint.id,
+        "sprint_id": sprint.id,
+        "number": sprint.number,
         "goal": facts.goal,
         "phase": "failed" if facts.exit_code else "ended",
         "completed_tasks": facts.completed,
@@ -128,18 +130,24 @@ def _began(completed_at: str, duration_s: float) -> str | None:
 
 
 def _text(row: dict[str, Any]) -> str:
-    took = "" if row["duration_s"] is None else f", {row['duration_s']:.0f} s"
-    goal = " ".join(printable(row["goal"]).split())[:80]
-    done = f"#{row['sprint_id']} {row['completed_tasks']}/{row['total_tasks']} tasks"
+    took = "" if row["duration_s"] is None else f", {span(row['duration_s'])}"
+    goal = _cut(row["goal"])
+    done = f"#{row['number']} {row['completed_tasks']}/{row['total_tasks']} tasks"
     lines = [f"{done}, {_outcome(row)}{took}{' (adopted)' if row['adopted'] else ''}", f"   {goal}"]
     if row["reason"]:
-        lines.append(f"   {' '.join(printable(row['reason']).split())[:160]}")
+        lines.append(f"   {_cut(row['reason'])}")
     return "\n".join(lines)
+
+
+def _cut(text: str) -> str:
+    """One line; on a terminal no longer than the screen, with an ellipsis where it was cut."""
+    line = " ".join(printable(text).split())
+    return cropped(line, screen_width() - 3).rstrip() if is_terminal() else line
 
 
 def _outcome(row: dict[str, Any]) -> str:
     if row["outcome"] == "failed":
         return f"failed (exit code {row['exit_code']})"
     if row["outcome"] == "stopped":
-        return f"stopped (caloron resume {row['id']} goes on)"
+        return f"stopped (caloron resume {row['sprint_id']} goes on)"
     return str(row["outcome"])

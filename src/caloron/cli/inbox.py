@@ -15,7 +15,7 @@ from caloron.domain.needs import Need, needs_of
 from caloron.ledger.figures import find_sprint, merging_sprints, waiting_states
 from caloron.ledger.ledger import read_state
 from caloron.ledger.locate import ProjectPaths, find_project
-from caloron.ledger.lock import holder
+from caloron.store.lock import holder
 
 if TYPE_CHECKING:
     from caloron.git.checkout import Checkout

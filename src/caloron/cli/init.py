@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from caloron.cli.frameworks import require_framework
+from caloron.cli.frameworks import framework_or_found
 from caloron.cli.options import dry_run_option, output_option
 from caloron.cli.output import dry_run as answer_dry_run
 from caloron.cli.output import printable, success
 from caloron.errors import AlreadyExists, NotFound, UsageError
 from caloron.ledger.given import NAMES_OF_SECRETS
-from caloron.ledger.locate import project_path
+from caloron.ledger.locate import project_path, require_id
 from caloron.ledger.projects import Project, create_project, set_active
 from caloron.ledger.settings import ProjectConfig, parse_setting
 
@@ -28,9 +28,7 @@ _PATHS = ("token_file", "reviewer_token_file", "ca_file", "checkout")
 
 @click.command()
 @click.argument("name")
-@click.option(
-    "--framework", "-f", metavar="F", default="stub", show_default=True, help="Who does the work."
-)
+@click.option("--framework", "-f", metavar="F", help="Agent framework (default: detected on PATH).")
 @click.option(
     "--repo", "-r", metavar="REPO", help="A folder on this disk (local), else OWNER/NAME there."
 )
@@ -48,7 +46,7 @@ _PATHS = ("token_file", "reviewer_token_file", "ca_file", "checkout")
 @output_option
 def init(
     name: str,
-    framework: str,
+    framework: str | None,
     repo: str | None,
     verify: str,
     forge: str,
@@ -69,6 +67,7 @@ def init(
       caloron init shop --forge gitea --host https://git.example.org --repo ada/shop --token-env T
       caloron init shop --forge github --repo ada/shop --token-env T --reviewer-token-env T2
     """
+    require_id(name, "project name")
     given = {key: value for key, value in remote.items() if value is not None}
     if forge != "local":
         return _init_remote(name, framework, repo, verify, forge, given, dry_run=dry_run)
@@ -80,7 +79,7 @@ def init(
     source = _repository(repo) if repo else None
     config = ProjectConfig(
         name=name,
-        framework=require_framework(framework),
+        framework=framework_or_found(framework),
         repo=str(source or ""),
         verify=verify,
     )
@@ -100,7 +99,7 @@ def init(
 
 def _init_remote(
     name: str,
-    framework: str,
+    framework: str | None,
     repo: str | None,
     verify: str,
     forge: str,
@@ -124,7 +123,7 @@ def _init_remote(
                 f"--{flag}-env and --{flag}-file exclude each other", hint="give one of them"
             )
     config = ProjectConfig(
-        name=name, framework=require_framework(framework), verify=verify, **settings
+        name=name, framework=framework_or_found(framework), verify=verify, **settings
     )
     _refuse_taken(config)
     return would_make(config) if dry_run else make(config)
@@ -136,6 +135,7 @@ def _path(key: str, given: str) -> Path:
         path = Path(given).expanduser().absolute()
         there = path.is_dir() if key == "checkout" else path.is_file()
     except (OSError, ValueError, RuntimeError):
+        # No file can have this name.
         there = False
     if not there:
         what = "directory" if key == "checkout" else "file"
@@ -178,6 +178,7 @@ def _repository(given: str) -> Path:
         path = Path(given).expanduser().absolute()
         there = path.is_dir()
     except (OSError, ValueError, RuntimeError):
+        # No directory can have this name.
         there = False
     if not there:
         raise NotFound(f"--repo {given}: there is no such directory", hint="check the path")
@@ -200,7 +201,10 @@ def _text(project: Project) -> str:
 def last_lines(config: ProjectConfig) -> list[str]:
     """How results are verified, and what to do next."""
     found = "as the files of the project tell (caloron config set verify LINE)"
+    # Without a repository of the user's no folder says which project is meant.
+    here = config.repo if config.forge == "local" else config.checkout
+    where, option = (f"in {here}, ", "") if here else ("", f" --project {config.name}")
     return [
         f"  Verify     {config.verify or found}",
-        'Next: caloron sprint "what you want to have"',
+        f'Next: {where}caloron sprint "what you want to have"{option}',
     ]

@@ -24,7 +24,7 @@ from caloron.ports import State
 NUMBER = click.IntRange(min=1)
 
 
-@click.group(no_args_is_help=False)
+@click.group()
 def issue() -> None:
     """Read, comment and close issues on the forge of a project.
 

@@ -11,6 +11,7 @@ import click
 
 from caloron.cli.approval import Approver
 from caloron.cli.output import counted, is_terminal, printable
+from caloron.cli.screen import cropped, wrapped
 from caloron.domain.actions import Moved
 from caloron.domain.sprint import State, Task
 from caloron.domain.status import Status
@@ -20,7 +21,11 @@ from caloron.engine.engine import Answer, Watcher
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
+    from rich.text import Text
 
+#: A table narrower than this has no column for the role.
+_WIDE_ENOUGH_FOR_ROLES = 80
+_MORE = "… {} more"
 _COLOURS = {
     Status.DONE: "green",
     Status.IN_PROGRESS: "cyan",
@@ -38,8 +43,27 @@ def watcher_for(approver: Approver, *, json: bool) -> Iterator[Watcher]:
         yield Lines(approver, to_stderr=json)
         return
     table = LiveTable(approver)
-    with table.live:
+    with _no_caret_echo(), table.live:
         yield table
+
+
+@contextmanager
+def _no_caret_echo() -> Iterator[None]:
+    """Keep the terminal from printing `^C`, which moves the cursor and spoils the table."""
+    import termios
+
+    try:
+        before = termios.tcgetattr(0)
+    except (termios.error, OSError):
+        # Standard input is no terminal.
+        yield
+        return
+    quiet = [*before[:3], before[3] & ~termios.ECHOCTL, *before[4:]]
+    termios.tcsetattr(0, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
 class Lines:
@@ -77,15 +101,26 @@ class LiveTable:
     """A table of tasks that is drawn again when something changes, and while time passes."""
 
     def __init__(self, approver: Approver) -> None:
+        from rich.console import Console
         from rich.live import Live
 
         self._approver = approver
         self._state: State | None = None
         self._notes: list[str] = []
-        self.live: Live = Live(get_renderable=self._draw, refresh_per_second=2, transient=False)
+        #: When a stop was asked for: time does not count from then on.
+        self._stopping_at = 0.0
+        # Text of agents is never read as markup, whichever cell it is in.
+        plain = Console(markup=False, emoji=False, highlight=False)
+        self.live: Live = Live(
+            console=plain, get_renderable=self._draw, refresh_per_second=2, transient=False
+        )
 
     def told(self, line: str) -> None:
-        self._notes = [*self._notes, printable(line)][-3:]
+        self._notes = [*self._notes, _one_line(line)][-3:]
+
+    def stopping(self) -> None:
+        """Show that a stop was asked for; safe to call from a signal handler."""
+        self._stopping_at = time.time()
 
     def moved(self, state: State, moves: tuple[Moved, ...]) -> None:
         self._state = state
@@ -102,54 +137,77 @@ class LiveTable:
         finally:
             self.live.start()
 
+    def _why(self, state: State, task: Task, now: float) -> str:
+        if self._stopping_at and task.work:
+            return "stopping: what the agent has is saved"
+        return why(state, task, now) or task.reason
+
     def _fitting(self, state: State) -> list[Task]:
         """The tasks in the order of the plan; if they do not fit, first those that move."""
         tasks = list(state.tasks.values())
-        room = max(5, self.live.console.height - 5)
+        width = self.live.console.width
+        notes = sum(len(wrapped(note, width)) for note in self._notes)
+        # The title and the head of the table take a line each.
+        room = max(3, self.live.console.height - 2 - max(notes, 3))
         if len(tasks) <= room:
             return tasks
         order = {status: n for n, status in enumerate(_INTERESTING)}
         last = len(order)
         chosen = sorted(tasks, key=lambda t: (order.get(t.status, last), t.status is Status.DONE))
-        return chosen[:room]
+        # One line says how many are not shown.
+        return chosen[: room - 1]
 
     def _task_width(self, state: State) -> int:
         """As wide as the names are, but the reasons keep the greater part of the screen."""
-        longest = max((len(name) for name in state.tasks), default=4)
-        return min(max(longest, 4), max(16, self.live.console.width // 4))
+        longest = max(map(len, (*state.tasks, _MORE.format(len(state.tasks)))))
+        return min(longest, max(12, self.live.console.width // 4))
+
+    def _title(self, state: State) -> Text:
+        from rich.text import Text
+
+        sprint = state.sprint
+        done = sum(1 for t in state.tasks.values() if t.status is Status.DONE)
+        far = f"{done}/{len(state.tasks)} done" if state.tasks else "planning"
+        cost = f"  ${sprint.spent.usd:.2f} of ${sprint.budget_usd:.2f}" if sprint.spent.usd else ""
+        stopping = "  stopping" if self._stopping_at else ""
+        title = f"{sprint.id}{stopping}  {far}{cost}  {_one_line(sprint.goal)}"
+        return Text(cropped(title, self.live.console.width).rstrip())
 
     def _draw(self) -> Table:
         from rich.table import Table
         from rich.text import Text
 
-        state = self._state
+        state, now = self._state, time.time()
         table = Table(
             expand=True, box=None, pad_edge=False, title_justify="left", caption_justify="left"
         )
         if state is None or state.sprint.phase == "approval":
             return table
         table.caption = Text("\n".join(self._notes)) if self._notes else None
-        done = sum(1 for t in state.tasks.values() if t.status is Status.DONE)
-        sprint = state.sprint
-        cost = f"${sprint.spent.usd:.2f} of ${sprint.budget_usd:.2f}  " if sprint.spent.usd else ""
-        goal = _shorten(sprint.goal, max(20, self.live.console.width - 30 - len(cost)))
-        far = f"{done}/{len(state.tasks)} done" if state.tasks else "planning"
-        table.title = Text(f"{sprint.id}  {far}  {cost}{goal}")
-        table.add_column("task", no_wrap=True, width=self._task_width(state))
+        table.title = self._title(state)
+        table.add_column("task", no_wrap=True, width=self._task_width(state), overflow="ellipsis")
         table.add_column("status", no_wrap=True, width=10)
-        table.add_column("agent", no_wrap=True, width=9)
+        # On a narrow screen the reason needs the room; it names the role too.
+        roles = self.live.console.width >= _WIDE_ENOUGH_FOR_ROLES
+        if roles:
+            table.add_column("agent", no_wrap=True, width=9)
         table.add_column("elapsed", no_wrap=True, width=8, justify="right")
         table.add_column("why", no_wrap=True, ratio=1, overflow="ellipsis")
+
+        def add(task: str, status: Text, role: str, elapsed: str, reason: str) -> None:
+            cells = (task, status, *((role,) if roles else ()), elapsed, _one_line(reason))
+            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+
         if not state.tasks:
-            table.add_row("plan", state.sprint.phase, "po", "", why_sprint(state.sprint))
-        for task in self._fitting(state):
-            table.add_row(
-                task.id,
-                f"[{_COLOURS.get(task.status, 'default')}]{task.status}",
-                task.work.role if task.work else "",
-                _elapsed(task),
-                _plain(why(state, task) or task.reason),
-            )
+            add("plan", Text(state.sprint.phase), "po", "", why_sprint(state.sprint, now))
+        shown = self._fitting(state)
+        for task in shown:
+            status = Text(task.status, style=_COLOURS.get(task.status, ""))
+            role = task.work.role if task.work else ""
+            elapsed = _elapsed(task, self._stopping_at)
+            add(task.id, status, role, elapsed, self._why(state, task, now))
+        if more := len(state.tasks) - len(shown):
+            add(_MORE.format(more), Text(), "", "", "")
         return table
 
 
@@ -157,19 +215,12 @@ class LiveTable:
 _INTERESTING = (Status.ESCALATED, Status.IN_PROGRESS, Status.IN_REVIEW, Status.READY)
 
 
-def _elapsed(task: Task) -> str:
+def _elapsed(task: Task, until: float = 0.0) -> str:
     if task.started_at is None:
         return ""
-    seconds = int((task.completed_at or time.time()) - task.started_at)
+    seconds = int((task.completed_at or until or time.time()) - task.started_at)
     return f"{seconds // 60}:{seconds % 60:02}"
 
 
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(printable(text).replace("\n", " "))
-
-
-def _shorten(text: str, width: int) -> str:
-    line = " ".join(printable(text).split())
-    return line if len(line) <= width else line[: width - 1] + "…"
+def _one_line(text: str) -> str:
+    return " ".join(printable(text).split())

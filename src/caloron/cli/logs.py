@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
-from caloron.cli.options import named_sprint, output_option, project_option, sprint_name
+from caloron.cli.options import named_sprint, output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.cli.status import require_ledger
 from caloron.engine.runs import read_spec
 from caloron.errors import NotFound
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
+
+#: So much of a log is read at once.
+_PIECE = 1 << 16
 
 
 @click.command()
@@ -25,11 +30,11 @@ from caloron.ledger.locate import ProjectPaths, find_project, require_id
 )
 @click.option(
     "--tail",
-    type=click.IntRange(1, 1 << 30),
-    metavar="BYTES",
-    default=65_536,
+    type=click.IntRange(1, 1_000_000),
+    metavar="LINES",
+    default=1000,
     show_default=True,
-    help="At most this many bytes of each log, from its end.",
+    help="At most this many lines of each log, from its end.",
 )
 @project_option
 @output_option
@@ -39,20 +44,34 @@ def logs(task: str, sprint: str | None, tail: int, project: str | None) -> None:
     \b
     Examples:
       caloron logs fix-login
-      caloron logs po --tail 2000
+      caloron logs po --tail 20
     """
+    from caloron.ledger.figures import find_sprint, number_of
+
     found = find_project(project)
     require_id(task, "task")
-    chosen = sprint_name(found, sprint) if sprint else _last_sprint(require_ledger(found))
+    with closing(require_ledger(found)) as connection:
+        chosen = find_sprint(connection, sprint or "")
+        number = number_of(connection, chosen)
     place = found.runs / chosen / task
     if not place.is_dir():
         _refuse_cleaned(found, chosen, task)
         raise NotFound(
-            f"nothing has run for task {task!r} in sprint {chosen}", hint="caloron status"
+            f"nothing has run for task {task!r} in sprint {chosen}", hint=_where(found, task)
         )
     attempts = [_attempt(run, place, tail) for run in _runs(place)]
-    data = {"sprint_id": chosen, "task": task, "attempts": attempts}
+    data = {"sprint_id": chosen, "number": number, "task": task, "attempts": attempts}
     success("logs", data, "\n".join(_text(a) for a in attempts))
+
+
+def _where(found: ProjectPaths, task: str) -> str:
+    """The newest sprint in which this task ran, by the command that shows it."""
+    numbers = [
+        int(place.name.removeprefix(f"{found.name}-"))
+        for place in found.runs.glob(f"{found.name}-*")
+        if place.name.removeprefix(f"{found.name}-").isdigit() and (place / task).is_dir()
+    ]
+    return f"caloron logs {task} --sprint {max(numbers)}" if numbers else "caloron status"
 
 
 def _refuse_cleaned(found: ProjectPaths, sprint: str, task: str) -> None:
@@ -72,56 +91,88 @@ def _refuse_cleaned(found: ProjectPaths, sprint: str, task: str) -> None:
         )
 
 
-def _last_sprint(connection: Any) -> str:
-    try:
-        row = connection.execute("SELECT id FROM sprints ORDER BY number DESC LIMIT 1").fetchone()
-    finally:
-        connection.close()
-    if row is None:
-        raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
-    return str(row["id"])
+#: `<n>-<role>/<claim>`.
+_ATTEMPT = re.compile(r"\d+-[^/]+/\d+")
 
 
 def _runs(place: Path) -> list[Path]:
     """`<n>-<role>/<claim>` in the order in which they began."""
-    found = [run for work in place.iterdir() for run in work.iterdir() if run.name.isdigit()]
-    return sorted(found, key=lambda run: (int(run.parent.name.split("-")[0]), int(run.name)))
+    # Files that a person or an editor left there are no attempts.
+    found = [run for run in place.glob("*/*") if _ATTEMPT.fullmatch(str(run.relative_to(place)))]
+    attempts = [run for run in found if run.is_dir()]
+    return sorted(attempts, key=lambda run: (int(run.parent.name.split("-")[0]), int(run.name)))
 
 
 def _attempt(run: Path, place: Path, tail: int) -> dict[str, Any]:
-    readable = _reader(run)
+    output, readable = _last(run / "output.log", tail, _reader(run))
     return {
         "name": str(run.relative_to(place)),
         "role": run.parent.name.split("-", 1)[1],
         "path": str(run),
-        "output": _read(run / "output.log", tail),
-        "errors": _read(run / "stderr.log", tail),
-        "readable": readable(_read(run / "output.log", tail)),
+        "output": output,
+        "errors": _last(run / "stderr.log", tail, str)[0],
+        "readable": readable,
     }
 
 
 def _reader(run: Path) -> Callable[[str], str]:
-    """How to make the output of this attempt readable: frameworks have protocols of their own."""
+    """How to make a line of this attempt readable: frameworks have protocols of their own."""
     framework = read_spec(run).get("framework", "")
     if framework != "claude-code":
         return str
     from caloron.agents.claude_code import ClaudeCodeRunner
 
-    readable = ClaudeCodeRunner().readable
-
-    def text(output: str) -> str:
-        return "\n".join(line for raw in output.splitlines() if (line := readable(raw)))
-
-    return text
+    return ClaudeCodeRunner().readable
 
 
-def _read(path: Path, tail: int) -> str:
+def _last(path: Path, count: int, readable: Callable[[str], str]) -> tuple[str, str]:
+    """The last lines of a log as it is, and the same made readable.
+
+    It is read from its end, in pieces, until there are enough readable lines: the size of a log
+    does not matter, and a line is never cut.
+    """
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - tail))
-            return file.read(tail).decode("utf-8", "replace")
+        file = path.open("rb")
     except FileNotFoundError:
-        return ""
+        return "", ""
+    raw: deque[str] = deque()
+    shown: deque[str] = deque()
+    with file:
+        for line in _backwards(file):
+            text = line.decode("utf-8", "replace")
+            lines = readable(text).split("\n") if text else [""]
+            if lines == [""] and text:
+                # Nothing of it is for people.
+                raw.appendleft(text)
+                continue
+            if len(shown) + len(lines) > count and shown:
+                break
+            raw.appendleft(text)
+            shown.extendleft(reversed(lines[-count:]))
+            if len(shown) >= count:
+                break
+    return "".join(f"{line}\n" for line in raw), "\n".join(shown)
+
+
+def _backwards(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, the last one first."""
+    position, rest = file.seek(0, os.SEEK_END), b""
+    first, piece = True, _PIECE
+    while position:
+        size = min(piece, position)
+        position -= size
+        file.seek(position)
+        *lines, last = (file.read(size) + rest).split(b"\n")
+        rest, lines = (lines[0], [*lines[1:], last]) if lines else (last, [])
+        # A long line is put together in few steps.
+        piece = _PIECE if lines else 2 * piece
+        for line in reversed(lines):
+            # The end of the last line is not an empty line.
+            if line or not first:
+                yield line
+            first = False
+    if rest or not first:
+        yield rest
 
 
 def _text(attempt: dict[str, Any]) -> str:

@@ -5,25 +5,27 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from caloron.cli.status import forge_note, require_ledger
+from caloron.domain.pauses import clock_time
 from caloron.errors import CaloronError, NotFound
 from caloron.ledger.earlier import earlier_sprints, find_earlier
 from caloron.ledger.locate import ProjectPaths, current_project_name, find_project
-from caloron.ledger.lock import holder
 from caloron.store.database import store_error
+from caloron.store.lock import holder
 
 if TYPE_CHECKING:
+    from caloron.domain.sprint import State
     from caloron.ledger.projects import Project
 
 __all__ = [
     "Links", "as_data", "bring_command", "dollars", "forge_note", "has_ledger", "is_running",
-    "moment", "opened", "options_for", "span", "standing",
+    "is_taken", "local_time", "opened", "options_for", "standing",
 ]  # fmt: skip
 
 
@@ -87,6 +89,7 @@ def options_for(found: ProjectPaths, project: str | None) -> str:
     try:
         named = current_project_name()
     except CaloronError:
+        # No project is current: the command has to name one.
         named = ""
     return "" if named == found.name else f" --project {found.name}"
 
@@ -98,6 +101,15 @@ def bring_command(found: Project, options: str) -> str:
     if found.is_remote:
         return "git pull"
     return f"git clone {quote(str(found.forge_git))}"
+
+
+def is_taken(found: Project, state: State) -> bool:
+    """Whether the user's branch has everything that was merged in a sprint."""
+    from caloron.cli.take import merge_commits
+    from caloron.git.checkout import Checkout
+
+    repo, commits = found.repository, merge_commits(state)
+    return bool(repo and commits and Checkout(repo).contains(*commits))
 
 
 class Links:
@@ -115,16 +127,9 @@ class Links:
         return f"{self._pull_pages}{number}" if self._pull_pages and number else ""
 
 
-def span(seconds: float) -> str:
-    """A time as people say it."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 60 else f"{minutes / 60:.1f} h"
-
-
-def moment(at: float | None) -> str:
-    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+def local_time(iso: str | None) -> str:
+    """A moment of an answer's data, which is in UTC, as people read it: in their time zone."""
+    return clock_time(datetime.fromisoformat(iso).timestamp()) if iso else ""
 
 
 def dollars(usd: float) -> str:

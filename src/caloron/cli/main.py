@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,9 +14,10 @@ import click
 
 from caloron import __version__
 from caloron.cli import output
-from caloron.cli.options import command_name
+from caloron.cli.options import command_name, verbose_option
 from caloron.errors import CaloronError, PreconditionFailed
-from caloron.ledger.locate import home
+from caloron.ledger.locate import ProjectPaths, found_last, home, on_fallback, repository_of
+from caloron.store import log
 
 INTERRUPTED = 130
 PERMISSION_DENIED = 4
@@ -89,6 +91,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, invoke_without_command=True)
 @click.version_option(__version__, prog_name="caloron", message="%(prog)s %(version)s")
+@verbose_option
 @click.pass_context
 def cli(context: click.Context) -> None:
     """A goal goes in, reviewed and tested code comes out merged on your own forge.
@@ -108,11 +111,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; the result is the exit code of the program."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     output.begin(given)
+    # Until a command names its project.
+    log.write_to(home() / "logs" / "caloron.log")
+    log.set_verbose(False)
+    on_fallback[:] = [_name_active_project]
+    found_last.clear()
     try:
+        log.check_level()
         return _exit_code(cli.main(given, prog_name="caloron", standalone_mode=False))
     except CaloronError as error:
-        output.failure(output.current_command(), error.code, str(error), hint=error.hint)
-        return error.exit_code
+        return _failed(error)
+    except click.exceptions.NoArgsIsHelpError as error:
+        # A group without a command is a question for its commands, not a mistake.
+        click.echo(error.format_message())
+        return 0
     except click.ClickException as error:
         return _refuse(error)
     except click.Abort:
@@ -120,7 +132,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _refused_by_machine(error)
     except Exception as error:  # noqa: BLE001 - the last resort, which keeps the whole story
-        return apologise(error)
+        damage = _damage_behind(error)
+        return _failed(damage) if damage else apologise(error)
+
+
+def _failed(error: CaloronError) -> int:
+    output.failure(output.current_command(), error.code, str(error), hint=error.hint)
+    return error.exit_code
+
+
+def _damage_behind(error: Exception) -> CaloronError | None:
+    """The failure of the project's ledger that explains an unexpected error.
+
+    A damaged page shows itself as an error of SQLite, or as content that no decoder accepts.
+    """
+    if not found_last:
+        return None
+    import sqlite3
+
+    from caloron.store.database import refuse_damaged, store_error
+
+    ledger = found_last[-1].ledger
+    try:
+        refuse_damaged(ledger)
+    except CaloronError as damage:
+        log.error("the ledger cannot be read", error=error, command=output.current_command())
+        return damage
+    # All other databases answer with errors of ours. An error with a hint is one of the machine.
+    if isinstance(error, sqlite3.Error) and (refused := store_error(ledger, error)).hint:
+        return refused
+    return None
+
+
+def _name_active_project(project: ProjectPaths) -> None:
+    """A folder without a project does not say which project is meant: print it."""
+    repository = repository_of(project) or "no repository of yours"
+    output.aside_once(
+        f"Project {project.name} ({repository}): the active project, since this folder is not in a"
+        " git repository."
+    )
 
 
 def _exit_code(result: Any) -> int:
@@ -157,22 +207,55 @@ def apologise(error: Exception) -> int:
     """Answer a defect of ours: short on the terminal, whole in a file."""
     import traceback
 
-    story = "".join(traceback.format_exception(error))
+    from caloron.store.redact import Redactor, secrets_in
+
+    _learn_named_secrets()
+    clean = Redactor(secrets_in(os.environ)).text
+    arguments = " ".join(map(repr, sys.argv))
+    lines = "".join(traceback.format_exception(error))
+    story = clean(f"caloron {__version__}\n{arguments}\n\n{lines}")
+    log.error("internal error", error=error, command=output.current_command())
     hint = "nothing that was recorded is lost; `caloron resume` goes on with a sprint"
     try:
         hint = f"the details are in {_write_log(story)}; {hint}"
     except OSError:
+        # Without a file for it, the user has to see it.
         click.echo(story, err=True)
-    message = f"sorry, that is a defect in Caloron: {type(error).__name__}: {error}"
+    message = clean(f"sorry, that is a defect in Caloron: {type(error).__name__}: {error}")
     output.failure(output.current_command(), CaloronError.code, message, hint=hint)
     return CaloronError.exit_code
+
+
+def _learn_named_secrets() -> None:
+    """Hide the values of variables that settings name: these names may look like any other."""
+    try:
+        from caloron.engine.confining import TOKEN_VARIABLES
+        from caloron.ledger.locate import project_names, project_path
+        from caloron.ledger.settings import read_settings
+        from caloron.store.redact import learn
+
+        for project in project_names():
+            try:
+                settings = read_settings(project_path(project) / "config.yml")
+            except CaloronError as error:
+                log.debug("the settings of a project cannot be read", error=error)
+                continue
+            passed = settings.get("pass_env")
+            names = [settings.get(key) for key in TOKEN_VARIABLES]
+            for name in (*names, *(passed if isinstance(passed, list) else (passed,))):
+                if isinstance(name, str) and (value := os.environ.get(name, "").strip()):
+                    learn(name, value)
+    except Exception as error:  # noqa: BLE001 - the defect itself has to be reported in any case
+        log.warning("the secrets that settings name are not known", error=error)
 
 
 def _write_log(story: str) -> Path:
     from datetime import UTC, datetime
 
     directory = home() / "logs"
-    directory.mkdir(parents=True, exist_ok=True)
-    log = directory / f"defect-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"
-    log.write_text(f"caloron {__version__}\n{sys.argv}\n\n{story}", "utf-8")
-    return log
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = directory / f"defect-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(handle, "w", encoding="utf-8", errors="backslashreplace") as opened:  # noqa: PTH123
+        opened.write(story)
+    return file

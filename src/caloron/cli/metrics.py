@@ -8,22 +8,22 @@ from typing import Any
 
 import click
 
-from caloron.cli.looking import as_data, has_ledger, opened, span
+from caloron.cli.looking import as_data, has_ledger, opened
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import counted, printable, success
 from caloron.cli.pages import Item, Page, Section, as_text
 from caloron.domain.adopted import facts_of
 from caloron.domain.history import remembered, with_adopted
-from caloron.domain.learnings import Kept, SprintRecord, improvements, same_meaning
+from caloron.domain.learnings import FATE, Kept, SprintRecord, improvements, same_meaning
 from caloron.domain.retro import Kpis
-from caloron.domain.trends import trends
+from caloron.domain.trends import label, trends, worded
+from caloron.durations import span
 from caloron.ledger.earlier import Earlier, earlier_sprints
 from caloron.ledger.figures import REMEMBERED, read_kept
 from caloron.ledger.learnings import kept_in_file
 from caloron.ledger.locate import find_project
 from caloron.ledger.projects import load_project
 from caloron.ledger.records import ended_records
-from caloron.stages.retro_page import figure
 
 
 @click.command()
@@ -83,7 +83,10 @@ def _totals(
         "avg_clarity": round(clarity / clarity_n, 1) if clarity_n else None,
         "clarity_n": clarity_n,
         "avg_sprint_time_s": _mean([k.sprint_time_s for k in kpis]),
+        # An older Caloron did not write down when its agents worked.
+        "avg_work_time_s": _mean([record.kpis.work_time_s for record in ended]),
         "supervisor_events": sum(k.total_interventions for k in kpis),
+        "human_acts": sum(k.human_acts for k in kpis),
         "tests_passing": sum(k.tests_passing for k in kpis),
         "review_cycles": sum(record.review_cycles for record in records),
         "fix_rounds": sum(k.fix_rounds for k in kpis),
@@ -126,18 +129,26 @@ def _page(data: dict[str, Any]) -> Page:
     share = f"{100 * data['completion_rate']:.0f} %"
     clarity = data["avg_clarity"]
     said = "not told" if clarity is None else f"{clarity}/10 (n = {data['clarity_n']})"
+    took = f"{span(data['avg_sprint_time_s'])}, working time {span(data['avg_work_time_s'])}"
     lines = [
         f"tasks: {data['completed_tasks']} of {data['total_tasks']} done ({share})",
         f"tasks not done: {data['failed_tasks']}",
         f"clarity: {said}",
-        f"time per sprint: {span(data['avg_sprint_time_s'])}",
-        f"tests passing: {data['tests_passing']}",
+        f"time per sprint: {took}",
+        f"tasks verified green: {data['tests_passing']}",
         f"reviews: {data['review_cycles']}; fixes: {data['fix_rounds']}",
-        f"interventions: {data['supervisor_events']}; failed runs: {data['failed_runs']}",
+        f"supervisor steps: {data['supervisor_events']}; acts of people: {data['human_acts']}",
+        f"failed runs: {data['failed_runs']}",
         f"cost: ${data['cost_usd']:.2f}, {data['total_tokens']} tokens",
     ]
     rows = [
-        (t["metric"], figure(t["now"]), figure(t["before"]), str(t["n"]), t["direction"])
+        (
+            label(t["metric"]),
+            worded(t["metric"], t["now"]),
+            worded(t["metric"], t["before"]),
+            str(t["n"]),
+            t["direction"],
+        )
         for t in data["trends"]
     ]
     live = [i for i in data["improvements"] if i["status"] != "retired"]
@@ -149,6 +160,8 @@ def _page(data: dict[str, Any]) -> Page:
             Section("The last sprint beside earlier ones", rows=[_TREND, *rows]),
             Section("Blockers", items=[Item(f"{n}x {text}") for text, n in data["top_blockers"]]),
             Section("Tools", items=[Item(f"{n}x {name}") for name, n in data["top_tools"]]),
-            Section("Improvements", items=[Item(f"{i['status']}: {i['text']}") for i in live[:8]]),
+            Section(
+                "Improvements", items=[Item(f"{FATE[i['status']]}: {i['text']}") for i in live[:8]]
+            ),
         ],
     )

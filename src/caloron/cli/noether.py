@@ -9,11 +9,12 @@ import click
 
 from caloron.cli import output
 from caloron.cli.options import dry_run_option, output_option
+from caloron.store import log
 
 _UPSTREAM = ("UPSTREAM_ERROR", 7)
 
 
-@click.group(no_args_is_help=False)
+@click.group()
 def noether() -> None:
     """Use the stages of Caloron in Noether.
 
@@ -76,6 +77,9 @@ def _known(file: Path) -> dict[str, str]:
     """The ids of an earlier registration: what failed now may still be there."""
     try:
         found = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        log.warning("cannot read the ids of an earlier registration", error=error, path=file)
         return {}
     return found if isinstance(found, dict) else {}

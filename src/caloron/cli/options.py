@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from caloron.cli import output
 from caloron.errors import UsageError
 from caloron.ledger.locate import ProjectPaths, require_id
+from caloron.store import log
 
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 
@@ -34,8 +35,27 @@ def command_name(context: click.Context) -> str:
     return ".".join(context.command_path.split()[1:]) or "caloron"
 
 
-#: `--output text|json|table`: eager, so that whatever fails later is answered in that form.
-output_option = click.option(
+def _be_verbose(_context: click.Context, _parameter: click.Parameter, verbose: bool) -> None:
+    if verbose:
+        log.set_verbose(True)
+
+
+def _verbose(*, hidden: bool) -> Callable[[FC], FC]:
+    return click.option(
+        "--verbose",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        hidden=hidden,
+        callback=_be_verbose,
+        help="Log everything, and print the log on stderr as well.",
+    )
+
+
+#: `caloron --verbose …`.
+verbose_option = _verbose(hidden=False)
+
+_output = click.option(
     "--output",
     "-o",
     type=click.Choice(output.FORMS),
@@ -47,12 +67,21 @@ output_option = click.option(
     help="Text or a table for people, or one JSON envelope for machines.",
 )
 
+
+def output_option(command: FC) -> FC:
+    """`--output text|json|table`: eager, so that whatever fails later is answered in that form.
+
+    `--verbose` is accepted behind the command, too; the help shows it once, before the command.
+    """
+    return _output(_verbose(hidden=True)(command))
+
+
 #: `--project NAME`: passed to the command as `project: str | None`.
 project_option = click.option(
     "--project",
     "-p",
     metavar="NAME",
-    help="Act on this project, not on that of the repository you are in or the active one.",
+    help="Project to use (default: this repository's; outside of a repository the active one).",
 )
 
 #: `--dry-run`: passed on as `dry_run: bool`; the command answers with `output.dry_run`.

@@ -32,7 +32,7 @@ project_place_option = click.option(
 )
 
 
-@click.group(no_args_is_help=False)
+@click.group()
 def org() -> None:
     """Make, show and check the conventions that every agent is told.
 
@@ -142,6 +142,7 @@ def _is_directory(path: Path) -> bool:
     try:
         return path.is_dir()
     except (OSError, ValueError):
+        # No directory can have this name.
         return False
 
 

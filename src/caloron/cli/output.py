@@ -16,6 +16,8 @@ from caloron import __version__
 #: The exit code of a dry run.
 DRY_RUN = 9
 FORMS = ("text", "json", "table")
+#: Raised when a published field changes its name or its type.
+SCHEMA = 2
 _WIDEST_CELL = 60
 _LONGEST_MESSAGE = 4000
 
@@ -27,6 +29,8 @@ class _Run:
     command: str = "caloron"
     form: str = "text"
     started: float = field(default_factory=time.perf_counter)
+    #: Asides that one run prints once, however often their reason comes up.
+    asides: set[str] = field(default_factory=set)
 
 
 _run = _Run()
@@ -37,6 +41,7 @@ def begin(arguments: Sequence[str]) -> None:
     _run.command = "caloron"
     _run.form = _asked_form(arguments)
     _run.started = time.perf_counter()
+    _run.asides = set()
 
 
 def called(command: str, form: str) -> None:
@@ -55,14 +60,14 @@ def current_command() -> str:
     return _run.command
 
 
-def success(command: str, data: Mapping[str, Any], text: str) -> None:
-    """Answer that all went well."""
+def success(command: str, data: Mapping[str, Any], text: str, *, raw: bool = False) -> None:
+    """Answer that all went well; `raw` text is for another program, byte for byte."""
     if wants_json():
         _print_envelope({"ok": True, "command": command, "data": data})
     elif _run.form == "table" and (rows := _rows(data)):
         _say(table(rows))
     elif text:
-        _say(text)
+        _say(text if raw else printable(text))
 
 
 def dry_run(command: str, actions: Sequence[Mapping[str, Any]]) -> int:
@@ -105,9 +110,24 @@ def failure(
     _print_envelope(envelope)
 
 
+def stopped(command: str, message: str, *, resume: str, data: Mapping[str, Any]) -> None:
+    """Answer that something ended before its end because a person asked for that: no error."""
+    if wants_json():
+        failure(command, "STOPPED", message, hint=resume, data=data)
+    else:
+        _say(printable(f"{message}.\nGo on with: {resume}"))
+
+
 def aside(text: str) -> None:
     """Tell something beside the answer, wherever that goes."""
     click.echo(printable(text).encode("utf-8", "replace").decode(), err=True)
+
+
+def aside_once(text: str) -> None:
+    """Print an aside, unless this run of the program has printed it before."""
+    if text not in _run.asides:
+        _run.asides.add(text)
+        aside(text)
 
 
 def printable(text: str) -> str:
@@ -185,7 +205,8 @@ def _short(text: str) -> str:
 
 def _print_envelope(envelope: dict[str, Any]) -> None:
     elapsed = round((time.perf_counter() - _run.started) * 1000)
-    click.echo(json.dumps(envelope | {"meta": {"duration_ms": elapsed, "version": __version__}}))
+    meta = {"duration_ms": elapsed, "version": __version__, "schema": SCHEMA}
+    click.echo(json.dumps(envelope | {"meta": meta}))
 
 
 def _asked_form(arguments: Sequence[str]) -> str:

@@ -15,6 +15,8 @@ FORMATS = ("text", "md", "html")
 _GAP = 2
 #: What is left of a column that has to make room.
 _NARROWEST = 12
+#: And on a screen too narrow even for that.
+_SMALLEST = 4
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Item:
     text: str
     commands: Sequence[str] = ()
     files: Sequence[str] = ()
+    #: What a program printed, line by line.
+    printed: Sequence[str] = ()
 
 
 class Linked(str):
@@ -87,6 +91,7 @@ def as_text(page: Page) -> str:
             lines.append(f"  {on_screen(_one_line(item.text), 4)}")
             lines += [f"      $ {printable(command)}" for command in item.commands]
             lines += [f"      {printable(file)}" for file in item.files]
+            lines += [f"      | {printable(line)}" for line in item.printed]
     return "\n".join(lines)
 
 
@@ -96,10 +101,14 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         return []
     widths = [max(map(cells, column)) for column in zip(*table, strict=True)]
     if is_terminal():
-        # The widest column is prose; the others are what one came to look at.
+        # The widest column gives way first: it is prose. On a narrow screen the next ones do too.
         over = sum(widths) + _GAP * len(widths) - screen_width()
-        widest = widths.index(max(widths))
-        widths[widest] -= max(0, min(over, widths[widest] - _NARROWEST))
+        while over > 0 and max(widths) > _SMALLEST:
+            widest = widths.index(max(widths))
+            others = [*widths[:widest], *widths[widest + 1 :], _SMALLEST]
+            cut = min(over, max(widths[widest] - max(*others, _NARROWEST), 1))
+            widths[widest] -= cut
+            over -= cut
     return [(" " * _GAP).join(map(cropped, row, widths)).rstrip() for row in table]
 
 
@@ -122,6 +131,7 @@ def _bullet(item: Item) -> str:
     lines = [f"- {_marked(item.text)}"]
     lines += [f"  - {_code(command)}" for command in item.commands]
     lines += [f"  - {_marked_link(_code(file), file)}" for file in item.files]
+    lines += [f"  - {_code(line)}" for line in item.printed]
     return "\n".join(lines)
 
 
@@ -210,6 +220,7 @@ def _html_list(items: Sequence[Item]) -> list[str]:
     for item in items:
         commands = "".join(f'<code class="command">{_safe(c)}</code>' for c in item.commands)
         files = "".join(f"<code>{_html_link(_safe(f), f)}</code>" for f in item.files)
+        files += "".join(f"<code>{_safe(line)}</code>" for line in item.printed)
         lines.append(f"<li>{_safe(item.text)}{commands}{files}</li>")
     return [*lines, "</ul>"]
 

@@ -31,6 +31,7 @@ def _git_name() -> str:
             ["git", "config", "--get", "user.name"], capture_output=True, check=False
         )
     except OSError:
+        # There is no git to ask.
         return ""
     return asked.stdout.decode("utf-8", "replace").strip()
 
@@ -39,4 +40,5 @@ def _login_name() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
+        # The user has no name on this machine.
         return ""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from caloron.cli.looking import span
 from caloron.cli.output import printable
 from caloron.cli.screen import cells, wrapped
 from caloron.domain.estimate import Estimate
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import Sprint
+from caloron.durations import span
 
 #: Deeper than this the lines would have no room left: such a task says in words what it is after.
 _DEEPEST = 6
@@ -107,7 +107,7 @@ def estimate_text(sprint: Sprint, plan: tuple[PlannedTask, ...], found: Estimate
     tasks = _count(len(plan), "task")
     steps = f"{_count(found.steps, 'step')} after each other, " if found.steps > 1 else ""
     lines = [f"{tasks}: {steps}up to {sprint.parallel} at once"]
-    runs = f"at least {_count(found.agent_runs, 'agent run')}"
+    runs = f"about {_count(found.agent_runs, 'agent run')}"
     if not found.tasks:
         lines.append(f"estimate: {runs}; no earlier sprint tells what they cost or how long")
     else:

@@ -17,18 +17,19 @@ from caloron.cli.forge_view import (
 )
 from caloron.cli.options import dry_run_option, output_option, project_option
 from caloron.cli.output import dry_run as answer_dry_run
-from caloron.cli.output import is_terminal, printable, success
+from caloron.cli.output import is_terminal, success
 from caloron.cli.person import poke
 from caloron.domain.commands import APPROVE
 from caloron.domain.observations import PullSeen, ReviewSeen, Verdict, marker
 from caloron.errors import PreconditionFailed, StaleBase, UsageError
 from caloron.ports import Forge, State
+from caloron.store import log
 
 NUMBER = click.IntRange(min=1)
 _MERGE_TRIES = 3
 
 
-@click.group(no_args_is_help=False)
+@click.group()
 def pr() -> None:
     """Read, review and merge pull requests on the forge of a project.
 
@@ -98,7 +99,7 @@ def diff(number: int, project: str | None) -> None:
         changes = forge.diff(number)
     text = changes.rstrip("\n")
     data = {"number": number, "diff": changes}
-    success("pr.diff", data, printable(text) if is_terminal() else text)
+    success("pr.diff", data, text, raw=not is_terminal())
 
 
 @pr.command()
@@ -245,8 +246,8 @@ def _merge(forge: Forge, pull: PullSeen) -> PullSeen:
     for _ in range(_MERGE_TRIES - 1):
         try:
             return forge.merge(pull.number, pull.head, _base(forge), message).pull
-        except StaleBase:
-            continue
+        except StaleBase as error:
+            log.info("main moved; the merge is repeated", error=error, pull=pull.number)
     return forge.merge(pull.number, pull.head, _base(forge), message).pull
 
 

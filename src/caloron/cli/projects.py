@@ -29,7 +29,7 @@ _SHOWN = ("repo", "backend", "framework", "work_dir")
 NOT_CONFIRMED = 1
 
 
-@click.group(no_args_is_help=False)
+@click.group()
 def projects() -> None:
     """List, switch and delete projects.
 
@@ -67,7 +67,7 @@ def switch(name: str, dry_run: bool) -> int:
     Example:
       caloron projects switch shop
     """
-    found = find_project(require_id(name, "project name"))
+    found = find_project(require_id(name, "project name"), need_ledger=False)
     if dry_run:
         actions = [{"action": "switch to project", "target": found.name}]
         return output.dry_run("projects.switch", actions)
@@ -92,7 +92,7 @@ def delete(name: str, force: bool, dry_run: bool) -> int:
       caloron projects delete scratch --dry-run
       caloron projects delete scratch --force
     """
-    found = find_project(require_id(name, "project name"))
+    found = find_project(require_id(name, "project name"), need_ledger=False)
     if found.path.is_symlink():
         raise PreconditionFailed(
             f"{found.path} is a link to {os.readlink(found.path)}",  # noqa: PTH115
@@ -121,8 +121,9 @@ def delete(name: str, force: bool, dry_run: bool) -> int:
 def _active() -> str | None:
     """The active project; None if there is none, or its name stands for nothing."""
     try:
-        return find_project(active_project_name()).name
+        return find_project(active_project_name(), need_ledger=False).name
     except CaloronError:
+        # The list of projects names what is wrong with each.
         return None
 
 

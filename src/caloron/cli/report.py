@@ -7,14 +7,16 @@ from typing import Any
 import click
 import msgspec
 
-from caloron.cli.looking import dollars, is_running, opened, options_for, span
+from caloron.cli.looking import dollars, is_running, local_time, opened, options_for
 from caloron.cli.options import named_sprint, output_option, project_option
 from caloron.cli.output import success
 from caloron.cli.pages import FORMATS, Item, Linked, Page, Section, render
 from caloron.cli.report_data import collect
 from caloron.domain.needs import Need
 from caloron.domain.retro import AgentKpis, Kpis
-from caloron.ledger.figures import figures_of, find_sprint
+from caloron.durations import span
+from caloron.failures import log_lines
+from caloron.ledger.figures import figures_of, find_sprint, lost_engines
 from caloron.ledger.ledger import read_state
 
 
@@ -44,8 +46,9 @@ def report(sprint: str | None, form: str, project: str | None) -> None:
     with opened(project, sprint) as (found, connection):
         name = find_sprint(connection, sprint or "")
         state, runs = read_state(connection, name), figures_of(connection, name).runs
+        lost = lost_engines(connection, name)
     running, options = is_running(found, name), options_for(found, project)
-    data = collect(found, state, runs, running=running, options=options)
+    data = collect(found, state, runs, lost_engines=lost, running=running, options=options)
     page = render(_page(data), form)
     if form != "text":
         data["page"] = page
@@ -69,6 +72,7 @@ def _page(data: dict[str, Any]) -> Page:
             Section("Done", rows=[_HEAD, *(_done_row(t) for t in merged)], items=bring),
             Section("Waits for you", items=[_need(need) for need in data["needs"]]),
             Section("Not done", rows=[_LEFT, *(_left_row(t) for t in others)]),
+            Section("Changes requested", items=[_rejection(r) for r in data["rejections"]]),
             Section("Problems", items=[_problem(p) for p in data["problems"]]),
             Section("Agents", rows=[_AGENTS, *map(_agent_row, data["agents"])]),
         ],
@@ -76,8 +80,10 @@ def _page(data: dict[str, Any]) -> Page:
 
 
 def _in_short(data: dict[str, Any], kpis: Kpis) -> list[str]:
-    ended = f", ended {data['ended_at']}" if data["ended_at"] else ""
-    lines = [f"{data['standing']}: began {data['started_at']}{ended}, {span(kpis.sprint_time_s)}"]
+    ended = f", ended {local_time(data['ended_at'])}" if data["ended_at"] else ""
+    began = f"began {local_time(data['started_at'])}"
+    took = f"{span(kpis.sprint_time_s)} in total, working time {span(kpis.work_time_s)}"
+    lines = [f"{data['standing']}: {began}{ended}, {took}"]
     guess = f" (${kpis.estimated_cost_usd:.2f} of it a guess)" if kpis.estimated_cost_usd else ""
     lines.append(
         f"cost: ${kpis.cost_usd:.2f} of ${data['budget_usd']:.2f}{guess},"
@@ -91,7 +97,8 @@ def _in_short(data: dict[str, Any], kpis: Kpis) -> list[str]:
     )
     lines.append(
         f"reviews: {sum(t['review_rounds'] for t in data['tasks'])}; fixes: {kpis.fix_rounds};"
-        f" conflicts: {kpis.conflict_count}; interventions: {kpis.total_interventions}"
+        f" conflicts: {kpis.conflict_count}; supervisor steps: {kpis.total_interventions};"
+        f" acts of people: {kpis.human_acts}"
     )
     if not data["sandboxed"]:
         lines.append("UNSANDBOXED: its agents ran with all your files within reach")
@@ -108,7 +115,7 @@ def _done_row(task: dict[str, Any]) -> tuple[str, ...]:
     change = f"{_files(diff['files'])} +{diff['added']} -{diff['removed']}" if diff else "-"
     return (
         task["id"],
-        task["title"][:60],
+        task["title"],
         Linked(f"#{task['pr_number']} {task['pr_state']}", task["pr_url"])
         if task["pr_number"]
         else task["why"],
@@ -123,9 +130,9 @@ def _done_row(task: dict[str, Any]) -> tuple[str, ...]:
 def _left_row(task: dict[str, Any]) -> tuple[str, ...]:
     return (
         task["id"],
-        task["title"][:60],
+        task["title"],
         task["status"],
-        task["why"][:160],
+        task["why"],
         str(task["review_rounds"]),
         dollars(task["cost_usd"]),
         _time(task),
@@ -161,7 +168,13 @@ def _need(found: dict[str, Any]) -> Item:
 def need_item(need: Need) -> Item:
     """One thing that waits for a person, as every page says it."""
     holds = f" (holds {', '.join(need.holds)})" if need.holds else ""
-    return Item(f"{need.task or need.sprint}: {need.why}{holds}", need.commands)
+    printed = [line for file in need.files for line in log_lines(file)]
+    text = f"{need.task or need.sprint}: {need.why}{holds}"
+    return Item(text, need.commands, need.files, printed)
+
+
+def _rejection(found: dict[str, str]) -> Item:
+    return Item(f"{found['task']}: {found['reason']} ({found['author']})")
 
 
 def _problem(problem: dict[str, Any]) -> Item:

@@ -9,25 +9,41 @@ from typing import Any
 
 import msgspec
 
-from caloron.cli.looking import Links, as_data, bring_command, moment, standing
+from caloron.cli.looking import Links, as_data, bring_command, is_taken, standing
 from caloron.domain.needs import needs_of
-from caloron.domain.observations import ReviewSeen
-from caloron.domain.retro import Run, agent_kpis, compute_kpis, verification_of
+from caloron.domain.observations import PullSeen, ReviewSeen
+from caloron.domain.retro import (
+    NOT_NEEDED,
+    STOPPED,
+    Run,
+    agent_kpis,
+    compute_kpis,
+    verification_of,
+)
 from caloron.domain.sprint import State, Task, pull_of
 from caloron.domain.status import Status
+from caloron.domain.verdicts import reason_of
 from caloron.domain.why import why
 from caloron.errors import CaloronError
 from caloron.git.commits import Size
 from caloron.git.mirror import Mirror
 from caloron.ledger.locate import ProjectPaths
+from caloron.ledger.projections import iso
 from caloron.ports import Remote
+from caloron.store import log
 
 #: Whose run it is that belongs to no task.
 _WHOSE = {"po": "planner", "retro": "retro"}
 
 
 def collect(
-    found: ProjectPaths, state: State, runs: tuple[Run, ...], *, running: bool, options: str
+    found: ProjectPaths,
+    state: State,
+    runs: tuple[Run, ...],
+    *,
+    lost_engines: int,
+    running: bool,
+    options: str,
 ) -> dict[str, Any]:
     """The sprint as data; every number in it is worked out from the ledger."""
     sprint = state.sprint
@@ -45,8 +61,8 @@ def collect(
         "running": running,
         "standing": standing(sprint.phase, running=running),
         "stopped": sprint.stopped,
-        "started_at": moment(sprint.created_at),
-        "ended_at": moment(sprint.ended_at),
+        "started_at": iso(sprint.created_at),
+        "ended_at": iso(sprint.ended_at) or "",
         "baseline": sprint.baseline,
         "main_before": _main_before(state, runs),
         "verify": sprint.verify_line,
@@ -58,7 +74,8 @@ def collect(
             for task in state.tasks.values()
         ],
         "needs": as_data(needs),
-        "problems": _problems(found, state, runs),
+        "rejections": _rejections(state),
+        "problems": _problems(found, state, runs, lost_engines),
         "agents": as_data(agent_kpis(state, runs)),
         "kpis": as_data(kpis),
         "bring": _bring(found, state, options),
@@ -107,7 +124,7 @@ def _task(
         "verify_log": task.verified.log if task.verified else "",
         "reviews": _reviews(state, task),
         "review_rounds": len(task.reviewed),
-        "runs": len(mine),
+        "runs": sum(run.role != "verify" for run in mine),
         "agent_s": round(sum(r.seconds for r in mine if r.role != "verify"), 1),
         "elapsed_s": _elapsed(task, mine, now),
         "cost_usd": round(task.spent.usd, 4),
@@ -119,11 +136,11 @@ def _task(
 def _why(state: State, task: Task, runs: list[Run], *, running: bool) -> str:
     """Why the task is not done; in a sprint that was stopped nothing is at work any more."""
     if running or state.sprint.phase == "ended" or not task.work:
-        return why(state, task)
+        return why(state, task, time.time())
     if task.work.item in (run.item for run in runs) and not state.sprint.halted:
         # What was cut off waits again, which is not what it was doing.
         state = msgspec.structs.replace(state, queued=())
-    return f"stopped while {why(state, task)}"
+    return f"stopped while {why(state, task, time.time())}"
 
 
 def _elapsed(task: Task, runs: list[Run], now: float | None) -> float | None:
@@ -156,16 +173,32 @@ def _size(state: State, task: Task, mirror: Mirror) -> Size | None:
         return None
     try:
         return mirror.size(*ends)
-    except (CaloronError, OSError):
+    except (CaloronError, OSError) as error:
+        log.debug("cannot count the lines of a change", error=error, task=task.id)
         # A commit that only the forge has, or a mirror that was removed: no number is better.
         return None
 
 
-def _problems(found: ProjectPaths, state: State, runs: tuple[Run, ...]) -> list[dict[str, Any]]:
+def _rejections(state: State) -> list[dict[str, str]]:
+    """Every review that asked for changes, with its reason."""
+    pulls = {o.number: o.branch for o in state.objects.values() if isinstance(o, PullSeen)}
+    seen = [r for r in state.objects.values() if isinstance(r, ReviewSeen)]
+    asked = sorted((r for r in seen if r.verdict == "changes_requested"), key=lambda r: r.id)
+    return [
+        {"task": task.id, "author": review.author, "reason": reason_of(review)}
+        for task in state.tasks.values()
+        for review in asked
+        if review.pull == task.pull or (task.branch and pulls.get(review.pull) == task.branch)
+    ]
+
+
+def _problems(
+    found: ProjectPaths, state: State, runs: tuple[Run, ...], lost_engines: int
+) -> list[dict[str, Any]]:
     """Everything that did not go as it should, once each, with its log."""
     problems: dict[tuple[str, str, str], dict[str, Any]] = {}
     for run in runs:
-        if run.end not in ("failed", "interrupted"):
+        if run.end not in ("failed", "interrupted") or run.problem in (STOPPED, NOT_NEEDED):
             continue
         whose = run.task or _WHOSE.get(run.role, "main")
         what = run.problem or run.end
@@ -173,8 +206,12 @@ def _problems(found: ProjectPaths, state: State, runs: tuple[Run, ...]) -> list[
         known = problems.setdefault((whose, run.role, what), new)
         known |= {"times": known["times"] + 1, "log": _log(found, run)}
     told = list(problems.values())
+    if lost_engines:
+        what = "the engine was killed or crashed, and the sprint was resumed"
+        told.append({"task": "", "role": "", "what": what, "times": lost_engines, "log": ""})
     if state.sprint.stopped:
-        told.append({"task": "", "role": "", "what": state.sprint.stopped, "times": 1, "log": ""})
+        what, log = state.sprint.stopped, state.sprint.stopped_log
+        told.append({"task": "", "role": "", "what": what, "times": 1, "log": log})
     for task in state.tasks.values():
         if task.status is Status.DONE and verification_of(task) == "red, allowed" and task.verified:
             what = "merged although red, as main was"
@@ -201,13 +238,7 @@ def _bring(found: ProjectPaths, state: State, options: str) -> str:
     """The command that brings what was merged to the user; empty if nothing was, or it is there."""
     if not any(task.status is Status.DONE and task.pull for task in state.tasks.values()):
         return ""
-    from caloron.cli.take import merge_commits
-    from caloron.git.checkout import Checkout
     from caloron.ledger.projects import load_project
 
     project = load_project(found.name)
-    commits = merge_commits(state)
-    repo = project.repository
-    if repo and commits and Checkout(repo).contains(*commits):
-        return ""
-    return bring_command(project, options)
+    return "" if is_taken(project, state) else bring_command(project, options)

@@ -9,8 +9,9 @@ import click
 
 from caloron.cli.looking import as_data, opened
 from caloron.cli.options import named_sprint, output_option, project_option
-from caloron.cli.output import printable, success
-from caloron.domain.learnings import improvements
+from caloron.cli.output import is_terminal, success
+from caloron.cli.screen import unmarked
+from caloron.domain.learnings import as_of, improvements
 from caloron.ledger.figures import REMEMBERED, figures_of, find_sprint, read_kept
 from caloron.ledger.records import ended_records
 from caloron.stages.retro import Retro, look_back
@@ -40,9 +41,10 @@ def retro(sprint: str | None, project: str | None) -> None:
     with opened(project, sprint) as (_, connection):
         figures = figures_of(connection, find_sprint(connection, sprint or ""))
         records, kept = ended_records(connection, last=0), read_kept(connection)
+    records, kept = as_of(figures.state.sprint.id, records, kept)
     found = look_back(figures, records, improvements(records[-REMEMBERED:], kept), time.time())
     page = write_retro_report(found)
-    success("retro", _data(found, page), printable(page).rstrip("\n"))
+    success("retro", _data(found, page), (unmarked(page) if is_terminal() else page).rstrip("\n"))
 
 
 def _data(found: Retro, page: str) -> dict[str, Any]:
@@ -52,4 +54,4 @@ def _data(found: Retro, page: str) -> dict[str, Any]:
     told |= {"model_analysis": as_data(sprint.insight), "model_problem": sprint.insight_problem}
     for improvement in told["improvements"]:
         del improvement["key"]
-    return {"sprint_id": sprint.id, **told, "report_markdown": page}
+    return {"sprint_id": sprint.id, "number": sprint.number, **told, "report_markdown": page}

@@ -30,7 +30,7 @@ _config_option = click.option(
 )
 
 
-@click.group(no_args_is_help=False)
+@click.group()
 def schedule() -> None:
     """Run graphs at the times of a schedule, in UTC.
 
@@ -58,9 +58,9 @@ def run(config: str, once: bool, unsandboxed: bool, dry_run: bool) -> int:
       caloron schedule run --config scheduler.json
       caloron schedule run --config scheduler.json --once
     """
-    from caloron.cli.only_one import only_one
     from caloron.engine.scheduler import Scheduler
     from caloron.store.crash import this_process_is
+    from caloron.store.lock import single_instance
 
     this_process_is("schedule")
     read, runs, graphs = _opened(config, unsandboxed=unsandboxed)
@@ -77,7 +77,7 @@ def run(config: str, once: bool, unsandboxed: bool, dry_run: bool) -> int:
         output.aside(f"{ran.job.name}  {ran.run_id}  {how}")
         graphs.tell_webhook(ran.job, ran.outcome)
 
-    with only_one(runs.lock, f"the schedule {read.path}"):
+    with single_instance(runs.lock, f"the schedule {read.path}"):
         loop = Scheduler(read.jobs, runs, graphs.run, tell=tell)
         if once:
             loop.once()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import shutil
 
 from caloron.cli.output import is_terminal, printable
@@ -24,6 +26,20 @@ def folded(line: str, width: int, indent: int = 2) -> str:
 def on_screen(line: str, indent: int) -> str:
     """The same, but only for a terminal: whoever reads a file or a pipe folds lines himself."""
     return folded(line, screen_width(), indent) if is_terminal() else printable(line)
+
+
+_CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
+_ESCAPED = re.compile(r"\\([\\`*_\[\]|#~<>])")
+_FOLDING = re.compile(r"</?(?:details|summary)>")
+
+
+def unmarked(markdown: str) -> str:
+    """Markdown as a terminal shows it: without the escapes that only a web page needs."""
+    parts = _CODE.split(markdown)
+    parts[::2] = [
+        html.unescape(_ESCAPED.sub(r"\1", _FOLDING.sub("", prose))) for prose in parts[::2]
+    ]
+    return "".join(parts)
 
 
 def wrapped(text: str, width: int) -> list[str]:

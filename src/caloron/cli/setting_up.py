@@ -8,14 +8,21 @@ import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from caloron.agents.frameworks import FRAMEWORKS, framework_on_path
 from caloron.agents.recipes import Recipe, detect
-from caloron.cli.frameworks import require_framework
+from caloron.cli.frameworks import framework_or_found, require_framework
 from caloron.cli.options import is_text
-from caloron.errors import AlreadyExists, PreconditionFailed, UsageError
+from caloron.errors import AlreadyExists, CaloronError, PreconditionFailed, UsageError
 from caloron.git.checkout import Checkout
 from caloron.git.mirror import Mirror
-from caloron.ledger.locate import project_path, projects_for, repository_here
+from caloron.ledger.locate import (
+    active_project_name,
+    find_project,
+    project_here,
+    project_names,
+    project_path,
+    projects_for,
+    repository_of,
+)
 from caloron.ledger.projects import Project, create_project, load_project, set_active
 from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Remote
@@ -55,13 +62,16 @@ class NewProject(NamedTuple):
             "budget_usd": config.budget_usd,
         }
 
-    def text(self, verb: str = "is") -> str:
+    def text(self, verb: str = "is", budget_usd: float | None = None) -> str:
         """The defaults, each with its reason or its consequence."""
         config, recipe = self.project.config, self.recipe
         at = f"branch {self.branch}" if self.branch else "no branch checked out"
         found = ", found on PATH" if self.found_framework else ""
         others = ", ".join(entry.replace("=", " ") for entry in config.network_roles)
         nothing = "NOTHING FOUND: results would be merged on their review alone"
+        budget = f"${config.budget_usd:.2f} for each sprint"
+        if budget_usd is not None:
+            budget = f"${budget_usd:.2f} for this sprint; {budget} without --budget"
         lines = [
             f"Project {config.name} {verb} set up for {config.repo} ({at}, {self.commit[:9]}):",
             f"  forge      {config.forge}, in {self.project.path}; your branches are not moved",
@@ -69,7 +79,7 @@ class NewProject(NamedTuple):
             f"  setup      {recipe.setup or 'nothing to install was found'}",
             f"  verify     {recipe.verify or nothing}",
             f"  network    {config.network}: agents reach only their model ({others})",
-            f"  budget     ${config.budget_usd:.2f} for each sprint",
+            f"  budget     {budget}",
             "Other settings: caloron config set KEY VALUE",
         ]
         return "\n".join(lines)
@@ -79,19 +89,32 @@ def find_or_choose(name: str | None, framework: str | None) -> tuple[Project, Ne
     """The project to act on; for a repository that has none, one that can be made."""
     if framework is not None:
         require_framework(framework)
-    here = repository_here() if name is None else None
-    known = name is not None or (here is not None and projects_for(here))
-    checkout = None if known else _checkout_here()
+    own = name if name is not None else project_here()
+    if own is not None:
+        return _existing(load_project(own), framework), None
+    checkout = _checkout_here()
     if checkout is None:
-        return _existing(load_project(name), framework), None
+        raise _no_repository()
     new = _choose(checkout, framework)
     return new.project, new
+
+
+def _no_repository() -> CaloronError:
+    """A sprint changes and pays for one project: outside of a repository it has to be named."""
+    active = find_project(active_project_name())
+    repository = f" for {place}" if (place := repository_of(active)) else ""
+    return UsageError(
+        "this folder is not in a git repository, so it does not say which project is meant",
+        hint=f"go to your repository, or name the project: --project {active.name} (the active"
+        f" one{repository}; known projects: {', '.join(project_names())})",
+    )
 
 
 def _checkout_here() -> Checkout | None:
     try:
         here = Path.cwd()
     except OSError:
+        # The current folder was removed.
         return None
     return Checkout.around(here)
 
@@ -112,13 +135,7 @@ def _choose(checkout: Checkout, framework: str | None) -> NewProject:
             hint="rename the folder",
         )
     commit = checkout.head()
-    chosen = framework or framework_on_path()
-    if not chosen:
-        raise PreconditionFailed(
-            "no coding agent was found on PATH, and none was named",
-            hint="install Claude Code (`claude`), or choose with --framework: "
-            + ", ".join(FRAMEWORKS),
-        )
+    chosen = framework_or_found(framework)
     if chosen == "command":
         raise UsageError(
             "a project whose agent is a command of yours must be told which command",

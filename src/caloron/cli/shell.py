@@ -36,12 +36,12 @@ def shell(unsandboxed: bool, dry_run: bool) -> int:
     import os
 
     from caloron.agents.sandbox import Bubblewrap
-    from caloron.cli.only_one import only_one
     from caloron.ledger.locate import home
     from caloron.server.http import HOST, ShellServer
     from caloron.server.settings import shell_settings
     from caloron.server.shell import Shell
     from caloron.store.crash import this_process_is
+    from caloron.store.lock import single_instance
 
     this_process_is("shell")
     settings = shell_settings(os.environ)
@@ -51,7 +51,7 @@ def shell(unsandboxed: bool, dry_run: bool) -> int:
         return output.dry_run(
             "shell", [{"action": "listen on", "target": f"{HOST}:{settings.port}"}]
         )
-    with only_one(home() / "shell" / "lock", "the shell of this home"):
+    with single_instance(home() / "shell" / "lock", "the shell of this home"):
         at = Shell(home(), settings, unsandboxed=unsandboxed, tell=_tell)
         try:
             server = ShellServer(at, settings.port, settings.token)

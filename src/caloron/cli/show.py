@@ -7,17 +7,19 @@ from typing import Any
 
 import click
 
-from caloron.cli.looking import dollars, moment, opened, span
+from caloron.cli.looking import dollars, opened
 from caloron.cli.options import named_sprint, output_option, project_option
 from caloron.cli.output import success
 from caloron.cli.pages import Item, Page, Section, as_text
 from caloron.domain.adopted import facts_of
 from caloron.domain.retro import Run, blockers_of, compute_kpis, tools_of, verification_of
 from caloron.domain.sprint import State, Task
+from caloron.durations import span
 from caloron.ledger.earlier import find_earlier
 from caloron.ledger.figures import Figures, figures_of, find_sprint
+from caloron.ledger.identity import open_ledger
 from caloron.ledger.locate import ProjectPaths, find_project
-from caloron.store.database import open_read_only
+from caloron.ledger.projections import iso
 
 
 @click.command()
@@ -43,7 +45,7 @@ def _own(project: str | None, sprint: str) -> dict[str, Any]:
 
 def _adopted(found: ProjectPaths, named: str) -> dict[str, Any] | None:
     """A sprint of an older Caloron: its numbers are all that there is of it."""
-    connection = open_read_only(found.ledger) if found.ledger.exists() else None
+    connection = open_ledger(found.ledger) if found.ledger.exists() else None
     try:
         sprint = find_earlier(found, connection, named)
     finally:
@@ -54,18 +56,20 @@ def _adopted(found: ProjectPaths, named: str) -> dict[str, Any] | None:
     facts = facts_of(sprint.record)
     failed = f"it ended with exit code {facts.exit_code}" if facts.exit_code else ""
     return {
-        "sprint_id": sprint.number,
-        "id": sprint.id,
+        "sprint_id": sprint.id,
+        "number": sprint.number,
         "goal": facts.goal,
         "phase": "failed" if failed else "ended",
         "stopped": failed,
         "completed_at": facts.completed_at or None,
         "duration_s": facts.duration_s,
+        "work_time_s": None,
         "total_tasks": facts.total,
         "completed_tasks": facts.completed,
         "failed_tasks": facts.failed,
         "avg_clarity": facts.clarity,
         "supervisor_events": facts.interventions,
+        "human_acts": None,
         "tests_passing": None,
         "review_cycles": None,
         "cost_usd": None,
@@ -81,18 +85,20 @@ def _record(figures: Figures) -> dict[str, Any]:
     state, runs = figures.state, figures.runs
     kpis, sprint = compute_kpis(state, runs, time.time()), state.sprint
     return {
-        "sprint_id": sprint.number,
-        "id": sprint.id,
+        "sprint_id": sprint.id,
+        "number": sprint.number,
         "goal": sprint.goal,
         "phase": sprint.phase,
         "stopped": sprint.stopped,
-        "completed_at": moment(sprint.ended_at) or None,
+        "completed_at": iso(sprint.ended_at),
         "duration_s": kpis.sprint_time_s,
+        "work_time_s": kpis.work_time_s,
         "total_tasks": kpis.total_tasks,
         "completed_tasks": kpis.completed_tasks,
         "failed_tasks": kpis.total_tasks - kpis.completed_tasks,
         "avg_clarity": kpis.avg_clarity,
         "supervisor_events": kpis.total_interventions,
+        "human_acts": kpis.human_acts,
         "tests_passing": kpis.tests_passing,
         "review_cycles": sum(len(task.reviewed) for task in state.tasks.values()),
         "cost_usd": kpis.cost_usd,
@@ -117,7 +123,7 @@ def _task(state: State, task: Task, runs: tuple[Run, ...]) -> dict[str, Any]:
         "clarity": (task.feedback.task_clarity or None) if task.feedback else None,
         "assessment": task.feedback.self_assessment if task.feedback else None,
         "review_rounds": len(task.reviewed),
-        "runs": len(mine),
+        "runs": sum(run.role != "verify" for run in mine),
         "cost_usd": round(task.spent.usd, 4),
         "tokens": task.spent.tokens_in + task.spent.tokens_out,
         "issue_number": task.issue,
@@ -132,18 +138,20 @@ def _page(data: dict[str, Any]) -> Page:
     done = f"{data['completed_tasks']}/{data['total_tasks']} tasks"
     clarity = data["avg_clarity"]
     lines = [
-        f"{data['phase']}, {span(data['duration_s'])}",
+        f"{data['phase']}, {span(data['duration_s'])} in total",
         f"clarity: {'not told' if clarity is None else f'{clarity}/10'}",
-        f"interventions: {data['supervisor_events']}",
+        f"supervisor steps: {data['supervisor_events']}",
         *([f"stopped: {data['stopped']}"] if data["stopped"] else []),
     ]
     if data["adopted"]:
         lines.append("adopted: an older Caloron ran it, and left these numbers alone")
     else:
+        lines[0] += f", working time {span(data['work_time_s'])}"
         lines[1:1] = [f"cost: ${data['cost_usd']:.2f}, {data['tokens']} tokens"]
-        lines[3] += f"; tests passing: {data['tests_passing']}"
+        lines[3] += f"; acts of people: {data['human_acts']}"
+        lines[3] += f"; tasks verified green: {data['tests_passing']}"
     return Page(
-        title=f"Sprint {data['id']} (#{data['sprint_id']}): {done}",
+        title=f"Sprint {data['sprint_id']} (#{data['number']}): {done}",
         lead=data["goal"],
         sections=[
             Section("In short", items=[Item(line) for line in lines]),
@@ -163,5 +171,5 @@ def _row(task: dict[str, Any]) -> tuple[str, ...]:
         "-" if task["clarity"] is None else f"{task['clarity']}/10",
         dollars(task["cost_usd"]),
         ", ".join(task["tools"][:4]) or "-",
-        task["reason"][:100],
+        task["reason"],
     )

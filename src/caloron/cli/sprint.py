@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from contextlib import closing
 from types import FrameType
@@ -18,7 +17,7 @@ from caloron.cli.alone import refuse_held
 from caloron.cli.approval import Approval, Approver
 from caloron.cli.begin import Beginning, begin_options, prepare, set_up, would_begin
 from caloron.cli.graph_note import plan_is_recorded, planning_cut_short
-from caloron.cli.live import watcher_for
+from caloron.cli.live import LiveTable, watcher_for
 from caloron.cli.options import (
     choice_options,
     dry_run_option,
@@ -33,10 +32,10 @@ from caloron.engine.answering import nothing_begun
 from caloron.engine.engine import Engine, Watcher
 from caloron.engine.session import Choices, Session, held
 from caloron.errors import NotFound, PreconditionFailed, UsageError
+from caloron.ledger.identity import open_ledger
 from caloron.ledger.ledger import Ledger, read_state
 from caloron.ledger.locate import ProjectPaths
 from caloron.ledger.projects import load_project
-from caloron.store.database import open_read_only
 
 
 @click.command()
@@ -203,7 +202,7 @@ def _refuse_late_edit(session: Session, name: str) -> None:
 
 def _would_resume(found: ProjectPaths, wanted: str) -> int:
     refuse_held(found)
-    with closing(open_read_only(found.ledger)) as connection:
+    with closing(open_ledger(found.ledger)) as connection:
         state = read_state(connection, wanted)
     actions = [{"action": "go on with sprint", "target": state.sprint.id}]
     actions += [
@@ -223,7 +222,6 @@ def _run(
     about: dict[str, Any] | None = None,
 ) -> int:
     """Drive the sprint with somebody looking on, and answer with what it came to."""
-    began = time.monotonic()
     with watcher_for(approver, json=output.wants_json()) as watcher:
         engine = session.engine(name, watcher, debug=chosen.debug)
         for line in session.told:
@@ -237,6 +235,8 @@ def _run(
                 os._exit(STOPPED)
             asked.append(number)
             watcher.told("stopping: saving what the agents have (again to leave at once)")
+            if isinstance(watcher, LiveTable):
+                watcher.stopping()
             engine.request_stop()
 
         restore = _handle_signals(stop_or_leave)
@@ -244,12 +244,9 @@ def _run(
             state = engine.run()
         finally:
             restore()
-    seconds = time.monotonic() - began
-    if state.sprint.ended_at is not None:
-        seconds = state.sprint.ended_at - state.sprint.created_at
     if state.sprint.phase == "approval" and approver.holds and command != "resume":
-        return answer_held(session, state, command, seconds, about or {})
-    return answer(session, state, command, seconds, about or {})
+        return answer_held(session, state, command, about or {})
+    return answer(session, state, command, about or {})
 
 
 def _say_conditions(session: Session, engine: Engine, watcher: Watcher) -> None:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
 
 from caloron.cli import output
 from caloron.cli.begin import unseen
-from caloron.cli.looking import bring_command, forge_note, options_for
+from caloron.cli.looking import bring_command, forge_note, is_taken, options_for
 from caloron.cli.plan_view import estimate_text, plan_tree
 from caloron.cli.screen import folded, screen_width
 from caloron.domain.estimate import Estimate, estimate, experience
+from caloron.domain.retro import compute_kpis, sprint_time_s
 from caloron.domain.sprint import State
 from caloron.domain.status import Status
 from caloron.domain.why import why, why_sprint
+from caloron.durations import span
 from caloron.engine.session import Session
 from caloron.errors import PreconditionFailed
-from caloron.ledger.figures import last_figures
+from caloron.failures import log_lines
+from caloron.ledger.figures import figures_of, last_figures
 from caloron.ledger.projections import iso, kv_path
 
 TASKS_NOT_DONE = 10
@@ -48,9 +52,7 @@ def _estimate(session: Session, state: State) -> Estimate:
     return estimate(plan, state.sprint.parallel, known)
 
 
-def answer_held(
-    session: Session, state: State, command: str, seconds: float, about: dict[str, Any]
-) -> int:
+def answer_held(session: Session, state: State, command: str, about: dict[str, Any]) -> int:
     """The plan is all that was asked for, so this is a success."""
     name = state.sprint.id
     run = f"caloron resume {name} --project {session.project.name}"
@@ -66,7 +68,7 @@ def answer_held(
         f"Change it:      {run} --edit",
         f"Throw it away:  {discard}",
     )
-    data = report(session, state, seconds) | about | {"next": f"{run} --yes"}
+    data = report(session, state) | about | {"next": f"{run} --yes"}
     data["estimate"] = msgspec.to_builtins(_estimate(session, state))
     output.success(command, data, "\n".join(lines))
     return 0
@@ -76,15 +78,13 @@ def answer_begun(session: Session, state: State, command: str, about: dict[str, 
     """Nothing but the record was asked for; somebody else drives the sprint."""
     tick = f"caloron tick --sprint {state.sprint.id}"
     text = f"Sprint {state.sprint.id} is recorded. Drive it, again and again: {tick}"
-    output.success(command, report(session, state, 0.0) | about | {"next": tick}, text)
+    output.success(command, report(session, state) | about | {"next": tick}, text)
     return 0
 
 
-def answer(
-    session: Session, state: State, command: str, seconds: float, about: dict[str, Any]
-) -> int:
+def answer(session: Session, state: State, command: str, about: dict[str, Any]) -> int:
     """Say how the sprint ended, or why it stopped, and what to do next."""
-    data = report(session, state, seconds) | about
+    data = report(session, state) | about
     done, total = data["completed_tasks"], data["total_tasks"]
     if state.sprint.phase != "ended":
         hint = f"caloron resume {state.sprint.id} --project {session.project.name}"
@@ -92,13 +92,18 @@ def answer(
             hint += " --budget MORE"
         if state.sprint.phase == "approval":
             hint += " --yes"
-        output.failure(command, "STOPPED", _stopped_line(state), hint=hint, data=data)
+        if state.sprint.halted or state.sprint.phase == "approval":
+            output.failure(command, "STOPPED", _stopped_line(state), hint=hint, data=data)
+        else:
+            output.stopped(command, _stopped_line(state), resume=hint, data=data)
         return STOPPED
     if state.sprint.stopped:
         if state.sprint.stopped_by == "red main":
+            printed = [f"  | {line}" for line in log_lines(state.sprint.stopped_log)]
             raise PreconditionFailed(
-                state.sprint.stopped,
-                hint="put main right and `caloron resume`, or go on all the same with --allow-red",
+                "\n".join([state.sprint.stopped, *printed]),
+                hint=f"fix main and run `caloron resume {state.sprint.id}`, or continue anyway with"
+                f" --allow-red; the whole output is in {state.sprint.stopped_log}",
             )
         raise PreconditionFailed(
             f"sprint {state.sprint.id} has no plan: {state.sprint.stopped}",
@@ -116,10 +121,11 @@ def answer(
         output.failure(command, "TASKS_NOT_DONE", message, hint=hint, data=data)
         return TASKS_NOT_DONE
     all_done = "its one task is done" if total == 1 else f"all {total} tasks are done"
-    text = f"Sprint {state.sprint.id}: {all_done}, in {seconds:.0f} s."
+    took = f"{span(data['duration_s'])} (working time {span(data['work_time_s'])})"
+    text = f"Sprint {state.sprint.id}: {all_done}, in {took}."
     text += "".join(f"\n  {t['id']}: {t['pr_url']}" for t in data["tasks"] if t["pr_url"])
     if data["bring"]:
-        text += f"\nBring the result to you: {data['bring']}"
+        text += f"\nGet the result: {data['bring']}"
     output.success(command, data, text)
     return 0
 
@@ -141,11 +147,17 @@ def _stopped_line(state: State) -> str:
             f"was begun (change it: caloron resume --edit; throw it away: caloron discard)"
         )
     if not state.tasks:
-        return f"sprint {state.sprint.id} was stopped: {why_sprint(state.sprint)}"
-    return f"sprint {state.sprint.id} was stopped with {done} of {len(state.tasks)} tasks done"
+        return f"Sprint {state.sprint.id} was stopped: {why_sprint(state.sprint, time.time())}"
+    return f"Sprint {state.sprint.id} was stopped with {done} of {len(state.tasks)} tasks done"
 
 
-def report(session: Session, state: State, seconds: float) -> dict[str, Any]:
+def _work_time_s(session: Session, state: State) -> float:
+    with session.ledger.db.snapshot() as connection:
+        figures = figures_of(connection, state.sprint.id)
+    return compute_kpis(figures.state, figures.runs, time.time()).work_time_s
+
+
+def report(session: Session, state: State) -> dict[str, Any]:
     """The sprint as data: what every output of it is made from."""
     tasks = [
         {
@@ -154,7 +166,7 @@ def report(session: Session, state: State, seconds: float) -> dict[str, Any]:
             "kind": task.plan.kind,
             "depends_on": list(task.plan.depends_on),
             "status": str(task.status),
-            "why": why(state, task),
+            "why": why(state, task, time.time()),
             "reason": task.reason,
             "issue_number": task.issue,
             "pr_number": task.pull,
@@ -175,7 +187,8 @@ def report(session: Session, state: State, seconds: float) -> dict[str, Any]:
         "project": session.project.name,
         "goal": state.sprint.goal,
         "phase": state.sprint.phase,
-        "duration_s": round(seconds, 1),
+        "duration_s": sprint_time_s(state.sprint, time.time()),
+        "work_time_s": _work_time_s(session, state),
         "baseline": state.sprint.baseline,
         "verify": state.sprint.verify_line,
         "sandboxed": not state.sprint.unsandboxed,
@@ -201,4 +214,6 @@ def _bring(session: Session, state: State) -> str:
     if not any(task.status is Status.DONE and task.pull for task in state.tasks.values()):
         return ""
     project = session.project
+    if is_taken(project, state):
+        return ""
     return bring_command(project, options_for(project, project.name))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SOURCES = ("caloron", "standard", "user")
 
 
-@click.group(no_args_is_help=False)
+@click.group()
 def stage() -> None:
     """List, run, add and test stages: small typed functions with declared effects.
 
@@ -46,14 +46,9 @@ def stage() -> None:
 
 def _found(at: GraphHome, reference: str) -> StageSpec:
     """The one stage that a reference means."""
-    from caloron.graph.nodes import Graph, Stage
-    from caloron.graph.resolve import resolve
+    from caloron.graph.resolve import lookup
 
-    resolved = resolve(Graph(reference, "0.1.0", Stage(reference)), at.catalogue).graph.root
-    assert isinstance(resolved, Stage)
-    stage = at.catalogue.get(resolved.id)
-    assert stage is not None
-    return stage
+    return lookup(reference, at.catalogue)
 
 
 def _signature(stage: StageSpec) -> str:

@@ -32,7 +32,7 @@ def _any_command() -> int:
 def _agent_state() -> int:
     """Agents and hosts call this for every message: it needs no command-line library."""
     words = sys.argv[2:]
-    if any(word == "-o" or word.startswith("--output") for word in words):
+    if words[:1] and words[0].startswith("-") and words[0] not in ("-h", "--help"):
         return _any_command()
     from caloron.cli.agent_state import main
 

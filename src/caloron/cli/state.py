@@ -13,7 +13,7 @@ from caloron.cli.options import dry_run_option, is_text, named_sprint, output_op
 from caloron.cli.output import counted, printable, size, success
 from caloron.errors import CaloronError, PreconditionFailed, UsageError
 from caloron.ledger.locate import ProjectPaths, require_id
-from caloron.ledger.lock import holder
+from caloron.store.lock import holder
 
 if TYPE_CHECKING:
     from caloron.engine.state.finding import Finding, Looked, Mend
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ROUNDS = 3
 
 
-@click.group(no_args_is_help=False)
+@click.group()
 def state() -> None:
     """Show, verify, back up and restore what is kept of a project.
 

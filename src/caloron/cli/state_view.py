@@ -13,11 +13,11 @@ from caloron.engine.state.files import LEFT_OUT, kept_files
 from caloron.engine.state.homes import files_in, homes_in
 from caloron.errors import NotFound
 from caloron.ledger.figures import find_sprint
+from caloron.ledger.identity import open_ledger
 from caloron.ledger.ledger import SQL, read_state
 from caloron.ledger.projected import digest
 from caloron.ledger.projections import kv_path, kv_text
 from caloron.ledger.projects import Project
-from caloron.store.database import open_read_only
 from caloron.store.health import applied_in
 
 _COUNTED = ("sprints", "tasks", "work_items", "actions", "observations", "inbox", "events")
@@ -32,7 +32,7 @@ def look_around(project: Project, sprint: str) -> tuple[dict[str, Any], str]:
         if sprint:
             raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
         return _told(project, None, "")
-    with closing(open_read_only(project.ledger)) as connection:
+    with closing(open_ledger(project.ledger)) as connection:
         connection.execute("BEGIN")
         has_sprints = bool(_count(connection, "sprints"))
         named = find_sprint(connection, sprint) if sprint or has_sprints else ""
@@ -137,6 +137,7 @@ def _whose(path: Path, digests: list[str] | None) -> str:
     try:
         return "ours" if digest(path.read_bytes()) in (digests or ()) else "foreign"
     except OSError:
+        # It was removed since it was listed.
         return "missing"
 
 

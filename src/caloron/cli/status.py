@@ -12,20 +12,22 @@ from typing import Any
 
 import click
 
+from caloron.cli.left_running import left_running, told
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
 from caloron.errors import NotFound
 from caloron.ledger.earlier import EarlierSprint, earlier_sprints
+from caloron.ledger.identity import open_ledger
 from caloron.ledger.locate import (
     ProjectPaths,
     find_project,
     has_current_project,
     plain_settings,
     project_names,
+    repository_here,
 )
-from caloron.ledger.lock import holder
 from caloron.slicing import cut_smaller, to_slice
-from caloron.store.database import open_read_only
+from caloron.store.lock import holder
 
 _SHOWN = ("repo", "backend", "framework")
 #: What is known of a forge before the first sprint on it.
@@ -45,6 +47,7 @@ _RECORDED = {
 _BASELINES = {
     "red": "MAIN IS RED, as you allowed",
     "unverified": "NOTHING IS VERIFIED: no tests were found",
+    "off": "VERIFICATION IS SWITCHED OFF (verify = none)",
 }
 _FACTS = ", ".join(
     f"json_extract(CAST(data AS TEXT), '{path}') AS {name}" for name, path in _RECORDED.items()
@@ -63,19 +66,24 @@ def status(project: str | None) -> None:
       caloron status --output json
     """
     if project is None and not has_current_project():
-        known = project_names()
-        data = {"active": None, "projects": len(known)}
-        text = 'No project is active. In a git repository, make one: caloron sprint "<goal>"'
-        if known:
-            text += (
-                f"\nOr choose one: caloron projects switch NAME, or --project NAME"
-                f" (known: {', '.join(known)})"
-            )
-        success("status", data, text)
+        _no_project()
         return
     found = find_project(project)
     data = _project(found)
-    success("status", data, _text(data))
+    success("status", data, _text(data, switched_off=_settings(found).get("verify") == "none"))
+
+
+def _no_project() -> None:
+    """Say that this folder has no project, and what to do next."""
+    known, repository = project_names(), repository_here()
+    text = 'No project is active. In a git repository, make one: caloron sprint "<goal>"'
+    if repository is not None:
+        text = f'{repository} has no project yet. Make one: caloron sprint "<goal>"'
+    if known:
+        switch = "" if repository else "caloron projects switch NAME, or "
+        text += f"\nOr choose one: {switch}--project NAME (known: {', '.join(known)})"
+    data = {"active": None, "projects": len(known), "repository": str(repository or "")}
+    success("status", data, printable(text))
 
 
 def _project(found: ProjectPaths) -> dict[str, Any]:
@@ -85,11 +93,14 @@ def _project(found: ProjectPaths) -> dict[str, Any]:
     data["forge"] = _forge(found, settings)
     data |= {"total_sprints": 0, "last_sprint": None, "held_by": None}
     who = holder(found.engine_lock)
-    connection = open_read_only(found.ledger) if found.ledger.exists() else None
+    connection = open_ledger(found.ledger) if found.ledger.exists() else None
     try:
         if connection is not None:
             data["total_sprints"] = connection.execute("SELECT count(*) FROM sprints").fetchone()[0]
             data["last_sprint"] = _sprint(connection, who.get("sprint", "") if who else "")
+            if data["last_sprint"] and who is None:
+                name = data["last_sprint"]["sprint_id"]
+                data["last_sprint"]["running"] = left_running(found, connection, name)
         earlier = earlier_sprints(found, connection, 1)
     finally:
         if connection is not None:
@@ -110,7 +121,7 @@ def _settings(found: ProjectPaths) -> dict[str, str]:
     from caloron.ledger.projects import load_project
 
     config = load_project(found.name).config
-    keys = (*_SHOWN, "forge", "host", "reviewer_token_env", "reviewer_token_file")
+    keys = (*_SHOWN, "forge", "verify", "host", "reviewer_token_env", "reviewer_token_file")
     return {key: str(getattr(config, key)) for key in keys}
 
 
@@ -118,7 +129,7 @@ def forge_note(found: ProjectPaths) -> dict[str, str]:
     """What the ledger remembers of the forge since the last sprint began."""
     if not found.ledger.exists():
         return dict(_UNKNOWN)
-    connection = open_read_only(found.ledger)
+    connection = open_ledger(found.ledger)
     try:
         row = connection.execute("SELECT value FROM kv WHERE key = 'forge'").fetchone()
     finally:
@@ -172,6 +183,7 @@ def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | No
         "completed_tasks": sum(task["status"] == "Done" for task in tasks),
         "total_tasks": len(tasks),
         "tasks": [_task(task) for task in tasks],
+        "running": [],
         "adopted": False,
     }
 
@@ -182,16 +194,27 @@ def _task(row: sqlite3.Row) -> dict[str, Any]:
 
 
 def _pauses(recorded: str | None) -> list[dict[str, str]]:
-    """The providers that let nobody work now, and until when."""
-    found = {k: v for k, v in json.loads(recorded or "{}").items() if v["until"] > time.time()}
-    if not found:
-        return []
+    """The providers that let nobody work now, and until when, in UTC."""
+    pauses = json.loads(recorded or "{}").items()
+    return [
+        {"framework": name, "what": pause["what"], "until": _utc(pause["until"])}
+        for name, pause in pauses
+        if pause["until"] > time.time()
+    ]
+
+
+def _utc(at: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def _local(iso: str) -> str:
+    from datetime import datetime
+
     from caloron.domain.pauses import clock_time
 
-    return [
-        {"framework": name, "what": pause["what"], "until": clock_time(pause["until"])}
-        for name, pause in found.items()
-    ]
+    return clock_time(datetime.fromisoformat(iso).timestamp())
 
 
 def _outage(connection: sqlite3.Connection, sprint: str) -> str:
@@ -226,11 +249,12 @@ def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
         "completed_tasks": facts.completed,
         "total_tasks": facts.total,
         "tasks": [],
+        "running": [],
         "adopted": True,
     }
 
 
-def _text(data: dict[str, Any]) -> str:
+def _text(data: dict[str, Any], *, switched_off: bool = False) -> str:
     lines = [f"{data['project']}  ({data['path']})"]
     lines += [f"  {key.capitalize():10} {data[key]}" for key in _SHOWN if data[key]]
     lines += _forge_lines(data["forge"])
@@ -245,8 +269,9 @@ def _text(data: dict[str, Any]) -> str:
     lines.append(f"  {_line(sprint['goal'])}")
     if sprint["verify"]:
         lines.append(f"  Verified by: {_line(sprint['verify'])}")
-    if told := _BASELINES.get(sprint["baseline"]):
-        lines.append(f"  {told}")
+    off = sprint["baseline"] == "unverified" and switched_off
+    if warning := _BASELINES.get("off" if off else sprint["baseline"]):
+        lines.append(f"  {warning}")
     if sprint["cost_usd"]:
         lines.append(f"  Spent ${sprint['cost_usd']:.2f} of ${sprint['budget_usd']:.2f}")
     if sprint["adopted"]:
@@ -254,7 +279,9 @@ def _text(data: dict[str, Any]) -> str:
     elif not sprint["sandboxed"]:
         lines.append("  UNSANDBOXED: its agents run with all your files")
     for pause in sprint["paused"]:
-        lines.append(f"  Paused: {pause['framework']}: {pause['what']} until {pause['until']}")
+        what = f"{pause['framework']}: {pause['what']}"
+        lines.append(f"  Paused: {what} until {_local(pause['until'])}")
+    lines += [f"  {told(agent)}" for agent in sprint["running"]]
     waits = (sprint["outage"], sprint["halted"])
     lines += [f"  Waits: {_line(why)}" for why in waits if why]
     width = max((len(task["id"]) for task in sprint["tasks"]), default=0)
@@ -292,6 +319,8 @@ def _phase(data: dict[str, Any]) -> str:
         return f"its plan was declined by {data['last_sprint']['declined']} ({resume})"
     if phase == "approval":
         return f"its plan waits for your yes ({resume})"
+    if data["last_sprint"]["running"]:
+        return f"without an engine ({resume} goes on)"
     return f"stopped ({resume} goes on)"
 
 
@@ -306,4 +335,4 @@ def require_ledger(found: ProjectPaths) -> sqlite3.Connection:
         raise NotFound(
             f"project {found.name} has no sprint yet", hint='start one: caloron sprint "<goal>"'
         )
-    return open_read_only(found.ledger)
+    return open_ledger(found.ledger)

@@ -15,10 +15,10 @@ from caloron.cli.output import printable, success
 from caloron.cli.screen import on_screen
 from caloron.domain.sprint import State, pull_of
 from caloron.domain.status import Status
-from caloron.errors import PreconditionFailed
+from caloron.errors import NotFound, PreconditionFailed
 from caloron.git.checkout import Checkout, Coming
 from caloron.git.command import git
-from caloron.ledger.figures import find_sprint
+from caloron.ledger.figures import find_sprint, number_of
 from caloron.ledger.ledger import read_state
 from caloron.ledger.locate import projects_for, repository_here
 from caloron.ledger.projects import Project, load_project
@@ -55,7 +55,7 @@ def take(sprint: str | None, dry_run: bool, project: str | None) -> int:
     if coming.how != "nothing":
         what = f"sprint {name}" if name else f"what was merged in project {found.name}"
         new = checkout.take(found.git_here, coming, f"Merge {what} by Caloron", main)
-    success("take", _data(found, name, checkout, coming, new), _text(checkout, coming))
+    success("take", _data(found, sprint, checkout, coming, new), _text(checkout, coming))
     return 0
 
 
@@ -135,12 +135,28 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def _last_sprint(found: Project, sprint: str | None) -> tuple[str | None, int | None]:
+    """The last sprint whose work was brought; a project without sprints has none."""
+    if not found.ledger.exists():
+        return None, None
+    from caloron.cli.status import require_ledger
+
+    with closing(require_ledger(found)) as connection:
+        try:
+            name = find_sprint(connection, sprint or "")
+        except NotFound:
+            return None, None
+        return name, number_of(connection, name)
+
+
 def _data(
-    found: Project, sprint: str, checkout: Checkout, coming: Coming, new: str
+    found: Project, sprint: str | None, checkout: Checkout, coming: Coming, new: str
 ) -> dict[str, Any]:
+    name, number = _last_sprint(found, sprint)
     return {
         "project": found.name,
-        "sprint_id": sprint or None,
+        "sprint_id": name,
+        "number": number,
         "repo": str(checkout.top),
         "branch": coming.branch,
         "how": coming.how,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -103,7 +104,7 @@ def _visit(session: Session, wanted: str, *, yes: bool, limit_s: float) -> int:
     visited = Visit(engine, limit_s=limit_s).make(approve=yes)
     state = visited.state
     if state.sprint.phase == "ended":
-        return answer(session, state, "tick", _seconds(state), _told(state, ended=True))
+        return answer(session, state, "tick", _told(state, ended=True))
     return _answer(
         _told(state, ended=False)
         | {
@@ -120,16 +121,14 @@ def _answer(data: dict[str, Any]) -> int:
     return 0
 
 
-def _seconds(state: State) -> float:
-    sprint = state.sprint
-    return (sprint.ended_at or sprint.created_at) - sprint.created_at
-
-
 def _told(state: State, *, ended: bool) -> dict[str, Any]:
     tasks = {id: str(task.status) for id, task in state.tasks.items()}
-    waits = {id: found for id, task in state.tasks.items() if (found := why(state, task))}
+    waits = {
+        id: found for id, task in state.tasks.items() if (found := why(state, task, time.time()))
+    }
     return {
         "sprint_id": state.sprint.id,
+        "number": state.sprint.number,
         "phase": state.sprint.phase,
         "why": _waits(state),
         "statuses": tasks,
@@ -147,7 +146,7 @@ def _waits(state: State) -> str:
     """Why the sprint as a whole does not go on."""
     if state.sprint.halted:
         return f"waits: {state.sprint.halted}; `caloron tick --yes` lets it go on"
-    return "" if state.tasks else why_sprint(state.sprint)
+    return "" if state.tasks else why_sprint(state.sprint, time.time())
 
 
 def _text(data: dict[str, Any]) -> str:

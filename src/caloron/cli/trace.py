@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from caloron.answers import closing_words
 from caloron.cli.options import named_sprint, output_option, project_option, sprint_name
 from caloron.cli.output import printable, success
 from caloron.cli.status import require_ledger
@@ -18,11 +19,21 @@ from caloron.ledger.locate import ProjectPaths, find_project, require_id
 
 #: What is no task of a plan and has a story all the same: the planner, main before the sprint,
 #: and the model that looks back.
-_BESIDE = ("po", "baseline", "retro")
+_BESIDE = {
+    "po": "the planner",
+    "baseline": "the verification of main before the sprint",
+    "retro": "the model that looks back",
+}
 
 _NEWEST_SPRINT = """
 SELECT s.id FROM sprints s JOIN tasks t ON t.sprint = s.id
 WHERE t.id = ? ORDER BY s.number DESC LIMIT 1
+"""
+_NEWEST_RUN = """
+SELECT id FROM sprints s
+WHERE EXISTS (SELECT 1 FROM events WHERE work_item_id >= s.id || '/' || :task || '/'
+              AND work_item_id < s.id || '/' || :task || '0')
+ORDER BY number DESC LIMIT 1
 """
 _TASK = """
 SELECT status, reason, json_extract(CAST(data AS TEXT), '$.plan.title') AS title,
@@ -43,14 +54,29 @@ _PENDING = """
 SELECT kind, key, tries, note FROM actions
 WHERE sprint = ? AND task = ? AND state IN ('planned', 'intended') ORDER BY id
 """
+#: Each act on the forge once it is done, and while it is still to do.
 _EFFECTS = {
-    "create_issue": "its issue was opened",
-    "open_pull": "its pull request was opened",
-    "push": "its branch was pushed",
-    "review": "the review was written on the forge",
-    "merge": "its pull request was merged",
-    "close_issue": "its issue was closed",
-}
+    "create_issue": ("its issue was opened", "open its issue"),
+    "edit_issue": ("its issue was edited", "edit its issue"),
+    "reopen_issue": ("its issue was opened again", "open its issue again"),
+    "close_issue": ("its issue was closed", "close its issue"),
+    "comment": ("commented on its issue", "comment on its issue"),
+    "label": ("its issue was labelled", "label its issue"),
+    "progress": (
+        "the progress comment on its issue was updated", "update the progress comment on its issue"
+    ),
+    "describe": (
+        "the progress section of its pull request was updated",
+        "update the progress section of its pull request",
+    ),
+    "see_branch": ("its branch was looked up on the forge", "look its branch up on the forge"),
+    "push": ("its branch was pushed", "push its branch"),
+    "open_pull": ("its pull request was opened", "open its pull request"),
+    "close_pull": ("its pull request was closed", "close its pull request"),
+    "review": ("the review was written on the forge", "write the review on the forge"),
+    "merge": ("its pull request was merged", "merge its pull request"),
+    "revert": ("its merge was reverted on a branch", "revert its merge on a branch"),
+}  # fmt: skip
 _LONGEST = 200
 
 
@@ -88,7 +114,9 @@ def trace(task: str, sprint: str | None, project: str | None) -> None:
 def _newest(connection: sqlite3.Connection, task: str) -> str:
     row = connection.execute(_NEWEST_SPRINT, (task,)).fetchone()
     if row is None and task in _BESIDE:
-        row = connection.execute("SELECT id FROM sprints ORDER BY number DESC LIMIT 1").fetchone()
+        row = connection.execute(_NEWEST_RUN, {"task": task}).fetchone()
+        if row is None:
+            raise NotFound(f"{_BESIDE[task]} has not run in any sprint", hint="caloron history")
     if row is None:
         raise NotFound(f"no sprint has a task {task!r}", hint="caloron status")
     return str(row["id"])
@@ -97,17 +125,23 @@ def _newest(connection: sqlite3.Connection, task: str) -> str:
 def _story(
     connection: sqlite3.Connection, found: ProjectPaths, sprint: str, task: str
 ) -> dict[str, Any]:
-    if connection.execute("SELECT 1 FROM sprints WHERE id = ?", (sprint,)).fetchone() is None:
+    known = connection.execute("SELECT number FROM sprints WHERE id = ?", (sprint,)).fetchone()
+    if known is None:
         raise NotFound(f"there is no sprint {sprint}", hint="caloron history")
     row = connection.execute(_TASK, (sprint, task)).fetchone()
     if row is None and task not in _BESIDE:
         raise NotFound(f"sprint {sprint} has no task {task!r}", hint="caloron status")
     values = {"item": f"{sprint}/{task}", "sprint": sprint, "task": task}
     raw = [_decoded(event) for event in connection.execute(_EVENTS, values)]
+    if not raw and row is None:
+        ran = connection.execute(_NEWEST_RUN, {"task": task}).fetchone()
+        hint = f"caloron trace {task} --sprint {ran['id']}" if ran else "caloron history"
+        raise NotFound(f"{_BESIDE[task]} did not run in sprint {sprint}", hint=hint)
     attempts = _attempts(raw, found)
     reported = sum(attempt["cost_usd"] for attempt in attempts)
     return {
         "sprint_id": sprint,
+        "number": known["number"],
         "task": task,
         "title": row["title"] if row else "",
         "status": row["status"] if row else "",
@@ -154,11 +188,15 @@ def _attempts(events: list[dict[str, Any]], found: ProjectPaths) -> list[dict[st
                 "exit_code": told.get("exit_code"),
             }
         elif item in newest and event["type"] == "agent_reported":
-            newest[item] |= {
-                "cost_usd": round(told.get("usd", 0.0), 4),
-                "tokens": told.get("tokens_in", 0) + told.get("tokens_out", 0),
-                "model": told.get("model", ""),
-            }
+            place = str(found.runs / item / str(told.get("token") or ""))
+            of_it = (a for a in attempts if a["item"] == item and a["logs"] == place)
+            next(of_it, newest[item]).update(
+                {
+                    "cost_usd": round(told.get("usd", 0.0), 4),
+                    "tokens": told.get("tokens_in", 0) + told.get("tokens_out", 0),
+                    "model": told.get("model", ""),
+                }
+            )
     return [{k: v for k, v in attempt.items() if k != "began"} for attempt in attempts]
 
 
@@ -190,12 +228,17 @@ def _effect(told: dict[str, Any]) -> str:
         return f"label {parts[-1]} was put on its issue"
     if kind == "comment":
         return f"commented on its issue ({parts[3] if len(parts) > 3 else parts[-1]})"
-    return _EFFECTS.get(kind, kind.replace("_", " ")) + _because(told["note"])
+    return _act(kind, done=True) + _because(told["note"])
+
+
+def _act(kind: str, *, done: bool) -> str:
+    known = _EFFECTS.get(kind)
+    return known[0 if done else 1] if known else kind.replace("_", " ")
 
 
 def _ended(told: dict[str, Any]) -> str:
     end = "it took too long" if told.get("timed_out") else f"exit code {told.get('exit_code')}"
-    return f"ended: {told.get('over') or end}{_because(told.get('last_line'))}"
+    return f"ended: {told.get('over') or end}{_because(closing_words(told.get('last_line') or ''))}"
 
 
 def _reported(told: dict[str, Any]) -> str:
@@ -223,13 +266,15 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "task_moved": _moved,
     "effect_done": _effect,
     "effect_failed": lambda told: (
-        f"the forge refused {told['kind'].replace('_', ' ')}{_because(told['note'])}"
+        f"the forge refused to {_act(told['kind'], done=False)}{_because(told['note'])}"
     ),
     "work_item_created": lambda told: f"{told['kind']} waits for a free place",
     "attempt_started": lambda told: f"attempt {told['attempt']} began",
     "attempt_ended": _ended,
     "agent_reported": _reported,
-    "work_item_resolved": lambda told: f"closed as {told['status']}{_because(told.get('notes'))}",
+    "work_item_resolved": lambda told: (
+        f"closed as {told['status']}{_because(closing_words(told.get('notes') or ''))}"
+    ),
     "work_item_reopened": lambda told: f"to be done again{_because(told.get('reason'))}",
 }
 
@@ -249,7 +294,7 @@ def _text(data: dict[str, Any]) -> str:
         took = f" after {attempt['duration_s']:g} s" if attempt and ended else ""
         what = entry["what"].replace("ended:", f"ended{took}:", 1) if took else entry["what"]
         lines.append(f"  {_clock(entry['at'])}  {entry['work']:<12} {what}".rstrip())
-    lines += [f"  not done yet: {p['kind'].replace('_', ' ')}{_because(p['note'])}"
+    lines += [f"  not done yet: {_act(p['kind'], done=False)}{_because(p['note'])}"
               for p in data["pending"]]  # fmt: skip
     return printable("\n".join(lines))
 

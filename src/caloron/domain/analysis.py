@@ -17,6 +17,7 @@ from caloron.domain.insight import PRIORITIES, Category, Insight, Priority, Sent
 from caloron.domain.retro import LOOP, Kpis, blockers_of
 from caloron.domain.sprint import State, Task
 from caloron.domain.status import Status
+from caloron.slicing import to_slice
 
 #: Where an improvement comes from that no model and no person wrote.
 RULES_SAY = "rules"
@@ -114,7 +115,8 @@ def _interventions(seen: Seen) -> tuple[Priority, str] | None:
     kpis = seen.kpis
     if not kpis.total_interventions:
         return None
-    told = f"{kpis.total_interventions} interventions in {kpis.total_tasks} tasks"
+    steps = "1 step" if kpis.total_interventions == 1 else f"{kpis.total_interventions} steps"
+    told = f"{steps} of the supervisor in {kpis.total_tasks} tasks"
     return ("high" if kpis.avg_interventions > 1 else "medium"), told
 
 
@@ -141,7 +143,10 @@ def _red(seen: Seen) -> tuple[Priority, str] | None:
 
 def _tokens(seen: Seen) -> tuple[Priority, str] | None:
     mean = seen.kpis.avg_tokens_per_task
-    return ("low", f"{mean:.0f} tokens per task") if mean and mean > _MANY_TOKENS else None
+    # Planners that named the files of every task cannot do more.
+    named = all(task.plan.files for task in seen.state.tasks.values())
+    many = mean and mean > _MANY_TOKENS and not named
+    return ("low", f"{mean:.0f} tokens per task") if many else None
 
 
 def _no_plan(seen: Seen) -> tuple[Priority, str] | None:
@@ -276,7 +281,7 @@ def analyze(state: State, kpis: Kpis) -> Analysis:
     return Analysis(
         themes=_themes(seen, found),
         improvements=tuple(found),
-        learnings=_learnings(kpis),
+        learnings=_learnings(seen, found),
         sentiment=_sentiment(seen),
     )
 
@@ -326,14 +331,18 @@ def _outliers(seen: Seen) -> list[str]:
     ]
 
 
-def _learnings(kpis: Kpis) -> tuple[str, ...]:
-    told = []
+def _learnings(seen: Seen, found: Sequence[Finding]) -> tuple[str, ...]:
+    """What to keep; what the same page criticises is not praised."""
+    kpis, told = seen.kpis, []
+    criticised = any(finding.rule != "no-feedback" for finding in found)
+    too_large = any(to_slice(task.cycle) for task in seen.state.tasks.values())
     if kpis.total_tasks and kpis.completed_tasks == kpis.total_tasks:
-        told.append("All tasks were completed: tasks of this size and kind work.")
+        fits = "" if criticised or too_large else ": tasks of this size and kind work"
+        told.append(f"All tasks were completed{fits}.")
     elif kpis.total_tasks and kpis.completion_rate >= 0.8:
         told.append("Most tasks were completed: the plan was mostly right.")
     if kpis.avg_interventions > 1:
-        told.append("Agents needed more than one intervention per task: tasks were too large.")
+        told.append("The supervisor stepped in more than once per task: tasks were too large.")
     return tuple(told) or ("Nothing to keep from this sprint.",)
 
 

@@ -38,7 +38,7 @@ def _looked(turn: Turn, fact: WorkEnded, *, red: bool) -> None:
         # Where main cannot be looked at, a change is judged by its own result.
         sprint.green_main = fact.base or turn.main_commit()
         return
-    last = "it ran out of time" if fact.timed_out else fact.last_line
+    last = "it ran out of time" if fact.timed_out else fact.over or fact.last_line
     by = f" by {fact.by}" if fact.by else ""
     sprint.red_main = fact.base
     sprint.red_line = (
@@ -49,7 +49,7 @@ def _looked(turn: Turn, fact: WorkEnded, *, red: bool) -> None:
 
 def _start(turn: Turn, work: Work, reason: str = "") -> None:
     turn.sprint.baseline_work = work
-    turn.do(StartWork(task="", work=work, priority=2000, reason=reason))
+    turn.do(StartWork(task="", work=work, priority=4000, reason=reason))
 
 
 def ended(turn: Turn, fact: WorkEnded) -> None:
@@ -58,7 +58,7 @@ def ended(turn: Turn, fact: WorkEnded) -> None:
     if work is None or work.item != fact.item or fact.token <= work.taken_in:
         return
     work = msgspec.structs.replace(work, taken_in=fact.token)
-    red = bool(fact.fault or fact.exit_code or fact.timed_out)
+    red = bool(fact.fault or fact.exit_code or fact.timed_out or fact.over)
     if red and work.asks < _MAX_RUNS:
         again = msgspec.structs.replace(work, asks=work.asks + 1)
         _start(turn, again, "main is red: run again")
@@ -74,11 +74,10 @@ def ended(turn: Turn, fact: WorkEnded) -> None:
     elif sprint.allow_red and not fact.fault:
         sprint.baseline = "red"
     else:
-        last = fact.fault or fact.last_line or f"exit code {fact.exit_code}"
+        last = fact.fault or fact.over or fact.last_line or f"exit code {fact.exit_code}"
         last = "it ran out of time" if fact.timed_out else last
-        log = f" (log: {fact.log})" if fact.log else ""
         what = "main could not be verified" if fact.fault else "main is red before the sprint"
-        sprint.stopped = f"{what}: {last}{log}"
+        sprint.stopped, sprint.stopped_log = f"{what}: {last}", fact.log
         sprint.stopped_by = "" if fact.fault else "red main"
         sprint.phase, sprint.ended_at = "ended", turn.now
 

@@ -63,6 +63,7 @@ def obey(turn: Turn, task: Task) -> None:
     for comment in sorted(new, key=lambda c: c.id):
         if command := command_of(comment):
             task.heard = tuple(sorted({*task.heard, comment.object}))
+            turn.acted(task, comment.object)
             _OBEY[command](turn, task, comment)
         elif word := mistaken_word(comment.body):
             _correct(turn, task, comment, word)

@@ -16,7 +16,7 @@ from caloron.domain.verifying import Outcome, reject
 
 def reject_red(turn: Turn, task: Task, outcome: Outcome) -> None:
     """The merged result is red: the change goes back with the log, unless main may be to blame."""
-    if _is_sound(turn.sprint, outcome.proof.base):
+    if is_sound(turn.sprint, outcome.proof.base):
         _blame(turn, task, Doubt(proof=outcome.proof, line=outcome.line))
         return
     task.verified = None
@@ -24,23 +24,26 @@ def reject_red(turn: Turn, task: Task, outcome: Outcome) -> None:
     _wait(turn, task, "its result is red: main is being verified by itself")
 
 
-def _is_sound(sprint: Sprint, base: str) -> bool:
+def is_sound(sprint: Sprint, base: str) -> bool:
     """Whether a main was green; of a sprint that never saw a green one, nothing is known."""
     known = sprint.baseline == "green" and bool(sprint.green_main)
     return not known or base in ("", sprint.green_main)
 
 
+def red_reason(line: str) -> str:
+    return f"verification of the merged result failed: {line}"
+
+
 def _blame(turn: Turn, task: Task, doubt: Doubt) -> None:
     task.verified = doubt.proof
-    reason = f"verification of the merged result failed: {doubt.line}"
-    reject(turn, task, doubt.proof.head, reason)
+    reject(turn, task, doubt.proof.head, red_reason(doubt.line))
 
 
 def advance(turn: Turn) -> None:
     """Settle each doubt as soon as main is known."""
     for task in turn.state.tasks.values():
         if task.doubt:
-            _settle(turn, task, task.doubt)
+            turn.apply(task.id, _settle, task, task.doubt)
 
 
 def waits_for_main(sprint: Sprint, task: Task) -> bool:
@@ -54,7 +57,7 @@ def _settle(turn: Turn, task: Task, doubt: Doubt) -> None:
     if task.status is not Status.IN_REVIEW or task.landed or task.work or outdated:
         # It is not what would be merged now: what is there is verified anew.
         task.doubt = task.waits = None
-    elif _is_sound(sprint, base):
+    elif is_sound(sprint, base):
         task.doubt = task.waits = None
         _blame(turn, task, doubt)
     elif base != sprint.red_main:

@@ -66,5 +66,6 @@ def take_in_edit(turn: Turn, task: Task) -> None:
         acceptance=found.acceptance,
     )
     task.edits += 1
+    turn.acted(task, f"edit:{issue.version}")
     take_back(turn, task)
     turn.note(task, f"the text of issue #{issue.number} was changed")

@@ -8,7 +8,7 @@ from statistics import median
 import msgspec
 
 from caloron.domain.plan import PlannedTask, chain_lengths
-from caloron.domain.retro import Run
+from caloron.domain.retro import Run, work_time_s
 from caloron.domain.sprint import State
 from caloron.domain.status import Status
 
@@ -47,12 +47,13 @@ def experience(earlier: Iterable[tuple[State, tuple[Run, ...]]]) -> Experience:
         done = [t for t in state.tasks.values() if t.status is Status.DONE and t.started_at]
         sprints += bool(done)
         for task in done:
-            mine = [r for r in all_runs if r.task == task.id and r.role != "verify"]
-            runs.append(len(mine))
+            mine = [r for r in all_runs if r.task == task.id and r.end != "interrupted"]
+            runs.append(sum(r.role != "verify" for r in mine))
             if task.spent.usd:
                 usd.append(task.spent.usd)
-            if task.started_at and task.completed_at:
-                seconds.append(max(0.0, task.completed_at - task.started_at))
+            # From its start to its end, a task may have been stopped for a night.
+            if mine:
+                seconds.append(work_time_s(mine))
     return Experience(
         sprints=sprints,
         tasks=len(runs),

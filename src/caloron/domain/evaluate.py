@@ -6,7 +6,7 @@ facts are told.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -22,7 +22,7 @@ from caloron.domain import (
     progress,
     texts,
 )
-from caloron.domain.actions import Action, AddLabel, ClosePull, Moved
+from caloron.domain.actions import AddLabel, ClosePull
 from caloron.domain.facts import (
     EffectDone,
     EffectFailed,
@@ -37,30 +37,28 @@ from caloron.domain.facts import (
 from caloron.domain.joining import join
 from caloron.domain.lane import advance_lane, advance_reviews, merge_failed
 from caloron.domain.observations import Snapshot, merge_observations
-from caloron.domain.pauses import busy_slots
 from caloron.domain.reactions import bind, pull_closed, react
-from caloron.domain.sprint import Role, State, Task, branch_name, pull_of
+from caloron.domain.sprint import Role, Sprint, State, Task, branch_name, pull_of
 from caloron.domain.status import HOLDS_DEPENDENTS, SETTLED, Status
-from caloron.domain.turn import Turn
+from caloron.domain.turn import Decision, Restless, RuleFailed, Turn, decide
+from caloron.domain.verdicts import approved_head
 from caloron.domain.workflow import open_pull, publish, work_ended
 
-
-class Decision(msgspec.Struct, frozen=True):
-    """The next state, what to do, and which tasks moved."""
-
-    state: State
-    actions: tuple[Action, ...]
-    moves: tuple[Moved, ...]
+#: No sprint needs as many: each pass follows one more consequence, for all tasks at once.
+_MAX_PASSES = 100
 
 
 def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
     """Take in the facts and decide everything that can be decided now."""
-    turn = Turn(state, now)
+    return decide(state, now, lambda turn: _evaluate(turn, facts))
+
+
+def _evaluate(turn: Turn, facts: Sequence[Fact]) -> None:
     _take_in(turn, facts)
     if turn.sprint.discarded:
         progress.report(turn)
-        discarding.advance(turn)
-        return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
+        turn.apply("", discarding.advance)
+        return
     if turn.sprint.phase in ("planning", "approval"):
         planning.advance(turn)
         plan_issue.advance(turn)
@@ -69,22 +67,45 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
         progress.report(turn)
         plan_issue.conclude(turn)
         _end_or_go_on(turn)
-    return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
+
+
+def _react_all(turn: Turn) -> None:
+    for task in turn.state.tasks.values():
+        turn.apply(task.id, react, task)
 
 
 def _advance(turn: Turn) -> None:
     """Follow every consequence to its end, so that one call decides all that can be decided."""
     join(turn)
-    before = -1
-    while before != len(turn.moves) + len(turn.actions):
-        before = len(turn.moves) + len(turn.actions)
-        bind(turn)
-        for task in turn.state.tasks.values():
-            react(turn, task)
-        _hold_and_unblock(turn)
-        advance_reviews(turn)
-        advance_lane(turn)
-        _start_ready(turn)
+    turn.contain_failed()
+    for _ in range(_MAX_PASSES):
+        before = _copy(turn)
+        for rule in RULES:
+            turn.apply("", rule)
+        if _copy(turn) == before:
+            return
+    _name_the_restless(turn)
+
+
+def _copy(turn: Turn) -> tuple[int, int, Sprint, dict[str, Task]]:
+    """Everything that a rule may change: a change without an action has consequences, too."""
+    copy = msgspec.structs.replace
+    tasks = {name: copy(task) for name, task in turn.state.tasks.items()}
+    return len(turn.actions), len(turn.moves), copy(turn.sprint), tasks
+
+
+def _name_the_restless(turn: Turn) -> None:
+    """Find the rule that still changes something, and a task that it changes."""
+    for rule in RULES:
+        before = acted, moved, _, tasks = _copy(turn)
+        turn.apply("", rule)
+        if _copy(turn) == before:
+            continue
+        changed = [name for name, task in turn.state.tasks.items() if task != tasks.get(name)]
+        changed += [action.task for action in turn.actions[acted:] if hasattr(action, "task")]
+        changed += [move.task for move in turn.moves[moved:]]
+        error = Restless(f"it does not come to rest in {_MAX_PASSES} passes")
+        raise RuleFailed(changed[0] if changed else "", rule.__name__, error)
 
 
 def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
@@ -97,22 +118,22 @@ def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
     seen = tuple(f for f in facts if isinstance(f, Snapshot))
     turn.state.objects = merge_observations(turn.state.objects, seen)
     for effect in sorted(done, key=lambda f: f.id):
-        _effect_done(turn, effect)
+        turn.apply(effect.task, _effect_done, effect)
     bind(turn)
     _plan_judged(turn, facts)
-    for task in turn.state.tasks.values() if not turn.sprint.discarded else ():
-        react(turn, task)
+    if not turn.sprint.discarded:
+        _react_all(turn)
     for end in sorted(ended, key=lambda f: (f.item, f.token)):
         _account(turn, end)
-        _end_taken_in(turn, end)
+        turn.apply(end.task, _end_taken_in, end)
     for cut in sorted(interrupted, key=lambda f: (f.item, f.token)):
-        _run_interrupted(turn, cut)
+        turn.apply(cut.task, _run_interrupted, cut)
     for refusal in sorted(failed, key=lambda f: f.id):
-        _effect_failed(turn, refusal)
+        turn.apply(refusal.task, _effect_failed, refusal)
     for halt in halts:
         _halted(turn, halt)
     for unwanted in [f for f in facts if isinstance(f, SprintDiscarded)]:
-        discarding.discard(turn, unwanted)
+        turn.apply("", discarding.discard, unwanted)
 
 
 def _end_taken_in(turn: Turn, end: WorkEnded) -> None:
@@ -285,7 +306,7 @@ def _hold_and_unblock(turn: Turn) -> None:
         for task in tasks.values():
             before = task.status
             if before in (Status.PENDING, Status.READY, Status.BLOCKED):
-                _place(turn, task, [tasks[d] for d in task.plan.depends_on])
+                turn.apply(task.id, _place, task, [tasks[d] for d in task.plan.depends_on])
             changed = changed or task.status is not before
 
 
@@ -304,8 +325,15 @@ def _place(turn: Turn, task: Task, needs: list[Task]) -> None:
 
 
 def _start_ready(turn: Turn) -> None:
-    """Start what is ready and has its issue, longest chain first, while slots are free."""
-    free = turn.sprint.parallel - busy_slots(turn.state)
+    """Start what is ready and has its issue, longest chain first, while slots are free.
+
+    A change keeps its slot until it is approved: its review and its fixes must not wait for agents
+    that begin others. Approved ones need no agent; there are at most as many of them as slots.
+    """
+    parallel = turn.sprint.parallel
+    begun = [task for task in turn.state.tasks.values() if _moves_by_itself(turn, task)]
+    unfinished = [task for task in begun if not approved_head(turn, task)]
+    free = min(parallel - len(unfinished), 2 * parallel - len(begun))
     ready = [
         t for t in turn.state.tasks.values() if t.status is Status.READY and t.issue is not None
     ]
@@ -316,7 +344,18 @@ def _start_ready(turn: Turn) -> None:
                 open_pull(turn, task)
         elif free > 0:
             free -= 1
-            _start(turn, task)
+            turn.apply(task.id, _start, task)
+
+
+def _moves_by_itself(turn: Turn, task: Task) -> bool:
+    """Whether it was begun and comes to its end without a person and without the forge's CI."""
+    if task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW):
+        return False
+    for_ci = task.waits is not None and task.waits.head == task.head
+    # Nothing on its way for a task in progress means that only a person can help it.
+    on_its_way = task.work or turn.actions or turn.state.open_effects
+    stands_still = task.status is Status.IN_PROGRESS and not on_its_way
+    return not for_ci and not stands_still and not _waits_for_a_person(turn, task)
 
 
 def _start(turn: Turn, task: Task) -> None:
@@ -353,3 +392,14 @@ def _end_or_go_on(turn: Turn) -> None:
     elif phase == "ended":
         # Somebody said something after the end: what follows from it is done before it ends again.
         turn.sprint.phase = "running"
+
+
+#: One pass, in this order.
+RULES: tuple[Callable[[Turn], None], ...] = (
+    bind,
+    _react_all,
+    _hold_and_unblock,
+    advance_reviews,
+    advance_lane,
+    _start_ready,
+)

@@ -19,6 +19,7 @@ _TO_ESCAPE = re.compile(
 
 #: Rounds repeat themselves; a task keeps this many.
 _MOST_BLOCKERS = 20
+_LONGEST_NOTES = 8000
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,12 +39,18 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def joined(before: Feedback | None, now: Feedback) -> Feedback:
-    """What is known of a task after one more attempt: its last word, and every blocker."""
+    """The feedback of all rounds of a task: the lowest clarity, each blocker and each note.
+
+    The assessment is that of the last round: the others are about work that was done again.
+    """
     if before is None:
         return now
+    clarities = [said.task_clarity for said in (before, now) if said.task_clarity]
+    notes = dict.fromkeys((*before.notes.splitlines(), *now.notes.splitlines()))
     return msgspec.structs.replace(
         now,
-        task_clarity=now.task_clarity or before.task_clarity,
+        task_clarity=min(clarities, default=0),
+        notes="\n".join(notes)[:_LONGEST_NOTES],
         blockers=tuple(dict.fromkeys((*before.blockers, *now.blockers)))[:_MOST_BLOCKERS],
         tools_used=tuple(dict.fromkeys((*before.tools_used, *now.tools_used)))[:_MOST_BLOCKERS],
         tokens_consumed=before.tokens_consumed + now.tokens_consumed,

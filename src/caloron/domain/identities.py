@@ -18,13 +18,17 @@ _SYSTEM_OVERRIDE = 500
 _MAKERS = {"claude-code": "claude/"}
 
 
+#: Agents that work for all tasks, by their role.
+SHARED_AGENTS = {"review": REVIEWER, "po": PLANNER, "retro": ANALYST}
+
+
 def agent_of_item(item: str) -> str:
     """Which agent does a piece of work, by its name in the queue; empty: no agent does it."""
     parts = item.split("/")
     if len(parts) != 3:
         return ""
     role = parts[2].rpartition("-")[2]
-    return {"review": REVIEWER, "po": PLANNER, "retro": ANALYST, "verify": ""}.get(role, parts[1])
+    return "" if role == "verify" else SHARED_AGENTS.get(role, parts[1])
 
 
 def manifest_of(task: PlannedTask, *, framework: str, model: str = "") -> dict[str, Any]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from caloron.domain import progress
-from caloron.domain.evaluate import Decision
 from caloron.domain.sprint import State, Task
 from caloron.domain.status import Status
-from caloron.domain.turn import Turn
+from caloron.domain.turn import Decision, Turn
 
 _WHO = "an edit of the sprint's file"
 _RELEASED = (Status.PENDING, Status.READY, Status.IN_PROGRESS, Status.IN_REVIEW)

@@ -34,7 +34,8 @@ def merge_key(pull: int | None, head: str, base: str) -> str:
 
 def holds_lane(state: State) -> Task | None:
     """The task whose merge has to be settled before anything else is merged."""
-    return next((t for t in state.tasks.values() if t.landed), None)
+    unsettled = (Status.IN_REVIEW, Status.ESCALATED)
+    return next((t for t in state.tasks.values() if t.landed and t.status in unsettled), None)
 
 
 def is_stuck(state: State) -> bool:
@@ -129,8 +130,11 @@ def failed(turn: Turn, task: Task, fact: EffectFailed) -> None:
 def advance(turn: Turn) -> None:
     """Take the next step for what landed on main unverified."""
     task = holds_lane(turn.state)
-    if task is None or task.status is not Status.IN_REVIEW or task.work or task.merging:
-        return
+    if task and task.status is Status.IN_REVIEW and not task.work and not task.merging:
+        turn.apply(task.id, _advance, task)
+
+
+def _advance(turn: Turn, task: Task) -> None:
     revert = task.revert
     if revert is None or (revert.merged and not revert.sound):
         turn.start(task, turn.new_work(task, "verify"), "main is not what was verified")

@@ -22,14 +22,20 @@ def advance_reviews(turn: Turn) -> None:
     """Verify each new head, then have it reviewed with the verification's output at hand."""
     doubts.advance(turn)
     for task in turn.state.tasks.values():
-        if task.status is not Status.IN_REVIEW or task.work or task.merging or task.landed:
-            continue
-        if task.doubt:
-            continue
-        if not task.empty and not _is_verified(task):
-            turn.start(task, turn.new_work(task, "verify", head=task.head))
-        elif task.judged != task.head and not approved_head(turn, task):
-            _review(turn, task)
+        busy = task.work or task.merging or task.landed or task.doubt
+        if task.status is Status.IN_REVIEW and not busy:
+            turn.apply(task.id, _verify_or_review, task)
+
+
+def _verify_or_review(turn: Turn, task: Task) -> None:
+    if task.pull is None and not task.empty:
+        # No verdict could be posted, so it would be reviewed, and paid for, again and again.
+        turn.escalate(task, "it is in review without a pull request", held=None)
+        task.held_from = Status.PENDING
+    elif not task.empty and not _is_verified(task):
+        turn.start(task, turn.new_work(task, "verify", head=task.head))
+    elif task.judged != task.head and not approved_head(turn, task):
+        _review(turn, task)
 
 
 def _review(turn: Turn, task: Task) -> None:
@@ -80,7 +86,8 @@ def _stands(turn: Turn, task: Task) -> bool:
 
 def _occupies(turn: Turn, task: Task) -> bool:
     verifying = task.work is not None and task.work.role == "verify"
-    return bool(task.merging) or (verifying and bool(approved_head(turn, task)))
+    busy = bool(task.merging) or (verifying and bool(approved_head(turn, task)))
+    return task.status is Status.IN_REVIEW and busy
 
 
 def _wants_merge(turn: Turn, task: Task) -> bool:

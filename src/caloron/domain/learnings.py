@@ -11,6 +11,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import sha256
 from typing import Literal
 
 import msgspec
@@ -29,6 +30,12 @@ from caloron.domain.sprint import State
 from caloron.domain.status import Status
 
 Fate = Literal["pending", "applied", "retired"]
+#: Each fate in words: whether a planner followed an improvement, the ledger cannot say.
+FATE: dict[Fate, str] = {
+    "pending": "in no prompt yet",
+    "applied": "was in a prompt",
+    "retired": "retired",
+}
 #: So many good sprints in a row, and nobody needs to be told any more.
 RETIRE_AFTER = 2
 #: What a model said and has not said again for so many sprints is as good as forgotten.
@@ -159,7 +166,7 @@ def improvements(records: Sequence[SprintRecord], kept: Kept) -> tuple[Improveme
         key = same_meaning(noted.text)
         rule = rule_about(noted.text)
         if key not in found:
-            own = Improvement(id="", key=key, text=noted.text, rule=rule, source="noted")
+            own = Improvement(id=_id_of(key), key=key, text=noted.text, rule=rule, source="noted")
             found[key] = _followed(own, records, kept, noted.since)
     for key, (since, finding) in _said_by_models(records).items():
         rule = rule_about(finding.description)
@@ -175,9 +182,26 @@ def improvements(records: Sequence[SprintRecord], kept: Kept) -> tuple[Improveme
         found.values(),
         key=lambda i: (i.status == "retired", PRIORITIES.index(i.priority), fates.index(i.status)),
     )
-    return tuple(
-        msgspec.structs.replace(improvement, id=f"imp-{number}")
-        for number, improvement in enumerate(ordered, 1)
+    return tuple(ordered)
+
+
+def _id_of(key: str) -> str:
+    """An id that stays the same whatever else is learned."""
+    return f"imp-{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def as_of(
+    sprint: str, records: Sequence[SprintRecord], kept: Kept
+) -> tuple[list[SprintRecord], Kept]:
+    """What was known when a sprint ended: later sprints and later notes are left out."""
+    ids = [record.id for record in records]
+    if sprint not in ids:
+        return list(records), kept
+    later = set(ids[ids.index(sprint) + 1 :])
+    return [record for record in records if record.id not in later], msgspec.structs.replace(
+        kept,
+        noted=tuple(noted for noted in kept.noted if noted.since not in later),
+        told={name: keys for name, keys in kept.told.items() if name not in later},
     )
 
 
@@ -194,7 +218,7 @@ def _said_by_models(records: Sequence[SprintRecord]) -> dict[str, tuple[int, Fin
 
 def _improvement(key: str, finding: Finding) -> Improvement:
     return Improvement(
-        id="",
+        id=f"imp-{finding.rule}" if finding.rule else _id_of(key),
         key=key,
         text=finding.description,
         rule=finding.rule,
@@ -309,7 +333,7 @@ def _line(record: SprintRecord) -> str:
     if kpis.avg_review_cycles is not None:
         parts.append(f"{kpis.avg_review_cycles:.2f} reviews per task")
     if kpis.total_interventions:
-        parts.append(f"{kpis.total_interventions} interventions")
+        parts.append(f"{kpis.total_interventions} steps of the supervisor")
     if kpis.cost_usd:
         parts.append(f"${kpis.cost_usd:.2f}")
     goal = " ".join(record.goal.split())[:100]

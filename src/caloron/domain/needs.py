@@ -24,6 +24,8 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...] = ()
     #: Tasks that go on once this one does.
     holds: tuple[str, ...] = ()
+    #: Logs that show why.
+    files: tuple[str, ...] = ()
 
 
 def needs_of(state: State, *, running: bool, options: str = "") -> tuple[Need, ...]:
@@ -88,7 +90,8 @@ def _of_sprint(state: State, resume: str, options: str, *, running: bool) -> Nee
         red = sprint.stopped_by == "red main"
         ways = (resume, f"{resume} --allow-red") if red else (resume, again)
         kind: Kind = "stopped" if red else "no_plan"
-        return Need(kind=kind, sprint=sprint.id, why=sprint.stopped, commands=ways)
+        files = (sprint.stopped_log,) if sprint.stopped_log else ()
+        return Need(kind=kind, sprint=sprint.id, why=sprint.stopped, commands=ways, files=files)
     if sprint.phase == "ended" or running:
         return None
     if sprint.halted:

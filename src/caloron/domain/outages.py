@@ -30,8 +30,7 @@ def outage_after(before: Outage | None, detail: str, until: float | None, now: f
 
 def _time(at: float, near: float) -> str:
     """The time of day; with the day if that is another."""
-    from datetime import UTC, datetime
+    from caloron.domain.pauses import clock_time
 
-    moment, other = datetime.fromtimestamp(at, UTC), datetime.fromtimestamp(near, UTC)
-    form = "%H:%M UTC" if moment.date() == other.date() else "%Y-%m-%d %H:%M UTC"
-    return moment.strftime(form)
+    day, _, time = clock_time(at).partition(" ")
+    return time if clock_time(near).startswith(day) else f"{day} {time}"

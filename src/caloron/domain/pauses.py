@@ -9,8 +9,11 @@ if TYPE_CHECKING:
 
 
 def busy_slots(state: StateView) -> int:
-    """How many agents are at work or queued: what `--parallel` limits."""
-    return sum(1 for t in state.tasks.values() if t.work and t.work.role != "verify")
+    """How many agents are at work, of as many as `--parallel` allows; what is queued is not."""
+    works = [t.work for t in state.tasks.values() if t.work and t.work.role != "verify"]
+    running = [work for work in works if work.item not in state.queued]
+    # After a resume with fewer slots, agents of before may still be at work.
+    return min(len(running), state.sprint.parallel)
 
 
 def provider_of(sprint: SprintView, task: TaskView | None) -> str:
@@ -27,6 +30,7 @@ def why_paused(sprint: SprintView, task: TaskView | None, now: float = 0.0) -> s
 
 
 def clock_time(at: float) -> str:
+    """A moment for people: in the time zone of this machine, which it names."""
     from datetime import UTC, datetime
 
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M %Z")

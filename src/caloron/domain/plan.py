@@ -15,6 +15,8 @@ from caloron.ids import ID_WORDS, is_valid_id
 MAX_TASKS = 200
 MAX_TITLE = 200
 MAX_PROMPT = 64_000
+#: Names of the sprint's own work and agents, in the place where those of a task have its id.
+RESERVED = frozenset({"baseline", "planner-1", "po", "retro", "retro-1", "reviewer-1"})
 
 #: Where a list of objects may begin. Each is read on to its end, so there is a limit to them.
 _LIST_OF_OBJECTS = re.compile(r"\[(?=\s*\{)")
@@ -82,8 +84,9 @@ def _parse_task(item: object, position: int, errors: list[str]) -> PlannedTask |
         errors.append(f"{where}: {error}")
         return None
     errors += [f"{where}: {problem}" for problem in _misspelt(item)]
-    if task.id == "po":
-        errors.append(f"{where}: the id `po` is the planner's own")
+    if task.id in RESERVED:
+        said = f"the id `{task.id}` is used by the sprint itself; choose another"
+        errors.append(f"{where}: {said}")
     if not is_valid_id(task.id):
         errors.append(f"{where}: an id is {ID_WORDS}")
     for field, text, limit in (

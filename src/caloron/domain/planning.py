@@ -72,7 +72,7 @@ def _no_plan(turn: Turn, work: Work, fact: WorkEnded, problem: PlanProblem) -> N
         )
         sprint.po_failures += 1
         if sprint.po_failures < _MAX_FAILURES:
-            _ask(turn, work, what)
+            _ask(turn, msgspec.structs.replace(work, note=what), what)
             return
         _give_up(turn, what)
     elif work.asks < _MAX_PLANS:

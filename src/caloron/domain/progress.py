@@ -61,7 +61,7 @@ def _report(turn: Turn, task: Task, issue: int) -> None:
             issue=issue,
             comment=_comment_of(turn, task, issue),
             marker=marker,
-            body=comment_body(page(turn.state, task), marker),
+            body=comment_body(page(turn.state, task, turn.now), marker),
         )
     )
 
@@ -92,7 +92,7 @@ def _describe(turn: Turn, task: Task) -> None:
             number=pull.number,
             is_pull=True,
             section=section_name(sprint.id, task.id),
-            text=section_text(turn.state, task),
+            text=section_text(turn.state, task, turn.now),
             add=task.described != pull.number,
         )
     )
@@ -112,9 +112,10 @@ def _comment_of(turn: Turn, task: Task, issue: int) -> int | None:
     return min(found, default=None)
 
 
-def page(state: State, task: Task) -> str:
+def page(state: State, task: Task, now: float) -> str:
     """What the ledger knows of a task, for people who read it on the forge."""
-    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in _rows(state, task) if value)
+    told = _rows(state, task, now)
+    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in told if value)
     lines = [f"**{task.id}** is **{task.status}**.", f"| | |\n|---|---|\n{rows}"]
     if task.crumbs:
         lines.append(_work(state, task))
@@ -124,10 +125,10 @@ def page(state: State, task: Task) -> str:
     return "\n\n".join(lines)
 
 
-def section_text(state: State, task: Task) -> str:
+def section_text(state: State, task: Task, now: float) -> str:
     """The trail of work that took more than one cycle, for people who read the change."""
     told = [
-        ("waits for", why(state, task)),
+        ("waits for", why(state, task, now)),
         ("stopped at", breadcrumbs.stopped_at(task)),
         ("then follows", breadcrumbs.next_step(task)),
         ("too large", cut_smaller(task.cycle)),
@@ -149,14 +150,14 @@ def _work(state: State, task: Task) -> str:
     return "\n".join([heading, *(f"| {' | '.join(map(_cell, row))} |" for row in found)])
 
 
-def _rows(state: State, task: Task) -> list[tuple[str, str]]:
+def _rows(state: State, task: Task, now: float) -> list[tuple[str, str]]:
     sprint, pull = state.sprint, pull_of(state, task)
     framework = task.plan.framework or sprint.framework
     spent = task.spent
     tokens = spent.tokens_in + spent.tokens_out
     return [
         ("status", str(task.status)),
-        ("waits for", why(state, task)),
+        ("waits for", why(state, task, now)),
         ("stopped at", breadcrumbs.stopped_at(task)),
         ("then follows", breadcrumbs.next_step(task)),
         ("agent", f"{task.agent} ({framework})" if framework else task.agent),
@@ -175,9 +176,13 @@ def _rows(state: State, task: Task) -> list[tuple[str, str]]:
 
 
 def _attempts(state: State, task: Task) -> int:
-    """Agents and verifications that were started for it, each time again."""
+    """Agents that were started for it, each time again; a verification is no agent."""
     prefix = f"{state.sprint.id}/{task.id}/"
-    return sum(times for item, times in state.attempts.items() if item.startswith(prefix))
+    return sum(
+        times
+        for item, times in state.attempts.items()
+        if item.startswith(prefix) and not item.endswith("-verify")
+    )
 
 
 def _verified(state: State, task: Task) -> str:

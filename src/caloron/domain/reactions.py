@@ -119,6 +119,8 @@ def react(turn: Turn, task: Task) -> None:
     pull = pull_of(turn.state, task)
     merged = pull is not None and pull.state == "merged"
     ours = bool(task.landed) or (pull is not None and task.merging == pull.head)
+    if pull:
+        _count_reviews(turn, task, pull)
     if pull and merged and not ours and task.status is not Status.DONE:
         _merged(turn, task, pull)
     if pull and pull.head != task.seen_head:
@@ -139,7 +141,15 @@ def react(turn: Turn, task: Task) -> None:
         _pull_open(turn, task, pull)
 
 
+def _count_reviews(turn: Turn, task: Task, pull: PullSeen) -> None:
+    for review in turn.reviews_of(pull.number):
+        if review.trusted and review.verdict != "commented" and not is_ours(turn.sprint, review):
+            turn.acted(task, review.object)
+
+
 def _merged(turn: Turn, task: Task, pull: PullSeen) -> None:
+    if pull.ended_by not in ("", turn.sprint.author):
+        turn.acted(task, f"merge:{pull.number}")
     who = "" if pull.ended_by in ("", turn.sprint.author) else f" by {pull.ended_by}"
     text = f"Completed via PR #{pull.number}"
     turn.complete(task, f"merged{who} as pull request #{pull.number}", text)
@@ -157,6 +167,7 @@ def _cancelled_by_person(turn: Turn, task: Task) -> bool:
         # A merge closes it too: the answer to ours tells which it was.
         return False
     elif closed:
+        turn.acted(task, f"close:{issue.version}")
         reason = f"issue #{issue.number} was closed by {issue.closed_by or 'a person'}"
         turn.cancel(task, reason, closed_by_person=True)
     elif task.closed_by_person and may_return(turn, task, issue):
@@ -165,6 +176,7 @@ def _cancelled_by_person(turn: Turn, task: Task) -> bool:
         task.cancelled_by = ""
         # What was not pushed was not to be: it goes on with what the branch has.
         task.head, task.empty = task.pushed, False
+        turn.acted(task, f"reopen:{issue.version}")
         turn.move(task, Status.PENDING, f"issue #{issue.number} was opened again")
     return task.status is Status.CANCELLED
 
@@ -190,6 +202,7 @@ def pull_closed(turn: Turn, task: Task, pull: PullSeen, reason: str) -> None:
     if pull.number in task.let_go:
         _go_on_after_return(turn, task, pull)
         return
+    turn.acted(task, f"close_pull:{pull.number}")
     if task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW, Status.ESCALATED):
         task.head = ""
         return
@@ -247,6 +260,7 @@ def _answered_by_person(turn: Turn, task: Task, pull: PullSeen) -> None:
     """
     if not task.taken_over and pull.head not in (task.head, task.pushed):
         task.head = task.pushed = pull.head
+        turn.acted(task, f"push:{pull.head[:12]}")
         _go_on(turn, task, None, f"a push to {pull.branch}")
         return
     word = last_word(turn, task, pull) if pull.head == task.head else None
@@ -318,6 +332,7 @@ def _prefer_person(turn: Turn, task: Task, pull: PullSeen, word: ReviewSeen | No
 
 def _adopt_head(turn: Turn, task: Task, pull: PullSeen) -> None:
     """Somebody pushed to the branch: that is the change now, and it is reviewed as such."""
+    turn.acted(task, f"push:{pull.head[:12]}")
     turn.stop_work(task, "the branch has a newer commit")
     task.head = task.pushed = pull.head
     task.merging = ""

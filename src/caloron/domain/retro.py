@@ -10,13 +10,16 @@ from typing import Literal, TypedDict
 
 import msgspec
 
-from caloron.domain.sprint import ANALYST, PLANNER, REVIEWER, Role, State, Task
+from caloron.domain.sprint import ANALYST, PLANNER, REVIEWER, Role, Sprint, State, Task
 from caloron.domain.status import Status
 
 _DAY = 86_400.0
 #: A task with this many reviews went in a loop.
 LOOP = 3
 CLEAR = 7
+
+#: Why a run was cut short that nothing is wrong with.
+STOPPED, NOT_NEEDED = "the sprint was stopped", "not needed any more"
 
 End = Literal["done", "failed", "interrupted", "running"]
 
@@ -89,10 +92,16 @@ class Kpis(msgspec.Struct, frozen=True, kw_only=True):
     escalated_count: int = 0
     blocked_count: int = 0
     cancelled_count: int = 0
+    #: From its beginning to its end, with all waiting for people and providers.
     sprint_time_s: float = 0.0
+    #: The part of it in which an agent or a verification ran.
+    work_time_s: float = 0.0
     sprint_days: float = 0.0
     tasks_per_day: float = 0.0
+    #: Steps of the supervisor: probes, restarts and escalations of silent agents.
     total_interventions: int = 0
+    #: What people did: reviews, commands, pushes, merges, edits, issues closed or opened again.
+    human_acts: int = 0
     avg_interventions: float = 0.0
     #: The same number by the name that the original Caloron gives it.
     interventions_per_task: float = 0.0
@@ -127,7 +136,7 @@ def compute_kpis(state: State, runs: Sequence[Run], now: float) -> Kpis:
     """The numbers of one sprint; `now` stands for the end of one that goes on."""
     sprint, tasks = state.sprint, list(state.tasks.values())
     total, done = len(tasks), sum(t.status is Status.DONE for t in tasks)
-    seconds = max(0.0, (sprint.ended_at or now) - sprint.created_at)
+    seconds = sprint_time_s(sprint, now)
     steps = sum(t.steps for t in tasks)
     clarities = [t.feedback.task_clarity for t in tasks if t.feedback and t.feedback.task_clarity]
     reviewed = [len(t.reviewed) for t in tasks if t.reviewed]
@@ -143,13 +152,15 @@ def compute_kpis(state: State, runs: Sequence[Run], now: float) -> Kpis:
         escalated_count=_count(tasks, Status.ESCALATED, Status.BLOCKED),
         blocked_count=_count(tasks, Status.BLOCKED),
         cancelled_count=_count(tasks, Status.CANCELLED),
-        sprint_time_s=round(seconds, 1),
+        sprint_time_s=seconds,
+        work_time_s=work_time_s(run for run in runs if run.role != "retro"),
         sprint_days=round(seconds / _DAY, 1),
         tasks_per_day=_per_day(done, seconds),
         total_interventions=steps,
+        human_acts=sum(len(t.acts) for t in tasks),
         avg_interventions=_share(steps, total, 2),
         interventions_per_task=_share(steps, total, 2),
-        clean_task_pct=_percent(sum(not t.steps for t in finished), total) or 0.0,
+        clean_task_pct=_percent(sum(not t.steps and not t.acts for t in finished), total) or 0.0,
         feedback_count=sum(t.feedback is not None for t in tasks),
         clarity_count=len(clarities),
         avg_clarity=_mean(clarities, 1),
@@ -172,6 +183,20 @@ def compute_kpis(state: State, runs: Sequence[Run], now: float) -> Kpis:
         total_time_min=round(sum(r.seconds for r in agents) / 60, 1),
         avg_time_per_task=_mean([s / 60 for s in time_s.values()], 2),
     )
+
+
+def sprint_time_s(sprint: Sprint, now: float) -> float:
+    """From the beginning of a sprint to its end; `now` stands for the end of one that goes on."""
+    return round(max(0.0, (sprint.ended_at or now) - sprint.created_at), 1)
+
+
+def work_time_s(runs: Iterable[Run]) -> float:
+    """How long at least one of these runs was at work; runs side by side count once."""
+    total = until = 0.0
+    for began, ended in sorted((run.started_at, run.started_at + run.seconds) for run in runs):
+        total += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return round(total, 1)
 
 
 def agent_kpis(state: State, runs: Sequence[Run]) -> tuple[AgentKpis, ...]:

@@ -163,6 +163,8 @@ class Task(msgspec.Struct, kw_only=True):
     intervened_at: float = 0.0
     #: Steps of the ladder ever taken: tells one probe from the next.
     steps: int = 0
+    #: What people did about it on the forge, each once.
+    acts: tuple[str, ...] = ()
     #: The conversation of the agent that writes the change.
     session: str = ""
     spent: Spent = Spent()
@@ -269,6 +271,8 @@ class Sprint(msgspec.Struct, kw_only=True):
     #: Why there is no plan, when planning gave up.
     stopped: str = ""
     stopped_by: str = ""
+    #: The log of the verification that stopped it.
+    stopped_log: str = ""
 
     #: The framework of tasks that name none.
     framework: str = ""

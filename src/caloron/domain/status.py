@@ -19,6 +19,10 @@ class Status(StrEnum):
 class IllegalTransition(ValueError):
     """A move that the rules do not know; it is a bug, not a state of the world."""
 
+    def __init__(self, task: str, old: Status, new: Status) -> None:
+        super().__init__(f"task {task}: {old} → {new}")
+        self.task = task
+
 
 _P, _R, _G, _V = Status.PENDING, Status.READY, Status.IN_PROGRESS, Status.IN_REVIEW
 _D, _B, _E, _C = Status.DONE, Status.BLOCKED, Status.ESCALATED, Status.CANCELLED
@@ -44,4 +48,4 @@ HOLDS_DEPENDENTS = frozenset({_B, _E, _C})
 
 def check_transition(task: str, old: Status, new: Status) -> None:
     if new not in TRANSITIONS[old]:
-        raise IllegalTransition(f"task {task}: {old} → {new}")
+        raise IllegalTransition(task, old, new)

@@ -8,10 +8,10 @@ import msgspec
 
 from caloron.domain import progress
 from caloron.domain.actions import Probe
-from caloron.domain.evaluate import Decision
 from caloron.domain.sprint import State, Task
 from caloron.domain.status import Status
-from caloron.domain.turn import Turn
+from caloron.domain.turn import Decision, Turn
+from caloron.domain.turn import decide as decide_on
 
 Step = Literal["probe", "restart", "escalate_human"]
 
@@ -95,13 +95,16 @@ def intervene(
     state: State, results: list[Health], interventions: list[Intervention], now: float
 ) -> Decision:
     """Carry the ladder into the state: count, restart, escalate, forgive."""
-    turn = Turn(state, now)
-    for health in results:
-        _forgive(turn, health)
-    for intervention in interventions:
-        _take_step(turn, turn.state.tasks[intervention.task], intervention)
-    progress.report(turn)
-    return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
+
+    def rules(turn: Turn) -> None:
+        for health in results:
+            _forgive(turn, health)
+        for intervention in interventions:
+            task = turn.state.tasks[intervention.task]
+            turn.apply(task.id, _take_step, task, intervention)
+        progress.report(turn)
+
+    return decide_on(state, now, rules)
 
 
 def _forgive(turn: Turn, health: Health) -> None:
@@ -134,7 +137,8 @@ def _take_step(turn: Turn, task: Task, intervention: Intervention) -> None:
         turn.comment(
             task, "restart", cause, f"The agent is restarted: still {intervention.reason}."
         )
-        turn.start(task, work, f"restarted: {intervention.reason}")
+        reason = f"restarted: {intervention.reason}"
+        turn.start(task, msgspec.structs.replace(work, note=reason), reason)
     else:
         turn.stop_work(task, intervention.reason)
         turn.escalate(

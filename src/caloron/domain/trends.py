@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from caloron.domain.retro import Kpis
+from caloron.durations import span
 
 #: A change of at most this share is no change.
 DEAD_BAND = 0.05
@@ -35,6 +36,29 @@ _METRICS: tuple[tuple[str, Callable[[Kpis], float | None], bool], ...] = (
     ("avg_cost_per_task", lambda k: k.avg_cost_per_task, False),
     ("avg_time_per_task", lambda k: k.avg_time_per_task, False),
 )
+
+
+#: How people read each number: its name, and a form with its unit.
+_WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "completion_rate": ("tasks done", lambda n: f"{100 * n:.0f} %"),
+    "clean_task_pct": ("tasks without the supervisor or people", lambda n: f"{n:.0f} %"),
+    "avg_clarity": ("clarity", lambda n: f"{n:.1f}/10"),
+    "avg_review_cycles": ("reviews per task", lambda n: f"{n:.2f}"),
+    "avg_interventions": ("supervisor steps per task", lambda n: f"{n:.2f}"),
+    "avg_tokens_per_task": ("tokens per task", lambda n: f"{n:.0f}"),
+    "avg_cost_per_task": ("cost per task", lambda n: f"${n:.2f}"),
+    "avg_time_per_task": ("time of agents per task", lambda n: span(60 * n)),
+}
+
+
+def label(metric: str) -> str:
+    """A number's name for people."""
+    return _WORDS[metric][0]
+
+
+def worded(metric: str, value: float) -> str:
+    """A value of a number, with its unit."""
+    return _WORDS[metric][1](value)
 
 
 def trends(now: Kpis, earlier: Iterable[Kpis]) -> tuple[Trend, ...]:

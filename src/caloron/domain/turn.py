@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Concatenate, ParamSpec
+
 import msgspec
 
 from caloron.domain import breadcrumbs, texts
@@ -16,17 +19,64 @@ from caloron.domain.actions import (
     RetryEffect,
     StartWork,
 )
-from caloron.domain.observations import CommentSeen, ReviewSeen, Snapshot
-from caloron.domain.sprint import REVIEWER, Role, Sprint, State, Task, Work, main_commit
-from caloron.domain.status import Status, check_transition
+from caloron.domain.observations import CommentSeen, IssueSeen, ReviewSeen, Snapshot
+from caloron.domain.sprint import REVIEWER, Role, Sprint, State, Task, Work, main_commit, pull_of
+from caloron.domain.status import IllegalTransition, Status, check_transition
 
-_ROLE_BONUS = 5
+#: Finish before starting: what brings a begun change to main goes first, then the longest chain.
+_RANK: dict[Role, int] = {"verify": 3000, "review": 3000, "resolve": 2000, "fix": 2000}
+_MOST_ACTS = 1000
+_P = ParamSpec("_P")
+
+
+class RuleFailed(Exception):
+    """A rule raised an error that concerns one task."""
+
+    def __init__(self, task: str, rule: str, error: Exception) -> None:
+        what = str(error) if isinstance(error, IllegalTransition | Restless) else repr(error)
+        super().__init__(f"internal error in rule {rule}: {what}"[:500])
+        self.task = task
+        self.error = error
+
+
+class Restless(RuntimeError):
+    """The rules change the state on each pass, without an end."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The next state, what to do, and which tasks moved."""
+
+    state: State
+    actions: tuple[Action, ...]
+    moves: tuple[Moved, ...]
+
+
+def decide(state: State, now: float, rules: Callable[[Turn], None]) -> Decision:
+    """Apply rules to a copy of the state.
+
+    A rule that fails for one task must not stop the others, and nothing of it may remain. So the
+    decision begins again from the same state: that task waits for a person, and no rule sees it.
+    """
+    failed: dict[str, str] = {}
+    while True:
+        turn = Turn(state, now, failed)
+        try:
+            turn.contain_failed()
+            rules(turn)
+        except RuleFailed as problem:
+            if problem.task in failed:
+                raise problem.error from problem
+            failed[problem.task] = str(problem)
+        else:
+            # What is queued now is not at work before a worker claims it.
+            turn.state.queued |= {a.work.item for a in turn.actions if isinstance(a, StartWork)}
+            return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
 
 
 class Turn:
     """Collects changes; the state it was made from is not touched."""
 
-    def __init__(self, state: State, now: float) -> None:
+    def __init__(self, state: State, now: float, failed: Mapping[str, str] | None = None) -> None:
         copy = msgspec.structs.replace
         self.state = copy(
             state,
@@ -37,6 +87,8 @@ class Turn:
         self.now = now
         self.actions: list[Action] = []
         self.moves: list[Moved] = []
+        #: Tasks for which a rule failed, with the reason; no other rule sees them.
+        self._failed = dict(failed or {})
         self._reviews: dict[int, list[ReviewSeen]] = {}
         self._comments: dict[int, list[CommentSeen]] = {}
         self._sorted_from: dict[str, Snapshot] | None = None
@@ -69,6 +121,62 @@ class Turn:
                 self._comments.setdefault(seen.issue, []).append(seen)
         for comments in self._comments.values():
             comments.sort(key=lambda comment: comment.id)
+
+    def acted(self, task: Task, act: str) -> None:
+        """A person did something about a task; the same act counts once."""
+        if act not in task.acts:
+            task.acts = (*task.acts, act)[-_MOST_ACTS:]
+
+    def apply(
+        self,
+        task: str,
+        rule: Callable[Concatenate[Turn, _P], object],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> None:
+        """Apply a rule for one task, or for the sprint where there is no such task."""
+        if task in self._failed:
+            return
+        try:
+            rule(self, *args, **kwargs)
+        except RuleFailed:
+            raise
+        except IllegalTransition as error:
+            raise RuleFailed(error.task, rule.__name__, error) from error
+        except Exception as error:
+            if task not in self.state.tasks:
+                raise
+            raise RuleFailed(task, rule.__name__, error) from error
+
+    def contain_failed(self) -> None:
+        """Hand each task for which a rule failed to a person."""
+        for task in [t for name, t in self.state.tasks.items() if name in self._failed]:
+            reason, work = self._failed[task.id], task.work
+            self.stop_work(task, reason)
+            if task.status in (Status.DONE, Status.CANCELLED, Status.ESCALATED):
+                if not self._ended_by_person(task) and task.reason != reason:
+                    self.note(task, reason)
+                continue
+            held = work if work and not work.heads and not task.landed else None
+            self.escalate(task, reason, held=held)
+            if task.landed:
+                # Nothing is merged onto a main that is not settled, before a person acts.
+                task.held_from = Status.IN_REVIEW
+            elif held is None:
+                # From there it goes on with what its branch has, or begins.
+                task.held_from = Status.PENDING
+
+    def _ended_by_person(self, task: Task) -> bool:
+        """The way out where the rules fail on each tick: merge its change, or close its issue."""
+        pull, issue = pull_of(self.state, task), self.state.objects.get(f"issue:{task.issue}")
+        if task.status is not Status.ESCALATED or task.landed:
+            return False
+        if pull and pull.state == "merged":
+            text = f"Completed via PR #{pull.number}"
+            self.complete(task, f"merged as pull request #{pull.number}", text)
+        elif isinstance(issue, IssueSeen) and issue.state == "closed":
+            self.cancel(task, f"issue #{issue.number} was closed", closed_by_person=True)
+        return task.status is not Status.ESCALATED
 
     def do(self, action: Action) -> None:
         self.actions.append(action)
@@ -120,13 +228,12 @@ class Turn:
         task.work = msgspec.structs.replace(work, since=self.now)
         breadcrumbs.begun(task, work)
         task.intervened_at = 0.0
-        bonus = 0 if work.role in ("implement", "check") else _ROLE_BONUS
         paused = self.sprint.paused.get(task.plan.framework or self.sprint.framework)
         self.do(
             StartWork(
                 task=task.id,
                 work=task.work,
-                priority=task.chain * 10 + bonus,
+                priority=_RANK.get(work.role, 1000) + task.chain,
                 reason=reason,
                 not_before=paused.until if paused and work.role != "verify" else 0.0,
             )
@@ -150,7 +257,8 @@ class Turn:
     def complete(self, task: Task, reason: str, text: str) -> None:
         """The completion chain: Done, a label, a comment, the issue closed."""
         self.stop_work(task, reason)
-        task.held, task.merging = None, ""
+        task.held, task.held_effects = None, ()
+        _forget_merge(task)
         self.move(task, Status.DONE, reason)
         if self.sprint.baseline == "red" and task.verified and task.verified.ok:
             # The merged result was green: from now on a red one is refused again.
@@ -170,8 +278,8 @@ class Turn:
     def cancel(self, task: Task, reason: str, *, closed_by_person: bool) -> None:
         """Nobody wants the task any more."""
         self.stop_work(task, reason)
-        task.merging, task.closed_by_person = "", closed_by_person
-        task.landed, task.revert = "", None
+        task.closed_by_person = closed_by_person
+        _forget_merge(task)
         task.taken_over = task.given_back = ""
         self.move(task, Status.CANCELLED, reason)
 
@@ -230,6 +338,12 @@ class Turn:
         if task.escalation_issue is not None:
             key = f"close/{self.sprint.id}/{task.id}/incident-{task.incident}"
             self.do(CloseIssue(key=key, task=task.id, issue=task.escalation_issue))
+
+
+def _forget_merge(task: Task) -> None:
+    """No merge of the task is under way any more; a train notices by itself who has left it."""
+    task.merging, task.landed, task.alone = "", "", ""
+    task.revert = task.waits = task.doubt = None
 
 
 def agent_of(task: Task, role: Role) -> str:

@@ -18,15 +18,22 @@ from caloron.domain.turn import Turn
 
 def last_word(turn: Turn, task: Task, pull: PullSeen) -> ReviewSeen | None:
     """The last word on the current head by somebody who has a say."""
-    said = [*turn.reviews_of(pull.number), *([task.approval] if task.approval else [])]
+    return last_said(turn.sprint, task, turn.reviews_of(pull.number), pull.number, pull.head)
+
+
+def last_said(
+    sprint: Sprint, task: Task | None, reviews: Iterable[ReviewSeen], pull: int, head: str
+) -> ReviewSeen | None:
+    """The last word on one head of a pull request, of these reviews and the task's approval."""
+    said = [*reviews, *([task.approval] if task and task.approval else [])]
     found = [
         seen
         for seen in said
-        if (seen.pull, seen.head) == (pull.number, pull.head)
+        if (seen.pull, seen.head) == (pull, head)
         and seen.verdict != "commented"
-        and _counts(turn, task, seen)
+        and _counts(sprint, task, seen)
     ]
-    return latest(turn.sprint, found)
+    return latest(sprint, found)
 
 
 def latest(sprint: Sprint, said: Iterable[ReviewSeen]) -> ReviewSeen | None:
@@ -50,9 +57,9 @@ def latest(sprint: Sprint, said: Iterable[ReviewSeen]) -> ReviewSeen | None:
     return objections[-1] if objections else last
 
 
-def _counts(turn: Turn, task: Task, review: ReviewSeen) -> bool:
-    if is_ours(turn.sprint, review):
-        return marker_key(review.body) not in task.void
+def _counts(sprint: Sprint, task: Task | None, review: ReviewSeen) -> bool:
+    if is_ours(sprint, review):
+        return task is None or marker_key(review.body) not in task.void
     return review.trusted
 
 

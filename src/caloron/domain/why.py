@@ -20,8 +20,11 @@ _DOING = {
 }
 
 
-def why(state: StateView, task: TaskView) -> str:
-    """Why this task is not done, in one line; empty when it is."""
+def why(state: StateView, task: TaskView, now: float = 0.0) -> str:
+    """Why this task is not done, in one line; empty when it is.
+
+    A limit of a provider that has passed by `now` is no reason any more.
+    """
     match task.status:
         case Status.DONE:
             return ""
@@ -30,7 +33,7 @@ def why(state: StateView, task: TaskView) -> str:
         case Status.READY:
             return _why_ready(state, task)
         case Status.IN_PROGRESS | Status.IN_REVIEW:
-            return _why_active(state, task)
+            return _why_active(state, task, now)
         case Status.ESCALATED:
             return f"{task.reason}; {_how_to_release(task)}"
         case Status.BLOCKED | Status.CANCELLED:
@@ -38,16 +41,19 @@ def why(state: StateView, task: TaskView) -> str:
     raise AssertionError(task.status)
 
 
-def why_sprint(sprint: SprintView) -> str:
+def why_sprint(sprint: SprintView, now: float = 0.0) -> str:
     """Why there are no tasks yet, or why there will be none."""
     if sprint.stopped:
-        return f"no plan: {sprint.stopped}"
+        # A verification of main comes before the plan: it is the reason by itself.
+        return (
+            sprint.stopped if sprint.stopped.startswith("main ") else f"no plan: {sprint.stopped}"
+        )
     if sprint.halted:
         return sprint.halted
     if sprint.phase == "planning":
         if sprint.baseline_work:
             return "main is being verified before anything is begun"
-        if sprint.po and (paused := why_paused(sprint, None)):
+        if sprint.po and (paused := why_paused(sprint, None, now)):
             return paused
         return "the planner is at work" if sprint.po else "waiting for a plan"
     if sprint.phase == "retro":
@@ -77,17 +83,20 @@ def _why_ready(state: StateView, task: TaskView) -> str:
     if task.issue is None:
         return "waiting for its issue on the forge"
     busy, slots = busy_slots(state), state.sprint.parallel
-    return (
-        f"waiting for a free slot ({busy} of {slots} busy)" if busy >= slots else "about to start"
-    )
+    if busy >= slots:
+        return f"waiting for a free slot ({busy} of {slots} busy)"
+    begun = [t for t in state.tasks.values() if t.status in (Status.IN_PROGRESS, Status.IN_REVIEW)]
+    if len(begun) >= slots:
+        return f"waiting until one of {len(begun)} changes that were begun is merged"
+    return "about to start"
 
 
-def _why_active(state: StateView, task: TaskView) -> str:
+def _why_active(state: StateView, task: TaskView, now: float) -> str:
     if on_its_way := _why_landed(task) or _why_in_train(state, task):
         return on_its_way
     if task.work:
         if task.work.item in state.queued:
-            return _why_queued(state, task, task.work.role)
+            return _why_queued(state, task, task.work.role, now)
         line = _DOING[task.work.role]
         if task.work.role in ("review", "fix"):
             line += f", round {task.work.round}"
@@ -141,10 +150,10 @@ def _why_in_train(state: StateView, task: TaskView) -> str:
     return f"in a train of {len(names)} with {', '.join(others)}: {step}"
 
 
-def _why_queued(state: StateView, task: TaskView, role: str) -> str:
+def _why_queued(state: StateView, task: TaskView, role: str, now: float) -> str:
     if state.sprint.halted:
         return f"its {role} waits: {state.sprint.halted}"
-    paused = why_paused(state.sprint, task)
+    paused = why_paused(state.sprint, task, now)
     if paused and role != "verify":
         return f"its {role} waits: {paused}"
     return f"its {role} waits for a free slot"

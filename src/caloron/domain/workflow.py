@@ -6,7 +6,7 @@ import msgspec
 
 from caloron.domain import breadcrumbs, landing, texts, train
 from caloron.domain.actions import OpenPull, PostReview, Push
-from caloron.domain.doubts import reject_red
+from caloron.domain.doubts import is_sound, red_reason, reject_red
 from caloron.domain.facts import WorkEnded
 from caloron.domain.feedback import Feedback, feedback_yaml, joined
 from caloron.domain.observations import marker
@@ -76,9 +76,10 @@ def _crashed(task: Task, fact: WorkEnded) -> Feedback | None:
 def _failed(turn: Turn, task: Task, work: Work, reason: str) -> None:
     """One more attempt at once, which is told why, then a person."""
     reason = " ".join(reason.split())[:_REASON]
+    work = msgspec.structs.replace(work, note=reason)
     task.failures += 1
     if task.failures < _MAX_FAILURES:
-        turn.start(task, msgspec.structs.replace(work, note=reason), reason)
+        turn.start(task, work, reason)
     else:
         turn.escalate(task, reason, held=_alone(turn, task, work))
 
@@ -109,6 +110,12 @@ def _changed(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
         _failed(turn, task, work, f"conflict markers are left in {left}")
     elif not committed and (failure := _how_it_failed(fact)):
         _failed(turn, task, work, failure)
+    elif not committed and work.role == "fix" and _is_red(task):
+        # The failure may be a flaky test's, which no change could fix.
+        reason = "the fix round changed nothing: verified once more"
+        turn.move(task, Status.IN_REVIEW, reason)
+        again = turn.new_work(task, "verify", head=task.head, reason=reason)
+        turn.start(task, again, reason)
     elif not committed and work.role != "implement":
         said = f": {fact.last_line}" if fact.last_line else ""
         _failed(turn, task, work, f"the {work.role} round changed nothing{said}")
@@ -120,6 +127,11 @@ def _changed(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
         task.failures, task.interventions, task.restarts = 0, 0, 0
         task.empty = False
         publish(turn, task, fact.head)
+
+
+def _is_red(task: Task) -> bool:
+    verified = task.verified
+    return verified is not None and verified.head == task.head and not verified.passes
 
 
 def publish(turn: Turn, task: Task, head: str, *, again: bool = False) -> None:
@@ -183,6 +195,7 @@ def _judged(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
 def _ask_again(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
     """An unclear verdict is asked for once more and is never an approval."""
     reason = f"no clear verdict in the {work.role}'s answer: {fact.last_line or 'it was empty'}"
+    work = msgspec.structs.replace(work, note=reason)
     if work.asks < _MAX_ASKS:
         turn.start(task, msgspec.structs.replace(work, asks=work.asks + 1), reason)
     else:
@@ -254,5 +267,10 @@ def _verify_ended(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
         train.verified(turn, work, fact, outcome)
     elif outcome.passes:
         task.verified = outcome.proof
+    elif work.reason and is_sound(turn.sprint, outcome.proof.base):
+        # Red again after a fix round that changed nothing.
+        task.verified = outcome.proof
+        reason = f"{red_reason(outcome.line)}; the fix round changed nothing"
+        turn.escalate(task, reason, held=work)
     else:
         reject_red(turn, task, outcome)

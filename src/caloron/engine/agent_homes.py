@@ -11,37 +11,69 @@ import json
 import sqlite3
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from caloron.agentstate.copies import put
 from caloron.agentstate.file import QUEUE
 from caloron.agentstate.home import AgentHome
-from caloron.domain.identities import agent_of_item
+from caloron.domain.identities import SHARED_AGENTS, agent_of_item
 from caloron.engine.home_follower import RESTORED, Follower, copied, status_after
 from caloron.engine.home_view import about, cycles_in
 from caloron.errors import CaloronError, StoreError
 from caloron.ledger.ledger import SQL, Ledger
+from caloron.store import log
 from caloron.store.database import open_read_only, store_error
 
 _HOST = "caloron"
-#: From where on the homes follow the diary, and how far they have.
+#: From where on the homes follow the diary, how far all of them have, and since when they were
+#: compared with it.
 _FIRST, _THROUGH = "agent_homes/first", "agent_homes/through"
-_NEWS = f"""
-SELECT id, ts, type, actor, work_item_id AS item, payload FROM events
-WHERE id > ? AND (work_item_id IS NOT NULL OR type = '{RESTORED}') ORDER BY id
+_COMPARED = "agent_homes/compared_at"
+_LINE = "e.id, e.ts, e.type, e.work_item_id AS item, e.payload"
+_RESTORES = f"SELECT {_LINE} FROM events e WHERE e.type = '{RESTORED}' AND e.id > :since"
+#: The lines since a moment, for an agent that is hardly behind.
+_RECENT = f"""
+SELECT {_LINE} FROM events e
+WHERE e.id > :since AND (e.work_item_id IS NOT NULL OR e.type = '{RESTORED}') ORDER BY e.id
 """
-_MOVES = _NEWS.replace(
-    "ORDER BY",
-    "AND type IN ('work_item_created', 'attempt_started', 'work_item_resolved',"
-    f" 'work_item_reopened', '{RESTORED}') ORDER BY",
-)
+#: An agent's own lines, however long the diary is: the indices of items and of their lines find
+#: them. An item is named sprint/task/number-role.
+_MINE = "(instr(w.id, '/' || :agent || '/') OR w.id LIKE '%-' || :role)"
+_OWN = f"""
+SELECT {_LINE} FROM work_items w CROSS JOIN events e ON e.work_item_id = w.id
+WHERE {_MINE} AND e.id > :since UNION ALL {_RESTORES} ORDER BY 1
+"""
+_LAST_MOVES = f"""
+SELECT e.work_item_id AS item, e.type, e.payload, max(e.id)
+FROM work_items w CROSS JOIN events e ON e.work_item_id = w.id
+WHERE {_MINE} AND e.id > :first AND e.id <= :through
+  AND e.type IN ('work_item_created', 'attempt_started', 'work_item_resolved',
+                 'work_item_reopened')
+GROUP BY w.id
+"""
+_ITEMS = "SELECT DISTINCT work_item_id AS item FROM events WHERE id > ? AND work_item_id NOT NULL"
 _STATUSES = "SELECT id, status FROM work_items"
-_BEFORE = "SELECT COALESCE(min(id), 1) - 1 AS id FROM events WHERE work_item_id LIKE ? || '/%'"
+_BEFORE = """
+SELECT COALESCE(min(id), 1) - 1 AS id FROM events
+WHERE work_item_id >= ? || '/' AND work_item_id < ? || '0'
+"""
 _LAST = "SELECT COALESCE(max(id), 0) AS id FROM events"
+_SPRINT_ITEMS = "SELECT id AS item FROM work_items WHERE id >= ? || '/' AND id < ? || '0'"
 _MOMENT_S = 0.3
+#: A shim records the start of its agent itself, on a busy machine long after it was noticed.
+_LOOK_AGAIN_S = 3.0
+#: How long an agent's start, or the end of a sprint, waits for homes that are behind.
+_PATIENCE_S = 1.0
+#: Lines that are taken in together: one write to disk for all of them.
+_BATCH = 500
+#: As many lines are read faster than an agent's own are found.
+_FEW = 20_000
 _DAMAGED = ("not a database", "malformed")
 #: How far a home followed its ledger; the target of a disagreement with another one.
 FOLLOWED = "caloron_followed"
@@ -52,9 +84,15 @@ _PUT_RIGHT = "the ledger has it so"
 #: What of a home is told by the ledger.
 _TOLD = (FILE, CYCLES, "cycle.log")
 
+_GiveUp = Callable[[], bool]
+
 
 class AgentHomes:
-    """The homes of one project; whoever writes to them holds the project."""
+    """The homes of one project; whoever writes to them holds the project.
+
+    A home may be behind its ledger: nothing waits for it longer than a moment. It catches up in
+    batches, in a thread that can be ended between two of them and goes on where the home stands.
+    """
 
     def __init__(
         self,
@@ -67,8 +105,11 @@ class AgentHomes:
         self._ledger = ledger
         self._sprint = sprint
         self._tell = tell or (lambda _line: None)
-        self._lock = threading.Lock()
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._told: set[str] = set()
+        #: Agents whose homes were compared with the ledger, and those whose homes were changed.
+        self._compared: set[str] = set()
+        self._changed: set[str] = set()
         self._looked_through = False
         self._news, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="homes", daemon=True)
@@ -78,74 +119,121 @@ class AgentHomes:
         self._thread.start()
 
     def close(self) -> None:
-        """Bring the homes up to what happened last, and follow no more."""
+        """Follow no more; the agents of this sprint are brought up if that takes only a moment."""
         self._ended.set()
         self._news.set()
         if self._thread.is_alive():
             self._thread.join()
-        self.catch_up()
+        self.catch_up_sprint()
 
     def notice(self) -> None:
         """An agent has begun or ended; the diary says so now, or in a moment."""
         self._news.set()
 
     def _run(self) -> None:
-        while not self._ended.is_set():
-            self._news.wait()
-            self._news.clear()
-            if not self._ended.wait(_MOMENT_S):
-                self.catch_up()
+        try:
+            while not self._ended.is_set():
+                self._news.wait(_LOOK_AGAIN_S)
+                self._news.clear()
+                if not self._ended.wait(_MOMENT_S):
+                    self.catch_up(self._ended.is_set, self._ended.wait)
+        except Exception as error:  # noqa: BLE001 - homes stop no sprint, whatever it is
+            log.error("agents' homes are not updated", error=error)
+            self._tell(f"agents' homes are not updated: internal error, please report: {error!r}")
 
     def opening(self, agent: str) -> str:
-        """What an agent is told of itself when it wakes; empty for the first time."""
-        self.catch_up()
-        with self._forgiving(agent):
-            return about(self.folder, agent, waking=True)
+        """What an agent is told of itself when it wakes; empty for the first time.
+
+        Also empty if its home is so far behind that the agent would have to wait for it: what a
+        home tells that is behind is not true.
+        """
+        # A task of a later sprint may have the same id, and is another task.
+        sprint = "" if agent in SHARED_AGENTS.values() else self._sprint
+        with self._forgiving(f"the home of {agent}"):
+            if self._follow(agent, _patience()):
+                return about(self.folder, agent, waking=True, sprint=sprint)
+            self._tell(f"the home of {agent} is behind; it starts without what its home tells")
         return ""
 
     @contextmanager
-    def _forgiving(self, agent: str) -> Iterator[None]:
+    def _forgiving(self, what: str) -> Iterator[None]:
         """A home that cannot be used is told once, and holds nobody up: the ledger has it all."""
         try:
             yield
-        except (CaloronError, OSError) as error:
-            line = f"the home of {agent} is left as it is for now: {error}"
+        except (CaloronError, OSError, sqlite3.Error) as error:
+            log.warning("a home of an agent is left as it is", error=error, home=what)
+            line = f"{what} is left as it is for now: {error}"
             if line not in self._told:
                 self._told.add(line)
                 self._tell(line)
 
-    def catch_up(self) -> None:
-        """Follow the ledger's diary to its end; a home that cannot be written follows later."""
-        with self._lock:
-            news = self._ledger.db.rows(_NEWS, (self._through(),))
-            agents = {agent for row in news for agent in _agents_of(row)}
+    def catch_up(
+        self, give_up: _GiveUp = lambda: False, rest: Callable[[float], object] | None = None
+    ) -> None:
+        """Follow the ledger's diary to its end; a home that cannot be written follows later.
+
+        `rest` is called with the seconds that a batch took: what is urgent comes first.
+        """
+        with self._forgiving("each home that is behind"), self._reading() as ledger:
+            began, (last,) = time.time(), ledger.execute(_LAST).fetchone()
+            agents = self._with_news(ledger) if self._looked_through else self._all(ledger)
+            for agent in agents:
+                with self._forgiving(f"the home of {agent}"):
+                    self._follow(agent, give_up, rest)
+                if give_up():
+                    return
+            if self._through() < last:
+                self._ledger.put(_THROUGH, str(last))
             if not self._looked_through:
                 self._looked_through = True
-                agents |= self._mend()
-            for agent in sorted(agents):
-                with self._forgiving(agent):
-                    self._follow(agent)
-            if news:
-                self._ledger.put(_THROUGH, str(news[-1]["id"]))
+                self._ledger.put(_COMPARED, str(began))
 
-    def _mend(self) -> set[str]:
-        """Put right what was changed in a home by hand; gives the agents who need a new one."""
-        with self._ledger.db.snapshot() as connection:
-            known = {agent for row in _moves(connection) for agent in _agents_of(row)}
-            found = all_disagreements(self.folder, connection)
-        for agent, wrong in found.items():
-            with self._forgiving(agent):
-                for one in mend(self.folder / agent, wrong):
-                    said = f"{one.target} is {one.expected}, not {one.found}"
-                    self._tell(f"the home of {agent} was put right: {said}")
-        lost = {agent for agent, wrong in found.items() if wrong[0].target in _ANEW}
-        return lost | {agent for agent in known if not (self.folder / agent / FILE).exists()}
+    def catch_up_sprint(self) -> None:
+        """The same for the agents of this sprint, as far as a moment is enough."""
+        give_up = _patience()
+        with self._forgiving("each home that is behind"), self._reading() as ledger:
+            for agent in self._of_sprint(ledger):
+                with self._forgiving(f"the home of {agent}"):
+                    self._follow(agent, give_up)
+                if give_up():
+                    return
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection of its own: a long look must not hold up those who write the ledger."""
+        path = self._ledger.db.path
+        with closing(open_read_only(path)) as connection:
+            try:
+                yield connection
+            except sqlite3.Error as error:
+                raise store_error(path, error) from error
+
+    def _of_sprint(self, ledger: sqlite3.Connection) -> list[str]:
+        found = ledger.execute(_SPRINT_ITEMS, (self._sprint, self._sprint))
+        return sorted({agent_of_item(row["item"]) for row in found} - {""})
+
+    def _with_news(self, ledger: sqlite3.Connection, since: int | None = None) -> list[str]:
+        """The agents of lines that are not in every home yet; those of this sprint first."""
+        since = self._through() if since is None else since
+        found = {agent_of_item(row["item"]) for row in ledger.execute(_ITEMS, (since,))}
+        for row in ledger.execute(_RESTORES, {"since": since}):
+            found |= _agents_of(row)
+        ours = [agent for agent in self._of_sprint(ledger) if agent in found]
+        return [*ours, *sorted(found - set(ours) - {""})]
+
+    def _all(self, ledger: sqlite3.Connection) -> list[str]:
+        """The first time also those whose home is lost, or was changed since it was compared."""
+        news, known = self._with_news(ledger), self._with_news(ledger, self._first())
+        compared_at = float(self._ledger.get(_COMPARED) or 0)
+        written = {agent: _written_at(self.folder / agent) for agent in known}
+        more = [agent for agent, at in written.items() if not at or at >= compared_at]
+        return list(dict.fromkeys((*news, *more)))
 
     def write_pages(self) -> None:
         """Dashboards and retros, for people who look into the folders."""
-        self.catch_up()
-        for place in sorted(self.folder.glob("*/state.sqlite")):
-            with self._forgiving(place.parent.name), AgentHome(place.parent) as home:
+        self.catch_up_sprint()
+        for agent in sorted(self._changed):
+            with self._forgiving(f"the home of {agent}"), AgentHome(self.folder / agent) as home:
                 home.regenerate_dashboard()
                 home.write_retro()
 
@@ -153,30 +241,69 @@ class AgentHomes:
         known = self._ledger.get(_THROUGH)
         return int(known) if known else self._first()
 
-    def _follow(self, agent: str) -> None:
-        """Bring one home up; a file in it that is no database is kept beside, and made anew."""
-        where = self.folder / agent
+    def _follow(
+        self, agent: str, give_up: _GiveUp, rest: Callable[[float], object] | None = None
+    ) -> bool:
+        """Bring one home up; False if that was given up before its end.
+
+        A file in it that is no database is kept beside, and made anew.
+        """
+        lock, where = self._locks[agent], self.folder / agent
+        while not lock.acquire(timeout=_MOMENT_S):
+            if give_up():
+                return False
         try:
-            self._bring_up(where, agent)
+            self._compare(agent)
+            return self._bring_up(where, agent, give_up, rest)
         except StoreError as error:
             # Locked, full or read-only is not damaged: such a home follows later.
             if not any(words in str(error) for words in _DAMAGED):
                 raise
             kept = kept_aside(where / FILE, "corrupt")
+            log.warning("a damaged home of an agent is replaced", error=error, kept=kept)
             self._tell(f"{error}; it is kept as {kept}, and made anew")
-            self._bring_up(where, agent)
+            return self._bring_up(where, agent, give_up, rest)
+        finally:
+            lock.release()
 
-    def _bring_up(self, where: Path, agent: str) -> None:
+    def _compare(self, agent: str) -> None:
+        """Correct what was changed in a home by hand, once in the life of this process."""
+        if agent in self._compared:
+            return
+        with self._reading() as ledger:
+            wrong = disagreements(self.folder / agent, ledger)
+        for one in mend(self.folder / agent, wrong):
+            self._changed.add(agent)
+            said = f"{one.target} is {one.expected}, not {one.found}"
+            self._tell(f"the home of {agent} was put right: {said}")
+        self._compared.add(agent)
+
+    def _bring_up(
+        self, where: Path, agent: str, give_up: _GiveUp, rest: Callable[[float], object] | None
+    ) -> bool:
         given = self._leave_another_ledger(where)
-        with AgentHome.scaffolded(where, _HOST, agent) as home:
+        with AgentHome.scaffolded(where, _HOST, agent) as home, self._reading() as ledger:
             # What is lost with the machine is told again by the ledger.
             home.db.rows("PRAGMA synchronous = OFF")
-            follower = Follower(home, agent, given)
-            since = max(follower.through, self._first())
-            for row in self._ledger.db.rows(_NEWS, (since,)):
-                if agent in _agents_of(row):
-                    follower.take_in(row)
+            busy_at = partial(_busy_at, ledger, agent, self._first())
+            follower = Follower(home, agent, busy_at, given)
+            for batch in _batches(self._lines(ledger, agent, follower.since)):
+                began = time.monotonic()
+                self._changed.add(agent)
+                follower.take_in(batch)
+                if give_up():
+                    return False
+                if rest and len(batch) == _BATCH:
+                    rest(time.monotonic() - began)
             follower.finish()
+        return True
+
+    def _lines(self, ledger: sqlite3.Connection, agent: str, since: int) -> Iterator[sqlite3.Row]:
+        """The lines of the diary that concern an agent, from one on, in their order."""
+        values = _own(agent) | {"since": max(since, self._first())}
+        (last,) = ledger.execute(_LAST).fetchone()
+        sql = _RECENT if last - values["since"] < _FEW else _OWN
+        return (row for row in ledger.execute(sql, values) if agent in _agents_of(row))
 
     def _leave_another_ledger(self, where: Path) -> int:
         """A home that knows more than the ledger was told by another one: it begins anew.
@@ -196,10 +323,26 @@ class AgentHomes:
     def _first(self) -> int:
         """Where the homes of this project begin: earlier sprints are left to the ledger."""
         if not (known := self._ledger.get(_FIRST)):
-            row = self._ledger.db.row(_BEFORE, (self._sprint,))
+            row = self._ledger.db.row(_BEFORE, (self._sprint, self._sprint))
             known = str(row["id"]) if row else "0"
             self._ledger.put(_FIRST, known)
         return int(known)
+
+
+def _patience() -> _GiveUp:
+    until = time.monotonic() + _PATIENCE_S
+    return lambda: time.monotonic() > until
+
+
+def _batches(rows: Iterator[sqlite3.Row]) -> Iterator[list[sqlite3.Row]]:
+    while batch := list(islice(rows, _BATCH)):
+        yield batch
+
+
+def _written_at(where: Path) -> float:
+    """When the file of a home was last written; 0: there is none."""
+    files = (where / FILE, where / f"{FILE}-wal")
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
 
 class Disagreement(NamedTuple):
@@ -216,12 +359,28 @@ def disagreements(where: Path, ledger: sqlite3.Connection) -> list[Disagreement]
 
     A home that is behind is no disagreement, and neither are errands that the ledger never knew.
     """
-    return _compared({where.name: where}, ledger).get(where.name, [])
-
-
-def all_disagreements(folder: Path, ledger: sqlite3.Connection) -> dict[str, list[Disagreement]]:
-    """The same of every home in a folder that differs, by its agent."""
-    return _compared({f.parent.name: f.parent for f in folder.glob("*/state.sqlite")}, ledger)
+    (last,) = ledger.execute(_LAST).fetchone()
+    try:
+        through, number = _followed(where)
+        here = {row["id"]: row["status"] for row in _looked(where, _STATUSES)}
+    except StoreError as error:
+        return [Disagreement(FILE, "a file that can be read", str(error))]
+    found: list[Disagreement] = []
+    try:
+        known = cycles_in(where).look().state.cycle_number
+    except StoreError as error:
+        found.append(Disagreement(CYCLES, "cycles that can be read", str(error)))
+        known = number
+    if through > last:
+        return [*found, Disagreement(FOLLOWED, f"at most {last}", str(through))]
+    if known < number:
+        found.append(Disagreement(CYCLES, f"at least cycle {number}", f"cycle {known}"))
+    first = ledger.execute(SQL["get_kv"], {"key": _FIRST}).fetchone()
+    told = _statuses(ledger, where.name, int(first["value"]) if first else 0, through)
+    for item, status in told.items():
+        if (stands := here.get(item, "it is not there")) != status:
+            found.append(Disagreement(item, status, stands))
+    return found
 
 
 def mend(where: Path, wrong: list[Disagreement]) -> list[Disagreement]:
@@ -236,37 +395,6 @@ def mend(where: Path, wrong: list[Disagreement]) -> list[Disagreement]:
                 errand = copied(one.target, where.name)
                 put(connection, errand, one.expected, QUEUE.now_ms(connection), _PUT_RIGHT)
     return errands
-
-
-def _compared(homes: dict[str, Path], ledger: sqlite3.Connection) -> dict[str, list[Disagreement]]:
-    last = int(ledger.execute(_LAST).fetchone()["id"])
-    found: dict[str, list[Disagreement]] = {agent: [] for agent in homes}
-    followed: dict[str, int] = {}
-    here: dict[str, dict[str, str]] = {}
-    for agent, where in homes.items():
-        try:
-            through, number = _followed(where)
-            statuses = {row["id"]: row["status"] for row in _looked(where, _STATUSES)}
-        except StoreError as error:
-            found[agent].append(Disagreement(FILE, "a file that can be read", str(error)))
-            continue
-        try:
-            known = cycles_in(where).look().state.cycle_number
-        except StoreError as error:
-            found[agent].append(Disagreement(CYCLES, "cycles that can be read", str(error)))
-            known = number
-        if through > last:
-            found[agent].append(Disagreement(FOLLOWED, f"at most {last}", str(through)))
-            continue
-        if known < number:
-            told = Disagreement(CYCLES, f"at least cycle {number}", f"cycle {known}")
-            found[agent].append(told)
-        followed[agent], here[agent] = through, statuses
-    for agent, errands in _told_statuses(ledger, followed).items():
-        for item, status in errands.items():
-            if (stands := here[agent].get(item, "it is not there")) != status:
-                found[agent].append(Disagreement(item, status, stands))
-    return {agent: wrong for agent, wrong in found.items() if wrong}
 
 
 def _agents_of(row: sqlite3.Row) -> set[str]:
@@ -295,23 +423,26 @@ def kept_aside(file: Path, why: str) -> Path:
     return kept
 
 
-def _moves(ledger: sqlite3.Connection) -> Iterator[sqlite3.Row]:
-    """Every line since the homes began that changes how a piece of work stands."""
-    first = ledger.execute(SQL["get_kv"], {"key": _FIRST}).fetchone()
-    yield from ledger.execute(_MOVES, (int(first["value"]) if first else 0,))
+def _own(agent: str) -> dict[str, Any]:
+    """The values that find the items of an agent."""
+    role = next((role for role, name in SHARED_AGENTS.items() if name == agent), None)
+    return {"agent": agent, "role": role}
 
 
-def _told_statuses(
-    ledger: sqlite3.Connection, through: dict[str, int]
-) -> dict[str, dict[str, str]]:
-    """How the errands of each agent stand by the ledger's diary, as far as its home followed."""
-    told: dict[str, dict[str, str]] = {}
-    for row in _moves(ledger):
-        for agent in _agents_of(row):
-            if row["id"] <= through.get(agent, 0) and row["item"]:
-                status = status_after(row["type"], json.loads(row["payload"]))
-                told.setdefault(agent, {})[row["item"]] = status or "pending"
-    return told
+def _statuses(ledger: sqlite3.Connection, agent: str, first: int, through: int) -> dict[str, str]:
+    """How the errands of an agent stand by the ledger's diary, up to one of its lines."""
+    values = _own(agent) | {"first": first, "through": through}
+    return {
+        row["item"]: status_after(row["type"], json.loads(row["payload"])) or "pending"
+        for row in ledger.execute(_LAST_MOVES, values)
+        if agent_of_item(row["item"]) == agent
+    }
+
+
+def _busy_at(ledger: sqlite3.Connection, agent: str, first: int, line: int) -> set[str]:
+    """The items that an agent was working on after a line of the ledger's diary."""
+    told = _statuses(ledger, agent, first, line) if line > first else {}
+    return {item for item, status in told.items() if status == "in_flight"}
 
 
 def _looked(where: Path, query: str) -> Iterator[sqlite3.Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from caloron.domain.outages import Outage
@@ -13,6 +14,7 @@ _BASELINES = {
     "red": "main is RED ({line}) and you allowed that: red results can be merged until it is green",
     "unverified": "NOTHING IS VERIFIED: no tests were found, so results are merged on their review"
     " alone; say how with: caloron config set verify LINE",
+    "off": "verification is switched off (verify = none): results are merged on their review alone",
     "none": "main holds nothing to verify yet",
 }
 
@@ -20,7 +22,10 @@ _BASELINES = {
 class Announcer:
     """Knows what was told last; the moves of tasks are told by others."""
 
-    def __init__(self, tell: Callable[[str], None], state: State) -> None:
+    def __init__(
+        self, tell: Callable[[str], None], state: State, *, switched_off: bool = False
+    ) -> None:
+        self._switched_off = switched_off
         self._tell = tell
         self._baseline = state.sprint.baseline
         self._paused: dict[str, float] = {}
@@ -36,7 +41,8 @@ class Announcer:
     def _tell_baseline(self, state: State) -> None:
         found = state.sprint.baseline
         if found != self._baseline and found in _BASELINES and state.sprint.phase != "ended":
-            self._tell(_BASELINES[found].format(line=state.sprint.verify_line))
+            which = "off" if found == "unverified" and self._switched_off else found
+            self._tell(_BASELINES[which].format(line=state.sprint.verify_line))
         self._baseline = found
 
     def _tell_retro(self, state: State) -> None:
@@ -48,7 +54,7 @@ class Announcer:
     def _tell_pauses(self, state: State) -> None:
         found = {name: pause.until for name, pause in state.sprint.paused.items()}
         for name, until in found.items():
-            if self._paused.get(name) != until:
+            if self._paused.get(name) != until and until > time.time():
                 what = state.sprint.paused[name].what
                 self._tell(
                     f"{name}: {what}; nobody asks it until {clock_time(until)}, then all goes on"

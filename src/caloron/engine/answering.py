@@ -13,6 +13,7 @@ from caloron.ledger.ledger import Ledger
 from caloron.ledger.outages import clear_outage, keep_outage
 from caloron.ledger.projects import Project
 from caloron.ports import Forge
+from caloron.store import log
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
@@ -33,6 +34,7 @@ def wait_until_it_answers(
         try:
             _ask(project, forge)
         except ForgeUnavailable as error:
+            log.warning("the forge does not answer; it is asked again", error=error)
             until = error.until if isinstance(error, ForgePaused) else None
             after = outage_after(outage, str(error), until, time.time())
             if after != outage:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from caloron.agents import prompting
-from caloron.agents.recipes import environment, with_path
+from caloron.agents.recipes import SHELL, environment, with_path
 from caloron.domain.facts import Skipped
 from caloron.domain.merging import Link
 from caloron.domain.plan import PlannedTask
@@ -18,7 +18,7 @@ from caloron.domain.sprint import ANALYST, OF_THE_SPRINT, PLANNER, Role, State, 
 from caloron.domain.turn import agent_of
 from caloron.engine.confining import Confining, model_of
 from caloron.engine.workplaces import Workplace, Workplaces
-from caloron.git.commits import shown
+from caloron.git.commits import TooLarge, shown
 from caloron.git.mirror import Conflict, Mirror
 from caloron.ledger.settings import ProjectConfig
 from caloron.ports import AgentCommand, AgentRequest, AgentRunner, Confined
@@ -28,6 +28,8 @@ _LOG_LIMIT = 20_000
 #: Agents have the supervisor; this only ends one that nobody watches any more.
 _UNWATCHED = 3.0
 _AUTHOR: tuple[Role, ...] = ("implement", "fix", "resolve")
+#: Only these find programs that the branch installed; a judge must not run the author's programs.
+_WITH_BRANCH_PROGRAMS = (*_AUTHOR, "verify")
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,9 +144,13 @@ class Assigner:
                 chain.append(Link(head, merged.tree))
         if conflicts and not chain:
             return NothingToRun(base=base, conflicts=conflicts)
-        if not task and self._workplaces.is_empty(base):
-            return NothingToRun(base=base, skipped="none")
-        found = self._verify(task, commit, run_dir)
+        found: Assignment | NothingToRun
+        try:
+            if not task and self._workplaces.is_empty(base):
+                return NothingToRun(base=base, skipped="none")
+            found = self._verify(task, commit, run_dir)
+        except TooLarge as error:
+            found = NothingToRun(base=base, failed=str(error))
         tree, links = self._mirror.tree(commit), tuple(chain) if work.heads else ()
         return msgspec.structs.replace(found, base=base, tree=tree, chain=links)
 
@@ -165,7 +171,7 @@ class Assigner:
         return Assignment(
             confined=self._confine(
                 "verify",
-                AgentCommand(argv=("sh", "-c", f"exec 2>&1\n{recipe.verify}")),
+                AgentCommand(argv=(SHELL, "-c", f"exec 2>&1\n{recipe.verify}")),
                 place,
                 {"CALORON_ROLE": "verify"},
             ),
@@ -226,9 +232,12 @@ class Assigner:
         self, role: str, command: AgentCommand, place: Workplace, env: dict[str, str]
     ) -> Confined:
         inside = self._confining.sandbox.inside(place.workspace)
+        argv = command.argv
+        if role in _WITH_BRANCH_PROGRAMS:
+            argv = with_path(place.recipe, inside, argv)
         return self._confining.confine(
             role,
-            with_path(place.recipe, inside, command.argv),
+            argv,
             place.workspace,
             place.home,
             env=environment(place.recipe, inside) | env | command.env,
@@ -254,6 +263,7 @@ class Assigner:
                     repository=repository,
                     rules=rules,
                     conventions=self._conventions,
+                    note=work.note,
                 )
             )
         about: prompting.About = {
@@ -262,6 +272,8 @@ class Assigner:
             "rules": rules,
             "goal": sprint.goal,
             "restarted": restarted,
+            "note": work.note,
+            "touches": task.plan.files if work.role in _AUTHOR else (),
         }
         plan: PlannedTask = task.plan
         asked = (plan.title, plan.agent_prompt, plan.acceptance)
@@ -270,14 +282,13 @@ class Assigner:
                 diff = "" if task.empty else self._diff(work.head)
                 text = prompting.review(*asked, diff, _log(work), **about)
             case "fix":
-                reason = "\n\n".join(filter(None, (work.reason, _retold(work))))
-                text = prompting.fix(*asked, reason, _log(work), **about)
+                text = prompting.fix(*asked, work.reason, _log(work), **about)
             case "resolve":
                 text = prompting.resolve(*asked, shown(place.conflicts), **about)
             case "check":
                 text = prompting.check(*asked, **about)
             case _:
-                text = prompting.implement(*asked, task.issue or 0, _retold(work), **about)
+                text = prompting.implement(*asked, task.issue or 0, **about)
         return self._clean(text)
 
     def _clean(self, prompt: str) -> str:
@@ -315,10 +326,6 @@ def _who(task: Task | None, role: Role) -> str:
 def sessions_of(run_dir: Path) -> Path:
     """Where the conversations of a task are kept: runs/<sprint>/<task>/sessions."""
     return run_dir.parent.parent / "sessions"
-
-
-def _retold(work: Work) -> str:
-    return f"The last attempt at this failed: {work.note}" if work.note else ""
 
 
 def _log(work: Work) -> str:

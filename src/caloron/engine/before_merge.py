@@ -8,9 +8,8 @@ from caloron.domain.actions import Merge
 from caloron.domain.commands import unheard_no
 from caloron.domain.editing import read_text
 from caloron.domain.observations import CommentSeen, IssueSeen
-from caloron.domain.ours import is_ours
 from caloron.domain.sprint import State, Task
-from caloron.domain.verdicts import latest
+from caloron.domain.verdicts import last_said
 from caloron.errors import ChecksFailed, ForgeError, StaleHead
 from caloron.git.mirror import Mirror
 from caloron.ports import Clock, Forge
@@ -58,16 +57,8 @@ class BeforeMerge:
         if task and task.issue is not None and not task.landed:
             self._look_at_issue(state, task.issue)
             self._look_at_comments(task)
-        words = [
-            review
-            for review in self._forge.reviews(effect.pull)
-            if review.head == effect.head and review.verdict != "commented"
-            if review.trusted or is_ours(state.sprint, review)
-        ]
-        approval = task.approval if task else None
-        if approval and approval.head == effect.head:
-            words.append(approval)
-        last = latest(state.sprint, words)
+        reviews = self._forge.reviews(effect.pull)
+        last = last_said(state.sprint, task, reviews, effect.pull, effect.head)
         if last is not None and last.verdict == "changes_requested":
             raise StaleHead(f"{last.author} asked for changes in {name}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from caloron.ledger.wake import Wake
+from caloron.store import log
 
 
 class Bell:
@@ -16,5 +17,6 @@ class Bell:
         self._wake.poke()
 
     def fault(self, error: BaseException) -> None:
+        log.error("a thread of the engine failed", error=error)
         self.faults.append(error)
         self._wake.poke()

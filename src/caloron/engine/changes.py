@@ -45,6 +45,7 @@ from caloron.errors import (
 )
 from caloron.git.mirror import Conflict, Mirror
 from caloron.ports import Clock, Forge
+from caloron.store import log
 from caloron.store.redact import Redactor
 
 
@@ -146,7 +147,8 @@ class Changes:
             return (self._forge.comment(effect.issue, text),)
         try:
             return (self._forge.edit_comment(effect.issue, known, text),)
-        except NotFound:
+        except NotFound as error:
+            log.info("the progress comment is gone", error=error, issue=effect.issue)
             # A person deleted it: they do not want it, and nothing waits for it.
             return ()
 
@@ -203,7 +205,8 @@ class Changes:
             if pull.state != "open" or not isinstance(error, StaleBase | StaleHead):
                 return (pull, *issues)
             return (pull, *issues, *self._main(), *self._forge.reviews(effect.pull))
-        except (ForgeError, NotFound):
+        except (ForgeError, NotFound) as problem:
+            log.warning("cannot look at what was refused", error=problem, pull=effect.pull)
             # The refusal itself is told, and is enough.
             return ()
 
@@ -222,7 +225,8 @@ class Changes:
         """What kind of no it was; a branch that is not where it was may not be there at all."""
         try:
             gone = self._branch_is_gone(effect, error)
-        except (ForgeError, NotFound):
+        except (ForgeError, NotFound) as problem:
+            log.warning("cannot look for the branch", error=problem, effect=effect.key)
             # Whether it is there is not known: the refusal stays what it is.
             gone = False
         return "gone" if gone else _kind_of(error)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast, get_args
 
+from caloron.agents.recipes import SHELL
 from caloron.agents.sandbox import run
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ledger.settings import ProjectConfig
@@ -75,7 +76,7 @@ class Confining:
             workspace, home = Path(place, "workspace"), Path(place, "home")
             workspace.mkdir()
             home.mkdir()
-            argv = ("sh", "-c", "git --version")
+            argv = (SHELL, "-c", "git --version")
             done = run(self.confine("verify", argv, workspace, home, env={}), timeout_s=_CHECK_S)
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()
@@ -96,7 +97,7 @@ class Confining:
 
 def network_by_role(config: ProjectConfig) -> dict[str, Network]:
     """The setting `network_roles`, checked; a role that it does not name keeps its default."""
-    found: dict[str, Network] = {"setup": "full", "verify": "none"}
+    found: dict[str, Network] = {"setup": "public", "verify": "none"}
     for entry in config.network_roles:
         role, _, policy = entry.partition("=")
         if role not in ROLES or policy not in get_args(Network):

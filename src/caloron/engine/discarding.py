@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from caloron.agents import launch
+from caloron.agents.trash import Trash
 from caloron.domain.actions import Moved
 from caloron.domain.discarding import KEY
 from caloron.domain.sprint import State
@@ -26,6 +27,7 @@ from caloron.ledger.ledger import StaleTick
 from caloron.ledger.wake import Wake
 from caloron.ledger.work import WorkQueue
 from caloron.stages.context import TickContext
+from caloron.store import log
 from caloron.store.redact import Redactor
 
 _LONGEST_WAIT_S = 2.0
@@ -65,11 +67,13 @@ class Discarding:
             Redactor(self._secrets),
         )
         self._effects.only = KEY
+        self._trash = Trash(project.path / "trash")
 
     def run(self, by: str) -> State:
         """Record that nobody wants the sprint, unless that is recorded, and follow it up."""
         self._ledger.discard(self._sprint, by)
         self._wake.create()
+        self._trash.open()
         try:
             # What people did meanwhile counts: what they merged is merged.
             self._poller.poll()
@@ -82,6 +86,7 @@ class Discarding:
                 state = self._tick().state
         finally:
             self._effects.close()
+            self._trash.close(_LONGEST_WAIT_S)
             self._wake.close()
         if self._bell.faults:
             raise self._bell.faults[0]
@@ -93,7 +98,8 @@ class Discarding:
         while True:
             try:
                 saved = run_tick(context, self._sprint)
-            except StaleTick:
+            except StaleTick as error:
+                log.debug("a tick is repeated", error=error)
                 continue
             self._moved(saved.moves)
             return saved
@@ -110,7 +116,9 @@ class Discarding:
             lambda name: runner(self._project, name),
             identity=identity(config),
             secrets=self._secrets,
+            disk_mb=config.disk_mb,
         )
+        outcomes.discard = self._trash.put
         for item, token in self._runs.with_workspace(self._sprint):
             launch.stop(self._runs.of(item, token))
             self._account(outcomes, item, token)
@@ -119,7 +127,9 @@ class Discarding:
     def _account(self, outcomes: Outcomes, item: str, token: int) -> None:
         try:
             cut = outcomes.interrupted(item, token)
-        except CaloronError:
+        except CaloronError as error:
+            task = item.split("/")[1]
+            log.warning("the cost of an attempt is not known", error=error, item=item, task=task)
             # Its framework is not here any more, and nobody else can read what it used.
             return
         if cut:

@@ -25,7 +25,9 @@ from caloron.git.command import GitError
 from caloron.git.mirror import Mirror
 from caloron.ledger.journal import Entry, Journal
 from caloron.ports import Clock, Forge
+from caloron.store import log
 from caloron.store.crash import crashpoint
+from caloron.store.files import is_disk_full
 from caloron.store.redact import Redactor
 
 _THREADS = 4
@@ -59,7 +61,8 @@ class Effects:
         self._told = told or Told()
         #: To be called when the forge did not answer.
         self.lost: Callable[[], object] = lambda: None
-        self._blind = False
+        #: Changes whenever the forge did not answer; None: it was not looked at since.
+        self.sight: Callable[[], int | None] = lambda: 0
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="effect")
         self._running: set[int] = set()
         #: How often an effect was refused for a reason that is not believed.
@@ -69,16 +72,15 @@ class Effects:
         #: those that were done already are taken in. For a sprint that was discarded.
         self.only = ""
 
-    def dispatch(self, *, blind: bool = False) -> float | None:
+    def dispatch(self, sight: int | None = 0) -> float | None:
         """Start what is due; the moment at which the next postponed effect is due, if any.
 
-        `blind`: the forge was away and was not looked at since, so what people did there meanwhile
-        is not known: nothing is done to it.
+        `sight` is that of the look on which these effects were decided. An effect is left for
+        later once the forge did not answer since: what people did there meanwhile is not known.
         """
-        self._blind = blind
         next_due: float | None = None
         for entry in self._journal.due():
-            if blind and not isinstance(entry.effect, Probe):
+            if not self._still_sees(entry, sight):
                 continue
             if entry.not_before > self._clock.now():
                 next_due = min(next_due or entry.not_before, entry.not_before)
@@ -87,8 +89,13 @@ class Effects:
                 if entry.id in self._running:
                     continue
                 self._running.add(entry.id)
-            self._pool.submit(self._run, entry)
+            self._pool.submit(self._run, entry, sight)
         return next_due
+
+    def _still_sees(self, entry: Entry, sight: int | None) -> bool:
+        if isinstance(entry.effect, Probe):
+            return True
+        return sight is not None and self.sight() == sight
 
     @property
     def idle(self) -> bool:
@@ -100,9 +107,9 @@ class Effects:
         """Let what was begun come to its end; begin nothing more."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _run(self, entry: Entry) -> None:
+    def _run(self, entry: Entry, sight: int | None) -> None:
         try:
-            if not self._blind or isinstance(entry.effect, Probe):
+            if self._still_sees(entry, sight):
                 self.perform(entry)
         except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
             self._bell.fault(error)
@@ -116,14 +123,28 @@ class Effects:
         try:
             self._carry_out(entry)
         except ForgePaused as error:
+            _log(entry, "an effect is retried later", error)
             self._journal.postpone(entry, error.until, str(error))
         except ForgeUnavailable as error:
+            self._refuse_full_disk(error)
+            _log(entry, "an effect is retried later", error)
             if not isinstance(error, NotYet):
-                self._blind = True
                 self.lost()
             self._journal.postpone(entry, self._clock.now() + _PAUSE_S, str(error))
         except (ForgeError, NotFound, GitError) as error:
+            self._refuse_full_disk(error)
+            log.warning(
+                "the forge refused an effect",
+                error=error,
+                effect=entry.effect.key,
+                task=entry.effect.task,
+            )
             self._refused(entry, error)
+
+    def _refuse_full_disk(self, error: Exception) -> None:
+        """A full disk is no answer of the forge: no task is to blame, and no retry helps."""
+        if is_disk_full(error, self._runs.root.parent):
+            raise error
 
     def _carry_out(self, entry: Entry) -> None:
         if isinstance(entry.effect, Probe):
@@ -182,3 +203,7 @@ def carry_out(
     journal.record(entry, found)
     crashpoint("effect.record", of)
     return found
+
+
+def _log(entry: Entry, message: str, error: Exception) -> None:
+    log.warning(message, error=error, effect=entry.effect.key, task=entry.effect.task)

@@ -6,18 +6,19 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from caloron.domain.actions import Moved
 from caloron.domain.facts import Halt, PlanApproved
 from caloron.domain.plan import PlannedTask
-from caloron.domain.sprint import State, main_commit
+from caloron.domain.sprint import AGENT_ROLES, State, main_commit
 from caloron.domain.supervise import Limits
 from caloron.engine.announcer import Announcer
 from caloron.engine.bell import Bell
 from caloron.engine.bookkeeping import Bookkeeping
 from caloron.engine.effects import Effects
+from caloron.engine.grace import Grace
 from caloron.engine.poller import Poller
 from caloron.engine.run_traces import RunTraces
 from caloron.engine.tick import Saved, run_tick, tick_graph
@@ -36,11 +37,17 @@ from caloron.ledger.wake import Wake
 from caloron.ledger.work import WorkQueue
 from caloron.ports import Clock, Forge
 from caloron.stages.context import TickContext
+from caloron.store import log
+from caloron.store.files import is_disk_full
 
 if TYPE_CHECKING:
     from caloron.engine.webhooks import Webhooks
 
+#: Under this key stands when the engine of a sprint began, as long as it has not ended in order.
+_ENGINE = "engine"
 _LONGEST_WAIT_S = 5.0
+#: How long the end of a sprint waits for the deletion of its workspaces.
+_TIDY_S = 5.0
 _SHORTEST_WAIT_S = 0.05
 
 #: What a person says to a plan: yes, no, not now, these tasks instead, or: the forge decides.
@@ -100,9 +107,10 @@ class Engine:
         self.wake = Wake(project.wake)
         self._stop = threading.Event()
         self.bell = Bell(self.wake)
-        self._last_loop = self._grace_until = 0.0
+        #: Set with a request to stop: what need not be finished is given up.
+        self._stopping = threading.Event()
         state = ledger.state(sprint)
-        self._announcer = Announcer(watcher.told, state)
+        self._announcer = Announcer(watcher.told, state, switched_off=config.verify == "none")
         self._declined = _declined(state)
         self.books = Bookkeeping(project, ledger, sprint, self.clock, watcher.told)
         mirror = Mirror(project.mirror, forge.remote(), forge.main)
@@ -112,7 +120,14 @@ class Engine:
         )
         show = watcher.told if debug else None
         self.workshop = Workshop(
-            project, state, self.queue, mirror, self.bell, tell=watcher.told, show=show
+            project,
+            state,
+            self.queue,
+            mirror,
+            self.bell,
+            tell=watcher.told,
+            show=show,
+            stopping=self._stopping,
         )
         self.workers = self.workshop.workers
         self.journal = Journal(ledger, sprint)
@@ -129,6 +144,8 @@ class Engine:
             told,
         )
         self.effects.lost = self.poller.lost
+        self.effects.sight = lambda: self.poller.sight
+        self.grace = Grace(ledger, config.lease_s, _LONGEST_WAIT_S)
         self.webhooks = _webhooks(config, self.poller)
         self.limits = Limits(
             stall_s=config.stall_threshold_m * 60,
@@ -139,22 +156,25 @@ class Engine:
     def request_stop(self) -> None:
         """Save and stop at the next opportunity; safe to call from a signal handler."""
         self._stop.set()
+        self._stopping.set()
         self.bell.ring()
 
     def run(self) -> State:
         """Go on until the sprint has ended, somebody asks to stop, or the plan is not approved."""
         self.wake.create()
-        try:
+        self._note_lost_engine()
+        with ExitStack() as parts:
+            self._close_at_end(parts)
             self.books.take_in(busy=bool(self.queue.in_flight()))
             self.poller.poll()
             self.poller.start()
             self._listen()
+            self.workshop.trash.open()
             self.workers.adopt()
             self.workshop.homes.start()
             self.workshop.pool.open()
             state = self._loop()
-        finally:
-            self._shut_down()
+        self.ledger.put(f"{_ENGINE}/{self.sprint}", "")
         if self._stop.is_set() and state.sprint.phase == "retro":
             # Whoever stops the sprint now has all its results: the rules write the retro.
             self.ledger.tell(self.sprint, [Halt(reason="the sprint was stopped")])
@@ -163,6 +183,13 @@ class Engine:
         if state.sprint.phase == "ended":
             self.write_end(state)
         return state
+
+    def _note_lost_engine(self) -> None:
+        """Write down that the last engine of this sprint ended without saying so."""
+        key = f"{_ENGINE}/{self.sprint}"
+        if since := self.ledger.get(key):
+            self.ledger.note_lost_engine(self.sprint, since)
+        self.ledger.put(key, f"{self.clock.now():.3f}")
 
     def write_end(self, state: State) -> None:
         """What is read of a sprint that has ended."""
@@ -180,19 +207,19 @@ class Engine:
     def _loop(self) -> State:
         """Tick, act on it, sleep until something happens."""
         while True:
-            grace = self._was_away()
-            # Of a look that ends while the tick decides, only the next one knows.
-            sees = self.poller.sees
+            grace = self.grace.is_on()
+            # Read this before the tick: a poll that finishes during the tick is not in its input.
+            sight = self.poller.sight
             saved = self.tick(grace=grace)
             self.tell(saved)
             phase = saved.state.sprint.phase
-            if self._stop.is_set() or self.bell.faults or (phase == "ended" and sees):
+            if self._stop.is_set() or self.bell.faults or (phase == "ended" and sight is not None):
                 return saved.state
             if saved.state.sprint.halted and self.workers.idle:
                 return saved.state
             if phase == "approval" and not self._ask(saved.state):
                 return self.ledger.state(self.sprint)
-            next_due = self.act(saved.state, sees=sees, grace=grace)
+            next_due = self.act(saved.state, sight=sight, grace=grace)
             self.wake.wait(self.pause(next_due))
 
     def tell(self, saved: Saved) -> None:
@@ -204,9 +231,9 @@ class Engine:
         self.watcher.seen(saved.state)
         self._announcer.look(saved.state, self.poller.outage)
 
-    def act(self, state: State, *, sees: bool, grace: bool) -> float | None:
+    def act(self, state: State, *, sight: int | None, grace: bool) -> float | None:
         """Begin what was decided; the moment at which the next postponed effect is due, if any."""
-        next_due = self.effects.dispatch(blind=not sees)
+        next_due = self.effects.dispatch(sight)
         if not grace:
             # Until the shims have renewed, the leases do not tell how many slots are taken.
             self.workshop.meter(state)
@@ -221,13 +248,13 @@ class Engine:
         while True:
             try:
                 return run_tick(context, self.sprint, keep=self._keep_trace)
-            except StaleTick:
-                continue
+            except StaleTick as error:
+                log.debug("a tick is repeated", error=error)
 
     def _keep_trace(self, trace: Trace, error: ExecutionError | None) -> None:
         """The last tick that did something is shown by `caloron graph trace tick-<sprint>`."""
         # Nobody stops for a trace that could not be written.
-        with suppress(StoreError):
+        with log.ignored(StoreError, message="cannot write the trace of a tick"):
             RunTraces(home() / "traces").keep(f"tick-{self.sprint}", tick_graph(), trace, error)
 
     def _ask(self, state: State) -> bool:
@@ -249,9 +276,9 @@ class Engine:
 
     def _decided_meanwhile(self, asked: State) -> bool:
         """Take in what people do on the forge while somebody at the terminal thinks."""
-        sees = self.poller.sees
+        sight = self.poller.sight
         saved = self.tick(grace=False)
-        self.effects.dispatch(blind=not sees)
+        self.effects.dispatch(sight)
         if saved.moves:
             self.watcher.moved(saved.state, saved.moves)
         return (
@@ -264,21 +291,9 @@ class Engine:
 
     def _notice_empty_purse(self, state: State) -> None:
         purse = self.workshop.purse
-        if not state.sprint.halted and purse.exhausted and self.queue.has_pending():
+        if not state.sprint.halted and purse.exhausted and self.queue.has_pending(AGENT_ROLES):
             self.ledger.tell(self.sprint, [Halt(reason=str(purse))])
             self.bell.ring()
-
-    def _was_away(self) -> bool:
-        """Whether the loop itself slept longer than a lease, as a laptop does with its lid shut.
-
-        For one lease after that nobody is judged: the shims slept too, and renew first.
-        """
-        now, last = time.time(), self._last_loop
-        self._last_loop = now
-        lease_s = self.queue.lease_ms / 1000
-        if last and now - last > lease_s + _LONGEST_WAIT_S:
-            self._grace_until = now + lease_s
-        return now < self._grace_until
 
     def pause(self, next_due: float | None) -> float:
         """How long to sleep when nobody wakes us: thresholds must still be noticed."""
@@ -295,6 +310,11 @@ class Engine:
         if not self.bell.faults:
             return
         error = self.bell.faults[0]
+        if is_disk_full(error, self.project.path):
+            raise PreconditionFailed(
+                f"the disk is full: {error}",
+                hint="free some space there, then `caloron resume`; what was committed is safe",
+            ) from error
         if isinstance(error, OSError):
             raise PreconditionFailed(
                 f"the machine refused: {error}",
@@ -302,16 +322,33 @@ class Engine:
             ) from error
         raise error
 
-    def _shut_down(self) -> None:
-        """Leave nothing running that nobody watches; what is recorded is enough to go on."""
+    def _close_at_end(self, parts: ExitStack) -> None:
+        """Leave nothing running that nobody watches; what is recorded is enough to go on.
+
+        The last one is closed first. One that cannot be closed keeps no other from it, and does
+        not replace the error for which all of them are closed.
+        """
+        closes: dict[str, Callable[[], object]] = {
+            "wake": self.wake.close,
+            # A requested stop does not wait; the next start deletes the rest.
+            "trash": lambda: self.workshop.trash.close(0.0 if self._stop.is_set() else _TIDY_S),
+            "pool": self.workshop.pool.close,
+            "homes": self.workshop.homes.close,
+            "workers": self.workers.stop,
+            "effects": self.effects.close,
+            "poller": self.poller.stop,
+        }
         if self.webhooks is not None:
-            self.webhooks.stop()
-        self.poller.stop()
-        self.effects.close()
-        self.workers.stop()
-        self.workshop.homes.close()
-        self.workshop.pool.close()
-        self.wake.close()
+            closes["webhooks"] = self.webhooks.stop
+        for name, close in closes.items():
+            parts.callback(self._close, name, close)
+
+    def _close(self, name: str, close: Callable[[], object]) -> None:
+        try:
+            close()
+        except Exception as error:  # noqa: BLE001 - raised by `raise_fault`
+            log.error("cannot close a part of the engine", part=name, error=error)
+            self.bell.fault(error)
 
 
 def _declined(state: State) -> str:

@@ -1,4 +1,4 @@
-"""Shuts stages that are programs into the sandbox that agents have, each call into its own."""
+"""Runs stages that are programs in the sandbox that agents have, each call in its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from caloron.agents.confined import as_argv
-from caloron.agents.sandbox import Bubblewrap
+from caloron.agents.sandbox import Bubblewrap, NoSandbox, proxy_beside
 from caloron.errors import CaloronError
 from caloron.graph.errors import StageFailed
 from caloron.graph.foreign import SandboxPolicy
@@ -29,9 +29,10 @@ class ConfinedStages:
     another one left.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, unsandboxed: bool = False) -> None:
         self._folder = folder
-        self._bubblewrap = Bubblewrap()
+        # Without a sandbox, a stage still gets only the environment that every agent has.
+        self._sandbox = NoSandbox() if unsandboxed else Bubblewrap()
         self._clear_abandoned()
 
     def _clear_abandoned(self) -> None:
@@ -42,7 +43,7 @@ class ConfinedStages:
 
     def check(self) -> None:
         """Says what keeps stages from being confined here, before any of them runs."""
-        self._bubblewrap.check()
+        self._sandbox.check()
 
     @contextmanager
     def command(self, argv: Sequence[str], policy: SandboxPolicy) -> Iterator[Sequence[str]]:
@@ -53,18 +54,19 @@ class ConfinedStages:
                 workspace=workspace,
                 read_only=tuple(map(Path, policy.readable)),
                 writable=tuple(map(Path, policy.writable)),
-                network="full" if policy.network else "none",
+                network="public" if policy.network else "none",
                 caps=_CAPS,
             )
             confined = self._confined(tuple(argv), given)
             environ = [f"{name}={value}" for name, value in confined.env.items()]
-            yield ("/usr/bin/env", "-i", *environ, *as_argv(confined))
+            with proxy_beside(confined):
+                yield ("/usr/bin/env", "-i", *environ, *as_argv(confined))
         finally:
             shutil.rmtree(workspace, ignore_errors=True)
 
     def _confined(self, argv: tuple[str, ...], given: Confinement) -> Confined:
         """What a stage declares to reach may not be there, or not be anybody's to give."""
         try:
-            return self._bubblewrap.confine(argv, given)
+            return self._sandbox.confine(argv, given)
         except CaloronError as error:
             raise StageFailed(f"it cannot be confined: {error} ({error.hint})") from error

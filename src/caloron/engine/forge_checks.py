@@ -18,9 +18,9 @@ from caloron.engine.forges import (
 )
 from caloron.engine.webhooks import webhooks_of
 from caloron.errors import CaloronError
-from caloron.ledger.lock import holder
 from caloron.ledger.projects import Project
 from caloron.ports import Forge
+from caloron.store.lock import holder
 
 #: Beyond this the times of two machines cannot be compared.
 _CLOCK_S = 60.0
@@ -101,6 +101,7 @@ def _is_free(host: str, port: int) -> bool:
         try:
             tried.bind((host, port))
         except OSError:
+            # Another process has the port: that is the answer.
             return False
     return True
 

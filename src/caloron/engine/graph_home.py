@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack, closing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from caloron.engine.discreet_cache import DiscreetCache
+from caloron.engine.discreet import DiscreetCache
 from caloron.engine.run_traces import RunTraces
 from caloron.engine.stage_files import StageFiles
-from caloron.graph.cache import SqliteCache
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import ExecutionError
-from caloron.graph.foreign import Programs, Sandbox, Unsandboxed
+from caloron.graph.foreign import Programs, Sandbox
 from caloron.graph.jsontext import Json
 from caloron.graph.nodes import Stage, walk
 from caloron.graph.prepare import Prepared
@@ -97,11 +97,9 @@ class GraphHome:
 
     @cached_property
     def _sandbox(self) -> Sandbox:
-        if self._unsandboxed:
-            return Unsandboxed()
         from caloron.engine.foreign_stages import ConfinedStages
 
-        return ConfinedStages(self._own / "calls")
+        return ConfinedStages(self._own / "calls", unsandboxed=self._unsandboxed)
 
     def check_sandbox(self, stages: list[StageSpec]) -> None:
         """Refuses to begin where programs among these stages could not be confined."""
@@ -119,31 +117,40 @@ class GraphHome:
     def run(self, prepared: Prepared, value: Json, wishes: Wishes) -> Outcome:
         """Runs a graph, and keeps the trace of it however it ends."""
         self.check_sandbox(self.stages_of(prepared))
-        try:
-            outcome = run(prepared, value, self.runner, self._settings(prepared, wishes))
-        except ExecutionError as error:
-            if error.trace is not None:
-                self.traces.keep(wishes.run_id, prepared, error.trace, error)
-            raise
+        with ExitStack() as opened:
+            settings = self._settings(prepared, wishes, opened)
+            try:
+                outcome = run(prepared, value, self.runner, settings)
+            except ExecutionError as error:
+                if error.trace is not None:
+                    self.traces.keep(wishes.run_id, prepared, error.trace, error)
+                raise
         self.traces.keep(wishes.run_id, prepared, outcome.trace)
         return outcome
 
     def forget(self, run_id: str) -> None:
         """Removes what a durable run recorded: the next one of that name begins anew."""
-        self._journal().forget(run_id)
+        with closing(self._journal()) as journal:
+            journal.forget(run_id)
 
     def _journal(self) -> SqliteJournal:
-        from caloron.graph.journal import SqliteJournal
+        from caloron.engine.discreet import DiscreetJournal
 
-        return SqliteJournal(self._own / "runs")
+        return DiscreetJournal(self._own / "runs")
 
-    def _settings(self, prepared: Prepared, wishes: Wishes) -> Settings:
+    def _settings(self, prepared: Prepared, wishes: Wishes, opened: ExitStack) -> Settings:
+        """What a run needs; its files are closed with `opened`."""
         # The noether profile forgets at the end of each run, as the real program does.
         kept = wishes.cached and not prepared.profile.memoizes
+        cache = DiscreetCache(self._own / "cache.db") if kept else None
+        journal = self._journal() if wishes.durable else None
+        for one in (cache, journal):
+            if one is not None:
+                opened.callback(one.close)
         return Settings(
-            cache=DiscreetCache(SqliteCache(self._own / "cache.db")) if kept else None,
+            cache=cache,
             memoize=wishes.memoize,
-            journal=self._journal() if wishes.durable else None,
+            journal=journal,
             run_id=wishes.run_id if wishes.durable else "",
             retry_failed=wishes.retry_failed,
             limits=wishes.limits,

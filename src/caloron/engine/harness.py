@@ -13,7 +13,7 @@ from threading import Event
 
 import msgspec
 
-from caloron.agents.commits import SecretInCommits, hand_over, named_secret, seal
+from caloron.agents.commits import HandOver, hand_over, seal
 from caloron.agents.foreground import Ended, run_confined
 from caloron.agents.frameworks import runner_for
 from caloron.agents.sandbox import Bubblewrap, NoSandbox
@@ -22,7 +22,7 @@ from caloron.engine.harness_settings import DANGEROUS, HarnessSettings, take_sec
 from caloron.engine.heartbeats import Heartbeats
 from caloron.errors import CaloronError
 from caloron.git.command import git
-from caloron.git.mirror import CALORON_IDENTITY, Mirror
+from caloron.git.mirror import Mirror
 from caloron.ports import (
     AgentCommand,
     AgentReport,
@@ -39,7 +39,6 @@ from caloron.store.files import write_atomic
 from caloron.store.redact import Redactor, secrets_in
 
 TIMED_OUT, STOPPED, FAILED = 6, 130, 1
-_BUNDLE_CAP = 512 << 20
 _STANDING = """Work only in the folder that you are started in. Look at what is there before you
 change it, keep to the style that you find, and run the project's own tests. Commit what belongs
 together; do not push, and open no pull request. Say at the end in a few lines what you did, what
@@ -198,23 +197,21 @@ class Harness:
         settings = self._settings
         base = settings.base
         message = f"[{settings.agent}] Complete {settings.task}\n"
-        since = (base, base)
-        seal(settings.worktree, self._sandbox, message, CALORON_IDENTITY, since=since)
         if not (base and settings.mirror and settings.repository and settings.branch):
+            seal(settings.worktree, self._sandbox, message)
             return ""
-        if name := named_secret(settings.worktree, self._sandbox, base, secrets):
-            raise SecretInCommits(f"the agent committed the value of {name}: nothing is taken")
         mirror = Mirror(Path(settings.mirror), Remote(settings.repository))
         ref = f"refs/heads/{settings.branch}"
-        head = hand_over(
-            settings.worktree,
-            self._sandbox,
-            mirror,
+        work = HandOver(
+            workspace=settings.worktree,
             base=base,
+            main=base,
+            message=message,
+            secrets=secrets,
             ref=ref,
             bundle=settings.run_dir / "work.bundle",
-            cap_bytes=_BUNDLE_CAP,
         )
+        head = hand_over(work, self._sandbox, mirror)
         if head == base:
             return ""
         # The user's own repository, which no agent can write: it only takes a branch in.

@@ -13,7 +13,10 @@ from caloron.agentstate.cycles.report import report_of
 from caloron.agentstate.dashboard import span
 from caloron.agentstate.looking import look
 from caloron.agentstate.records import OPEN
+from caloron.answers import closing_words
+from caloron.domain.pauses import clock_time
 from caloron.errors import CaloronError
+from caloron.store import log
 
 #: What opens a prompt.
 _LINES, _LONGEST = 5, 2_000
@@ -37,7 +40,8 @@ def numbers_in(folder: Path) -> dict[str, int]:
     for where in sorted(folder.glob("*/")):
         try:
             number = cycles_in(where).look().state.cycle_number
-        except CaloronError:
+        except CaloronError as error:
+            log.warning("cannot read the number of the last cycle", error=error, home=where)
             # Nobody can read it: then nobody knows the number.
             continue
         if number:
@@ -45,27 +49,33 @@ def numbers_in(folder: Path) -> dict[str, int]:
     return found
 
 
-def about(folder: Path, agent: str, *, waking: bool = False) -> str:
-    """What there is to say of an agent: its last cycle, its queue, its diary, its retros."""
+def about(folder: Path, agent: str, *, waking: bool = False, sprint: str = "") -> str:
+    """What there is to say of an agent: its last cycle, its queue, its diary, its retros.
+
+    With a sprint, only what it did there: nothing if it has not worked there yet.
+    """
     where = folder / agent
     state = cycles_in(where).look().state
-    if not state.cycle_number:
+    scope = f"{sprint}/" if sprint else ""
+    cycles = [past for past in past_of(where, _LINES) if str(past.work).startswith(scope)]
+    if not state.cycle_number or (sprint and not cycles):
         return ""
     lines = report_of(state).text().splitlines()[1:]
     number = state.cycle_number
     begin = f"You are {agent}, and this is your cycle {number + 1}." if waking else ""
     lines = [begin, *lines] if begin else [f"Cycles of {agent}: {number}", *lines]
-    queue = [errand for errand in queue_of(where) if errand["status"] in OPEN]
+    queue = [e for e in queue_of(where) if e["status"] in OPEN and e["id"].startswith(scope)]
     if queue:
         lines.append("Queue:")
         lines += [_one_line(f"- {e['id']} ({e['status']})") for e in queue[:_LINES]]
     lines.append("Diary, newest first:")
-    lines += [f"- {_shown(event)}" for event in diary_of(where, _LINES)]
-    earlier = [past for past in past_of(where, _LINES) if past.status != "open"]
+    diary = diary_of(where, _LINES)
+    lines += [f"- {_shown(e)}" for e in diary if str(e["work_item_id"] or "").startswith(scope)]
+    earlier = [past for past in cycles if past.status != "open"]
     if earlier:
         lines.append("Cycles, newest first:")
         lines += [f"- {_told(past)}" for past in earlier]
-    if retros := retros_of(where):
+    if not sprint and (retros := retros_of(where)):
         lines.append(f"Last retro: {retros[-1].name}")
     text = "\n".join(lines)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
@@ -85,7 +95,10 @@ def _said(payload: Any) -> Any:
         return payload
     if not isinstance(told, dict):
         return told
-    return told.get("last_line") or told.get("notes") or told.get("reason") or told.get("status")
+    said = next(
+        (told[key] for key in ("last_line", "notes", "reason", "status") if told.get(key)), ""
+    )
+    return closing_words(str(said))
 
 
 def _one_line(text: str) -> str:
@@ -100,8 +113,16 @@ def past_of(where: Path, count: int) -> list[Past]:
 def _told(past: Past) -> str:
     how = f"ended as {past.result}" if past.status == "ended" else past.status
     said = past.last_action or past.reason
-    head = f"{past.number}, {past.started_at[:16]}, {past.work or 'no task'}: {how}{_took(past)}"
+    head = f"{past.number}, {_began(past)}, {past.work or 'no task'}: {how}{_took(past)}"
     return f"{head}; {said}"[:200] if said else head
+
+
+def _began(past: Past) -> str:
+    try:
+        return clock_time(datetime.fromisoformat(past.started_at).timestamp())
+    except (ValueError, TypeError):
+        # A line of the log that was edited.
+        return str(past.started_at)[:16]
 
 
 def _took(past: Past) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,15 +11,10 @@ from typing import Any
 import msgspec
 
 from caloron.agents import feedback
-from caloron.agents.commits import (
-    SecretInCommits,
-    hand_over,
-    named_secret,
-    salvage,
-    seal,
-    unresolved,
-)
-from caloron.agents.workspaces import remove_unfinished, remove_workspace
+from caloron.agents.commits import SALVAGE_CAP_BYTES, HandOver, hand_over
+from caloron.agents.transcript import last_line
+from caloron.agents.workspaces import remove_workspace, unfinished
+from caloron.answers import closing_words
 from caloron.domain.budget import Usage, guess_usd
 from caloron.domain.facts import RunInterrupted, WorkEnded
 from caloron.domain.feedback import Feedback
@@ -27,22 +23,30 @@ from caloron.domain.sprint import OF_THE_SPRINT, Role, Work
 from caloron.engine.assignments import sessions_of
 from caloron.engine.runs import RunDirs, read_spec
 from caloron.errors import CaloronError
+from caloron.git.arrival import SecretInCommits
+from caloron.git.bundle import HandOverCancelled
 from caloron.git.commits import shown
 from caloron.git.mirror import Mirror
 from caloron.ledger.work import WorkQueue
 from caloron.ports import AgentReport, AgentRunner, Sandbox
+from caloron.store import log
 from caloron.store.redact import Redactor
 
 _ANSWER_TAIL = 16_384
 _PLAN_LIMIT = 1 << 20
-_BUNDLE_CAP = 512 << 20
 _CHANGES: tuple[Role, ...] = ("implement", "fix", "resolve")
 #: The provider said no: the work goes on later where it is, so nothing is published.
 _LATER = ("auth", "quota", "rate_limit")
+#: How long a hand-over may last after a stop: enough for all but large files.
+_LAST_S = 2.0
 
 
 class MergeNotMade(CaloronError):
     """A resolve round whose result would be in conflict again, for ever."""
+
+
+class NothingLeft(CaloronError):
+    """A round after which the change has nothing that main has not."""
 
 
 class Outcomes:
@@ -58,7 +62,10 @@ class Outcomes:
         *,
         identity: tuple[str, str],
         secrets: dict[str, str],
+        disk_mb: int,
     ) -> None:
+        #: Deletes workspaces.
+        self.discard: Callable[[Path], None] = remove_workspace
         self._queue = queue
         self._mirror = mirror
         self._sandbox = sandbox
@@ -66,6 +73,9 @@ class Outcomes:
         self._runner = runner
         self._identity = identity
         self.secrets = secrets
+        self._disk_mb = disk_mb
+        #: Once set, a hand-over that takes long is given up; the next engine begins it again.
+        self.stopping = threading.Event()
 
     def ended(
         self, task: str, work: Work, token: int, result: dict[str, Any], started_at: int | None
@@ -92,7 +102,7 @@ class Outcomes:
             token=token,
             exit_code=int(result.get("exit_code", 0)),
             timed_out=bool(result.get("timed_out", False)),
-            last_line=self._last_line(result, report),
+            last_line=_closing_words(report) or str(result.get("last_line", "")),
             over=over,
             answer=_answer(work.role, report.text),
             head=head,
@@ -118,6 +128,15 @@ class Outcomes:
         newest = self._mirror.log(commit, 1) if commit and self._mirror.has(commit) else []
         return " ".join(newest[0][2].split())[:60] if newest else ""
 
+    def said_last(self, item: str, token: int) -> str:
+        """The closing words of an attempt that was lost, as far as it got."""
+        run_dir = self._runs.of(item, token)
+        spec = read_spec(run_dir)
+        if not spec.get("framework"):
+            log = run_dir / "output.log"
+            return last_line(log) if log.exists() else ""
+        return _closing_words(self._report(spec, run_dir)[0])
+
     def interrupted(self, item: str, token: int) -> RunInterrupted | None:
         """The fact for an attempt that was cut short: what it cost, and its conversation.
 
@@ -141,10 +160,15 @@ class Outcomes:
         """Never lose an agent's work: what is in the workspace goes to a salvage ref first."""
         run_dir = self._runs.of(item, token)
         workspace, spec = run_dir / "workspace", read_spec(run_dir)
-        remove_unfinished(workspace)
+        self.discard(unfinished(workspace))
         if workspace.exists() and item.rsplit("-", 1)[-1] in _CHANGES:
             handed_over = self._mirror.has(f"refs/caloron/work/{item}/{token}")
-            if spec.get("base") and not handed_over and not self._salvage(item, token, spec):
+            try:
+                kept = spec.get("base") and not handed_over and not self._salvage(item, token, spec)
+            except HandOverCancelled as error:
+                log.debug("work is saved by the next engine", error=error, item=item)
+                kept = True
+            if kept:
                 remove_workspace(run_dir / "home")
                 return
         self.remove(item, token)
@@ -152,34 +176,58 @@ class Outcomes:
     def remove(self, item: str, token: int) -> None:
         """The workspace and the private home of an attempt, with the credential in it."""
         run_dir = self._runs.of(item, token)
+        # At once: a credential does not wait for a background thread.
         remove_workspace(run_dir / "home")
-        remove_workspace(run_dir / "workspace")
+        self.discard(run_dir / "workspace")
+        self.discard(unfinished(run_dir / "workspace"))
 
     def _salvage(self, item: str, token: int, spec: dict[str, Any]) -> bool:
         """Save uncommitted and unpublished work under a ref; False if that was not possible."""
-        workspace, ref = self._runs.of(item, token) / "workspace", f"refs/salvage/{item}/{token}"
-        products = spec.get("products", ())
+        run_dir, ref = self._runs.of(item, token), f"refs/salvage/{item}/{token}"
+        workspace, base, task = run_dir / "workspace", spec["base"], item.split("/")[1]
+        if not workspace.exists():
+            return True
+        work = HandOver(
+            workspace=workspace,
+            base=base,
+            main=self._mirror.newest_main(),
+            message="Work saved from an attempt that did not end\n",
+            identity=self._identity,
+            leave_out=spec.get("products", ()),
+            secrets=self.secrets,
+            ref=ref,
+            bundle=run_dir / "work.salvage",
+            cap_bytes=SALVAGE_CAP_BYTES,
+            disk_mb=self._disk_mb,
+            cancelled=self._cancelled(),
+        )
         try:
-            commit = salvage(
-                workspace,
-                self._sandbox,
-                self._mirror,
-                ref,
-                spec["base"],
-                self._identity,
-                leave_out=products,
-                secrets=self.secrets,
-            )
+            commit = hand_over(work, self._sandbox, self._mirror)
+        except HandOverCancelled:
+            raise
         except SecretInCommits as error:
             # A key must not stay on the disk; the task starts again without this work.
+            log.warning("work with a secret in it is dropped", error=error, item=item, task=task)
             self._queue.note("work_dropped", item, {"why": str(error)})
             return True
         except CaloronError as error:
+            log.warning("cannot save the work of an attempt", error=error, item=item, task=task)
             self._queue.note("salvage_failed", item, {"kept": str(workspace), "why": str(error)})
             return False
-        if commit:
+        if commit != base:
             self._queue.note("work_salvaged", item, {"ref": ref, "commit": commit})
         return True
+
+    def _cancelled(self) -> Callable[[], bool]:
+        """Whether one hand-over has lasted too long since the stop, or since it began after it."""
+        seen_at: list[float] = []
+
+        def cancelled() -> bool:
+            if self.stopping.is_set() and not seen_at:
+                seen_at.append(time.monotonic())
+            return bool(seen_at) and time.monotonic() - seen_at[0] > _LAST_S
+
+        return cancelled
 
     def _report(self, spec: dict[str, Any], run_dir: Path) -> tuple[AgentReport, Usage | None]:
         """What the agent told about its run; its conversation is kept for the next one."""
@@ -198,7 +246,8 @@ class Outcomes:
         cost = report.cost_usd
         if cost is None and runner.tells_cost:
             cap = spec.get("budget_usd") or float("inf")
-            cost = guess_usd(report.tokens_in, report.tokens_out, cap)
+            # A guess that is too high is safer for the budget: cache reads are not free.
+            cost = guess_usd(report.tokens_in + report.tokens_cached, report.tokens_out, cap)
         usage = Usage(
             usd=cost or 0.0,
             estimated=report.cost_usd is None and bool(cost),
@@ -226,37 +275,44 @@ class Outcomes:
         self, task: str, work: Work, token: int, spec: dict[str, Any], run_dir: Path
     ) -> tuple[str, tuple[str, ...]]:
         """Commit what the agent left, and bring its commits into our own repository."""
-        workspace = run_dir / "workspace"
-        left = unresolved(workspace, self._sandbox, tuple(spec.get("conflicts", ())))
-        if left:
-            return work.head, shown(left)
+        base, main = spec["base"], self._mirror.newest_main()
         title = self._queue.ledger.state(self._queue.sprint).tasks[task].plan.title
         what = title if work.role == "implement" else f"{title} ({work.role})"
-        message = f"{what}\n\nTask: {task}\nAgent: caloron-agent-{task}\n"
-        products = spec.get("products", ())
-        since = (spec["base"], self._mirror.newest_main())
-        seal(workspace, self._sandbox, message, self._identity, since=since, leave_out=products)
-        secret = named_secret(workspace, self._sandbox, spec["base"], self.secrets)
-        if secret:
-            raise SecretInCommits(f"the commits of {task} hold the value of {secret}")
-        head = hand_over(
-            workspace,
-            self._sandbox,
-            self._mirror,
-            base=spec["base"],
+        agent = f"caloron-agent-{task}"
+        handed_over = HandOver(
+            workspace=run_dir / "workspace",
+            base=base,
+            main=main,
+            message=f"{what}\n\nTask: {task}\nAgent: {agent}\n",
+            identity=self._identity,
+            agent=agent,
+            leave_out=spec.get("products", ()),
+            secrets=self.secrets,
             ref=f"refs/caloron/work/{work.item}/{token}",
             bundle=run_dir / "work.bundle",
-            cap_bytes=_BUNDLE_CAP,
+            disk_mb=self._disk_mb,
+            cancelled=self._cancelled(),
         )
+        head = hand_over(handed_over, self._sandbox, self._mirror)
+        left = self._mirror.marked(head, tuple(spec.get("conflicts", ())))
+        if left:
+            return work.head, shown(left)
         merged = spec.get("merges", "")
         if merged and not self._mirror.is_ancestor(merged, head):
             raise MergeNotMade(f"the {work.role} round of {task} did not merge main in")
+        if head != base and self._mirror.brings_nothing(main, head):
+            if work.role != "implement":
+                raise NothingLeft(f"the {work.role} round leaves nothing of the change of {task}")
+            head = base
         return head, ()
 
-    def _last_line(self, result: dict[str, Any], report: AgentReport) -> str:
-        """The last line of the answer; a framework with a protocol prints lines of its own."""
-        lines = [line for line in report.text.splitlines() if line.strip()]
-        return (lines[-1].strip()[:500] if lines else "") or str(result.get("last_line", ""))
+
+def _closing_words(report: AgentReport) -> str:
+    """The last line that the agent wrote for people, outside of its feedback or in it."""
+    if words := closing_words(report.text):
+        return words
+    said = feedback.parse(report.text)
+    return closing_words(said.notes) if said else ""
 
 
 def _answer(role: Role, text: str) -> str:

@@ -13,12 +13,15 @@ from caloron.errors import ForgeError, ForgePaused, ForgeUnavailable
 from caloron.ledger.ledger import SQL, Ledger, tell
 from caloron.ledger.outages import clear_outage, keep_outage, read_outage
 from caloron.ports import Forge
+from caloron.store import log
+from caloron.store.files import is_disk_full
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 60.0
 #: Nothing is done before a look, so a forge that is back must soon be noticed.
 _LONGEST_SILENCE_S = 5.0
 _BURST_S = 0.05
+_STOP_S = 1.0
 #: A cursor that moved without news is written down this often: an old one costs a longer look.
 _KEEP_CURSOR_S = 60.0
 
@@ -62,7 +65,9 @@ class Poller:
     def stop(self) -> None:
         self._end.set()
         self._wake.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            # A forge that does not answer must not hold up a stop; a poll changes nothing there.
+            self._thread.join(_STOP_S)
 
     def look_now(self) -> None:
         """Somebody says that there is news: look at once. Many such calls are one look."""
@@ -76,7 +81,13 @@ class Poller:
     @property
     def sees(self) -> bool:
         """Whether there was a look since the forge last did not answer."""
-        return self._losses == self._made_good
+        return self.sight is not None
+
+    @property
+    def sight(self) -> int | None:
+        """A number that changes when the forge does not answer; None before the next look."""
+        with self._counting:
+            return self._losses if self._losses == self._made_good else None
 
     def glance(self) -> None:
         """Look once, without anybody who would look again: a look that fails is written down."""
@@ -121,6 +132,13 @@ class Poller:
             connection.execute(SQL["put_kv"], {"key": self._key, "value": cursor})
 
     def _run(self) -> None:
+        try:
+            self._look_again_and_again()
+        except Exception as error:  # noqa: BLE001 - the loop stops with it, whatever it is
+            # Without a poller the sprint would go on blind, and nobody would know.
+            self._bell.fault(error)
+
+    def _look_again_and_again(self) -> None:
         pause, misses = self._interval_s, 0
         while True:
             self._sleep(pause)
@@ -133,16 +151,13 @@ class Poller:
                 self._looked_at = time.monotonic()
                 self._look_s = self._looked_at - began
                 pause, misses = self._interval_s, 0
-            except ForgePaused as error:
-                self._missed(error)
-                pause = max(error.until - time.time(), self._interval_s)
             except ForgeError as error:
+                if is_disk_full(error, self._ledger.db.path.parent):
+                    raise
                 self._missed(error)
                 pause, misses = pause_after(error, misses, self._interval_s), misses + 1
-            except Exception as error:  # noqa: BLE001 - the loop stops with it, whatever it is
-                # Without a poller the sprint would go on blind, and nobody would know.
-                self._bell.fault(error)
-                return
+                if isinstance(error, ForgePaused):
+                    pause, misses = max(error.until - time.time(), self._interval_s), misses - 1
 
     def _sleep(self, seconds: float) -> None:
         if self._wake.wait(seconds):
@@ -157,6 +172,7 @@ class Poller:
             self._losses += 1
 
     def _missed(self, error: ForgeError) -> None:
+        log.warning("a look at the forge failed; it is repeated", error=error)
         self._count_loss()
         self._told.forget()
         until = error.until if isinstance(error, ForgePaused) else None

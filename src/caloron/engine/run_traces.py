@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from caloron.engine.discreet import redactor
 from caloron.errors import NotFound, StoreError
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import ExecutionError
 from caloron.graph.prepare import Prepared
 from caloron.graph.trace import StageTrace, Trace
 from caloron.ids import is_valid_id
+from caloron.store import log
 from caloron.store.files import write_atomic
 
 _MOST = 500
@@ -34,20 +36,25 @@ class RunTraces:
         self, run_id: str, prepared: Prepared, trace: Trace, error: ExecutionError | None = None
     ) -> Path:
         path = self._folder / f"{run_id}.json"
+        is_new = not path.exists()
         told = _told(run_id, prepared, trace, error)
         try:
-            write_atomic(path, (json.dumps(told, indent=1) + "\n").encode(), durable=False)
+            # Failures repeat what stages said, and a stage may say a key.
+            clean = redactor().text(json.dumps(told, indent=1))
+            write_atomic(path, (clean + "\n").encode(), durable=False)
         except OSError as failed:
             raise StoreError(f"cannot write {path}: {failed}", hint="see CALORON_HOME") from failed
-        self._forget_oldest()
+        if is_new:
+            self._forget_oldest()
         return path
 
     def _forget_oldest(self) -> None:
         files = list(self._folder.glob("*.json"))
         if len(files) > _MOST:
-            files.sort(key=lambda file: file.stat().st_mtime_ns)
+            files.sort(key=_age)
             for file in files[: len(files) - _MOST]:
-                file.unlink(missing_ok=True)
+                with log.ignored(OSError, message="cannot remove an old trace", path=file):
+                    file.unlink(missing_ok=True)
 
     def find(self, wanted: str) -> dict[str, Any]:
         """The trace of a run; by the id of a graph, that of its latest run."""
@@ -79,6 +86,14 @@ class RunTraces:
         return found if isinstance(found, dict) and "run_id" in found else None
 
 
+def _age(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        # Another process made room at the same time.
+        return 0
+
+
 def _told(
     run_id: str, prepared: Prepared, trace: Trace, error: ExecutionError | None
 ) -> dict[str, Any]:
@@ -89,7 +104,7 @@ def _told(
         "profile": prepared.profile.name,
         "started_at": trace.started_at,
         "duration_ms": trace.duration_ms,
-        "status": "Failed" if error is not None else trace.status,
+        "status": trace.status,
         "error": None if error is None else {"path": error.path, "message": error.reason},
         "stages": [_call(call, prepared.catalogue) for call in trace.stages],
     }

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from caloron.store import log
+
 
 class RunDirs:
     """`runs/<sprint>/<task>/<n>-<role>/<token>`: one directory per claim."""
@@ -41,6 +43,9 @@ def read_spec(run_dir: Path) -> dict[str, Any]:
     """What the attempt was started with; empty if it was not started."""
     try:
         found = json.loads((run_dir / "spec.json").read_bytes())
-    except (FileNotFoundError, ValueError):
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        log.warning("cannot read what an attempt was started with", error=error, path=run_dir)
         return {}
     return found if isinstance(found, dict) else {}

@@ -159,6 +159,7 @@ def graph_file(named: str, beside: Path) -> Path:
             if place.is_file():
                 return place.absolute()
         except (OSError, ValueError):
+            # No file can have this name.
             continue
     if "/" not in named and named:
         shipped = Path(str(files("caloron.stages") / "compositions" / f"{named}.json"))

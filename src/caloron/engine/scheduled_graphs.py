@@ -14,7 +14,7 @@ from caloron.engine.schedule_config import Job, Schedule
 from caloron.engine.scheduler import Outcome
 from caloron.engine.tick import tick_graph
 from caloron.engine.visit_by_id import visit_by_id
-from caloron.errors import CaloronError
+from caloron.errors import CaloronError, UsageError
 from caloron.graph.canonical import composition_id
 from caloron.graph.errors import GraphError, Refused
 from caloron.graph.flow import follow
@@ -23,6 +23,7 @@ from caloron.graph.prepare import Prepared, prepare
 from caloron.graph.profile import PROFILES
 from caloron.graph.run import Limits
 from caloron.graph.types import Known
+from caloron.store import log
 
 _PATIENCE_S = 10.0
 #: A tick begins nothing more after so many seconds.
@@ -62,7 +63,7 @@ class ScheduledGraphs:
             named = composition_id(parse_graph(job.graph.read_bytes(), PROFILES["strict"]))
             if named == tick_graph().composition_id:
                 # The tick of a sprint: what it decides is carried out before this run ends.
-                output = visit_by_id(job.input["sprint_id"], self._tell, job.timeout_s or _TICK_S)
+                output = visit_by_id(_sprint_in(job), self._tell, job.timeout_s or _TICK_S)
                 return Outcome(ok=True, composition_id=named, output=output)
             at, prepared = self._prepared(job)
             limits = Limits(run_seconds=job.timeout_s)
@@ -71,6 +72,7 @@ class ScheduledGraphs:
             )
             done = at.run(prepared, job.input, wishes)
         except (GraphError, CaloronError, OSError) as error:
+            log.warning("a scheduled graph failed", error=error, job=job.name, run=run_id)
             return Outcome(ok=False, composition_id=named, error=str(error))
         return Outcome(ok=True, composition_id=prepared.composition_id, output=done.output)
 
@@ -93,4 +95,16 @@ class ScheduledGraphs:
             with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:
                 answer.read(1)
         except (urllib.error.URLError, OSError, ValueError) as error:
+            log.warning("a webhook was not taken", error=error, job=job.name)
             self._tell(f"the webhook of {job.name} was not taken: {error}")
+
+
+def _sprint_in(job: Job) -> str:
+    """The sprint that a job ticks."""
+    named = job.input.get("sprint_id") if isinstance(job.input, dict) else None
+    if not isinstance(named, str):
+        raise UsageError(
+            f"the input of {job.name} names no sprint",
+            hint='give the job an input such as {"sprint_id": "shop-1"}',
+        )
+    return named

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,10 +41,12 @@ from caloron.errors import NotFound, PreconditionFailed, UsageError
 from caloron.git.mirror import Mirror
 from caloron.ledger.history import take_in_history
 from caloron.ledger.ledger import Ledger, TickCommit
-from caloron.ledger.lock import EngineLock
 from caloron.ledger.projects import Project
 from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Forge
+from caloron.store import log
+from caloron.store.database import refuse_damaged
+from caloron.store.lock import ProcessLock
 from caloron.store.redact import Redactor
 
 MAX_PLAN_BYTES = 4 << 20
@@ -67,21 +69,24 @@ class Session:
         self.project = project
         #: Whether the forge's main holds what the user's own repository has.
         self.in_step = True
-        self.lock = EngineLock(project.engine_lock)
-        self.lock.acquire()
-        try:
+        self.lock = ProcessLock(project.engine_lock)
+        with ExitStack() as opened:
+            self.lock.acquire()
+            opened.callback(self.lock.release)
+            log.pin(log.log_of(project.path))
+            opened.callback(log.unpin)
+            refuse_damaged(project.ledger)
             self.ledger = Ledger(project.ledger)
+            opened.callback(self.ledger.close)
             #: What was taken over from an older Caloron, in lines for people.
             self.told = take_in_history(self.ledger, project)
             self.forge = forge_of_session(project, self.ledger, self.told)
-        except BaseException:
-            self.lock.release()
-            raise
+            opened.callback(self.forge.close)
+            self._opened = opened.pop_all()
 
     def close(self) -> None:
-        self.ledger.close()
-        self.forge.close()
-        self.lock.release()
+        """Close everything, also if one of them raises."""
+        self._opened.close()
 
     def begin(
         self,
@@ -131,6 +136,7 @@ class Session:
 
     def engine(self, sprint: str, watcher: Watcher, *, debug: bool = False) -> Engine:
         self.lock.describe(sprint)
+        log.pin(log.log_of(self.project.path), sprint=sprint)
         remember(self.ledger, self.forge, self.forge.about())
         engine = Engine(self.project, self.ledger, self.forge, sprint, watcher, debug=debug)
         if not self.ledger.get(f"forge_cursor/{sprint}"):

@@ -10,6 +10,7 @@ from caloron.errors import CaloronError
 from caloron.forge.addresses import address_of
 from caloron.forge.tokens import TokenSource, read_token
 from caloron.ledger.settings import ProjectConfig
+from caloron.store import log
 
 GITHUB = "https://api.github.com"
 
@@ -46,12 +47,13 @@ def token_values(config: ProjectConfig) -> dict[str, str]:
 
 
 def _value(source: TokenSource, kind: str, host: str) -> str:
-    """Empty if it cannot be read: whoever needs it says so, and what is not there stays hidden."""
+    """Empty if it cannot be read now: `read_token` makes it known to redactors once it can be."""
     if source.env:
         return os.environ.get(source.env, "").strip()
     try:
         return _read_once(source, address_of(kind, host).web)
-    except CaloronError:
+    except CaloronError as error:
+        log.warning("a token of the forge cannot be read yet", error=error)
         return ""
 
 

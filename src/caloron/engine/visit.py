@@ -10,16 +10,23 @@ import time
 
 import msgspec
 
+from caloron.agents import launch
 from caloron.domain.facts import Halt, PlanApproved
 from caloron.domain.sprint import State
-from caloron.engine.engine import Engine
+from caloron.domain.supervise import Limits
+from caloron.engine.engine import Engine, SystemClock
+from caloron.engine.runs import RunDirs
+from caloron.engine.tick import run_tick
 from caloron.ledger.ledger import Ledger
-from caloron.store.lock import boot_id
+from caloron.ledger.projects import Project
+from caloron.ledger.work import WorkQueue
+from caloron.stages.context import TickContext
 
 #: Effects that are due so soon are waited for.
 _SOON_S = 2.0
 _SHORTEST_WAIT_S = 0.05
 _VISITED = "visited/{}"
+_HALT = Halt(reason="it was stopped with `caloron stop`")
 
 
 def is_visited(ledger: Ledger, sprint: str) -> bool:
@@ -31,7 +38,7 @@ def halt(engine: Engine) -> None:
     """End the agents that visits left at work, and let the next visits start none."""
     engine.wake.create()
     try:
-        engine.ledger.tell(engine.sprint, [Halt(reason="it was stopped with `caloron stop`")])
+        engine.ledger.tell(engine.sprint, [_HALT])
         engine.workers.adopt()
         engine.workers.stop()
         engine.tick(grace=True)
@@ -39,6 +46,17 @@ def halt(engine: Engine) -> None:
         engine.effects.close()
         engine.wake.close()
     engine.raise_fault()
+
+
+def halt_without_forge(project: Project, ledger: Ledger, sprint: str) -> None:
+    """End the agents though no engine can be made; the next engine saves their work."""
+    ledger.tell(sprint, [_HALT])
+    runs = RunDirs(project.runs)
+    queue = WorkQueue(ledger, sprint, holder="stop", lease_ms=0)
+    for lease in queue.in_flight():
+        launch.stop(runs.of(lease.item, lease.token))
+    context = TickContext(ledger=ledger, clock=SystemClock(), limits=Limits(), grace=True)
+    run_tick(context, sprint)
 
 
 class Visited(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,13 +89,15 @@ class Visit:
         try:
             engine.books.take_in(busy=bool(engine.queue.in_flight()))
             engine.poller.glance()
+            engine.workshop.trash.open()
             engine.workers.adopt()
             state = self._loop(approve=approve)
             agents = len(engine.queue.in_flight())
             if self._ticks > 1:
-                engine.workshop.homes.catch_up()
+                engine.workshop.homes.catch_up_sprint()
         finally:
             engine.effects.close()
+            engine.workshop.trash.close(_SOON_S)
             engine.wake.close()
         engine.raise_fault()
         if state.sprint.phase == "ended":
@@ -92,9 +112,9 @@ class Visit:
         )
 
     def _loop(self, *, approve: bool) -> State:
-        engine, grace = self._engine, self._was_asleep()
+        engine, grace = self._engine, self._engine.grace.is_on()
         while True:
-            sees = engine.poller.sees
+            sight = engine.poller.sight
             saved = engine.tick(grace=grace)
             self._ticks += 1
             self._taken.extend(saved.actions_taken)
@@ -104,11 +124,11 @@ class Visit:
                 engine.ledger.tell(engine.sprint, [PlanApproved()])
                 approve = False
                 continue
-            if engine.bell.faults or (phase == "ended" and sees):
+            if engine.bell.faults or (phase == "ended" and sight is not None):
                 return saved.state
             next_due: float | None = None
             if self._left() > 0:
-                next_due = engine.act(saved.state, sees=sees, grace=grace)
+                next_due = engine.act(saved.state, sight=sight, grace=grace)
             else:
                 # What is still being made ready keeps its lease.
                 engine.workers.reconcile(grace=grace)
@@ -135,19 +155,3 @@ class Visit:
         if ledger.get(key) != str(state.sprint.ended_at):
             self._engine.write_end(state)
             ledger.put(key, str(state.sprint.ended_at))
-
-    def _was_asleep(self) -> bool:
-        """Whether the machine itself slept since the last visit, as a laptop does.
-
-        For one lease after that nobody is judged: the shims slept too, and renew first.
-        """
-        ledger, boot = self._engine.ledger, boot_id() or "-"
-        slept = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
-        known = ledger.get("slept").split()
-        same_boot = len(known) == 3 and known[0] == boot
-        lease_s = self._engine.queue.lease_ms / 1000
-        if same_boot and slept - float(known[1]) <= lease_s:
-            return time.time() < float(known[2])
-        until = time.time() + lease_s if same_boot else 0.0
-        ledger.put("slept", f"{boot} {slept:.1f} {until:.1f}")
-        return same_boot

@@ -20,9 +20,12 @@ from typing import Any
 from caloron.engine.bounded_http import BoundedServer
 from caloron.errors import PreconditionFailed
 from caloron.ledger.settings import ProjectConfig
+from caloron.store import log
 
 _LONGEST_BODY = 4 << 20
 _PATIENCE_S = 10.0
+#: For a whole request: a large body may come over a slow line.
+_READING_S = 30.0
 _AT_ONCE = 8
 _SIGNATURES = ("X-Hub-Signature-256", "X-Gitea-Signature")
 
@@ -80,6 +83,7 @@ class Webhooks:
         try:
             self._server = _Server(self._address, _Handler)
         except (OSError, OverflowError) as error:
+            log.warning("cannot listen for webhooks", error=error, port=self.port)
             self.problem = f"webhooks cannot be heard on {self._address[0]}:{self.port}: {error}"
             return
         self._server.heard = self._heard
@@ -112,7 +116,7 @@ class _Server(BoundedServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         # What is missed while all places are taken is seen by polling.
-        super().__init__(address, handler, at_once=_AT_ONCE)
+        super().__init__(address, handler, at_once=_AT_ONCE, patience_s=_READING_S)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A sender that goes away in the middle is nobody's trouble."""
@@ -131,6 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
         body = self.rfile.read(int(length))
+        self.server.has_read(self.connection)
         signatures = [value for name in _SIGNATURES for value in self.headers.get_all(name, [])]
         whole = len(body) == int(length)
         heard = whole and self.server.heard(body, signatures)

@@ -14,9 +14,10 @@ from subprocess import Popen
 from typing import Any
 
 from caloron.agents import launch
-from caloron.agents.transcript import last_line
+from caloron.agents.seeds import SetupCancelled
 from caloron.agents.workspaces import remove_workspace
 from caloron.domain.facts import RunInterrupted, WorkEnded
+from caloron.domain.retro import STOPPED
 from caloron.domain.sprint import AGENT_ROLES
 from caloron.engine.assignments import Assigner, Assignment, NothingToRun
 from caloron.engine.bell import Bell
@@ -24,15 +25,29 @@ from caloron.engine.outcomes import Outcomes
 from caloron.engine.runs import RunDirs, read_spec
 from caloron.engine.spending import Purse
 from caloron.errors import CaloronError, ForgePaused, ForgeUnavailable, StoreError
+from caloron.git.bundle import HandOverCancelled
+from caloron.git.command import GitError
 from caloron.ledger.ledger import start_of
 from caloron.ledger.projects import Project
 from caloron.ledger.work import Claimed, WorkQueue, result_of
+from caloron.store import log
 from caloron.store import queue as store_queue
+from caloron.store.files import is_disk_full
+from caloron.store.redact import learned_secrets
 
 #: An attempt that is interrupted again and again waits before it is started once more.
 _QUICK_RESTARTS = 3
 _LONGEST_PAUSE_S = 30.0
+#: A git of ours that is killed as often as this, without a break, is a failure after all.
+_MAX_KILLED = 10
 _TICK_S = 0.02
+#: How long a stop waits for workspaces that are being made ready.
+_PREPARING_S = 1.0
+
+
+def _named(item: str) -> dict[str, str]:
+    """The fields of a log record about a piece of work."""
+    return {"item": item, "task": item.split("/")[1]}
 
 
 class Workers:
@@ -48,7 +63,9 @@ class Workers:
         bell: Bell,
         *,
         parallel: int,
+        stopping: threading.Event | None = None,
     ) -> None:
+        """`stopping`: nothing more is started, and what is being made ready is given up."""
         self._project = project
         self._queue = queue
         self._assigner = assigner
@@ -63,8 +80,10 @@ class Workers:
         self._awaited: set[tuple[str, int]] = set()
         self._lost: dict[str, int] = {}
         self._postponed: dict[str, int] = {}
+        #: Those whose shim is being ended.
+        self._ending: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
-        self.stopping = threading.Event()
+        self.stopping = stopping or threading.Event()
         #: Called when an agent has begun or ended.
         self.noticed: Callable[[], object] = lambda: None
 
@@ -72,8 +91,9 @@ class Workers:
         """Start what the queue offers, within the limits; no agent while the sprint is halted."""
         if self.stopping.is_set():
             return
-        for roles in (AGENT_ROLES, ("verify",)):
-            while self._queue.has_pending():
+        # What brings a begun change to main goes before what begins one.
+        for roles in (("verify",), AGENT_ROLES):
+            while self._queue.has_pending(roles):
                 allowance = self._purse.allowance()
                 if roles is AGENT_ROLES and (halted or allowance == 0):
                     break
@@ -129,19 +149,24 @@ class Workers:
         self.stopping.set()
         for lease in self._queue.in_flight():
             if lease.result is None:
-                self._queue.interrupt(lease.item, lease.token, "the sprint was stopped")
+                try:
+                    self._queue.interrupt(lease.item, lease.token, STOPPED)
+                except StoreError as error:
+                    # An agent ends all the same; the next engine gives its lease back.
+                    self._bell.fault(error)
                 self._stop_later(lease.item, lease.token)
+        give_up = time.monotonic() + _PREPARING_S
         while True:
             with self._lock:
-                threads = list(self._active.values())
+                # No agent is in a workspace that is still made ready: nothing can be lost there.
+                left = self._preparing if time.monotonic() > give_up else set()
+                threads = [self._active[key] for key in self._active.keys() - left]
             if not threads:
                 return
-            for thread in threads:
-                thread.join()
+            threads[0].join(_TICK_S)
 
     def wait(self) -> None:
-        """Let running work come to its end without starting more."""
-        self.stopping.set()
+        """Let running work come to its end."""
         with self._lock:
             threads = list(self._active.values())
         for thread in threads:
@@ -159,38 +184,69 @@ class Workers:
         thread.start()
 
     def _stop_later(self, item: str, token: int) -> None:
-        run_dir = self.runs.of(item, token)
-        threading.Thread(target=launch.stop, args=(run_dir,), daemon=True).start()
+        with self._lock:
+            if (item, token) in self._ending:
+                return
+            self._ending.add((item, token))
+        name = f"stop {item}"
+        threading.Thread(target=self._end, args=(item, token), name=name, daemon=True).start()
+
+    def _end(self, item: str, token: int) -> None:
+        try:
+            launch.stop(self.runs.of(item, token))
+        except Exception as error:  # noqa: BLE001 - handed to the loop, which stops with it
+            with log.context(**_named(item)):
+                self._bell.fault(error)
+        finally:
+            with self._lock:
+                self._ending.discard((item, token))
 
     def _renew(self, item: str, token: int) -> None:
         """Preparing a large workspace takes its time; until a shim is there, the lease is ours."""
         try:
             with self._queue.ledger.db.transaction("renew") as connection:
                 store_queue.renew(connection, item, token, self._queue.lease_ms, active=False)
-        except store_queue.LeaseLost:
+        except store_queue.LeaseLost as error:
+            log.warning("a lease could not be renewed", error=error, **_named(item))
             return
 
     def _attend(self, item: str, token: int, claimed: Claimed | None) -> None:
+        with log.context(**_named(item)):
+            try:
+                self._bring_to_its_end(item, token, claimed)
+            except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
+                self._bell.fault(error)
+            finally:
+                with self._lock:
+                    self._active.pop((item, token), None)
+                    self._preparing.discard((item, token))
+                self._purse.release((item, token))
+                self._bell.ring()
+
+    def _bring_to_its_end(self, item: str, token: int, claimed: Claimed | None) -> None:
         try:
             shim = self._launch(claimed) if claimed else None
             if shim or not claimed:
                 self._await_shim(item, token, shim)
-                self._collect(item, token)
+                self._collect_surely(item, token)
                 self.noticed()
-        except (StoreError, OSError) as error:
-            self._bell.fault(error)
-        except ForgeUnavailable as error:
-            self._postpone(item, token, error)
+        except SetupCancelled as error:
+            log.debug("the setup of a workspace was cancelled", error=error)
+            self._outcomes.remove(item, token)
+        except HandOverCancelled as error:
+            # Its result is recorded and its workspace stays: the next engine collects both.
+            log.debug("the work of an attempt is collected by the next engine", error=error)
+        except StoreError:
+            raise
         except CaloronError as error:
-            self._fault(item, token, error)
-        except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
-            self._bell.fault(error)
-        finally:
-            with self._lock:
-                self._active.pop((item, token), None)
-                self._preparing.discard((item, token))
-            self._purse.release((item, token))
-            self._bell.ring()
+            if is_disk_full(error, self._project.path):
+                # Nobody's failure, and no retry helps.
+                raise
+            log.warning("work ended with an error of ours", error=error)
+            if isinstance(error, ForgeUnavailable) or self._was_killed(item, error):
+                self._postpone(item, token, error)
+            else:
+                self._fault(item, token, error)
 
     def _await_shim(self, item: str, token: int, shim: Popen[bytes] | None) -> None:
         run_dir = self.runs.of(item, token)
@@ -213,17 +269,19 @@ class Workers:
         run_dir = self.runs.of(claimed.item, claimed.token)
         self._await_earlier_attempts(claimed.item, claimed.token)
         self._pause_after_losses(claimed.item)
+        self._refuse_stopping()
         remove_workspace(run_dir / "workspace")
         state = self._queue.ledger.state(self._queue.sprint)
         task = state.tasks.get(claimed.start.task)
         budget = self._purse.reserved((claimed.item, claimed.token))
         given = self._assigner.assign(state, task, work, run_dir, budget)
+        self._refuse_stopping()
         if isinstance(given, NothingToRun):
             self._settle_without_process(claimed, given)
             return None
         spec = self._spec(claimed, given, run_dir) | {"budget_usd": budget}
         # From now on these are looked for in everything that is written.
-        self._outcomes.secrets.update(given.secrets)
+        self._outcomes.secrets.update(given.secrets | learned_secrets())
         whispered = {"env": given.secrets, "redact": self._outcomes.secrets}
         self._postponed.pop(claimed.item, None)
         return launch.start(run_dir, spec, whispered)
@@ -238,11 +296,15 @@ class Workers:
             ]
         for thread in earlier:
             thread.join()
-        while any(isinstance(fact, RunInterrupted) and fact.item == item
-                  for fact in self._queue.ledger.load(self._queue.sprint).facts):  # fmt: skip
+        while self._queue.interruption_waits(item):
             # The tick that takes it in is about to run: it knows the conversation to go on with.
             if self.stopping.wait(_TICK_S):
                 return
+
+    def _refuse_stopping(self) -> None:
+        """Give up what is being made ready; `stop` gives its lease back."""
+        if self.stopping.is_set():
+            raise SetupCancelled("the sprint is being stopped")
 
     def _settle_without_process(self, claimed: Claimed, given: NothingToRun) -> None:
         work = claimed.start.work
@@ -303,7 +365,24 @@ class Workers:
     def _pause_after_losses(self, item: str) -> None:
         losses = self._lost.get(item, 0) - _QUICK_RESTARTS
         if losses > 0:
-            time.sleep(min(2.0**losses, _LONGEST_PAUSE_S))
+            self.stopping.wait(min(2.0**losses, _LONGEST_PAUSE_S))
+
+    def _was_killed(self, item: str, error: CaloronError) -> bool:
+        """Whether a signal ended a git of ours: an interruption, unless it happens every time."""
+        killed = isinstance(error, GitError) and error.returncode < 0
+        return killed and self._postponed.get(item, 0) < _MAX_KILLED
+
+    def _collect_surely(self, item: str, token: int) -> None:
+        """Collect again when a signal ended a git of ours: the agent's work is paid and there."""
+        for last in (False, False, True):
+            try:
+                self._collect(item, token)
+            except GitError as error:
+                if error.returncode >= 0 or last:
+                    raise
+                log.warning("a git process was killed; the work is collected again", error=error)
+            else:
+                return
 
     def _collect(self, item: str, token: int) -> None:
         """Take in what an attempt left, whoever started it."""
@@ -319,9 +398,8 @@ class Workers:
         start = start_of(lease.payload)
         if result is None:
             self._lost[item] = self._lost.get(item, 0) + 1
-            log = run_dir / "output.log"
-            if log.exists() and (said := last_line(log)):
-                self._queue.note("attempt_lost", item, {"last_line": said[:500]})
+            if said := self._outcomes.said_last(item, token):
+                self._queue.note("attempt_lost", item, {"last_line": said})
             cut = self._cut_short(item, token)
             self._queue.interrupt(item, token, "the attempt was interrupted", cut)
             return
@@ -332,6 +410,8 @@ class Workers:
         if self._queue.settle(fact, token):
             self._outcomes.remove(item, token)
         else:
+            # Its lease was taken back meanwhile: it is paid all the same.
+            self._account(item, token)
             self._outcomes.save_and_remove(item, token)
 
     def _cut_short(self, item: str, token: int) -> RunInterrupted | None:
@@ -342,12 +422,18 @@ class Workers:
             self._purse.settle((item, token), cut.usage.usd)
         return cut
 
-    def _postpone(self, item: str, token: int, error: ForgeUnavailable) -> None:
-        """The forge does not answer, so there is nothing to work on: later, and nobody's fault."""
+    def _account(self, item: str, token: int) -> None:
+        """Report what an attempt cost whose end counts for nothing else."""
+        if cut := self._outcomes.interrupted(item, token):
+            self._queue.ledger.tell(self._queue.sprint, [cut])
+
+    def _postpone(self, item: str, token: int, error: CaloronError) -> None:
+        """The forge does not answer, or a git of ours was killed: later, and nobody's fault."""
         times = self._postponed[item] = self._postponed.get(item, 0) + 1
         pause = min(2.0 ** min(times - 1, 10), _LONGEST_PAUSE_S)
         until = error.until if isinstance(error, ForgePaused) else time.time() + pause
-        self._queue.interrupt(item, token, str(error), until=until)
+        cut = self._cut_short(item, token)
+        self._queue.interrupt(item, token, str(error), cut, until=until)
 
     def _fault(self, item: str, token: int, error: CaloronError) -> None:
         """Something of ours failed around the agent: the task is told, and tries once more."""
@@ -366,7 +452,8 @@ class Workers:
             fault=str(error),
             usage=cut.usage if cut else None,
         )
-        self._queue.settle(fact, token)
+        if not self._queue.settle(fact, token):
+            self._account(item, token)
         try:
             self._outcomes.save_and_remove(item, token)
         except OSError as problem:

@@ -15,10 +15,13 @@ from caloron.agents.setup_products import excluded
 from caloron.agents.workspaces import create_checkout, create_workspace, furnish
 from caloron.domain.sprint import State, Task, Work
 from caloron.errors import CaloronError
+from caloron.git.commits import refuse_large
 from caloron.git.mirror import Conflict, Mirror
 from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Sandbox
 
+#: Roles that judge what others wrote.
+_JUDGES = ("review", "check")
 #: What `caloron init` puts on a new main.
 _FROM_INIT = {"README.md"}
 
@@ -63,8 +66,13 @@ class Workplaces:
         self.identity = identity
         #: Raises for a commit that no sprint could begin with.
         self._refuse = refuse
-        self._files = lru_cache(maxsize=8)(mirror.files)
-        pool.furnish = self._furnish
+        self._files = lru_cache(maxsize=8)(self._listed)
+        pool.furnish, pool.measure = self._furnish, self._listed
+
+    def _listed(self, commit: str) -> dict[str, str]:
+        """The files of a commit; refused before any checkout if they would take too much disk."""
+        refuse_large(self._mirror.path, commit, self._config.disk_mb << 20)
+        return self._mirror.files(commit)
 
     def is_empty(self, commit: str) -> bool:
         """Whether a commit holds nothing but what `caloron init` wrote."""
@@ -117,6 +125,8 @@ class Workplaces:
             start = self._mirror.merge_base(start, restored) or start
         else:
             restored = ""
+        if merges:
+            self._files(merges)
         branch = task.branch if task else f"agent/{work.role}/{state.sprint.id}"
         agent = f"caloron-agent-{task.agent}" if task else ""
         workspace, home = run_dir / "workspace", run_dir / "home"
@@ -138,7 +148,10 @@ class Workplaces:
             )
         # What an agent's own files make is not for others.
         scope = task.id if task and (start != main or merges or restored) else ""
-        place = self._complete(workspace, home, start, run_dir, scope=scope, ready=ready)
+        judges = work.role in _JUDGES
+        place = self._complete(
+            workspace, home, start, run_dir, scope=scope, ready=ready, restore_git=judges
+        )
         return msgspec.structs.replace(place, merges=merges, conflicts=conflicts, restored=restored)
 
     def _start(self, state: State, work: Work, main: str) -> tuple[str, str, tuple[str, ...]]:
@@ -161,6 +174,7 @@ class Workplaces:
         *,
         scope: str,
         ready: bool,
+        restore_git: bool = False,
     ) -> Workplace:
         """Install what the project needs, and let the agent own all of it."""
         recipe = self.recipe(commit)
@@ -169,7 +183,9 @@ class Workplaces:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             seed = self._seed(commit)
             try:
-                self._seeds.plant(workspace, recipe, lock_hash=seed, log=log, scope=scope)
+                self._seeds.plant(
+                    workspace, recipe, lock_hash=seed, log=log, scope=scope, restore_git=restore_git
+                )
             except SetupFailed as error:
                 failed = str(error)
                 self._seeds.announce(failed)

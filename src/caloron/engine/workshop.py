@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -13,9 +14,13 @@ import msgspec
 
 from caloron.agents import conventions
 from caloron.agents.frameworks import runner_for
+from caloron.agents.network import hosts_in
 from caloron.agents.pool import Pool
+from caloron.agents.processes import PROXY_VARIABLES
 from caloron.agents.sandbox import Bubblewrap, NoSandbox
 from caloron.agents.seeds import Seeds
+from caloron.agents.trash import Trash
+from caloron.agents.visible import is_there
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import State
 from caloron.engine.agent_homes import AgentHomes
@@ -40,7 +45,8 @@ from caloron.ledger.work import WorkQueue
 from caloron.ports import AgentRunner, Sandbox
 from caloron.stages.kickoff import fetch_repo_context, page, rules_page
 from caloron.stages.retro_page import retro_material
-from caloron.store.redact import Redactor, secrets_in
+from caloron.store import log
+from caloron.store.redact import Redactor, learn, secrets_in
 
 _LFS_FILTER = "filter=lfs"
 #: Where a machine's administrator says which packages to use.
@@ -64,7 +70,10 @@ class Workshop:
         *,
         tell: Callable[[str], None] | None = None,
         show: Callable[[str], None] | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
+        """`stopping`, once set, lets every part give up what it need not finish."""
+        stopping = stopping or threading.Event()
         self._project, config = project, project.config
         self.sandbox = sandbox_for(mirror.path, unsandboxed=state.sprint.unsandboxed)
         self.runner = cache(lambda name: runner(project, name))
@@ -72,8 +81,17 @@ class Workshop:
         self.redactor = Redactor(self.secrets)
         who = identity(config)
         self._confining = Confining(config, self.sandbox)
-        self.pool = Pool(mirror, self.sandbox, project.path / "pool", config.pool, who)
-        seeds = self._seeds(project)
+        self.trash = Trash(project.path / "trash")
+        self.pool = Pool(
+            mirror,
+            self.sandbox,
+            project.path / "pool",
+            config.pool,
+            who,
+            stopping=stopping,
+            discard=self.trash.put,
+        )
+        seeds = self._seeds(project, stopping)
         if tell:
             seeds.announce = tell
         self._workplaces = Workplaces(
@@ -96,7 +114,9 @@ class Workshop:
             self.runner,
             identity=who,
             secrets=self.secrets,
+            disk_mb=config.disk_mb,
         )
+        self.outcomes.discard, self.outcomes.stopping = self.trash.put, stopping
         assigner = self._assigner(project, mirror, show)
         assigner.lessons = lambda sprint: context_for(queue.ledger, sprint)
         assigner.repository = cache(lambda: repository_pages(queue.ledger, mirror))
@@ -111,9 +131,9 @@ class Workshop:
             self.purse,
             bell,
             parallel=state.sprint.parallel,
+            stopping=stopping,
         )
         self.workers.noticed = self.homes.notice
-        seeds.cancelled = self.workers.stopping
 
     def meter(self, state: State) -> None:
         """Count what is spent from the moment on that somebody who tells it may be started."""
@@ -125,7 +145,8 @@ class Workshop:
     def _tells_cost(self, framework: str) -> bool:
         try:
             return self.runner(framework).tells_cost
-        except CaloronError:
+        except CaloronError as error:
+            log.debug("a framework is not set up", error=error, framework=framework)
             # One that is not set up starts nobody; its own task says so.
             return False
 
@@ -147,18 +168,22 @@ class Workshop:
             show=show,
         )
 
-    def _seeds(self, project: Project) -> Seeds:
-        confining = self._confining
-        return Seeds(
+    def _seeds(self, project: Project, cancelled: threading.Event) -> Seeds:
+        confining, network = self._confining, self._confining.network("setup")
+        env = _setup_environment()
+        named = _registries(env) if network == "public" else ()
+        seeds = Seeds(
             project.path / "seeds",
             self.sandbox,
-            network=confining.network("setup"),
-            hosts=confining.allow_hosts,
+            network=network,
+            hosts=(*confining.allow_hosts, *named),
             caps=confining.caps,
             timeout_s=project.config.setup_timeout_s,
             read_only=(*confining.read_only, *_PACKAGE_SETTINGS),
-            env=_setup_environment(),
+            env=env,
         )
+        seeds.cancelled, seeds.discard = cancelled, self.trash.put
+        return seeds
 
 
 def repository_pages(ledger: Ledger, mirror: Mirror) -> tuple[str, str]:
@@ -192,8 +217,11 @@ def runner(project: Project, framework: str) -> AgentRunner:
 def known_secrets(config: ProjectConfig) -> dict[str, str]:
     """The values that must appear nowhere: keys, what agents are given, tokens of the forge."""
     given = {name: os.environ[name] for name in config.pass_env if os.environ.get(name)}
-    secrets = secrets_in(os.environ) | secrets_in({f"{name}_KEY": v for name, v in given.items()})
-    return secrets | token_values(config)
+    passed = secrets_in({f"{name}_KEY": value for name, value in given.items()})
+    for name, value in passed.items():
+        # Their names do not give them away, so the log cannot recognise them by itself.
+        learn(name, value)
+    return secrets_in(os.environ) | passed | token_values(config)
 
 
 def cleaned_plan(plan: tuple[PlannedTask, ...], redactor: Redactor) -> tuple[PlannedTask, ...]:
@@ -212,7 +240,8 @@ def identity(config: ProjectConfig) -> tuple[str, str]:
 def _git_setting(config: ProjectConfig, key: str) -> str:
     """A setting of the user's own git, in the user's own repository."""
     repo = config.repo if config.forge == "local" else config.checkout
-    place = ("-C", repo) if repo and Path(repo).is_dir() else ()
+    # Unlike `Path.is_dir`, this answers for a name that is too long or is no path.
+    place = ("-C", repo) if repo and os.path.isdir(repo) else ()  # noqa: PTH112
     done = subprocess.run(
         ("git", *place, "config", "--get", key), capture_output=True, text=True, check=False
     )
@@ -248,3 +277,10 @@ def _setup_environment() -> dict[str, str]:
     }
     kept_back = secrets_in(told)
     return {name: value for name, value in told.items() if name not in kept_back}
+
+
+def _registries(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Where the user's own settings look for packages: allowed also on a private address."""
+    texts = [value for name, value in env.items() if name not in PROXY_VARIABLES]
+    files = filter(is_there, _PACKAGE_SETTINGS)
+    return hosts_in((*texts, *(file.read_text("utf-8", "replace") for file in files)))

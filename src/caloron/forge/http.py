@@ -22,6 +22,7 @@ from caloron.forge.connection import Answer, Client, Params
 from caloron.forge.limits import pause_s, rest_s
 from caloron.forge.line import Line
 from caloron.forge.tokens import Token
+from caloron.store import log
 
 T = TypeVar("T")
 
@@ -80,6 +81,7 @@ class Http:
             except _Passing as error:
                 if attempt == _READ_TRIES - 1:
                     raise error.told from None
+                log.warning("a read of the forge is retried", error=error.told, path=path)
                 self._sleep(_FIRST_WAIT_S * 2**attempt * random.uniform(0.5, 1.5))
         if answer.status == 304 and known is not None:
             return _as_known(known, answer)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.forge.local_git import MAIN, BareRepository, run
+from caloron.git.command import refuse_newer_format
 
 _SETTINGS = {
     # A ref that survives a power cut must not point to objects that did not.
@@ -66,6 +67,7 @@ def _commit_checked_out(source: Path) -> str:
         top = run(source, "rev-parse", "--absolute-git-dir")
     if top.returncode != 0:
         said = top.stderr.decode("utf-8", "replace").strip()
+        refuse_newer_format(source, said)
         raise UsageError(
             f"{source} is not a git repository: {said}", hint="run `git init` and commit there"
         )

@@ -13,14 +13,21 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 from caloron.errors import ForgeError, ForgeUnavailable, MergeConflict
-from caloron.git.command import git_environment, git_process
+from caloron.git.command import GitError, git_environment, git_process
+from caloron.git.locks import remove_abandoned_locks
+from caloron.git.refs import BranchTips
 
 MAIN = "main"
 CALORON = ("Caloron", "caloron@localhost")
 
-_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _MERGE_WAIT_S = 30.0
+_LOCKED = b".lock': File exists"
 _PASSING = ("File exists", "No space left", "temporarily unavailable", "Cannot allocate memory")
+#: A process that git started was killed. A repository that is gone is named before the last line.
+_KILLED = re.compile(
+    r"died of signal|^Killed$|unexpected disconnect|\Afatal: Could not read from remote",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,7 @@ class BareRepository:
     def __init__(self, path: Path, identity: tuple[str, str] = CALORON) -> None:
         self.path = path
         self._environment = git_environment(identity)
+        self._tips = BranchTips(path, run)
 
     def git(self, *args: str, stdin: bytes | None = None, ok: tuple[int, ...] = (0,)) -> str:
         """Run git on exactly this repository, never on one that surrounds it."""
@@ -57,47 +65,45 @@ class BareRepository:
         return self.tips((branch,)).get(branch)
 
     def tips(self, branches: Iterable[str]) -> dict[str, str]:
-        """The commits of those branches that exist, read from the files: it costs no process."""
-        found: dict[str, str] = {}
-        packed: dict[str, str] | None = None
-        for branch in branches:
-            commit = self._loose(branch)
-            if commit is None:
-                packed = self._packed() if packed is None else packed
-                commit = packed.get(f"refs/heads/{branch}")
-            if commit is not None:
-                found[branch] = commit
-        return found
-
-    def _loose(self, branch: str) -> str | None:
-        text = _read(self.path / "refs" / "heads" / branch)
-        if text is None:
-            return None
-        commit = text.strip()
-        if not _COMMIT.fullmatch(commit):
-            raise ForgeError(
-                f"{self.path}: branch {branch} is damaged, its ref holds {commit[:80]!r}",
-                hint="look with `git fsck`, then push the branch again",
-            )
-        return commit
-
-    def _packed(self) -> dict[str, str]:
-        lines = (_read(self.path / "packed-refs") or "").splitlines()
-        pairs = (line.split(" ", 1) for line in lines if line and line[0] not in "#^")
-        return {name: commit for commit, name in pairs}
+        """The commits of those branches that exist."""
+        if not ((self.path / "HEAD").exists() and (self.path / "objects").exists()):
+            # `git init` has not run here, or was interrupted.
+            return {}
+        try:
+            commits, damaged = self._tips.read()
+        except GitError as error:
+            raise failed_git(self.path, "for-each-ref", error.returncode, error.stderr) from error
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        wanted = tuple(branches)
+        for branch in wanted:
+            if branch in damaged:
+                raise ForgeError(
+                    f"{self.path}: branch {branch} is damaged, its ref names no commit",
+                    hint="look with `git fsck`, then push the branch again",
+                )
+        return {branch: commits[branch] for branch in wanted if branch in commits}
 
     def push_from(self, source: Path, branch: str, new: str, old: str) -> CompletedProcess[bytes]:
         """Move a branch from `old` to `new`, whose commits are in the repository `source`."""
         ref = f"refs/heads/{branch}"
-        return run(
-            source,
-            "push",
-            "--quiet",
-            f"--force-with-lease={ref}:{old}",
-            str(self.path),
-            f"{new}:{ref}",
-            environment=self._environment,
+        return self._freed(
+            run(
+                source,
+                "push",
+                "--quiet",
+                f"--force-with-lease={ref}:{old}",
+                str(self.path),
+                f"{new}:{ref}",
+                environment=self._environment,
+            )
         )
+
+    def _freed(self, done: CompletedProcess[bytes]) -> CompletedProcess[bytes]:
+        """Remove the lock that a killed git left, so that the next try succeeds."""
+        if done.returncode != 0 and _LOCKED in done.stderr:
+            remove_abandoned_locks(self.path)
+        return done
 
     def merge_tree(self, base: str, head: str) -> str:
         """The tree of both merged; `MergeConflict` names the files that need a decision."""
@@ -117,7 +123,7 @@ class BareRepository:
     def move(self, branch: str, new: str, old: str) -> bool:
         """Compare and swap; `old` empty: it must not exist. False if the branch is elsewhere."""
         args = ("update-ref", f"refs/heads/{branch}", new, old or "0" * len(new))
-        done = self._process(*args)
+        done = self._freed(self._process(*args))
         if done.returncode == 0:
             return True
         if (self.tip(branch) or "") != old:
@@ -200,11 +206,18 @@ def run(
 
 def git_failure(where: Path, args: Iterable[str], done: CompletedProcess[bytes]) -> ForgeError:
     """A failed git command as an error of the forge, retryable if the cause may pass."""
-    said = done.stderr.decode("utf-8", "replace").strip()
-    words = f"{where}: git {next(iter(args))} failed ({done.returncode}): {said}"
+    said = done.stderr.decode("utf-8", "replace")
+    return failed_git(where, next(iter(args)), done.returncode, said)
+
+
+def failed_git(where: Path, command: str, code: int, stderr: str) -> ForgeError:
+    said = stderr.strip()
+    words = f"{where}: git {command} failed ({code}): {said}"
     if "No space left" in said:
         return ForgeUnavailable(words, hint="free some space on that disk; nothing was changed")
-    if done.returncode < 0 or any(sign in said for sign in _PASSING):
+    if code < 0 or _KILLED.search(said):
+        return ForgeUnavailable(words, hint="a git process was killed; it is tried again")
+    if any(sign in said for sign in _PASSING):
         return ForgeUnavailable(
             words, hint="another git may be at work; if none is, remove the .lock file it names"
         )
@@ -217,15 +230,6 @@ def _try_lock(lock: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text("utf-8", "replace")
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return None
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 def _unreadable(path: Path, error: OSError) -> ForgeUnavailable:

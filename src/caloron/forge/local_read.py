@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 from caloron.domain.observations import (
@@ -145,6 +146,13 @@ class LocalReader:
 
 
 def _since(cursor: str) -> int:
-    if not (cursor or "0").isdecimal():
-        raise UsageError(f"{cursor!r} is no cursor of this forge", hint="begin with an empty one")
-    return int(cursor or 0)
+    if (cursor or "0").isdecimal():
+        return int(cursor or 0)
+    try:
+        datetime.fromisoformat(cursor)
+    except ValueError:
+        raise UsageError(
+            f"{cursor!r} is no cursor of this forge", hint="begin with an empty one, or with a time"
+        ) from None
+    # A snapshot that is reported twice changes nothing, so a time may mean everything.
+    return 0

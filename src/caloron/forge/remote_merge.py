@@ -21,6 +21,7 @@ from caloron.forge.dialect import Dialect
 from caloron.forge.http import Refused
 from caloron.forge.remote_read import Reader
 from caloron.ports import Merged
+from caloron.store import log
 
 #: How long a forge may look at a push before its silence is taken for a conflict.
 _PATIENCE_S = 10.0
@@ -66,6 +67,7 @@ class Merger:
                 break
             except (NotFound, Refused) as refusal:
                 done = self._explained(refusal, pull, head, base, last=last)
+                log.info("the forge refused a merge", error=refusal, pull=number, repeated=not last)
                 if done is not None:
                     # A person was faster.
                     return Merged(done, did_it=False)

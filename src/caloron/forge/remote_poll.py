@@ -17,6 +17,7 @@ from caloron.errors import NotFound, UsageError
 from caloron.forge import answers, seen
 from caloron.forge.remote_read import Reader
 from caloron.ports import Poll
+from caloron.store import log
 
 #: Within a second a second change does not show: what changed in this one is looked at again.
 _YOUNG_S = 2
@@ -150,7 +151,8 @@ class Watch:
         listed = {issue.number: issue for issue in changed}
         try:
             json, began = reader.pull_json(number)
-        except NotFound:
+        except NotFound as error:
+            log.info("a pull request is gone", error=error, pull=number)
             # Deleted by an administrator.
             self._pulls.pop(number, None)
             return []
@@ -198,7 +200,14 @@ def _iso(moment_s: int) -> str:
 
 def _parsed(cursor: str) -> _Cursor:
     parts = cursor.split("/")
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-        raise UsageError(f"{cursor!r} is no cursor of this forge", hint="begin with an empty one")
-    since, newest, told = map(int, parts)
-    return _Cursor(since=since, newest=newest, told=told)
+    if len(parts) == 3 and all(part.isdecimal() for part in parts):
+        since, newest, told = map(int, parts)
+        return _Cursor(since=since, newest=newest, told=told)
+    try:
+        moment = datetime.fromisoformat(cursor)
+    except ValueError:
+        raise UsageError(
+            f"{cursor!r} is no cursor of this forge", hint="begin with an empty one, or with a time"
+        ) from None
+    began = seen.seconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    return _Cursor(since=began, newest=began)

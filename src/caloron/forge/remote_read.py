@@ -27,6 +27,7 @@ from caloron.forge.paths import segment
 from caloron.forge.people import People
 from caloron.forge.texts import no_such, require_number
 from caloron.ports import Checks, State
+from caloron.store import log
 
 T = TypeVar("T")
 
@@ -82,7 +83,8 @@ class Reader:
             return True
         try:
             rights = second.get("").read(answers.Repository).permissions
-        except (NotFound, Refused):
+        except (NotFound, Refused) as error:
+            log.info("the second account cannot see the repository", error=error)
             return False
         return rights is not None and rights.push
 

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from caloron.errors import PreconditionFailed
+from caloron.store import log
+from caloron.store.redact import learn
 
 _HELPER_S = 20.0
 #: Where containers put secrets, readable for all inside.
@@ -62,7 +64,8 @@ class Token:
             if self._value == refused and isinstance(self._given, TokenSource):
                 try:
                     self._value = read_token(self._given, self._host)
-                except PreconditionFailed:
+                except PreconditionFailed as error:
+                    log.warning("a refused token cannot be read again", error=error)
                     # It is just being replaced, or gone: that it was refused is what is told.
                     return False
                 for name, environment in self._lent.items():
@@ -106,6 +109,7 @@ def read_token(source: TokenSource, host: str) -> str:
         raise PreconditionFailed(
             f"what {source} holds is no token: it has spaces or odd characters"
         )
+    learn(source.env or "forge_token", value)
     return value
 
 
@@ -145,7 +149,8 @@ def _from_git(host: str) -> str:
             process_group=0,
         )
         answered = done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning("git's credential helper gave no answer", error=error)
         answered = ""
     lines = dict(line.split("=", 1) for line in answered.splitlines() if "=" in line)
     if not lines.get("password"):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caloron.errors import NotFound, PreconditionFailed, UsageError
-from caloron.git.command import GitError
+from caloron.git.command import GitError, refuse_newer_format
 from caloron.git.commits import Size
 
 #: What would send git to another repository than the one it is asked about.
@@ -74,6 +74,7 @@ class Checkout:
         if done.returncode == 0:
             return cls(Path(os.fsdecode(done.stdout.removesuffix(b"\n"))))
         said = _text(done.stderr)
+        refuse_newer_format(folder, said)
         inside = _git(folder, ("rev-parse", "--absolute-git-dir"))
         if inside.returncode == 0:
             raise PreconditionFailed(

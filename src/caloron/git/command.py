@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from caloron.errors import CaloronError, ForgeUnavailable
+from caloron.errors import CaloronError, ForgeUnavailable, PreconditionFailed
 from caloron.ports import Remote
 
 _SAFE = {
@@ -87,11 +87,28 @@ def git_environment(identity: tuple[str, str] = ("Caloron", "caloron@localhost")
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": "/dev/null",
         "GIT_TERMINAL_PROMPT": "0",
+        # Newer versions of git choose another format, which older ones on a machine cannot read.
+        "GIT_DEFAULT_REF_FORMAT": "files",
         "GIT_AUTHOR_NAME": name,
         "GIT_AUTHOR_EMAIL": email,
         "GIT_COMMITTER_NAME": name,
         "GIT_COMMITTER_EMAIL": email,
     }
+
+
+#: What git says of a repository that is in a newer format than it knows.
+_TOO_NEW = ("unknown repository extension", "invalid value for 'extensions.", "git repo version <=")
+
+
+def refuse_newer_format(folder: Path, stderr: str) -> None:
+    """Refuse a repository that the git of this machine is too old for."""
+    if any(sign in stderr for sign in _TOO_NEW):
+        said = " ".join(stderr.split()).removeprefix("fatal: ")
+        raise PreconditionFailed(
+            f"the git of this machine is too old for the repository {folder}: {said}",
+            hint="install a newer git (2.45 or newer reads reftable), or convert the repository"
+            " with it: git refs migrate --ref-format=files",
+        )
 
 
 def safe_settings() -> dict[str, str]:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from caloron.errors import CaloronError
 from caloron.git.command import GitError, git, git_argv, git_environment, git_process
+from caloron.store import log
+
+#: A file or folder takes at least one block, however small it is.
+_BLOCK = 4096
+_MARKERS = r"^(<<<<<<<|>>>>>>>) "
+
+
+class TooLarge(CaloronError):
+    """A commit whose files would take more disk than is allowed."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +52,8 @@ class Commits:
         """The commits that its history began with; none where there is no such commit."""
         try:
             return tuple(self._git("rev-list", "--max-parents=0", commit, "--").split())
-        except GitError:
+        except GitError as error:
+            log.debug("a commit is not there", error=error, commit=commit)
             return ()
 
     def subject(self, commit: str) -> str:
@@ -100,6 +113,18 @@ class Commits:
         done = git_process(self.path, "cat-file", "blob", f"{commit}:{path}")
         return done.stdout[:limit].decode("utf-8", "replace") if done.returncode == 0 else ""
 
+    def marked(self, commit: str, files: Sequence[str]) -> tuple[str, ...]:
+        """Those of the files that hold conflict markers in a commit."""
+        if not files:
+            return ()
+        environment = git_environment() | {"GIT_LITERAL_PATHSPECS": "1"}
+        search = ("grep", "--text", "-l", "-z", "-E", _MARKERS, commit, "--", *files)
+        done = git_process(self.path, *search, environment=environment)
+        if done.returncode not in (0, 1):
+            raise GitError(search, done.returncode, done.stderr.decode("utf-8", "replace"))
+        found = done.stdout.decode("utf-8", "surrogateescape").split("\0")
+        return tuple(name.removeprefix(f"{commit}:") for name in found if name)
+
     def newest(self, prefix: str) -> str:
         """The commit of the ref below `prefix` with the highest number; empty if there is none."""
         listed = self._git("for-each-ref", "--format=%(refname) %(objectname)", prefix)
@@ -142,6 +167,40 @@ class Commits:
 
 def has(repository: Path, commit: str) -> bool:
     return git_process(repository, "cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
+
+
+def refuse_large(
+    repository: Path, commit: str, limit: int, environment: dict[str, str] | None = None
+) -> None:
+    """Refuse a commit that would take more than `limit` bytes when it is checked out.
+
+    A few objects can stand for any number of files, so the listing ends as soon as it is too long.
+    """
+    listed = ("ls-tree", "-r", "-t", "-z", "--format=%(objectsize)", "--full-tree", commit)
+    used, entries, rest = 0, 0, b""
+    with subprocess.Popen(
+        git_argv(repository, listed),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment or git_environment(),
+        process_group=0,
+    ) as process:
+        assert process.stdout is not None
+        while used <= limit and (chunk := os.read(process.stdout.fileno(), 1 << 16)):
+            *sizes, rest = (rest + chunk).split(b"\0")
+            entries += len(sizes)
+            used += sum(max(_BLOCK, int(size)) if size.isdigit() else _BLOCK for size in sizes)
+        if used > limit:
+            process.kill()
+    if used > limit:
+        raise TooLarge(
+            f"the files of {commit[:10]} take more than {limit >> 20} MB on disk: at least"
+            f" {entries} files and folders with {used >> 20} MB",
+            hint="keep build results and large data out of the repository, or raise disk_mb",
+        )
+    if process.returncode != 0:
+        raise GitError(listed, process.returncode, "is the commit missing?")
 
 
 def _clipped(stream: IO[bytes], limit: int) -> str:

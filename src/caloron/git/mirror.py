@@ -6,11 +6,11 @@ No agent can write to it. Nothing in it is ever pruned, because workspaces borro
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from caloron.errors import NotFound
-from caloron.git.bundle import unpack
+from caloron.errors import NotFound, PreconditionFailed
 from caloron.git.command import (
     GitError,
     git,
@@ -20,6 +20,7 @@ from caloron.git.command import (
 )
 from caloron.git.commits import Commits
 from caloron.git.locks import patiently
+from caloron.git.refs import BranchTips
 from caloron.ports import Remote
 
 CALORON_IDENTITY = ("Caloron", "caloron@localhost")
@@ -53,31 +54,65 @@ class Mirror(Commits):
         super().__init__(path)
         self.remote = remote
         self.main = main
+        self._tips = BranchTips(path)
+        #: Only for a forge on this disk.
+        self._forge_tips = BranchTips(Path(remote.url))
 
     def ensure(self) -> None:
         """Create the repository, or complete one whose creation was interrupted."""
         config = self.path / "config"
         if config.exists() and "pruneExpire" in config.read_text("utf-8", "replace"):
+            self._refuse_lost_objects()
             return
         self.path.mkdir(parents=True, exist_ok=True)
         # Root's agents have user ids of their own and read it as others, whatever root's umask.
         shared = ("--shared=0644",) if os.geteuid() == 0 else ()
-        patiently(lambda: self._git("init", "--quiet", "--bare", "--template=", *shared, "."))
-        patiently(lambda: self._git("config", "gc.auto", "0"))
-        patiently(lambda: self._git("config", "gc.pruneExpire", "never"))
+        patiently(
+            self.path, lambda: self._git("init", "--quiet", "--bare", "--template=", *shared, ".")
+        )
+        patiently(self.path, lambda: self._git("config", "gc.auto", "0"))
+        patiently(self.path, lambda: self._git("config", "gc.pruneExpire", "never"))
+
+    def _refuse_lost_objects(self) -> None:
+        """Refuse a repository whose refs name objects that are gone.
+
+        It is not replaced here: `refs/salvage` may hold work that is nowhere else.
+        """
+        main = f"refs/heads/{self.main}"
+        if git_process(self.path, "rev-parse", "--verify", "--quiet", main).returncode != 0:
+            return
+        done = git_process(self.path, "cat-file", "-e", f"{main}^{{tree}}")
+        if done.returncode != 0:
+            raise PreconditionFailed(
+                f"Caloron's copy of the repository is damaged: {self.path} has lost objects of"
+                f" {self.main}",
+                hint="move it aside, and the next sprint fetches it again (work that was saved only"
+                f" there, under refs/salvage, is not fetched): mv {shlex.quote(str(self.path))}"
+                f" {shlex.quote(str(self.path))}.damaged",
+            )
 
     def fetch_main(self) -> str:
         """The newest commit of the main branch, now in our `refs/heads/<main>`."""
         ref = f"refs/heads/{self.main}"
-        there = _loose_ref(Path(self.remote.url), ref)
-        if there and there == _loose_ref(self.path, ref):
-            return there
+        if here := self._main_if_newest():
+            return here
         if not self._fetch(ref, ref):
             raise NotFound(
                 f"{self.remote.url} has no branch {self.main}",
                 hint="push a first commit to it, or name another main branch",
             )
         return self.resolve(ref)
+
+    def _main_if_newest(self) -> str:
+        """Our main if a forge on this disk has the same, known without a fetch; else empty."""
+        if not Path(self.remote.url, "refs").is_dir():
+            return ""
+        try:
+            there = self._forge_tips.read().commits.get(self.main, "")
+            return there if there == self._tips.read().commits.get(self.main) else ""
+        except GitError:
+            # The fetch says what is wrong.
+            return ""
 
     def newest_main(self) -> str:
         """The commit of the main branch that was fetched last."""
@@ -104,6 +139,20 @@ class Mirror(Commits):
         identity: tuple[str, str] = CALORON_IDENTITY,
     ) -> Merged | Conflict:
         """Merge `head` into `base`; the same two commits and message give the same commit."""
+        tree, files = self._merge_tree(base, head)
+        if files is not None:
+            return Conflict(files)
+        commit = self._commit(tree, (base, head), message, identity)
+        self.keep(f"refs/caloron/merges/{commit}", commit)
+        return Merged(commit, tree)
+
+    def brings_nothing(self, base: str, head: str) -> bool:
+        """Whether `base` would be the same with `head` merged into it."""
+        tree, conflicts = self._merge_tree(base, head)
+        return conflicts is None and tree == self.tree(base)
+
+    def _merge_tree(self, base: str, head: str) -> tuple[str, tuple[str, ...] | None]:
+        """The tree of a merge, and the files in conflict; None: there is no conflict."""
         arguments = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z")
         unrelated = "--allow-unrelated-histories"
         done = git_process(self.path, *arguments, unrelated, base, head)
@@ -111,11 +160,7 @@ class Mirror(Commits):
         if done.returncode not in (0, 1) or not done.stdout:
             raise GitError(arguments, done.returncode, done.stderr.decode("utf-8", "replace"))
         tree, *files = done.stdout.decode("utf-8", "surrogateescape").rstrip("\0").split("\0")
-        if done.returncode == 1:
-            return Conflict(tuple(dict.fromkeys(files)))
-        commit = self._commit(tree, (base, head), message, identity)
-        self.keep(f"refs/caloron/merges/{commit}", commit)
-        return Merged(commit, tree)
+        return tree, tuple(dict.fromkeys(files)) if done.returncode == 1 else None
 
     def _commit(
         self, tree: str, parents: tuple[str, ...], message: str, identity: tuple[str, str]
@@ -153,29 +198,17 @@ class Mirror(Commits):
 
     def keep(self, ref: str, commit: str) -> None:
         """Give a commit a name, so that it can be found and is never lost."""
-        patiently(lambda: self._git("update-ref", ref, commit))
-
-    def import_bundle(self, path: Path, ref: str, cap_bytes: int) -> str:
-        """Take the HEAD of a bundle in under `ref`, after checking every object in it."""
-        head = unpack(self.path, path, cap_bytes)
-        self.keep(ref, head)
-        return head
+        patiently(self.path, lambda: self._git("update-ref", ref, commit))
 
     def _fetch(self, source: str, target: str) -> bool:
         """Fetch one ref, forced; False if the forge does not have it."""
         try:
-            patiently(lambda: git_remote(self.path, self.remote, *_FETCH, f"+{source}:{target}"))
+            patiently(
+                self.path,
+                lambda: git_remote(self.path, self.remote, *_FETCH, f"+{source}:{target}"),
+            )
         except GitError as error:
             if "couldn't find remote ref" in error.stderr:
                 return False
             raise
         return True
-
-
-def _loose_ref(repository: Path, ref: str) -> str:
-    """The value of a ref that stands in a file of its own; empty if git has to be asked."""
-    try:
-        value = (repository / ref).read_text("ascii").strip()
-    except (OSError, ValueError):
-        return ""
-    return "" if value.startswith("ref:") else value

@@ -6,6 +6,7 @@ _MODEL = "it needs a model"
 _STORE = "it reaches into Noether's own store"
 _ARROW = "it needs Apache Arrow"
 _REGISTRY = "it is part of Noether's own registry"
+_PROCESS = "it is for processes outside the sandbox; write a stage that is a program instead"
 
 ABSENT = {
     "llm_complete": _MODEL,
@@ -24,4 +25,8 @@ ABSENT = {
     "check_stage_description": _REGISTRY,
     "check_stage_examples": _REGISTRY,
     "merge_validation_checks": _REGISTRY,
+    "spawn_process": _PROCESS,
+    "wait_process": _PROCESS,
+    "signal_process": _PROCESS,
+    "kill_process": _PROCESS,
 }

@@ -64,7 +64,7 @@ class SqliteCache:
     def _opened(self, path: Path) -> Database | None:
         try:
             return Database(path, _SCHEMA, survives_power_loss=False)
-        except sqlite3.OperationalError as error:
+        except (sqlite3.OperationalError, OSError) as error:
             self.trouble = str(error)
             return None
         except sqlite3.DatabaseError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from caloron.graph.absent import ABSENT
@@ -13,6 +12,7 @@ from caloron.graph.errors import (
     Cancelled,
     ExecutionError,
     GraphError,
+    JournalError,
     RemoteCallFailed,
     RetryExhausted,
     RunConflict,
@@ -24,25 +24,12 @@ from caloron.graph.errors import (
 from caloron.graph.jsontext import Json
 from caloron.graph.nodes import RemoteStage, Stage
 from caloron.graph.protocols import CacheKey, Entry
-from caloron.graph.spec import StageSpec
-from caloron.graph.surroundings import Lane, OneCall, Surroundings, is_cacheable
+from caloron.graph.spec import StageSpec, with_config
+from caloron.graph.surroundings import Inner, Lane, OneCall, Surroundings, is_cacheable
 from caloron.graph.trace import StageTrace
-from caloron.graph.types import NType, Record
+from caloron.graph.types import NType
 from caloron.graph.values import Misfit, misfit, outer_misfit
 
-#: The fields that a bare value goes into, if config has not given them: the first that is free.
-_WRAPPERS = (
-    "items",
-    "text",
-    "data",
-    "input",
-    "records",
-    "train",
-    "document",
-    "html",
-    "csv",
-    "json_str",
-)
 #: Ends that say nothing about the call itself: a durable run makes it again.
 _NOT_AN_END = (Cancelled, RunTimedOut, BudgetExceeded, StageMissing)
 
@@ -60,17 +47,9 @@ class Caller:
         if stage is None:
             raise StageMissing("this stage is not in the catalogue", path=path, stage_id=node.id)
         if node.config is not None:
-            given = Datum(self._configured(stage, node.config, given.value))
+            by_field = self._around.profile.wraps_by_field
+            given = Datum(with_config(stage, node.config, given.value, by_field=by_field))
         return _LocalCall(self, self._around, given, path, lane).of(stage)
-
-    def _configured(self, stage: StageSpec, config: Mapping[str, Any], value: Json) -> Json:
-        if isinstance(value, dict):
-            return {**value, **config}
-        field = next((name for name in _WRAPPERS if name not in config), None)
-        if self._around.profile.wraps_by_field and isinstance(stage.input, Record):
-            left = [name for name in stage.input.fields if name not in config]
-            field = left[0] if len(left) == 1 else field
-        return dict(config) if field is None else {field: value, **config}
 
     def remote(self, node: RemoteStage, given: Datum, path: str, lane: Lane) -> Datum:
         """The answer of a stage on another machine."""
@@ -97,14 +76,24 @@ class _Call:
     effectful = True
 
     def __init__(
-        self, caller: Caller, around: Surroundings, given: Datum, path: str, lane: Lane
+        self,
+        caller: Caller,
+        around: Surroundings,
+        given: Datum,
+        path: str,
+        lane: Lane,
+        until: float | None = None,
     ) -> None:
         self.caller = caller
         self.around = around
         self.given = given
         self.path = path
         self.lane = lane
-        self.key = path + lane.attempts
+        self.key = lane.key(path)
+        #: When the stage that makes this call must have ended.
+        self._until = until
+        #: For the calls that the stage of this call makes.
+        self._inner_lane = lane.beside(lane.scope, cached=True)
         #: Where the answer came from: run, cache or journal.
         self.source = "run"
         self._began = lane.scope.clock()
@@ -128,7 +117,9 @@ class _Call:
         return answer
 
     def journaled(self) -> Datum:
-        call = OneCall(self.around, self.lane.scope, self.path, self.key)
+        call = OneCall(
+            self.around, self.lane.scope, self.path, self.key, self._inner, until=self._until
+        )
         journal, run_id = self.around.journal, self.around.run_id
         if journal is None:
             return self.make(call)
@@ -148,6 +139,12 @@ class _Call:
         journal.record(run_id, self.key, self._entry(output=answer.text))
         return answer
 
+    def _inner(self, stage: StageSpec, given: Datum, path: str, until: float | None) -> Inner:
+        call = _LocalCall(self.caller, self.around, given, path, self._inner_lane, until)
+        answer = call.of(stage)
+        # The journal does not record whether an answer was impure.
+        return Inner(answer, call.effectful or call.impure or call.source == "journal")
+
     def blame_the_run(self, error: ExecutionError) -> None:
         """A call that ends because the time of the run is over says nothing about the stage."""
         if self.lane.scope.expired() and not self.lane.scope.stopped():
@@ -163,7 +160,8 @@ class _Call:
         self.source = "journal"
         if (entry.stage_id, entry.input_hash) != (self.stage_id, self.given.hash):
             raise RunConflict(
-                "the journal holds another call here: a stage before it that is called pure is not",
+                "the journal holds this call with another input:"
+                " a stage before it gave another answer than in the run that is resumed",
                 path=self.path,
             )
         self.around.budget.reserve(self.cents, self.path, self.stage_id)
@@ -176,6 +174,8 @@ class _Call:
 
     def _trace(self, step: int, answer: Datum | None, error: ExecutionError | None) -> None:
         hashes = self.around.hashes
+        if self.around.profile.traces_inner_calls:
+            self.lane.trace.extend(self._inner_lane.trace)
         self.lane.trace.append(
             StageTrace(
                 stage_id=self.stage_id,
@@ -236,6 +236,9 @@ class _LocalCall(_Call):
             self.blame_the_run(error)
             self._place(error)
             raise
+        except (RunConflict, JournalError):
+            # An inner call met it; the stage is not at fault.
+            raise
         except Exception as error:
             raise self._failed(f"{type(error).__name__}: {error}") from error
 
@@ -292,6 +295,11 @@ class _RemoteCall(_Call):
         except RemoteCallFailed as error:
             self.blame_the_run(error)
             raise RemoteCallFailed(error.reason, url=url, path=self.path) from error
+        except ExecutionError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise RemoteCallFailed(reason, url=url, path=self.path) from error
         self._hold(value, self.node.output, "the answer")
         return Datum(value)
 

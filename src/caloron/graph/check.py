@@ -30,6 +30,7 @@ from caloron.graph.nodes import (
     children,
 )
 from caloron.graph.profile import STRICT, Profile
+from caloron.graph.spec import StageSpec
 from caloron.graph.types import (
     ANY,
     BOOL,
@@ -41,7 +42,7 @@ from caloron.graph.types import (
     sorted_record,
     union,
 )
-from caloron.graph.unify import CannotUnify, Substitution, has_variables, renamed
+from caloron.graph.unify import CannotUnify, Substitution, has_variables, renamed, without_fresh
 
 _JOINTS = re.compile(r"[.\[]")
 
@@ -59,6 +60,8 @@ class Checked(msgspec.Struct, frozen=True):
     input: NType
     output: NType
     findings: tuple[Finding, ...]
+    #: Stages that the graph passes to a stage by a constant reference, each with its node.
+    called: tuple[tuple[str, StageSpec], ...] = ()
 
 
 def check(root: Node, catalogue: Catalogue, profile: Profile = STRICT) -> Checked:
@@ -70,14 +73,16 @@ def check(root: Node, catalogue: Catalogue, profile: Profile = STRICT) -> Checke
     else:
         ends = Ends(checker.applied(ends.input, ROOT), checker.applied(ends.output, ROOT))
     findings = checker.findings
+    called: list[tuple[str, StageSpec]] = []
     if profile.follows_values:
-        found, gives = followed(root, ends.input if not findings else ANY, catalogue)
+        found, gives, called = followed(root, ends.input if not findings else ANY, catalogue)
         told = {finding.path for finding in findings}
         findings = findings + [new for new in found if not _is_told(new.path, told)]
         if not findings and has_variables(ends.output):
             # What a stage passes on as it comes is known only from what it gets.
             ends = Ends(ends.input, gives)
-    return Checked(ends.input, ends.output, tuple(findings))
+        ends = Ends(without_fresh(ends.input), without_fresh(ends.output))
+    return Checked(ends.input, ends.output, tuple(findings), tuple(called))
 
 
 def _is_told(path: str, told: set[str]) -> bool:
@@ -97,7 +102,7 @@ class _Checker:
     def __init__(self, catalogue: Catalogue, profile: Profile) -> None:
         self._catalogue = catalogue
         self._profile = profile
-        self._known = Substitution()
+        self._known = Substitution(by_position=not profile.follows_values)
         self._uses = 0
         self.findings: list[Finding] = []
         self._ops: dict[type[Any], Callable[[Any, str], Ends | None]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from caloron.graph.catalogue import Catalogue
+from caloron.graph.errors import UnknownStage
 from caloron.graph.jsontext import compact
 from caloron.graph.nodes import (
     Branch,
@@ -18,6 +19,7 @@ from caloron.graph.nodes import (
     Sequential,
     Stage,
 )
+from caloron.graph.resolve import lookup
 from caloron.graph.spec import StageSpec
 from caloron.graph.types import NType, show
 
@@ -53,10 +55,11 @@ def labels(node: Node, catalogue: Catalogue) -> list[str]:
     """What is written on a node: its name, then its types or what else there is to know."""
     match node:
         case Stage(id, _, config):
-            stage = _found(id, catalogue)
             given = f" with {', '.join(config)}" if config else ""
-            if stage is None:
-                return [f"{id}{given}", "no such stage"]
+            try:
+                stage = lookup(id, catalogue)
+            except UnknownStage as error:
+                return [f"{id}{given}", error.reason.removeprefix("stage reference: ")]
             return [f"{stage.name or stage.id[:12]}{given}", _signature(stage)]
         case RemoteStage(url, input, output):
             return [url, f"{_type(input)} → {_type(output)}"]
@@ -66,12 +69,6 @@ def labels(node: Node, catalogue: Catalogue) -> list[str]:
             waits = f", {delay} ms apart" if delay else ""
             return [f"Retry, {attempts} attempts{waits}"]
     return [type(node).__name__]
-
-
-def _found(reference: str, catalogue: Catalogue) -> StageSpec | None:
-    named = catalogue.by_name(reference)
-    active = [stage for stage in named if stage.lifecycle.state == "Active"]
-    return catalogue.get(reference) or next(iter(active or named), None)
 
 
 def _signature(stage: StageSpec) -> str:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 class GraphError(Exception):
     """Any failure of this library; `path` is the JSON path of the node or field it is about."""
 
-    #: One word for machines: parse, reference, type, capabilities, effects, budget, execution, run.
+    #: One word for machines: parse, reference, type, capabilities, effects, budget, execution, run,
+    #: in use, journal.
     kind = "parse"
     #: As Noether ends: 1 the graph cannot be read, 2 it may not run, 3 it failed while running.
     exit_code = 1
@@ -85,9 +86,21 @@ class BudgetRefused(Refused):
 
 
 class RunConflict(GraphError):
-    """A durable run cannot go on: it belongs to another graph or input, or somebody runs it."""
+    """A durable run cannot be resumed so: its id belongs to another graph, input or answer."""
 
     kind = "run"
+
+
+class RunInUse(RunConflict):
+    """Another process runs this durable run."""
+
+    kind = "in use"
+
+
+class JournalError(GraphError):
+    """The journal of a durable run cannot be read or written: no space, no permission, damage."""
+
+    kind = "journal"
 
 
 class ExecutionError(GraphError):

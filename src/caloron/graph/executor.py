@@ -127,9 +127,10 @@ class Executor:
         outer = lane.attempts
         attempt = 1
         while True:
-            lane.attempts = f"{outer}#{attempt}"
+            within = f"{path}.stage"
+            lane.attempts = (*outer, (len(within), attempt))
             try:
-                return self.run(node.stage, given, f"{path}.stage", lane)
+                return self.run(node.stage, given, within, lane)
             except ExecutionError as error:
                 if attempt >= node.max_attempts or self._is_final(error):
                     raise

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.compat import mismatch
-from caloron.graph.errors import Finding
+from caloron.graph.errors import Finding, UnknownStage
 from caloron.graph.jsontext import MAX_NESTING, member
 from caloron.graph.nodes import (
     ROOT,
@@ -23,6 +24,8 @@ from caloron.graph.nodes import (
     Sequential,
     Stage,
 )
+from caloron.graph.resolve import lookup
+from caloron.graph.spec import StageSpec, with_config
 from caloron.graph.types import (
     ANY,
     BOOL,
@@ -50,20 +53,30 @@ _MOST_PARTS = 1_000
 
 def follow(root: Node, given: NType, catalogue: Catalogue) -> list[Finding]:
     """What is wrong with a graph when it is given a value of this type."""
-    return followed(root, given, catalogue)[0]
+    return followed(root, given, catalogue).findings
 
 
-def followed(root: Node, given: NType, catalogue: Catalogue) -> tuple[list[Finding], NType]:
-    """What is wrong with a graph that is given this, and what comes out of it."""
+class Followed(NamedTuple):
+    """What is wrong with a graph that is given a value, what comes out, and what it will call."""
+
+    findings: list[Finding]
+    gives: NType
+    #: Stages that the graph does not name but passes to a stage by a reference that is known.
+    called: list[tuple[str, StageSpec]]
+
+
+def followed(root: Node, given: NType, catalogue: Catalogue) -> Followed:
+    """Follows a value of this type through a graph."""
     flow = _Flow(catalogue)
     gives = flow.node(root, given, ROOT)
-    return flow.findings, gives
+    return Followed(flow.findings, gives, flow.called)
 
 
 class _Flow:
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self.findings: list[Finding] = []
+        self.called: list[tuple[str, StageSpec]] = []
         self._ops: dict[type[Any], Callable[[Any, NType, str], NType]] = {
             Stage: self._stage,
             RemoteStage: self._remote,
@@ -82,6 +95,8 @@ class _Flow:
         return _bounded(self._ops[type(node)](node, given, path))
 
     def _edge(self, given: NType, expected: NType, path: str) -> None:
+        if isinstance(given, RecordWith):
+            expected = _of_known_fields(expected, given)
         reason = mismatch(given, expected)
         if reason is not None:
             wanted, found = show(expected), show(given)
@@ -99,6 +114,9 @@ class _Flow:
         else:
             self._config(node.config, stage.input, path)
             self._rest(given, node.config, stage.input, path)
+        for reference in _references(stage, node.config or {}, given):
+            with suppress(UnknownStage):
+                self.called.append((path, lookup(reference, self._catalogue)))
         if not has_variables(stage.output):
             return stage.output
         return ANY if node.config else _instance(stage.input, stage.output, given)
@@ -111,7 +129,7 @@ class _Flow:
 
     def _rest(self, given: NType, config: Mapping[str, Any], expected: NType, path: str) -> None:
         """What config does not give must come from the object that the node gets."""
-        is_object = isinstance(given, Record) or (
+        is_object = isinstance(given, Record | RecordWith) or (
             isinstance(given, Known) and isinstance(given.value, dict)
         )
         if not isinstance(expected, Record) or not is_object:
@@ -167,8 +185,40 @@ class _Flow:
             for name, binding in node.bindings.items()
         }
         outer = _fields_of(given)
-        body: NType = ANY if outer is None else sorted_record({**outer, **bound})
+        body: NType
+        if outer is not None:
+            body = sorted_record({**outer, **bound})
+        else:
+            # Whatever the input holds, the bindings are certain.
+            known = given.fields if isinstance(given, RecordWith) else {}
+            body = RecordWith({**known, **bound}, "outer")
         return self.node(node.body, body, f"{path}.body")
+
+
+def _references(stage: StageSpec, config: Mapping[str, Any], given: NType) -> list[str]:
+    """References to stages in the input of a stage that takes stages, as far as they are known."""
+    if not isinstance(stage.input, Record):
+        return []
+    known: dict[str, Any] = dict(config)
+    if isinstance(given, Known):
+        whole = with_config(stage, config, given.value, by_field=True) if config else given.value
+        known = whole if isinstance(whole, dict) else {}
+    elif isinstance(given, Record | RecordWith):
+        fields = given.fields.items()
+        known = {name: of.value for name, of in fields if isinstance(of, Known)} | known
+    listed = known.get("stages")
+    values = [known.get("stage_id"), *(listed if isinstance(listed, list) else [])]
+    return [value for value in values if isinstance(value, str)]
+
+
+def _of_known_fields(expected: NType, given: RecordWith) -> NType:
+    """What is expected of the fields that are known; the others may or may not be there."""
+    match expected:
+        case Record(fields):
+            return sorted_record({name: of for name, of in fields.items() if name in given.fields})
+        case RecordWith() | Union() | Refined():
+            return ANY
+    return expected
 
 
 def _fields_of(given: NType) -> Mapping[str, NType] | None:
@@ -188,7 +238,7 @@ def _branch_input(given: NType, name: str) -> NType:
     match given:
         case Known(dict() as value):
             return Known(value[name]) if name in value else given
-        case Record(fields) if name in fields and not nullable(fields[name]):
+        case Record(fields) | RecordWith(fields) if name in fields and not nullable(fields[name]):
             return fields[name]
         case Record() | RecordWith() | Union() | Var() | Refined():
             return ANY

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from caloron.graph.datum import Datum
-from caloron.graph.errors import Cancelled, ExecutionError, StageFailed, StageTimedOut
+from caloron.graph.errors import (
+    Cancelled,
+    ExecutionError,
+    JournalError,
+    RunConflict,
+    StageFailed,
+    StageTimedOut,
+)
 from caloron.graph.held import Held
 from caloron.graph.jsontext import Json, sha256
 from caloron.graph.protocols import Call
 from caloron.graph.scope import Settled
 from caloron.graph.spec import StageSpec
 
-#: A function of the input; one that also wants to know about its call takes it second.
+#: A function of the input; one that also wants to know about its call takes it second, as a
+#: parameter without a default or of the name `call`.
 Function = Callable[[Json], Json] | Callable[[Json, Call], Json]
 
 _LOOK_EVERY = 0.05
 
 
 def hash_of_files(files: Iterable[Path]) -> str:
-    """One hash for the content of files, such as all modules of a package."""
-    hashes = sorted(sha256(file.read_bytes()) for file in files)
-    return sha256("".join(hashes))
+    """One hash for files, such as all modules of a package: for their names and their content."""
+    listed = sorted(files)
+    root = os.path.commonpath([file.parent for file in listed]) if listed else ""
+    hashes = [f"{os.path.relpath(file, root)} {sha256(file.read_bytes())}" for file in listed]
+    return sha256("\n".join(hashes))
 
 
 class Functions:
@@ -45,10 +56,7 @@ class Functions:
         self._files: dict[str, str] = {}
 
     def add(self, stage: StageSpec, function: Function) -> None:
-        from inspect import signature
-
-        takes_call = len(signature(function).parameters) > 1
-        self._functions[stage.id] = (function, takes_call)
+        self._functions[stage.id] = (function, _takes_call(function))
 
     def code_hash(self, stage: StageSpec) -> str | None:
         if stage.id not in self._functions:
@@ -80,7 +88,7 @@ class Functions:
                 if takes_call:
                     return function(value, call)  # type: ignore[call-arg]
                 return function(value)  # type: ignore[call-arg]
-            except ExecutionError:
+            except (ExecutionError, RunConflict, JournalError):
                 raise
             except KeyError as error:
                 raise StageFailed(f"{error} is missing", stage_id=stage.id) from error
@@ -93,6 +101,18 @@ class Functions:
         if self._shares and isinstance(found, dict):
             return _with_held(found)
         return found
+
+
+def _takes_call(function: Function) -> bool:
+    """Whether the call is the second argument; one with a default is only if its name says so."""
+    from inspect import Parameter, signature
+
+    named = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    second = list(signature(function).parameters.values())[1:2]
+    return any(
+        one.kind in named and (one.default is Parameter.empty or one.name == "call")
+        for one in second
+    )
 
 
 def _with_held(answer: dict[str, Json]) -> Json | Datum:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.effects import (
@@ -30,13 +30,24 @@ from caloron.graph.nodes import (
 from caloron.graph.profile import STRICT, Profile
 from caloron.graph.spec import StageSpec
 
+#: Stages that a graph passes to a stage by a constant reference (`Checked.called`).
+Called = Iterable[tuple[str, StageSpec]]
 
-def effects_of(root: Node, catalogue: Catalogue) -> Effects:
+
+def effects_of(root: Node, catalogue: Catalogue, called: Called = ()) -> Effects:
     """Every effect that any node declares, both arms of a Branch included."""
-    return effect_set(effect for _, node in walk(root) for effect in _declared(node, catalogue))
+    declared = _declared(root, catalogue, called)
+    return effect_set(effect for _, effects in declared for effect in effects)
 
 
-def _declared(node: Node, catalogue: Catalogue) -> Effects:
+def _declared(root: Node, catalogue: Catalogue, called: Called) -> Iterator[tuple[str, Effects]]:
+    for path, node in walk(root):
+        yield path, _effects_of_node(node, catalogue)
+    for path, stage in called:
+        yield path, stage.effects
+
+
+def _effects_of_node(node: Node, catalogue: Catalogue) -> Effects:
     if isinstance(node, Stage):
         stage = catalogue.get(node.id)
         return (UNKNOWN,) if stage is None else stage.effects
@@ -45,25 +56,47 @@ def _declared(node: Node, catalogue: Catalogue) -> Effects:
     return (PURE,) if isinstance(node, Const) else ()
 
 
-def allow_effects(root: Node, catalogue: Catalogue, allowed: Iterable[str]) -> None:
+#: What such a stage answers is not settled by its input, or trying it would do something.
+_NOT_TRIED = ("Network", "Llm", "NonDeterministic", "Process", "FsWrite", "Unknown")
+_NOT_GRANTED = ("Network", "FsWrite", "Llm", "Process")
+
+
+def reaches(stage: StageSpec) -> str:
+    """The word for what keeps a stage from being tried on an example; empty if nothing does."""
+    for kind in _NOT_TRIED:
+        if stage.declares(kind):
+            return KINDS[kind]
+    for capability in _NOT_GRANTED:
+        if capability in stage.capabilities:
+            return CAPABILITIES[capability]
+    # A program without effects is shut in; a function of this process is not (`kv_set`).
+    return "" if stage.declares("Pure") or stage.code is not None else KINDS["Unknown"]
+
+
+def allow_effects(
+    root: Node, catalogue: Catalogue, allowed: Iterable[str], called: Called = ()
+) -> None:
     """Refuses a graph with an effect of a kind that is not among these; none given allows all."""
     kinds = frozenset(allowed)
+    constants = {path for path, node in walk(root) if isinstance(node, Const)}
     findings = [
         Finding(f"the effect {KINDS[effect.kind]} is not allowed", path=path)
-        for path, node in walk(root)
-        for effect in (() if isinstance(node, Const) else _declared(node, catalogue))
+        for path, effects in _declared(root, catalogue, called)
+        for effect in (() if path in constants else effects)
         if kinds and effect.kind not in kinds
     ]
     if findings:
         raise EffectRefused(findings)
 
 
-def allow_capabilities(root: Node, catalogue: Catalogue, allowed: Iterable[str]) -> None:
+def allow_capabilities(
+    root: Node, catalogue: Catalogue, allowed: Iterable[str], called: Called = ()
+) -> None:
     """Refuses a graph whose stages need more than these capabilities; none given allows all."""
     granted = frozenset(allowed)
     findings = [
         Finding(f"the capability {CAPABILITIES[needed]} is not granted", path=path)
-        for path, stage in _stages(root, catalogue)
+        for path, stage in (*_stages(root, catalogue), *called)
         for needed in sorted(stage.capabilities)
         if granted and needed not in granted
     ]
@@ -78,14 +111,17 @@ def _stages(root: Node, catalogue: Catalogue) -> Iterable[tuple[str, StageSpec]]
             yield path, stage
 
 
-def declared_cost(root: Node, catalogue: Catalogue) -> int:
+def declared_cost(root: Node, catalogue: Catalogue, called: Called = ()) -> int:
     """The cents of every stage of a graph together, each counted once however often it runs."""
-    return sum(cost_of(stage.effects) for _, stage in _stages(root, catalogue))
+    stages = (*_stages(root, catalogue), *called)
+    return sum(cost_of(stage.effects) for _, stage in stages)
 
 
-def allow_cost(root: Node, catalogue: Catalogue, budget_cents: int | None) -> None:
+def allow_cost(
+    root: Node, catalogue: Catalogue, budget_cents: int | None, called: Called = ()
+) -> None:
     """Refuses a graph that declares to cost more than the budget."""
-    cost = declared_cost(root, catalogue)
+    cost = declared_cost(root, catalogue, called)
     if budget_cents is not None and cost > budget_cents:
         message = f"the stages declare to cost {cost} cents; the budget is {budget_cents}"
         raise BudgetRefused([Finding(message, path="$.root")])

@@ -50,6 +50,10 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     budget_cents: int | None = None
     #: Kinds of effects that were allowed; empty for all.
     allowed: frozenset[str] = frozenset()
+    #: Stages given as data are refused that an example must not try.
+    harmless: bool = False
+    #: Capabilities that were granted; empty for all.
+    granted: frozenset[str] = frozenset()
 
 
 def _granted(permissions: Permissions, profile: Profile) -> frozenset[str]:
@@ -73,19 +77,22 @@ def prepare(
     checked = check(root, catalogue, profile)
     if checked.findings:
         raise Refused(checked.findings)
-    allow_capabilities(root, catalogue, _granted(permissions, profile))
+    called = checked.called
+    granted = _granted(permissions, profile)
+    allow_capabilities(root, catalogue, granted, called)
     allowed = kinds_of_words(permissions.effects, KINDS)
-    allow_effects(root, catalogue, allowed)
-    allow_cost(root, catalogue, permissions.budget_cents)
+    allow_effects(root, catalogue, allowed, called)
+    allow_cost(root, catalogue, permissions.budget_cents, called)
     return Prepared(
         graph=graph,
         composition_id=identity,
         root=root,
         checked=checked,
-        effects=effects_of(root, catalogue),
+        effects=effects_of(root, catalogue, called),
         warnings=resolved.warnings + warnings_of(root, catalogue, profile),
         catalogue=catalogue,
         profile=profile,
         budget_cents=permissions.budget_cents,
         allowed=allowed,
+        granted=granted,
     )

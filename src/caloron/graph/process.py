@@ -44,7 +44,7 @@ class _Reader(threading.Thread):
         while chunk := os.read(self._stream.fileno(), 65536):
             room = self._most - len(self.kept)
             self.kept += chunk[: max(room, 0)]
-            self.too_long = self.too_long or len(chunk) >= room
+            self.too_long = self.too_long or len(chunk) > room
 
 
 def run_process(

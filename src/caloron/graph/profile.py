@@ -37,6 +37,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     traces_failed_branches: bool
     #: Calls of other machines are in the trace.
     traces_remote_calls: bool
+    #: Calls that a stage makes of other stages are in the trace.
+    traces_inner_calls: bool
+    #: What calls cost is counted also without a budget.
+    counts_spending: bool
     #: A run without a cache remembers its own pure results, and forgets them at its end.
     memoizes: bool
     #: The cache also serves branches of Parallel and bindings of Let.
@@ -59,6 +63,8 @@ STRICT = Profile(
     pure_means_only_pure=True,
     traces_failed_branches=True,
     traces_remote_calls=True,
+    traces_inner_calls=True,
+    counts_spending=True,
     memoizes=False,
     caches_everywhere=True,
 )
@@ -79,6 +85,8 @@ NOETHER = Profile(
     pure_means_only_pure=False,
     traces_failed_branches=False,
     traces_remote_calls=False,
+    traces_inner_calls=False,
+    counts_spending=False,
     memoizes=True,
     caches_everywhere=False,
 )

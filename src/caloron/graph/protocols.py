@@ -26,6 +26,9 @@ class Call(Protocol):
     def interrupted(self) -> bool:
         """An earlier process began this call and nobody knows how it ended: look before acting."""
 
+    impure: bool
+    """Set by a stage whose answer does not follow from its input alone: it is not remembered."""
+
     def seconds_left(self) -> float | None:
         """Until this call must have ended; None without a limit."""
 
@@ -96,7 +99,7 @@ class Journal(Protocol):
     """Keeps what a durable run has done, so that nothing recorded is done again."""
 
     def begin(self, run_id: str, header: RunHeader) -> None:
-        """Takes the run for this process; raises RunConflict if it is another's or another one."""
+        """Takes the run for this process; raises RunInUse, or RunConflict if it is another one."""
 
     def recorded(self, run_id: str, key: str) -> Entry | None:
         """How a call ended, if it did."""
@@ -108,7 +111,7 @@ class Journal(Protocol):
         """Keeps how a call ended; it must be on disk when this returns."""
 
     def forget_failures(self, run_id: str) -> None:
-        """Lets the calls that failed be made again."""
+        """Lets the calls that failed last be made again, not those that a later one made up for."""
 
     def end(self, run_id: str) -> None:
         """Lets go of the run."""

@@ -43,6 +43,15 @@ def unknown(graph: Graph, catalogue: Catalogue, profile: Profile = STRICT) -> li
     return found
 
 
+def lookup(reference: str, catalogue: Catalogue, profile: Profile = STRICT) -> StageSpec:
+    """The one stage that a reference means, as a node of a graph would; else UnknownStage."""
+    resolved = _Resolver(catalogue, profile).node("", Stage(reference))
+    assert isinstance(resolved, Stage)
+    stage = catalogue.get(resolved.id)
+    assert stage is not None
+    return stage
+
+
 class _Resolver:
     def __init__(self, catalogue: Catalogue, profile: Profile) -> None:
         self._catalogue = catalogue
@@ -59,12 +68,17 @@ class _Resolver:
         return msgspec.structs.replace(node, id=self._known[key])
 
     def _named(self, reference: str, path: str) -> str:
-        """First an id, then a unique prefix of one, then a name."""
+        """First an id, then a unique prefix of one, then a name.
+
+        Widely, a name comes before a prefix: a short one of hexadecimal letters begins some id.
+        """
         catalogue = self._catalogue
         if reference in catalogue:
             return reference
         if self._wide and catalogue.by_signature(reference):
             return reference
+        if self._wide and catalogue.by_name(reference):
+            return _only(_living(catalogue.by_name(reference)), reference, path).id
         if reference and set(reference) <= _HEX:
             hits = catalogue.by_prefix(reference)
             if hits:

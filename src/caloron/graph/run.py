@@ -132,7 +132,7 @@ class _Run:
             catalogue=prepared.catalogue,
             runner=runner,
             remote=settings.remote or HttpCaller(),
-            budget=Budget(prepared.budget_cents),
+            budget=Budget(prepared.budget_cents, always_counts=profile.counts_spending),
             cache=cache,
             cache_count=CacheCount(),
             journal=settings.journal,
@@ -140,6 +140,8 @@ class _Run:
             stage_seconds=limits.stage_seconds,
             most_characters=limits.value_characters,
             allowed=prepared.allowed,
+            granted=prepared.granted,
+            harmless=prepared.harmless,
             checks_refinements=settings.checks_refinements,
             hashes=settings.hashes,
             sleep=settings.sleep,
@@ -153,23 +155,24 @@ class _Run:
         slots = Slots(limits.threads)
         executor = Executor(self._around, slots, no_attempt_fails=not settings.optimise)
 
-        def trace() -> Trace:
+        def trace(*, failed: bool) -> Trace:
             return Trace(
                 composition_id=self._prepared.composition_id,
                 started_at=started.isoformat(timespec="milliseconds"),
                 duration_ms=int((settings.clock() - began) * 1000),
                 stages=tuple(lane.trace),
+                failed=failed,
             )
 
         try:
             answer = executor.run(self._prepared.root, given, ROOT, lane)
         except ExecutionError as error:
-            error.trace = trace()
+            error.trace = trace(failed=True)
             raise
         count = self._around.cache_count
         return Outcome(
             datum=answer,
-            trace=trace(),
+            trace=trace(failed=False),
             spent_cents=self._around.budget.spent,
             cache_hits=count.hits,
             cache_misses=count.misses,

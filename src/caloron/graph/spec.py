@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import msgspec
 
 from caloron.graph.effects import PURE, Effects, effect_set, effects_json
 from caloron.graph.jsontext import Json, canonical, sha256
-from caloron.graph.types import NType, type_json
+from caloron.graph.types import NType, Record, type_json
 
 
 class CostEstimate(msgspec.Struct, frozen=True):
@@ -97,6 +98,34 @@ class Identity(msgspec.Struct, frozen=True):
         del hashed["name"]
         hashed["implementation_hash"] = self.implementation_hash
         return sha256(json.dumps(hashed, separators=(",", ":"), ensure_ascii=False))
+
+
+#: The fields that a bare value goes into, if config has not given them: the first that is free.
+_WRAPPERS = (
+    "items",
+    "text",
+    "data",
+    "input",
+    "records",
+    "train",
+    "document",
+    "html",
+    "csv",
+    "json_str",
+)
+
+
+def with_config(
+    stage: StageSpec, config: Mapping[str, Json], value: Json, *, by_field: bool
+) -> Json:
+    """The input of a stage whose config gives fields in advance; `by_field`: see Profile."""
+    if isinstance(value, dict):
+        return {**value, **config}
+    field = next((name for name in _WRAPPERS if name not in config), None)
+    if by_field and isinstance(stage.input, Record):
+        left = [name for name in stage.input.fields if name not in config]
+        field = left[0] if len(left) == 1 else field
+    return dict(config) if field is None else {field: value, **config}
 
 
 def define(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _BUSY_SECONDS = 30.0
@@ -16,6 +17,7 @@ class Database:
 
     def __init__(self, path: Path, schema: str, *, survives_power_loss: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _make_private(path)
         self._lock = threading.RLock()
         self._connection = sqlite3.connect(
             path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -38,10 +40,12 @@ class Database:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
+                self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                # A full disk makes SQLite roll back by itself.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
 
     def read(self, statement: str, values: tuple[str, ...]) -> tuple[object, ...] | None:
         """One row, or none."""
@@ -52,3 +56,11 @@ class Database:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+def _make_private(path: Path) -> None:
+    """Values of graphs may be confidential: only their owner reads the file, also an older one."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    for suffix in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError, PermissionError):
+            path.with_name(path.name + suffix).chmod(0o600)

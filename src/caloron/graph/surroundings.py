@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
+from itertools import count
+from typing import NamedTuple
 
 import msgspec
 
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.datum import Datum
-from caloron.graph.effects import cost_of
-from caloron.graph.errors import BudgetExceeded, StageFailed, StageMissing
+from caloron.graph.effects import CAPABILITIES
+from caloron.graph.errors import (
+    BudgetExceeded,
+    StageFailed,
+    StageMissing,
+    StageTimedOut,
+    UnknownStage,
+)
 from caloron.graph.jsontext import Json
+from caloron.graph.policy import reaches
 from caloron.graph.profile import Profile
 from caloron.graph.protocols import Cache, Journal, RemoteCaller, StageRunner
+from caloron.graph.resolve import lookup
 from caloron.graph.scope import Scope
 from caloron.graph.spec import StageSpec
 from caloron.graph.trace import StageTrace
@@ -22,10 +33,12 @@ from caloron.graph.trace import StageTrace
 class Lane:
     """One thread's way through a graph: its steps, its trace, its attempts."""
 
-    def __init__(self, scope: Scope, *, cached: bool, attempts: str = "") -> None:
+    def __init__(
+        self, scope: Scope, *, cached: bool, attempts: tuple[tuple[int, int], ...] = ()
+    ) -> None:
         self.scope = scope
         self.cached = cached
-        #: The number of the attempt for each Retry around, which tells repeated calls apart.
+        #: For each Retry around: the length of the path of its stage, and the attempt.
         self.attempts = attempts
         self.trace: list[StageTrace] = []
         self._steps = 0
@@ -33,6 +46,12 @@ class Lane:
     def beside(self, scope: Scope, *, cached: bool) -> Lane:
         """A way that starts here and counts its own steps."""
         return Lane(scope, cached=cached and self.cached, attempts=self.attempts)
+
+    def key(self, path: str) -> str:
+        """The path with the number of the attempt behind each stage that is retried."""
+        for length, attempt in reversed(self.attempts):
+            path = f"{path[:length]}#{attempt}{path[length:]}"
+        return path
 
     def next_step(self) -> int:
         self._steps += 1
@@ -42,16 +61,17 @@ class Lane:
 class Budget:
     """What may still be spent; reserved before each call, never given back."""
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, *, always_counts: bool) -> None:
         self._limit = limit
+        self._counts = always_counts or limit is not None
         self._lock = threading.Lock()
         self.spent = 0
 
     def reserve(self, cents: int, path: str, stage_id: str) -> None:
-        if self._limit is None:
+        if not self._counts:
             return
         with self._lock:
-            if self.spent + cents > self._limit:
+            if self._limit is not None and self.spent + cents > self._limit:
                 raise BudgetExceeded(
                     spent=self.spent, limit=self._limit, path=path, stage_id=stage_id
                 )
@@ -88,6 +108,10 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     most_characters: int | None
     #: Kinds of effects that stages given as data may have; empty allows all.
     allowed: frozenset[str]
+    #: Stages given as data are refused that an example must not try.
+    harmless: bool
+    #: Capabilities that stages given as data may need; empty allows all.
+    granted: frozenset[str]
     checks_refinements: bool
     hashes: bool
     sleep: Callable[[float], None] | None
@@ -101,19 +125,41 @@ def is_cacheable(stage: StageSpec, profile: Profile) -> bool:
     return only or not profile.pure_means_only_pure
 
 
+class Inner(NamedTuple):
+    """How a call ended that a stage made."""
+
+    answer: Datum
+    impure: bool
+
+
+#: Makes a call for a stage: of this stage, with this input, at this path, until this moment.
+Invoke = Callable[[StageSpec, Datum, str, float | None], Inner]
+
+
 class OneCall:
     """The call as the runner sees it (`protocols.Call`)."""
 
-    def __init__(self, around: Surroundings, scope: Scope, path: str, key: str) -> None:
+    def __init__(
+        self,
+        around: Surroundings,
+        scope: Scope,
+        path: str,
+        key: str,
+        invoke: Invoke,
+        *,
+        until: float | None,
+    ) -> None:
         self._around = around
         self._scope = scope
+        self._invoke = invoke
+        self._calls = count()
         self.path = path
         self.key = key
         self.interrupted = False
-        #: A stage was called from within that is not pure, whatever the outer one declares.
+        #: The stage says so, or called one that is not pure, whatever it declares.
         self.impure = False
         limit = around.stage_seconds
-        ends = [scope.deadline, None if limit is None else scope.clock() + limit]
+        ends = [scope.deadline, until, None if limit is None else scope.clock() + limit]
         self._deadline = min((end for end in ends if end is not None), default=None)
 
     def seconds_left(self) -> float | None:
@@ -130,28 +176,52 @@ class OneCall:
             self._scope.wait(seconds, self.path)
 
     def stage(self, reference: str, value: Json) -> Json:
-        around, strict = self._around, self._around.profile.checks_values
-        stage = around.catalogue.get(reference)
-        if stage is None and strict:
-            named = around.catalogue.by_name(reference)
-            stage = named[0] if len(named) == 1 else None
-        if stage is None:
-            raise StageMissing(f"no stage is called {reference!r}", path=self.path)
-        self._scope.check(self.path)
-        if strict:
-            self._allow(stage)
-        self.impure = self.impure or not is_cacheable(stage, around.profile)
-        answer = around.runner.run(stage, Datum(value), self)
-        return answer.value if isinstance(answer, Datum) else answer
+        path = f"{self.path}[{next(self._calls)}]"
+        stage = self._stage(reference)
+        self._scope.check(path)
+        left = self.seconds_left()
+        if left is not None and left <= 0:
+            # The caller may still run, in a thread that the run no longer waits for.
+            raise StageTimedOut("the time of the stage that calls it is over", seconds=0, path=path)
+        self._allow(stage, path)
+        try:
+            given = Datum.answered(value, wide_integers=True)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise StageFailed(f"the input is no JSON value: {error}", path=path) from error
+        inner = self._invoke(stage, given, path, self._deadline)
+        self.impure = self.impure or inner.impure
+        # The caller gets its own copy: a change to it must not reach a cache or the trace.
+        answer: Json = json.loads(inner.answer.text)
+        return answer
 
-    def _allow(self, stage: StageSpec) -> None:
+    def _stage(self, reference: str) -> StageSpec:
+        """The stage that a node with this reference would mean; Noether takes full ids alone."""
+        profile, catalogue = self._around.profile, self._around.catalogue
+        if not profile.resolves_widely and reference not in catalogue:
+            raise StageMissing(f"no stage is called {reference!r}", path=self.path)
+        try:
+            return lookup(reference, catalogue, profile)
+        except UnknownStage as error:
+            raise StageMissing(error.reason, path=self.path) from error
+
+    def _allow(self, stage: StageSpec, path: str) -> None:
         """A stage that is given as data cannot do more than those that the graph names."""
-        allowed = self._around.allowed
-        for effect in stage.effects:
-            if allowed and effect.kind not in allowed:
-                raise StageFailed(
-                    f"{stage.name or stage.id} may not run here: {effect.word} is not allowed",
-                    path=self.path,
-                    stage_id=stage.id,
-                )
-        self._around.budget.reserve(cost_of(stage.effects), self.path, stage.id)
+        allowed, granted = self._around.allowed, self._around.granted
+        refused = [
+            f"{effect.word} is not allowed"
+            for effect in stage.effects
+            if allowed and effect.kind not in allowed
+        ]
+        refused += [
+            f"{CAPABILITIES[needed]} is not granted"
+            for needed in sorted(stage.capabilities)
+            if granted and needed not in granted
+        ]
+        if self._around.harmless and (word := reaches(stage)):
+            refused.append(f"{word} is not tried in an example")
+        if refused:
+            raise StageFailed(
+                f"{stage.name or stage.id} may not run here: {refused[0]}",
+                path=path,
+                stage_id=stage.id,
+            )

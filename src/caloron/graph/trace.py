@@ -25,25 +25,27 @@ class StageTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """One run: failed as soon as any call failed, even if a later attempt succeeded."""
+    """One run and its calls; a run that succeeded may hold calls that failed before a retry."""
 
     composition_id: str
     started_at: str
     duration_ms: int
     stages: tuple[StageTrace, ...]
+    failed: bool
 
     @property
     def status(self) -> str:
-        return "Failed" if any(stage.failure for stage in self.stages) else "Ok"
+        return "Failed" if self.failed else "Ok"
 
 
 def trace_json(trace: Trace) -> Json:
-    """The trace as Noether writes it."""
+    """The trace as Noether writes it: failed as soon as any call failed."""
+    failed = any(stage.failure for stage in trace.stages)
     return {
         "composition_id": trace.composition_id,
         "started_at": trace.started_at,
         "duration_ms": trace.duration_ms,
-        "status": trace.status,
+        "status": "Failed" if failed else "Ok",
         "stages": [_stage_json(stage) for stage in trace.stages],
     }
 

@@ -27,6 +27,7 @@ from caloron.graph.types import (
     with_parts,
 )
 
+_FRESH = "_any_"
 #: A type with more parts than this is not one that anybody wrote.
 _MOST_PARTS = 10_000
 
@@ -74,7 +75,9 @@ class _Parts:
 class Substitution:
     """What variables stand for so far; grows with every edge of a graph."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_position: bool = False) -> None:
+        #: Members of two unions are compared in the order in which they are written, as in 0.8.2.
+        self._by_position = by_position
         self._bound: dict[str, NType] = {}
         self._fresh = count()
         #: What the step under way has overwritten, to be put back if it fails.
@@ -139,7 +142,7 @@ class Substitution:
     def _plain(self, of: NType) -> NType:
         """Any becomes a variable of its own, a refined type its base."""
         if of == ANY:
-            return Var(f"_any_{next(self._fresh)}")
+            return Var(f"{_FRESH}{next(self._fresh)}")
         if isinstance(of, Refined):
             return self._plain(of.base)
         if isinstance(of, Known):
@@ -170,6 +173,8 @@ class Substitution:
 
     def _unify_parts(self, one: NType, other: NType, seen: _Parts) -> None:
         mine, yours = list(parts(one)), list(parts(other))
+        if isinstance(one, Union) and not self._by_position:
+            mine, yours = _without_common(mine, yours), _without_common(yours, mine)
         if len(mine) != len(yours):
             raise CannotUnify(f"{show(one)} is not {show(other)}")
         for left, right in zip(mine, yours, strict=True):
@@ -216,3 +221,14 @@ class Substitution:
             self._unify(whole.fields[name], some.fields[name], seen)
         others = {name: of for name, of in whole.fields.items() if name not in some.fields}
         self._bind(some.rest, Record(others), seen)
+
+
+def _without_common(members: list[NType], others: list[NType]) -> list[NType]:
+    return [member for member in members if member not in others]
+
+
+def without_fresh(of: NType) -> NType:
+    """The type with Any where unification put a variable of its own for it."""
+    if isinstance(of, Var) and of.name.startswith(_FRESH):
+        return ANY
+    return with_parts(of, without_fresh)

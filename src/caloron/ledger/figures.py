@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
+from caloron.answers import closing_words
 from caloron.domain.history import remembered, with_adopted
 from caloron.domain.learnings import Kept
-from caloron.domain.retro import Run
+from caloron.domain.retro import NOT_NEEDED, Run
 from caloron.domain.sprint import Sprint, State, Task
 from caloron.errors import NotFound
 from caloron.ledger.locate import require_id
@@ -55,6 +56,12 @@ def find_sprint(connection: sqlite3.Connection, named: str = "") -> str:
     return str(row["id"])
 
 
+def number_of(connection: sqlite3.Connection, sprint: str) -> int:
+    """The number of a sprint that the ledger has."""
+    row = connection.execute(SQL["sprint"], {"sprint": sprint}).fetchone()
+    return int(row["number"])
+
+
 def _hint(connection: sqlite3.Connection, named: str) -> str:
     if connection.execute(SQL["has_entries"]).fetchone():
         who = {"number": named if len(named) < 19 else "", "id": named}
@@ -88,9 +95,18 @@ def _state(connection: sqlite3.Connection, row: sqlite3.Row) -> State:
     )
 
 
+def all_runs(connection: sqlite3.Connection) -> tuple[Run, ...]:
+    """The runs of all sprints."""
+    return _runs_in(connection, "", "\U0010ffff")
+
+
 def _runs_of(connection: sqlite3.Connection, sprint: str) -> tuple[Run, ...]:
     # "0" is the character that follows "/".
-    ends = {"low": f"{sprint}/", "high": f"{sprint}0"}
+    return _runs_in(connection, f"{sprint}/", f"{sprint}0")
+
+
+def _runs_in(connection: sqlite3.Connection, low: str, high: str) -> tuple[Run, ...]:
+    ends = {"low": low, "high": high}
     seen = {row["item"]: row["activity_at"] / 1000 for row in connection.execute(SQL["seen"], ends)}
     return tuple(_so_far(run, seen) for run in runs_in(connection.execute(SQL["runs"], ends)))
 
@@ -100,6 +116,11 @@ def _so_far(run: Run, seen: dict[str, float]) -> Run:
     if run.end != "running" or run.item not in seen:
         return run
     return msgspec.structs.replace(run, seconds=max(0.0, seen[run.item] - run.started_at))
+
+
+def lost_engines(connection: sqlite3.Connection, sprint: str) -> int:
+    """How often an engine of a sprint was killed or crashed and another one followed."""
+    return int(connection.execute(SQL["lost_engines"], {"sprint": sprint}).fetchone()[0])
 
 
 def waiting_states(connection: sqlite3.Connection) -> list[State]:
@@ -172,7 +193,7 @@ class _Item:
             case "work_item_reopened":
                 self._cut_off(at, str(told.get("reason", "")))
             case "work_item_resolved" if told.get("status") == "cancelled":
-                self._cut_off(at, "not needed any more")
+                self._cut_off(at, NOT_NEEDED)
             case "work_item_resolved" if told.get("status") == "failed" and self._waits:
                 # It failed before a process was there, such as in setup.
                 self._begin(at, end="failed", exit_code=1, problem=str(told.get("notes") or ""))
@@ -182,8 +203,8 @@ class _Item:
         own: dict[str, Any] = {"item": self.name, "role": self.role, "task": self.task}
         self.runs.append(Run(**own, token=self._token, started_at=at, **known))
 
-    def _change(self, **known: Any) -> None:
-        self.runs[-1] = msgspec.structs.replace(self.runs[-1], **known)
+    def _change(self, place: int = -1, **known: Any) -> None:
+        self.runs[place] = msgspec.structs.replace(self.runs[place], **known)
 
     def _cut_off(self, at: float, why: str) -> None:
         if self.runs and self.runs[-1].end == "running":
@@ -198,7 +219,9 @@ class _Item:
         if told.get("timed_out"):
             problem = "it ran out of time"
         elif code and not problem:
-            problem = f"exit code {code}: {told.get('last_line') or 'no output'}"
+            said = str(told.get("last_line") or "")
+            said = said if self.role == "verify" else closing_words(said)
+            problem = f"exit code {code}: {said or 'no output'}"
         self._change(
             end="failed" if problem else "done",
             seconds=max(0.0, at - self.runs[-1].started_at),
@@ -207,14 +230,17 @@ class _Item:
         )
 
     def _reported(self, told: dict[str, Any]) -> None:
+        token = int(told.get("token", 0))
+        place = next((n for n, run in enumerate(self.runs) if token and run.token == token), -1)
         if not self.runs:
             return
         trouble, detail = told.get("trouble", ""), told.get("detail", "")
         if trouble:
             end = "interrupted" if trouble in _REFUSED else "failed"
-            self._change(end=end, problem=f"{trouble}: {detail}" if detail else trouble)
+            self._change(place, end=end, problem=f"{trouble}: {detail}" if detail else trouble)
         self._change(
-            token=int(told.get("token", 0)) or self.runs[-1].token,
+            place,
+            token=token or self.runs[place].token,
             framework=str(told.get("framework", "")),
             model=str(told.get("model", "")),
             usd=float(told.get("usd", 0.0)),

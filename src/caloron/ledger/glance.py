@@ -89,8 +89,10 @@ class SeenTask:
 class SeenSprint:
     def __init__(self, data: dict[str, Any]) -> None:
         self.id: str = data["id"]
+        self.number: int = data["number"]
         self.phase: str = data.get("phase", "planning")
         self.stopped: str = data.get("stopped", "")
+        self.stopped_log: str = data.get("stopped_log", "")
         self.halted: str = data.get("halted", "")
         self.framework: str = data.get("framework", "")
         self.parallel: int = data.get("parallel", 4)

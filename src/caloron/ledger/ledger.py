@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
@@ -23,14 +24,17 @@ from caloron.domain.actions import (
 from caloron.domain.facts import (
     Fact,
     PlanEdited,
+    RunInterrupted,
     SprintDiscarded,
 )
 from caloron.domain.observations import Snapshot, observation_id
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import Sprint, State, Task
 from caloron.errors import CaloronError, NotFound
+from caloron.ledger.identity import known_identity, refuse_foreign
 from caloron.store import queue
 from caloron.store.database import Database, migrations_in
+from caloron.store.files import write_atomic
 from caloron.store.statements import load_statements
 
 _HERE = Path(__file__).parent
@@ -39,6 +43,8 @@ MIGRATIONS = (*queue.QUEUE_MIGRATIONS, *migrations_in(_HERE / "migrations", "led
 
 #: Facts taken in by one tick; the rest wait for the next, which follows at once.
 _FACTS_PER_TICK = 1000
+#: The line of the diary about an engine that ended without saying so.
+LOST_ENGINE = "engine_lost"
 
 _encode = msgspec.json.Encoder().encode
 _sprint_of = msgspec.json.Decoder(Sprint).decode
@@ -79,6 +85,22 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.db = Database(path, MIGRATIONS)
+        try:
+            self._compare_identity(path)
+        except BaseException:
+            self.db.close()
+            raise
+
+    def _compare_identity(self, path: Path) -> None:
+        """Give the ledger an identity, kept in a second place, or refuse a foreign ledger."""
+        known, own = known_identity(path), self.get("ledger_id")
+        refuse_foreign(path, own, known)
+        if not own:
+            # Not with `uuid`, whose import costs more than all of this.
+            own = os.urandom(16).hex()
+            self.put("ledger_id", own)
+        if not known:
+            write_atomic(path.with_suffix(".id"), f"{own}\n".encode())
 
     def close(self) -> None:
         self.db.close()
@@ -163,8 +185,10 @@ class Ledger:
             connection.execute(
                 SQL["forget_facts"], {"sprint": sprint.id, "through": loaded.through}
             )
+            # Work that a person lets go on later.
+            held = {task.held.item for task in tick.state.tasks.values() if task.held}
             for action in tick.actions:
-                _put_action(connection, sprint.id, action)
+                _put_action(connection, sprint.id, action, held)
             for move in tick.moves:
                 payload = {"sprint": sprint.id, **msgspec.to_builtins(move)}
                 queue.append_event(connection, "task_moved", payload)
@@ -221,6 +245,13 @@ class Ledger:
             payload, key = {"sprint": sprint, "by": by}, f"discarded/{sprint}"
             queue.append_event(connection, "sprint_discarded", payload, key=key)
 
+    def note_lost_engine(self, sprint: str, since: str) -> None:
+        """The engine that began at a time was killed or crashed: one line in the diary."""
+        with self.db.transaction("engine") as connection:
+            payload = {"sprint": sprint, "since": since}
+            key = f"{LOST_ENGINE}/{sprint}/{since}"
+            queue.append_event(connection, LOST_ENGINE, payload, key=key)
+
     def get(self, key: str) -> str:
         row = self.db.row(SQL["get_kv"], {"key": key})
         return str(row["value"]) if row else ""
@@ -235,6 +266,11 @@ def tell(connection: sqlite3.Connection, sprint: str, facts: Iterable[Fact]) -> 
     for fact in facts:
         values = {"sprint": sprint, "key": fact_id(fact), "data": _encode(fact)}
         told += connection.execute(SQL["append_fact"], values).rowcount
+        if isinstance(fact, RunInterrupted):
+            # The diary is what every view of a run is made from, its cost included.
+            used = {"token": fact.token} | msgspec.to_builtins(fact.usage)
+            key = f"reported/{fact.id}"
+            queue.append_event(connection, "agent_reported", used, item=fact.item, key=key)
     return told
 
 
@@ -301,23 +337,25 @@ def _put_action(
     connection: sqlite3.Connection,
     sprint: str,
     action: Action,
+    held: Collection[str],
 ) -> None:
     match action:
         case StartWork():
+            item, payload = action.work.item, _encode(action).decode()
             added = queue.enqueue(
                 connection,
-                action.work.item,
+                item,
                 action.work.role,
-                _encode(action).decode(),
+                payload,
                 priority=action.priority,
                 not_before=int(action.not_before * 1000),
             )
             if not added:
-                queue.reopen(connection, action.work.item, action.reason)
+                queue.reopen(connection, item, action.reason, payload)
         case HoldWork():
             queue.hold(connection, action.item, int(action.until * 1000))
         case CancelWork():
-            queue.cancel(connection, action.item, action.reason)
+            queue.cancel(connection, action.item, action.reason, held=action.item in held)
         case RetryEffect():
             connection.execute(SQL["retry_action"], {"key": action.key})
         case _:

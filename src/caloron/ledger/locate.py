@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from caloron.errors import CaloronError, NotFound, UsageError
+from caloron.errors import CaloronError, NotFound, PreconditionFailed, UsageError
 from caloron.ids import ID_WORDS, is_valid_id
 from caloron.places import home as home  # noqa: PLC0414 - many ask here
+from caloron.store import log
+from caloron.store.files import read_text
 
 
 def require_id(value: str, what: str) -> str:
@@ -39,7 +42,7 @@ def active_project_name() -> str:
     """The project that commands act on when none is named."""
     file = home() / "active"
     try:
-        name = file.read_text("utf-8").strip()
+        name = read_text(file).strip()
     except FileNotFoundError:
         if project_names():
             raise NotFound(
@@ -73,6 +76,11 @@ class ProjectPaths:
     @property
     def ledger(self) -> Path:
         return self.path / "ledger.sqlite"
+
+    @property
+    def ledger_id(self) -> Path:
+        """The identity of the ledger, kept beside it: a ledger that is gone is noticed."""
+        return self.path / "ledger.id"
 
     @property
     def forge_git(self) -> Path:
@@ -116,8 +124,15 @@ def repository_here() -> Path | None:
     try:
         here = Path.cwd()
     except OSError:
+        # The current folder was removed.
         return None
-    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
+    return next((folder for folder in (here, *here.parents) if _is_repository(folder)), None)
+
+
+def _is_repository(folder: Path) -> bool:
+    """True for a folder with `.git` in it, and for a bare repository."""
+    parts = ("HEAD", "objects", "refs")
+    return (folder / ".git").exists() or all((folder / part).exists() for part in parts)
 
 
 def projects_for(repository: Path) -> list[str]:
@@ -194,10 +209,11 @@ def _origin(repository: Path) -> str:
     try:
         if inside.is_file():
             # A worktree: its files are beside those of the repository that it belongs to.
-            named = inside.read_text("utf-8").removeprefix("gitdir:").strip()
+            named = read_text(inside).removeprefix("gitdir:").strip()
             inside = Path(repository, named).parent.parent
         found = _ORIGIN.search((inside / "config").read_text("utf-8", "replace"))
     except (OSError, ValueError):
+        # A repository that cannot be read has no known origin.
         return ""
     return found[1].strip().strip('"') if found else ""
 
@@ -248,17 +264,20 @@ def forge_kind(config_file: Path) -> str:
     return _place_settings(config_file).get("forge", "local")
 
 
-def current_project_name() -> str:
-    """The project that commands act on when none is named.
+def project_here() -> str | None:
+    """The project of the current folder; None if the folder has none.
 
-    That of the repository one stands in; elsewhere the active one.
+    A folder has a project if it lies in the project's own folder or in its repository. Of several
+    projects of one repository the active one counts.
     """
+    if inside := _project_around():
+        return inside
     repository = repository_here()
     own = projects_for(repository) if repository else []
-    if len(own) == 1:
-        return own[0]
-    active = active_project_name() if not own or (home() / "active").exists() else ""
-    if own and active not in own:
+    if len(own) <= 1:
+        return own[0] if own else None
+    active = active_project_name() if (home() / "active").exists() else ""
+    if active not in own:
         raise UsageError(
             f"{repository} has several projects: {', '.join(own)}",
             hint="say which one with --project NAME, or caloron projects switch NAME",
@@ -266,19 +285,89 @@ def current_project_name() -> str:
     return active
 
 
+def _project_around() -> str | None:
+    """The project whose own folder, in the home, contains the current folder."""
+    try:
+        inside = Path.cwd().relative_to(projects_directory().resolve()).parts[:1]
+    except (OSError, ValueError):
+        # The current folder is elsewhere, or was removed.
+        return None
+    return inside[0] if inside and inside[0] in project_names() else None
+
+
+def current_project_name() -> str:
+    """The project that commands act on when none is named.
+
+    In a repository that is the project of this repository and never another one; outside of any
+    repository it is the active project.
+    """
+    if own := project_here():
+        return own
+    if repository := repository_here():
+        others = f"; another project: --project NAME ({_known()})" if project_names() else ""
+        raise NotFound(
+            f"{repository} has no project yet",
+            hint=f'`caloron sprint "<goal>"` makes one here{others}',
+        )
+    return active_project_name()
+
+
 def has_current_project() -> bool:
-    """Whether `current_project_name` has anything to go by."""
-    repository = repository_here()
-    return (home() / "active").exists() or bool(repository and projects_for(repository))
+    """Whether `current_project_name` finds a project."""
+    return bool(project_here()) or (repository_here() is None and (home() / "active").exists())
 
 
-def find_project(name: str | None = None) -> ProjectPaths:
-    """The named project, else that of the repository here, else the active one."""
-    found = name if name is not None else current_project_name()
-    paths = ProjectPaths(found, project_path(found))
+#: Each is called with the active project when a command acts on it because its folder has none:
+#: the command line prints which project that is.
+on_fallback: list[Callable[[ProjectPaths], None]] = []
+#: The project that was found last; the answer to an unexpected error looks at its ledger.
+found_last: list[ProjectPaths] = []
+
+
+def find_project(name: str | None = None, *, need_ledger: bool = True) -> ProjectPaths:
+    """The named project, else that of the folder, else, outside of a repository, the active one.
+
+    A project whose ledger was lost is refused, unless the command does without it.
+    """
+    wanted = name if name is not None else current_project_name()
+    paths = ProjectPaths(wanted, project_path(wanted))
     if not paths.config_file.is_file():
-        raise NotFound(f"there is no project {found!r} in {home()}", hint=_known())
+        raise NotFound(f"there is no project {wanted!r} in {home()}", hint=_known())
+    log.write_to(log.log_of(paths.path))
+    found_last[:] = [paths]
+    if need_ledger:
+        _refuse_lost_ledger(paths)
+    if name is None and repository_here() is None and _project_around() is None:
+        for announce in on_fallback:
+            announce(paths)
     return paths
+
+
+def _refuse_lost_ledger(paths: ProjectPaths) -> None:
+    """Without this, a project that lost its ledger looks like one that never had a sprint."""
+    try:
+        lost = "" if paths.ledger.stat().st_size else "is empty"
+    except FileNotFoundError:
+        lost = "is gone"
+    if lost and paths.ledger_id.exists():
+        from caloron.store.database import restore_hint
+
+        raise PreconditionFailed(
+            f"the ledger of project {paths.name} {lost}: {paths.ledger}",
+            hint=f"{restore_hint(paths.ledger)}; without a backup, begin again:"
+            f" caloron projects delete {paths.name}",
+        )
+
+
+def repository_of(project: ProjectPaths) -> str:
+    """The repository of a project as people know it; empty if it has none but its forge's own."""
+    try:
+        settings = _place_settings(project.config_file)
+    except UsageError:
+        # The command that reads the settings reports the damage.
+        return ""
+    repo, host = settings.get("repo", ""), settings.get("host", "")
+    return f"{repo} at {host}" if repo and host else repo
 
 
 def project_names() -> list[str]:

@@ -24,7 +24,7 @@ from caloron.ledger.locate import (
     require_id,
 )
 from caloron.ledger.settings import ProjectConfig, read_settings, typed
-from caloron.store.files import write_atomic
+from caloron.store.files import sync_directory, sync_tree, write_atomic
 
 _FORGE_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -85,6 +85,7 @@ def _is_folder(place: Path) -> bool:
     try:
         return place.is_dir()
     except OSError:
+        # No folder can have this name.
         return False
 
 
@@ -108,7 +109,9 @@ def create_project(config: ProjectConfig, furnish: Callable[[Path], None] | None
             furnish(scaffold)
         project = Project(config.name, scaffold, config)
         save_config(project)
+        sync_tree(scaffold)
         scaffold.rename(place)
+        sync_directory(place.parent)
     except OSError as error:
         if place.exists():
             raise _taken(config.name, place) from error
@@ -156,7 +159,7 @@ def list_projects() -> list[Project]:
 
 def set_active(name: str) -> None:
     """Let commands act on this project when none is named."""
-    paths = find_project(require_id(name, "project name"))
+    paths = find_project(require_id(name, "project name"), need_ledger=False)
     write_atomic(home() / "active", f"{paths.name}\n".encode())
 
 

@@ -64,7 +64,8 @@ Listen = Annotated[
     ),
 ]
 NetworkPolicy = Annotated[
-    Literal["full", "none", "model"], Meta(description="one of full, none and model")
+    Literal["full", "none", "model", "public"],
+    Meta(description="one of full, none, model and public"),
 ]
 RetroBy = Annotated[
     Literal["auto", "rules", "model"], Meta(description="one of auto, rules and model")
@@ -132,7 +133,7 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     #: What agents reach: `model` (the hosts of their model and `allow_hosts`), `full`, `none`.
     network: NetworkPolicy = "model"
     #: Other policies by role, as `role=policy`.
-    network_roles: Words = msgspec.field(default_factory=lambda: ["setup=full", "verify=none"])
+    network_roles: Words = msgspec.field(default_factory=lambda: ["setup=public", "verify=none"])
     #: Hosts besides those of the model: `host`, `host:port`, `*.domain`, `127.0.0.1:port`.
     allow_hosts: Words = msgspec.field(default_factory=list)
     #: Files and folders outside the workspace that agents may read.

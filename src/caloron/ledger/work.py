@@ -10,8 +10,8 @@ import msgspec
 
 from caloron.domain.actions import StartWork
 from caloron.domain.facts import RunInterrupted, WorkEnded
-from caloron.ledger.ledger import Ledger, start_of, tell
-from caloron.store import queue
+from caloron.ledger.ledger import SQL, Ledger, start_of, tell
+from caloron.store import log, queue
 from caloron.store.queue import InFlight, LeaseLost
 
 _TEXT_IN_DIARY = 4000
@@ -53,10 +53,15 @@ class WorkQueue:
             return None
         return Claimed(start=start_of(found.payload), token=found.token, attempt=found.attempt)
 
-    def has_pending(self) -> bool:
-        """Whether anything waits in the queue: a look is cheaper than a claim."""
+    def has_pending(self, roles: Iterable[str]) -> bool:
+        """Whether work of this sprint for these roles waits: a look is cheaper than a claim."""
         with self.ledger.db.snapshot() as connection:
-            return queue.has_pending(connection)
+            return queue.has_pending(connection, roles, scope=f"{self.sprint}/")
+
+    def interruption_waits(self, item: str) -> bool:
+        """Whether a tick has yet to learn that an attempt of this item was interrupted."""
+        values = {"sprint": self.sprint, "prefix": f"{item}#"}
+        return self.ledger.db.row(SQL["interruption_waits"], values) is not None
 
     def in_flight(self) -> list[InFlight]:
         with self.ledger.db.snapshot() as connection:
@@ -76,7 +81,10 @@ class WorkQueue:
                 if fact.usage:
                     told = _reported(fact)
                     queue.append_event(connection, "agent_reported", told, item=fact.item)
-        except LeaseLost:
+        except LeaseLost as error:
+            log.info(
+                "the end of an attempt does not count", error=error, item=fact.item, task=fact.task
+            )
             return False
         return True
 

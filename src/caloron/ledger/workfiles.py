@@ -27,6 +27,8 @@ from caloron.store import queue
 DAG, SKILLS = "dag.json", "skill_store.json"
 #: Agents are named after tasks, so there are ever more of them.
 _REMEMBERED_AGENTS = 1000
+#: The reviewer and the planner work in every sprint.
+_REMEMBERED_VERSIONS = 100
 _OPTIONAL = ("required_skills", "acceptance", "files")
 
 
@@ -151,10 +153,14 @@ class WorkFiles:
             found = versions_of(figures.state, figures.runs, self._stall_m)
             for agent, entry in found.items():
                 known = theirs.get(agent)
-                entry["version"] = next_version(known if isinstance(known, list) else ())
-                entry["created_at"] = before.get(agent, entry)["created_at"]
+                earlier = [e for e in before.get(agent, []) if e["sprint_id"] != sprint]
+                entry["version"] = next_version(
+                    [*(known if isinstance(known, list) else ()), *earlier]
+                )
+                # A sprint that is resumed after its end keeps its place in the order of sprints.
+                entries = sorted((*earlier, entry), key=lambda e: str(e["created_at"]))
                 row = {"file": VERSIONS, "key": agent, "whose": "ours", "version": 0}
-                row |= {"position": number, "text": json.dumps(entry)}
+                row |= {"position": number, "text": json.dumps(entries[-_REMEMBERED_VERSIONS:])}
                 connection.execute(SQL["put_entry"], row)
         self._write_versions()
 
@@ -164,17 +170,19 @@ class WorkFiles:
     def _versions(self) -> dict[str, Any]:
         """Each agent with its versions: what others wrote about it, then what we know."""
         found = self._theirs()
-        for agent, entry in self._ours().items():
+        for agent, entries in self._ours().items():
             before = found.get(agent, [])
             if isinstance(before, list):
-                found[agent] = [*before, entry]
+                found[agent] = [*before, *entries]
         return found
 
     def _theirs(self) -> dict[str, Any]:
         return self._entries("theirs", -1)
 
-    def _ours(self) -> dict[str, Any]:
-        return self._entries("ours", _REMEMBERED_AGENTS)
+    def _ours(self) -> dict[str, list[Any]]:
+        """The versions of each agent, one for each sprint; 0.4 kept only the last one."""
+        found = self._entries("ours", _REMEMBERED_AGENTS)
+        return {a: entry if isinstance(entry, list) else [entry] for a, entry in found.items()}
 
     def _entries(self, whose: str, limit: int) -> dict[str, Any]:
         wanted = {"file": VERSIONS, "whose": whose, "limit": limit}

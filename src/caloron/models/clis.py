@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from caloron.agents.network import hosts_in
 from caloron.errors import PreconditionFailed
 from caloron.ports import AgentCommand, AgentReport, AgentRequest
 
@@ -37,6 +38,14 @@ _OPENCODE_QUIET = {
         "PROJECT_CONFIG",
     )
 }
+#: Where each provider is asked unless the user names another address.
+_HOSTS = {
+    "anthropic": "api.anthropic.com",
+    "google": "generativelanguage.googleapis.com",
+    "mistral": "api.mistral.ai",
+    "openai": "api.openai.com",
+}
+_CURSOR_HOSTS = ("*.cursor.sh", "*.cursor.com")
 #: An argument of a process is no longer than this.
 _ARGUMENT_BYTES = 128 * 1024 - 1
 
@@ -72,6 +81,7 @@ class GeminiCli:
             secrets={"GEMINI_API_KEY": key_of(self.keys, "gemini")},
             stdin=request.prompt,
             read_only=files,
+            hosts=_hosts(self._base, "google"),
         )
 
     def report(self, run_dir: Path) -> AgentReport:
@@ -118,6 +128,7 @@ class CodexCli:
             secrets={"OPENAI_API_KEY": key_of(self.keys, "codex")},
             stdin=request.prompt,
             read_only=files,
+            hosts=_hosts(self._base, "openai"),
         )
 
     def report(self, run_dir: Path) -> AgentReport:
@@ -180,6 +191,7 @@ class OpenCode:
             secrets=keys,
             stdin=request.prompt,
             read_only=files,
+            hosts=_hosts(self._base, request.model.partition("/")[0]),
         )
 
     def _keep_from_installing(self, home: Path) -> None:
@@ -229,11 +241,24 @@ class CursorCli:
             argv=(*program, "--output-format", "text", *model, *question),
             secrets={"CURSOR_API_KEY": key_of(self.keys, "cursor-agent")},
             read_only=files,
+            hosts=_CURSOR_HOSTS,
         )
 
     def report(self, run_dir: Path) -> AgentReport:
         text = (run_dir / "output.log").read_text("utf-8", "replace").strip()
         return AgentReport(text=text) if text else _failed(run_dir, "")
+
+
+def _hosts(base: str, provider: str) -> tuple[str, ...]:
+    """The hosts that a program may reach: that of the user's address, else the provider's."""
+    if base:
+        return hosts_in((base,))
+    if provider not in _HOSTS:
+        raise PreconditionFailed(
+            f"the hosts of the provider {provider!r} are not known, so it cannot be reached",
+            hint="name its address in CALORON_LLM_BASE_URL",
+        )
+    return (_HOSTS[provider],)
 
 
 def key_of(names: tuple[str, ...], who: str) -> str:

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 
 from caloron.errors import ModelError
+from caloron.store import log
 
 #: Too many requests, a fault of the server, a model that is overloaded.
 _TRANSIENT = frozenset({429, 500, 502, 503, 504, 529})
@@ -52,10 +53,14 @@ def post(
         for attempt in range(1, _TRIES + 1):
             try:
                 answer = _exchange(client, url, given, content, deadline, stopped)
-            except httpx.TransportError as error:
+            except httpx.HTTPError as error:
+                # Not of the transport alone: an answer whose encoding is broken is one, too.
                 why = str(error) or type(error).__name__
+                what = "cannot be reached"
+                if isinstance(error, httpx.DecodingError):
+                    what = "answered in a broken encoding"
                 problem = ModelError(
-                    f"the model at {_host(url)} cannot be reached: {why}",
+                    f"the model at {_host(url)} {what}: {why}",
                     hint="look at the address and the network",
                 )
                 pause = _FIRST_PAUSE_S * (1 << (attempt - 1))
@@ -68,6 +73,7 @@ def post(
                 pause = _pause(answer, attempt)
             if attempt == _TRIES or pause > _LONGEST_PAUSE_S:
                 raise problem
+            log.warning("a question to the model is retried", error=problem, attempt=attempt)
             _wait(pause, deadline, stopped, problem)
     raise AssertionError("the last try ends the loop")
 

@@ -95,8 +95,7 @@ class ProgramModel:
             workspace=workspace,
             home=home,
             read_only=command.read_only,
-            # Of a program that does not tell its hosts nobody knows them.
-            network="model" if command.hosts else "full",
+            network="model",
             hosts=command.hosts,
             env=command.env | command.secrets,
         )

@@ -27,6 +27,7 @@ from caloron.server.requests import (
     read_query,
 )
 from caloron.server.shell import Answer, Shell
+from caloron.store import log
 
 HOST = "127.0.0.1"
 TOKEN_HEADER = "X-Caloron-Token"
@@ -51,7 +52,7 @@ class ShellServer(BoundedServer):
         self.shell = shell
         self.token = token.encode()
         try:
-            super().__init__((HOST, port), _Handler, at_once=_AT_ONCE)
+            super().__init__((HOST, port), _Handler, at_once=_AT_ONCE, patience_s=_PATIENCE_S)
         except OSError as error:
             raise HeldByAnother(
                 f"the shell cannot listen on {HOST}:{port}: {error.strerror}",
@@ -87,6 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
         except BadRequest as error:
             self._answer(HTTPStatus.BAD_REQUEST, _no(str(error)))
         except CaloronError as error:
+            log.error("a request failed", error=error, path=self.path)
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, _no(str(error)))
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = do_OPTIONS = _route  # noqa: N815
@@ -109,11 +111,14 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != method:
             raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes {method}")
         if path == "/health":
+            self.server.has_read(self.connection)
             return "ok"
         given = self.headers.get(TOKEN_HEADER, "").encode("utf-8", "replace")
         if not hmac.compare_digest(given, self.server.token):
             raise _Refused(HTTPStatus.UNAUTHORIZED, f"the header {TOKEN_HEADER} is not our token")
         shell = self.server.shell
+        if method == "GET":
+            self.server.has_read(self.connection)
         if path == "/status":
             return shell.status(details=query.get("details") == "1")
         if path == "/logs":
@@ -131,6 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._unread = False
         if len(body) != int(length):
             raise BadRequest("the body is shorter than it says")
+        self.server.has_read(self.connection)
         return body
 
     def _drain(self) -> None:
@@ -146,6 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: HTTPStatus, answer: Answer | str) -> None:
         self._drain()
+        self.server.has_read(self.connection)
         text = answer if isinstance(answer, str) else json.dumps(answer)
         data = text.encode()
         kind = "text/plain" if isinstance(answer, str) else "application/json"

@@ -13,6 +13,7 @@ import msgspec
 
 from caloron.agents.processes import Process, boot_id, living, look
 from caloron.server.requests import Heartbeat
+from caloron.store import log
 from caloron.store.database import Database, migrations_in
 from caloron.store.statements import load_statements
 
@@ -138,7 +139,10 @@ def told_exit_code(run_dir: Path) -> int | None:
     """What the harness of a run wrote down as its last act; None: it was cut short."""
     try:
         told = json.loads((run_dir / RESULT).read_bytes())
-    except (OSError, ValueError):
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        log.warning("cannot read the result of a harness", error=error, path=run_dir)
         return None
     code = told.get("exit_code") if isinstance(told, dict) else None
     return code if isinstance(code, int) else None

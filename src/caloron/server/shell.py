@@ -30,6 +30,7 @@ from caloron.server.spawning import (
     reusable,
     start_harness,
 )
+from caloron.store import log
 
 _STREAMS = {"output": "output.log", "harness": "harness.log"}
 _OLD_FIELDS = ("agent_id", "sprint_id", "pid", "alive", "last_heartbeat")
@@ -74,6 +75,7 @@ class Shell:
         try:
             self._values.set({"key": key, "value": at})
         except StageFailed as error:
+            log.warning("cannot write a heartbeat for graphs", error=error, agent=said.agent_id)
             # For graphs that look there; what counts is in the registry.
             self.tell(f"{error}\n")
         return {"ok": True}
@@ -86,8 +88,10 @@ class Shell:
             with self._alone(wanted.sprint_id, wanted.agent_id):
                 return self._spawn(wanted)
         except CaloronError as error:
+            log.warning("an agent was not started", error=error, agent=wanted.agent_id)
             return _no(str(error))
         except OSError as error:
+            log.warning("an agent was not started", error=error, agent=wanted.agent_id)
             return _no(f"the machine refused: {error}")
         finally:
             self._places.release()

@@ -10,9 +10,12 @@ from pathlib import Path
 
 from caloron.agents.processes import Process, look
 from caloron.agents.workspaces import create_workspace, remove_workspace
+from caloron.engine.confining import TOKEN_VARIABLES
 from caloron.errors import PreconditionFailed
+from caloron.git.commits import refuse_large
 from caloron.git.mirror import CALORON_IDENTITY, Mirror
-from caloron.ports import Remote
+from caloron.ledger.projects import list_projects
+from caloron.ports import Caps, Remote
 from caloron.server.places import NotAllowed, main_branch
 from caloron.server.registry import Agent
 from caloron.server.requests import Spawn
@@ -22,10 +25,13 @@ _PASSED_ON = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "TERM", "SSL_CERT_FILE",
     "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy",
     "https_proxy", "no_proxy", "API_TIMEOUT_MS",
+    # By name, because users call the variables of their tokens CALORON_…, too.
+    "CALORON_HOME", "CALORON_FRAMEWORK", "CALORON_FRAMEWORK_CMD", "CALORON_FRAMEWORK_ARGS",
+    "CALORON_ALLOW_DANGEROUS_CLAUDE", "CALORON_CLAUDE", "CALORON_STUB_FIXTURE",
+    "CALORON_HEARTBEAT_S", "CALORON_AGENT_TIMEOUT_S", "CALORON_NETWORK", "CALORON_ALLOW_HOSTS",
+    "CALORON_LOG_LEVEL", "CALORON_CRASH_AT", "CALORON_CRASH_LOG",
 )  # fmt: skip
-_PREFIXES = ("CALORON_", "ANTHROPIC_", "CLAUDE_", "LC_")
-#: A file of secrets is read once and then deleted: it is for one agent, not for each.
-_KEPT_BACK = ("CALORON_SECRETS_FILE", "CALORON_SHELL_ROOT", "CALORON_SHELL_PORT")
+_PREFIXES = ("ANTHROPIC_", "CLAUDE_", "LC_")
 #: Nothing is done before the shell has written down who was started; then it becomes the harness.
 _GATE = 'read -r go || exit 125; exec "$@" </dev/null'
 
@@ -50,6 +56,7 @@ def prepare_workspace(mirror: Mirror, directory: Path, wanted: Spawn) -> str:
     main = mirror.fetch_main()
     branch = branch_of(wanted.agent_id, wanted.sprint_id)
     start = mirror.fetch_branch(branch) or main
+    refuse_large(mirror.path, start, Caps().disk_mb << 20)
     _hide(directory.parent)
     create_workspace(
         mirror,
@@ -123,10 +130,11 @@ def harness_environment(
     wanted: Spawn, agent: Agent, workspace: Path, *, url: str, token: str, mirror: Mirror, base: str
 ) -> dict[str, str]:
     """All that the harness is told, and of our own environment what it needs."""
+    kept_back = _token_variables()
     passed = {
         name: value
         for name, value in os.environ.items()
-        if (name in _PASSED_ON or name.startswith(_PREFIXES)) and name not in _KEPT_BACK
+        if (name in _PASSED_ON or name.startswith(_PREFIXES)) and name not in kept_back
     }
     return passed | {
         "CALORON_AGENT_ID": wanted.agent_id,
@@ -144,3 +152,8 @@ def harness_environment(
         "CALORON_BRANCH": branch_of(wanted.agent_id, wanted.sprint_id),
         "CALORON_BASE_COMMIT": base,
     }
+
+
+def _token_variables() -> set[str]:
+    """The variables that any project of this home names for a token of its forge."""
+    return {getattr(project.config, key) for project in list_projects() for key in TOKEN_VARIABLES}

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from caloron.domain.analysis import RULES_SAY, Finding, said_by_model
 from caloron.domain.insight import Insight
-from caloron.domain.learnings import improvements, same_meaning
+from caloron.domain.learnings import FATE, as_of, improvements, same_meaning
 from caloron.domain.retro import AgentKpis, Kpis, RoleKpis, verification_of
 from caloron.domain.sprint import Task
-from caloron.domain.trends import Trend
+from caloron.domain.trends import Trend, label, worded
+from caloron.durations import span
 from caloron.ledger.figures import figures_of, read_kept
 from caloron.ledger.learnings import report_file, write_learnings
 from caloron.ledger.ledger import Ledger
@@ -54,8 +55,7 @@ def page_text(ledger: Ledger, sprint: str) -> bytes:
     with ledger.db.snapshot() as connection:
         figures = figures_of(connection, sprint)
         records, kept = ended_records(connection, 0, believe=False), read_kept(connection)
-    ids = [record.id for record in records]
-    known = records[: ids.index(sprint) + 1] if sprint in ids else records
+    known, kept = as_of(sprint, records, kept)
     ended_at = figures.state.sprint.ended_at or 0.0
     page = write_retro_report(look_back(figures, known, improvements(known, kept), ended_at))
     return page.encode("utf-8", "replace")
@@ -92,7 +92,8 @@ def _task(task: Task) -> str:
         f"{task.id} ({_line(task.plan.title)}): {task.status}",
         f"{len(task.reviewed)} reviews",
         f"{len(task.rejected)} times rejected",
-        f"{task.steps} interventions",
+        f"{task.steps} steps of the supervisor",
+        f"{len(task.acts)} acts of people",
         f"${task.spent.usd:.2f}",
     ]
     if result := verification_of(task):
@@ -155,11 +156,12 @@ def _summary(retro: Retro) -> str:
     if sprint.stopped:
         lines.append(f"**stopped**: {_line(sprint.stopped)}")
     lines += [
-        f"{kpis.sprint_time_s:.0f} s, of which agents worked {kpis.total_time_min:.1f} min",
+        f"{span(kpis.sprint_time_s)} in total, working time {span(kpis.work_time_s)}",
         f"${kpis.cost_usd:.2f}, {kpis.total_tokens} tokens",
         f"{kpis.escalated_count} tasks wait for a person or are held by one that does",
-        f"{kpis.total_interventions} interventions, {kpis.failed_runs} failed runs of agents",
-        f"{kpis.tests_passing} merged results verified green",
+        f"{kpis.total_interventions} steps of the supervisor, {kpis.human_acts} acts of people",
+        f"{kpis.failed_runs} failed runs of agents",
+        f"{kpis.tests_passing} tasks verified green",
         f"{kpis.verify_failures} of {kpis.verify_runs} verifications red",
         f"feedback from {kpis.feedback_count} of {kpis.total_tasks} tasks",
         f"mood: {retro.analysis.sentiment}",
@@ -186,8 +188,8 @@ def _fates(retro: Retro) -> list[str]:
     found = (*retro.analysis.improvements, *said_by_model(retro.state.sprint.insight))
     now = {same_meaning(finding.description) for finding in found}
     return [
-        f"{i.id} {i.status}: {_line(i.text)} (seen {len(i.seen_in)}, told {len(i.applied_in)},"
-        f" good since {i.good_since})"
+        f"{i.id} {FATE[i.status]}: {_line(i.text)} (seen in {len(i.seen_in)} sprints, in the"
+        f" prompts of {len(i.applied_in)} planners, not seen for {i.good_since} sprints)"
         for i in retro.improvements
         if i.key not in now
     ]
@@ -198,27 +200,32 @@ def _feedback(item: FeedbackItem) -> str:
     issue = f" (issue #{item.issue_number})" if item.issue_number else ""
     lines = [
         f"clarity {said.task_clarity or '?'}/10, {said.self_assessment}",
-        f"{said.tokens_consumed} tokens, {said.time_to_complete_min} min",
+        # Its minutes are rounded up for each run: the table of agents has the measured time.
+        f"{said.tokens_consumed} tokens",
         *(f"blocker: {_line(blocker)}" for blocker in said.blockers),
-        *([f"notes: {_line(said.notes)}"] if said.notes else []),
+        *(f"note: {_line(note)}" for note in said.notes.splitlines() if note.strip()),
     ]
     return f"### {item.author}{issue}\n\n{_bullets(lines)}"
 
 
 def _trends(found: Sequence[Trend]) -> str:
-    rows = [_row(t.metric, t.now, f"{figure(t.before)} (n = {t.n})", t.direction) for t in found]
+    rows = [
+        _row(label(t.metric), worded(t.metric, t.now), f"{worded(t.metric, t.before)} (n = {t.n})",
+             t.direction)
+        for t in found
+    ]  # fmt: skip
     head = "| number | now | mean before | |\n|---|---|---|---|\n"
     return head + "\n".join(rows) if rows else ""
 
 
 def _agents(found: Sequence[AgentKpis]) -> str:
     rows = [
-        _row(a.agent, a.role, a.runs, a.failed_runs, a.time_s, f"{a.cost_usd:.2f}", a.tokens,
+        _row(a.agent, a.role, a.runs, a.failed_runs, span(a.time_s), f"{a.cost_usd:.2f}", a.tokens,
              a.review_cycles, a.interventions)
         for a in found
     ]  # fmt: skip
     head = (
-        "| agent | role | runs | failed | seconds | $ | tokens | reviews | interventions |\n"
+        "| agent | role | runs | failed | time | $ | tokens | reviews | supervisor steps |\n"
         "|---|---|---|---|---|---|---|---|---|\n"
     )
     return head + "\n".join(rows) if rows else ""
@@ -232,11 +239,47 @@ def _roles(found: Sequence[RoleKpis]) -> str:
 
 
 def _dashboard(kpis: Kpis) -> str:
-    rows = (
-        f"| {name.replace('_', ' ').capitalize()} | {figure(getattr(kpis, name))} |"
-        for name in kpis.__struct_fields__
-    )
-    return "| | |\n|---|---|\n" + "\n".join(rows)
+    """The numbers that say something about this sprint, each with its unit."""
+    minutes = kpis.avg_time_per_task
+    rows: dict[str, str] = {
+        "Tasks done": f"{kpis.completed_tasks} of {kpis.total_tasks}",
+        "Tasks escalated": str(kpis.failure_count),
+        "Tasks blocked": str(kpis.blocked_count),
+        "Tasks cancelled": str(kpis.cancelled_count),
+        "Tasks verified green": f"{kpis.tests_passing} of {kpis.completed_tasks}",
+        "Tasks merged although red": str(kpis.red_merges),
+        "Verifications red": f"{kpis.verify_failures} of {kpis.verify_runs}",
+        "Time in total": span(kpis.sprint_time_s),
+        "Working time": span(kpis.work_time_s),
+        "Time of agents per done task": "-" if minutes is None else span(60 * minutes),
+        "Runs of agents that failed": str(kpis.failed_runs),
+        "Runs of agents that were interrupted": str(kpis.interrupted_runs),
+        "Reviews per reviewed task": figure(kpis.avg_review_cycles),
+        "Fix rounds": str(kpis.fix_rounds),
+        "Conflicts with main": str(kpis.conflict_count),
+        "Steps of the supervisor": str(kpis.total_interventions),
+        "Acts of people": str(kpis.human_acts),
+        "Tasks without either": f"{kpis.clean_task_pct:.0f} %",
+        "Tasks with feedback": f"{kpis.feedback_count} of {kpis.total_tasks}",
+        "Clarity": "-" if kpis.avg_clarity is None else f"{kpis.avg_clarity}/10",
+        "Cost": f"${kpis.cost_usd:.2f}",
+        "Cost that is a guess": f"${kpis.estimated_cost_usd:.2f}",
+        "Cost per done task": _dollars(kpis.avg_cost_per_task),
+        "Tokens": str(kpis.total_tokens),
+        "Tokens per done task": figure(kpis.avg_tokens_per_task),
+    }
+    idle = ("0", "$0.00", "0 of 0")
+    told = {name: text for name, text in rows.items() if text not in idle or name in _ALWAYS}
+    lines = (f"| {name} | {text} |" for name, text in told.items())
+    return "| | |\n|---|---|\n" + "\n".join(lines)
+
+
+#: Zero is good news here, or the first thing that people look for.
+_ALWAYS = ("Tasks done", "Tasks escalated", "Steps of the supervisor", "Acts of people", "Cost")
+
+
+def _dollars(usd: float | None) -> str:
+    return "-" if usd is None else f"${usd:.2f}"
 
 
 def _row(*cells: str | float | None) -> str:

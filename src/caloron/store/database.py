@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ Parameters = Sequence[Any] | dict[str, Any]
 
 _PAUSE_S = 0.01
 _BUSY_S = 10.0
+_MANY_EVENTS = 50_000
 
 
 class Migration(NamedTuple):
@@ -30,6 +31,13 @@ class Migration(NamedTuple):
         import hashlib
 
         return hashlib.sha256(self.sql.encode()).hexdigest()
+
+    def problem(self) -> str:
+        """Why this file cannot be one that was shipped; empty if it may be."""
+        statements, rest = _statements(self.sql)
+        if rest:
+            return "is cut short"
+        return "" if statements else "is empty"
 
 
 def migrations_in(directory: Path, room: str) -> tuple[Migration, ...]:
@@ -53,10 +61,10 @@ class _Transaction:
         try:
             database._connection.execute("BEGIN IMMEDIATE")
         except BaseException as error:
-            try:
-                database._abandon(error)
-            finally:
-                database._lock.release()
+            # Nothing was begun: a transaction that is open now is one around this one.
+            database._lock.release()
+            if isinstance(error, sqlite3.Error):
+                raise store_error(database.path, error) from error
             raise
         return database._connection
 
@@ -151,15 +159,19 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Several reads of one moment."""
+        """Several reads of one moment; within a transaction of this thread, those of its moment."""
         with self._lock:
+            # The lock lets only the thread in that began what is open.
+            around = self._connection.in_transaction
             try:
-                self._connection.execute("BEGIN")
+                if not around:
+                    self._connection.execute("BEGIN")
                 yield self._connection
             except sqlite3.Error as error:
                 raise store_error(self.path, error) from error
             finally:
-                self._roll_back()
+                if not around:
+                    self._roll_back()
 
     def rows(self, sql: str, parameters: Parameters = ()) -> list[sqlite3.Row]:
         with self._lock:
@@ -185,6 +197,12 @@ class Database:
             self._refuse_unknown(applied, migrations)
             fresh = [m for m in migrations if m.name not in applied]
             for migration in fresh:
+                if problem := migration.problem():
+                    # Recorded, it would make every whole installation refuse this database.
+                    raise StoreError(
+                        f"migration {migration.name} of this installation {problem}",
+                        hint="install Caloron again; nothing was changed",
+                    )
                 run_script(connection, migration.sql)
                 connection.execute(
                     f"INSERT INTO {self._table} VALUES (?, ?, datetime('now'))",
@@ -233,6 +251,35 @@ def open_read_only(path: Path) -> sqlite3.Connection:
         raise store_error(path, error) from error
 
 
+def refuse_damaged(path: Path) -> None:
+    """Refuse a database with damaged pages; a missing one is no damage.
+
+    A history of a million events takes seconds to read, so a long one is left to `state verify`:
+    no decision depends on its old events.
+    """
+    if not path.exists():
+        return
+    try:
+        with closing(open_read_only(path)) as connection:
+            for line in _check(connection):
+                if line != "ok":
+                    raise StoreError(f"{path} is damaged: {line}", hint=restore_hint(path))
+    except sqlite3.Error as error:
+        raise store_error(path, error) from error
+
+
+def _check(connection: sqlite3.Connection) -> Iterator[str]:
+    names = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    tables = [str(row[0]) for row in connection.execute(names)]
+    long = "events" in tables and bool(
+        connection.execute("SELECT 1 FROM events WHERE id > ? LIMIT 1", (_MANY_EVENTS,)).fetchone()
+    )
+    checked = [f"('{table}')" for table in tables if table != "events"] if long else ["(1)"]
+    for which in checked:
+        for row in connection.execute(f"PRAGMA quick_check{which}"):
+            yield str(row[0])
+
+
 def refuse_without_file(path: Path) -> None:
     """Refuse an empty or missing file beside a log that holds changes: SQLite would delete it."""
     log = path.with_name(f"{path.name}-wal")
@@ -257,29 +304,60 @@ def _open_to_look(path: Path, how: str) -> sqlite3.Connection:
 
 def store_error(path: Path, error: sqlite3.Error) -> StoreError:
     """The same failure in words that say what to do."""
-    text = str(error)
+    # The library itself raises errors without a code.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    hint = _HINTS.get(code, "")
     if path.is_dir():
         hint = "that is a folder and not a file; move it away"
-    elif "full" in text or "disk I/O" in text:
-        hint = (
-            "free some space on that disk; what was committed is safe, and a sprint can be resumed"
-        )
-    elif "locked" in text or "busy" in text:
-        hint = "another program holds it; close that program and try again"
-    elif "readonly" in text or "unable to open" in text:
-        hint = "make the file and its directory writable for you"
-    elif "malformed" in text or "not a database" in text:
-        hint = "move the file aside and restore a copy of it"
-    else:
-        hint = ""
-    return StoreError(f"{path}: {text}", hint=hint)
+    elif code in _DAMAGED:
+        hint = restore_hint(path)
+    return StoreError(f"{path}: {error}", hint=hint)
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Whether a database could not be read because of its content: damaged, or without tables."""
+    if isinstance(error, StoreError):
+        error = error.__cause__
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (*_DAMAGED, sqlite3.SQLITE_ERROR)
+
+
+def restore_hint(path: Path) -> str:
+    """How to replace a damaged database; a project has backups of its ledger."""
+    if path.name == "ledger.sqlite":
+        return f"put a backup back: caloron state restore FILE --as {path.parent.name} --force"
+    return "move the file aside and restore a copy of it"
+
+
+_FULL = "free some space on that disk; what was committed is safe, and a sprint can be resumed"
+_HELD = "another program holds it; close that program and try again"
+_NOT_OURS = "make the file and its directory writable for you"
+_HINTS = {
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_IOERR: _FULL,
+    sqlite3.SQLITE_BUSY: _HELD,
+    sqlite3.SQLITE_LOCKED: _HELD,
+    sqlite3.SQLITE_READONLY: _NOT_OURS,
+    sqlite3.SQLITE_CANTOPEN: _NOT_OURS,
+    sqlite3.SQLITE_PERM: _NOT_OURS,
+}
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def run_script(connection: sqlite3.Connection, script: str) -> None:
     """Run statement by statement: `executescript` would commit the open transaction first."""
+    for statement in _statements(script)[0]:
+        connection.execute(statement)
+
+
+def _statements(script: str) -> tuple[list[str], str]:
+    """The statements of a script, and what is left of one that does not end."""
+    found: list[str] = []
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
         if sqlite3.complete_statement(statement):
-            connection.execute(statement)
+            found.append(statement)
             statement = ""
+    rest = [line for line in statement.splitlines() if not line.lstrip().startswith("--")]
+    return found, "\n".join(rest).strip()

@@ -5,11 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from contextlib import suppress
 from pathlib import Path
 
 from caloron.errors import StoreError
 from caloron.store.crash import crashpoint
+
+#: What git and SQLite say about a full disk.
+_FULL = ("No space left", "disk is full", "Out of diskspace", "Disk quota exceeded")
+_TOO_LITTLE = 64 << 10
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
@@ -17,7 +22,8 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
 
     What is not durable outlives every process but not the machine, and waits for no disk.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Processes and threads that write one path at the same time have a file each.
+    temporary = path.with_name(f".{path.name}.{threading.get_ident():x}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
@@ -41,6 +47,26 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     crashpoint("file.rename")
 
 
+def is_disk_full(error: BaseException, place: Path) -> bool:
+    """Whether an error, or what caused it, says that a disk of this machine is full.
+
+    A program such as git may fail without a word about that: then the disk of `place` decides.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if any(sign in str(cause) for sign in _FULL):
+            return True
+        cause = cause.__cause__
+    try:
+        disk = os.statvfs(place)
+    except OSError:
+        # The place is gone: nothing says that its disk is full.
+        return False
+    return disk.f_bavail * disk.f_frsize < _TOO_LITTLE
+
+
 def read_plain(path: Path, last: int | None = None) -> bytes:
     """What stands in a file, or its last bytes; FileNotFoundError if there is none.
 
@@ -62,6 +88,11 @@ def read_plain(path: Path, last: int | None = None) -> bytes:
             f"cannot read {path}: {error.strerror}",
             hint="make it readable for you, or move away what stands there",
         ) from error
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; bytes that are no text are shown as such, and raise nothing."""
+    return read_plain(path).decode("utf-8", "replace")
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -88,16 +119,16 @@ def _append(handle: int, line: bytes, directory: Path) -> None:
     torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
     data = (b"\n" if torn else b"") + line + b"\n"
     try:
-        written = os.write(handle, data)
-        if written < len(data):
-            # The disk took a part; the rest says why.
-            os.write(handle, data[written:])
+        while data:
+            # A disk that is nearly full takes a part; the next write says why.
+            data = data[os.write(handle, data) :]
         crashpoint("append.write")
         os.fsync(handle)
         if not size:
             sync_directory(directory)
     except OSError:
         with suppress(OSError):
+            # The first error is the one that is raised.
             os.ftruncate(handle, size)
         raise
     crashpoint("append.fsync")

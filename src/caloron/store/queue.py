@@ -133,9 +133,12 @@ class Queue:
         self.append_event(connection, "work_item_created", created, actor=owner, item=item, ts=now)
         return True
 
-    def has_pending(self, connection: sqlite3.Connection) -> bool:
-        """Whether anything waits in the queue: a look is cheaper than a claim."""
-        return connection.execute(self._sql["has_pending"]).fetchone() is not None
+    def has_pending(
+        self, connection: sqlite3.Connection, kinds: Iterable[str], *, scope: str = ""
+    ) -> bool:
+        """Whether an item of these kinds and this scope waits: a look is cheaper than a claim."""
+        values = {"kinds": json.dumps(list(kinds)), "scope": scope}
+        return connection.execute(self._sql["has_pending"], values).fetchone() is not None
 
     def claim(
         self,
@@ -237,21 +240,28 @@ class Queue:
         self.append_event(connection, "work_item_resolved", ended, actor=actor, item=item, ts=now)
         return now
 
-    def reopen(self, connection: sqlite3.Connection, item: str, reason: str) -> None:
-        """Back into the queue for another attempt; whoever still holds it is fenced off."""
+    def reopen(
+        self, connection: sqlite3.Connection, item: str, reason: str, payload: str | None = None
+    ) -> None:
+        """Back into the queue for another attempt; whoever still holds it is fenced off.
+
+        `payload` replaces what the item asks for: the next attempt may know more than the last.
+        """
         connection.execute(self._sql["fence"], {"item": item})
-        connection.execute(self._sql["reopen"], {"item": item})
+        connection.execute(self._sql["reopen"], {"item": item, "payload": payload})
         self.append_event(connection, "work_item_reopened", {"reason": reason}, item=item)
 
-    def cancel(self, connection: sqlite3.Connection, item: str, reason: str) -> bool:
-        """Nobody needs the result any more; whoever still works on it is fenced off."""
+    def cancel(
+        self, connection: sqlite3.Connection, item: str, reason: str, *, held: bool = False
+    ) -> bool:
+        """Fence off the holder: the result is not needed, or not before a person agrees."""
         cancelled = connection.execute(self._sql["cancel"], {"item": item}).rowcount > 0
         if cancelled:
             connection.execute(self._sql["fence"], {"item": item})
             self.append_event(
                 connection,
                 "work_item_resolved",
-                {"status": "cancelled", "notes": reason},
+                {"status": "cancelled", "notes": reason} | ({"held": True} if held else {}),
                 item=item,
             )
         return cancelled

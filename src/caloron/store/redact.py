@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from caloron.store.secret_forms import KINDS, open_key_block, url_password
 
-__all__ = ["RedactingStream", "Redactor", "forms_of", "secrets_in"]
+__all__ = ["RedactingStream", "Redactor", "forms_of", "learn", "learned_secrets", "secrets_in"]
 
 _SHORTEST = 8
 _SHORTEST_LINE = 16
@@ -24,6 +24,8 @@ _SPACES = (b" ", b"\t", b'"', b",")
 
 #: What a find covers, what of it is replaced, and by what: start, end, from, to, mark.
 _Find = tuple[int, int, int, int, bytes]
+#: A form of a secret, and what stands in its place.
+_Mark = tuple[bytes, bytes]
 
 
 class Redactor:
@@ -31,15 +33,17 @@ class Redactor:
 
     def __init__(self, values: Iterable[str] | Mapping[str, str] = ()) -> None:
         named = values.items() if isinstance(values, Mapping) else (("", v) for v in values)
-        marks: dict[bytes, bytes] = {}
-        for name, value in named:
-            mark = f"[redacted {name}]" if name else "[redacted]"
-            for form in forms_of(value):
-                marks.setdefault(form, mark.encode())
-        self._marks = sorted(marks.items(), key=lambda item: -len(item[0]))
-        #: The longest known form, and the longest of those that go over several lines.
-        self.longest = max(map(len, marks), default=0)
-        self.longest_over_lines = max((len(f) for f in marks if b"\n" in f), default=0)
+        self._marks = _marks_of(named)
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest known form."""
+        return max((len(form) for form, _ in self._all_marks()), default=0)
+
+    @property
+    def longest_over_lines(self) -> int:
+        """The length of the longest known form that goes over several lines."""
+        return max((len(form) for form, _ in self._all_marks() if b"\n" in form), default=0)
 
     def text(self, text: str) -> str:
         """The same text with every secret replaced."""
@@ -57,12 +61,54 @@ class Redactor:
         return sorted((*self._known(data), *_by_form(data)))
 
     def _known(self, data: bytes) -> Iterator[_Find]:
-        for form, mark in self._marks:
+        for form, mark in self._all_marks():
             at = data.find(form)
             while at >= 0:
                 end = at + len(form)
                 yield at, end, at, end, mark
                 at = data.find(form, end)
+
+    def _all_marks(self) -> list[_Mark]:
+        return [*self._marks, *_learned.marks] if _learned.marks else self._marks
+
+
+class _Learned:
+    """Secrets that this process has read since it started."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.marks: list[_Mark] = []
+
+
+_learned = _Learned()
+
+
+def learn(name: str, value: str) -> None:
+    """Hide a value in everything that is redacted from now on, by redactors that exist, too.
+
+    The code that reads a secret calls this: a redactor may be older than the secret.
+    """
+    if _learned.values.get(name) != value:
+        _learned.values = _learned.values | {name: value}
+        # An earlier value of the same name stays secret.
+        known = {form for form, _ in _learned.marks}
+        fresh = [mark for mark in _marks_of([(name, value)]) if mark[0] not in known]
+        _learned.marks = [*_learned.marks, *fresh]
+
+
+def learned_secrets() -> dict[str, str]:
+    """The values that were learned, for another process that redacts."""
+    return dict(_learned.values)
+
+
+def _marks_of(named: Iterable[tuple[str, str]]) -> list[_Mark]:
+    """Each form of each value with its replacement, the longest first."""
+    marks: dict[bytes, bytes] = {}
+    for name, value in named:
+        mark = f"[redacted {name}]" if name else "[redacted]"
+        for form in forms_of(value):
+            marks.setdefault(form, mark.encode())
+    return sorted(marks.items(), key=lambda item: -len(item[0]))
 
 
 class RedactingStream:

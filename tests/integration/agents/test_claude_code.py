@@ -396,7 +396,8 @@ def test_a_missing_cli_is_refused_with_how_to_install_it(monkeypatch: pytest.Mon
     ("address", "host"),
     [
         ("", "api.anthropic.com"),
-        ("https://gateway.example.invalid/v1", "gateway.example.invalid"),
+        ("https://gateway.example.invalid/v1", "gateway.example.invalid:443"),
+        ("http://[fd00::1]/v1", "[fd00::1]:80"),
         ("https://gateway.example.invalid:8443", "gateway.example.invalid:8443"),
         ("http://127.0.0.1:4000", "127.0.0.1:4000"),
         ("http://localhost:4000/", "127.0.0.1:4000"),

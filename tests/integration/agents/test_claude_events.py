@@ -55,7 +55,8 @@ def test_the_parts_of_one_message_are_one_turn_whose_tokens_count_once() -> None
         says(tool("Bash", command="ls")),
         says(text("I am done."), message="m2"),
     )
-    assert (report.turns, report.tokens_in, report.tokens_out) == (2, 240, 14)
+    assert (report.turns, report.tokens_in, report.tokens_out) == (2, 200, 14)
+    assert report.tokens_cached == 40
     assert (report.text, report.tools, report.model) == ("I am done.", {"Bash": 1}, "claude-x")
     assert (report.session, report.trouble, report.cost_usd) == (_SESSION, "crash", None)
 
@@ -67,7 +68,7 @@ def test_the_result_tells_what_was_used_by_each_model() -> None:
     }
     told = {"result": "Yes.", "num_turns": 4, "total_cost_usd": 0.25, "stop_reason": "end_turn"}
     report = read(says(text("so far")), result(modelUsage=used, **told))
-    assert (report.tokens_in, report.tokens_out) == (20, 5)
+    assert (report.tokens_in, report.tokens_out, report.tokens_cached) == (10, 5, 10)
     assert (report.text, report.turns, report.cost_usd) == ("Yes.", 4, 0.25)
     assert (report.stop_reason, report.trouble) == ("end_turn", "")
     usage = {"input_tokens": 8, "output_tokens": 9}

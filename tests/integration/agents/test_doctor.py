@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from caloron.agents.doctor import memory_max
+
 _SOURCE = Path(__file__).parents[3] / "src"
 _TRIED = {
     "python", "git", "bubblewrap", "sandbox", "seccomp", "processes", "memory", "file size",
     "temporary files", "disk", "output", "wall clock", "network none", "network model",
+    "network public", "kernel memory",
     "disk space", "clock",
 }  # fmt: skip
 
@@ -33,15 +36,17 @@ def caloron(home: Path, *arguments: str, **env: str) -> tuple[int, str]:
 
 
 def checks(said: str) -> dict[str, dict[str, Any]]:
-    return {row["check"]: row for row in json.loads(said)["data"]["checks"]}
+    return {row["check"]: row for row in json.loads(said.partition("\n")[0])["data"]["checks"]}
 
 
 def test_everything_is_tried_without_a_project(tmp_path: Path) -> None:
-    code, said = caloron(tmp_path, "doctor", "--output", "json")
+    code, said = caloron(tmp_path, "doctor", "--output", "json", **agent(tmp_path))
     rows = checks(said)
     assert code == 0, said
-    # Whether one is installed is told, but nobody needs it yet.
-    assert rows.pop("framework")["detail"]
+    assert "coreutils" in rows.pop("framework")["detail"]
+    # A machine without one is no worse than most.
+    cgroup = rows.pop("cgroup")
+    assert cgroup["ok"] or ("systemd-run" in cgroup["remedy"] and not cgroup["needed"])
     assert set(rows) == _TRIED
     assert all(row["ok"] and row["detail"] and not row["remedy"] for row in rows.values())
     assert "RLIMIT_NPROC" in rows["processes"]["detail"]
@@ -50,11 +55,72 @@ def test_everything_is_tried_without_a_project(tmp_path: Path) -> None:
 
 
 def test_people_get_a_line_for_each_check(tmp_path: Path) -> None:
-    code, said = caloron(tmp_path, "doctor")
+    code, said = caloron(tmp_path, "doctor", **agent(tmp_path))
     assert code == 0
     told = [line for line in said.splitlines() if line.startswith("ok ")]
-    assert len([line for line in told if "framework" not in line]) == len(_TRIED)
+    counted = [line for line in told if line.split()[1] not in ("framework", "cgroup")]
+    assert len(counted) == len(_TRIED)
     assert said.endswith("Agents can run here.\n")
+
+
+def agent(folder: Path) -> dict[str, str]:
+    """A program that answers as Claude Code does, and a key for it."""
+    program = folder / "claude"
+    if not program.exists():
+        # A program itself, not a script that starts one; it answers `--version`, too.
+        shutil.copy("/usr/bin/true", program)
+    return {"CALORON_CLAUDE": str(program), "ANTHROPIC_API_KEY": "sk-ant-of-nobody"}
+
+
+def test_the_smallest_limit_of_the_groups_around_us_counts(tmp_path: Path) -> None:
+    membership, root = tmp_path / "cgroup", tmp_path / "fs"
+    inner = root / "user.slice" / "caloron.scope"
+    inner.mkdir(parents=True)
+    membership.write_text("1:cpu:/\n0::/user.slice/caloron.scope\n")
+    assert memory_max(membership, root) is None
+    (inner / "memory.max").write_text("max\n")
+    assert memory_max(membership, root) is None
+    (root / "user.slice" / "memory.max").write_text("8589934592\n")
+    assert memory_max(membership, root) == 8 << 30
+    (inner / "memory.max").write_text("1073741824\n")
+    assert memory_max(membership, root) == 1 << 30
+    (tmp_path / "memory.max").write_text("1\n")
+    assert memory_max(membership, root) == 1 << 30
+    membership.write_text("4:memory:/x\n")
+    assert memory_max(membership, root) is None
+
+
+def test_without_an_agent_it_does_not_say_that_agents_can_run(tmp_path: Path) -> None:
+    code, said = caloron(tmp_path, "doctor", PATH="/usr/bin:/bin", CALORON_CLAUDE="no-such-program")
+    assert "Agents can run here" not in said
+    assert code == 8
+    assert "no coding agent is installed" in said
+    assert "npm install -g @anthropic-ai/claude-code" in said
+    assert "--framework" in said
+
+
+def test_without_a_key_or_login_it_does_not_say_that_agents_can_run(tmp_path: Path) -> None:
+    program = agent(tmp_path)["CALORON_CLAUDE"]
+    code, said = caloron(tmp_path, "doctor", CALORON_CLAUDE=program)
+    assert "Agents can run here" not in said
+    assert code == 8
+    assert "neither a key nor a login" in said
+    assert "ANTHROPIC_API_KEY" in said
+
+
+def test_a_setup_with_the_whole_network_is_named(tmp_path: Path) -> None:
+    fixture = tmp_path / "fixture.json"
+    fixture.write_text('{"responses": []}')
+    stub = {"CALORON_STUB_FIXTURE": str(fixture)}
+    assert caloron(tmp_path, "init", "demo", "--framework", "stub", **stub)[0] == 0
+    assert "network setup" not in checks(caloron(tmp_path, "doctor", "-o", "json", **stub)[1])
+    line = ("config", "set", "network_roles", "setup=full verify=none review=none")
+    assert caloron(tmp_path, *line)[0] == 0
+    code, said = caloron(tmp_path, "doctor", "-o", "json", **stub)
+    row = checks(said)["network setup"]
+    assert (code, row["ok"], row["needed"]) == (0, False, False)
+    assert "abstract sockets" in row["detail"]
+    assert '"setup=public verify=none review=none"' in row["remedy"]
 
 
 def test_without_bubblewrap_it_says_what_to_install_and_tries_nothing_more(tmp_path: Path) -> None:
@@ -105,7 +171,9 @@ def test_an_old_git_or_bubblewrap_is_named(tmp_path: Path) -> None:
 def test_the_framework_of_the_project_is_tried(tmp_path: Path, fixture: str) -> None:
     file = tmp_path / "fixture.json"
     file.write_text(fixture)
-    code, said = caloron(tmp_path, "init", "demo", CALORON_STUB_FIXTURE=str(file))
+    code, said = caloron(
+        tmp_path, "init", "demo", "--framework", "stub", CALORON_STUB_FIXTURE=str(file)
+    )
     assert code == 0, said
     code, said = caloron(
         tmp_path, "doctor", "--project", "demo", "-o", "json", CALORON_STUB_FIXTURE=str(file)

@@ -5,21 +5,28 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from caloron.agents import commits
 from caloron.agents.bounded import run_bounded
-from caloron.agents.commits import AgentWorkLost, hand_over, seal
+from caloron.agents.commits import AgentWorkLost, HandOver, hand_over
 from caloron.agents.frameworks import CommandRunner
 from caloron.agents.pool import Pool
+from caloron.agents.processes import look
 from caloron.agents.sandbox import Bubblewrap, NoSandbox, run
 from caloron.agents.watch import Watch
 from caloron.agents.workspaces import create_workspace, remove_workspace
 from caloron.errors import UsageError
+from caloron.git.arrival import SecretInCommits
+from caloron.git.bundle import HandOverCancelled
 from caloron.git.command import git
+from caloron.git.commits import TooLarge
 from caloron.git.mirror import Mirror
+from caloron.git.packs import objects_of
 from caloron.ports import AgentRequest, Confinement, Remote
 
 WHO = ("agent-1", "agent-1@example.invalid")
@@ -51,21 +58,19 @@ class Place:
         given = Confinement(workspace=self.workspace)
         run(self.sandbox.confine(("sh", "-ec", script), given)).check_returncode()
 
-    def seal(self, *leave_out: str) -> None:
-        since = (self.main, self.main)
-        seal(self.workspace, self.sandbox, "A\n", WHO, since=since, leave_out=leave_out)
-
-    def take(self, *leave_out: str) -> str:
-        self.seal(*leave_out)
-        return hand_over(
-            self.workspace,
-            self.sandbox,
-            self.mirror,
+    def take(self, *leave_out: str, **more: Any) -> str:
+        work = HandOver(
+            workspace=self.workspace,
             base=self.main,
+            main=self.main,
+            message="A\n\nAgent: agent-1\n",
+            identity=WHO,
+            leave_out=leave_out,
             ref="refs/caloron/work/a",
             bundle=self.home / "work.bundle",
-            cap_bytes=50_000_000,
+            **more,
         )
+        return hand_over(work, self.sandbox, self.mirror)
 
 
 @pytest.fixture
@@ -92,7 +97,7 @@ def test_git_that_waits_for_ever_is_given_up(
     monkeypatch.setattr(commits, "_IDLE_S", 2.0)
     place.agent(f"echo x > new; {trap}")
     with pytest.raises(AgentWorkLost, match="did not come to an end"):
-        place.seal()
+        place.take()
     remove_workspace(place.workspace)
     assert not place.workspace.exists()
 
@@ -107,7 +112,7 @@ def test_a_filter_that_never_ends_is_given_up_and_what_it_prints_is_not_kept(
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(AgentWorkLost, match="did not come to an end"):
-        place.seal()
+        place.take()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 
@@ -116,6 +121,87 @@ def test_who_works_or_prints_is_not_idle(tmp_path: Path) -> None:
     given = Confinement(workspace=tmp_path)
     confined = NoSandbox().confine((sys.executable, "-c", f"{code}\nprint('end')"), given)
     assert run_bounded(confined, b"", longest_s=60, idle_s=1.5).out == b"end\n"
+
+
+def test_what_a_killed_command_leaves_in_its_group_is_ended_with_it(tmp_path: Path) -> None:
+    """The outer half of a sandbox that is killed early leaves the inner one waiting for ever."""
+    line = "sleep 600 & echo $! > left; kill -9 $$"
+    confined = NoSandbox().confine(("sh", "-c", line), Confinement(workspace=tmp_path))
+    with pytest.raises(TimeoutError):
+        run_bounded(confined, b"", longest_s=60, idle_s=1.0)
+    pid = int((tmp_path / "left").read_text())
+    give_up = time.monotonic() + 60
+    while (left := look(pid)) and left.state not in "ZX":
+        # The kernel ends it in its own time.
+        assert time.monotonic() < give_up, left
+        time.sleep(0.01)
+
+
+_WAITS = "while ! test -e .git/go; do sleep 0.1; done; cat"
+
+
+def test_a_hand_over_that_is_cancelled_ends_its_processes_and_can_be_done_again(
+    place: Place,
+) -> None:
+    place.agent(
+        f"echo x > new; git config filter.x.clean 'echo $$ > .git/here; {_WAITS}';"
+        " echo '* filter=x' > .git/info/attributes"
+    )
+    here = place.workspace / ".git" / "here"
+    with pytest.raises(HandOverCancelled):
+        place.take(cancelled=here.exists)
+    (place.workspace / ".git" / "go").touch()
+    head = place.take()
+    assert git(place.mirror.path, "show", f"{head}:new") == "x"
+
+
+def test_commits_are_not_checked_to_the_end_when_the_hand_over_is_cancelled(place: Place) -> None:
+    """All content of the commits is read for secrets, which takes long if there is much."""
+    place.agent("truncate -s 40M new")
+    seen = 0
+
+    def cancelled() -> bool:
+        nonlocal seen
+        seen += (place.home / "work.bundle.objects").exists()
+        return seen > 3
+
+    with pytest.raises(HandOverCancelled):
+        place.take(cancelled=cancelled, secrets={"KEY": "not-in-there-0123456789"})
+    assert not (place.home / "work.bundle.objects").exists()
+    head = place.take()
+    assert git(place.mirror.path, "cat-file", "-s", f"{head}:new") == str(40 << 20)
+
+
+@pytest.mark.parametrize("more", ["truncate -s 6M b", "ln a b"], ids=["file", "hard link"])
+def test_sparse_files_are_refused_by_their_full_size_before_git_reads_them(
+    place: Place, more: str
+) -> None:
+    place.agent(
+        f"truncate -s 6M a; {more}; git config filter.x.clean 'touch .git/read; cat';"
+        " echo '* filter=x' > .git/info/attributes"
+    )
+    with pytest.raises(TooLarge, match=r"take more than 10 MB on disk.* 12 MB"):
+        place.take(disk_mb=10)
+    assert not (place.workspace / ".git" / "read").exists()
+
+
+def test_files_that_git_ignores_do_not_count_for_the_size_of_a_change(place: Place) -> None:
+    place.agent("truncate -s 20M image; echo image > .gitignore; echo x > new")
+    head = place.take(disk_mb=10)
+    assert git(place.mirror.path, "show", f"{head}:new") == "x"
+
+
+@pytest.mark.parametrize("victim", ["$PPID", "$$"], ids=["git", "filter"])
+def test_work_is_taken_again_when_a_process_is_killed_while_it_is_taken(
+    place: Place, victim: str
+) -> None:
+    """A killed process of ours is no fault of the agent's."""
+    once = "[ -e /workspace/.git/once ] || { touch /workspace/.git/once; kill -9 %s; }; cat"
+    place.agent(
+        f"echo x > new; git config filter.x.clean '{once % victim}';"
+        " git config filter.x.required true; echo 'new filter=x' > .git/info/attributes"
+    )
+    assert "new" in place.mirror.files(place.take())
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -152,6 +238,42 @@ def test_a_link_to_a_commit_elsewhere_becomes_files_or_nothing(place: Place) -> 
     head = place.take()
     assert sorted(place.mirror.files(head)) == ["README", "lib/f"]
     assert place.mirror.submodules(head) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["no line", "other\n\nAgent: agent-2", "two\n\nAgent: agent-1\nAgent: agent-2"],
+    ids=["none", "another agent", "two agents"],
+)
+def test_commits_without_the_line_of_their_agent_become_one_that_has_it(
+    place: Place, message: str
+) -> None:
+    place.agent(f"echo 1 > one; git add .; git commit -q -m '{message}'; echo 2 > two")
+    head = place.take(agent="agent-1")
+    assert sorted(place.mirror.files(head)) == ["README", "one", "two"]
+    log = git(place.mirror.path, "log", "--format=%B", f"{place.main}..{head}")
+    assert log == "A\n\nAgent: agent-1"
+
+
+def test_commits_with_the_line_of_their_agent_stay_as_they_are(place: Place) -> None:
+    place.agent("echo 1 > one; git add .; git commit -q -m 'x\n\nAgent: agent-1'; echo 2 > two")
+    assert place.mirror.ahead(place.main, place.take(agent="agent-1")) == 2
+
+
+def test_nothing_of_refused_commits_stays_in_the_mirror(place: Place) -> None:
+    before = objects_of(place.mirror.path)
+    place.agent("echo 'the secret of secrets' > new")
+    with pytest.raises(SecretInCommits, match="hold the value of MY_KEY"):
+        place.take(secrets={"MY_KEY": "the secret of secrets"})
+    assert objects_of(place.mirror.path) == before
+    assert not list(place.home.glob("work.bundle*"))
+
+
+def test_a_value_that_the_agent_began_with_is_not_refused(place: Place) -> None:
+    """An example key that a project keeps in a file must not make that file read-only."""
+    place.agent("printf 'README says: hello\n' > README")
+    head = place.take(secrets={"MY_KEY": "README says: hello"[-5:] + "\n" * 0})
+    assert place.mirror.read(head, "README") == "README says: hello\n"
 
 
 def test_folders_of_any_depth_are_removed_and_too_deep_ones_are_over_the_limit(

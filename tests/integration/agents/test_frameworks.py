@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from caloron.agents.frameworks import FRAMEWORKS, CommandRunner, StubRunner, runner_for
-from caloron.errors import PreconditionFailed
+from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import AgentCommand, AgentReport, AgentRequest, AgentRunner
 
 
@@ -169,7 +170,7 @@ def test_paths_are_named_as_the_agent_sees_them(run: Run) -> None:
     inside = {"workspace": Path("/workspace"), "home_inside": Path("/home/agent")}
     ask = run.request("the prompt", **inside)
     command = CommandRunner(("sh", "{workspace}", "{prompt_file}")).command(ask)
-    assert command.argv == ("sh", "/workspace", "/home/agent/prompt.txt")
+    assert command.argv == (shutil.which("sh"), "/workspace", "/home/agent/prompt.txt")
     assert (run.home / "prompt.txt").read_text() == "the prompt"
     assert command.env == {"CALORON_REPORT": "/home/agent/report.json"}
     fixture = run.run_dir / "fixture.json"
@@ -187,9 +188,15 @@ def executable(path: Path) -> Path:
     return path
 
 
-def test_a_program_of_the_system_needs_nothing_more(run: Run) -> None:
+def test_a_program_of_the_system_is_named_by_its_full_path_and_needs_nothing_more(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = needs(run, "sh")
-    assert (command.argv, command.read_only) == (("sh", "-x"), ())
+    assert (command.argv, command.read_only) == ((shutil.which("sh"), "-x"), ())
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "my-shell").symlink_to("/usr/bin/env")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert needs(run, "my-shell").argv == ("/usr/bin/env", "-x")
 
 
 def test_a_program_elsewhere_is_readable_with_the_folder_it_really_lies_in(
@@ -231,7 +238,14 @@ def test_a_program_that_is_not_there_is_refused_before_anything_starts() -> None
             CommandRunner((name,)).check()
         assert "caloron config set command" in refused.value.hint
     CommandRunner(("sh",)).check()
-    CommandRunner(("./agent-of-the-repository",)).check()
+
+
+@pytest.mark.parametrize("program", ["./agent.sh", "tools/agent", "../agent"])
+def test_a_program_of_the_workspace_is_refused_since_the_author_could_replace_it(
+    program: str,
+) -> None:
+    with pytest.raises(UsageError, match="replace its reviewer"):
+        CommandRunner((program,)).check()
 
 
 def test_every_framework_is_made_by_its_name(run: Run) -> None:

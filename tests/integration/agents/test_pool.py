@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from caloron.agents.pool import Pool
 from caloron.agents.sandbox import Bubblewrap, run
+from caloron.agents.trash import Trash
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
 from caloron.ports import Confinement, Remote
@@ -146,3 +148,68 @@ def test_agents_of_a_root_who_hides_everything_still_read_the_mirror(tmp_path: P
         made.pool.close()
     finally:
         os.umask(before)
+
+
+@pytest.fixture
+def slow_rm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An `rm` that takes as long as that of a large node_modules."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "rm").write_text("#!/bin/sh\necho $$ >$0.pid\nexec sleep 600\n")
+    (tools / "rm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    return tools / "rm"
+
+
+def test_a_stop_deletes_nothing_and_the_next_start_does(
+    bench: Bench, slow_rm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trash = Trash(bench.home / "trash")
+    pool = Pool(bench.mirror, bench.sandbox, bench.home / "pool", 2, ADA, discard=trash.put)
+    pool.open()
+    until(lambda: len(pool._ready) == 2, "the pool is filled")
+    pool.close()
+    assert not (bench.home / "pool").exists()
+    trash.open()
+    until(slow_rm.with_name("rm.pid").exists, "the deletion is under way")
+    # This would take ten minutes.
+    trash.close()
+    (left,) = (bench.home / "trash").iterdir()
+    assert len(list(left.iterdir())) == 2
+    slow_rm.unlink()
+    again = Trash(bench.home / "trash")
+    again.open()
+    until(lambda: not list((bench.home / "trash").iterdir()), "the next start deletes it")
+    again.close()
+
+
+def test_a_pool_that_is_filled_when_a_stop_comes_makes_no_more(bench: Bench) -> None:
+    stopping = threading.Event()
+    pool = Pool(bench.mirror, bench.sandbox, bench.home / "pool", 5, ADA, stopping=stopping)
+    made: list[Path] = []
+
+    def furnish(workspace: Path, _commit: str) -> str:
+        made.append(workspace)
+        stopping.set()
+        return ""
+
+    pool.furnish = furnish
+    pool.open()
+    until(lambda: bool(made), "one is being made")
+    pool.close()
+    assert len(made) == 1
+    assert pool._ready == []
+
+
+def test_what_its_agent_made_read_only_is_deleted_in_the_background(tmp_path: Path) -> None:
+    trash = Trash(tmp_path / "trash")
+    trash.open()
+    stubborn = tmp_path / "workspace"
+    (stubborn / "deep").mkdir(parents=True)
+    (stubborn / "deep" / "file").touch()
+    (stubborn / "deep").chmod(0o500)
+    trash.put(stubborn)
+    trash.put(tmp_path / "never there")
+    assert not stubborn.exists()
+    until(lambda: not list((tmp_path / "trash").iterdir()), "it is deleted")
+    trash.close()

@@ -37,7 +37,7 @@ ROLES: dict[str, Asked] = {
         f"goal {text}", [f"bad {text}"], context=f"old {text}", **about
     ),
     "implement": lambda text="", **about: prompting.implement(
-        f"T {text}", f"p {text}", [f"a {text}"], 12, f"note {text}", **about
+        f"T {text}", f"p {text}", [f"a {text}"], 12, note=f"note {text}", **about
     ),
     "review": lambda text="", **about: prompting.review(
         f"T {text}", f"p {text}", [f"a {text}"], f"diff {text}", f"log {text}", **about
@@ -99,8 +99,8 @@ def test_every_foreign_text_stands_between_delimiters_and_empty_parts_are_left_o
     assert "tests printed" not in fix
     resolve = prompting.resolve("T", "p", [], ["a.py", "b.py"], nonce=NONCE)
     assert fenced("- a.py\n- b.py") in resolve
-    implement = prompting.implement("T", "p", [], 12, "it crashed", nonce=NONCE)
-    assert fenced("it crashed") in implement
+    implement = prompting.implement("T", "p", [], 12, note="it crashed", nonce=NONCE)
+    assert fenced("The last attempt at this failed: it crashed") in implement
     assert "issue #12" in implement
     assert "issue" not in prompting.implement("T", "p", [], nonce=NONCE)
 
@@ -154,6 +154,14 @@ def test_the_goal_of_the_sprint_is_known_as_context_to_all_who_work(role: str) -
     prompt = ROLES[role](nonce=NONCE, goal="a faster shop")
     assert f"only the task is yours):\n{fenced('a faster shop')}" in prompt
     assert "goal" not in ROLES[role](nonce=NONCE)
+
+
+@pytest.mark.parametrize("role", ["implement", "fix", "resolve"])
+def test_the_files_that_the_planner_named_reach_those_who_write_the_change(role: str) -> None:
+    prompt = ROLES[role](nonce=NONCE, touches=("src/shop.py", "tests/test_shop.py"))
+    files = fenced("- src/shop.py\n- tests/test_shop.py")
+    assert f"change others where the task needs it):\n{files}" in prompt
+    assert "probably touch" not in ROLES[role](nonce=NONCE)
 
 
 @pytest.mark.parametrize("role", ["implement", "fix", "resolve"])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import ipaddress
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,11 +16,24 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from caloron.agents import proxy
-from caloron.agents.proxy import AllowList, Refused, split_port
+from caloron.agents.proxy import (
+    LITERAL,
+    NAMED,
+    PUBLIC,
+    AllowList,
+    Proxy,
+    Refused,
+    Upstream,
+    permits,
+    split_port,
+)
 from tests.integration.agents.conftest import lives, until
 
 _PROXY = str(Path(proxy.__file__))
@@ -26,10 +42,10 @@ _PROXY = str(Path(proxy.__file__))
 class Proxied:
     """A running proxy and connections to it."""
 
-    def __init__(self, folder: Path, hosts: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, hosts: tuple[str, ...], env: dict[str, str]) -> None:
         self.path = folder / "proxy.sock"
         argv = (sys.executable, "-S", "-E", _PROXY, str(self.path), *hosts)
-        self.process = subprocess.Popen(argv, stderr=subprocess.PIPE, env={}, text=True)
+        self.process = subprocess.Popen(argv, stderr=subprocess.PIPE, env=env, text=True)
         until(self.is_ready, "the proxy listens")
 
     def is_ready(self) -> bool:
@@ -66,9 +82,9 @@ class Proxied:
 
 
 @contextmanager
-def proxied(*hosts: str) -> Iterator[Proxied]:
+def proxied(*hosts: str, env: dict[str, str] | None = None) -> Iterator[Proxied]:
     folder = Path(tempfile.mkdtemp(prefix="caloron-proxy-"))
-    made = Proxied(folder, hosts)
+    made = Proxied(folder, hosts, env or {})
     try:
         yield made
     finally:
@@ -200,10 +216,216 @@ def test_what_cannot_be_done_is_answered(request_line: str, status: str) -> None
 
 
 def test_a_name_that_leads_to_this_machine_is_no_way_to_its_servers(echo: int) -> None:
-    with proxied(f"127.0.0.2:{echo}", f"127.0.0.1.:{echo}") as made:
-        answer = made.ask(f"CONNECT 127.0.0.2:{echo} HTTP/1.1\n\n")
-        assert answer.startswith("HTTP/1.1 502 ")
-        assert "this machine" in answer
+    """The resolver reads `127.1` as an address, but it is not how an address is written."""
+    with proxied(f"127.1:{echo}", "*") as made:
+        for target in (f"127.1:{echo}", f"0x7f000001:{echo}", f"127.0.0.1:{echo}"):
+            answer = made.ask(f"CONNECT {target} HTTP/1.1\n\n")
+            assert answer.startswith("HTTP/1.1 403 ")
+            assert "not a public address" in answer
+
+
+@contextmanager
+def corporate_proxy() -> Iterator[tuple[int, list[str]]]:
+    """A proxy of this machine that leads every CONNECT to itself; its port and what it heard."""
+    heard: list[str] = []
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                visitor = server.accept()[0]
+            except OSError:
+                return
+            with visitor:
+                head, _ = proxy.read_head(visitor)
+                heard.append(head.decode())
+                if head.startswith(b"CONNECT"):
+                    visitor.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                visitor.sendall(b"from far away")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield server.getsockname()[1], heard
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join()
+
+
+def test_where_this_machine_has_to_use_a_proxy_connections_go_through_it() -> None:
+    with corporate_proxy() as (port, heard):
+        env = {
+            "HTTPS_PROXY": f"http://me:p%40ss@127.0.0.1:{port}",
+            "http_proxy": f"127.0.0.1:{port}",
+        }
+        with proxied("far.invalid", "*.near.invalid", env=env) as made:
+            with made.tunnel("far.invalid:443") as tunnel:
+                assert tunnel.recv(100) == b"from far away"
+            answer = made.ask("GET http://far.invalid/a?b HTTP/1.1\nAccept: x\n\n")
+            assert answer == "from far away"
+            assert made.ask("CONNECT other.invalid:443 HTTP/1.1\n\n").startswith("HTTP/1.1 403 ")
+    connect, get = heard
+    assert connect.startswith("CONNECT far.invalid:443 HTTP/1.1\r\n")
+    assert f"Basic {base64.b64encode(b'me:p@ss').decode()}" in connect
+    assert get.startswith("GET http://far.invalid:80/a?b HTTP/1.1\r\n")
+
+
+def test_hosts_that_need_no_proxy_are_reached_directly(echo: int) -> None:
+    with corporate_proxy() as (port, heard):
+        env = {"https_proxy": f"http://127.0.0.1:{port}", "NO_PROXY": "x.test, .near.invalid"}
+        hosts = (f"127.0.0.1:{echo}", "*.near.invalid")
+        with proxied(*hosts, env=env) as made:
+            with made.tunnel(f"127.0.0.1:{echo}") as tunnel:
+                tunnel.sendall(b"hi")
+                assert tunnel.recv(2) == b"hi"
+            answer = made.ask("CONNECT a.near.invalid:443 HTTP/1.1\n\n")
+            assert answer.startswith("HTTP/1.1 502 ")
+    assert heard == []
+
+
+_LOOPBACK_IN_DISGUISE = (
+    "127.0.0.1", "0.0.0.0", "0.1.2.3", "169.254.169.254", "::", "::1", "fe80::1", "feb0::1",
+    "::ffff:127.0.0.1", "::ffff:0.0.0.0", "::ffff:169.254.169.254", "::127.0.0.1",
+    "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1",
+    "224.0.0.1", "ff02::1",
+)  # fmt: skip
+_OTHER_NETWORKS = (
+    "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "198.18.0.1", "240.0.0.1", "fd00::1",
+    "fec0::1", "::ffff:10.1.2.3", "64:ff9b::a01:203", "2002:a01:203::1", "64:ff9b:1::1",
+    "::10.1.2.3",
+)  # fmt: skip
+_PUBLIC = ("8.8.8.8", "::ffff:8.8.8.8", "2606:4700::1111", "64:ff9b::808:808", "2002:808:808::1")
+
+
+@pytest.mark.parametrize("address", _LOOPBACK_IN_DISGUISE)
+def test_no_name_leads_to_this_machine_in_any_disguise(address: str) -> None:
+    assert not permits(PUBLIC, address)
+    assert not permits(NAMED, address)
+    assert permits(LITERAL, address)
+
+
+@pytest.mark.parametrize("address", _OTHER_NETWORKS)
+def test_other_machines_of_the_network_need_a_host_that_is_named_with_its_port(
+    address: str,
+) -> None:
+    assert not permits(PUBLIC, address)
+    assert permits(NAMED, address)
+
+
+@pytest.mark.parametrize("address", _PUBLIC)
+def test_public_addresses_are_public_in_every_form(address: str) -> None:
+    assert permits(PUBLIC, address)
+
+
+_ANY_IPV4 = st.integers(0, 2**32 - 1).map(ipaddress.IPv4Address)
+_ANY_IPV6 = st.integers(0, 2**128 - 1).map(ipaddress.IPv6Address)
+#: Networks that `ipaddress` does not call global, and that nobody has.
+_DOCUMENTATION = [
+    ipaddress.IPv4Network(network)
+    for network in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
+]
+_SPECIAL = (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+    "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4", "8.8.8.0/24",
+)  # fmt: skip
+_SPECIAL_IPV4 = st.sampled_from(_SPECIAL).flatmap(
+    lambda name: st.integers(
+        int(ipaddress.IPv4Network(name)[0]), int(ipaddress.IPv4Network(name)[-1])
+    ).map(ipaddress.IPv4Address)
+)
+_WRAPPED = st.tuples(
+    st.sampled_from([0, 0xFFFF << 32, 0x0064_FF9B << 96]), _ANY_IPV4 | _SPECIAL_IPV4
+)
+_SIX_TO_FOUR = st.tuples(_ANY_IPV4 | _SPECIAL_IPV4, st.integers(0, 2**80 - 1))
+
+
+def _public(address: ipaddress.IPv4Address) -> bool:
+    documented = any(address in network for network in _DOCUMENTATION)
+    return (address.is_global and not address.is_multicast) or documented
+
+
+@given(_ANY_IPV4 | _SPECIAL_IPV4)
+def test_an_ipv4_address_is_judged_as_ipaddress_judges_it(address: ipaddress.IPv4Address) -> None:
+    assert permits(PUBLIC, str(address)) == _public(address)
+
+
+@given(_WRAPPED)
+def test_an_ipv4_address_inside_another_is_judged_too(
+    wrapped: tuple[int, ipaddress.IPv4Address],
+) -> None:
+    prefix, inner = wrapped
+    address = ipaddress.IPv6Address(prefix | int(inner))
+    outer = prefix == 0xFFFF << 32 or address.is_global
+    assert permits(PUBLIC, str(address)) == (outer and _public(inner))
+
+
+@given(_SIX_TO_FOUR)
+def test_an_ipv4_address_behind_a_tunnel_is_judged_too(
+    tunnel: tuple[ipaddress.IPv4Address, int],
+) -> None:
+    inner, rest = tunnel
+    address = ipaddress.IPv6Address(0x2002 << 112 | int(inner) << 80 | rest)
+    assert permits(PUBLIC, str(address)) == _public(inner)
+
+
+@given(_ANY_IPV6)
+def test_no_ipv6_address_is_public_that_ipaddress_does_not_call_global(
+    address: ipaddress.IPv6Address,
+) -> None:
+    if permits(PUBLIC, str(address)):
+        assert (address.ipv4_mapped or address).is_global
+        assert not address.is_multicast
+
+
+@given(st.text())
+def test_what_is_no_address_is_not_reached(text: str) -> None:
+    assume(not re.fullmatch(r"[0-9a-fA-F:.%]+.*", text, re.DOTALL))
+    assert not permits(LITERAL, text)
+
+
+def test_an_address_is_judged_and_then_connected_to_without_a_second_look_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A resolver that answers differently the second time gains nothing."""
+    answers = iter(["8.8.8.8", "169.254.169.254"])
+    reached: list[Any] = []
+
+    class Never(socket.socket):
+        def connect(self, address: Any) -> None:
+            reached.append(address)
+            raise ConnectionRefusedError("tests connect to nobody")
+
+    def resolve(host: str, port: int, **_: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "socket", Never)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"CONNECT api.x.org:443 HTTP/1.1\r\n\r\n")
+        made = Proxy(theirs, AllowList(["api.x.org"]), Upstream({}))
+        made._answer(theirs)
+        assert ours.recv(65536).startswith(b"HTTP/1.1 502 ")
+    assert reached == [("8.8.8.8", 443)]
+
+
+@pytest.mark.parametrize("address", [*_LOOPBACK_IN_DISGUISE, *_OTHER_NETWORKS])
+def test_a_name_that_leads_to_an_address_that_is_not_public_is_not_connected_to(
+    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    found = [(family, socket.SOCK_STREAM, 6, "", (address, 443))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"CONNECT a.x.org:443 HTTP/1.1\r\n\r\n")
+        Proxy(theirs, AllowList(["*.x.org", "a.x.org"]), Upstream({}))._answer(theirs)
+        answer = ours.recv(65536).decode()
+    assert answer.startswith("HTTP/1.1 403 ")
+    assert address in answer
+    assert '"… a.x.org:443"' in answer
+    assert address in capsys.readouterr().err
 
 
 def test_a_server_that_is_down_is_told_as_such() -> None:

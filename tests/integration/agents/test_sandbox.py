@@ -107,6 +107,24 @@ def test_what_is_no_host_is_refused(workspace: Path, host: str) -> None:
         Bubblewrap().confine(("true",), given)
 
 
+def test_hosts_that_settings_name_are_found_with_their_ports() -> None:
+    texts = (
+        "https://packages.example.invalid/simple",
+        "[global]\nindex-url = http://me:pw@10.1.2.3:8081/pypi\nfind-links = /opt",
+        "sparse+https://crates.example.invalid/index/|https://GO.example.invalid,direct",
+        "http://localhost:3141/root http://127.0.0.1/ http://[fd00::1]/",
+        "no address",
+    )
+    assert network.hosts_in(texts) == (
+        "packages.example.invalid:443",
+        "10.1.2.3:8081",
+        "crates.example.invalid:443",
+        "go.example.invalid:443",
+        "localhost:3141",
+        "[fd00::1]:80",
+    )
+
+
 def test_a_port_that_nobody_inside_could_open_is_refused() -> None:
     with pytest.raises(UsageError, match="below 1024"):
         network.open_link(("127.0.0.1:80",))

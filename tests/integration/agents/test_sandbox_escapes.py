@@ -213,7 +213,7 @@ knock(lambda: abstract.connect("\\0caloron-escapes-@DRIVER@") or abstract)
 """
 
 
-@pytest.mark.parametrize("network", ["none", "model"])
+@pytest.mark.parametrize("network", ["none", "model", "public"])
 def test_without_a_way_out_neither_this_machine_nor_others_are_reached(
     cage: Cage, server: int, network: str
 ) -> None:

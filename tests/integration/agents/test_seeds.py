@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from caloron.agents import seeds as seeds_module
 from caloron.agents.processes import family
 from caloron.agents.recipes import Recipe
 from caloron.agents.sandbox import NoSandbox
-from caloron.agents.seeds import Seeds, SetupFailed
+from caloron.agents.seeds import Seeds, SetupCancelled, SetupFailed
 from caloron.ports import Caps
 from tests.integration.agents.conftest import until
 from tests.integration.agents.seedbed import Place
@@ -302,3 +303,33 @@ def test_a_secret_of_the_environment_is_not_in_the_log(place: Place) -> None:
     log = workspace.with_name("setup.log").read_text()
     assert "with" in log
     assert "s3cr3t" not in log
+
+
+def test_a_copy_that_is_under_way_ends_with_a_stop(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.plant(place.workspace("1", {}), COUNTED)
+    slow = place.folder / "slow"
+    slow.mkdir()
+    # As slow as a large node_modules.
+    (slow / "cp").write_text("#!/bin/sh\necho $$ >$0.pid\nexec sleep 600\n")
+    (slow / "cp").chmod(0o755)
+    monkeypatch.setattr(seeds_module, "_COPY_ENV", {"PATH": f"{slow}:{os.defpath}"})
+    pid = slow / "cp.pid"
+
+    def stop() -> None:
+        until(lambda: pid.exists() and bool(pid.read_text()), "the copy is under way")
+        place.seeds.cancelled.set()
+
+    threading.Thread(target=stop).start()
+    with pytest.raises(SetupCancelled):
+        place.plant(place.workspace("2", {}), COUNTED)
+    assert not family(int(pid.read_text()))
+
+
+def test_a_setup_that_is_stopped_is_no_setup_that_failed(place: Place) -> None:
+    workspace = place.workspace("1", {})
+    threading.Timer(1.0, place.seeds.cancelled.set).start()
+    with pytest.raises(SetupCancelled):
+        place.plant(workspace, line("mkdir made; sleep 600"))
+    assert not issubclass(SetupCancelled, SetupFailed)

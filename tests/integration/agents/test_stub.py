@@ -101,10 +101,38 @@ def test_every_condition_that_is_given_must_hold(
     workspace: Path, when: dict[str, object], environment: dict[str, str], matches: bool
 ) -> None:
     fixture = {"responses": [{"when": when, "match": "go", "output": "yes"}], "default": "no"}
-    assert play(fixture, workspace, "go on", **environment).stdout == (
-        b"yes\n" if matches else b"no\n"
-    )
-    assert play(fixture, workspace, "stay", **environment).stdout == b"no\n"
+    said = play(fixture, workspace, "go on", **environment).stdout.splitlines()[0]
+    assert said == (b"yes" if matches else b"no")
+    assert play(fixture, workspace, "stay", **environment).stdout.splitlines()[0] == b"no"
+
+
+@pytest.mark.parametrize(
+    ("role", "output", "first", "last"),
+    [
+        ("implement", "I wrote it.", b"I wrote it.", b"---"),
+        ("fix", None, b"Done.", b"---"),
+        ("resolve", "Merged.", b"Merged.", b"---"),
+        ("check", "It holds.\nAPPROVED", b"It holds.", b"APPROVED"),
+        ("review", "Good.\nAPPROVED", b"Good.", b"APPROVED"),
+        ("po", '[{"id": "a"}]', b"```json", b"```"),
+        ("retro", '{"themes": []}', b"```json", b"```"),
+    ],
+)
+def test_answers_end_as_each_prompt_asks_for_it(
+    workspace: Path, role: str, output: str | None, first: bytes, last: bytes
+) -> None:
+    response = {} if output is None else {"output": output}
+    said = play({"responses": [response]}, workspace, role=role).stdout.splitlines()
+    assert (said[0], said[-1]) == (first, last)
+    has_feedback = b"caloron_feedback:" in said
+    assert has_feedback is (role in ("implement", "fix", "resolve", "check"))
+
+
+def test_without_an_ending_the_output_is_printed_as_it_stands(workspace: Path) -> None:
+    response = {"output": "Only this.", "ending": False}
+    assert play({"responses": [response]}, workspace, role="implement").stdout == b"Only this.\n"
+    failed = {"output": "No luck.", "exit_code": 3}
+    assert play({"responses": [failed]}, workspace, role="implement").stdout == b"No luck.\n"
 
 
 def test_files_are_written_and_deleted_before_the_shell_line_and_the_output(

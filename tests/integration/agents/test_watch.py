@@ -5,10 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
+import pytest
+
+from caloron.agents import watch
+from caloron.agents.foreground import run_confined
 from caloron.agents.processes import descendants
+from caloron.agents.sandbox import Bubblewrap
 from caloron.agents.watch import Watch
+from caloron.ports import Confinement
 from tests.integration.agents.conftest import Attempt, until
 
 
@@ -68,6 +76,110 @@ def test_what_is_open_and_in_no_folder_is_counted_once(tmp_path: Path) -> None:
     finally:
         for each in (handle, file, again):
             os.close(each)
+
+
+_HOLDS_SOCKETS = """
+import socket, time
+held = []
+for _ in range(40):
+    pair = socket.socketpair()
+    for end in pair:
+        end.setblocking(False)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        try:
+            while True:
+                end.send(bytes(1 << 16))
+        except BlockingIOError:
+            pass
+    held.append(pair)
+print("ready", flush=True)
+time.sleep(600)
+"""
+_HOLDS_CONNECTIONS = """
+import socket, time
+server = socket.create_server(("127.0.0.1", 0))
+held = []
+for _ in range(100):
+    client = socket.create_connection(server.getsockname())
+    client.setblocking(False)
+    try:
+        while True:
+            client.send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+    held.append((client, server.accept()[0]))
+print("ready", flush=True)
+time.sleep(600)
+"""
+_HOLDS_INODES = """
+import time
+for number in range(60_000):
+    open(f"/tmp/{number}", "w").close()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "hog", [_HOLDS_SOCKETS, _HOLDS_CONNECTIONS, _HOLDS_INODES],
+    ids=["sockets", "connections", "inodes"],
+)  # fmt: skip
+def test_memory_that_the_kernel_holds_for_a_sandbox_is_counted(tmp_path: Path, hog: str) -> None:
+    """The processes themselves are small: without this they would hold it for ever."""
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "hog.py").write_text(hog)
+    confined = Bubblewrap().confine(("python3", "hog.py"), Confinement(workspace=workspace))
+    for allowed, over in ((45, True), (2000, False)):
+        log = tmp_path / f"log-{allowed}"
+        cancelled = threading.Event()
+        looking = _watch(tmp_path, memory_mb=allowed)
+        stop = threading.Thread(target=_cancel_when_ready, args=(log, looking, cancelled))
+        stop.start()
+        ended = run_confined(confined, log, limit_s=120, watch=looking, cancelled=cancelled)
+        cancelled.set()
+        stop.join()
+        assert ("MB of memory, of 45 allowed" in ended.over) is over, ended
+        assert not ended.timed_out
+
+
+def _cancel_when_ready(log: Path, looking: Watch, cancelled: threading.Event) -> None:
+    """Let the watch look twice at what is held, then end it."""
+    while not cancelled.is_set() and not (log.exists() and "ready" in log.read_text()):
+        time.sleep(0.05)
+    for _ in range(2):
+        last = looking.due_at
+        while not cancelled.is_set() and looking.due_at == last:
+            time.sleep(0.05)
+    cancelled.set()
+
+
+@pytest.mark.parametrize(("memory_mb", "measured"), [(2000, False), (12, True)])
+def test_sockets_are_measured_only_if_they_could_be_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_mb: int, measured: bool
+) -> None:
+    """A process for each look would cost more than all the rest of it."""
+    workspace, marker, script = (tmp_path / name for name in ("workspace", "marker", "script.py"))
+    workspace.mkdir()
+    script.write_text(f"open({str(marker)!r}, 'w').close()\nprint(0)\n")
+    monkeypatch.setattr(watch, "_MEASURE", str(script))
+    line = "import socket, time; s = [socket.socketpair() for _ in range(40)]; time.sleep(3)"
+    confined = Bubblewrap().confine(("python3", "-c", line), Confinement(workspace=workspace))
+    looking = _watch(tmp_path, memory_mb=memory_mb)
+    run_confined(confined, tmp_path / "log", limit_s=120, watch=looking)
+    assert marker.exists() is measured
+
+
+def test_a_sandbox_that_is_being_made_is_not_blamed_for_our_own_files(tmp_path: Path) -> None:
+    """For a moment it has mounts of its own, and our folders in them."""
+    with subprocess.Popen(("unshare", "--map-root-user", "--mount", "sleep", "600")) as half_made:
+        try:
+            own = str(Path("/proc/self/ns/mnt").readlink())
+            place = Path(f"/proc/{half_made.pid}/ns/mnt")
+            until(lambda: str(place.readlink()) != own, "a mount namespace")
+            assert _watch(tmp_path, memory_mb=20).look([half_made.pid]) == ""
+        finally:
+            half_made.kill()
 
 
 def test_descendants_are_found_also_when_a_thread_made_them_or_their_parent_is_gone() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from caloron.agents.commits import AgentWorkLost, hand_over, salvage, seal, unresolved
+from caloron.agents.commits import AgentWorkLost, HandOver, hand_over
 from caloron.agents.sandbox import Bubblewrap, run
 from caloron.agents.workspaces import create_checkout, create_workspace, remove_workspace
 from caloron.errors import HeldByAnother
@@ -64,24 +65,18 @@ class Bench:
         done = run(self.sandbox.confine(("sh", "-ec", script), given))
         done.check_returncode()
 
-    def finish(self, base: str = "") -> str:
-        since = (base or self.main, self.mirror.fetch_main())
-        seal(self.workspace, self.sandbox, MESSAGE, AGENT, since=since)
-        return self.hand_over(base)
-
-    def hand_over(self, base: str = "", cap: int = CAP) -> str:
-        return hand_over(
-            self.workspace,
-            self.sandbox,
-            self.mirror,
+    def finish(self, base: str = "", **more: Any) -> str:
+        more = {"ref": "refs/caloron/work/task-1"} | more
+        work = HandOver(
+            workspace=self.workspace,
             base=base or self.main,
-            ref="refs/caloron/work/task-1",
+            main=self.mirror.fetch_main(),
+            message=MESSAGE,
+            identity=AGENT,
             bundle=self.home / "run" / "work.bundle",
-            cap_bytes=cap,
+            **more,
         )
-
-    def salvage(self, ref: str, base: str) -> str:
-        return salvage(self.workspace, self.sandbox, self.mirror, ref, base, AGENT)
+        return hand_over(work, self.sandbox, self.mirror)
 
     def files(self, commit: str) -> list[str]:
         listed = git(self.mirror.path, "ls-tree", "-r", "-z", "--name-only", commit)
@@ -269,11 +264,10 @@ def test_a_destroyed_repository_is_told_clearly(bench: Bench, destruction: str) 
 def test_commits_beyond_the_cap_are_refused(bench: Bench) -> None:
     bench.create()
     bench.agent("head -c 300000 /dev/urandom > large")
-    seal(bench.workspace, bench.sandbox, MESSAGE, AGENT)
     with pytest.raises(BundleRefused, match="100000 bytes allowed"):
-        bench.hand_over(cap=100_000)
+        bench.finish(cap_bytes=100_000)
     assert not (bench.home / "run" / "work.bundle").exists()
-    assert "large" in bench.files(bench.hand_over())
+    assert "large" in bench.files(bench.finish())
 
 
 def test_an_agent_cannot_push_anywhere(bench: Bench) -> None:
@@ -297,12 +291,11 @@ def test_a_resolve_round_starts_in_the_middle_of_the_merge_and_ends_with_its_com
 ) -> None:
     head, main = _conflict(bench)
     bench.create(start=head, merge=main)
-    assert unresolved(bench.workspace, bench.sandbox, ("README", "two", "gone")) == ("README",)
     bench.agent("echo both > README")
-    assert unresolved(bench.workspace, bench.sandbox, ("README",)) == ()
     resolved = bench.finish(base=head)
     assert bench.show(resolved, "%P") == f"{head} {main}"
     assert bench.content(resolved, "README") == b"both\n"
+    assert bench.mirror.marked(resolved, ("README",)) == ()
     assert {"one", "two"} <= set(bench.files(resolved))
     assert bench.mirror.ahead(main, resolved) == 2
 
@@ -348,29 +341,23 @@ def test_a_merge_with_nothing_new_is_no_merge(bench: Bench) -> None:
     assert bench.finish() == bench.main
 
 
-def test_markers_are_looked_for_in_plain_files_only(bench: Bench) -> None:
+def test_a_resolve_round_that_leaves_the_markers_is_noticed(bench: Bench) -> None:
+    head, main = _conflict(bench)
+    bench.create(start=head, merge=main)
+    left = bench.finish(base=head)
+    assert bench.mirror.marked(left, ("README", "two", "gone")) == ("README",)
+
+
+def test_markers_are_looked_for_in_what_arrived(bench: Bench) -> None:
     bench.create()
     os.mkfifo(bench.workspace / "pipe")
-    (bench.workspace / "marked").write_bytes(b"\xff\n<<<<<<< HEAD\n")
+    (bench.workspace / "marked").write_bytes(b"\xff\0\n<<<<<<< HEAD\n")
     (bench.workspace / "link").symlink_to("marked")
     (bench.workspace / "inside").write_text("text <<<<<<< HEAD\n>>>>>>>\n")
     (bench.workspace / "long").write_text("x" * 200_000 + "<<<<<<< HEAD\n")
     (bench.workspace / "end").write_text("x\n>>>>>>> main")
-    names = ("pipe", "marked", "link", "inside", "long", "end", "README")
-    assert unresolved(bench.workspace, bench.sandbox, names) == ("marked", "end")
-
-
-def test_salvage_saves_committed_and_uncommitted_work_and_nothing_else(bench: Bench) -> None:
-    ref = "refs/salvage/task-1/1"
-    assert bench.salvage(ref, bench.main) == ""
-    bench.create()
-    assert bench.salvage(ref, bench.main) == ""
-    bench.agent("echo 1 > one; git add one; git commit -qm one; echo 2 > two")
-    saved = bench.salvage(ref, bench.main)
-    assert bench.mirror.resolve(ref) == saved
-    assert {"one", "two"} <= set(bench.files(saved))
-    assert bench.salvage(ref, bench.main) == saved
-    assert bench.salvage(ref, saved) == ""
+    names = ("pipe", "marked", "link", "inside", "long", "end", "README", ":(glob)*")
+    assert bench.mirror.marked(bench.finish(), names) == ("end", "marked")
 
 
 def test_a_workspace_with_read_only_folders_can_be_removed(bench: Bench) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from caloron.agentstate.file import MIGRATION_NAMES, MIGRATIONS
 from caloron.cli.agent_state_words import CALLS
 from caloron.cli.main import main as caloron
-from tests.integration.agentstate.conftest import Answer, called
+from tests.integration.agentstate.conftest import CALORON, Answer, agent_state, called
 
+_SOURCES = Path(__file__).parents[3] / "src"
 EVERY = [(script, sub) for script, calls in CALLS.items() for sub in calls]
 HEAVY = ("click", "msgspec", "yaml", "rich", "dataclasses", "caloron.domain", "caloron.ledger")
 
@@ -135,6 +139,51 @@ def test_a_value_may_follow_its_flag_or_an_equals_sign(run) -> None:
     assert row["notes"] == "--dashes"
 
 
+@pytest.mark.parametrize("word", ["-h", "-o", "-ojson", "-", "-1", "help"])
+def test_what_looks_like_an_option_is_a_value_where_a_value_stands(run, where, word) -> None:
+    run("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}", "--status",
+        "waiting_human")  # fmt: skip
+    answered = agent_state(where, "errands", "answer", "--id", "a", "--answer", word)
+    assert (answered.code, answered.lines[0]["status"]) == (0, "pending")
+    assert word in answered.lines[0]["notes"]
+    run("errands", "resolve", "--id", "a", "--status", "done")
+    assert agent_state(where, "errands", "reopen", "--id", "a", "--reason", word).code == 0
+    assert json.loads(run("events", "tail", "--limit", "1").lines[0]["payload"])["reason"] == word
+    inside = ["agent-state", "errands", "annotate", "--notes-json", json.dumps({"w": word})]
+    assert caloron([*inside, "--id", "a"]) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("errands", "list", "-o", "json"),
+        ("errands", "list", "--output=json", "--limit", "3"),
+        ("errands", "-ojson", "list"),
+        ("--output", "json", "errands", "list"),
+    ],
+)
+def test_the_envelope_is_given_wherever_the_option_stands(run, where, words) -> None:
+    run("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}")
+    told = agent_state(where, *words)
+    assert told.code == 0
+    assert told.lines[0]["data"]["lines"][0]["id"] == "a"
+
+
+@pytest.mark.parametrize(
+    "words", [("errands", "-h"), ("errands", "get", "--id", "a", "-h"), ("-h",)]
+)
+def test_help_is_given_where_an_option_stands(where, words) -> None:
+    told = agent_state(where, *words)
+    assert told.code == 0
+    assert told.lines[0].startswith("Usage: caloron agent-state")
+
+
+def test_a_form_that_is_none_is_a_wrong_use(where) -> None:
+    told = agent_state(where, "errands", "list", "--output", "xml")
+    assert told.code == 2
+    assert "--output must be one of text, json, table" in told.err
+
+
 def test_a_lease_is_printed_renewed_and_needed(run) -> None:
     run("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}")
     (held,) = run("errands", "claim", "--id", "a", "--owner", "forge", "--show-lease").lines
@@ -238,17 +287,82 @@ def test_a_scaffold_repairs_what_is_missing_and_keeps_what_people_wrote(run, whe
     assert (where / "CLAUDE.md").read_text() == "mine"
 
 
-def test_strict_finds_a_damaged_installation_before_anything_is_made(
-    run, where, monkeypatch
-) -> None:
-    from caloron.agentstate import scaffold
-    from caloron.store.database import Migration
+@pytest.fixture
+def damaged(tmp_path: Path) -> Callable[..., Answer]:
+    """Another installation of this program; the fixture is called with what to do to it first."""
+    place = tmp_path / "installed"
+    shutil.copytree(
+        _SOURCES / "caloron", place / "caloron", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    migrations = place / "caloron" / "agentstate" / "migrations"
 
-    monkeypatch.setattr(scaffold, "MIGRATIONS", (Migration("agentstate/0001", " \n"),) * 2)
-    told = run("scaffold", str(where), "--host", "grove", "--agent", "forge", "--strict")
+    def call(change: Callable[[Path], object], *words: str) -> Answer:
+        change(migrations)
+        ran = subprocess.run(
+            [*CALORON, "agent-state", *words],
+            env=os.environ | {"PYTHONPATH": str(place)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return Answer(ran.returncode, ran.stdout.splitlines(), ran.stderr)
+
+    return call
+
+
+def _first(folder: Path) -> Path:
+    return min(folder.glob("*.sql"))
+
+
+def _last(folder: Path) -> Path:
+    return max(folder.glob("*.sql"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: _last(folder).unlink(),
+        lambda folder: _first(folder).unlink(),
+        lambda folder: _last(folder).write_text(" \n"),
+        lambda folder: _last(folder).write_text(_last(folder).read_text()[:-30]),
+    ],
+    ids=["last missing", "first missing", "empty", "cut"],
+)
+def test_strict_finds_a_damaged_installation_before_anything_is_made(
+    damaged, where, change
+) -> None:
+    words = ("scaffold", str(where), "--host", "grove", "--agent", "forge", "--strict")
+    told = damaged(change, *words)
     assert told.code == 3
-    assert "is empty" in told.err
+    assert "migration" in told.err
+    assert "0001" in told.err or "0003" in told.err
     assert not where.exists()
+
+
+def test_an_empty_migration_does_not_lock_the_home_out(damaged, run, where) -> None:
+    words = ("scaffold", str(where), "--host", "grove", "--agent", "forge")
+    told = damaged(lambda folder: _last(folder).write_text(""), *words)
+    assert told.code == 1
+    assert "is empty" in told.err
+    assert run(*words).code == 0, "a whole installation uses the same folder"
+    enqueue = ("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}")
+    assert run(*enqueue).code == 0
+
+
+def test_the_scaffold_names_a_folder_that_a_shell_can_take(run, tmp_path) -> None:
+    where = tmp_path / "my agents; x" / "forge"
+    run("scaffold", str(where), "--host", "grove", "--agent", "forge")
+    line = next(
+        one for one in (where / "CLAUDE.md").read_text().splitlines() if one.startswith("export")
+    )
+    shown = subprocess.run(
+        ["sh", "-c", f'{line}\nprintf %s "$MF_INSTANCE_DIR"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout == str(where)
 
 
 def test_on_request_the_answer_is_an_envelope(run, where, capsys) -> None:
@@ -301,3 +415,7 @@ def test_a_defect_is_short_on_the_terminal_and_whole_in_a_file(where: Path, tmp_
     assert "Traceback" not in ran.stderr
     (log,) = (tmp_path / "home" / "logs").iterdir()
     assert "ZeroDivisionError" in log.read_text("utf-8")
+
+
+def test_the_list_of_migrations_is_that_of_the_folder() -> None:
+    assert tuple(one.name for one in MIGRATIONS) == MIGRATION_NAMES

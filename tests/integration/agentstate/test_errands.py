@@ -281,3 +281,35 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> N
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master")]
     assert names == ["work_items"]
     assert before[:16] == (where / "state.sqlite").read_bytes()[:16]
+
+
+def test_replay_leaves_out_what_may_not_begin_yet(home: AgentHome) -> None:
+    add(home, "now")
+    home.errands.enqueue("later", "review", {}, delay_ms=TEN_MINUTES)
+    assert [one.errand.id for one in home.errands.replay()] == ["now"]
+    shift_clock(home, TEN_MINUTES)
+    assert [one.errand.id for one in home.errands.replay()] == ["now", "later"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differs"),
+    [
+        ('{"a":1}', '{"a":true}', True),
+        ('{"a":[0]}', '{"a":[false]}', True),
+        ('{"a":1,"b":2}', '{"b":2, "a":1.0}', False),
+        ('{"a":[1,2]}', '{"a":[2,1]}', True),
+        ('{"a":null}', "{}", True),
+    ],
+)
+def test_a_delivery_is_another_one_if_its_json_is(home, one, other, differs) -> None:
+    home.errands.enqueue("a", "review", one)
+    assert home.errands.enqueue("a", "review", other).differs == (("payload",) if differs else ())
+
+
+def test_the_key_of_a_conflict_does_not_grow_with_the_payload(home: AgentHome) -> None:
+    home.errands.enqueue("a", "review", {})
+    for _ in range(2):
+        home.errands.enqueue("a", "review", {"text": "x" * 20_000})
+    assert types_of(home, "a").count("conflict") == 1
+    (longest,) = home.db.rows("SELECT max(length(key)) FROM caloron_event_keys")[0]
+    assert longest < 200

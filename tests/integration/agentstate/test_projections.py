@@ -178,5 +178,6 @@ def test_times_are_taken_as_people_write_them(text: str, ms: int) -> None:
 def test_percentiles_are_values_that_were_seen() -> None:
     assert percentiles([]) is None
     assert percentiles([7]) == (7, 7, 7)
-    assert percentiles(list(range(1, 11))) == (5, 10, 10)
+    assert percentiles(list(range(1, 11))) == (5, 9, 10)
+    assert percentiles(list(range(1, 21))) == (10, 18, 20)
     assert percentiles([1, 9]) == (1, 9, 9)

@@ -65,8 +65,9 @@ def one_sprint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         at_home(place, patched)
         patched.setenv("CALORON_STUB_FIXTURE", str(place / "fixture.json"))
-        assert main(["init", "demo"]) == 0
-        assert main(["sprint", "go", "--plan", str(place / "plan.json"), "--yes"]) == 0
+        assert main(["init", "demo", "--framework", "stub"]) == 0
+        begin = ["sprint", "go", "--project", "demo", "--plan", str(place / "plan.json"), "--yes"]
+        assert main(begin) == 0
     copy(place / "home", place / "kept")
     return place
 

@@ -44,7 +44,7 @@ class GraphSprint(MiniSprint):
 
 @pytest.fixture
 def shop(run: Any, home: Path) -> Path:
-    assert run("init", "shop")[0] == 0
+    assert run("init", "shop", "--framework", "stub")[0] == 0
     return home
 
 

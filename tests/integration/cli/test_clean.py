@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from caloron.cli.main import main
-from caloron.ledger.lock import EngineLock
+from caloron.store.lock import ProcessLock
 
 _DAY_S = 86_400
 
@@ -137,7 +137,7 @@ def test_caches_go_by_their_age_and_the_pool_always(run, sprinted: Path, home: P
 
 
 def test_nothing_is_removed_while_an_engine_or_an_agent_is_at_work(run, old: Path) -> None:
-    lock = EngineLock(old / "engine.lock")
+    lock = ProcessLock(old / "engine.lock")
     lock.acquire("demo-1")
     try:
         assert run("clean", "--yes")[0] == 5
@@ -181,8 +181,8 @@ def test_a_sprint_without_a_plan_keeps_its_logs_until_it_is_thrown_away(
     fixture = tmp_path / "fixture.json"
     fixture.write_text('{"responses": [{"when": {"role": "po"}, "output": "no plan"}]}')
     monkeypatch.setenv("CALORON_STUB_FIXTURE", str(fixture))
-    assert run("init", "demo")[0] == 0
-    assert run("sprint", "go", "--yes")[0] == 8
+    assert run("init", "demo", "--framework", "stub")[0] == 0
+    assert run("sprint", "go", "--yes", "--project", "demo")[0] == 8
     assert len(run("inbox")[1]["data"]["needs"]) == 1
     assert "logs" not in removed(run("clean", "--older-than", "0", "--yes")[1])
     assert run("logs", "po", "--sprint", "1")[0] == 0

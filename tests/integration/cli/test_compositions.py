@@ -124,3 +124,66 @@ def test_what_agents_said_on_the_forge_is_in_the_look_back(run: Run, sprinted: P
     page = _run(run, "retro", {"sprint_id": "demo-1"})["report_markdown"]
     assert "clarity 2/10, failed" in page
     assert "clarity below 5: a 2/10" in page
+
+
+_FLAT = {"sprint_id": "demo-9", "tasks": {}}
+_ISO = "2026-04-15T10:00:00Z"
+
+
+def test_a_time_is_taken_where_the_state_of_a_tick_holds_one(run: Run, sprinted: Path) -> None:
+    given = {"repo": "demo", "host": "local", "since": _ISO}
+    code, told = run("stage", "run", "github_poll_events", "--input", json.dumps(given))
+    assert code == 0, told
+    assert told["data"]["output"]["events"], "what the forge knows is told"
+    again = given | {"since": told["data"]["output"]["polled_at"]}
+    code, told = run("stage", "run", "github_poll_events", "--input", json.dumps(again))
+    assert (code, told["data"]["output"]["events"]) == (0, [])
+    refused = given | {"since": "yesterday"}
+    assert run("stage", "run", "github_poll_events", "--input", json.dumps(refused))[0] == 12
+
+
+def test_a_tick_takes_the_inputs_of_the_seeds(run: Run, sprinted: Path) -> None:
+    """Without `now`, and with the time that the last tick left."""
+    agents = {"a": {"last_heartbeat_at": _ISO, "task_started_at": _ISO}}
+    given = {
+        "repo": "demo", "since": _ISO, "token_env": "GITHUB_TOKEN", "host": "local",
+        "state": _FLAT, "stall_threshold_m": 20, "agents": agents, "interventions": {},
+        "shell_url": "", "sprint_id": "demo-9",
+    }  # fmt: skip
+    told = _run(run, "sprint_tick_core", given)
+    assert told["interventions"] == {"a": {"count": 1}}, "silent since April, by the clock"
+    kept = {"state": _FLAT, "interventions": {}, "since": _ISO}
+    keep = {"namespace": "caloron", "key": "k", "value": kept}
+    assert run("stage", "run", "kv_set", "--input", json.dumps(keep))[0] == 0
+    for name in kept:
+        del given[name]
+    assert _run(run, "sprint_tick_kv", given | {"key": "k"})["interventions"] == {"a": {"count": 1}}
+
+
+def test_a_clock_that_was_read_is_not_remembered(run: Run, tmp_path: Path) -> None:
+    graph = tmp_path / "health.json"
+    graph.write_text(wrapped({"op": "Stage", "id": "check_agent_health"}))
+    agents = {"a": {"last_heartbeat_at": _ISO}}
+    for given, hits in (({"agents": agents}, 0), ({"agents": agents, "now": 1776247260.0}, 1)):
+        line = ("graph", "run", str(graph), "--input", json.dumps(given | {"limits": None}))
+        assert run(*line)[1]["data"]["output"]["results"][0]["agent_id"] == "a"
+        assert run(*line)[1]["data"]["cache"]["hits"] == hits
+
+
+def test_the_design_reaches_those_who_build_and_check(run: Run) -> None:
+    told = _run(run, "full_cycle", _GOAL)
+    design = _run(run, "sprint_plan", _GOAL)["design_doc"].strip()
+    assert "no database" in design
+    for task in told["tasks"]:
+        assert design in task["agent_prompt"], task["id"]
+
+
+def test_a_design_that_is_too_long_is_cut_and_not_the_task(run: Run) -> None:
+    task = {"id": "a", "title": "A", "depends_on": [], "agent_prompt": "do it", "framework": ""}
+    given = {"tasks": [task], "review_checks": [], "design_doc": "x" * 200_000}
+    line = ("stage", "run", "phases_to_sprint_tasks", "--input", json.dumps(given))
+    code, told = run(*line)
+    assert code == 0, told
+    prompt = told["data"]["output"]["tasks"][0]["agent_prompt"]
+    assert prompt.startswith("do it")
+    assert len(prompt) <= 64_000

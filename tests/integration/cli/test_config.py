@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from caloron.cli.main import main
@@ -12,7 +14,7 @@ from caloron.ledger.projects import list_projects, load_project, save_config, se
 
 @pytest.fixture
 def file(run, home):
-    run("init", "shop")
+    run("init", "shop", "--framework", "stub")
     return home / "projects" / "shop" / "config.yml"
 
 
@@ -35,7 +37,7 @@ def file(run, home):
 def test_what_was_set_is_what_one_gets(run, file, key, typed, value):
     assert run("config", "set", key, typed)[0] == 0
     _, said = run("config", "get", key)
-    assert said["data"] == {"key": key, "value": value}
+    assert said["data"] == {"key": key, "value": value, "detected": ""}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_what_was_set_is_what_one_gets(run, file, key, typed, value):
         ("lease_s", "-1", "number of seconds"),
         ("verify", "one\ntwo", "one line"),
         ("command", "agent 'unclosed", "list of words"),
-        ("network", "some", "one of full, none and model"),
+        ("network", "some", "one of full, none, model and public"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_name_and_what_was_expected(
@@ -147,7 +149,7 @@ def test_a_project_name_cannot_leave_the_home(run, file, name):
 
 
 def test_the_active_project_is_the_last_one_made_or_the_one_chosen(run, file):
-    run("init", "garden")
+    run("init", "garden", "--framework", "stub")
     assert load_project().name == "garden"
     set_active("shop")
     assert load_project().name == "shop"
@@ -302,3 +304,22 @@ def test_before_its_first_sprint_a_project_may_get_another_repository(run, file)
     project.config.forge, project.config.repo = "gitea", "ada/shop"
     save_config(project)
     assert run("config", "set", "repo", "ada/other")[0] == 0
+
+
+def test_what_was_detected_is_shown_where_nothing_was_set(run, home, tmp_path, capsys):
+    repository = tmp_path / "src"
+    (repository / "tests").mkdir(parents=True)
+    (repository / "tests" / "test_a.py").write_text("import unittest\n")
+    (repository / "Makefile").write_text("test:\n\ttrue\n")
+    git = ("git", "-C", str(repository))
+    for words in (("init", "-q"), ("add", "-A"), ("-c", "user.email=a@b", "commit", "-qm", "x")):
+        subprocess.run((*git, *words), check=True)
+    assert run("init", "found", "--framework", "stub", "--repo", str(repository))[0] == 0
+    detected = run("config", "list", "-p", "found")[1]["data"]["detected"]["verify"]
+    assert detected
+    for command in (["config", "get", "verify"], ["config", "list"]):
+        assert main([*command, "-p", "found"]) == 0
+        assert f"{detected}  (detected)" in capsys.readouterr().out
+    assert run("config", "set", "verify", "make check", "-p", "found")[0] == 0
+    assert main(["config", "get", "verify", "-p", "found"]) == 0
+    assert capsys.readouterr().out.strip() == "make check"

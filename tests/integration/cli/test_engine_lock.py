@@ -8,18 +8,26 @@ import signal
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+from caloron.cli.main import main
 from caloron.errors import HeldByAnother
-from caloron.ledger.lock import EngineLock, holder
-from caloron.store.lock import boot_id
+from caloron.store.lock import (
+    Holder,
+    ProcessLock,
+    boot_id,
+    holder,
+    single_instance,
+    this_holder,
+)
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from caloron.ledger.lock import EngineLock
-lock = EngineLock(Path(sys.argv[1]))
+from caloron.store.lock import ProcessLock
+lock = ProcessLock(Path(sys.argv[1]))
 lock.acquire("shop-3")
 print("held", flush=True)
 time.sleep(600)
@@ -50,7 +58,7 @@ def other(path):
 
 def test_whoever_is_refused_learns_who_holds_it_and_how_to_stop_it(path, other):
     with pytest.raises(HeldByAnother) as refused:
-        EngineLock(path).acquire("shop-4")
+        ProcessLock(path).acquire("shop-4")
     message = str(refused.value)
     assert f"process {other.pid}" in message
     assert socket.gethostname() in message
@@ -74,7 +82,7 @@ def test_a_lock_dies_with_its_process_however_that_ends(path, other):
     other.wait()
     assert json.loads(path.read_text())["pid"] == other.pid
     assert holder(path) is None
-    EngineLock(path).acquire("shop-4")
+    ProcessLock(path).acquire("shop-4")
 
 
 def test_a_lock_that_was_never_taken_has_no_holder(path):
@@ -82,7 +90,7 @@ def test_a_lock_that_was_never_taken_has_no_holder(path):
 
 
 def test_a_released_lock_has_no_holder(path):
-    with EngineLock(path) as lock:
+    with ProcessLock(path) as lock:
         lock.describe("shop-5")
         seen = holder(path)
         assert seen is not None
@@ -91,7 +99,7 @@ def test_a_released_lock_has_no_holder(path):
 
 
 def test_a_child_does_not_inherit_the_lock(path):
-    lock = EngineLock(path)
+    lock = ProcessLock(path)
     lock.acquire("shop-1")
     child = subprocess.Popen(["sleep", "600"], close_fds=False)
     try:
@@ -103,10 +111,78 @@ def test_a_child_does_not_inherit_the_lock(path):
 
 
 def test_nonsense_in_the_file_of_a_held_lock_is_no_obstacle(path):
-    lock = EngineLock(path)
+    lock = ProcessLock(path)
     lock.acquire("shop-1")
     path.write_text("{half")
     assert holder(path) == {}
     with pytest.raises(HeldByAnother, match="process \\?"):
-        EngineLock(path).acquire("shop-2")
+        ProcessLock(path).acquire("shop-2")
     lock.release()
+
+
+def foreign(process: Holder, **changes: Any) -> dict[str, Any]:
+    """What a lock says of a process that has the same number somewhere else."""
+    known = process._replace(**changes)
+    return {
+        "pid": known.pid,
+        "host": known.host,
+        "boot_id": known.boot,
+        "process_started": known.started,
+        "pid_namespace": known.namespace,
+        "sprint": "shop-3",
+        "started_at": "2026-01-01T00:00:00+00:00",
+    }
+
+
+@pytest.fixture
+def bystander():
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"namespace": "pid:[1]"},
+        {"started": "1"},
+        {"host": "elsewhere"},
+        # An older version wrote no more than the boot id, which containers share with their host.
+        {"started": "", "namespace": ""},
+    ],
+)
+def test_stop_signals_no_process_that_only_has_the_number_of_the_holder(
+    tmp_path, monkeypatch, bystander, changes, capsys
+):
+    monkeypatch.setenv("CALORON_HOME", str(tmp_path))
+    (tmp_path / "projects" / "shop").mkdir(parents=True)
+    (tmp_path / "projects" / "shop" / "config.yml").write_text("name: shop\n")
+    path = tmp_path / "projects" / "shop" / "engine.lock"
+    lock = ProcessLock(path)
+    lock.acquire("shop-3")
+    path.write_text(json.dumps(foreign(this_holder(bystander.pid), **changes)))
+    try:
+        assert main(["stop", "--project", "shop"]) == 8
+    finally:
+        lock.release()
+    assert bystander.poll() is None
+    assert "cannot be reached from here" in capsys.readouterr().err
+
+
+def test_the_hint_names_a_process_to_kill_only_if_it_is_the_holder(path, bystander):
+    with single_instance(path, "the shell"):
+        with pytest.raises(HeldByAnother) as refused, single_instance(path, "the shell"):
+            pass
+        assert refused.value.hint.endswith(f"kill {os.getpid()}")
+        other = foreign(this_holder(bystander.pid), namespace="pid:[1]", host="box")
+        path.write_text(json.dumps(other))
+        with pytest.raises(HeldByAnother) as refused, single_instance(path, "the shell"):
+            pass
+        assert refused.value.hint.endswith("stop it on box")
+
+
+def test_a_signal_reaches_the_process_itself(bystander):
+    assert this_holder(bystander.pid).send_signal(signal.SIGTERM)
+    assert bystander.wait() == -signal.SIGTERM
+    assert not this_holder(bystander.pid).send_signal(signal.SIGTERM)

@@ -21,7 +21,7 @@ BRANCH = "agent/basket/shop-1"
 @pytest.fixture
 def forge(run, home):
     """The engine's own view of a project with one issue and one pull request."""
-    run("init", "shop")
+    run("init", "shop", "--framework", "stub")
     forge = LocalForge(home / "projects" / "shop")
     forge.create_issue("A basket", f"Please.\n\n{marker('issue/shop-1/basket')}", ("caloron:task",))
     _push(forge, home.parent / "work", BRANCH, "basket.py", "items = []\n")
@@ -238,6 +238,6 @@ def test_the_pages_for_people_hide_markers_and_control_characters(run, forge, ca
 
 
 def test_a_project_is_chosen_by_name(run, forge):
-    run("init", "garden")
+    run("init", "garden", "--framework", "stub")
     assert run("issue", "list")[1]["data"]["issues"] == []
     assert len(run("issue", "list", "--project", "shop")[1]["data"]["issues"]) == 1

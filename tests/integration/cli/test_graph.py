@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -13,18 +14,29 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
 from caloron.cli.main import main
+from caloron.engine import run_traces
+from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import GraphError
+from caloron.graph.examples import try_examples
+from caloron.graph.journal import SqliteJournal
+from caloron.graph.native import Functions
 from caloron.graph.parse import parse_graph
+from caloron.graph.runners import Runners
+from caloron.graph.spec import Example, define
+from caloron.graph.stdlib import StandardLibrary, standard_stages
+from caloron.graph.types import ANY
 from scripts.graph_schema import graph_schema
 from tests.support.noether import VECTORS, wrapped
 
 _UPPER = {"op": "Stage", "id": "text_upper"}
 _LENGTH = {"op": "Stage", "id": "text_length"}
 _BOTH = {"op": "Sequential", "stages": [_UPPER, _LENGTH]}
+_WRITE_FILE = next(stage.id for stage in standard_stages() if stage.name == "write_file")
 
 
 def _file(tmp_path: Path, root: Any, name: str = "g.json") -> str:
@@ -220,7 +232,7 @@ def test_show_draws_every_node_as_text_and_as_a_picture(run, tmp_path):
     assert code == 0
     drawn = told["data"]["drawing"]
     assert "│  │  └─ text_upper  Text → Text" in drawn
-    assert "gone  no such stage" in drawn
+    assert "gone  no stage is called 'gone'" in drawn
     assert len(drawn.splitlines()) == 17
     svg = ElementTree.parse(picture).getroot()  # written a moment ago
     boxes = [r for r in svg.iter("{http://www.w3.org/2000/svg}rect") if r.get("x")]
@@ -251,10 +263,209 @@ def test_examples_of_a_graph_are_run_and_can_fail(run, tmp_path):
     assert (code, len(told["data"]["tests"][0]["reasons"])) == (12, 2)
 
 
+@pytest.mark.parametrize("profile", ["strict", "noether"])
+@pytest.mark.parametrize("constant", [True, False])
+def test_examples_do_not_reach_the_world_through_a_stage_given_as_data(
+    run, tmp_path, profile, constant
+):
+    written = tmp_path / "written"
+    name = _WRITE_FILE if profile == "noether" else "write_file"
+    given: dict[str, Any] = {"items": [{"path": str(written), "content": "x"}]}
+    node: dict[str, Any] = {"op": "Stage", "id": "map"}
+    if constant:
+        node["config"] = {"stage_id": name}
+    else:
+        given["stage_id"] = name
+    graph = json.loads(wrapped(node))
+    answer = [{"bytes_written": 1, "path": str(written)}]
+    graph["_examples"] = [{"input": given, "output": answer}]
+    line = ("graph", "test", _file(tmp_path, json.dumps(graph)), "--profile", profile)
+    tested = run(*line)[1]["data"]["tests"][0]
+    assert not written.exists(), "an example wrote a file"
+    assert tested["state"] != "passed"
+    if profile == "strict":
+        assert tested["state"] == "skipped"
+        assert "fs-write" in tested["reasons"][0]
+        if constant:
+            assert "fallible" in run("graph", "check", line[2])[1]["data"]["effects"]
+
+
+@pytest.mark.parametrize("name", ["write_file", "kv_set"])
+def test_examples_do_not_try_a_stage_that_changes_something(run, tmp_path, name):
+    written = tmp_path / "written"
+    given = {"path": str(written), "content": "x", "key": "k", "value": 1}
+    graph = json.loads(wrapped({"op": "Stage", "id": name}))
+    graph["_examples"] = [{"input": given, "output": "ok"}]
+    tested = run("graph", "test", _file(tmp_path, json.dumps(graph)))[1]["data"]["tests"][0]
+    assert tested["state"] == "skipped"
+    assert not written.exists()
+    assert run("stage", "run", "kv_get", "--input", '{"key": "k"}')[1]["data"]["output"] is None
+
+
+def test_examples_of_a_stage_do_not_reach_the_world_either(tmp_path):
+    def careless(given: Any, call: Any) -> Any:
+        return call.stage("write_file", {"path": str(tmp_path / "written"), "content": "x"})
+
+    example = Example(1, {"bytes_written": 1, "path": str(tmp_path / "written")})
+    stage = msgspec.structs.replace(define("careless", ANY, ANY), examples=(example,))
+    functions = Functions()
+    functions.add(stage, careless)
+    catalogue = Catalogue([*standard_stages(), stage])
+    tried = try_examples(stage, catalogue, Runners(functions, StandardLibrary()))
+    assert not (tmp_path / "written").exists()
+    assert tried.state == "failed"
+    assert "write_file may not run here" in tried.reasons[0]
+
+
+def test_a_run_that_succeeded_after_a_retry_is_listed_as_ok(run, tmp_path):
+    code = """def execute(given):
+    import os
+    if os.path.exists(given):
+        return "done"
+    open(given, "w").close()
+    raise RuntimeError("not yet")
+"""
+    _stage(run, tmp_path, code, effects=["Fallible"])
+    node = {"op": "Retry", "stage": {"op": "Stage", "id": "mine"}, "max_attempts": 2}
+    node["delay_ms"] = None
+    line = ("graph", "run", _file(tmp_path, node), "--unsandboxed", "--run-id", "rt1")
+    exit_code, told = run(*line, "--input", json.dumps(str(tmp_path / "flag")))
+    assert (exit_code, told["data"]["output"], told["data"]["status"]) == (0, "done", "Ok")
+    (listed,) = run("graph", "trace")[1]["data"]["runs"]
+    assert listed["status"] == "Ok"
+    calls = run("graph", "trace", "rt1")[1]["data"]["stages"]
+    assert [call["status"] for call in calls] == ["Failed", "Ok"]
+
+
+def test_a_stage_is_found_alike_by_a_graph_a_drawing_and_map(run, tmp_path):
+    _stage(run, tmp_path, "def execute(given):\n    return given + 1\n", effects=["Pure"])
+    _stage(run, tmp_path, "def execute(given):\n    return given + 2\n", effects=["Fallible"])
+    (mine,) = run("stage", "list", "--source", "user")[1]["data"]["stages"]
+    for reference in ("mine", mine["id"], mine["id"][:10]):
+        node = {"op": "Stage", "id": reference}
+        assert run("graph", "run", _file(tmp_path, node), "--input", "1")[1]["data"]["output"] == 3
+        drawn = run("graph", "show", _file(tmp_path, node))[1]["data"]["drawing"]
+        assert "mine  Any → Any" in drawn
+        mapped = {"op": "Stage", "id": "map", "config": {"stage_id": reference}}
+        told = run("graph", "run", _file(tmp_path, mapped), "--input", '{"items": [1]}')[1]
+        assert told["data"]["output"] == [3]
+
+
 def test_noether_answers_for_what_is_not_there(tmp_path, capsys):
     assert main(["graph", "run", "gone.json", "--noether"]) == 1
     assert main(["graph", "run", _file(tmp_path, {"op": "Stage", "id": "gone"}), "--noether"]) == 1
     assert json.loads(capsys.readouterr().err.split("\n}\n")[1] + "}")["ok"] is False
+
+
+_KEY = "sk-planted-0123456789abcdef"
+
+
+def _bytes_under(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+
+
+def test_a_graph_alone_cannot_start_a_process(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", _KEY)
+    seen = tmp_path / "seen"
+    given = {"cmd": "sh", "args": ["-c", f"env > {seen}"]}
+    graph = _file(tmp_path, {"op": "Stage", "id": "spawn_process"})
+    assert run("graph", "check", graph)[0] == 0
+    code, told = run("graph", "run", graph, "--input", json.dumps(given))
+    time.sleep(0.2)
+    assert not seen.exists(), "a process was started"
+    assert code == 12
+    assert "write a stage that is a program" in told["error"]["message"]
+
+
+def test_an_unsandboxed_program_gets_no_secrets(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", _KEY)
+    code = "def execute(given):\n    import os\n    return dict(os.environ)\n"
+    _stage(run, tmp_path, code, effects=["Fallible"])
+    told = run("stage", "run", "mine", "--input", "1", "--unsandboxed")[1]
+    assert _KEY not in json.dumps(told)
+    assert told["data"]["output"]["PATH"] == os.environ["PATH"]
+
+
+def test_a_durable_run_leaves_no_secret_on_the_disk(run, tmp_path, home, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", _KEY)
+    both = {
+        "op": "Sequential",
+        "stages": [{"op": "Stage", "id": i} for i in ("env_get", "to_json")],
+    }
+    line = ["graph", "run", _file(tmp_path, both), "--durable", "--run-id", "secret-1"]
+    line += ["--input", '{"name": "ANTHROPIC_API_KEY"}']
+    for _ in range(2):
+        assert run(*line)[1]["data"]["output"] == json.dumps(_KEY)
+    assert b"secret-1" in _bytes_under(home / "graph" / "runs")
+    assert _KEY.encode() not in _bytes_under(home)
+    files = [home / "graph" / "runs", *(home / "graph" / "runs").rglob("*")]
+    assert not [file for file in files if file.stat().st_mode & 0o077], "readable by others"
+
+
+def test_the_failure_of_a_durable_run_leaves_no_secret_either(run, tmp_path, home, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", _KEY)
+    both = [{"op": "Stage", "id": "env_get"}, {"op": "Stage", "id": "mine"}]
+    _stage(run, tmp_path, "def execute(given):\n    raise RuntimeError('bad key ' + given)\n")
+    line = ["graph", "run", _file(tmp_path, {"op": "Sequential", "stages": both}), "--durable"]
+    line += ["--run-id", "secret-2", "--input", '{"name": "ANTHROPIC_API_KEY"}']
+    assert run(*line)[0] == 12
+    assert _KEY.encode() not in _bytes_under(home)
+    assert "bad key" in run("graph", "trace", "secret-2")[1]["data"]["error"]["message"]
+
+
+def test_many_runs_leave_no_descriptor_open(run, tmp_path):
+    line = ["graph", "run", _file(tmp_path, _BOTH), "--durable", "--input", '"x"']
+    run(*line)
+    gc.disable()
+    try:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(5):
+            assert run(*line)[0] == 0
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before
+    finally:
+        gc.enable()
+
+
+def test_a_trace_that_another_process_removed_does_not_fail_the_run(
+    run, tmp_path, home, monkeypatch
+):
+    monkeypatch.setattr(run_traces, "_MOST", 2)
+    (home / "traces").mkdir(parents=True)
+    # A name whose file is gone, as between the listing of a folder and the look at a file.
+    (home / "traces" / "gone.json").symlink_to("nowhere")
+    line = ("graph", "run", _file(tmp_path, _UPPER), "--input", '"x"')
+    assert [run(*line)[0] for _ in range(4)] == [0, 0, 0, 0]
+    assert len(list((home / "traces").iterdir())) == 2
+
+
+@pytest.mark.parametrize("broken", ["folder", "full"])
+def test_a_journal_that_cannot_be_written_is_told_as_that(run, tmp_path, home, monkeypatch, broken):
+    line = ["graph", "run", _file(tmp_path, _BOTH), "--durable", "--run-id", "r"]
+    line += ["--input", json.dumps("x" * 100_000)]
+    if broken == "folder":
+        (home / "graph").mkdir(parents=True)
+        (home / "graph" / "runs").write_text("in the way")
+    else:
+        opened = SqliteJournal.__init__
+
+        def small(self: SqliteJournal, *given: Any, **named: Any) -> None:
+            opened(self, *given, **named)
+            self._database._connection.execute("PRAGMA max_page_count = 8")
+
+        monkeypatch.setattr(SqliteJournal, "__init__", small)
+    code, told = run(*line)
+    assert (code, told["error"]["code"]) == (8, "PRECONDITION_FAILED")
+    assert "rollback" not in told["error"]["message"]
+    assert "is full" in told["error"]["message"] or broken == "folder"
+    assert "--run-id" not in told["error"]["hint"]
+    assert "space" in told["error"]["hint"]
+
+
+def test_a_run_id_of_another_input_is_not_to_be_waited_for(run, tmp_path):
+    line = ["graph", "run", _file(tmp_path, _UPPER), "--durable", "--run-id", "r", "--input"]
+    assert run(*line, '"a"')[0] == 0
+    code, told = run(*line, '"b"')
+    assert (code, told["error"]["hint"]) == (5, "choose another --run-id")
 
 
 _SLOW = """def execute(given):

@@ -24,7 +24,9 @@ def repository(tmp_path):
 
 
 def test_a_project_gets_a_forge_that_starts_from_the_users_repository(run, home, repository):
-    code, said = run("init", "shop", "--repo", str(repository), "--verify", "true")
+    code, said = run(
+        "init", "shop", "--framework", "stub", "--repo", str(repository), "--verify", "true"
+    )
     assert code == 0
     assert said["command"] == "init"
     assert said["data"] == {
@@ -44,14 +46,14 @@ def test_a_project_gets_a_forge_that_starts_from_the_users_repository(run, home,
 
 
 def test_the_text_names_the_next_step(capsys):
-    assert main(["init", "shop"]) == 0
+    assert main(["init", "shop", "--framework", "stub"]) == 0
     assert "Next: caloron sprint" in capsys.readouterr().out
 
 
 def test_a_second_init_of_the_same_name_is_a_conflict_and_changes_nothing(run, home):
-    run("init", "shop", "--verify", "make test")
+    run("init", "shop", "--framework", "stub", "--verify", "make test")
     before = (home / "projects" / "shop" / "config.yml").read_bytes()
-    code, said = run("init", "shop")
+    code, said = run("init", "shop", "--framework", "stub")
     assert code == 5
     assert said["error"]["code"] == "CONFLICT"
     assert (home / "projects" / "shop" / "config.yml").read_bytes() == before
@@ -60,12 +62,12 @@ def test_a_second_init_of_the_same_name_is_a_conflict_and_changes_nothing(run, h
 def test_an_init_that_failed_leaves_nothing_and_can_be_repeated(run, home, tmp_path, repository):
     empty = tmp_path / "empty"
     empty.mkdir()
-    code, said = run("init", "shop", "--repo", str(empty))
+    code, said = run("init", "shop", "--framework", "stub", "--repo", str(empty))
     assert code == 2
     assert "not a git repository" in said["error"]["message"]
     assert list((home / "projects").iterdir()) == []
     assert not (home / "active").exists()
-    assert run("init", "shop", "--repo", str(repository))[0] == 0
+    assert run("init", "shop", "--framework", "stub", "--repo", str(repository))[0] == 0
 
 
 def test_the_remains_of_a_killed_init_are_swept_away(run, home):
@@ -73,7 +75,7 @@ def test_the_remains_of_a_killed_init_are_swept_away(run, home):
     gone.wait()
     remains = home / "projects" / f".init-shop-{gone.pid}"
     (remains / "forge.git").mkdir(parents=True)
-    assert run("init", "shop")[0] == 0
+    assert run("init", "shop", "--framework", "stub")[0] == 0
     assert [entry.name for entry in (home / "projects").iterdir()] == ["shop"]
 
 
@@ -81,7 +83,7 @@ def test_a_directory_that_is_no_project_is_never_overwritten(run, home):
     place = home / "projects" / "shop"
     place.mkdir(parents=True)
     (place / "precious").write_text("mine")
-    code, said = run("init", "shop")
+    code, said = run("init", "shop", "--framework", "stub")
     assert code == 8
     assert "no config.yml" in said["error"]["message"]
     assert (place / "precious").read_text() == "mine"
@@ -89,7 +91,7 @@ def test_a_directory_that_is_no_project_is_never_overwritten(run, home):
 
 @pytest.mark.parametrize("name", ["..", "a/b", "Shop", "", "a" * 65, "shop\n", "é"])
 def test_a_name_that_could_leave_its_place_is_refused(run, home, name):
-    code, said = run("init", name)
+    code, said = run("init", name, "--framework", "stub")
     assert code == 2
     assert repr(name) in said["error"]["message"]
     assert not (home / "projects").exists()
@@ -103,6 +105,25 @@ def test_an_unknown_framework_is_refused_with_the_known_ones(run):
 
 
 def test_a_missing_repository_is_not_found(run):
-    code, said = run("init", "shop", "--repo", "nowhere")
+    code, said = run("init", "shop", "--framework", "stub", "--repo", "nowhere")
     assert code == 3
     assert "nowhere" in said["error"]["message"]
+
+
+@pytest.mark.parametrize("forge", [(), ("--forge", "github", "--repo", "ada/shop")])
+def test_without_a_framework_the_agent_on_path_is_taken_or_none_is_reported(
+    run, tmp_path, monkeypatch, forge
+):
+    monkeypatch.delenv("CALORON_CLAUDE", raising=False)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    code, said = run("init", "shop", *forge)
+    assert code == 8
+    assert "no coding agent" in said["error"]["message"]
+    assert "--framework" in said["error"]["hint"]
+    assert run("projects", "list")[1]["data"]["projects"] == []
+    if not forge:
+        (tools / "claude").write_text("#!/bin/sh\n")
+        (tools / "claude").chmod(0o755)
+        assert run("init", "shop")[1]["data"]["framework"] == "claude-code"

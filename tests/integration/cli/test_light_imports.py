@@ -53,7 +53,9 @@ def finished_sprint(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "fixture.json").write_text(json.dumps({"responses": answers}))
     monkeypatch.setenv("CALORON_STUB_FIXTURE", str(tmp_path / "fixture.json"))
     caloron("init", "light", "--framework", "stub")
-    caloron("sprint", "Say hello", "--plan", str(tmp_path / "plan.json"), "--yes")
+    caloron(
+        "sprint", "Say hello", "--project", "light", "--plan", str(tmp_path / "plan.json"), "--yes"
+    )
 
 
 @pytest.mark.usefixtures("finished_sprint")

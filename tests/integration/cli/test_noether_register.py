@@ -22,6 +22,7 @@ from caloron.graph.run import run as run_graph
 from caloron.graph.spec import StageSpec
 from caloron.graph.specfile import spec_of
 from caloron.stages.catalogue import catalogue_stages
+from caloron.stages.compositions import composition
 from tests.support.noether import wrapped
 from tests.support.noether_program import differences, stand_in
 
@@ -161,3 +162,31 @@ def test_our_stand_in_answers_as_the_real_program_was_recorded(tmp_path: Path) -
     liar.write_text(f'#!/bin/sh\n[ "$1" = run ] && exit 3\nexec {program} "$@"\n')
     liar.chmod(0o755)
     assert len(differences(str(liar), tmp_path / "other", executes=True, most=1)) == 1
+
+
+def test_the_resolved_graph_runs_in_a_store_that_was_registered(
+    run: Any, binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    caloron = shutil.which("caloron", path=str(Path(sys.executable).parent))
+    assert caloron is not None
+    monkeypatch.setenv("CALORON_BIN", caloron)
+    monkeypatch.chdir(tmp_path)
+    graph = tmp_path / "shipped.json"
+    text = composition("full_cycle_resolved")
+    assert text is not None
+    graph.write_bytes(text)
+    goal = json.dumps({"goal": "Build a Basket.", "constraints": ""})
+
+    def by_noether() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [binary, "run", str(graph), "--input", goal],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    assert by_noether().returncode == 1, "an empty store knows none of these stages"
+    assert run("noether", "register", "--binary", binary)[0] == 0
+    done = by_noether()
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)["data"]["output"]
+    ours = run("graph", "run", "full_cycle_resolved", "--input", goal)[1]["data"]["output"]
+    assert answer == ours

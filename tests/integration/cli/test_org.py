@@ -57,7 +57,7 @@ def test_a_projects_own_file_is_merged_in_from_its_main_or_from_a_directory(
     mine = ["git", "-C", str(repo), "-c", "user.email=a@example.invalid"]
     subprocess.run([*mine, "add", "."], check=True)
     subprocess.run([*mine, "commit", "-qm", "conventions"], check=True)
-    assert run("init", "shop", "--repo", str(repo))[0] == 0
+    assert run("init", "shop", "--framework", "stub", "--repo", str(repo))[0] == 0
     (repo / "caloron.yml").write_text("license: {header: C}\n")
     for place, header in ((None, "A"), ("shop", "B"), (str(repo), "C")):
         options = ("--project", place) if place else ()

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from caloron.cli.main import main
-from caloron.ledger.lock import EngineLock
+from caloron.store.lock import ProcessLock
 
 
 @pytest.fixture
 def two(run: Any) -> None:
-    assert run("init", "shop")[0] == 0
-    assert run("init", "scratch")[0] == 0
+    assert run("init", "shop", "--framework", "stub")[0] == 0
+    assert run("init", "scratch", "--framework", "stub")[0] == 0
 
 
 @pytest.mark.usefixtures("two")
@@ -81,7 +81,7 @@ def test_deleting_the_active_project_leaves_none_active(run, home: Path) -> None
 
 @pytest.mark.usefixtures("two")
 def test_a_project_that_an_engine_holds_is_not_deleted(run, home: Path) -> None:
-    lock = EngineLock(home / "projects" / "shop" / "engine.lock")
+    lock = ProcessLock(home / "projects" / "shop" / "engine.lock")
     lock.acquire("shop-1")
     try:
         for option in ("--force", "--dry-run"):

@@ -107,13 +107,13 @@ def test_agents_are_listed_with_their_tasks_attempts_and_rounds(run, sprinted: P
 
 
 def test_a_project_without_a_sprint_has_no_agents_and_no_trace(run) -> None:
-    assert run("init", "demo")[0] == 0
+    assert run("init", "demo", "--framework", "stub")[0] == 0
     assert run("agents")[1]["data"]["agents"] == []
     assert run("trace", "a")[0] == 3
 
 
 def test_the_form_of_the_answer_may_stand_before_or_behind_the_command(run, capsys) -> None:
-    assert run("init", "demo")[0] == 0
+    assert run("init", "demo", "--framework", "stub")[0] == 0
     capsys.readouterr()
     assert main(["agents", "--output", "json", "list"]) == 0
     assert json.loads(capsys.readouterr().out)["command"] == "agents.list"

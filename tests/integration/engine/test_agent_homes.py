@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -179,34 +180,137 @@ def test_a_part_of_a_home_that_is_lost_is_told_again_and_nothing_else_is(
     assert [past.number for past in past_of(project.home, 9)] == [3, 2, 1]
 
 
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, 8])
 def test_following_again_after_a_kill_between_cycles_and_file_changes_nothing(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    from caloron.engine.home_follower import Follower
-
     project.wake(1)
-    project.lose(project.begin("demo-1/a/2-implement"), "demo-1/a/2-implement")
+    # Two at once: the first of them ends while the cycle goes on.
+    first, second = project.begin("demo-1/a/2-implement"), project.begin("demo-1/a/3-implement")
+    project.end(first, item="demo-1/a/2-implement")
+    project.end(second, item="demo-1/a/3-implement")
+    project.lose(project.begin("demo-1/a/4-implement"), "demo-1/a/4-implement")
     project.follow()
     expected = project.form()
     shutil.rmtree(project.home)
     project.ledger.put("agent_homes/through", "0")
-    real = Follower._write_down
+    kills = 0
 
-    def killed(*arguments: Any) -> None:
-        raise KeyboardInterrupt
+    def killed(name: str, *_of: str) -> None:
+        nonlocal kills
+        if name == "follow.before_commit" and kills < 40:
+            kills += 1
+            # Every second time the batch gets through, so that each is killed once.
+            if kills % 2:
+                raise KeyboardInterrupt
 
-    lines = project.ledger.db.rows("SELECT id FROM events WHERE work_item_id IS NOT NULL")
-    for line in lines:
-
-        def until(self: Follower, row: sqlite3.Row, *rest: Any, last: int = line["id"]) -> None:
-            (killed if row["id"] == last else real)(self, row, *rest)
-
-        monkeypatch.setattr(Follower, "_write_down", until)
-        with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr("caloron.engine.agent_homes._BATCH", batch)
+    monkeypatch.setattr("caloron.store.database.crashpoint", killed)
+    for _ in range(40):
+        with suppress(KeyboardInterrupt):
             project.follow()
-    monkeypatch.setattr(Follower, "_write_down", real)
-    project.follow()
+    assert kills > 20 // batch
     assert project.form() == expected
+
+
+def _others(project: Project, agents: int) -> None:
+    """Work of other agents, which no home has followed yet."""
+    for number in range(agents):
+        item = f"demo-1/other{number}/1-implement"
+        project.end(project.begin(item), item=item)
+
+
+def test_an_agent_that_wakes_does_not_wait_for_the_homes_of_others(project: Project) -> None:
+    project.wake(1)
+    project.follow()
+    _others(project, 5)
+    project.wake(2)
+    opening = project.homes().opening("a")
+    assert "this is your cycle 3." in opening
+    assert [home.name for home in project.home.parent.iterdir()] == ["a"]
+    project.follow()
+    assert len(list(project.home.parent.iterdir())) == 6
+
+
+def test_an_agent_whose_home_is_far_behind_starts_without_what_it_tells(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caloron.engine.agent_homes._BATCH", 2)
+    monkeypatch.setattr("caloron.engine.agent_homes._PATIENCE_S", -1.0)
+    project.wake(1)
+    assert project.homes().opening("a") == ""
+    assert "the home of a is behind" in project.told[0]
+    for _ in range(10):
+        project.homes().opening("a")
+    assert "this is your cycle 2." in project.homes().opening("a"), "it comes further each time"
+
+
+def test_a_catch_up_that_is_ended_goes_on_where_it_was(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caloron.engine.agent_homes._BATCH", 3)
+    _others(project, 3)
+    project.wake(1)
+    project.wake(2)
+    project.follow()
+    expected = project.form()
+    shutil.rmtree(project.home.parent)
+    project.ledger.put("agent_homes/through", "0")
+    project.homes().catch_up(give_up=lambda: True)
+    assert len(list(project.home.parent.iterdir())) == 1
+    for _ in range(20):
+        project.homes().catch_up(give_up=lambda: True)
+    assert project.form() == expected
+
+
+def test_an_agent_far_behind_is_found_by_its_own_lines(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    review = "demo-1/other0/2-review"
+    project.wake(1)
+    _others(project, 2)
+    project.end(project.begin(review), item=review)
+    project.follow()
+    reviewer = project.home.parent / "reviewer-1"
+    expected = project.form(), queue_of(reviewer)
+    shutil.rmtree(project.home.parent)
+    monkeypatch.setattr("caloron.engine.agent_homes._FEW", 0)
+    project.homes().opening("a")
+    project.homes().opening("reviewer-1")
+    assert (project.form(), queue_of(reviewer)) == expected
+
+
+def test_a_thread_that_cannot_follow_says_so_and_ends_without_an_error(project: Project) -> None:
+    homes = project.homes()
+    project.wake(1)
+    homes.start()
+    project.ledger.close()
+    homes.notice()
+    give_up = time.monotonic() + 30
+    while not project.told and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert "left as it is for now" in project.told[0]
+    homes.close()
+
+
+def test_a_start_that_the_shim_records_late_is_in_the_home_while_the_agent_works(
+    project: Project,
+) -> None:
+    homes = project.homes()
+    project.wake(1)
+    homes.start()
+    homes.notice()
+    give_up = time.monotonic() + 60
+    while not project.ledger.get("agent_homes/through") and time.monotonic() < give_up:
+        time.sleep(0.01)
+    # The notice is used up: the process of a shim needs longer on a busy machine.
+    project.begin("demo-1/a/2-implement")
+    while project.number < 2 and time.monotonic() < give_up:
+        time.sleep(0.01)
+    try:
+        assert cycles_in(project.home).look().state.status == "open"
+    finally:
+        homes.close()
 
 
 def test_what_was_changed_by_hand_is_put_right_when_the_next_sprint_begins(

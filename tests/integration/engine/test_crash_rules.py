@@ -152,22 +152,6 @@ def test_rule_3_after_a_gap_in_the_loop_nothing_is_reaped_or_counted_as_a_stall(
     assert engine.status() == "pending"
 
 
-def test_rule_3_the_loop_notices_that_it_was_away_and_gives_one_lease_of_grace(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = SimpleNamespace(value=1000.0)
-    monkeypatch.setattr(time, "time", lambda: clock.value)
-    loop = SimpleNamespace(_last_loop=0.0, _grace_until=0.0, queue=SimpleNamespace(lease_ms=30_000))
-
-    def away(seconds: float) -> bool:
-        clock.value += seconds
-        return engine_module.Engine._was_away(cast(engine_module.Engine, loop))
-
-    assert [away(s) for s in (0, 5, 34)] == [False, False, False]
-    assert [away(s) for s in (36, 10, 15)] == [True, True, True]
-    assert not away(10)
-
-
 def test_rule_3_leases_know_only_the_databases_clock(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,7 +406,7 @@ def test_nothing_is_done_to_a_forge_that_was_away_and_was_not_looked_at_since(
     assert lost == ["lost"]
     engine.ledger.db.rows("UPDATE actions SET not_before = 0")
     forge.asked.clear()
-    effects.dispatch(blind=True)
+    effects.dispatch(None)
     effects.close()
     assert forge.asked == []
     forge.answers["create_issue"] = ISSUE
@@ -444,15 +428,14 @@ def test_a_forge_that_only_has_to_finish_something_is_not_away(engine: Engine) -
 def test_the_loop_neither_acts_nor_ends_before_it_has_looked_after_an_outage() -> None:
     """What a look brought in is decided on by the tick after it, before anything is done."""
     ticks = ["ended", "running", "ended"]
-    sees = [False, True, True]
     said: list[str] = []
-    looks = iter(sees)
+    looks = iter((None, 1, 1))
 
     class Looking:
         outage = None
 
         @property
-        def sees(self) -> bool:
+        def sight(self) -> int | None:
             return next(looks)
 
     def tick(*, grace: bool) -> object:
@@ -461,16 +444,17 @@ def test_the_loop_neither_acts_nor_ends_before_it_has_looked_after_an_outage() -
         sprint = SimpleNamespace(phase=phase, halted="")
         return SimpleNamespace(state=SimpleNamespace(sprint=sprint), moves=())
 
-    def act(_state: object, *, sees: bool, grace: bool) -> None:
-        said.append(f"act: {sees}")
+    def act(_state: object, *, sight: int | None, grace: bool) -> None:
+        said.append(f"act: {sight}")
 
     loop = SimpleNamespace(
-        _was_away=lambda: False, tick=tick, tell=lambda _: None, act=act, pause=lambda _: 0.0,
-        poller=Looking(), _stop=threading.Event(), bell=SimpleNamespace(faults=[]),
-        workers=SimpleNamespace(idle=False), wake=SimpleNamespace(wait=lambda _: None),
+        grace=SimpleNamespace(is_on=lambda: False), tick=tick, tell=lambda _: None,
+        act=act, pause=lambda _: 0.0, poller=Looking(), _stop=threading.Event(),
+        bell=SimpleNamespace(faults=[]), workers=SimpleNamespace(idle=False),
+        wake=SimpleNamespace(wait=lambda _: None),
     )  # fmt: skip
     engine_module.Engine._loop(cast(engine_module.Engine, loop))
-    assert said == ["tick: ended", "act: False", "tick: running", "act: True", "tick: ended"]
+    assert said == ["tick: ended", "act: None", "tick: running", "act: 1", "tick: ended"]
 
 
 def test_rule_8_large_outputs_are_files_and_the_ledger_keeps_a_reference(engine: Engine) -> None:

@@ -30,19 +30,30 @@ def _answer(home: Path, code: str, given: Any, *effects: Effect) -> Any:
     return at.run(prepared, given, Wishes(run_id="r", cached=False)).output
 
 
-def test_the_network_is_there_only_for_stages_that_declare_it(tmp_path):
+def test_only_stages_that_declare_the_network_have_it_and_it_is_the_public_one(tmp_path):
+    # Nothing is sent elsewhere: what a stage may reach answers or refuses on this machine.
     code = """def execute(port):
-    import socket
+    import os, socket, urllib.error, urllib.request
+    found = []
     try:
         socket.create_connection(("127.0.0.1", port), 2).close()
-        return True
+        found.append("direct")
     except OSError:
-        return False
+        pass
+    for name in ("no_proxy", "NO_PROXY"):
+        os.environ.pop(name, None)
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=20)
+    except urllib.error.HTTPError as error:
+        found.append(f"the proxy says {error.code}")
+    except OSError:
+        pass
+    return found
 """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert _answer(tmp_path, code, port) is False
-        assert _answer(tmp_path, code, port, NETWORK) is True
+        assert _answer(tmp_path, code, port) == []
+        assert _answer(tmp_path, code, port, NETWORK) == ["the proxy says 403"]
 
 
 _LOOK = """def execute(path):

@@ -40,7 +40,7 @@ def test_work_that_needs_a_forge_that_is_away_is_given_back_and_not_failed(
     assert engine.bell.faults == []
     assert engine.queue.in_flight() == []
     # It waits in the queue, and not only for a moment's claim.
-    assert engine.queue.has_pending()
+    assert engine.queue.has_pending((role,))
     assert engine.queue.claim((role,), 4) is None
     (told,) = engine.events("work_item_reopened")
     assert "did not answer git fetch" in told["reason"]

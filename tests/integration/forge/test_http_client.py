@@ -29,6 +29,7 @@ from caloron.forge.http import Http
 from caloron.forge.line import Line
 from caloron.forge.seen import version
 from caloron.forge.tokens import Token, TokenSource
+from caloron.store import log
 from tests.support.loopback import Loopback
 
 SECRET = "0123456789abcdef-secret"
@@ -144,6 +145,22 @@ def test_a_read_that_fails_in_passing_is_tried_again(
     assert http.get("/user").read(User).login == "anna"
     assert len(wait.slept) == 2
     assert http.line.requests == {"GET": 3}
+
+
+def test_a_read_that_is_tried_again_is_in_the_log_without_the_token(
+    server: Scripted, http: Http, tmp_path: Path
+) -> None:
+    server.replies = [Reply(503, {"message": f"{SECRET} is not wanted now"}), Reply()]
+    log.pin(log.log_of(tmp_path), sprint="shop-3")
+    try:
+        assert http.get("issues").status == 200
+    finally:
+        log.unpin()
+    text = log.log_of(tmp_path).read_text("utf-8")
+    (entry,) = map(json.loads, text.splitlines())
+    assert (entry["message"], entry["sprint"]) == ("a read of the forge is retried", "shop-3")
+    assert "HTTP 503" in entry["error"]
+    assert SECRET not in text
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,52 @@ def test_a_lock_left_on_main_is_named_and_the_merge_may_be_tried_again(
     assert main_of(forge) == base
     lock.unlink()
     assert forge.merge(pull.number, pull.head, base, "").pull.state == "merged"
+
+
+@pytest.mark.parametrize("branch", ["main", "feature"])
+def test_a_lock_that_a_killed_git_left_long_ago_stops_nothing(
+    forge: LocalForge, clone: Clone, branch: str
+) -> None:
+    """Else each try fails for ever, and a sprint never ends."""
+    pull = clone.open_pull(forge, "feature")
+    lock = Path(forge.remote().url) / "refs" / "heads" / f"{branch}.lock"
+    lock.touch()
+    os.utime(lock, (1, 1))
+
+    def change() -> str:
+        if branch == "main":
+            return forge.merge(pull.number, pull.head, main_of(forge), "").pull.state
+        new = clone.commit("feature", {"more.txt": "more\n"}, pull.head)
+        return forge.push(clone.path, "feature", new, pull.head).commit
+
+    with suppress(ForgeUnavailable):
+        change()
+    assert change()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "error: pack-objects died of signal 9\nerror: failed to push some refs to 'x'",
+        "error: unpack-objects died of signal 9\nerror: remote unpack failed: unpack-objects",
+        "Killed\nsend-pack: unexpected disconnect while reading sideband packet",
+        "fatal: Could not read from remote repository.\n\nPlease make sure you have the",
+    ],
+)
+def test_a_push_whose_helper_was_killed_may_be_tried_again(said: str) -> None:
+    """What git says when one of the processes that it starts for a push is killed."""
+    failure = local_git.failed_git(Path("mirror.git"), "push", 1, said)
+    assert isinstance(failure, ForgeUnavailable)
+
+
+def test_a_push_to_a_forge_that_is_gone_is_not_tried_again(
+    forge: LocalForge, clone: Clone, tmp_path: Path
+) -> None:
+    head = clone.commit("feature", {"f": "1\n"})
+    gone = local_git.BareRepository(tmp_path / "gone.git")
+    done = gone.push_from(clone.path, "feature", head, "")
+    failure = local_git.git_failure(clone.path, ("push",), done)
+    assert not isinstance(failure, ForgeUnavailable), failure
 
 
 def test_a_merge_waits_for_another_one_but_not_for_ever(

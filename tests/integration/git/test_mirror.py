@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from caloron.errors import NotFound
+from caloron.git.arrival import Terms, receive
 from caloron.git.bundle import BundleRefused
 from caloron.git.command import GitError, git, git_environment
 from caloron.git.mirror import Conflict, Merged, Mirror
@@ -213,13 +214,19 @@ def _bundle(project: Project, path: Path, *revisions: str) -> Path:
     return path
 
 
+def _take(project: Project, bundle: Path, ref: str, cap_bytes: int) -> str:
+    main = project.mirror.fetch_main()
+    terms = Terms(base=main, main=main, message="m", cap_bytes=cap_bytes, disk_bytes=1 << 30)
+    return receive(project.mirror, bundle, ref, terms)
+
+
 def test_a_bundle_brings_its_head_in_under_a_name(project: Project, tmp_path: Path) -> None:
     base = project.mirror.fetch_main()
     project.branch("work", base)
     head = project.commit("new", "1\n")
     bundle = _bundle(project, tmp_path / "b", "HEAD", f"^{base}")
     for _ in range(2):
-        assert project.mirror.import_bundle(bundle, "refs/caloron/work/t-1", 10_000) == head
+        assert _take(project, bundle, "refs/caloron/work/t-1", 10_000) == head
     assert git(project.mirror.path, "rev-parse", "refs/caloron/work/t-1") == head
 
 
@@ -228,10 +235,10 @@ def test_a_bundle_that_is_too_large_or_not_a_file_is_refused(
 ) -> None:
     bundle = _bundle(project, tmp_path / "b", "HEAD")
     with pytest.raises(BundleRefused, match="more than the 10 allowed"):
-        project.mirror.import_bundle(bundle, "refs/caloron/x", 10)
+        _take(project, bundle, "refs/caloron/x", 10)
     (tmp_path / "link").symlink_to(bundle)
     with pytest.raises(BundleRefused, match="not a file"):
-        project.mirror.import_bundle(tmp_path / "link", "refs/caloron/x", 10_000)
+        _take(project, tmp_path / "link", "refs/caloron/x", 10_000)
 
 
 def test_a_bundle_with_a_dangerous_object_is_refused(project: Project, tmp_path: Path) -> None:
@@ -244,8 +251,9 @@ def test_a_bundle_with_a_dangerous_object_is_refused(project: Project, tmp_path:
     git(project.person, "update-ref", "--no-deref", "HEAD", commit)
     bundle = _bundle(project, tmp_path / "b", "HEAD", f"^{base}")
     with pytest.raises(BundleRefused, match="hasDotgit"):
-        project.mirror.import_bundle(bundle, "refs/caloron/x", 10_000)
+        _take(project, bundle, "refs/caloron/x", 10_000)
     assert not project.mirror.has(commit)
+    assert sorted(file.name for file in tmp_path.glob("b*")) == ["b"]
 
 
 def test_a_bundle_with_missing_objects_or_none_at_all_is_refused(
@@ -256,14 +264,14 @@ def test_a_bundle_with_missing_objects_or_none_at_all_is_refused(
     project.commit("last", "2\n")
     bundle = _bundle(project, tmp_path / "b", "HEAD", f"^{middle}")
     with pytest.raises(BundleRefused, match="git refused"):
-        project.mirror.import_bundle(bundle, "refs/caloron/x", 10_000)
+        _take(project, bundle, "refs/caloron/x", 10_000)
     (tmp_path / "text").write_text("# v2 git bundle\nHEAD\n")
     with pytest.raises(BundleRefused, match="not a bundle"):
-        project.mirror.import_bundle(tmp_path / "text", "refs/caloron/x", 10_000)
+        _take(project, tmp_path / "text", "refs/caloron/x", 10_000)
     cut = tmp_path / "cut"
     cut.write_bytes(_bundle(project, tmp_path / "c", "HEAD").read_bytes()[:-30])
     with pytest.raises(BundleRefused, match="git refused"):
-        project.mirror.import_bundle(cut, "refs/caloron/x", 10_000)
+        _take(project, cut, "refs/caloron/x", 10_000)
 
 
 def test_many_threads_share_a_mirror(project: Project) -> None:

@@ -18,6 +18,7 @@ from caloron.graph.errors import StageFailed, StageMissing, StageTimedOut
 from caloron.graph.foreign import Programs, SandboxPolicy, policy_of
 from caloron.graph.jsontext import Json
 from caloron.graph.prepare import prepare
+from caloron.graph.process import run_process
 from caloron.graph.run import Limits, Settings, run
 from caloron.graph.spec import StageSpec, define
 from caloron.graph.types import ANY
@@ -241,3 +242,10 @@ def test_an_interpreter_that_is_not_installed_is_named(tmp_path, monkeypatch):
     gone = {"python": ["/nowhere/python"]}
     with pytest.raises(StageFailed, match="/nowhere/python cannot be started"):
         _run(_stage("def execute(x):\n    return 1\n"), 1, tmp_path, interpreters=gone)
+
+
+@pytest.mark.parametrize(("size", "too_long"), [(1000, False), (1001, True)])
+def test_an_output_of_exactly_the_limit_is_not_too_long(size, too_long):
+    command = [sys.executable, "-c", f"print('x' * {size}, end='')"]
+    ended = run_process(command, b"", seconds=60, stopped=lambda: False, most_output=1000)
+    assert (len(ended.stdout), ended.too_long) == (1000, too_long)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from caloron.graph import remote
 from caloron.graph.catalogue import Catalogue
-from caloron.graph.errors import RemoteCallFailed
+from caloron.graph.errors import (
+    ExecutionError,
+    RemoteCallFailed,
+    RunTimedOut,
+    StageFailed,
+    StageTimedOut,
+)
 from caloron.graph.prepare import prepare
 from caloron.graph.profile import NOETHER, STRICT
-from caloron.graph.run import Outcome, run
+from caloron.graph.run import Limits, Outcome, Settings, run
 from caloron.graph.runners import Runners
 from caloron.graph.stdlib import StandardLibrary, standard_stages
 from tests.support.noether import wrapped
@@ -119,3 +128,96 @@ def test_nothing_but_http_is_called(tmp_path):
 def test_nobody_there_is_a_clear_failure():
     with pytest.raises(RemoteCallFailed, match="refused"):
         _call("http://127.0.0.1:9/")
+
+
+@contextmanager
+def _speaking(speak: Callable[[socket.socket], object]) -> Iterator[str]:
+    """A server that answers one connection with bytes of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                connection.recv(65536)
+                speak(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        thread.join(60)
+
+
+def _get(url: str, **limits: Any) -> Any:
+    prepared = prepare(wrapped({"op": "Stage", "id": "http_get"}), Catalogue(standard_stages()))
+    settings = Settings(limits=Limits(**limits))
+    return run(prepared, {"url": url}, StandardLibrary(), settings).output
+
+
+_CUT_SHORT = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort"
+
+
+@pytest.mark.parametrize("rubbish", [b"hello there\r\n\r\n", _CUT_SHORT, b""])
+@pytest.mark.parametrize("ask", [_call, _get], ids=["remote stage", "http_get"])
+def test_an_answer_that_is_no_http_is_a_clear_failure(rubbish, ask):
+    with _speaking(lambda to: to.sendall(rubbish)) as url:
+        with pytest.raises((RemoteCallFailed, StageFailed)) as failed:
+            ask(url)
+        assert failed.value.trace is not None
+
+
+def _call_within(url: str, **limits: Any) -> Any:
+    node = {"op": "RemoteStage", "url": url, "input": {"kind": "Any"}, "output": {"kind": "Any"}}
+    prepared = prepare(wrapped(node), Catalogue())
+    return run(prepared, 1, Runners(), Settings(limits=Limits(**limits)))
+
+
+@pytest.mark.parametrize("before", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+@pytest.mark.parametrize("ask", [_call_within, _get], ids=["remote stage", "http_get"])
+def test_an_answer_that_drips_does_not_outlive_the_run(before, ask):
+    given_up = threading.Event()
+    dripped = []
+
+    def drip(to: socket.socket) -> None:
+        to.sendall(before)
+        # Far longer than the run may take, each byte well within the limit of one read.
+        for _ in range(300):
+            to.sendall(b"x")
+            if given_up.wait(0.1):
+                return
+        dripped.append("to the end")
+
+    with _speaking(drip) as url:
+        try:
+            with pytest.raises((RunTimedOut, StageTimedOut)):
+                ask(url, run_seconds=0.5)
+        finally:
+            given_up.set()
+    assert not dripped
+
+
+@pytest.mark.parametrize("ask", [_call, _get], ids=["remote stage", "http_get"])
+def test_an_answer_without_end_is_not_read_to_its_end(ask, monkeypatch):
+    monkeypatch.setattr(remote, "MOST_BYTES", 100_000)
+    sent = [0]
+
+    def pour(to: socket.socket) -> None:
+        to.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while sent[0] < 50_000_000:
+            to.sendall(b"x" * 65536)
+            sent[0] += 65536
+
+    with _speaking(pour) as url, pytest.raises(ExecutionError, match="over 100000 bytes"):
+        ask(url)
+    assert sent[0] < 50_000_000
+
+
+def test_a_caller_of_ones_own_that_fails_is_a_failed_call():
+    class Broken:
+        def call(self, *_given: Any) -> Any:
+            raise RuntimeError("broken")
+
+    node = {"op": "RemoteStage", "url": "http://h/", "input": {"kind": "Any"},
+            "output": {"kind": "Any"}}  # fmt: skip
+    prepared = prepare(wrapped(node), Catalogue())
+    with pytest.raises(RemoteCallFailed, match="RuntimeError: broken"):
+        run(prepared, 1, Runners(), Settings(remote=Broken()))

@@ -58,3 +58,32 @@ assert not cache.trouble, cache.trouble
     environ = {"PYTHONPATH": str(_SOURCES)}
     several = [subprocess.Popen(command, env=environ) for _ in range(3)]
     assert [process.wait() for process in several] == [0, 0, 0]
+
+
+def test_a_full_disk_is_told_as_that_and_the_next_change_works(tmp_path):
+    schema = "CREATE TABLE IF NOT EXISTS t (x TEXT)"
+    database = Database(tmp_path / "t.db", schema, survives_power_loss=True)
+    database._connection.execute("PRAGMA max_page_count = 8")
+
+    def write(text: str) -> None:
+        with database.transaction() as connection:
+            connection.execute("INSERT INTO t VALUES (?)", (text,))
+
+    with pytest.raises(sqlite3.OperationalError, match="is full"):
+        write("x" * 100_000)
+    write("small")
+    assert _count(database) == 1
+    database.close()
+
+
+def test_a_commit_that_fails_leaves_no_transaction_open(tmp_path):
+    schema = """CREATE TABLE IF NOT EXISTS p (id INTEGER PRIMARY KEY);;
+CREATE TABLE IF NOT EXISTS t (x INTEGER REFERENCES p DEFERRABLE INITIALLY DEFERRED)"""
+    database = Database(tmp_path / "t.db", schema, survives_power_loss=True)
+    database._connection.execute("PRAGMA foreign_keys = ON")
+    with pytest.raises(sqlite3.IntegrityError), database.transaction() as connection:
+        connection.execute("INSERT INTO t VALUES (7)")
+    with database.transaction() as connection:
+        connection.execute("INSERT INTO t VALUES (NULL)")
+    assert _count(database) == 1
+    database.close()

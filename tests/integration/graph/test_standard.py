@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
+import re
+import resource
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,9 +22,10 @@ from caloron.graph.errors import ExecutionError, RetryExhausted, StageFailed, St
 from caloron.graph.jsontext import compact
 from caloron.graph.prepare import prepare
 from caloron.graph.profile import NOETHER, STRICT
-from caloron.graph.run import Settings, run
-from caloron.graph.stdlib import StandardLibrary, standard_stages
+from caloron.graph.run import Limits, Settings, run
+from caloron.graph.stdlib import StandardLibrary, patterns, standard_stages
 from tests.support.noether import wrapped
+from tests.support.shell import until
 
 STAGES = Catalogue(standard_stages())
 _ID = {stage.name: stage.id for stage in standard_stages()}
@@ -38,7 +44,7 @@ def _runnable() -> set[str]:
 def test_every_stage_can_be_run_or_says_why_not():
     assert _runnable() | set(ABSENT) == set(_ID)
     assert not _runnable() & set(ABSENT)
-    assert (len(_runnable()), len(ABSENT)) == (69, 16)
+    assert (len(_runnable()), len(ABSENT)) == (65, 20)
 
 
 @pytest.mark.parametrize("name", sorted(ABSENT))
@@ -145,7 +151,6 @@ def test_answers(name, given, answer):
         ("type_check", {"sub": "Txt", "sup": "Any"}, "unknown type"),
         ("read_file", {"path": "/nowhere/at/all"}, "cannot be read"),
         ("write_file", {"path": "/nowhere/at/all", "content": ""}, "cannot be written"),
-        ("spawn_process", {"cmd": "/nowhere/at/all"}, "cannot be started"),
         ("http_get", {"url": "file:///etc/passwd"}, "only http and https"),
         ("kv_get", {"key": "k"}, "no directory was given"),
     ],
@@ -242,21 +247,27 @@ def test_the_terminal(monkeypatch, capsys):
     assert capsys.readouterr().out == "told"
 
 
-def test_processes(tmp_path):
-    library, made = StandardLibrary(), tmp_path / "made"
-    spawned = _answer("spawn_process", {"cmd": "touch", "args": [str(made)]}, library)
-    waited = _answer("wait_process", {"pid": spawned["pid"]}, library)
-    assert waited == {"exited": True, "timed_out": False}
-    assert made.exists()
-    sleeping = _answer("spawn_process", {"cmd": "sleep", "args": ["60"]}, library)
-    pid = {"pid": sleeping["pid"]}
-    waited = _answer("wait_process", {**pid, "timeout_ms": 1}, library)
-    assert waited == {"exited": False, "timed_out": True}
-    assert _answer("signal_process", {**pid, "signal": "TERM"}, library) == {"sent": True}
-    assert _answer("wait_process", pid, library)["exited"] is True
-    assert _answer("kill_process", pid, library) == {"killed": False}
-    with pytest.raises(StageFailed, match="is no process"):
-        _answer("kill_process", {"pid": 0}, library)
+def test_a_pattern_without_end_is_held_to_its_time():
+    """Python's matcher takes time that doubles with each letter, and nothing interrupts it."""
+    given = {"pattern": "^(a+)+$", "text": "a" * 24 + "b"}
+    began = time.monotonic()
+    re.search(given["pattern"], given["text"])
+    unlimited = time.monotonic() - began
+    for name, more in (("regex_match", {}), ("regex_replace", {"replacement": "-"})):
+        began = time.monotonic()
+        with pytest.raises(ExecutionError):
+            _answer(name, given | more, limits=Limits(run_seconds=unlimited / 20))
+        assert time.monotonic() - began < unlimited / 2
+
+
+def test_a_match_whose_parent_is_gone_ends_by_itself():
+    endless = json.dumps({"pattern": "^(a+)+$", "text": "a" * 60 + "b"}).encode()
+    with subprocess.Popen([sys.executable, "-I", "-S", patterns.__file__], stdin=-1) as match:
+        assert match.stdin is not None
+        match.stdin.write(endless)
+        match.stdin.close()
+        until(lambda: resource.prlimit(match.pid, resource.RLIMIT_CPU)[0] == 60)
+        match.kill()
 
 
 class _Handler(BaseHTTPRequestHandler):

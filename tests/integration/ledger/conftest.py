@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from caloron.domain.evaluate import Decision, evaluate
+from caloron.domain.evaluate import evaluate
 from caloron.domain.facts import Fact
 from caloron.domain.sprint import Sprint
+from caloron.domain.turn import Decision
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, Loaded, TickCommit
 from tests.unit.domain.world import planned

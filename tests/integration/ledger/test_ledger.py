@@ -10,12 +10,13 @@ import pytest
 from caloron.domain.actions import CancelWork, CreateIssue, RetryEffect, StartWork
 from caloron.domain.facts import EffectFailed, WorkEnded
 from caloron.domain.observations import BranchSeen, IssueSeen
-from caloron.domain.sprint import Sprint, State, Task
+from caloron.domain.sprint import AGENT_ROLES, Sprint, State, Task, Work
 from caloron.domain.status import Status
 from caloron.errors import NotFound, StoreError
 from caloron.ledger import ledger as ledger_module
 from caloron.ledger.journal import Entry
 from caloron.ledger.ledger import StaleTick, TickCommit
+from caloron.ledger.work import WorkQueue
 from caloron.store import queue
 from tests.integration.ledger.conftest import Book
 
@@ -314,3 +315,16 @@ def test_the_state_of_another_sprint_is_not_touched(book: Book) -> None:
     book.tick()
     assert book.ledger.load(other) == before
     assert isinstance(before.state, State)
+
+
+def test_what_waits_is_asked_of_one_sprint_and_of_some_roles(book: Book) -> None:
+    """A verification costs nothing, so it is no reason to say that the budget is used up."""
+    queue = WorkQueue(book.ledger, book.sprint, holder="engine-1", lease_ms=1000)
+    other = WorkQueue(book.ledger, "shop-2", holder="engine-1", lease_ms=1000)
+    loaded = book.load()
+    verify = Work(item=f"{book.sprint}/a/1-verify", role="verify")
+    actions = (StartWork(task="a", work=verify),)
+    book.ledger.commit_tick(loaded, TickCommit(state=loaded.state, actions=actions))
+    assert queue.has_pending(("implement", "verify"))
+    assert not queue.has_pending(AGENT_ROLES)
+    assert not other.has_pending(("implement", "verify"))

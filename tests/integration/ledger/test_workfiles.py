@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from caloron.domain.sprint import Sprint
 from caloron.ledger.workfiles import WorkFiles
-from tests.integration.ledger.conftest import Book
+from tests.integration.ledger.conftest import PLAN, Book
 from tests.integration.ledger.test_figures import begin, claim, end, finish, note
 
 
@@ -110,6 +111,31 @@ def test_everybody_who_worked_has_an_entry(book: Book, desk: Desk) -> None:
     assert list(found) == ["a"]
     assert (entry["version"], entry["sprint_id"], entry["model"]) == ("1.0", "shop-1", "m")
     assert entry["performance"]["completion_rate"] == 1.0
+
+
+def test_a_later_sprint_of_the_same_agent_keeps_the_entry_of_the_earlier_one(
+    book: Book, desk: Desk
+) -> None:
+    for number in (1, 2):
+        work(book, "a")
+        finish(book)
+        desk.files.write_versions(book.sprint)
+        first = desk.read("agent_versions.json")["a"][0]
+        assert (first["version"], first["sprint_id"]) == ("1.0", "shop-1")
+        if number == 1:
+            kept = first
+            given = Sprint(id="shop", number=0, goal="more", given_plan=PLAN, created_at=2.0)
+            book.sprint = book.ledger.create_sprint(given, {}).id
+    entries = desk.read("agent_versions.json")["a"]
+    assert entries[0] == kept
+    assert [(e["version"], e["sprint_id"]) for e in entries] == [
+        ("1.0", "shop-1"),
+        ("1.1", "shop-2"),
+    ]
+    # A sprint that is resumed after its end has one entry still.
+    desk.files.write_versions("shop-1")
+    again = desk.read("agent_versions.json")["a"]
+    assert [e["sprint_id"] for e in again] == ["shop-1", "shop-2"]
 
 
 OLDER = {

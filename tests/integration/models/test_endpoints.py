@@ -99,6 +99,17 @@ def test_what_is_no_answer_is_said_to_be_none(
         _model(monkeypatch, endpoint, kind).ask("x", seconds=20)
 
 
+def test_an_answer_in_a_broken_encoding_is_a_refusal_without_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "_TRIES", 2)
+    reply = Reply(f"not gzip {_KEY}".encode(), headers={"Content-Encoding": "gzip"})
+    with Endpoint(reply) as endpoint, pytest.raises(ModelError, match="encoding") as told:
+        _model(monkeypatch, endpoint).ask("x", seconds=20)
+    assert _KEY not in str(told.value)
+    assert len(endpoint.requests) == 2
+
+
 @pytest.mark.parametrize("status", [429, 500, 503, 529])
 def test_what_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     soon = {"retry-after": "0"} if status == 429 else {"retry-after": formatdate(0)}

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -166,6 +170,78 @@ def test_a_program_sees_its_question_its_key_and_nothing_of_the_user(
     monkeypatch.chdir(tmp_path)
     answer = _codex(monkeypatch, tmp_path, tell).ask("How many?", seconds=60)
     assert answer.text == "How many?; /home/agent; none; planted-key-4711; 0"
+
+
+_KNOCKS = """python3 - <<'END'
+import json, os, socket, urllib.error, urllib.request
+def direct(port):
+    try:
+        return socket.create_connection(("127.0.0.1", port), 5).recv(5).decode() or "refused"
+    except OSError:
+        return "refused"
+def proxied(target):
+    try:
+        return str(urllib.request.urlopen(f"http://{target}/", timeout=20).status)
+    except urllib.error.HTTPError as error:
+        return str(error.code)
+    except OSError:
+        return "refused"
+said = [direct(@PORT@), direct(@OTHER@), proxied("elsewhere.invalid")]
+item = {"type": "agent_message", "text": " ".join(said)}
+print(json.dumps({"type": "item.completed", "item": item}))
+print(json.dumps({"type": "turn.completed", "usage": {}}))
+print(json.dumps({"type": "message", "role": "assistant", "content": " ".join(said)}))
+print(json.dumps({"type": "result", "status": "success"}))
+print(json.dumps({"type": "text", "part": {"text": " ".join(said)}}))
+print(json.dumps({"type": "step_finish", "part": {"reason": "stop"}}))
+END
+"""
+
+
+@contextmanager
+def _greeter() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            while True:
+                try:
+                    with server.accept()[0] as visitor:
+                        visitor.sendall(b"hello")
+                except OSError:
+                    return
+
+        threading.Thread(target=greet, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("provider", _FORMS)
+@pytest.mark.parametrize("own_address", [False, True], ids=["provider", "own address"])
+def test_a_program_reaches_its_provider_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: str, own_address: bool
+) -> None:
+    variable, key, *_ = _FORMS[provider]
+    monkeypatch.setenv(key, _KEY)
+    with _greeter() as port, _greeter() as other:
+        if own_address:
+            monkeypatch.setenv("CALORON_LLM_BASE_URL", f"http://127.0.0.1:{port}/v1")
+        script = _KNOCKS.replace("@PORT@", str(port)).replace("@OTHER@", str(other))
+        program = _program(tmp_path, "knocks", script)
+        answer = _model(monkeypatch, provider, **{variable: program}).ask("x", seconds=60)
+    reached = own_address and provider != "cursor-cli"
+    said = f"{'hello' if reached else 'refused'} refused 403"
+    assert said in answer.text
+
+
+def test_a_provider_whose_hosts_are_not_known_needs_an_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = _program(tmp_path, "opencode", "true")
+    model = _model(
+        monkeypatch, "opencode", CALORON_OPENCODE=program, CALORON_LLM_MODEL="some/model"
+    )
+    with pytest.raises(PreconditionFailed, match="'some'") as refused:
+        model.ask("x", seconds=60)
+    assert "CALORON_LLM_BASE_URL" in refused.value.hint
 
 
 def test_a_program_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -116,7 +119,7 @@ def test_a_secret_that_was_committed_is_found(place: Path, tmp_path: Path) -> No
         CALORON_REPOSITORY=str(mirror), CALORON_BRANCH="agent/ann/s-1",
     )  # fmt: skip
     assert code == 1
-    assert "committed the value of MY_API_KEY" in told["error"]["message"]
+    assert "hold the value of MY_API_KEY" in told["error"]["message"]
 
 
 def test_without_a_sandbox_nothing_is_run_unless_the_user_insists(
@@ -124,7 +127,8 @@ def test_without_a_sandbox_nothing_is_run_unless_the_user_insists(
 ) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("git", "sh", "env", "find", "sed", "grep", "head", "tr", "mktemp", "cat", "chmod"):
+    names = "git sh env find sed grep head tail tr mktemp cat chmod sort du cut"
+    for name in names.split():
         (tools / name).symlink_to(f"/usr/bin/{name}")
     fixture = {"responses": [{"files": {"a.txt": "x\n"}}]}
     code, told, _ = _harness(place, fixture=fixture, PATH=str(tools))
@@ -134,6 +138,31 @@ def test_without_a_sandbox_nothing_is_run_unless_the_user_insists(
     code, _, _ = _harness(place, "--unsandboxed", fixture=fixture, PATH=str(tools))
     assert code == 0
     assert _log(place, "%s") == "[ann] Complete t-1"
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
+@pytest.mark.parametrize(("network", "said"), [("public", "403"), ("full", "hello")])
+def test_an_agent_with_the_public_network_does_not_reach_this_machine(
+    place: Path, network: str, said: str
+) -> None:
+    """Through the proxy of its environment, if there is one, as every client does."""
+    (place.parent / "index.html").write_text("hello\n")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(place.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        look = (
+            "python3 -c 'import os, urllib.error, urllib.request as r\n"
+            'os.environ.pop("no_proxy", None); os.environ.pop("NO_PROXY", None)\n'
+            f'try: print("said:", r.urlopen("http://127.0.0.1:{server.server_port}/").read())\n'
+            'except urllib.error.HTTPError as error: print("said:", error.code)\''
+        )
+        fixture = {"responses": [{"run": look}]}
+        code, told, stderr = _harness(place, "--network", network, fixture=fixture)
+        server.shutdown()
+    assert code == 0, (told, stderr)
+    output = (place.parent / "run" / "output.log").read_text("utf-8")
+    (line,) = [line for line in output.splitlines() if line.startswith("said:")]
+    assert said in line
 
 
 def test_a_linked_worktree_is_refused(place: Path, tmp_path: Path) -> None:

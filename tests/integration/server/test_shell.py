@@ -6,8 +6,10 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,53 @@ def test_what_cannot_be_taken_is_answered_and_changes_nothing(shell: LiveShell) 
         assert b"411" in raw.recv(100)
 
 
+def _half_open(port: int, sent: bytes) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", port), 20)
+    made.sendall(sent)
+    return made
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /health HTTP/1.1\r\nX-Slow: ",
+        b"POST /spawn HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{",
+    ],
+    ids=["silent", "in the head", "in the body"],
+)
+def test_callers_who_never_finish_do_not_silence_the_shell(shell: LiveShell, sent: bytes) -> None:
+    slow = [_half_open(shell.port, sent) for _ in range(200)]
+    try:
+        assert shell.call("GET", "/health", token="") == (200, "ok")
+        assert shell.get("/status") == {"agents": []}
+    finally:
+        for one in slow:
+            one.close()
+
+
+def test_callers_who_trickle_do_not_silence_the_shell(shell: LiveShell) -> None:
+    slow = [_half_open(shell.port, b"GET /health HTTP/1.1\r\nX-Slow: ") for _ in range(64)]
+    ended = threading.Event()
+
+    def trickle() -> None:
+        while not ended.wait(0.2):
+            for one in slow:
+                with suppress(OSError):
+                    one.send(b"x")
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    try:
+        for _ in range(5):
+            assert shell.call("GET", "/health", token="") == (200, "ok")
+    finally:
+        ended.set()
+        thread.join()
+        for one in slow:
+            one.close()
+
+
 def test_an_agent_works_in_a_clone_and_its_commits_come_as_a_branch(
     shell: LiveShell, root: Path
 ) -> None:
@@ -108,6 +157,35 @@ def test_an_agent_is_confined_and_holds_neither_token(shell: LiveShell, root: Pa
     assert "CALORON_TASK_ID=t-1" in seen
     for secret in ("a-token-of-the-tests", "ghp_must_never_reach_an_agent", str(shell.home)):
         assert secret not in seen
+
+
+def test_a_harness_gets_no_token_of_a_forge(tmp_path: Path, root: Path) -> None:
+    """It asks models, and no forge: whatever the variable with the token is called."""
+    live = LiveShell(tmp_path / "home", root, SLEEPS)
+    tokens = {
+        name: f"planted-token-{number}"
+        for number, name in enumerate(
+            ("CALORON_GITEA_TOKEN", "CALORON_HOOK", "CLAUDE_OF_THE_FORGE", "ANTHROPIC_REVIEWS")
+        )
+    }
+    live.env = tokens | {"ANTHROPIC_API_KEY": "sk-ant-for-the-model"}
+    project = live.home / "projects" / "shop"
+    project.mkdir(parents=True)
+    (project / "config.yml").write_text(
+        "name: shop\nforge: gitea\nhost: http://127.0.0.1:3000\nrepo: me/shop\n"
+        "token_env: CLAUDE_OF_THE_FORGE\nreviewer_token_env: ANTHROPIC_REVIEWS\n"
+        "webhook_secret_env: CALORON_HOOK\n"
+    )
+    live.start()
+    try:
+        pid = live.spawn()["pid"]
+        environment = Path(f"/proc/{pid}/environ").read_text()
+        assert "sk-ant-for-the-model" in environment
+        assert f"CALORON_HOME={live.home}" in environment
+        assert [name for name, value in tokens.items() if value in environment] == []
+        live.post("/stop", sprint_id="s-1", agent_id="ann", grace_s=0)
+    finally:
+        live.stop()
 
 
 def test_a_living_agent_is_not_started_twice(shell: LiveShell) -> None:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import markdown  # type: ignore[import-untyped]
 import msgspec
 import pytest
 
@@ -210,3 +211,13 @@ def test_blocks_are_read_whole_and_without_the_indentation_of_a_list() -> None:
     assert "do" in prose(text)
     assert "no" not in prose(text)
     assert list(spans(text)) == [(13, "x")]
+
+
+def test_numbered_lists_go_on_counting_on_the_site() -> None:
+    """The site needs four spaces before what belongs to an item; with fewer a new list begins."""
+    extensions = ["tables", "fenced_code", "pymdownx.superfences"]
+    for page in DOCS.glob("*.md"):
+        html = markdown.markdown(page.read_text("utf-8"), extensions=extensions)
+        plain = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+        numbers = [int(n) for n in re.findall(r"^(\d+)\. ", plain, re.MULTILINE)]
+        assert html.count("<ol") == numbers.count(1), page.name

@@ -10,7 +10,7 @@ import pytest
 
 from caloron import __version__
 from caloron.cli import main as program
-from caloron.cli.main import COMMANDS, main
+from caloron.cli.main import COMMANDS, cli, main
 from caloron.errors import HeldByAnother
 
 
@@ -50,6 +50,11 @@ def test_no_command_at_all_shows_the_help(capsys):
 def test_the_version_is_told(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"caloron {__version__}\n"
+
+
+def is_group(name):
+    command = cli.get_command(click.Context(cli), name)
+    return isinstance(command, click.Group) and not command.invoke_without_command
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -108,9 +113,13 @@ def test_an_unknown_option_is_a_usage_error_in_json(capsys):
     assert said["error"]["hint"] == "try: caloron issue list --help"
 
 
-def test_a_group_without_a_command_says_so(capsys):
-    assert main(["pr"]) == 2
-    assert "error: Missing command" in capsys.readouterr().err
+@pytest.mark.parametrize("group", [name for name in COMMANDS if is_group(name)])
+def test_a_group_without_a_command_prints_its_help(group, capsys):
+    assert main([group]) == 0
+    said = capsys.readouterr()
+    assert f"Usage: caloron {group}" in said.out
+    assert "Commands:" in said.out
+    assert said.err == ""
 
 
 def test_a_failure_of_the_family_gives_its_own_exit_code(failing, capsys):

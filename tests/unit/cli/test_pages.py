@@ -55,3 +55,20 @@ def test_logs_can_be_clicked_on_where_a_page_has_links() -> None:
     assert render(page, "html").count(f'<a href="{address}">') == 2
     assert f"| a | [green](<{address}>) |" in render(page, "md")
     assert "file:" not in render(page, "text")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_table_of_a_report_fits_and_keeps_every_column(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setattr("caloron.cli.pages.is_terminal", lambda: True)
+    monkeypatch.setattr("caloron.cli.screen.is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    head = ("task", "title", "pull request", "change", "verified", "reviews", "cost", "time")
+    row = ("shopping-list", "Show both lists on the command line and keep their order",
+           "#4 merged", "12 files +120 -33", "green", "2", "$0.12", "18 s")  # fmt: skip
+    text = as_text(Page("Sprint", sections=[Section("Done", rows=[head, row])]))
+    lines = text.splitlines()[-2:]
+    assert max(map(cells, lines)) <= columns
+    assert lines[1].endswith("18 s")
+    assert "…" in lines[1]

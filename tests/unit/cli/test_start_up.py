@@ -30,7 +30,7 @@ def _modules_after(code: str, home: str) -> set[str]:
         "from caloron.cli.main import main; main(['--help'])",
         "from caloron.cli.main import main; main(['--version'])",
         "from caloron.cli.main import main; assert main(['status', '--help']) == 0",
-        "import caloron.ledger.locate, caloron.ledger.lock, caloron.ledger.wake",
+        "import caloron.ledger.locate, caloron.store.lock, caloron.ledger.wake",
     ],
 )
 def test_looking_imports_nothing_heavy(code, tmp_path):

@@ -117,3 +117,10 @@ def test_the_next_attempt_is_told_why_the_last_one_failed(made: World) -> None:
     made.settle()
     made.finish("a", fault="the commits hold\nthe value of MY_KEY")
     assert made.work("a").note == "the commits hold the value of MY_KEY"
+
+
+def test_a_main_whose_tests_were_ended_for_a_limit_is_red(made: World) -> None:
+    """The program may have exited with 0 after it was told to stop."""
+    for _ in range(2):
+        _end(made, over="memory: more than 4096 MB", answer="")
+    assert made.state.sprint.stopped == "main is red before the sprint: memory: more than 4096 MB"

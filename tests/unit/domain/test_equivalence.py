@@ -11,7 +11,7 @@ import itertools
 import pytest
 
 from caloron.domain.actions import Action, CancelWork, ReportProgress, StartWork
-from caloron.domain.evaluate import Decision, evaluate
+from caloron.domain.evaluate import evaluate
 from caloron.domain.facts import EffectDone, Fact, WorkEnded
 from caloron.domain.observations import (
     BranchSeen,
@@ -24,6 +24,7 @@ from caloron.domain.observations import (
 from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import Sprint, State
 from caloron.domain.supervise import AgentSeen, Limits, check_health, decide, intervene
+from caloron.domain.turn import Decision
 
 SPRINT = "sprint-compare"
 LETTER = {

@@ -30,9 +30,15 @@ def earlier(usd: float, seconds: float, runs: int, status: Status = Status.DONE)
     return State(sprint=Sprint(id="p-1", number=1, goal="g"), tasks={"t": task})
 
 
-def ran(times: int) -> tuple[Run, ...]:
-    verify = Run(item="p-1/t/9-verify", role="verify", task="t")
-    return (*(Run(item=f"p-1/t/{n}-fix", role="fix", task="t") for n in range(times)), verify)
+def ran(times: int, seconds: float = 0.0) -> tuple[Run, ...]:
+    """So many runs, one after the other, that take so long together."""
+    each = seconds / times
+    verify = Run(item="p-1/t/9-verify", role="verify", task="t", started_at=100.0 + seconds)
+    fixes = (
+        Run(item=f"p-1/t/{n}-fix", role="fix", task="t", started_at=100.0 + n * each, seconds=each)
+        for n in range(times)
+    )
+    return (*fixes, verify)
 
 
 def test_without_experience_only_the_runs_that_must_be_are_known() -> None:
@@ -46,10 +52,10 @@ def test_without_experience_only_the_runs_that_must_be_are_known() -> None:
 
 def test_done_tasks_of_earlier_sprints_tell_cost_time_and_runs_by_their_median() -> None:
     seen = [
-        (earlier(1.0, 60, 0), ran(2)),
-        (earlier(3.0, 120, 0), ran(4)),
-        (earlier(100.0, 9999, 0), ran(5)),
-        (earlier(50.0, 5, 0, Status.ESCALATED), ran(50)),
+        (earlier(1.0, 60, 0), ran(2, 60)),
+        (earlier(3.0, 120, 0), ran(4, 120)),
+        (earlier(100.0, 9999, 0), ran(5, 9999)),
+        (earlier(50.0, 5, 0, Status.ESCALATED), ran(50, 5)),
     ]
     known = experience(seen)
     assert (known.sprints, known.tasks) == (3, 3)
@@ -59,8 +65,21 @@ def test_done_tasks_of_earlier_sprints_tell_cost_time_and_runs_by_their_median()
     assert found.agent_runs == 8
 
 
+def test_a_night_in_which_the_sprint_was_stopped_and_interrupted_runs_do_not_count() -> None:
+    night = 12 * 3600.0
+    cut = Run(item="p-1/t/1-implement", role="implement", task="t", started_at=100.0, seconds=9,
+              end="interrupted")  # fmt: skip
+    again = Run(item="p-1/t/1-implement", role="implement", task="t", started_at=100 + night,
+                seconds=20)  # fmt: skip
+    review = Run(item="p-1/t/2-review", role="review", task="t", started_at=115 + night, seconds=15)
+    known = experience([(earlier(0.0, night + 30, 0), (cut, again, review))])
+    assert known.runs_per_task == 2
+    # The review ran beside the end of the implementation.
+    assert known.seconds_per_task == 30
+
+
 def test_agents_that_tell_no_cost_leave_the_cost_unknown() -> None:
-    known = experience([(earlier(0.0, 60, 0), ran(2))])
+    known = experience([(earlier(0.0, 60, 0), ran(2, 60))])
     assert known.usd_per_task is None
     assert estimate(plan(("a",)), 1, known).duration_s == 60
 

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from caloron.domain.feedback import ASSESSMENTS, Feedback, feedback_yaml
+from caloron.domain.feedback import ASSESSMENTS, Feedback, feedback_yaml, joined
 from caloron.domain.observations import marker, marker_key
 
 #: Every character there is, lone halves of surrogate pairs too: agents write JSON.
@@ -83,3 +83,15 @@ def test_the_block_can_always_be_written_as_utf_8(notes: str) -> None:
 def test_an_agent_cannot_smuggle_in_a_marker_of_ours() -> None:
     text = feedback_yaml(Feedback(notes=f"x {marker('issue/1/a')}", blockers=(marker("pull/1"),)))
     assert marker_key(text) == ""
+
+
+def test_a_later_round_hides_neither_low_clarity_nor_notes_nor_blockers() -> None:
+    first = Feedback(
+        task_clarity=3, blockers=("no schema",), self_assessment="partial", notes="it was unclear"
+    )
+    fix = Feedback(task_clarity=9, self_assessment="completed", notes="renamed it")
+    silent = Feedback(self_assessment="completed", notes="renamed it")
+    said = joined(joined(joined(None, first), fix), silent)
+    assert (said.task_clarity, said.self_assessment) == (3, "completed")
+    assert said.notes.splitlines() == ["it was unclear", "renamed it"]
+    assert said.blockers == ("no schema",)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from caloron.domain.actions import CancelWork, StartWork
 from caloron.domain.budget import Usage
-from caloron.domain.evaluate import Decision, evaluate
+from caloron.domain.evaluate import evaluate
 from caloron.domain.facts import Fact, Halt, RunInterrupted, WorkEnded
 from caloron.domain.insight import InsightProblem, parse_insight
 from caloron.domain.sprint import Paused, Sprint, State, Task
 from caloron.domain.status import Status
+from caloron.domain.turn import Decision
 from tests.unit.domain.world import planned
 
 ADVICE = {

@@ -12,6 +12,7 @@ from caloron.domain.learnings import (
     Kept,
     Noted,
     SprintRecord,
+    as_of,
     improvements,
     po_context,
     same_meaning,
@@ -77,6 +78,29 @@ def test_an_improvement_is_applied_once_it_stood_in_a_planners_prompt() -> None:
     assert fates(*records, kept=kept) == {CLEARER: "applied"}
 
 
+def test_an_improvement_keeps_its_id_when_more_urgent_ones_come() -> None:
+    said = Finding(
+        rule="", category="Tooling", priority="medium", description="Pin the tools", source="m"
+    )
+    before = {i.text: i.id for i in improvements([sprint(1, said, finding("conflicts"))], Kept())}
+    later = [sprint(1, said, finding("conflicts")), sprint(2, finding(priority="critical"))]
+    after = {i.text: i.id for i in improvements(later, Kept())}
+    assert before.items() <= after.items()
+    assert len(set(after.values())) == 3
+
+
+def test_a_look_back_at_an_earlier_sprint_knows_nothing_of_later_ones() -> None:
+    records = [sprint(1, finding()), sprint(2, finding("conflicts")), sprint(3)]
+    kept = Kept(
+        noted=(Noted(text="old", since="shop-1"), Noted(text="new", since="shop-3")),
+        told={"shop-2": (same_meaning(CLEARER),), "shop-3": (same_meaning(CLEARER),)},
+    )
+    found = improvements(*as_of("shop-2", records, kept))
+    assert {i.text for i in found} == {CLEARER, RULE["conflicts"].description, "old"}
+    assert next(i for i in found if i.text == CLEARER).applied_in == ("shop-2",)
+    assert improvements(*as_of("shop-3", records, kept)) == improvements(records, kept)
+
+
 def test_it_is_retired_after_two_good_sprints_and_told_no_more() -> None:
     records = [sprint(1, finding()), sprint(2)]
     assert fates(*records) == {CLEARER: "pending"}
@@ -122,7 +146,7 @@ def test_the_most_urgent_comes_first_and_what_a_planner_cannot_do_is_not_told() 
         finding(priority="critical"),
     )
     found = improvements([sprint(1, *findings)], Kept())
-    assert [i.id for i in found] == ["imp-1", "imp-2", "imp-3"]
+    assert [i.id for i in found] == ["imp-task-clarity", "imp-tokens", "imp-no-feedback"]
     assert found[0].text == CLEARER
     context, keys = po_context([sprint(1, *findings)], Kept())
     assert RULE["no-feedback"].description not in context

@@ -6,12 +6,14 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from caloron.domain import plan as plan_module
 from caloron.domain.plan import (
+    RESERVED,
     PlannedTask,
     PlanProblem,
     chain_lengths,
@@ -19,6 +21,9 @@ from caloron.domain.plan import (
     find_plan,
     parse_plan,
 )
+from caloron.domain.sprint import ANALYST, PLANNER, REVIEWER, Sprint, State
+from caloron.domain.status import Status
+from tests.unit.domain.world import World
 
 
 def raw(id: str, *needs: str, **more: Any) -> dict[str, Any]:
@@ -198,5 +203,25 @@ def test_a_field_that_only_others_read_is_left_alone() -> None:
     assert parse_plan([raw("a", component="Basket")])[0].id == "a"
 
 
-def test_the_planners_own_id_is_not_for_a_task() -> None:
-    assert errors_of([raw("po")]) == ("task 'po': the id `po` is the planner's own",)
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_an_id_that_the_sprint_uses_itself_is_not_for_a_task(name: str) -> None:
+    said = f"task '{name}': the id `{name}` is used by the sprint itself; choose another"
+    assert errors_of([raw(name)]) == (said,)
+
+
+def test_every_name_of_the_sprints_own_work_and_agents_is_reserved() -> None:
+    """A goal without a plan on a main that is verified, with a model that looks back at the end."""
+    sprint = Sprint(id="shop-1", number=1, goal="a shop", baseline="", retro="model")
+    world = World(State(sprint=sprint))
+    names = {REVIEWER, PLANNER, ANALYST}
+    for _ in range(40):
+        world.settle()
+        names |= {item.split("/")[1] for item, (task, _) in world.queue.items() if not task}
+        item = next(iter(world.queue), "")
+        if item:
+            world.end(item)
+        if item.endswith("-po"):
+            answer = json.dumps([raw("a")])
+            world.news = [msgspec.structs.replace(world.news[-1], answer=answer)]
+    assert world.status("a") is Status.DONE
+    assert names == RESERVED

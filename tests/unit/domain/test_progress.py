@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from caloron.domain.actions import Describe, ReportProgress
 from caloron.domain.facts import SprintDiscarded
 from caloron.domain.observations import CommentSeen, marker_key
 from caloron.domain.progress import page, progress_key, section_name
 from caloron.domain.sections import has_section
+from caloron.domain.sprint import Paused
 from tests.unit.domain.world import SPRINT, World, planned, world
 
 
@@ -44,6 +47,18 @@ def test_the_comment_says_what_the_ledger_knows_and_how_it_came_about() -> None:
     assert "| waits for | " in body
     assert "Ready → InProgress" in body
     assert "InProgress → InReview: pull request" in body
+
+
+@pytest.mark.parametrize(("until", "shown"), [(1e6, True), (1000.0, False)])
+def test_only_a_limit_that_still_holds_is_a_reason_to_wait(until: float, shown: bool) -> None:
+    made = world(planned("a"))
+    made.state.sprint.framework = "claude-code"
+    made.bring_to_review("a")
+    made.state.sprint.paused = {"claude-code": Paused(until=until, what="rate limit")}
+    made.waiting = {"shop-1/a/4-fix"}
+    made.finish("a", answer="CHANGES_NEEDED: no tests")
+    assert made.item("a") in made.waiting
+    assert ("claude-code: rate limit until" in comments(made, "a")[0].body) is shown
 
 
 def test_each_piece_of_work_has_a_row_with_its_agent_attempts_commit_and_outcome() -> None:
@@ -278,7 +293,7 @@ def test_words_of_agents_stay_words_in_the_table() -> None:
     task = made.task("a")
     task.reason = "<!-- caloron:x --> | cell @ada\n# heading"
     task.status = type(task.status).BLOCKED
-    text = page(made.state, task)
+    text = page(made.state, task, made.now)
     assert "<!--" not in text
     assert "\\| cell" in text
     assert "@ada" not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 
@@ -9,12 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from caloron.domain.actions import Merge
-from caloron.domain.evaluate import Decision, evaluate
+from caloron.domain.evaluate import evaluate
 from caloron.domain.facts import Refusal
 from caloron.domain.landing import is_stuck
 from caloron.domain.observations import PullSeen, ReviewSeen, marker_key
 from caloron.domain.sprint import State
 from caloron.domain.status import SETTLED, Status
+from caloron.domain.turn import Decision
 from caloron.domain.why import why
 from tests.unit.domain.world import DIAMOND, PERSON, World, new_state, planned
 
@@ -95,7 +97,10 @@ class Rules:
         assert sum(1 for t in state.tasks.values() if t.merging) <= 1
 
     def _the_decision_is_complete(self, decision: Decision) -> None:
-        again = evaluate(decision.state, (), self.world.now)
+        # The next tick loads the state with the effects that this one committed.
+        state = copy.deepcopy(decision.state)
+        state.open_effects += len(decision.actions)
+        again = evaluate(state, (), self.world.now)
         assert again.actions == ()
         assert again.moves == ()
 

@@ -24,6 +24,7 @@ from caloron.domain.retro import (
     role_kpis,
     tools_of,
     verification_of,
+    work_time_s,
 )
 from caloron.domain.sprint import Sprint, State, Task
 from caloron.domain.status import Status
@@ -232,6 +233,45 @@ def test_each_rule_speaks_of_its_own_number_and_is_silent_without(
     assert rules(sprint_of(task("a", feedback=good))) == set()
     assert rule in rules(state, *runs)
     assert rules(state, *runs) <= {rule, "no-feedback", "failures", "many-failures"}
+
+
+def test_a_planner_that_named_the_files_is_not_asked_to_name_them() -> None:
+    used = Spent(tokens_in=40_000)
+    named = task("a", spent=used)
+    named.plan = msgspec.structs.replace(named.plan, files=("a.py",))
+    assert "tokens" not in rules(sprint_of(named))
+    assert "tokens" in rules(sprint_of(named, task("b", spent=used)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "praised"),
+    [
+        ({}, True),
+        ({"cycle": 4}, False),
+        ({"reviewed": ("1", "2", "3")}, False),
+        ({"feedback": Feedback(task_clarity=3)}, False),
+    ],
+)
+def test_what_a_page_criticises_it_does_not_praise(fields: dict[str, Any], praised: bool) -> None:
+    state = sprint_of(task("a", **fields))
+    (kept,) = analyze(state, numbers(state)).learnings
+    assert kept.startswith("All tasks were completed")
+    assert ("tasks of this size and kind work" in kept) is praised
+
+
+def test_what_people_did_makes_a_task_less_than_clean() -> None:
+    found = numbers(sprint_of(task("a", acts=("review:1", "merge:2")), task("b")))
+    assert (found.human_acts, found.clean_task_pct, found.total_interventions) == (2, 50.0, 0)
+
+
+def test_working_time_counts_runs_side_by_side_once_and_no_waiting() -> None:
+    runs = (
+        run("a", started_at=0.0, seconds=10.0),
+        run("b", started_at=5.0, seconds=10.0),
+        run("a", "verify", started_at=100.0, seconds=5.0),
+    )
+    assert work_time_s(runs) == 20
+    assert work_time_s(()) == 0
 
 
 def test_every_rule_is_tried_above() -> None:

@@ -15,7 +15,7 @@ def test_approved_on_the_last_line_is_an_approval(answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["CHANGES_NEEDED: no tests", "APPROVED\nCHANGES_NEEDED:   no tests  "]
+    "answer", ["CHANGES_NEEDED: no tests", "It cannot be APPROVED.\nCHANGES_NEEDED:   no tests  "]
 )
 def test_changes_needed_carries_its_reason(answer: str) -> None:
     assert parse_verdict(answer) == ChangesNeeded("no tests")
@@ -43,6 +43,9 @@ def test_a_reason_may_hold_a_colon() -> None:
         "changes_needed: x",
         "hmm, dunno",
         "APPROVED or CHANGES_NEEDED: x",
+        "CHANGES_NEEDED: no tests\nAPPROVED",
+        "APPROVED\nCHANGES_NEEDED: no tests",
+        "**CHANGES_NEEDED**: no tests\n\nAPPROVED",
     ],
 )
 def test_anything_else_is_not_a_verdict(answer: str) -> None:
@@ -53,3 +56,23 @@ def test_anything_else_is_not_a_verdict(answer: str) -> None:
 def test_only_the_exact_word_approves(answer: str) -> None:
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
     assert (parse_verdict(answer) == Approved()) == (lines[-1:] == ["APPROVED"])
+
+
+_LINES = st.one_of(
+    st.just("APPROVED"),
+    st.builds("CHANGES_NEEDED: {}".format, st.text(min_size=1)),
+    st.text(),
+)
+
+
+@given(st.lists(_LINES))
+def test_an_answer_with_both_verdicts_is_never_one_of_them(parts: list[str]) -> None:
+    answer = "\n".join(parts)
+    lines = [line.strip() for line in answer.splitlines()]
+    if "APPROVED" in lines and any(line.startswith("CHANGES_NEEDED:") for line in lines):
+        assert parse_verdict(answer) is None
+
+
+@given(st.text(), st.text(), st.text())
+def test_an_approval_names_the_other_verdict_nowhere(before: str, after: str, more: str) -> None:
+    assert parse_verdict(f"{before}CHANGES_NEEDED{after}\n{more}\nAPPROVED") is None

@@ -12,10 +12,10 @@ from caloron.domain.actions import (
     ReportProgress,
     StartWork,
 )
-from caloron.domain.evaluate import Decision
 from caloron.domain.imports import Import, take_over
 from caloron.domain.status import Status
 from caloron.domain.supervise import AgentSeen, Limits, check_health, decide, intervene
+from caloron.domain.turn import Decision
 from caloron.domain.why import why
 from tests.unit.domain.world import World, planned, world
 

@@ -35,7 +35,7 @@ from caloron.domain.actions import (
     SeeBranch,
     StartWork,
 )
-from caloron.domain.evaluate import Decision, evaluate
+from caloron.domain.evaluate import evaluate
 from caloron.domain.facts import EffectDone, EffectFailed, Fact, Refusal, WorkEnded
 from caloron.domain.merging import Link
 from caloron.domain.observations import (
@@ -52,6 +52,7 @@ from caloron.domain.plan import PlannedTask
 from caloron.domain.sections import with_section
 from caloron.domain.sprint import Sprint, State, Task, Work
 from caloron.domain.status import Status
+from caloron.domain.turn import Decision
 
 CALORON = "caloron"
 PERSON = "ada"
@@ -140,7 +141,8 @@ class World:
         return decision
 
     def adopt(self, decision: Decision) -> None:
-        self.state = decision.state
+        # An agent is free for everything that a test does not let wait.
+        self.state = _replace(decision.state, queued=frozenset(self.waiting))
         self.moves += decision.moves
         for action in decision.actions:
             self._take(action)

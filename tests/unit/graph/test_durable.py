@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from caloron.graph.effects import FALLIBLE, NETWORK, Effect
 from caloron.graph.errors import (
     BudgetExceeded,
     ExecutionError,
+    JournalError,
     RetryExhausted,
     RunConflict,
     RunTimedOut,
@@ -18,7 +20,7 @@ from caloron.graph.errors import (
 )
 from caloron.graph.journal import MemoryJournal, SqliteJournal
 from caloron.graph.prepare import Permissions
-from caloron.graph.protocols import Entry
+from caloron.graph.protocols import Entry, RunHeader
 from caloron.graph.run import Limits
 from tests.support.bench import Bench, parallel, retry, sequence, stage
 
@@ -156,7 +158,7 @@ def test_a_stage_that_lies_about_being_pure_is_found_out():
     bench.run(root, 0, journal=journal, run_id="r")
     key = ("r", "$.root.stages[0]")
     del journal.entries[key]
-    with pytest.raises(RunConflict, match="called pure is not"):
+    with pytest.raises(RunConflict, match="gave another answer than"):
         bench.run(root, 0, journal=journal, run_id="r")
 
 
@@ -247,7 +249,7 @@ def test_two_cannot_run_the_same_at_once(tmp_path):
     bench = Bench()
 
     def meddle(value: Any) -> Any:
-        with pytest.raises(RunConflict, match="somebody runs 'r' at this moment"):
+        with pytest.raises(RunConflict, match="another process runs 'r' at this moment"):
             bench.run(stage("act"), 1, journal=other, run_id="r")
         return value
 
@@ -268,3 +270,134 @@ def test_a_lack_of_money_can_be_mended_by_more():
     with pytest.raises(StageFailed):
         bench.run(root, 1, permissions=Permissions(budget_cents=99), **options)
     assert bench.calls == {"pay": 1, "boom": 5}
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_call_that_succeeded_in_a_later_attempt_is_not_repeated(kind, tmp_path):
+    bench, paid, broken = Bench(), [], [True]
+    journal: Any = MemoryJournal() if kind == "memory" else SqliteJournal(tmp_path)
+
+    def pay(value: Any) -> Any:
+        paid.append(value)
+        if len(paid) == 1:
+            raise ValueError("no answer")
+        return {"receipt": len(paid)}
+
+    def mend(value: Any) -> Any:
+        if broken:
+            raise ValueError("broken")
+        return value
+
+    bench.add("pay", pay, NETWORK)
+    bench.add("keep", lambda value: value, NETWORK)
+    bench.add("mend", mend, NETWORK)
+    root = sequence(retry(stage("pay"), 3), stage("keep"), stage("mend"))
+    options: dict[str, Any] = {"journal": journal, "run_id": "r", "retry_failed": True}
+    with pytest.raises(StageFailed, match="broken"):
+        bench.run(root, 1, **options)
+    broken.clear()
+    assert bench.run(root, 1, **options).output == {"receipt": 2}
+    assert len(paid) == 2
+    assert bench.calls["keep"] == 1
+
+
+def test_an_attempt_that_was_followed_by_another_stays_as_it_was():
+    """Nested and with several stages in the body: only the last attempt is made again."""
+    bench, journal, broken = Bench(), MemoryJournal(), [True]
+    seen: list[str] = []
+
+    def second(value: Any, call: Any) -> Any:
+        seen.append(call.key)
+        if broken:
+            raise ValueError("broken")
+        return value
+
+    def first(value: Any, call: Any) -> Any:
+        seen.append(call.key)
+        if "#2" in call.key and broken:
+            raise ValueError("broken")
+        return value
+
+    bench.add("first", first, NETWORK)
+    bench.add("second", second, NETWORK)
+    root = retry(sequence(stage("first"), retry(stage("second"), 2)), 2)
+    options: dict[str, Any] = {"journal": journal, "run_id": "r", "retry_failed": True}
+    with pytest.raises(StageFailed, match="broken"):
+        bench.run(root, 1, **options)
+    assert seen == [
+        "$.root.stage#1.stages[0]",
+        "$.root.stage#1.stages[1].stage#1",
+        "$.root.stage#1.stages[1].stage#2",
+        "$.root.stage#2.stages[0]",
+    ]
+    seen.clear()
+    broken.clear()
+    assert bench.run(root, 1, **options).output == 1
+    assert seen == ["$.root.stage#2.stages[0]", "$.root.stage#2.stages[1].stage#1"]
+
+
+def test_an_inner_call_that_succeeded_after_a_failed_one_is_not_repeated():
+    bench, journal, paid = Bench(), MemoryJournal(), []
+
+    def pay(value: Any) -> Any:
+        paid.append(value)
+        if len(paid) == 1:
+            raise ValueError("no answer")
+        return "receipt"
+
+    def twice(given: Any, call: Any) -> Any:
+        try:
+            return call.stage("pay", given)
+        except ExecutionError:
+            answer = call.stage("pay", given)
+        if len(paid) == 2:
+            paid.append("crash")
+            raise SystemExit
+        return answer
+
+    bench.add("pay", pay, NETWORK)
+    bench.add("twice", twice, NETWORK)
+    options: dict[str, Any] = {"journal": journal, "run_id": "r", "retry_failed": True}
+    with pytest.raises(SystemExit):
+        bench.run(stage("twice"), 1, **options)
+    assert bench.run(stage("twice"), 1, **options).output == "receipt"
+    assert bench.calls["pay"] == 2
+
+
+def test_runs_that_nothing_used_for_a_month_are_forgotten_with_their_locks(tmp_path):
+    bench, day = Bench(), 24 * 3600
+    bench.add("act", lambda value: value, NETWORK)
+    now = [1_000_000_000.0]
+    for run_id in ("old", "older"):
+        journal = SqliteJournal(tmp_path, now=lambda: now[0])
+        bench.run(stage("act"), 1, journal=journal, run_id=run_id)
+        journal.close()
+        now[0] += 20 * day
+    journal = SqliteJournal(tmp_path, now=lambda: now[0])
+    bench.run(stage("act"), 1, journal=journal, run_id="older")
+    assert bench.calls == {"act": 2}, "what is younger is still there"
+    bench.run(stage("act"), 2, journal=journal, run_id="old")
+    assert bench.calls == {"act": 3}, "the name is free again"
+    assert list((tmp_path / "locks").iterdir()) == []
+
+
+def test_the_lock_of_a_killed_process_goes_with_the_next_run(tmp_path):
+    journal = SqliteJournal(tmp_path)
+    stale = tmp_path / "locks" / "stale.lock"
+    stale.touch()
+    held = tmp_path / "locks" / "held.lock"
+    with held.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        journal.begin("r", RunHeader("g", "i", "strict"))
+        assert not stale.exists()
+        assert held.exists()
+    journal.end("r")
+
+
+def test_a_full_disk_inside_a_stage_that_calls_stages_is_not_the_fault_of_the_stage(tmp_path):
+    bench, journal = Bench(), SqliteJournal(tmp_path)
+    bench.add("big", lambda _value: "x" * 100_000, NETWORK)
+    bench.add("twice", lambda value, call: [call.stage("big", value) for _ in range(2)])
+    journal._database._connection.execute("PRAGMA max_page_count = 8")
+    with pytest.raises(JournalError, match="is full"):
+        bench.run(stage("twice"), 1, journal=journal, run_id="r")

@@ -30,6 +30,7 @@ from caloron.graph.profile import NOETHER, STRICT
 from caloron.graph.resolve import resolve
 from caloron.graph.run import Limits, Outcome, run
 from caloron.graph.spec import define
+from caloron.graph.trace import trace_json
 from caloron.graph.types import (
     ANY,
     NUMBER,
@@ -143,14 +144,14 @@ def test_under_noether_all_branches_end_and_the_first_error_by_key_counts(bench)
     assert bench.calls == {"echo": 2, "boom": 2}
 
 
-@pytest.mark.parametrize(("profile", "status"), [(STRICT, "Failed"), (NOETHER, "Ok")])
-def test_under_noether_the_trace_of_a_failed_branch_is_lost(bench, profile, status):
+@pytest.mark.parametrize("profile", [STRICT, NOETHER], ids=lambda p: p.name)
+def test_under_noether_the_trace_of_a_failed_branch_is_lost(bench, profile):
     bench.add("flaky", _failing(1), FALLIBLE)
     root = retry(parallel(a=stage("echo"), b=stage("flaky"), c=stage("echo")), 2)
     given = {"a": 1, "b": 2, "c": 3}
     outcome = bench.run(root, given, profile=profile, limits=Limits(threads=0), memoize=False)
     assert outcome.output == given
-    assert outcome.trace.status == status
+    assert outcome.trace.status == "Ok"
     names = [entry.path[-1] for entry in outcome.trace.stages if entry.source == "run"]
     assert names == (["a", "b", "a", "b", "c"] if profile is STRICT else ["a", "a", "b", "c"])
 
@@ -174,7 +175,8 @@ def test_retry_waits_its_delay_only_where_the_profile_says_so(bench, profile, wa
     outcome = bench.run(retry(stage("flaky"), 5, 250), 7, profile=profile, sleep=slept.append)
     assert outcome.output == 7
     assert slept == waited
-    assert outcome.trace.status == "Failed"
+    assert outcome.trace.status == "Ok"
+    assert trace_json(outcome.trace)["status"] == "Failed", "as Noether writes it"
     assert [one.failure for one in outcome.trace.stages] == ["not yet", "not yet", ""]
     assert [one.step_index for one in outcome.trace.stages] == [0, 1, 2]
 
@@ -227,8 +229,6 @@ def test_each_call_is_paid_before_it_is_made(bench):
     cost = Effect("Cost", 3)
     bench.add("paid", lambda value: value, cost, FALLIBLE)
     bench.add("paid_boom", _boom, cost, FALLIBLE)
-    outcome = bench.run(sequence(stage("paid"), stage("paid")), 1)
-    assert outcome.spent_cents == 0
     root = sequence(stage("paid"), stage("paid"))
     assert bench.run(root, 1, permissions=Permissions(budget_cents=6)).spent_cents == 6
     bench.calls.clear()

@@ -200,7 +200,7 @@ def test_what_agents_said_is_analysed_and_reported():
     assert (found["sentiment"], found["written_by"]) == ("negative", "rules")
     report = _answer("write_retro_report", given | {"kpis": kpis})["report_markdown"]
     assert report.startswith("# Retro of sprint shop-1")
-    for part in ("Let a task depend on those", "clarity 3/10, failed", "Total tasks | 2"):
+    for part in ("Let a task depend on those", "clarity 3/10, failed", "Tasks done | 1 of 2"):
         assert part in report
 
 

@@ -8,6 +8,7 @@ from caloron.domain.actions import CancelWork, CreateIssue, Probe, RetryEffect, 
 from caloron.domain.sprint import Work
 from caloron.domain.status import Status
 from caloron.domain.supervise import AgentSeen, Limits
+from caloron.forge import remote_poll
 from caloron.ledger.ledger import Loaded
 from caloron.stages.catalogue import (
     check_agent_health,
@@ -105,3 +106,8 @@ def test_an_agent_is_known_by_its_lease_alone() -> None:
     loaded = Loaded(state=state, version=1, facts=(), through=0, agents=leases)
     (seen,) = agents_of(loaded)
     assert (seen.task, seen.running_s, seen.silent_s) == ("a", 8.0, 5.0)
+
+
+def test_a_remote_forge_is_asked_from_a_time_on() -> None:
+    for told in ("2026-04-15T10:00:00Z", "2026-04-15T12:00:00+02:00", "2026-04-15T10:00:00"):
+        assert str(remote_poll._parsed(told)) == "1776247200/1776247200/0"

@@ -26,19 +26,21 @@ def test_tables_can_have_a_longer_name_in_another_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "advice"),
+    ("code", "advice"),
     [
-        ("database or disk is full", "free some space"),
-        ("disk I/O error", "free some space"),
-        ("database is locked", "another program holds it"),
-        ("attempt to write a readonly database", "make the file and its directory writable"),
-        ("unable to open database file", "make the file and its directory writable"),
-        ("database disk image is malformed", "restore a copy"),
-        ("file is not a database", "restore a copy"),
+        (sqlite3.SQLITE_FULL, "free some space"),
+        (sqlite3.SQLITE_IOERR_WRITE, "free some space"),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, "another program holds it"),
+        (sqlite3.SQLITE_READONLY_DBMOVED, "make the file and its directory writable"),
+        (sqlite3.SQLITE_CANTOPEN, "make the file and its directory writable"),
+        (sqlite3.SQLITE_CORRUPT, "restore a copy"),
+        (sqlite3.SQLITE_NOTADB, "restore a copy"),
     ],
 )
-def test_a_failure_of_the_database_says_what_to_do(said: str, advice: str) -> None:
-    error = store_error(Path("/x/ledger.db"), sqlite3.OperationalError(said))
-    assert str(error) == f"/x/ledger.db: {said}"
+def test_a_failure_of_the_database_says_what_to_do(code: int, advice: str) -> None:
+    failure = sqlite3.OperationalError("in other words")
+    failure.sqlite_errorcode = code
+    error = store_error(Path("/x/ledger.db"), failure)
+    assert str(error) == "/x/ledger.db: in other words"
     assert advice in error.hint
     assert error.exit_code == 8

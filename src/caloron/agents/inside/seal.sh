@@ -1,13 +1,13 @@
-# Commits what an agent left in its workspace; runs there, inside the sandbox.
+# Commits what an agent left in its workspace, and prints its commits as a bundle, or nothing if
+# there are none; runs in the workspace, inside the sandbox.
 # Standard input: the message. Arguments: the commit that the agent began with and that of main
-# (empty: nobody asks what it committed itself), and folders whose new files are not its work.
+# (empty: only what is not committed counts), how many bytes the files may take. Exit code 4: they
+# take more.
+# Nothing is checked here, where the agent's settings apply: that is done where the commits arrive.
 set -eu
-export GIT_LITERAL_PATHSPECS=1
-base=$1 main=$2
-shift 2
+base=$1 main=$2 limit=$3
 message=$(mktemp)
 cat >"$message"
-list=$(mktemp)
 
 # What the agent made unreadable for itself is its work too.
 find -P . -xdev \( -type d ! -perm -u=rwx -o -type f ! -perm -u=r \) -exec chmod u+rwX {} \;
@@ -27,19 +27,16 @@ while [ "$number" -lt 100 ]; do
     number=$((number + 1))
 done
 
+# Holes in a file cost no space here, but git reads them, and each checkout has them: full sizes
+# count, of each hard link too. What git ignores is not read.
+used=$(git ls-files -z --cached --others --exclude-standard | sort -zu |
+    du -c -l --apparent-size --block-size=1 --files0-from=- 2>/dev/null | tail -n 1 | cut -f 1)
+if [ "${used:-0}" -gt "$limit" ]; then
+    echo "$used" >&2
+    exit 4
+fi
+
 git add --all -- .
-
-# Takes files in these folders that the commit $1 (empty: HEAD) does not have out of the index.
-leave_out() {
-    since=$1
-    shift
-    git diff --cached --name-only --diff-filter=A --no-renames --no-ext-diff -z \
-        ${since:+"$since"} -- "$@" >"$list"
-    git update-index --force-remove -z --stdin <"$list"
-}
-
-# The agent may have changed what is ignored.
-leave_out "" "$@"
 
 # An unfinished merge becomes the merge commit.
 if git rev-parse --quiet --verify MERGE_HEAD >/dev/null ||
@@ -49,32 +46,17 @@ fi
 
 [ -n "$base" ] || exit 0
 
-# Work that it left on another branch, or in a stash, is its work all the same.
+git rev-parse --quiet --verify 'HEAD^{commit}' >/dev/null || exit 3
+
+# Work that it left on another branch, or in a stash, is its work all the same. A branch that the
+# clone came with is not, and a branch without the commit that it began with would undo that one.
 if [ "$(git rev-list --count "$base..HEAD")" = 0 ]; then
-    other=$(git for-each-ref --sort=-committerdate --no-merged="$base" \
-        --format='%(objectname)' refs/heads refs/stash | head -n 1)
+    other=$(git for-each-ref --sort=-committerdate --contains="$base" --no-merged="$base" \
+        --no-merged="$main" --format='%(objectname)' refs/heads refs/stash | head -n 1)
     if [ -n "$other" ]; then
         commit=$(git commit-tree -p "$base" -F "$message" "$other^{tree}")
         git update-ref --no-deref HEAD "$commit"
     fi
 fi
 
-commits() {
-    git log --no-renames --no-ext-diff -m "$@"
-}
-ours="$GIT_AUTHOR_NAME <$GIT_AUTHOR_EMAIL> $GIT_COMMITTER_NAME <$GIT_COMMITTER_EMAIL>"
-
-# What it committed in those folders itself must not be in the history either, nor may it speak for
-# somebody else: one commit of the user's then has all the rest.
-if commits --format=%H --diff-filter=A "$base..HEAD" --not "$main" -- "$@" | grep -q . ||
-    commits --format='%an <%ae> %cn <%ce>' --no-patch "$base..HEAD" --not "$main" |
-    grep -q -v -F -x -e "$ours" -e ''; then
-    git read-tree HEAD
-    leave_out "$base" "$@"
-    merged=
-    if git merge-base --is-ancestor "$main" HEAD && ! git merge-base --is-ancestor "$main" "$base"; then
-        merged=$main
-    fi
-    commit=$(git commit-tree -p "$base" ${merged:+-p "$merged"} -F "$message" "$(git write-tree)")
-    git update-ref --no-deref HEAD "$commit"
-fi
+[ "$(git rev-list --count "$base..HEAD")" = 0 ] || exec git bundle create --quiet - HEAD "^$base"

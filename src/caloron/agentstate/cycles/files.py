@@ -57,16 +57,43 @@ class CycleFiles:
         self._elsewhere: Path | None = None
         #: State files that could not be written although the log was.
         self.behind: list[str] = []
+        #: The state within a batch, which is written at its end.
+        self._batched: CycleState | None = None
 
     @property
     def are_there(self) -> bool:
         """Whether anything is known of this agent, in either place."""
+        if self._batched is not None and self._batched.cycle_number:
+            return True
         places = (self.places, self.places.other)
         files = [file for place in places if place for file in (place.state, place.log)]
         return any(file.exists() for file in files) or self.log.last() is not None
 
+    @contextmanager
+    def batch(self, follows: int) -> Iterator[None]:
+        """Record many steps with one lock, one write of the log and one of the state file.
+
+        An error in the block drops all of them. Afterwards the state follows the other diary up to
+        line `follows`, also if its last lines were no steps.
+        """
+        with self.turn() as looked:
+            self.sweep()
+            self._batched = looked.state
+            try:
+                with self.log.batch():
+                    yield
+                after = self._batched
+                if after.cycle_number:
+                    after = after._replace(follows=max(after.follows, follows))
+            finally:
+                self._batched = None
+            if after != looked.state:
+                self._write_or_note(after)
+
     def look(self) -> Looked:
         """The state of this moment; nothing is written."""
+        if self._batched is not None:
+            return Looked(self._batched)
         looked, other = self._look_here(), self.places.other
         if other is None:
             return looked
@@ -89,6 +116,9 @@ class CycleFiles:
     @contextmanager
     def turn(self) -> Iterator[Looked]:
         """Alone with the files, which are brought in order first."""
+        if self._batched is not None:
+            yield Looked(self._batched)
+            return
         with ExitStack() as stack:
             locks = {path: stack.enter_context(turn(path)) for path in self._locks()}
             self._lock = locks.pop(self.places.lock)
@@ -117,12 +147,18 @@ class CycleFiles:
         state = self._going_on(state)
         number = state.known_cycle if cycle is None else cycle
         after = apply(state, self._append(number, event, told, state.seq + 1))
+        if self._batched is None:
+            self._write_or_note(after)
+        else:
+            self._batched = after
+        return after
+
+    def _write_or_note(self, state: CycleState) -> None:
         try:
-            self._write(after)
+            self._write(state)
         except StoreError as error:
             # What is in the log has happened: the next look makes the file anew from it.
             self.behind.append(f"{error}; it is in {self.log.path} and counts")
-        return after
 
     def beat(self, state: CycleState) -> CycleState:
         """A sign of life, which is not in the log; within a turn."""
@@ -136,7 +172,7 @@ class CycleFiles:
         told, event = {}, "snapshot"
         if self._elsewhere is not None:
             told, event = {"from": str(self._elsewhere)}, "carried"
-        elif not state.cycle_number or self.log.path.exists():
+        elif not state.cycle_number or self.log.has_lines:
             return state
         state = state._replace(seq=state.seq + 1)
         kept = {"version": VERSION} | state._asdict()
@@ -168,6 +204,8 @@ class CycleFiles:
 
     def sweep(self) -> None:
         """Remove what a killed writer left half written beside the state; within a turn."""
+        if self._batched is not None:
+            return
         for left in self.places.state.parent.glob(f".{self.places.state.name}.*.tmp"):
             # Whoever may not remove it can do no harm by leaving it.
             with suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,41 @@ class Log:
     def __init__(self, path: Path, *, rotate_bytes: int = ROTATE_BYTES) -> None:
         self.path = path
         self._rotate_bytes = rotate_bytes
+        #: Lines that wait for `flush`; None: every line is written at once.
+        self._waiting: list[bytes] | None = None
 
     def append(self, entry: Entry) -> None:
         ordered = {name: entry[name] for name in _FIRST} | entry
         line = json.dumps(ordered, ensure_ascii=False).encode("utf-8", "replace")
-        append_line(self.path, line)
+        if self._waiting is None:
+            append_line(self.path, line)
+        else:
+            self._waiting.append(line)
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Write the lines of the block together at its end; an error in it drops them."""
+        self._waiting = []
+        try:
+            yield
+            self._flush()
+        finally:
+            self._waiting = None
+
+    def _flush(self) -> None:
+        if self._waiting:
+            append_line(self.path, b"\n".join(self._waiting))
+            self._waiting.clear()
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether the current file holds, or is about to hold, a line."""
+        return bool(self._waiting) or self.path.exists()
 
     def last(self) -> Entry | None:
         """The last whole line, found from the end."""
+        if self._waiting:
+            return dict(json.loads(self._waiting[-1]))
         for file in (self.path, self._older(1)):
             # The second look is for a line that is longer than the first, or damage up to there.
             for content in (_tail, _content):
@@ -59,15 +87,15 @@ class Log:
             found = [*_entries(_content(file)), *found]
             if len(found) >= count:
                 break
-        return found[-count:]
+        return found[-count:] if count else []
 
     def rotate(self) -> bool:
         """Put a long log aside; the next line begins a new one."""
-        try:
-            if self.path.stat().st_size < self._rotate_bytes:
-                return False
-        except FileNotFoundError:
+        size = self.path.stat().st_size if self.path.exists() else 0
+        size += sum(map(len, self._waiting or ()))
+        if not size or size < self._rotate_bytes:
             return False
+        self._flush()
         try:
             for number in range(KEPT - 1, 0, -1):
                 if self._older(number).exists():

@@ -129,7 +129,7 @@ def breadcrumb(state: CycleState) -> Breadcrumb | None:
     if not state.work_in_progress:
         return None
     lines = [
-        f"**{state.agent}, cycle {state.cycle_number}** ({state.work_cycles} on this so far)",
+        f"**{state.agent}, cycle {state.known_cycle}** ({state.work_cycles} on this so far)",
         f"- last step: {state.last_action or 'none'} ({state.last_action_result or 'no result'})",
         *(f"- left: {one}" for one in state.artefacts),
     ]
@@ -139,7 +139,7 @@ def breadcrumb(state: CycleState) -> Breadcrumb | None:
         lines.append(f"- {flag}")
     if state.status == "crashed":
         lines.append("- this cycle crashed; the next one looks how it was left")
-    key = f"{state.agent}/{state.work_in_progress}/{state.cycle_number}"
+    key = f"{state.agent}/{state.work_in_progress}/{state.known_cycle}"
     # One line each: a heading or a fence in what an agent said would swallow what stands below.
     text = "\n".join(" ".join(line.split()) for line in lines)
     return Breadcrumb(state.work_in_progress, key, text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,13 @@ class Cycles:
     def notices(self) -> tuple[str, ...]:
         """What of the steps so far is in the log but could not be written elsewhere."""
         return tuple(self._files.behind)
+
+    def batch(self, follows: int) -> AbstractContextManager[None]:
+        """Write the steps of a block together: all of them, or none if it ends in an error.
+
+        They follow another diary up to its line `follows`.
+        """
+        return self._files.batch(follows)
 
     def look(self) -> Looked:
         """The state of this moment; a file that cannot be believed is passed over, not touched."""

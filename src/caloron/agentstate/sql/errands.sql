@@ -64,6 +64,7 @@ SELECT w.id, w.kind, w.payload, w.status, w.owner_agent, w.created_at, w.updated
        l.attempt, l.expires_at
 FROM caloron_leases l JOIN work_items w ON w.id = l.item
 WHERE l.status IN ('pending', 'in_flight')
+  AND l.not_before <= (SELECT ms FROM caloron_clock)
   AND (l.status = 'pending'
        OR (l.expires_at <= (SELECT ms FROM caloron_clock)
            AND (:threshold_ms = 0

@@ -21,6 +21,8 @@ LEFT_OUT = {
     "runs": "prompts and output of agents",
     "seeds": "what setup installed",
     "pool": "prepared workspaces",
+    "trash": "workspaces to be deleted",
+    "logs": "the log of Caloron itself",
 }
 
 

@@ -31,16 +31,16 @@ from caloron.ids import is_valid_id
 from caloron.ledger.journal import LOOK_FIRST
 from caloron.ledger.ledger import MIGRATIONS, SQL, Ledger
 from caloron.ledger.locate import ProjectPaths, home, project_names, project_path
-from caloron.ledger.lock import EngineLock
 from caloron.ledger.projections import kv_path
 from caloron.ledger.projects import Project, save_config, set_active
 from caloron.ledger.settings import read_settings, typed
 from caloron.ports import Remote
-from caloron.store import queue
+from caloron.store import log, queue
 from caloron.store.crash import crashpoint
 from caloron.store.database import Migration, open_read_only
 from caloron.store.files import swap, sync_directory, sync_tree, write_atomic
 from caloron.store.health import damages, open_copy
+from caloron.store.lock import ProcessLock
 
 _REF = re.compile(r"refs/[^\s\x00-\x20\x7f~^:?*\[\\]{1,500}")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -231,7 +231,7 @@ class Restore:
         restored.aside = [str(_moved_aside(file)) for file in outside if _differs(file, outside)]
         crashpoint("restore.aside")
         # Held until the last file is written: nobody begins with half of them.
-        with EngineLock(stage / "engine.lock"):
+        with ProcessLock(stage / "engine.lock"):
             restored.kept = self._into_place(stage)
             if not (home() / "active").exists():
                 set_active(self.name)
@@ -297,7 +297,8 @@ def _sprints_of(name: str) -> set[str]:
     try:
         with closing(open_read_only(ledger)) as connection:
             return {row["id"] for row in connection.execute("SELECT id FROM sprints")}
-    except (StoreError, sqlite3.Error):
+    except (StoreError, sqlite3.Error) as error:
+        log.warning("cannot read the sprints of a project", error=error, project=name)
         # A ledger that cannot be read writes no files.
         return set()
 

@@ -105,6 +105,7 @@ class HomesCheck:
         try:
             cycles_in(home).look()
         except CaloronError:
+            # Cycles that cannot be read are a finding of their own.
             return
         finding = _home(home / CYCLES, one.expected, one.found, "go on from that number")
         looked.add(finding, lambda: self._numbered(home, one))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
+from contextlib import closing
 from pathlib import Path
 
 from caloron.graph.errors import StageFailed
 from caloron.graph.jsontext import Json, compact
+from caloron.graph.sqlite import Database
 from caloron.graph.stdlib.given import field, optional, text
 
 _TABLE = """CREATE TABLE IF NOT EXISTS kv (
@@ -25,8 +26,6 @@ class KeyValues:
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
 
     def set(self, given: Json) -> Json:
         self._execute(_SET, given, compact(field(given, "value")))
@@ -57,23 +56,14 @@ class KeyValues:
     def _execute(self, statement: str, given: Json, *more: str) -> tuple[list[tuple[str]], int]:
         space = optional(given, "namespace")
         values = (space if isinstance(space, str) else "", text(given, "key"), *more)
+        if self._directory is None:
+            raise StageFailed("no directory was given in which values can be kept")
         try:
-            with self._lock, self._open() as connection:
+            # Opened for each call: nothing tells when the last one was made.
+            path = self._directory / "kv.db"
+            database = Database(path, _TABLE, survives_power_loss=True)
+            with closing(database), database.transaction() as connection:
                 cursor = connection.execute(statement, values)
                 return cursor.fetchall(), cursor.rowcount
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise StageFailed(f"the store of values cannot be used: {error}") from error
-
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            if self._directory is None:
-                raise StageFailed("no directory was given in which values can be kept")
-            self._directory.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(
-                self._directory / "kv.db", timeout=30, check_same_thread=False
-            )
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(_TABLE)
-            connection.commit()
-            self._connection = connection
-        return self._connection

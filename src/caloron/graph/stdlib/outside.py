@@ -9,6 +9,7 @@ from pathlib import Path
 from caloron.graph.errors import StageFailed
 from caloron.graph.jsontext import Json
 from caloron.graph.protocols import Call
+from caloron.graph.remote import exchange
 from caloron.graph.stdlib.given import mapping, optional, text
 
 _SECONDS = 30.0
@@ -67,9 +68,6 @@ def http_put(given: Json, call: Call) -> Json:
 
 def _http(method: str, given: Json, body: str | None, call: Call) -> Json:
     """Any answer is one, whatever its status."""
-    import urllib.error
-    import urllib.request
-
     url = text(given, "url")
     if not url.startswith(("http://", "https://")):
         raise StageFailed(f"only http and https can be called, not {url[:60]!r}")
@@ -80,16 +78,7 @@ def _http(method: str, given: Json, body: str | None, call: Call) -> Json:
     seconds = _SECONDS if left is None else max(min(left, _SECONDS), 0.001)
     data = None if body is None else body.encode("utf-8")
     try:
-        request = urllib.request.Request(url, data=data, headers=headers, method=method)
-        try:
-            answer = urllib.request.urlopen(request, timeout=seconds)
-        except urllib.error.HTTPError as error:
-            answer = error
-        with answer:
-            return {
-                "status": answer.status,
-                "headers": {name.lower(): value for name, value in answer.headers.items()},
-                "body": answer.read().decode("utf-8", "replace"),
-            }
+        status, told, received = exchange(method, url, headers, data, seconds)
     except (OSError, ValueError) as error:
         raise StageFailed(f"{method} {url} failed: {error}") from error
+    return {"status": status, "headers": told, "body": received.decode("utf-8", "replace")}

@@ -1,9 +1,18 @@
-"""Patterns written for Rust's regex library, as Python's understands them."""
+"""Patterns written for Rust's regex library, as Python's understands them.
+
+A program of its own (JSON in, JSON out): Python's matcher can take time without end and lets no
+other thread of its process run meanwhile, so only another process can be held to a time limit.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import resource
+import sys
 
+#: More than the stage allows: this ends a match whose parent process is gone.
+_CPU_SECONDS = 60
 _ESCAPES = {"z": r"\Z", "A": r"\A"}
 _REFERENCE = re.compile(r"\$(?:\$|\{([^}]*)\}|([0-9A-Za-z_]+))")
 
@@ -54,3 +63,23 @@ def expand(replacement: str, found: re.Match[str]) -> str:
             return ""
 
     return _REFERENCE.sub(group, replacement)
+
+
+def answer(given: dict[str, str]) -> object:
+    """What the stage `regex_match` gives; with a replacement, what `regex_replace` gives."""
+    pattern = re.compile(translated(given["pattern"]))
+    if "replacement" in given:
+        replacement = given["replacement"]
+        return pattern.sub(lambda found: expand(replacement, found), given["text"])
+    found = pattern.search(given["text"])
+    if found is None:
+        return {"matched": False, "full_match": None, "groups": []}
+    return {"matched": True, "full_match": found[0], "groups": list(found.groups())}
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
+    try:
+        sys.stdout.write(json.dumps(answer(json.load(sys.stdin))))
+    except (re.error, ValueError, RecursionError) as error:
+        sys.exit(str(error))

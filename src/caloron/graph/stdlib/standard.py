@@ -14,7 +14,6 @@ from caloron.graph.protocols import Call
 from caloron.graph.spec import StageSpec
 from caloron.graph.stdlib import control, data, lists, outside, text
 from caloron.graph.stdlib.kv import KeyValues
-from caloron.graph.stdlib.processes import Processes
 from caloron.graph.stdlib.signatures import standard_stages
 
 _PURE: dict[str, Function] = {
@@ -97,7 +96,7 @@ class StandardLibrary:
         self, kv_directory: Path | None = None, environ: Mapping[str, str] | None = None
     ) -> None:
         self._functions = Functions(installed="standard")
-        kept, processes = KeyValues(kv_directory), Processes()
+        kept = KeyValues(kv_directory)
         environment = outside.Environment(os.environ if environ is None else environ)
         functions: dict[str, Function] = {
             **_PURE,
@@ -108,10 +107,6 @@ class StandardLibrary:
             "kv_delete": kept.delete,
             "kv_exists": kept.exists,
             "kv_list": kept.keys,
-            "spawn_process": processes.spawn,
-            "wait_process": processes.wait,
-            "signal_process": processes.signal,
-            "kill_process": processes.kill,
         }
         for stage in standard_stages():
             if stage.name in functions:

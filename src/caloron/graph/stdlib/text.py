@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import re
+import json
+import sys
 
 from caloron.graph.errors import StageFailed
 from caloron.graph.jsontext import Json, sha256
+from caloron.graph.process import run_process
+from caloron.graph.protocols import Call
+from caloron.graph.stdlib import patterns
 from caloron.graph.stdlib.given import items, mapping, optional, text
-from caloron.graph.stdlib.patterns import expand, translated
 
+_PATTERN_SECONDS = 30.0
+_MOST_OUTPUT = 256 * 1024 * 1024
 #: Unicode's white space, which is a little less than what Python strips.
 _SPACE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
@@ -69,21 +74,25 @@ def hashed(given: Json) -> Json:
     return {"algorithm": "sha256", "hash": sha256(text(given, "text"))}
 
 
-def match(given: Json) -> Json:
-    found = _compiled(given).search(text(given, "text"))
-    if found is None:
-        return {"matched": False, "full_match": None, "groups": []}
-    return {"matched": True, "full_match": found[0], "groups": list(found.groups())}
+def match(given: Json, call: Call) -> Json:
+    return _matched({name: text(given, name) for name in ("pattern", "text")}, call)
 
 
-def substitute(given: Json) -> Json:
-    replacement = text(given, "replacement")
-    return _compiled(given).sub(lambda found: expand(replacement, found), text(given, "text"))
+def substitute(given: Json, call: Call) -> Json:
+    fields = ("pattern", "text", "replacement")
+    return _matched({name: text(given, name) for name in fields}, call)
 
 
-def _compiled(given: Json) -> re.Pattern[str]:
-    pattern = text(given, "pattern")
-    try:
-        return re.compile(translated(pattern))
-    except (re.error, ValueError) as error:
-        raise StageFailed(f"the pattern {pattern!r} cannot be used: {error}") from error
+def _matched(given: dict[str, str], call: Call) -> Json:
+    left = call.seconds_left()
+    ended = run_process(
+        [sys.executable, "-I", "-S", patterns.__file__],
+        json.dumps(given).encode(),
+        seconds=_PATTERN_SECONDS if left is None else min(left, _PATTERN_SECONDS),
+        stopped=call.stopped,
+        most_output=_MOST_OUTPUT,
+    )
+    if ended.code != 0 or ended.too_long:
+        reason = ended.stderr.strip() or "its answer is too long"
+        raise StageFailed(f"the pattern {given['pattern']!r} cannot be used: {reason}")
+    return json.loads(ended.stdout)

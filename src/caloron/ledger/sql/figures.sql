@@ -15,6 +15,8 @@ ORDER BY +id
 -- name: seen
 SELECT item, activity_at FROM leases
 WHERE item >= :low AND item < :high AND activity_at IS NOT NULL
+-- name: lost_engines
+SELECT count(*) FROM events WHERE type = 'engine_lost' AND json_extract(payload, '$.sprint') = :sprint
 -- name: waiting
 SELECT id, number, data FROM sprints s
 WHERE phase <> 'ended' OR json_extract(CAST(data AS TEXT), '$.stopped') <> ''

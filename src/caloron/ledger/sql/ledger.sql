@@ -35,6 +35,9 @@ INSERT INTO inbox (sprint, key, data) VALUES (:sprint, :key, :data)
 ON CONFLICT (sprint, key) DO NOTHING
 -- name: facts
 SELECT id, data FROM inbox WHERE sprint = :sprint ORDER BY id LIMIT :limit
+-- name: interruption_waits
+SELECT 1 FROM inbox WHERE sprint = :sprint AND key >= :prefix AND key < :prefix || char(1114111)
+  AND key LIKE '%#interrupted' LIMIT 1
 -- name: forget_facts
 DELETE FROM inbox WHERE sprint = :sprint AND id <= :through
 -- name: plan_action

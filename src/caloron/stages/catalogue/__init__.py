@@ -62,7 +62,15 @@ def _declared(told: Json) -> StageSpec:
         description=told["description"],
         examples=tuple(Example(one["input"], one["output"]) for one in told.get("examples", [])),
         tags=(told["about"],),
+        # Its id in the store of a Noether that `caloron noether register` filled.
+        aliases=(_registered()[told["name"]],),
     )
+
+
+@cache
+def _registered() -> dict[str, str]:
+    told: dict[str, str] = json.loads(files(__package__).joinpath("registered.json").read_bytes())
+    return told
 
 
 def _effect(word: str) -> Effect:
@@ -75,9 +83,9 @@ def _effect(word: str) -> Effect:
 def _installed() -> str:
     """What the answers of the stages rest on: remembered ones are forgotten when it changes."""
     package = Path(__file__).parents[2]
-    return hash_of_files(
-        file for room in ("domain", "stages") for file in (package / room).rglob("*.py")
-    )
+    rooms = ("domain", "stages", "ledger", "graph")
+    shared = list(package.glob("*.py"))
+    return hash_of_files([*shared, *(f for r in rooms for f in (package / r).rglob("*.py"))])
 
 
 class CatalogueStages:

@@ -1,11 +1,12 @@
-"""Healthy, stalled, overdue, missing or unknown, for each agent; `now` is an input."""
+"""Healthy, stalled, overdue, missing or unknown, for each agent; by `now`, or by the clock."""
 
 from __future__ import annotations
 
 from caloron.domain.supervise import AgentSeen, Limits, check_health
 from caloron.graph.jsontext import Json
+from caloron.graph.protocols import Call
 from caloron.stages.catalogue.alone import alone
-from caloron.stages.catalogue.shapes import moment, plain, read
+from caloron.stages.catalogue.shapes import moment, now_of, plain, read
 
 _STALL_M = 20.0
 #: An agent that was just started need not have been heard of.
@@ -14,12 +15,12 @@ _FIRST_SIGN_S = 120.0
 _NOT_WATCHED = ("po", "retro", "verify")
 
 
-def execute(given: Json) -> Json:
+def execute(given: Json, call: Call | None = None) -> Json:
     agents = given.get("agents") or []
     threshold = given.get("stall_threshold_m")
     stall_m = _STALL_M if threshold is None else float(threshold)
     if isinstance(agents, dict):
-        now = moment(given["now"]) or 0.0
+        now = now_of(given, call)
         return {"results": [_by_heartbeat(name, agents[name], now, stall_m) for name in agents]}
     seen: tuple[AgentSeen, ...] = read(agents, tuple[AgentSeen, ...], "agents")
     limits: Limits = read(given.get("limits") or {"stall_s": stall_m * 60}, Limits, "limits")

@@ -12,6 +12,7 @@ from caloron.graph.jsontext import Json
 from caloron.stages.catalogue.alone import alone
 from caloron.stages.catalogue.at_forge import the_forge
 from caloron.stages.catalogue.shapes import plain, state_of
+from caloron.store import log
 
 _KEY = "caloron_feedback"
 _BLOCK = re.compile(r"^---\s*\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
@@ -57,8 +58,8 @@ def _feedback(body: str) -> Feedback | None:
             told = yaml.safe_load(block)
             if isinstance(told, dict) and _KEY in told:
                 return msgspec.convert(told[_KEY], Feedback, strict=False)
-        except (yaml.YAMLError, msgspec.ValidationError):
-            continue
+        except (yaml.YAMLError, msgspec.ValidationError) as error:
+            log.info("a feedback block cannot be read", error=error)
     return None
 
 

@@ -14,6 +14,7 @@ from caloron.domain.flat import Event, Record, evaluate_flat, event_of
 from caloron.domain.observations import Snapshot
 from caloron.graph.held import opened
 from caloron.graph.jsontext import Json
+from caloron.graph.protocols import Call
 from caloron.ledger.projections import iso
 from caloron.stages.catalogue.alone import alone
 from caloron.stages.catalogue.shapes import (
@@ -21,6 +22,7 @@ from caloron.stages.catalogue.shapes import (
     held_state,
     is_flat,
     moment,
+    now_of,
     plain,
     read,
     records_of,
@@ -30,8 +32,8 @@ from caloron.stages.catalogue.shapes import (
 _STALL_M = 20.0
 
 
-def execute(given: Json) -> Json:
-    now = moment(given["now"]) or 0.0
+def execute(given: Json, call: Call | None = None) -> Json:
+    now = now_of(given, call)
     if is_flat(given["state"]):
         return _flat(given, now)
     facts: tuple[Fact, ...] = read(given.get("events") or (), tuple[Fact, ...], "events")

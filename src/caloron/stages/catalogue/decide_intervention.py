@@ -5,16 +5,17 @@ from __future__ import annotations
 from caloron.domain.sprint import State
 from caloron.domain.supervise import Health, Limits, decide, intervene
 from caloron.graph.jsontext import Json
+from caloron.graph.protocols import Call
 from caloron.stages.catalogue.alone import alone
-from caloron.stages.catalogue.shapes import held, held_state, is_flat, moment, read, state_of
+from caloron.stages.catalogue.shapes import held, held_state, is_flat, now_of, read, state_of
 
 _LADDER = ("probe", "restart", "escalate_human")
 
 
-def execute(given: Json) -> Json:
+def execute(given: Json, call: Call | None = None) -> Json:
     state = given.get("state")
     if state is not None and not is_flat(state):
-        return _in_sprint(given)
+        return _in_sprint(given, now_of(given, call))
     counts = {name: _count(name, told) for name, told in (given.get("interventions") or {}).items()}
     actions: list[Json] = []
     for result in given.get("results") or []:
@@ -42,11 +43,11 @@ def _written(counts: dict[str, int]) -> Json:
     return {name: {"count": count} for name, count in sorted(counts.items())}
 
 
-def _in_sprint(given: Json) -> Json:
+def _in_sprint(given: Json, now: float) -> Json:
     """The ladder of a sprint, whose counts stand in its state."""
     results: list[Health] = read(given.get("results") or [], list[Health], "results")
     limits: Limits = read(given.get("limits") or {}, Limits, "limits")
-    state, now = state_of(given["state"]), moment(given["now"]) or 0.0
+    state = state_of(given["state"])
     steps = decide(state, results, limits, now)
     decided = intervene(state, results, steps, now)
     return {

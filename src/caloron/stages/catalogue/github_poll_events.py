@@ -1,4 +1,4 @@
-"""What changed on the forge since a cursor; in a tick, what waits in the inbox."""
+"""What changed on the forge since a cursor or a time; in a tick, what waits in the inbox."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ def execute(given: Json) -> Json:
     return {
         "state": given["state"],
         "events": poll.get("events") or [],
-        "now": given["now"],
+        "now": given.get("now"),
         "stall_threshold_m": 20 if threshold is None else threshold,
     }
 

@@ -7,12 +7,14 @@ other is that of the tick's file: `{"sprint_id", "tasks": {id: record}}` with fl
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
 
 from caloron.domain.feedback import Feedback
+from caloron.domain.feedback import joined as joined_feedback
 from caloron.domain.flat import Record
 from caloron.domain.plan import PlannedTask
 from caloron.domain.retro import Kpis
@@ -20,6 +22,7 @@ from caloron.domain.sprint import Sprint, State, Task
 from caloron.domain.status import Status
 from caloron.graph.held import Held, opened
 from caloron.graph.jsontext import Json
+from caloron.graph.protocols import Call
 
 T = TypeVar("T")
 
@@ -131,6 +134,16 @@ def moment(told: Json) -> float | None:
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
+def now_of(given: Json, call: Call | None) -> float:
+    """The time that a stage is given, or that of the clock; then its answer is not remembered."""
+    told = moment(given.get("now"))
+    if told is not None:
+        return told
+    if call is not None:
+        call.impure = True
+    return time.time()
+
+
 def kpis_of(value: Json) -> Kpis:
     """The numbers of a sprint; names that are not ours are left aside."""
     told = value if isinstance(value, dict) else {}
@@ -175,13 +188,20 @@ def state_with_feedback(given: Json) -> State:
 
 
 def _told(state: State, said: list[FeedbackSaid]) -> State:
-    """What was said on the forge counts where the state itself knows nothing."""
+    """Add what was said on the forge; what is measured stays as the state has it."""
     tasks = dict(state.tasks)
     by_issue = {task.issue: task.id for task in tasks.values() if task.issue is not None}
     for item in said:
         assert item.parsed is not None
         commented = by_issue.get(item.issue_number or 0, "")
         task = tasks.get(item.parsed.task_id) or tasks.get(commented)
-        if task is not None and task.feedback is None:
-            tasks[task.id] = msgspec.structs.replace(task, feedback=item.parsed)
+        if task is None:
+            continue
+        known = task.feedback
+        feedback = msgspec.structs.replace(
+            joined_feedback(known, item.parsed),
+            tokens_consumed=(known or item.parsed).tokens_consumed,
+            time_to_complete_min=(known or item.parsed).time_to_complete_min,
+        )
+        tasks[task.id] = msgspec.structs.replace(task, feedback=feedback)
     return msgspec.structs.replace(state, tasks=tasks)

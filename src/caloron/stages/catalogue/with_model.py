@@ -23,6 +23,7 @@ from caloron.graph.values import misfit
 from caloron.models.choose import ask_seconds, chosen_model
 from caloron.ports import Model, ModelAnswer
 from caloron.stages.catalogue import catalogue_stages
+from caloron.store import log
 
 #: A part of a prompt; more of it would hide what matters.
 _MOST_TEXT = 60_000
@@ -77,6 +78,7 @@ class _Dialogue:
         try:
             return self._taken(said)
         except Unusable as problem:
+            log.info("a model is asked again: its answer cannot be used", error=problem)
             again = self._ask(_repair(question, said, problem))
         try:
             return self._taken(again)

@@ -7,7 +7,10 @@ INSERT INTO leases (item, priority, not_before) VALUES (:id, :priority, :not_bef
 ON CONFLICT (item) DO UPDATE SET priority = excluded.priority, not_before = excluded.not_before
 -- name: has_pending
 -- That a status is open is said again wherever it is one: only then is the short index used.
-SELECT 1 FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in_flight') LIMIT 1
+SELECT 1 FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in_flight')
+  AND instr(:kinds, '"' || kind || '"') > 0
+  AND substr(id, 1, length(:scope)) = :scope
+LIMIT 1
 -- name: pending
 SELECT id FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in_flight')
 -- name: attempts
@@ -53,7 +56,9 @@ UPDATE work_items SET status = :status, updated_at = :now
 WHERE id = :item AND status = 'in_flight'
   AND EXISTS (SELECT 1 FROM leases WHERE item = :item AND token = :token)
 -- name: reopen
-UPDATE work_items SET status = 'pending', updated_at = (SELECT ms FROM clock) WHERE id = :item
+UPDATE work_items
+SET status = 'pending', payload = coalesce(:payload, payload), updated_at = (SELECT ms FROM clock)
+WHERE id = :item
 -- name: fence
 UPDATE leases SET token = token + 1, holder = '', expires_at = 0 WHERE item = :item
 -- name: hold

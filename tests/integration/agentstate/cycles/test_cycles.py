@@ -10,6 +10,7 @@ import pytest
 
 from caloron.agentstate.cycles import Cycles, StopRequested, cycle, places_of
 from caloron.agentstate.cycles.log import KEPT, Log
+from caloron.agentstate.cycles.report import breadcrumb
 from caloron.errors import HeldByAnother, PreconditionFailed, UsageError
 from caloron.store.lock import this_holder
 from tests.integration.agentstate.cycles.conftest import UNKNOWN, Agent
@@ -416,3 +417,21 @@ def test_a_log_that_grows_is_not_read_whole_to_wake(
 def test_looking_needs_no_right_to_write(agent: Agent) -> None:
     assert Cycles(agent.places).report().outcome == "first"
     assert not agent.places.state.parent.exists()
+
+
+def test_a_breadcrumb_names_the_cycle_that_it_tells_of(agent: Agent) -> None:
+    agent.cycles.begin(holder=UNKNOWN, work="issue 4")
+    agent.cycles.act("pushed")
+    agent.cycles.end(artefacts=("branch x",))
+    before = breadcrumb(agent.cycles.look().state)
+    agent.cycles.raise_to(50, "given elsewhere")
+    after = breadcrumb(agent.cycles.look().state)
+    assert before is not None
+    assert after == before
+    assert "cycle 1" in after.text
+
+
+def test_none_of_the_newest_lines_is_none(agent: Agent) -> None:
+    agent.whole_cycle()
+    assert agent.cycles.log.newest(0) == []
+    assert len(agent.cycles.log.newest(1)) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -103,7 +104,9 @@ def test_a_request_to_stop_holds_in_both_places(hermes: Path) -> None:
     assert cycles(False).stop_request() == ""
 
 
-def _begin(hermes: bool, gate, results) -> None:
+def _begin(user_home: Path, hermes: bool, gate, results) -> None:
+    # The fork server has the environment of the test that started it, which may be another one.
+    os.environ |= {"HOME": str(user_home), "CALORON_HOME": str(user_home / "caloron")}
     gate.wait()
     try:
         cycles(hermes).begin(holder=UNKNOWN)
@@ -117,9 +120,11 @@ def test_of_many_that_wake_in_both_places_at_once_one_begins(hermes: Path) -> No
     for place in (True, False):
         whole_cycle(hermes=place)
     gate, results = PROCESSES.Barrier(6), PROCESSES.Queue()
-    workers = [PROCESSES.Process(target=_begin, args=(n % 2 == 0, gate, results)) for n in range(6)]
+    told = [(hermes.parent, n % 2 == 0, gate, results) for n in range(6)]
+    workers = [PROCESSES.Process(target=_begin, args=one) for one in told]
     for worker in workers:
         worker.start()
     assert sum(results.get(timeout=60) for _ in workers) == 1
     for worker in workers:
         worker.join()
+    assert cycles().look().state.cycle_number == 3

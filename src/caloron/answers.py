@@ -1,0 +1,111 @@
+"""The closing words of an agent's answer: the one line that people and later prompts are shown.
+
+An answer ends with the feedback block that every prompt asks for, a planner's with a code fence,
+and the output of an agent CLI may be JSON. None of these says how the work ended. Standard library
+only: the shim of every attempt uses it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+_TAIL = 1 << 16
+_LONGEST = 500
+#: A JSON value is looked for at this many lines at most: each look costs time.
+_MOST_VALUES = 200
+_FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*(\S*)")
+_KEYS = (
+    "caloron_feedback", "task_id", "agent_role", "task_clarity", "blockers", "tools_used",
+    "tokens_consumed", "time_to_complete_min", "self_assessment", "notes",
+)  # fmt: skip
+_KEY = re.compile(rf"[\s>*-]*[\"'`*]*({'|'.join(_KEYS)})[\"'`*]*[ \t]*[:=]", re.IGNORECASE)
+_HEAD = re.compile(r"[\s>*-]*[\"'`*]*caloron_feedback\b", re.IGNORECASE)
+_MARKER = re.compile(r"CALORON_FEEDBACK_(?:START|END)")
+_WORD = re.compile(r"\w")
+
+
+def closing_words(answer: str) -> str:
+    """The last line of prose in an answer, or an empty text if there is none.
+
+    Feedback blocks, JSON and code fences are no prose. What stands in fences counts only if nothing
+    stands outside.
+    """
+    prose, fenced = _parts(answer[-_TAIL:])
+    return _last(prose) or _last(fenced)
+
+
+def _parts(answer: str) -> tuple[list[str], list[str]]:
+    """The lines outside and inside of code fences."""
+    prose: list[str] = []
+    fenced: list[str] = []
+    opened: list[str] | None = None
+    for line in answer.splitlines():
+        fence = _FENCE.match(line)
+        if fence and (opened is None or fence[2]):
+            # A fence with a language always opens: the one before it was never closed.
+            prose += opened or ()
+            opened = []
+        elif fence:
+            fenced += opened or ()
+            opened = None
+        else:
+            (prose if opened is None else opened).append(line)
+    return prose + (opened or []), fenced
+
+
+def _last(lines: list[str]) -> str:
+    spoken = [line for line in _without_blocks(_without_json(lines)) if _WORD.search(line)]
+    return " ".join(spoken[-1].split())[:_LONGEST] if spoken else ""
+
+
+def _without_json(lines: list[str]) -> list[str]:
+    """The lines without the JSON values that begin at one of them, whole or cut off."""
+    kept: list[str] = []
+    looked = at = 0
+    while at < len(lines):
+        line = lines[at].lstrip()
+        length = 0
+        if line.startswith(("{", "[")) and looked < _MOST_VALUES:
+            looked += 1
+            length = _json_lines(lines[at:])
+        if not length:
+            kept.append(lines[at])
+        at += length or 1
+    return kept
+
+
+def _json_lines(lines: list[str]) -> int:
+    """How many lines a JSON value takes that begins at the first one; 0: it is none."""
+    text = "\n".join(lines)
+    start = len(text) - len(text.lstrip())
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        # The line of a protocol is cut where it is too long to be kept.
+        return int(lines[0].lstrip().startswith(('{"', '[{"')))
+    if isinstance(value, list) and not any(isinstance(part, dict | list) for part in value):
+        # A list of plain values may be a remark in brackets.
+        return 0
+    return text.count("\n", 0, end) + 1
+
+
+def _without_blocks(lines: list[str]) -> Iterator[str]:
+    """The lines without feedback blocks: a key of it, and what is indented below."""
+    inside = False
+    for line in lines:
+        if _HEAD.match(line) or (inside and _KEY.match(line)):
+            inside = True
+        elif inside and (not line.strip() or line[:1] in " \t" or line.lstrip().startswith("- ")):
+            continue
+        else:
+            inside = bool(_starts_block(line))
+            if not inside and not _MARKER.search(line):
+                yield line
+
+
+def _starts_block(line: str) -> re.Match[str] | None:
+    """A block without its head begins with what only such a block has."""
+    found = _KEY.match(line)
+    return found if found and found[1].lower() not in ("notes", "blockers") else None

@@ -1,0 +1,126 @@
+"""The front of the log: `log.warning("cannot read the queue", error=error, task="login")`.
+
+Commands that only look must start fast, so `logging` is imported with the first record, and no
+file is created before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from caloron.errors import UsageError
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_VARIABLE = "CALORON_LOG_LEVEL"
+
+
+class _Settings:
+    """Where this process logs, and how much."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self.pinned = False
+        #: Records are also printed on stderr.
+        self.verbose = False
+        self.fields: dict[str, Any] = {}
+
+
+_settings = _Settings()
+_context: ContextVar[dict[str, Any] | None] = ContextVar("log_context", default=None)
+
+
+def log_of(project: Path) -> Path:
+    """The log file of a project."""
+    return project / "logs" / "caloron.log"
+
+
+def write_to(path: Path) -> None:
+    """Send records to this file, unless an engine has pinned its own."""
+    if not _settings.pinned:
+        _settings.path = path
+
+
+def pin(path: Path, **fields: Any) -> None:
+    """Send every record to this file until `unpin`, with these fields in each of them."""
+    _settings.path, _settings.pinned, _settings.fields = path, True, fields
+
+
+def unpin() -> None:
+    _settings.pinned, _settings.fields = False, {}
+
+
+def log_path() -> Path | None:
+    return _settings.path
+
+
+def set_verbose(verbose: bool) -> None:
+    """Log everything, and print it on stderr as well."""
+    _settings.verbose = verbose
+
+
+def is_verbose() -> bool:
+    return _settings.verbose
+
+
+def level() -> int:
+    """The lowest level that is logged: of `--verbose`, of the environment, or `info`."""
+    if _settings.verbose:
+        return LEVELS["debug"]
+    return LEVELS.get(os.environ.get(_VARIABLE, "").strip().lower(), LEVELS["info"])
+
+
+def check_level() -> None:
+    """Refuse a level that does not exist."""
+    named = os.environ.get(_VARIABLE, "").strip()
+    if named and named.lower() not in LEVELS:
+        raise UsageError(f"{_VARIABLE} is {named!r}", hint=f"use one of {', '.join(LEVELS)}")
+
+
+@contextmanager
+def context(**fields: Any) -> Iterator[None]:
+    """Add fields, such as the task, to every record of this thread within the block."""
+    token = _context.set((_context.get() or {}) | fields)
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+@contextmanager
+def ignored(*errors: type[BaseException], message: str, **fields: Any) -> Iterator[None]:
+    """Continue after these errors, and log them: `suppress` for errors that matter."""
+    try:
+        yield
+    except errors as error:
+        _record(LEVELS["warning"], message, {"error": error, **fields}, frames=1)
+
+
+def debug(message: str, **fields: Any) -> None:
+    _record(LEVELS["debug"], message, fields)
+
+
+def info(message: str, **fields: Any) -> None:
+    _record(LEVELS["info"], message, fields)
+
+
+def warning(message: str, **fields: Any) -> None:
+    """Log an error that is ignored or retried; `error` is the exception."""
+    _record(LEVELS["warning"], message, fields)
+
+
+def error(message: str, **fields: Any) -> None:
+    """Log an error that ends something; the traceback of `error` is kept."""
+    _record(LEVELS["error"], message, fields)
+
+
+def _record(number: int, message: str, fields: dict[str, Any], frames: int = 0) -> None:
+    if number < level():
+        return
+    from caloron.store.log_file import write
+
+    write(number, message, _settings.fields | (_context.get() or {}) | fields, 4 + frames)

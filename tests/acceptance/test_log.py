@@ -1,0 +1,46 @@
+"""Errors that a sprint survives are in the project's log."""
+
+from __future__ import annotations
+
+import json
+
+from tests.acceptance.checkouts import writes_file
+from tests.acceptance.home import Home, does, task, writes
+
+
+def test_an_error_that_the_engine_survives_is_in_the_log_of_the_project(home: Home) -> None:
+    home.script(writes_file("new.txt"))
+    # The traces cannot be written: their folder is a file.
+    (home.path / "traces").write_text("")
+    answer = home.caloron("sprint", "go", "--yes", "--single", "--verbose")
+    assert answer.code == 0, answer
+    lines = (home.project() / "logs" / "caloron.log").read_text("utf-8").splitlines()
+    ignored = [entry for line in lines if (entry := json.loads(line))["level"] == "warning"]
+    assert any(
+        entry["message"] == "cannot write the trace of a tick" and entry["sprint"] == "demo-1"
+        for entry in ignored
+    ), lines
+    # The answer stays one JSON envelope: the log is printed on stderr.
+    assert answer.data["sprint_id"] == "demo-1"
+    assert "cannot write the trace of a tick" in answer.stderr
+
+
+def test_a_record_about_an_attempt_names_its_task(home: Home) -> None:
+    key = "sk-ant-api03-" + "Zq7Lw0Tn3Xc9Vb5Rm1" * 4
+    home.environment["ANTHROPIC_API_KEY"] = key
+    home.set(pass_env=["ANTHROPIC_API_KEY"])
+    home.script(
+        does("implement", "a", run="echo $ANTHROPIC_API_KEY > a.txt; git add a.txt"),
+        writes("b"),
+    )
+    home.sprint(task("a"), task("b"))
+    lines = (home.project() / "logs" / "caloron.log").read_text("utf-8").splitlines()
+    about = [
+        entry
+        for line in lines
+        if (entry := json.loads(line))["message"] == "work ended with an error of ours"
+    ]
+    assert about, lines
+    # Task b has no error of ours.
+    assert {entry.get("task") for entry in about} == {"a"}
+    assert all(entry["item"].startswith("demo-1/a/") for entry in about)

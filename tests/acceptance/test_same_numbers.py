@@ -1,0 +1,175 @@
+"""A fact has the same number in every view of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from caloron.durations import span
+from tests.acceptance.home import Home, does, task, wait_for, writes
+
+
+def _cost(usd: float) -> dict[str, Any]:
+    return {"cost_usd": usd, "tokens_in": 1000, "tokens_out": 10}
+
+
+def _one(values: dict[str, Any]) -> Any:
+    """The one value that all views have."""
+    assert len(set(map(repr, values.values()))) == 1, values
+    return next(iter(values.values()))
+
+
+def _stopped_killed_and_rejected(home: Home) -> None:
+    """A sprint with all that makes numbers differ: stopped, killed, rejected, fixed and merged."""
+    stopped, killed = home.gate("stopped"), home.gate("killed")
+    home.set(verify="true")
+    home.script(
+        writes("a", run=stopped.line, report=_cost(0.25)),
+        writes("b", report=_cost(0.5)),
+        does("fix", "a", run=f"{killed.line}; echo more >> a.txt", report=_cost(0.125)),
+        does("review", "a", round=1, output="It is short.\nCHANGES_NEEDED: say more in a.txt",
+             report=_cost(0.0625)),
+        does("review", output="APPROVED", report=_cost(0.03125)),
+    )  # fmt: skip
+    running = home.start_sprint(task("a"), task("b", "a"))
+    stopped.wait_for_agent()
+    assert running.interrupt().code == 11
+    stopped.open()
+    running = home.start("resume")
+    killed.wait_for_agent()
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    killed.open()
+    wait_for(lambda: not home.processes("shim.py"), "the agent is done")
+
+
+def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint(
+    home: Home,
+) -> None:
+    _stopped_killed_and_rejected(home)
+    ended = home.caloron("resume")
+    assert ended.code == 0, ended
+    views = ("report", "retro", "metrics", "status", "history", "agents")
+    data = {name: home.caloron(name).data for name in views} | {"end": ended.data}
+    data["show"] = home.caloron("show", "1").data
+    report, retro, metrics, show = (data[n] for n in ("report", "retro", "metrics", "show"))
+    last, history = data["status"]["last_sprint"], data["history"]["sprints"][0]
+
+    total = _one({
+        "end": ended.data["duration_s"], "report": report["kpis"]["sprint_time_s"],
+        "retro": retro["kpis"]["sprint_time_s"], "metrics": metrics["avg_sprint_time_s"],
+        "show": show["duration_s"], "history": history["duration_s"],
+    })  # fmt: skip
+    work = _one({
+        "end": ended.data["work_time_s"], "report": report["kpis"]["work_time_s"],
+        "retro": retro["kpis"]["work_time_s"], "metrics": metrics["avg_work_time_s"],
+        "show": show["work_time_s"],
+    })  # fmt: skip
+    assert 0 < work <= total
+    pages = {name: home.caloron(name, json=False).stdout for name in views}
+    pages["show"] = home.caloron("show", "1", json=False).stdout
+    for name in ("report", "retro", "metrics", "show"):
+        assert span(total) in pages[name], name
+        assert f"working time {span(work)}" in pages[name], name
+    assert f", {span(total)}" in pages["history"]
+
+    done = _one({
+        "end": ended.data["completed_tasks"], "report": report["kpis"]["completed_tasks"],
+        "retro": retro["kpis"]["completed_tasks"], "metrics": metrics["completed_tasks"],
+        "show": show["completed_tasks"], "history": history["completed_tasks"],
+        "status": last["completed_tasks"],
+    })  # fmt: skip
+    assert done == 2
+
+    agents = {row["agent_id"]: row for row in data["agents"]["agents"]}
+    cost = _one({
+        "end": ended.data["cost_usd"], "report": report["kpis"]["cost_usd"],
+        "retro": retro["kpis"]["cost_usd"], "metrics": metrics["cost_usd"],
+        "show": show["cost_usd"], "status": last["cost_usd"],
+        "agents": round(sum(row["cost_usd"] for row in agents.values()), 4),
+    })  # fmt: skip
+    assert cost > 0.9
+    for name in ("a", "b"):
+        _one({
+            "report": {t["id"]: t for t in report["tasks"]}[name]["cost_usd"],
+            "show": {t["id"]: t for t in show["tasks"]}[name]["cost_usd"],
+            "trace": home.caloron("trace", name).data["cost_usd"],
+            "end": ended.tasks[name]["cost_usd"],
+        })  # fmt: skip
+        time_s = _one({
+            "agents": agents[name]["duration_s"],
+            "report": {a["agent"]: a for a in report["agents"]}[name]["time_s"],
+            "retro": {a["agent"]: a for a in retro["agents"]}[name]["time_s"],
+        })  # fmt: skip
+        assert time_s > 0
+        works = [
+            work
+            for agent in (name, "reviewer-1")
+            for work in home.caloron("agents", "show", agent).data["work"]
+            if work["task"] == name
+        ]
+        issue = ended.tasks[name]["issue_number"]
+        (progress,) = [
+            comment["body"]
+            for comment in home.caloron("issue", "show", str(issue)).data["comments"]
+            if "| attempts |" in comment["body"]
+        ]
+        attempts = _one({
+            "agents": sum(work["attempts"] for work in works),
+            "report": {t["id"]: t for t in report["tasks"]}[name]["runs"],
+            "show": {t["id"]: t for t in show["tasks"]}[name]["runs"],
+            "issue": int(progress.partition("| attempts | ")[2].split()[0]),
+        })  # fmt: skip
+        # a: stopped and begun again, rejected, fixed, reviewed again. b: done and reviewed.
+        assert attempts == {"a": 5, "b": 2}[name]
+
+
+def test_the_report_names_rejections_and_crashes_and_not_what_the_user_did(home: Home) -> None:
+    _stopped_killed_and_rejected(home)
+    assert home.caloron("resume").code == 0
+    report = home.caloron("report").data
+    rejected = [(r["task"], r["reason"]) for r in report["rejections"]]
+    assert rejected == [("a", "say more in a.txt")]
+    told = [problem["what"] for problem in report["problems"]]
+    assert "the engine was killed or crashed, and the sprint was resumed" in told
+    assert not [what for what in told if "was stopped" in what or "not needed" in what], told
+    page = home.caloron("report", json=False).stdout
+    assert "a: say more in a.txt" in page
+    assert report["kpis"]["human_acts"] == 0
+
+
+def test_what_people_did_is_counted_and_the_supervisor_is_called_by_its_name(home: Home) -> None:
+    home.script(writes("a"), does("fix", run="echo better >> a.txt"), default="CHANGES_NEEDED: no")
+    home.set(max_fix_rounds=1)
+    answer = home.sprint(task("a"))
+    assert answer.statuses == {"a": "Escalated"}
+    pull = answer.tasks["a"]["pr_number"]
+    assert home.caloron("pr", "review", str(pull), "--approve").code == 0
+    assert home.caloron("resume").code == 0
+    kpis = home.caloron("report").data["kpis"]
+    assert kpis["human_acts"] >= 1
+    assert kpis["clean_task_pct"] == 0
+    page = home.caloron("report", json=False).stdout
+    assert "supervisor steps: 0; acts of people: 1" in page
+
+
+def test_looking_back_at_an_earlier_sprint_and_its_planner(home: Home) -> None:
+    plan = '[{"id": "a", "title": "A", "agent_prompt": "do a", "files": ["src/a.py"]}]'
+    home.script(does("po", output=plan), writes("a"))
+    assert home.sprint().code == 0
+    (implemented,) = (home.project() / "runs" / "demo-1" / "a").glob("*-implement/*/prompt.txt")
+    assert "- src/a.py" in implemented.read_text()
+    # The second sprint has its plan from a file, and shows what the first did not.
+    unclear = "done\n---\ncaloron_feedback:\n  task_clarity: 2\n  self_assessment: partial\n---"
+    home.script(writes("b", output=unclear))
+    assert home.sprint(task("b")).code == 0
+    trace = home.caloron("trace", "po").data
+    assert trace["sprint_id"] == "demo-1"
+    assert trace["attempts"]
+    refused = home.caloron("trace", "po", "--sprint", "2")
+    assert refused.error["message"] == "the planner did not run in sprint demo-2"
+    assert refused.error["hint"] == "caloron trace po --sprint demo-1"
+    now, then = (home.caloron("retro", "--sprint", n).data["improvements"] for n in "21")
+    assert "imp-task-clarity" in {improvement["id"] for improvement in now}
+    assert "imp-task-clarity" not in {improvement["id"] for improvement in then}

@@ -1,0 +1,256 @@
+"""A storm: `kill -9` of engine, shims, sandboxes and git at any moment, and agents that fail.
+
+`CALORON_STORM_SEED` repeats the choices of an earlier storm; the moments are the machine's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.agents.processes import descendants
+from tests.chaos.forms import final_form
+from tests.chaos.matrix import SEED, goal_recorded, problems_of
+from tests.chaos.world import (
+    PATIENCE_S,
+    SPRINT,
+    World,
+    new_world,
+    until_it_holds_the_project,
+)
+from tests.support.figures import tell
+
+TASKS = [f"t{n}" for n in range(12)]
+#: These change one file, so that all but the first of them are in conflict with main.
+TOGETHER, REJECTED = TASKS[:3], TASKS[3:7]
+KINDS = ("engine", "shim", "sandbox", "git", "all")
+_WEIGHTS = (2, 3, 3, 4, 1)
+#: A storm that never ends is a defect; no storm has needed a tenth of it.
+_ROUNDS = 400
+_KILLS_OF_A_SPRINT = 90
+
+
+def _plan() -> list[dict[str, Any]]:
+    """Nine tasks, and three that wait for one of them each."""
+    return [
+        {"id": name, "title": name, "agent_prompt": f"write {name}", "depends_on": depends_on}
+        for name, depends_on in [
+            *((name, []) for name in TASKS[:9]),
+            *((name, [TASKS[n]]) for n, name in enumerate(TASKS[9:])),
+        ]
+    ]
+
+
+def _responses() -> list[dict[str, Any]]:
+    """Agents as they are: they fail, say nothing, change nothing, and work the next time."""
+    one_file = "echo $CALORON_TASK_ID >> together.txt"
+    unmark = "sed -i -E '/^(<<<<<<<|=======|>>>>>>>)/d' together.txt"
+    fixes = 'echo "$CALORON_TASK_ID fixed" > $CALORON_TASK_ID.txt'
+    crashes = {"output": "overloaded", "exit_code": 1}
+    return [
+        {"when": {"role": "implement", "task": TOGETHER}, "run": one_file, "sleep_s": 0.2},
+        {"when": {"role": "implement", "task": TASKS[7], "attempt": 1}, **crashes},
+        {
+            "when": {"role": "implement"},
+            "run": "echo $CALORON_TASK_ID > $CALORON_TASK_ID.txt",
+            "sleep_s": 0.2,
+        },
+        {
+            "when": {"role": "review", "task": REJECTED, "round": 1},
+            "output": "CHANGES_NEEDED: more",
+        },
+        {"when": {"role": "fix", "task": REJECTED[0], "attempt": 1}, **crashes},
+        {"when": {"role": "fix", "task": REJECTED[1], "attempt": 1}, "output": "nothing to do"},
+        {"when": {"role": "fix", "task": REJECTED[2], "attempt": 1}},
+        {"when": {"role": "fix"}, "run": fixes, "sleep_s": 0.1},
+        {"when": {"role": "resolve"}, "run": unmark},
+        {"when": {"role": "review"}, "output": "APPROVED"},
+    ]
+
+
+def _work() -> dict[str, dict[str, str]]:
+    lines = {name: f"{name} fixed" if name in REJECTED else name for name in TASKS}
+    return {
+        name: {"together.txt" if name in TOGETHER else f"{name}.txt": line}
+        for name, line in lines.items()
+    }
+
+
+class Storm:
+    """One sprint under kills, from its start to its end."""
+
+    def __init__(self, world: World, chance: random.Random, most: int) -> None:
+        self._world = world
+        self._chance = chance
+        self._most = most
+        self.kills: Counter[str] = Counter()
+        #: Why tasks waited for a person who said `resolved`.
+        self.escalated: set[tuple[str, int, str]] = set()
+        #: Sandboxes in which nothing ever ran.
+        self.unborn = 0
+
+    def run(self) -> None:
+        world = self._world
+        first = ("sprint", "goal", "--plan", str(world.place / "plan.json"), "--yes")
+        for _ in range(_ROUNDS):
+            engine = world.start(*(("resume",) if goal_recorded(world) else first))
+            code = self._blow(engine)
+            if code == 0:
+                return
+            self._resolve()
+        raise AssertionError(f"not finished after {_ROUNDS} engines\n{world.log()}")
+
+    def _blow(self, engine: subprocess.Popen[bytes]) -> int:
+        """Kill something again and again until the engine has ended; its exit code."""
+        until_it_holds_the_project(self._world, engine)
+        while engine.poll() is None and self.kills.total() < self._most:
+            with suppress(subprocess.TimeoutExpired):
+                return engine.wait(self._chance.uniform(0.0, 0.4))
+            kind = self._chance.choices(KINDS, _WEIGHTS)[0]
+            victims = self._victims(kind, engine)
+            self.kills[kind] += bool(sum(map(_kill, victims)))
+        try:
+            return engine.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the sprint hangs\n{self._world.log()}") from None
+
+    def _victims(self, kind: str, engine: subprocess.Popen[bytes]) -> list[int]:
+        """One process of this kind, once there is one, or all of this world."""
+        if kind == "engine":
+            return [engine.pid]
+        give_up = time.monotonic() + 1
+        while engine.poll() is None and time.monotonic() < give_up:
+            found = self._living(kind, engine.pid)
+            if found:
+                return found if kind == "all" else [self._chance.choice(found)]
+        return []
+
+    def _living(self, kind: str, engine: int) -> list[int]:
+        if kind == "git":
+            return [pid for pid in descendants(engine) if _name(pid).startswith("git")]
+        # A shim outlives its engine: all that names the folder of this world belongs to it.
+        ours = self._world.processes()
+        shims = [pid for pid, line in ours.items() if "agents/shim.py" in line]
+        if kind == "shim":
+            return shims
+        if kind == "sandbox":
+            inside = [pid for shim in (engine, *shims) for pid in descendants(shim)]
+            return [pid for pid in inside if _name(pid) == "bwrap"]
+        return [engine, *ours]
+
+    def _resolve(self) -> None:
+        """A person says of each escalation that its cause is gone."""
+        world = self._world
+        if not goal_recorded(world):
+            return
+        for issue in _escalations(world):
+            self.escalated.add((str(world.place), issue["number"], issue["title"]))
+            world.run("issue", "comment", str(issue["number"]), "resolved")
+
+
+def _escalations(world: World) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        (*world.program, "issue", "list", "--state", "open", "--output", "json"),
+        env=world.environment(),
+        cwd=world.place,
+        capture_output=True,
+        check=True,
+    )
+    issues = json.loads(done.stdout)["data"]["issues"]
+    return [i for i in issues if "caloron:escalated" in i["labels"]]
+
+
+def _end_unborn(world: World) -> int:
+    """End sandboxes that wait for their other half, which was killed before anything ran in them.
+
+    Bubblewrap asks the kernel to end it with its parent only after that moment.
+    """
+    waiting = [
+        pid
+        for pid, line in world.processes().items()
+        if _name(pid) == "bwrap" and not descendants(pid)
+    ]
+    return sum(map(_kill, waiting))
+
+
+def _name(pid: int) -> str:
+    try:
+        return (Path("/proc") / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, 9)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def worlds(tmp_path: Path) -> Iterator[list[World]]:
+    made: list[World] = []
+    yield made
+    for world in made:
+        world.kill_everything()
+
+
+def _sprint(place: Path, worlds: list[World], chance: random.Random, most: int) -> Storm:
+    world = new_world(place, verify="true", parallel=4)
+    worlds.append(world)
+    world.work = _work()
+    world.script(*_responses())
+    world.write_plan(*_plan())
+    storm = Storm(world, chance, most)
+    storm.run()
+    storm.unborn = _end_unborn(world)
+    form = final_form(world)
+    assert form["phases"] == [(SPRINT, "ended")]
+    assert form["statuses"] == dict.fromkeys(TASKS, "Done")
+    assert form["open"] == (0, 0)
+    assert problems_of(world) == [], world.log()
+    assert world.run("state", "verify") == 0, world.log()
+    return storm
+
+
+@pytest.mark.parametrize(
+    "kills", [25, pytest.param(500, marks=pytest.mark.long)], ids=["short", "long"]
+)
+def test_no_work_is_lost_and_nothing_done_twice_in_a_storm_of_kills(
+    kills: int, tmp_path: Path, worlds: list[World], capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = os.environ.get("CALORON_STORM_SEED", str(SEED))
+    chance = random.Random(seed)
+    done: Counter[str] = Counter()
+    escalated: set[tuple[str, int, str]] = set()
+    sprints = unborn = 0
+    while done.total() < kills:
+        sprints += 1
+        storm = _sprint(
+            tmp_path / f"world-{sprints}", worlds, chance, min(kills - done.total(), 90)
+        )
+        done += storm.kills
+        escalated |= storm.escalated
+        unborn += storm.unborn
+    with capsys.disabled():
+        tell(
+            f"a storm of kills, seed {seed}",
+            {"sprints": sprints, "tasks": sprints * len(TASKS)}
+            | dict(sorted(done.items()))
+            | {"escalated": len(escalated), "sandboxes that never began": unborn},
+        )
+        print(*sorted(escalated), sep="\n")
+    # An agent that is killed inside its sandbox has failed; a killed process of ours has not.
+    others = [title for *_, title in escalated if "— the agent ended with exit code" not in title]
+    assert others == []

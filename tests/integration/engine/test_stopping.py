@@ -1,0 +1,460 @@
+"""However an engine ends, it says why, closes every part, gives work back and loses no money."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.agents import launch
+from caloron.domain.actions import CreateIssue, StartWork
+from caloron.domain.budget import Usage
+from caloron.domain.cron import parse_cron
+from caloron.domain.facts import RunInterrupted
+from caloron.domain.plan import PlannedTask
+from caloron.domain.sprint import Work
+from caloron.engine import engine as engine_module
+from caloron.engine import session as session_module
+from caloron.engine.grace import Grace
+from caloron.engine.poller import Poller
+from caloron.engine.run_traces import RunTraces
+from caloron.engine.schedule_config import Job, Schedule
+from caloron.engine.scheduled_graphs import ScheduledGraphs
+from caloron.engine.session import Choices, Session, held
+from caloron.engine.tick import GRAPH, tick_graph
+from caloron.errors import ForgeError, ForgeUnavailable, StoreError
+from caloron.forge.local import LocalForge
+from caloron.git.command import GitError
+from caloron.graph.trace import Trace
+from caloron.ledger.projects import load_project
+from caloron.stages.compositions import composition
+from caloron.store.lock import holder
+from tests.acceptance.home import Home, writes
+from tests.integration.agents.conftest import until
+from tests.integration.engine.conftest import ITEM, Engine, ScriptedForge
+from tests.integration.engine.test_plan_on_forge import Somebody, nobody_here
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    made = Home(tmp_path).init()
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made.script(writes("a"))
+
+
+@contextmanager
+def begun(home: Home) -> Iterator[engine_module.Engine]:
+    """A sprint of one task, and the engine that would run it."""
+    plan = (PlannedTask(id="a", title="First", agent_prompt="Do it"),)
+    with held(load_project("demo")) as session:
+        choices = Choices(unsandboxed=True)
+        name = session.begin("a goal", plan, choices, parallel=2, ask=False)
+        yield session.engine(name, Somebody(nobody_here))
+
+
+def away(*_: object) -> Any:
+    raise ForgeUnavailable("the forge did not answer", hint="try again")
+
+
+def test_a_first_poll_that_fails_is_the_reason_that_is_given(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with begun(home) as engine:
+        monkeypatch.setattr(LocalForge, "poll", away)
+        with pytest.raises(ForgeUnavailable, match="did not answer"):
+            engine.run()
+        assert engine.wake._fd is None
+        assert engine.effects._pool._shutdown
+        assert not [thread for thread in threading.enumerate() if thread.name == "trash"]
+
+
+def test_a_part_that_cannot_be_closed_keeps_no_other_open_and_hides_no_reason(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("it does not close")
+
+    with begun(home) as engine, monkeypatch.context() as patched:
+        patched.setattr(engine.poller, "stop", broken)
+        patched.setattr(engine.workers, "stop", broken)
+        patched.setattr(LocalForge, "poll", away)
+        with pytest.raises(ForgeUnavailable):
+            engine.run()
+        assert engine.wake._fd is None
+    with begun(home) as engine:
+        monkeypatch.setattr(engine.workshop.pool, "close", broken)
+        engine.request_stop()
+        with pytest.raises(RuntimeError, match="does not close"):
+            engine.run()
+        assert engine.wake._fd is None
+
+
+def test_a_session_whose_forge_cannot_be_opened_leaves_nothing_open(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = load_project("demo")
+    with monkeypatch.context() as patched:
+        patched.setattr(session_module, "forge_of_session", away)
+        before = _open_files(project.ledger)
+        with pytest.raises(ForgeUnavailable):
+            Session(project)
+        assert _open_files(project.ledger) == before
+    monkeypatch.setattr(LocalForge, "close", away)
+    session = Session(project)
+    with pytest.raises(ForgeUnavailable):
+        session.close()
+    assert holder(project.engine_lock) is None, "the project is free again"
+
+
+def _open_files(path: Path) -> int:
+    handles = Path("/proc/self/fd").iterdir()
+    return sum(os.path.realpath(handle).startswith(str(path)) for handle in handles)
+
+
+def test_an_effect_is_left_for_later_if_the_forge_was_away_since_the_tick_began(
+    engine: Engine,
+) -> None:
+    forge = ScriptedForge(find_issue=None, poll=None)
+    effects = engine.effects(forge)
+    looking: Any = forge
+    poller = Poller(engine.ledger, engine.sprint, looking, engine.bell, 1.0)  # type: ignore[arg-type]
+    effects.sight = lambda: poller.sight
+    engine.plan(CreateIssue(task="a", key="issue/a", title="t", body="b", labels=()))
+    sight = poller.sight
+    # Another effect got no answer while the tick decided.
+    poller.lost()
+    effects.dispatch(sight)
+    # And a look that nothing was decided on yet does not make that good.
+    poller._made_good = poller._losses
+    effects.dispatch(sight)
+    effects.close()
+    assert forge.asked == []
+
+
+# Time
+
+
+class Clocks:
+    """The clocks of a machine; `sleep` stops the one that counts only while it runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.running, self.asleep, self.wall = 1000.0, 0.0, 5000.0
+        monkeypatch.setattr(time, "clock_gettime", self._gettime)
+        monkeypatch.setattr(time, "time", lambda: self.wall)
+
+    def _gettime(self, clock: int) -> float:
+        return self.running + (self.asleep if clock == time.CLOCK_BOOTTIME else 0.0)
+
+    def run(self, seconds: float) -> None:
+        self.running, self.wall = self.running + seconds, self.wall + seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.asleep, self.wall = self.asleep + seconds, self.wall + seconds
+
+
+def test_a_machine_that_slept_gets_one_lease_of_grace(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = Clocks(monkeypatch)
+    grace = Grace(engine.ledger, 30.0, 5.0)
+
+    def after(seconds: float, pass_time: Callable[[float], None] = clocks.run) -> bool:
+        pass_time(seconds)
+        return grace.is_on()
+
+    assert [after(s) for s in (0, 5, 34)] == [False, False, False]
+    assert after(40, clocks.sleep)
+    assert [after(s) for s in (10, 15, 10)] == [True, True, False]
+    # A process, or a whole container, that was paused.
+    assert [after(s) for s in (36, 25, 10)] == [True, True, False]
+    # Between two processes: the agents of the earlier one slept too.
+    clocks.sleep(100)
+    grace = Grace(engine.ledger, 30.0, 5.0)
+    assert [after(s) for s in (1, 20)] == [True, True]
+    grace = Grace(engine.ledger, 30.0, 5.0)
+    assert [after(s) for s in (1, 20)] == [True, False]
+
+
+def test_a_clock_that_somebody_sets_is_no_sleep(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = Clocks(monkeypatch)
+    grace = Grace(engine.ledger, 30.0, 5.0)
+    found = []
+    for change in (0.0, 3600.0, -7200.0, 3600.0):
+        clocks.wall += change
+        clocks.run(5)
+        found.append(grace.is_on())
+    assert found == [False, False, False, False]
+
+
+# Work
+
+
+def test_what_is_made_ready_after_a_stop_is_given_up(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = engine.workers()
+    made: list[str] = []
+
+    def assign(*_: Any) -> Any:
+        made.append("a workspace")
+        # Ctrl-C, while the workspace is made.
+        workers.stopping.set()
+
+    monkeypatch.setattr(workers._assigner, "assign", assign)
+    engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
+    workers.dispatch()
+    workers.wait()
+    workers.stop()
+    assert made == ["a workspace"]
+    assert engine.bell.faults == []
+    assert not (engine.runs.of(ITEM, 1) / "spec.json").exists(), "an agent was started"
+    assert engine.status() == "pending"
+
+
+def test_a_pause_after_losses_ends_with_a_stop(engine: Engine) -> None:
+    workers = engine.workers()
+    workers._lost[ITEM] = 30
+    engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
+    workers.dispatch()
+    began = time.monotonic()
+    workers.stop()
+    # It would sleep for 30 s; a loaded machine needs far less for a stop.
+    assert time.monotonic() - began < 20
+    assert engine.status() == "pending"
+    assert workers.idle
+
+
+def test_an_agent_whose_lease_is_gone_is_stopped_by_one_thread(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Path] = []
+    go_on = threading.Event()
+
+    def slow(run_dir: Path) -> None:
+        calls.append(run_dir)
+        go_on.wait(60)
+
+    monkeypatch.setattr(launch, "stop", slow)
+    workers = engine.workers()
+    workers._active[ITEM, 1] = threading.current_thread()
+    for _ in range(5):
+        workers.reconcile(grace=False)
+    until(lambda: bool(calls), "the agent is stopped")
+    go_on.set()
+    assert len(calls) == 1
+
+
+def test_an_agent_that_cannot_be_stopped_is_reported(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_run_dir: Path) -> None:
+        raise OSError("no permission")
+
+    monkeypatch.setattr(launch, "stop", broken)
+    workers = engine.workers()
+    workers._active[ITEM, 1] = threading.current_thread()
+    workers.reconcile(grace=False)
+    until(lambda: bool(engine.bell.faults), "the error is reported")
+
+
+def test_a_run_whose_lease_is_lost_at_its_end_is_still_paid(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed = engine.start_work()
+    engine.shim(claimed, "sh", "-c", "echo done")
+    engine.process.wait()
+    workers = engine.workers()
+    cost = RunInterrupted(item=ITEM, task="a", token=claimed.token, usage=Usage(usd=2.5))
+    ended = workers._outcomes.ended
+
+    def slowly(*args: Any) -> Any:
+        fact = ended(*args)
+        # While the commits were taken, the lease was taken back.
+        engine.queue.interrupt(ITEM, claimed.token, "its lease was not renewed")
+        return fact
+
+    monkeypatch.setattr(workers._outcomes, "ended", slowly)
+    monkeypatch.setattr(workers._outcomes, "interrupted", lambda *_: cost)
+    monkeypatch.setattr(workers._outcomes, "_take_commits", lambda *_: ("h", ()))
+    workers.adopt()
+    workers.wait()
+    assert engine.bell.faults == []
+    assert engine.facts() == (cost,)
+
+
+def test_an_interruption_is_waited_for_without_reading_the_whole_sprint(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for item in (ITEM, f"{ITEM}x"):
+        engine.plan(StartWork(task="a", work=Work(item=item, role="implement")))
+    fact = RunInterrupted(item=ITEM, task="a", token=1, usage=Usage(usd=1.0))
+    other = RunInterrupted(item=f"{ITEM}x", task="a", token=1, usage=Usage(usd=1.0))
+    engine.ledger.tell(engine.sprint, [other])
+    assert not engine.queue.interruption_waits(ITEM)
+    engine.ledger.tell(engine.sprint, [fact])
+    assert engine.queue.interruption_waits(ITEM)
+    workers = engine.workers()
+    loads: list[str] = []
+    load = engine.ledger.load
+
+    def counted(sprint: str) -> Any:
+        loads.append(sprint)
+        return load(sprint)
+
+    monkeypatch.setattr(engine.ledger, "load", counted)
+    waiting = threading.Thread(target=workers._await_earlier_attempts, args=(ITEM, 2))
+    waiting.start()
+    waiting.join(0.5)
+    assert waiting.is_alive()
+    assert loads == []
+    engine.ledger.db.rows("DELETE FROM inbox")
+    waiting.join(60)
+    assert not waiting.is_alive()
+
+
+def test_agents_end_with_a_stop_also_if_the_ledger_cannot_be_written(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed = engine.start_work()
+    run_dir = engine.shim(claimed, "sleep", "600")
+    until((run_dir / "shim.json").exists, "the shim runs")
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise StoreError("database or disk is full")
+
+    workers = engine.workers()
+    monkeypatch.setattr(engine.queue, "interrupt", full)
+    workers.stop()
+    engine.process.wait(60)
+    assert not launch.is_alive(run_dir)
+    assert engine.bell.faults
+
+
+# A full disk
+
+FULL = "git push failed (1): error: file write error: No space left on device"
+
+
+@pytest.mark.parametrize("error", [ForgeUnavailable(FULL), ForgeError(FULL)])
+def test_an_effect_that_meets_a_full_disk_ends_the_sprint_and_blames_no_task(
+    engine: Engine, error: Exception
+) -> None:
+    effects = engine.effects(ScriptedForge(find_issue=None, create_issue=error))
+    engine.plan(CreateIssue(task="a", key="issue/a", title="t", body="b", labels=()))
+    effects.dispatch()
+    until(lambda: effects.idle, "the effect was tried")
+    effects.close()
+    assert engine.bell.faults == [error], "no retry helps"
+    assert engine.facts() == (), "the task has not failed"
+    assert engine.entry().intended, "it is done after a resume"
+
+
+@pytest.mark.parametrize("error", [GitError(("checkout",), 128, FULL), ForgeUnavailable(FULL)])
+def test_work_that_meets_a_full_disk_ends_the_sprint_and_blames_no_task(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    workers = engine.workers()
+
+    def full(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(workers._assigner, "assign", full)
+    engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
+    workers.dispatch()
+    workers.wait()
+    assert engine.bell.faults == [error]
+    assert engine.facts() == ()
+
+
+def test_a_failure_that_cannot_be_recorded_is_reported(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = engine.workers()
+    unwritable = StoreError("ledger.sqlite: unable to open database file")
+
+    def failed(*_: Any) -> Any:
+        raise GitError(("checkout",), 128, "fatal: no")
+
+    def unable(*_: Any) -> Any:
+        raise unwritable
+
+    monkeypatch.setattr(workers._assigner, "assign", failed)
+    monkeypatch.setattr(engine.queue, "settle", unable)
+    engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
+    workers.dispatch()
+    workers.wait()
+    assert engine.bell.faults == [unwritable]
+
+
+def test_a_look_that_cannot_be_recorded_ends_the_sprint(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forge: Any = ScriptedForge(poll=ForgeUnavailable("no answer"))
+    poller = Poller(engine.ledger, engine.sprint, forge, engine.bell, 0.01)  # type: ignore[arg-type]
+    unwritable = StoreError("ledger.sqlite: unable to open database file")
+
+    def unable(*_: Any) -> Any:
+        raise unwritable
+
+    monkeypatch.setattr("caloron.engine.poller.keep_outage", unable)
+    poller.start()
+    until(lambda: bool(engine.bell.faults), "the error is reported")
+    poller.stop()
+    assert engine.bell.faults == [unwritable]
+
+
+# Traces and schedules
+
+
+def a_trace() -> Trace:
+    at = "2026-01-01T00:00:00Z"
+    return Trace(composition_id="c", started_at=at, duration_ms=1, stages=(), failed=False)
+
+
+def test_a_trace_that_another_engine_removes_ends_no_sprint(tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for number in range(500):
+        (folder / f"run-{number}.json").write_text("{}")
+    # As good as a file that is gone between the list and the look at it.
+    (folder / "gone.json").symlink_to(tmp_path / "nothing")
+    trace = a_trace()
+    RunTraces(folder).keep("mine", tick_graph(), trace)
+    assert len(list(folder.glob("*.json"))) == 500
+    assert (folder / "mine.json").exists()
+
+
+def test_a_trace_that_is_written_again_looks_at_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traces = RunTraces(tmp_path)
+    trace = a_trace()
+    traces.keep("tick-shop-1", tick_graph(), trace)
+    monkeypatch.setattr(Path, "glob", away)
+    traces.keep("tick-shop-1", tick_graph(), trace)
+
+
+@pytest.mark.parametrize("given", [None, [], "shop-1", {}, {"sprint_id": 3}])
+def test_a_scheduled_tick_without_a_sprint_fails_with_a_reason(tmp_path: Path, given: Any) -> None:
+    graph = tmp_path / "tick.json"
+    shipped = composition(GRAPH)
+    assert isinstance(shipped, bytes)
+    graph.write_bytes(shipped)
+    job = Job(name="tick", cron_text="* * * * *", cron=parse_cron("* * * * *"), graph=graph,
+              input=given, webhook="", timeout_s=60, durable=False)  # fmt: skip
+    schedule = Schedule(path=graph, jobs=(job,), stages=())
+    jobs = ScheduledGraphs(tmp_path, schedule, unsandboxed=True, tell=lambda _line: None)
+    outcome = jobs.run(job, "run-1")
+    assert not outcome.ok
+    assert "names no sprint" in outcome.error
+    assert json.dumps(outcome.body("tick"))

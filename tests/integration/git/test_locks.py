@@ -1,0 +1,140 @@
+"""Lock files of git: text that a server sends never deletes a file of the user."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caloron.errors import CaloronError
+from caloron.git import locks
+from caloron.git.command import GitError, git
+from caloron.git.locks import patiently
+from caloron.git.mirror import Mirror
+from caloron.ports import Remote
+from tests.support.loopback import Loopback
+
+
+@pytest.fixture(autouse=True)
+def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_LOCK_TRIES", 3)
+
+
+def old(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("version = 3\n")
+    os.utime(path, (1, 1))
+    return path
+
+
+def served(text: str) -> type[BaseHTTPRequestHandler]:
+    """A git server that answers every fetch with an error of this text."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            line = f"ERR {text}".encode()
+            body = b"001e# service=git-upload-pack\n0000" + b"%04x" % (len(line) + 4) + line
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-git-upload-pack-advertisement")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+@pytest.mark.parametrize("before", ["", "no\nfatal: ", "no\nerror: cannot lock ref 'x': "])
+def test_a_hostile_forge_cannot_delete_a_lock_file_of_the_user(tmp_path: Path, before: str) -> None:
+    lock = old(tmp_path / "app" / "Cargo.lock")
+    server = Loopback(served(f"{before}Unable to create '{lock}': File exists."))
+    try:
+        mirror = Mirror(tmp_path / "mirror.git", Remote(f"{server.url}/shop.git"))
+        mirror.ensure()
+        with pytest.raises(CaloronError, match="Unable to create"):
+            mirror.fetch_main()
+    finally:
+        server.close()
+    assert lock.read_text() == "version = 3\n"
+
+
+def test_a_lock_beside_a_link_out_of_the_repository_stays(tmp_path: Path) -> None:
+    outside = old(tmp_path / "outside" / "yarn.lock")
+    repository = tmp_path / "repository"
+    git(tmp_path, "init", "--quiet", "--bare", str(repository))
+    (repository / "refs" / "link").symlink_to(outside.parent)
+    message = f"fatal: Unable to create '{repository}/refs/link/yarn.lock': File exists."
+
+    def command() -> None:
+        raise GitError(("fetch",), 128, message)
+
+    with pytest.raises(GitError):
+        patiently(repository, command)
+    assert outside.exists()
+
+
+_WORDS = st.sampled_from(
+    ["fatal: ", "error: ", "remote: ", "remote error: ", "cannot lock ref 'x': ", "\n", "\r", "\0",
+     "Unable to create '", "': File exists.", "could not lock config file ", "/", "..", ".lock",
+     "index.lock", "Another git process seems to be running"]
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        git(Path(folder), "init", "--quiet", "--bare", "mirror.git")
+        yield Path(folder)
+
+
+@given(data=st.data())
+@settings(max_examples=150)
+def test_no_text_of_a_server_deletes_a_file_outside_the_repository(
+    place: Path, data: st.DataObject
+) -> None:
+    outside = [old(place / name) for name in ("Cargo.lock", "other.git/index.lock", "a b/x.lock")]
+    names = st.sampled_from(
+        [str(file) for file in outside]
+        + [f"{place}/mirror.git/../{file.relative_to(place)}" for file in outside]
+        + [str(file.relative_to(place)) for file in outside]
+    )
+    pieces = data.draw(st.lists(st.one_of(_WORDS, names, st.text(max_size=8)), max_size=12))
+    named = data.draw(names)
+    text = "".join(pieces) + data.draw(
+        st.sampled_from(["", f"Unable to create '{named}': File exists"])
+    )
+
+    def command() -> None:
+        raise GitError(("fetch",), 128, text)
+
+    with suppress(GitError):
+        patiently(place / "mirror.git", command)
+    assert [file.exists() for file in outside] == [True, True, True]
+
+
+def test_locks_that_a_dead_machine_left_are_removed_and_fresh_ones_stay(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet", "--bare", "mirror.git")
+    repository = tmp_path / "mirror.git"
+    left = [
+        old(repository / name) for name in ("config.lock", "refs/heads/a/b.lock", "shallow.lock")
+    ]
+    fresh = repository / "packed-refs.lock"
+    fresh.touch()
+    git_calls = []
+
+    def command() -> str:
+        git_calls.append(1)
+        return git(repository, "config", "gc.auto", "0")
+
+    assert patiently(repository, command) == ""
+    assert len(git_calls) == 2
+    assert [file.exists() for file in (*left, fresh)] == [False, False, False, True]

@@ -1,0 +1,213 @@
+"""Text of agents, forges and files stays text in everything that people read."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import unicodedata
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from caloron.cli import output
+from caloron.cli.history import _text as history_text
+from caloron.cli.live import LiveTable
+from caloron.cli.pages import Item, Linked, Page, Section, render
+from caloron.cli.plan_view import plan_tree
+from caloron.cli.screen import cells, folded
+from caloron.cli.status import _text as status_text
+from caloron.cli.trace import _text as trace_text
+from caloron.domain.plan import PlannedTask
+from caloron.domain.sprint import Sprint, State, Task
+from caloron.domain.status import Status
+
+#: What could be read as markup, what steers a terminal, and what turns the direction of text.
+_BAD = (
+    "[/b]", "[bold red]", "[/tmp/x]", "[link=x]", "[", "]", "\\[", "{0}", "%s", ":smile:", "`", "|",
+    "<b>", "</table>", "&lt;", "&", '"', "'", "*", "_", "#", "\x1b[2J", "\x1b]0;x\x07", "\x9b31m",
+    "\r", "\n", "\t", "\0", "\x08", "\x7f", "\u202e", "\u2066", "\u200b", "\u2028", "\ud800", "文",
+    "e\u0301",
+)  # fmt: skip
+TEXTS = st.lists(
+    st.sampled_from(_BAD) | st.text(max_size=4) | st.sampled_from(("see", "file", " ")), max_size=12
+).map("".join)
+quick = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def assert_harmless(text: str) -> None:
+    """No character is left that a terminal obeys."""
+    steering = [c for c in text if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cf")]
+    assert not steering, steering
+
+
+def words(text: str) -> list[str]:
+    return " ".join(output.printable(text).split()).encode("utf-8", "replace").decode().split()
+
+
+def sprint_state(text: str, *, tasks: int = 3, planned: bool = True) -> State:
+    sprint = Sprint(id="s-1", number=1, goal=text, phase="running" if planned else "planning")
+    sprint.stopped = text
+    named = [
+        Task(
+            plan=PlannedTask(id=f"t{n}", title=text or "x", agent_prompt="x"),
+            status=Status.ESCALATED if n % 2 else Status.BLOCKED,
+            reason=text,
+        )
+        for n in range(tasks)
+    ]
+    return State(sprint=sprint, tasks={t.id: t for t in named} if planned else {})
+
+
+def drawn(state: State, *notes: str, columns: int = 80, rows: int = 24) -> str:
+    """The live table as a terminal of this size gets it, without colours."""
+    view = LiveTable(approver=None)  # type: ignore[arg-type]
+    screen = io.StringIO()
+    was = view.live.console
+    view.live.console = Console(
+        file=screen, width=columns, height=rows, color_system=None, markup=was._markup, emoji=False
+    )
+    view.seen(state)
+    for note in notes:
+        view.told(note)
+    view.live.console.print(view.live.get_renderable())
+    return screen.getvalue()
+
+
+@quick
+@given(TEXTS, st.booleans())
+def test_the_live_table_shows_any_text_as_it_is(text: str, planned: bool) -> None:
+    seen = drawn(sprint_state(text, planned=planned), text, columns=400)
+    assert_harmless(seen)
+    shown = seen.split()
+    for word in words(text):
+        assert word in shown, (word, seen)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+@settings(max_examples=15, deadline=None)
+@given(text=TEXTS, rows=st.integers(10, 40), tasks=st.integers(0, 60))
+def test_the_live_table_fits_the_screen(columns: int, text: str, rows: int, tasks: int) -> None:
+    state = sprint_state(text * 20, tasks=tasks, planned=tasks > 0)
+    lines = drawn(state, "budget: $5.00", columns=columns, rows=rows).rstrip("\n").split("\n")
+    assert max(cells(line) for line in lines) <= columns
+    assert len(lines) <= rows
+    shown = sum(bool(re.match(r"t\d+ ", line)) for line in lines)
+    if shown < tasks:
+        assert f"… {tasks - shown} more" in "\n".join(lines)
+
+
+def test_a_narrow_live_table_still_says_why() -> None:
+    state = sprint_state("the agent ended with exit code 1", tasks=2)
+    lines = drawn(state, columns=60).split("\n")
+    assert lines[0].startswith("s-1  0/2 done  the agent ended")
+    assert any(re.match(r"t1 +Escalated +the agent ended with", line) for line in lines)
+
+
+@quick
+@given(TEXTS)
+def test_pages_keep_text_as_text_in_every_form(text: str) -> None:
+    rows = [("task", "title"), (text, Linked(text, "/log")), ("b", text)]
+    page = Page(text, text, [Section("Done", rows=rows, items=[Item(text, [text], [text])])])
+    plain, marked, hyper = (render(page, form) for form in ("text", "md", "html"))
+    for form in (plain, marked, hyper):
+        assert_harmless(form)
+    assert [
+        word for word in words(text) if word not in plain.encode("utf-8", "replace").decode()
+    ] == []
+    # Markdown: every tag and every fence is escaped, so only our own lines have structure.
+    headings = [line for line in marked.split("\n") if line.startswith("#")]
+    assert len(headings) == 2
+    assert "<b>" not in re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", marked)
+    parser = _Tags()
+    parser.feed(hyper)
+    assert parser.tags <= {
+        "html", "head", "meta", "title", "style", "body", "h1", "h2", "blockquote", "table", "tr",
+        "th", "td", "ul", "li", "code", "a", "pre",
+    }  # fmt: skip
+    assert html.escape(words(text)[0]) in hyper if words(text) and not _surrogate(text) else True
+
+
+def _surrogate(text: str) -> bool:
+    return any("\ud800" <= c <= "\udfff" for c in text)
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+
+
+@quick
+@given(TEXTS)
+def test_tables_trees_and_folded_lines_take_any_text(text: str) -> None:
+    plan = (
+        PlannedTask(id="a", title=text or "x", agent_prompt="x"),
+        PlannedTask(id="b", title=text or "x", agent_prompt="x", depends_on=("a",)),
+    )
+    for seen in (
+        output.table([{"name": text, "list": [text, text]}, {"name": "b", "list": []}]),
+        plan_tree(plan, 60),
+        folded(text, 40),
+    ):
+        assert_harmless(seen)
+    assert max(cells(line) for line in plan_tree(plan, 60).split("\n")) <= 60
+
+
+@quick
+@given(TEXTS)
+def test_whatever_a_command_answers_steers_no_terminal(text: str) -> None:
+    answers = (status_text(_status(text)), history_text(_history(text)), trace_text(_trace(text)))
+    printed: list[str] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("click.echo", lambda line, **_: printed.append(line))
+        output.begin([])
+        for answer in (text, *answers):
+            output.success("x", {}, answer)
+        output.failure("x", "CODE", text, hint=text)
+        output.dry_run("x", [{"action": text, "target": text}])
+        output.aside(text)
+    for line in printed:
+        assert_harmless(line)
+
+
+def _status(text: str) -> dict[str, Any]:
+    task = {"id": "a", "status": "Escalated", "reason": text, "cycle": 9, "slice_it": True}
+    sprint = {
+        "sprint_id": "s-1", "number": 1, "goal": text, "phase": "running", "baseline": "red",
+        "verify": text, "halted": text, "budget_usd": 1.0, "cost_usd": 0.5, "sandboxed": False,
+        "paused": [{"framework": "f", "what": text, "until": "2026-01-01T00:00:00+00:00"}],
+        "outage": text,
+        "declined": "", "completed_tasks": 0, "total_tasks": 1, "tasks": [task],
+        "running": [], "adopted": False,
+    }  # fmt: skip
+    forge = {"kind": "gitea", "url": text, "account": text, "reviewer": text, "reviews": "review"}
+    return {
+        "project": "p", "path": text, "repo": text, "backend": "direct", "framework": "stub",
+        "forge": forge, "total_sprints": 1, "last_sprint": sprint, "held_by": None,
+    }  # fmt: skip
+
+
+def _history(text: str) -> dict[str, Any]:
+    return {
+        "sprint_id": "s-1", "number": 1, "id": "s-1", "goal": text, "phase": "ended",
+        "completed_tasks": 0, "total_tasks": 1, "started_at": None, "duration_s": 1.0,
+        "adopted": False, "outcome": "failed", "exit_code": 8, "reason": text,
+    }  # fmt: skip
+
+
+def _trace(text: str) -> dict[str, Any]:
+    event = {"at": "2026-01-01T00:00:00+00:00", "work": "1-implement", "type": "x", "what": text}
+    return {
+        "task": "a", "sprint_id": "s-1", "status": "Done", "reason": text, "cost_usd": 0.0,
+        "attempts": [], "events": [event], "pending": [{"kind": "label", "note": text}],
+    }  # fmt: skip

@@ -1,0 +1,285 @@
+"""A rule that fails for one task: that task waits for a person, and every other one continues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from caloron.domain import evaluate as evaluation
+from caloron.domain.actions import CancelWork, PostComment
+from caloron.domain.facts import EffectDone, EffectFailed, WorkEnded
+from caloron.domain.imports import Import, take_over
+from caloron.domain.merging import Verified
+from caloron.domain.sprint import Task, Work
+from caloron.domain.status import Status
+from caloron.domain.turn import Turn
+from tests.unit.domain.test_landing import land
+from tests.unit.domain.world import SPRINT, World, new_state, planned, world
+
+PLAN = (planned("bad"), planned("a"), planned("b", "a"), planned("c"))
+OTHERS = ("a", "b", "c")
+
+
+def test_editing_a_task_to_done_while_its_merge_is_checked_blocks_no_other() -> None:
+    """The file says Done; the forge refuses a step of the merge that nobody waits for any more."""
+    made = land("b")
+    decision, _ = take_over(made.state, Import(statuses={"a": "Done"}, interventions={}), made.now)
+    made.adopt(decision)
+    done = made.task("a")
+    assert (done.landed, done.revert, done.merging, done.waits) == ("", None, "", None)
+    for kind in ("merge", "revert", "open_pull"):
+        made.news.append(
+            EffectFailed(key="old", task="a", kind=kind, refusal="refused", message="no")
+        )
+    made.run()
+    assert (made.status("a"), made.status("b")) == (Status.DONE, Status.DONE)
+
+
+def test_a_done_task_of_an_older_ledger_that_still_has_merge_state_blocks_nobody() -> None:
+    made = world(planned("a"), planned("b"))
+    made.settle()
+    old = made.task("a")
+    old.status, old.landed, old.merging = Status.DONE, "c1", "c1"
+    made.queue.pop(made.item("a"))
+    old.work = None
+    made.run()
+    assert made.status("b") is Status.DONE
+
+
+def test_an_illegal_move_escalates_its_task_alone_and_undoes_what_the_rule_had_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = world(*PLAN)
+    made.settle()
+
+    def breaks(turn: Turn, task: Task) -> None:
+        if task.id == "bad" and task.status is Status.IN_PROGRESS:
+            task.head = "half-done"
+            turn.sprint.red_line = "half-done"
+            turn.comment(task, "half", "done", "half-done")
+            turn.state.tasks["c"].head = "half-done"
+            turn.move(task, Status.BLOCKED, "half-done")
+
+    monkeypatch.setattr(evaluation, "react", breaks)
+    decision = made.tick()
+    bad = decision.state.tasks["bad"]
+    assert bad.status is Status.ESCALATED
+    assert bad.reason == "internal error in rule breaks: task bad: InProgress → Blocked"
+    assert "half-done" not in repr(decision)
+    started = [a for a in decision.actions if isinstance(a, PostComment)]
+    assert started == []
+    # Its agent is stopped; the others' are not.
+    assert [a.item for a in decision.actions if isinstance(a, CancelWork)] == [
+        f"{SPRINT}/bad/1-implement"
+    ]
+
+
+def test_a_released_task_goes_on_where_the_rule_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world(*PLAN)
+    made.settle()
+    with monkeypatch.context() as broken:
+
+        def breaks(turn: Turn, task: Task) -> None:
+            if task.id == "bad" and task.status is Status.IN_PROGRESS:
+                raise KeyError("a defect")
+
+        broken.setattr(evaluation, "react", breaks)
+        made.tick()
+    made.run()
+    assert {made.status(name) for name in OTHERS} == {Status.DONE}
+    assert made.status("bad") is Status.ESCALATED
+    assert made.state.sprint.phase == "ended"
+    made.comment(made.task("bad").issue or 0, "resolved")
+    made.run()
+    assert made.status("bad") is Status.DONE
+
+
+def test_rules_that_never_come_to_rest_are_stopped_and_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rule that changes a task on each pass, with an action and without one."""
+    for act in (True, False):
+        made = world(*PLAN)
+        made.settle()
+
+        def restless(turn: Turn, act: bool = act) -> None:
+            task = turn.state.tasks["bad"]
+            if task.status is Status.IN_PROGRESS:
+                task.stale_merges += 1
+                if act:
+                    turn.comment(task, "again", str(task.stale_merges), "again")
+
+        rules = (*evaluation.RULES, restless)
+        with monkeypatch.context() as broken:
+            broken.setattr(evaluation, "RULES", rules)
+            decision = made.tick()
+        bad = decision.state.tasks["bad"]
+        assert bad.status is Status.ESCALATED
+        assert "rule restless" in bad.reason
+        assert "does not come to rest" in bad.reason
+        made.run()
+        assert {made.status(name) for name in OTHERS} == {Status.DONE}
+
+
+def test_a_change_of_state_without_an_action_is_followed_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last rule of a pass changes something that the first one acts on."""
+    made = world(*PLAN)
+    made.settle()
+
+    def first(turn: Turn) -> None:
+        task = turn.state.tasks["bad"]
+        if task.stale_merges == 1:
+            task.stale_merges = 2
+            turn.note(task, "seen by the first rule")
+
+    def last(turn: Turn) -> None:
+        task = turn.state.tasks["bad"]
+        if task.stale_merges == 0:
+            task.stale_merges = 1
+
+    monkeypatch.setattr(evaluation, "RULES", (first, *evaluation.RULES, last))
+    assert made.tick().state.tasks["bad"].reason == "seen by the first rule"
+
+
+# A state that no rule makes, as a defect, an edit or an older version may leave it.
+
+_COMMIT = st.sampled_from(["", "c1", "c2", "c9"])
+_WORK = st.builds(
+    Work,
+    item=st.just(f"{SPRINT}/bad/1-implement"),
+    role=st.sampled_from(["implement", "review", "fix", "resolve", "check", "verify"]),
+    head=_COMMIT,
+    heads=st.sampled_from([(), ("c1", "c9")]),
+)
+_VERIFIED = st.builds(Verified, head=_COMMIT, base=_COMMIT, ok=st.booleans(), log=st.just(""))
+_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "status": st.sampled_from(list(Status)),
+    "work": st.none(),
+    "held": st.none() | _WORK,
+    "held_from": st.sampled_from(list(Status)),
+    "head": _COMMIT,
+    "pushed": _COMMIT,
+    "empty": st.booleans(),
+    "judged": _COMMIT,
+    "merging": st.just(""),
+    "verified": st.none() | _VERIFIED,
+    "pull": st.none(),
+    "generation": st.integers(1, 3),
+    "failures": st.integers(0, 3),
+    "rejected": st.sampled_from([(), ("c1", "c2", "c9")]),
+    "stale_merges": st.integers(0, 6),
+    "taken_over": st.sampled_from(["", "ada"]),
+    "given_back": st.sampled_from(["", "ada"]),
+    "closed_by_person": st.booleans(),
+    "let_go": st.sampled_from([(), (1, 2, 3)]),
+}
+
+
+def _spoil(world: World, data: st.DataObject) -> None:
+    """Give some fields of one task values that do not belong together."""
+    names = data.draw(st.lists(st.sampled_from(sorted(_FIELDS)), min_size=1, unique=True))
+    bad = world.task("bad")
+    for name in names:
+        setattr(bad, name, data.draw(_FIELDS[name], label=name))
+
+
+def _stray_fact(world: World, data: st.DataObject) -> None:
+    bad = world.task("bad")
+    item = bad.work.item if bad.work else f"{SPRINT}/bad/7-fix"
+    token = world.tokens.get(item, 0) + 1
+    kinds = st.sampled_from(["merge", "push", "open_pull", "revert", "reopen_issue", "see_branch"])
+    key = data.draw(
+        st.sampled_from(
+            [
+                f"merge/{bad.pull}/{bad.head}/c1",
+                f"push/{bad.branch}/new/{bad.head}",
+                f"review/{bad.pull}/{bad.head}/1/1-review-1",
+                f"pull/{SPRINT}/bad/1",
+                "unknown",
+            ]
+        )
+    )
+    refusals = st.sampled_from(
+        [
+            "refused",
+            "stale_head",
+            "stale_base",
+            "conflict",
+            "gone",
+            "waiting",
+            "checks",
+            "elsewhere",
+        ]
+    )
+    facts = st.one_of(
+        st.builds(EffectDone, key=st.just(key), task=st.just("bad"), kind=kinds, commit=_COMMIT),
+        st.builds(
+            EffectFailed,
+            key=st.just(key),
+            task=st.just("bad"),
+            kind=kinds,
+            refusal=refusals,
+            message=st.just("no"),
+        ),
+        st.builds(
+            WorkEnded,
+            item=st.just(item),
+            task=st.just("bad"),
+            role=st.just(bad.work.role if bad.work else "fix"),
+            token=st.just(token),
+            exit_code=st.integers(0, 1),
+            head=_COMMIT,
+            base=_COMMIT,
+            answer=st.sampled_from(["", "APPROVED", "CHANGES_NEEDED: more"]),
+        ),
+    )
+    fact = data.draw(facts)
+    if isinstance(fact, WorkEnded):
+        world.tokens[item] = token
+        world.queue.pop(item, None)
+    world.news.append(fact)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(st.data())
+def test_whatever_is_wrong_with_one_task_the_others_are_done_and_a_person_can_end_it(
+    data: st.DataObject,
+) -> None:
+    made = World(new_state(*PLAN, parallel=data.draw(st.integers(1, 4))))
+    for _ in range(data.draw(st.integers(0, 12), label="steps")):
+        made.settle()
+        if made.queue:
+            made.end(next(iter(made.queue)))
+    made.settle()
+    for _ in range(data.draw(st.integers(1, 3), label="times")):
+        _spoil(made, data)
+        if data.draw(st.booleans()):
+            _stray_fact(made, data)
+        made.tick()
+    _go_on(made)
+    assert {name: made.status(name) for name in OTHERS} == dict.fromkeys(OTHERS, Status.DONE)
+    bad = made.task("bad")
+    if bad.status not in (Status.DONE, Status.CANCELLED) and bad.issue is not None:
+        made.close_issue(bad.issue)
+        _go_on(made)
+    assert made.status("bad") in (Status.DONE, Status.CANCELLED), made.task("bad")
+    assert made.state.sprint.phase == "ended"
+
+
+def _go_on(made: World) -> None:
+    """Effects succeed and agents do well, until nothing is left to do."""
+    for _ in range(200):
+        made.settle()
+        if not made.queue:
+            return
+        made.end(next(iter(made.queue)))
+    raise AssertionError("the sprint never comes to rest")

@@ -1,0 +1,113 @@
+"""Finish before starting: what brings a begun change to main goes before what begins another."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caloron.domain.actions import StartWork
+from caloron.domain.pauses import busy_slots
+from caloron.domain.status import Status
+from caloron.domain.why import why
+from tests.unit.domain.world import World, new_state, planned
+
+FIRST = ("implement", "check")
+
+
+class Slots:
+    """A queue as the store keeps it: two kinds of slots, the highest priority first."""
+
+    def __init__(self, world: World, parallel: int) -> None:
+        self.world = world
+        self.parallel = parallel
+        self.running: set[str] = set()
+        self.priority: dict[str, int] = {}
+
+    def tick(self) -> None:
+        decision = self.world.tick()
+        for action in decision.actions:
+            if isinstance(action, StartWork):
+                self.priority[action.work.item] = action.priority
+        self.running &= self.world.queue.keys()
+
+    def role(self, item: str) -> str:
+        return self.world.queue[item][1].role
+
+    def claim(self) -> None:
+        """Fill the free slots, and look that nothing is begun while something could be finished."""
+        for verify in (True, False):
+            while True:
+                kind = [i for i in self.world.queue if (self.role(i) == "verify") is verify]
+                waiting = [item for item in kind if item not in self.running]
+                if not waiting or len(kind) - len(waiting) >= self.parallel:
+                    break
+                item = max(waiting, key=lambda i: self.priority[i])
+                if self.role(item) in FIRST:
+                    assert all(self.role(other) in FIRST for other in waiting)
+                self.running.add(item)
+        self.world.waiting = self.world.queue.keys() - self.running
+
+    def settle(self) -> None:
+        for _ in range(100):
+            self.world.poll()
+            self.tick()
+            self.claim()
+            if not self.world.journal and not self.world.news:
+                return
+            while self.world.journal:
+                self.world.perform(0)
+        raise AssertionError("the effects never come to an end")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 5))
+def test_no_change_is_begun_while_another_could_be_finished(seed: int, parallel: int) -> None:
+    chance = random.Random(seed)
+    names = [f"t{n}" for n in range(12)]
+    # Long chains have the highest priority of all that begins.
+    needs = [chance.sample(names[:n], min(n, chance.randrange(2))) for n in range(12)]
+    plan = [planned(name, *after) for name, after in zip(names, needs, strict=True)]
+    world = World(new_state(*plan, parallel=parallel))
+    slots = Slots(world, parallel)
+    for _ in range(400):
+        slots.settle()
+        world.state.queued = frozenset(world.waiting)
+        busy = busy_slots(world.state)
+        agents = [i for i in slots.running if slots.role(i) != "verify"]
+        assert busy == len(agents) <= parallel
+        for task in world.state.tasks.values():
+            if task.status is Status.READY:
+                assert "about to start" not in why(world.state, task)
+        if not slots.running:
+            break
+        again = chance.random() < 0.2
+        answer = "CHANGES_NEEDED: more" if again else "APPROVED"
+        item = chance.choice(sorted(slots.running))
+        slots.running.discard(item)
+        world.end(item, answer=answer)
+    open_tasks = {n: t.status for n, t in world.state.tasks.items() if t.status is not Status.DONE}
+    assert set(open_tasks.values()) <= {Status.ESCALATED, Status.BLOCKED}
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_thirty_tasks_with_slow_agents_never_have_many_open_branches(parallel: int) -> None:
+    """Everything that runs ends at once, then what follows is claimed: all agents take as long."""
+    world = World(new_state(*(planned(f"t{n}") for n in range(30)), parallel=parallel))
+    slots = Slots(world, parallel)
+    most_open = most_unapproved = 0
+    for _ in range(400):
+        slots.settle()
+        begun = [t for t in world.state.tasks.values() if t.status is not Status.DONE and t.head]
+        most_open = max(most_open, len(begun))
+        most_unapproved = max(most_unapproved, sum(t.judged != t.head for t in begun))
+        if not slots.running:
+            break
+        for item in sorted(slots.running):
+            slots.running.discard(item)
+            world.end(item)
+    assert {t.status for t in world.state.tasks.values()} == {Status.DONE}
+    assert most_unapproved <= parallel
+    assert most_open <= 2 * parallel

@@ -1,0 +1,117 @@
+"""What the checker says before a run, and how stages are found and given to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.graph.catalogue import Catalogue
+from caloron.graph.effects import Effect
+from caloron.graph.errors import Refused
+from caloron.graph.native import Functions, hash_of_files
+from caloron.graph.prepare import prepare
+from caloron.graph.profile import NOETHER, STRICT
+from caloron.graph.run import run
+from caloron.graph.spec import define
+from caloron.graph.types import (
+    ANY,
+    NULL,
+    NUMBER,
+    TEXT,
+    Record,
+    RecordWith,
+    Union,
+    Var,
+    record,
+    show,
+)
+from tests.support.bench import Bench, const, sequence, stage
+from tests.support.noether import wrapped
+
+
+def _let(body: dict[str, Any], **bindings: Any) -> dict[str, Any]:
+    return {"op": "Let", "bindings": bindings, "body": body}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.add("wants_number", lambda given: given["x"], input=record(x=NUMBER), output=NUMBER)
+    bench.add("wants_both", lambda given: given, input=record(x=NUMBER, y=TEXT))
+    bench.add("echo", lambda value: value)
+    return bench
+
+
+def test_a_binding_is_checked_also_where_the_input_is_unknown(bench):
+    with pytest.raises(Refused, match=r"\$\.root\.stages\[1\]\.body"):
+        prepare(
+            wrapped(sequence(stage("echo"), _let(stage("wants_number"), x=const("text")))),
+            bench.catalogue,
+        )
+
+
+def test_a_binding_of_an_outer_let_is_known_in_an_inner_one(bench):
+    inner = _let(stage("wants_both"), y=const("text"))
+    good = sequence(stage("echo"), _let(inner, x=const(1)))
+    assert bench.run(good, {}).output == {"x": 1, "y": "text"}
+    with pytest.raises(Refused, match="expected Number"):
+        prepare(wrapped(sequence(stage("echo"), _let(inner, x=const("text")))), bench.catalogue)
+
+
+def test_what_an_unknown_input_may_bring_is_not_missed(bench):
+    graph = sequence(stage("echo"), _let(stage("wants_both"), x=const(1)))
+    assert bench.run(graph, {"y": "text"}).output == {"x": 1, "y": "text"}
+
+
+def test_the_order_in_which_a_union_is_written_does_not_count(bench):
+    given = Record({"a": Union((TEXT, NULL)), "b": NUMBER})
+    takes = RecordWith({"a": Union((NULL, TEXT))}, "R")
+    bench.add("gives", lambda _value: {"a": None, "b": 1}, output=given)
+    bench.add("takes", lambda value: value, input=takes, output=takes)
+    graph = sequence(stage("gives"), stage("takes"))
+    assert bench.run(graph, 0).output == {"a": None, "b": 1}
+    with pytest.raises(Refused):
+        prepare(wrapped(graph), bench.catalogue, NOETHER)
+
+
+def test_a_printed_type_names_no_internal_variable(bench):
+    bench.add("same", lambda value: value, input=Var("T"), output=Var("T"))
+    checked = prepare(wrapped(sequence(stage("same"), stage("echo"))), bench.catalogue).checked
+    assert show(checked.input) == "Any"
+
+
+def test_a_default_of_a_function_is_not_replaced_by_the_call():
+    multiply = define("multiply", NUMBER, NUMBER, implementation_hash="1")
+    catalogue, functions = Catalogue([multiply]), Functions()
+    functions.add(multiply, lambda given, factor=2: given * factor)
+    prepared = prepare(wrapped(stage("multiply")), catalogue)
+    assert run(prepared, 21, functions).output == 42
+
+
+def test_a_name_is_not_taken_for_the_beginning_of_an_id():
+    stages = [define(f"s{n}", ANY, ANY, implementation_hash=str(n)) for n in range(64)]
+    named = define("f", ANY, ANY, implementation_hash="f")
+    functions = Functions()
+    functions.add(named, lambda _value: "f itself")
+    prepared = prepare(wrapped(stage("f")), Catalogue([*stages, named]))
+    assert run(prepared, 1, functions).output == "f itself"
+
+
+@pytest.mark.parametrize(("profile", "spent"), [(STRICT, 6), (NOETHER, 0)])
+def test_what_was_spent_is_counted_also_without_a_budget(bench, profile, spent):
+    bench.add("paid", lambda value: value, Effect("Cost", 3))
+    outcome = bench.run(sequence(stage("paid"), stage("paid")), 1, profile=profile)
+    assert outcome.spent_cents == spent, "Noether counts only against a budget"
+
+
+def test_two_files_that_change_places_are_other_code(tmp_path: Path):
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text("1")
+    other.write_text("2")
+    before = hash_of_files([one, other])
+    one.write_text("2")
+    other.write_text("1")
+    assert hash_of_files([one, other]) != before
+    assert hash_of_files([other, one]) == hash_of_files([one, other])
