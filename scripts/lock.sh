@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Writes requirements.lock and constraints.txt anew from pyproject.toml, with every published hash.
 # Needs pip-tools in the Python named by $PYTHON. Set UPGRADE=1 to take newer versions.
+# Use the Python of Debian 12 (3.11.2): some packages dropped it while they still support 3.11.7.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
