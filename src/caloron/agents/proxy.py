@@ -140,6 +140,8 @@ def _is_public(address: Address) -> bool:
         and not address.is_multicast
         and not address.is_site_local
         and address not in _LOCAL_NAT64
+        # Versions of Python disagree about 6to4, which is deprecated: it counts as private.
+        and address.sixtofour is None
     )
 
 
