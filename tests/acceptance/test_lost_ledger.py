@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.checkouts import writes_file
+from tests.acceptance.checkouts import Repository, repository, writes_file
 from tests.acceptance.home import Answer, Home
 
 
@@ -62,6 +62,33 @@ def test_a_lost_ledger_is_refused_until_the_backup_is_back(
     assert answer.code == 0, answer
     assert "demo-1" in worked.caloron("status").stdout
     assert worked.caloron("state", "verify").code == 0
+
+
+@pytest.fixture
+def shop(home: Home) -> Repository:
+    """The repository of project `shop`, after a sprint whose work was not taken."""
+    home.script(writes_file("new.txt"))
+    shop = repository(home)
+    assert shop.sprint().code == 0
+    return shop
+
+
+@pytest.mark.parametrize("lose", [remove, empty])
+def test_merged_work_can_be_taken_without_the_ledger(
+    shop: Repository, lose: Callable[[Path], None]
+) -> None:
+    lose(shop.home.project("shop") / "ledger.sqlite")
+    assert "caloron take --project shop" in shop.caloron("status").error["hint"]
+    assert shop.caloron("take").code == 0
+    assert (shop.path / "new.txt").read_text() == "new\n"
+
+
+def test_deleting_a_project_warns_of_merged_work_that_was_not_taken(shop: Repository) -> None:
+    listed = shop.caloron("projects", "delete", "shop", "--dry-run")
+    assert "what was merged in project shop is not in the branch checked out" in listed.stderr
+    assert "caloron take --project shop" in listed.stderr
+    assert shop.caloron("take").code == 0
+    assert not shop.caloron("projects", "delete", "shop", "--dry-run").stderr
 
 
 def test_a_project_with_a_lost_ledger_can_be_deleted(worked: Home) -> None:

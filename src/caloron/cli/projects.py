@@ -11,7 +11,7 @@ import click
 from caloron.cli import output
 from caloron.cli.alone import alone, refuse_held, size_of, state_files
 from caloron.cli.options import dry_run_option, output_option
-from caloron.cli.output import printable, size, success
+from caloron.cli.output import aside, printable, size, success
 from caloron.errors import CaloronError, PreconditionFailed
 from caloron.ids import ID_WORDS
 from caloron.ledger.locate import (
@@ -98,6 +98,8 @@ def delete(name: str, force: bool, dry_run: bool) -> int:
             f"{found.path} is a link to {os.readlink(found.path)}",  # noqa: PTH115
             hint="remove the link yourself; nothing was deleted",
         )
+    if lost := _not_taken(found):
+        aside(lost)
     if dry_run:
         refuse_held(found)
         return output.dry_run("projects.delete", _parts(found))
@@ -153,6 +155,29 @@ def _parts(found: ProjectPaths) -> list[dict[str, Any]]:
         {"action": "delete", "target": str(place), "bytes": size_of(place)}
         for place in (*inside, *state_files(found.name))
     ]
+
+
+def _not_taken(found: ProjectPaths) -> str:
+    """Warn of merged work that is nowhere but in the project's own forge."""
+    from caloron.git.checkout import Checkout
+    from caloron.git.command import git
+
+    try:
+        project = load_project(found.name, need_ledger=False)
+    except CaloronError:
+        # Without its settings, a project can still be deleted.
+        return ""
+    main = git(found.forge_git, "rev-parse", "--verify", "refs/heads/main", check=False)
+    if project.is_remote or not main:
+        return ""
+    repo = project.repository
+    if repo and repo.is_dir() and Checkout(repo).contains(main):
+        return ""
+    where = f"the branch checked out in {repo}" if repo else "any repository of yours"
+    return (
+        f"what was merged in project {found.name} is not in {where};"
+        f" to keep it: caloron take --project {found.name}"
+    )
 
 
 def _confirmed(name: str, parts: list[dict[str, Any]]) -> bool:

@@ -44,7 +44,8 @@ def take(sprint: str | None, dry_run: bool, project: str | None) -> int:
       caloron take
       caloron take 3
     """
-    found = load_project(project)
+    # The merged work is in the forge's repository: it can be had without the ledger, too.
+    found = load_project(project, need_ledger=sprint is not None)
     checkout = Checkout(_repository(found))
     main = _up_to_date(found)
     name, commit = _wanted(found, sprint, main)
@@ -137,7 +138,7 @@ def _count(number: int, what: str) -> str:
 
 def _last_sprint(found: Project, sprint: str | None) -> tuple[str | None, int | None]:
     """The last sprint whose work was brought; a project without sprints has none."""
-    if not found.ledger.exists():
+    if not found.ledger.exists() or not found.ledger.stat().st_size:
         return None, None
     from caloron.cli.status import require_ledger
 

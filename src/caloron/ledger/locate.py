@@ -354,8 +354,8 @@ def _refuse_lost_ledger(paths: ProjectPaths) -> None:
 
         raise PreconditionFailed(
             f"the ledger of project {paths.name} {lost}: {paths.ledger}",
-            hint=f"{restore_hint(paths.ledger)}; without a backup, begin again:"
-            f" caloron projects delete {paths.name}",
+            hint=f"{restore_hint(paths.ledger)}; without a backup, `caloron take --project"
+            f" {paths.name}` still brings the merged work to your repository",
         )
 
 

@@ -144,9 +144,9 @@ def _remove_remains(name: str) -> None:
             shutil.rmtree(remains, ignore_errors=True)
 
 
-def load_project(name: str | None = None) -> Project:
+def load_project(name: str | None = None, *, need_ledger: bool = True) -> Project:
     """The named project, or the active one."""
-    paths = find_project(name)
+    paths = find_project(name, need_ledger=need_ledger)
     raw = read_settings(paths.config_file)
     raw.setdefault("name", paths.name)
     return Project(paths.name, paths.path, typed(raw, paths.config_file))
