@@ -56,6 +56,17 @@ def test_a_fixer_that_fails_is_tried_again_with_the_work_still_there(home: Home)
     assert home.files() == {"a.txt": b"a\nmore\n", "b.txt": b"b\n"}
 
 
+@pytest.mark.parametrize("branch", ["main", "-b aside origin/main"])
+def test_a_fix_committed_on_a_branch_of_main_is_added_to_the_change(
+    home: Home, branch: str
+) -> None:
+    away = f"git checkout -q {branch} && echo more > note.txt && git add note.txt"
+    fix = does("fix", "a", run=f"{away} && git commit -q -m fixed && git checkout -q -")
+    answer = fixed_after_another_merge(home, fix)
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n", "note.txt": b"more\n"}
+
+
 def test_a_fix_that_leaves_nothing_of_the_change_is_never_merged(home: Home) -> None:
     """A reviewer who approves whatever it is shown is no reason to lose the task's work."""
     empties = does("fix", "a", run="git rm -q a.txt; git commit -q -m 'take it back'")

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 
 from caloron.agents.claude_code import ClaudeCodeRunner
@@ -26,6 +27,7 @@ _STUB = Path(__file__).with_name("stub.py")
 _PLACEHOLDER = re.compile(r"\{(prompt|prompt_file|workspace)\}")
 #: The kernel takes no longer argument than this.
 _ARGUMENT_BYTES = 128 * 1024 - 1
+_INTERPRETER = re.compile(r"(python|sh|bash|dash|zsh|node|ruby|perl)[\d.]*")
 #: What every sandbox has; a program in there needs nothing else.
 _SYSTEM = tuple(map(Path, ("/usr", "/bin", "/sbin", "/lib", "/lib64")))
 
@@ -98,11 +100,12 @@ class CommandRunner(_TellsByFile):
 
     def check(self) -> None:
         program = self._template[0]
-        if "/" in program and not program.startswith("/"):
+        if inside := _found_in_workspace(self._template):
             raise UsageError(
-                f"the program {program!r} of the framework `command` would be a file of the "
+                f"{inside!r} in the command of the framework `command` would be a file of the "
                 "workspace, so the author of a change could replace its reviewer",
-                hint="name a program outside the repository, by its full path",
+                hint="name a file outside the repository by its full path;"
+                " a module of Python: python3 -P -m MODULE",
             )
         if shutil.which(program) is None:
             raise PreconditionFailed(
@@ -136,6 +139,24 @@ class CommandRunner(_TellsByFile):
             stdin="" if given else request.prompt,
             read_only=needs,
         )
+
+
+def _found_in_workspace(command: tuple[str, ...]) -> str:
+    """The program, script or module that would be looked for in the workspace; empty: none."""
+    program, *arguments = command
+    if "/" in program and not program.startswith("/"):
+        return program
+    interpreter = _INTERPRETER.fullmatch(Path(program).name)
+    if interpreter is None:
+        return ""
+    options = list(takewhile(lambda word: word.startswith("-"), arguments))
+    rest = arguments[len(options) :]
+    inline = "-e" if interpreter[1] in ("node", "ruby", "perl") else "-c"
+    if not rest or options[-1:] == [inline]:
+        return ""
+    if options[-1:] == ["-m"]:
+        return "" if {"-P", "-I"} & set(options) else rest[0]
+    return "" if rest[0].startswith(("/", "{")) else rest[0]
 
 
 def _installation(program: str, own: Path) -> tuple[str, tuple[Path, ...]]:

@@ -240,12 +240,25 @@ def test_a_program_that_is_not_there_is_refused_before_anything_starts() -> None
     CommandRunner(("sh",)).check()
 
 
-@pytest.mark.parametrize("program", ["./agent.sh", "tools/agent", "../agent"])
+@pytest.mark.parametrize(
+    "command",
+    ["./agent.sh", "tools/agent", "../agent", "sh agent.sh", "/bin/bash -e agent.sh",
+     "python3 agent.py", "/usr/bin/python3.11 -u -m agent"],
+)  # fmt: skip
 def test_a_program_of_the_workspace_is_refused_since_the_author_could_replace_it(
-    program: str,
+    command: str,
 ) -> None:
     with pytest.raises(UsageError, match="replace its reviewer"):
-        CommandRunner((program,)).check()
+        CommandRunner(tuple(command.split())).check()
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["sh /opt/agent.sh", "sh -c agent", "sh", "python3 -P -m agent", "python3 -I -m agent",
+     "cat {prompt_file}", "sh {prompt_file}"],
+)  # fmt: skip
+def test_a_program_outside_the_workspace_is_accepted(command: str) -> None:
+    CommandRunner(tuple(command.split())).check()
 
 
 def test_every_framework_is_made_by_its_name(run: Run) -> None:

@@ -413,6 +413,18 @@ def test_an_agent_speaks_for_nobody_but_the_user(bench: Bench) -> None:
     assert log == f"{AGENT[0]} {AGENT[1]} {AGENT[0]} {AGENT[1]}"
 
 
+@pytest.mark.parametrize("line", ["", "Agent: caloron-agent-other"])
+def test_a_commit_without_the_line_of_its_agent_is_replaced(bench: Bench, line: str) -> None:
+    bench.create()
+    bench.agent(
+        f"git config user.name {AGENT[0]}; git config user.email {AGENT[1]};"
+        f"echo 1 > one; git add one; git commit -qm 'one\n\n{line}'"
+    )
+    head = bench.finish(agent="caloron-agent-task-1")
+    assert "one" in bench.files(head)
+    assert bench.show(head, "%B").strip() == MESSAGE.strip()
+
+
 def test_a_merge_by_somebody_else_stays_a_merge(bench: Bench) -> None:
     bench.merge_to_main({"new": "from main\n"})
     main = bench.mirror.fetch_main()

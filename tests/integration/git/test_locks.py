@@ -67,6 +67,22 @@ def test_a_hostile_forge_cannot_delete_a_lock_file_of_the_user(tmp_path: Path, b
     assert lock.read_text() == "version = 3\n"
 
 
+def test_a_lock_that_only_the_server_speaks_of_is_not_waited_for(tmp_path: Path) -> None:
+    repository = tmp_path / "mirror.git"
+    git(tmp_path, "init", "--quiet", "--bare", str(repository))
+    abandoned = old(repository / "config.lock")
+    calls = []
+
+    def command() -> None:
+        calls.append(1)
+        raise GitError(("push",), 1, "remote: error: cannot lock ref 'refs/heads/main'\nrejected")
+
+    with pytest.raises(GitError):
+        patiently(repository, command)
+    assert len(calls) == 1
+    assert abandoned.exists()
+
+
 def test_a_lock_beside_a_link_out_of_the_repository_stays(tmp_path: Path) -> None:
     outside = old(tmp_path / "outside" / "yarn.lock")
     repository = tmp_path / "repository"

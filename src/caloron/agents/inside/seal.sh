@@ -48,13 +48,16 @@ fi
 
 git rev-parse --quiet --verify 'HEAD^{commit}' >/dev/null || exit 3
 
-# Work that it left on another branch, or in a stash, is its work all the same. A branch that the
-# clone came with is not, and a branch without the commit that it began with would undo that one.
+# Commits on another branch, or in a stash, are its work too; those that the clone came with are
+# not. They are merged with the commit that it began with: the files of a branch of main alone would
+# undo that one.
 if [ "$(git rev-list --count "$base..HEAD")" = 0 ]; then
-    other=$(git for-each-ref --sort=-committerdate --contains="$base" --no-merged="$base" \
-        --no-merged="$main" --format='%(objectname)' refs/heads refs/stash | head -n 1)
-    if [ -n "$other" ]; then
-        commit=$(git commit-tree -p "$base" -F "$message" "$other^{tree}")
+    other=$(git for-each-ref --sort=-committerdate --no-merged="$base" --no-merged="$main" \
+        --format='%(objectname)' refs/heads refs/stash | head -n 1)
+    if [ -n "$other" ] && fork=$(git merge-base "$main" "$other") &&
+        ! git diff --quiet --no-ext-diff "$fork" "$other" &&
+        tree=$(git merge-tree --write-tree --no-messages "$base" "$other"); then
+        commit=$(git commit-tree -p "$base" -F "$message" "$tree")
         git update-ref --no-deref HEAD "$commit"
     fi
 fi
