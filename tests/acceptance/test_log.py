@@ -25,6 +25,21 @@ def test_an_error_that_the_engine_survives_is_in_the_log_of_the_project(home: Ho
     assert "cannot write the trace of a tick" in answer.stderr
 
 
+def test_a_failed_attempt_its_retry_and_the_escalation_are_in_the_log(home: Home) -> None:
+    home.script(does("implement", "a", output="no disk", exit_code=9))
+    home.sprint(task("a"))
+    text = (home.project() / "logs" / "caloron.log").read_text("utf-8")
+    entries = [json.loads(line) for line in text.splitlines()]
+    failed = [
+        (entry["item"], entry["exit_code"], entry["reason"])
+        for entry in entries
+        if entry["level"] == "warning" and entry["message"] == "an attempt ended"
+    ]
+    assert failed == [("demo-1/a/1-implement", 9, "no disk")] * 2
+    moves = [entry["new"] for entry in entries if entry["message"] == "a task moved"]
+    assert moves == ["Ready", "InProgress", "Escalated"]
+
+
 def test_a_record_about_an_attempt_names_its_task(home: Home) -> None:
     key = "sk-ant-api03-" + "Zq7Lw0Tn3Xc9Vb5Rm1" * 4
     home.environment["ANTHROPIC_API_KEY"] = key

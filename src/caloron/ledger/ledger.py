@@ -32,7 +32,7 @@ from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import Sprint, State, Task
 from caloron.errors import CaloronError, NotFound
 from caloron.ledger.identity import known_identity, refuse_foreign
-from caloron.store import queue
+from caloron.store import log, queue
 from caloron.store.database import Database, migrations_in
 from caloron.store.files import write_atomic
 from caloron.store.statements import load_statements
@@ -198,6 +198,8 @@ class Ledger:
             if tick.projection:
                 remember_projection(connection, sprint.id, tick.projection)
                 remember_since(connection, sprint.id, tick.since)
+        for move in tick.moves:
+            log.info("a task moved", task=move.task, old=move.old, new=move.new, reason=move.reason)
 
     def _put_tasks(
         self,

@@ -86,6 +86,15 @@ class WorkQueue:
                 "the end of an attempt does not count", error=error, item=fact.item, task=fact.task
             )
             return False
+        reason = fact.fault or fact.over or fact.detail or fact.trouble
+        write = log.warning if reason or status == "failed" else log.info
+        write(
+            "an attempt ended",
+            item=fact.item,
+            task=fact.task,
+            exit_code=fact.exit_code,
+            reason=reason or fact.last_line,
+        )
         return True
 
     def interrupt(
@@ -113,6 +122,8 @@ class WorkQueue:
                     queue.hold(connection, item, int(until * 1000))
                 if cut:
                     tell(connection, self.sprint, [cut])
+        if held:
+            log.warning("an attempt was interrupted and runs again", item=item, reason=reason)
         return bool(held)
 
     def note(self, type: str, item: str, payload: dict[str, Any]) -> None:
