@@ -71,10 +71,14 @@ def test_a_project_that_is_named_needs_no_active_one(worked: Home) -> None:
     assert worked.caloron("why", "--project", "demo").code == 0
 
 
-def test_a_mirror_that_lost_its_objects_is_named_with_the_remedy(worked: Home) -> None:
+@pytest.mark.parametrize("folder_stays", [True, False])
+def test_a_mirror_that_lost_its_objects_is_named_with_the_remedy(
+    worked: Home, folder_stays: bool
+) -> None:
     mirror = worked.project() / "mirror.git"
     shutil.rmtree(mirror / "objects")
-    (mirror / "objects").mkdir()
+    if folder_stays:
+        (mirror / "objects").mkdir()
     answer = worked.caloron("sprint", "more", "--yes", "--single")
     assert answer.code == 8, answer
     assert str(mirror) in answer.error["message"]

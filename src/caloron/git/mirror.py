@@ -79,7 +79,8 @@ class Mirror(Commits):
         It is not replaced here: `refs/salvage` may hold work that is nowhere else.
         """
         main = f"refs/heads/{self.main}"
-        if git_process(self.path, "rev-parse", "--verify", "--quiet", main).returncode != 0:
+        if git_process(self.path, "rev-parse", "--verify", "--quiet", main).returncode == 1:
+            # Nothing was fetched yet. Other codes: git does not take it for a repository.
             return
         done = git_process(self.path, "cat-file", "-e", f"{main}^{{tree}}")
         if done.returncode != 0:
