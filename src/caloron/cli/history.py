@@ -9,7 +9,7 @@ import click
 
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import is_terminal, printable, success
-from caloron.cli.screen import cropped, screen_width
+from caloron.cli.screen import cropped, fitted, screen_width
 from caloron.durations import span
 from caloron.ledger.earlier import EarlierSprint, earlier_sprints
 from caloron.ledger.identity import open_ledger
@@ -64,7 +64,7 @@ def history(limit: int, project: str | None) -> None:
         rows += map(_adopted, earlier.sprints)
         rows = sorted(rows, key=lambda row: -row["number"])[:limit]
         total += earlier.total
-    text = "\n".join(_text(row) for row in rows) or "No sprint yet."
+    text = fitted("\n".join(_text(row) for row in rows)) or "No sprint yet."
     success("history", {"project": found.name, "total": total, "sprints": rows}, text)
 
 

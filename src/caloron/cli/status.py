@@ -15,6 +15,7 @@ import click
 from caloron.cli.left_running import left_running, told
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
+from caloron.cli.screen import aligned, fitted
 from caloron.errors import NotFound
 from caloron.ledger.earlier import EarlierSprint, earlier_sprints
 from caloron.ledger.identity import open_ledger
@@ -261,7 +262,7 @@ def _text(data: dict[str, Any], *, switched_off: bool = False) -> str:
     lines.append(f"  {'Sprints':10} {data['total_sprints']}")
     sprint = data["last_sprint"]
     if sprint is None:
-        return "\n".join([*lines, 'No sprint yet. Start one: caloron sprint "<goal>"'])
+        return fitted("\n".join([*lines, 'No sprint yet. Start one: caloron sprint "<goal>"']))
     lines.append(
         f"Sprint {sprint['sprint_id']}: {_phase(data)},"
         f" {sprint['completed_tasks']}/{sprint['total_tasks']} tasks done"
@@ -284,13 +285,12 @@ def _text(data: dict[str, Any], *, switched_off: bool = False) -> str:
     lines += [f"  {told(agent)}" for agent in sprint["running"]]
     waits = (sprint["outage"], sprint["halted"])
     lines += [f"  Waits: {_line(why)}" for why in waits if why]
-    width = max((len(task["id"]) for task in sprint["tasks"]), default=0)
+    rows = []
     for task in sprint["tasks"]:
-        line = f"  {task['id']:{width}}  {task['status']:10}  {_line(task['reason'])}"
-        lines.append(line.rstrip())
+        rows.append((task["id"], task["status"], _line(task["reason"])))
         if flag := cut_smaller(task["cycle"]):
-            lines.append(f"  {'':{width}}  {'':10}  {task['cycle']} cycles, {flag}")
-    return "\n".join(lines)
+            rows.append(("", "", f"{task['cycle']} cycles, {flag}"))
+    return fitted("\n".join([*lines, *aligned(rows, head=False, indent=2)]))
 
 
 def _forge_lines(forge: dict[str, str]) -> list[str]:

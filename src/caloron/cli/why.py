@@ -10,6 +10,7 @@ from caloron.cli.left_running import left_running
 from caloron.cli.left_running import told as told_agent
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
+from caloron.cli.screen import fitted
 from caloron.cli.status import require_ledger
 from caloron.domain.why import why as reason_of
 from caloron.domain.why import why_sprint
@@ -79,4 +80,4 @@ def why(task: str | None, project: str | None) -> None:
     lines += [told_agent(agent) for agent in running]
     if stopped and not running:
         lines.append(f"The sprint is stopped; `caloron resume {state.sprint.id}` goes on with it.")
-    success("why", data, "\n".join(lines) or "Every task is done.")
+    success("why", data, fitted("\n".join(lines)) or "Every task is done.")
