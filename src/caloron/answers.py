@@ -41,17 +41,11 @@ def feedback_in(lines: Sequence[str]) -> list[bool]:
     """Which lines belong to a feedback block, with the empty lines, rules or fences around it."""
     inside = list(_of_blocks(lines, headless=False))
     for step in (1, -1):
-        beside = bordered = False
+        beside = False
         for at in range(len(lines))[::step]:
             line = lines[at].strip()
-            if inside[at]:
-                beside, bordered = True, False
-            elif beside and not line:
-                inside[at] = True
-            elif beside and not bordered and _BORDER.fullmatch(line):
-                inside[at] = bordered = True
-            else:
-                beside = False
+            beside = inside[at] or (beside and (not line or bool(_BORDER.fullmatch(line))))
+            inside[at] = beside
     return inside
 
 

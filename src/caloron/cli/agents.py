@@ -18,7 +18,7 @@ from caloron.cli.status import require_ledger
 from caloron.durations import span
 from caloron.errors import NotFound, StoreError
 from caloron.ledger.earlier import earlier_agents
-from caloron.ledger.figures import all_runs
+from caloron.ledger.figures import all_runs, sprint_numbers
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
 from caloron.slicing import cut_smaller, to_slice
 
@@ -269,7 +269,7 @@ def _works(project: str | None) -> list[dict[str, Any]]:
     connection = require_ledger(found)
     try:
         rounds = {(row["sprint"], row["id"]): row for row in connection.execute(_TASKS)}
-        numbers = dict(map(tuple, connection.execute("SELECT id, number FROM sprints")))
+        numbers = sprint_numbers(connection)
         works = list(_collect(connection, rounds))
         return [work | {"number": numbers[work["sprint_id"]]} for work in works]
     finally:

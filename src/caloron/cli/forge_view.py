@@ -11,6 +11,7 @@ from caloron.cli.output import printable
 from caloron.cli.person import person
 from caloron.cli.screen import aligned, fitted, unmarked
 from caloron.domain.observations import CommentSeen, IssueSeen, PullSeen, ReviewSeen, marker_key
+from caloron.ids import sprint_number
 from caloron.ledger.locate import ProjectPaths, find_project, forge_kind
 from caloron.ports import Forge
 
@@ -134,12 +135,13 @@ def pull_page(
     return _page([head, about, _prose(pull.body), *judged, *_remarks(comments)])
 
 
-def _task_of(seen: IssueSeen | PullSeen, forge: Forge) -> dict[str, str]:
+def _task_of(seen: IssueSeen | PullSeen, forge: Forge) -> dict[str, Any]:
     """The task that our own marker names; on an object of somebody else it means nothing."""
     parts = marker_key(seen.body).split("/")
     if seen.author != forge.author or len(parts) < 3:
         return {}
-    return {"sprint": parts[1], "task": parts[2]}
+    # `number` is that of the issue or pull request.
+    return {"sprint_id": parts[1], "sprint_number": sprint_number(parts[1]), "task": parts[2]}
 
 
 def _remarks(comments: Iterable[CommentSeen]) -> list[str]:

@@ -13,7 +13,7 @@ from caloron.cli.screen import aligned, fitted
 from caloron.engine.state.files import LEFT_OUT, kept_files
 from caloron.engine.state.homes import files_in, homes_in
 from caloron.errors import NotFound
-from caloron.ledger.figures import find_sprint
+from caloron.ledger.figures import find_sprint, sprint_numbers
 from caloron.ledger.identity import open_ledger
 from caloron.ledger.ledger import SQL, read_state
 from caloron.ledger.projected import digest
@@ -48,7 +48,8 @@ def _told(
     files += [] if only else _homes(project)
     ledger = _ledger(connection)
     data: dict[str, Any] = {"project": project.name, "files": files, "ledger": ledger}
-    data |= {"sprint_id": sprint, "state": _state(connection, sprint)}
+    number = sprint_numbers(connection).get(sprint) if connection and sprint else None
+    data |= {"sprint_id": sprint or None, "number": number, "state": _state(connection, sprint)}
     lines = [printable(line) for line in aligned(_by_folder(files), head=False)]
     if ledger["version"]:
         counts = ", ".join(f"{number} {name}" for name, number in ledger["counts"].items())

@@ -40,7 +40,7 @@ def why(task: str | None, project: str | None) -> None:
         who = holder(found.engine_lock)
         state = glance(connection, (who or {}).get("sprint", ""))
         outage = str(read_outage(connection, state.sprint.id) or "")
-        running = left_running(found, connection, state.sprint.id) if who is None else []
+        running = left_running(found, connection, state.sprint.id)
     finally:
         connection.close()
     if task is not None and task not in state.tasks:

@@ -62,6 +62,11 @@ def number_of(connection: sqlite3.Connection, sprint: str) -> int:
     return int(row["number"])
 
 
+def sprint_numbers(connection: sqlite3.Connection) -> dict[str, int]:
+    """The numbers of all sprints by their ids."""
+    return {row["id"]: row["number"] for row in connection.execute(SQL["numbers"])}
+
+
 def _hint(connection: sqlite3.Connection, named: str) -> str:
     if connection.execute(SQL["has_entries"]).fetchone():
         who = {"number": named if len(named) < 19 else "", "id": named}
