@@ -24,9 +24,10 @@ FILE = Path(__file__).parents[1] / "docs" / "schema" / "caloron.json"
 _TYPES = {"s": "string", "i": "integer", "n": "number", "b": "boolean"}
 
 _ISSUE = {"number": "i", "title": "s", "state": "s", "url": "s", "author": "s", "labels": ["s"],
-          "sprint?": "s", "task?": "s"}  # fmt: skip
+          "sprint_id?": "s", "sprint_number?": "i?", "task?": "s"}  # fmt: skip
 _PULL = {"number": "i", "title": "s", "state": "s", "url": "s", "author": "s", "branch": "s",
-         "head": "s", "closes": ["i"], "sprint?": "s", "task?": "s"}  # fmt: skip
+         "head": "s", "closes": ["i"], "sprint_id?": "s", "sprint_number?": "i?",
+         "task?": "s"}  # fmt: skip
 _COMMENT = {"id": "i", "author": "s", "body": "s"}
 _REVIEW = {"id": "i", "author": "s", "verdict": "s", "head": "s", "body": "s"}
 _SPRINT_TASK = {
@@ -50,7 +51,7 @@ _SPRINT = {
                   "sprints": "i", "tasks": "i"},
     "...": "any",
 }  # fmt: skip
-_RUNNING = {"sprint_id": "s", "task": "s", "role": "s", "pid": "i"}
+_RUNNING = {"sprint_id": "s", "number": "i", "task": "s", "role": "s", "pid": "i"}
 _STATUS_SPRINT = {
     "sprint_id": "s", "number": "i", "goal": "s", "phase": "s", "baseline": "s", "verify": "s",
     "halted": "s", "budget_usd": "n", "cost_usd": "n", "sandboxed": "b?", "completed_tasks": "i",
@@ -65,9 +66,18 @@ _AGENT = {
     "tokens": "i?", "roles": ["s"], "frameworks": ["s"], "models": ["s"], "adopted": "b",
 }  # fmt: skip
 _WORK = {
-    "sprint_id": "s", "number": "i", "task": "s", "role": "s", "status": "s", "rounds": "i",
+    "sprint_id": "s", "number": "i", "task": "s", "work": "s", "role": "s", "status": "s",
+    "rounds": "i",
     "attempts": "i", "failed_attempts": "i", "duration_s": "n", "cost_usd": "n", "tokens": "i",
     "framework": "s", "model": "s",
+}  # fmt: skip
+_BY_SPRINT = {
+    "sprint_id": "s", "number": "i", "tasks": "i", "done": "i", "rounds": "i", "attempts": "i",
+    "failed_attempts": "i", "duration_s": "n", "cost_usd": "n", "tokens": "i",
+}  # fmt: skip
+_NEED = {
+    "kind": "s", "sprint_id": "s", "number": "i", "task": "s", "title": "s", "why": "s",
+    "commands": ["s"], "holds": ["s"], "files": ["s"],
 }  # fmt: skip
 _ATTEMPT = {
     "item": "s", "role": "s", "attempt": "i", "started_at": "s", "ended_at": "s?",
@@ -128,7 +138,7 @@ COMMANDS: dict[str, Any] = {
     "sprint": _SPRINT,
     "kickoff": _SPRINT,
     "resume": _SPRINT,
-    "stop": {"project": "s", "stopped": "b", "sprint_id?": "s"},
+    "stop": {"project": "s", "stopped": "b", "sprint_id?": "s", "number?": "i?"},
     "tick": {"skipped": "b", "ended": "b", "sprint_id?": "s", "number?": "i", "phase?": "s",
              "why?": "s", "statuses?": {"*": "s"}, "waits?": {"*": "s"}, "actions_taken?": ["s"],
              "ticks?": "i", "agents?": "i", "outage?": "s", "...": "any"},
@@ -140,12 +150,14 @@ COMMANDS: dict[str, Any] = {
     "status": {"project?": "s", "path?": "s", "repo?": "s", "backend?": "s", "framework?": "s",
                "forge?": {"kind": "s", "url": "s", "account": "s", "reviewer": "s", "reviews": "s"},
                "total_sprints?": "i", "last_sprint?": [None, _STATUS_SPRINT],
-               "held_by?": [None, {"pid": "i", "host": "s", "sprint": "s", "started_at": "s"}],
+               "held_by?": [None, {"pid": "i", "host": "s", "started_at": "s", "sprint_id": "s",
+                                   "number": "i?"}],
                "active?": "s?", "projects?": "i", "repository?": "s"},
     "why": {"sprint_id": "s", "number": "i", "stopped": "b", "why": "s", "outage": "s",
             "tasks": [{"id": "s", "status": "s", "why": "s"}], "running": [_RUNNING]},
     "logs": {"sprint_id": "s", "number": "i", "task": "s", "attempts": [
-        {"name": "s", "role": "s", "path": "s", "output": "s", "errors": "s", "readable": "s"}]},
+        {"work": "s", "role": "s", "attempt": "i?", "path": "s", "output": "s", "errors": "s",
+         "readable": "s"}]},
     "trace": {"sprint_id": "s", "number": "i", "task": "s", "title": "s", "status": "s",
               "reason": "s", "cost_usd": "n",
               "events": [{"at": "s", "type": "s", "work": "s", "what": "s",
@@ -153,17 +165,18 @@ COMMANDS: dict[str, Any] = {
               "attempts": [_ATTEMPT],
               "pending": [{"kind": "s", "key": "s", "tries": "i", "note": "s"}]},
     "agents.list": {"agents": [_AGENT]},
-    "agents.show": _AGENT | {"work": [_WORK], "adopted_versions": [{"*": "any"}], "home": "s",
+    "agents.show": _AGENT | {"by_sprint": [_BY_SPRINT], "work": [_WORK],
+                             "adopted_versions": [{"*": "any"}], "home": "s",
                              "about": "s", "cycle": {"number": "i", "status": "s", "...": "any"},
                              "cycles": [_PAST], "queue": [{"*": "any"}], "diary": [{"*": "any"}],
                              "retros": ["s"], "disagreements": [
                                  {"target": "s", "expected": "s", "found": "s"}]},
     "report": {"sprint_id": "s", "number": "i", "project": "s", "goal": "s", "phase": "s",
                "tasks": [{"id": "s", "title": "s", "status": "s", "cost_usd": "n", "...": "any"}],
-               "needs": [{"...": "any"}], "problems": [{"...": "any"}],
+               "needs": [_NEED], "problems": [{"...": "any"}],
                "agents": [{"agent": "s", "role": "s", "cost_usd": "n", "...": "any"}],
                "kpis": {"*": "n?"}, "bring": "s", "...": "any"},
-    "inbox": {"project": "s", "needs": [{"...": "any"}], "...": "any"},
+    "inbox": {"project": "s", "needs": [_NEED]},
     "history": {"project": "s", "total": "i", "sprints": [
         {"sprint_id": "s", "number": "i", "goal": "s", "phase": "s", "completed_tasks": "i",
          "total_tasks": "i", "started_at": "s?", "duration_s": "n?", "adopted": "b",
@@ -235,8 +248,8 @@ COMMANDS: dict[str, Any] = {
                       "head": "s", "output": "s", "told": "b"},
     "state.show": {"project": "s", "files": [{"path": "s", "bytes": "i", "whose": "s",
                                                "what": "s"}],
-                   "ledger": {"version": "s", "counts": {"*": "i"}}, "sprint_id": "s",
-                   "state": [None, {"...": "any"}]},
+                   "ledger": {"version": "s", "counts": {"*": "i"}}, "sprint_id": "s?",
+                   "number": "i?", "state": [None, {"...": "any"}]},
     "state.verify": {"project": "s", "checked": "i", "deviations": [_FINDING],
                      "notes": [_FINDING], "repaired": ["s"]},
     "state.backup": {"project": "s", "path": "s", "bytes": "i", "created_at": "s",

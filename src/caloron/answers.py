@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 _TAIL = 1 << 16
 _LONGEST = 500
@@ -24,6 +24,7 @@ _KEY = re.compile(rf"[\s>*-]*[\"'`*]*({'|'.join(_KEYS)})[\"'`*]*[ \t]*[:=]", re.
 _HEAD = re.compile(r"[\s>*-]*[\"'`*]*caloron_feedback\b", re.IGNORECASE)
 _MARKER = re.compile(r"CALORON_FEEDBACK_(?:START|END)")
 _WORD = re.compile(r"\w")
+_BORDER = re.compile(r"-{3,}|(`{3,}|~{3,})\w*")
 
 
 def closing_words(answer: str) -> str:
@@ -34,6 +35,18 @@ def closing_words(answer: str) -> str:
     """
     prose, fenced = _parts(answer[-_TAIL:])
     return _last(prose) or _last(fenced)
+
+
+def feedback_in(lines: Sequence[str]) -> list[bool]:
+    """Which lines belong to a feedback block, with the empty lines, rules or fences around it."""
+    inside = list(_of_blocks(lines, headless=False))
+    for step in (1, -1):
+        beside = False
+        for at in range(len(lines))[::step]:
+            line = lines[at].strip()
+            beside = inside[at] or (beside and (not line or bool(_BORDER.fullmatch(line))))
+            inside[at] = beside
+    return inside
 
 
 def _parts(answer: str) -> tuple[list[str], list[str]]:
@@ -92,17 +105,22 @@ def _json_lines(lines: list[str]) -> int:
 
 
 def _without_blocks(lines: list[str]) -> Iterator[str]:
-    """The lines without feedback blocks: a key of it, and what is indented below."""
+    inside = _of_blocks(lines, headless=True)
+    return (line for line, of_block in zip(lines, inside, strict=True) if not of_block)
+
+
+def _of_blocks(lines: Sequence[str], *, headless: bool) -> Iterator[bool]:
+    """Which lines belong to a feedback block: a key of it, and what is indented below.
+
+    `headless`: also to one whose first line is missing.
+    """
     inside = False
     for line in lines:
         if _HEAD.match(line) or (inside and _KEY.match(line)):
             inside = True
-        elif inside and (not line.strip() or line[:1] in " \t" or line.lstrip().startswith("- ")):
-            continue
-        else:
-            inside = bool(_starts_block(line))
-            if not inside and not _MARKER.search(line):
-                yield line
+        elif not inside or (line.strip() and not line.startswith((" ", "\t", "- "))):
+            inside = headless and bool(_starts_block(line))
+        yield inside or bool(_MARKER.search(line))
 
 
 def _starts_block(line: str) -> re.Match[str] | None:

@@ -13,3 +13,9 @@ _ID = re.compile(ID_FORM)
 def is_valid_id(value: str) -> bool:
     """Whether a name may stand for a project, sprint, task or agent."""
     return _ID.fullmatch(value) is not None
+
+
+def sprint_number(sprint_id: str) -> int | None:
+    """The number that the id of a sprint ends with, `shop-3`."""
+    number = sprint_id.rpartition("-")[2]
+    return int(number) if number.isascii() and number.isdigit() else None

@@ -162,6 +162,39 @@ def test_a_sprint_has_the_same_id_in_every_answer() -> None:
     assert {kind for kind in types if "null" not in kind} == {'"string"'}
 
 
+def test_an_integer_stands_beside_each_id_of_a_sprint() -> None:
+    """A script finds both in every answer, under the same names."""
+    objects = list(_objects(schema.COMMANDS))
+    assert not [names for names in objects if names & {"sprint", "sprint?"}]
+    without = [n for n in objects if "sprint_id" in n and not n & {"number", "sprint_number"}]
+    # A harness is given the id alone, perhaps on a machine without the ledger.
+    assert without == [n for n in objects if "agent_id" in n and "exit_code" in n]
+    types = {kind for name in ("number", "sprint_number") for kind in _kinds(name)}
+    assert types <= {"i", "i?"}
+
+
+def _objects(part: object) -> Iterator[set[str]]:
+    if isinstance(part, list):
+        for each in part:
+            yield from _objects(each)
+    if isinstance(part, dict):
+        if part is not schema.COMMANDS:
+            yield {name.removesuffix("?") for name in part}
+        for value in part.values():
+            yield from _objects(value)
+
+
+def _kinds(name: str, part: object = schema.COMMANDS) -> Iterator[str]:
+    if isinstance(part, list):
+        for each in part:
+            yield from _kinds(name, each)
+    if isinstance(part, dict):
+        for key, value in part.items():
+            if key.removesuffix("?") == name and isinstance(value, str):
+                yield value
+            yield from _kinds(name, value)
+
+
 def _types_of(name: str, part: object) -> Iterator[object]:
     if isinstance(part, list):
         for each in part:

@@ -294,7 +294,7 @@ def test_a_sprint_that_comes_to_nothing_never_repeats_the_numbers_of_the_one_bef
     assert (shown["avg_clarity"], shown["tasks"], shown["tools_used"]) == (None, [], {})
     assert "main is red" in (workspace(mixed) / "retro_report.md").read_text()
     assert "main is red" in page(mixed, "report")
-    needs = {need["sprint"]: need for need in told(mixed, "inbox")["needs"]}
+    needs = {need["sprint_id"]: need for need in told(mixed, "inbox")["needs"]}
     assert needs["demo-2"]["commands"][1] == "caloron resume demo-2 --allow-red"
     data = told(mixed, "metrics")
     assert (data["total_sprints"], data["total_tasks"], data["completed_tasks"]) == (2, 3, 1)

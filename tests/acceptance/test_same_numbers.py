@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from typing import Any
 
 from caloron.durations import span
@@ -123,6 +124,67 @@ def test_every_view_has_the_same_numbers_of_a_stopped_killed_and_rejected_sprint
         })  # fmt: skip
         # a: stopped and begun again, rejected, fixed, reviewed again. b: done and reviewed.
         assert attempts == {"a": 5, "b": 2}[name]
+
+
+def test_every_view_numbers_attempts_in_the_same_way(home: Home) -> None:
+    """A claim that began nothing takes a number of its own, which no view shows."""
+    _stopped_killed_and_rejected(home)
+    assert home.caloron("resume").code == 0
+    trace = home.caloron("trace", "a").data
+    logs = home.caloron("logs", "a").data["attempts"]
+    views = {
+        "trace": [(a["item"].rpartition("/")[2], a["attempt"]) for a in trace["attempts"]],
+        "events": [
+            (event["work"], int(event["what"].split()[1]))
+            for event in trace["events"]
+            if event["type"] == "attempt_started"
+        ],
+        "logs": [(attempt["work"], attempt["attempt"]) for attempt in logs],
+        "headings": [
+            (words[1].rstrip(","), int(words[3]))
+            for line in home.caloron("logs", "a", json=False).stdout.splitlines()
+            if line.startswith("── ") and (words := line.split())
+        ],
+    }
+    assert ("1-implement", 2) in _one({name: sorted(view) for name, view in views.items()})
+    by_path = {attempt["path"]: attempt["attempt"] for attempt in logs}
+    assert by_path == {a["logs"]: a["attempt"] for a in trace["attempts"]}
+    works = [
+        work
+        for agent in ("a", "reviewer-1")
+        for work in home.caloron("agents", "show", agent).data["work"]
+        if work["task"] == "a"
+    ]
+    attempts = [a for a in trace["attempts"] if a["role"] != "verify"]
+    counted = Counter(a["item"].rpartition("/")[2] for a in attempts)
+    assert counted == {work["work"]: work["attempts"] for work in works}
+    took = sum(work["duration_s"] for work in works)
+    assert abs(sum(a["duration_s"] for a in attempts) - took) < 0.1 * len(attempts)
+
+
+def test_an_agent_is_counted_by_sprint_when_a_later_task_has_the_same_id(home: Home) -> None:
+    home.script(
+        writes("a", report=_cost(0.25)),
+        does("review", round=1, output="CHANGES_NEEDED: more"),
+        does("fix", run="echo more >> a.txt", report=_cost(0.5)),
+    )
+    assert home.sprint(task("a")).code == 0
+    home.script(writes("a", files={"a.txt": "again\n"}, report=_cost(1.0)))
+    assert home.sprint(task("a")).code == 0
+    show = home.caloron("agents", "show", "a").data
+    (row,) = [row for row in home.caloron("agents").data["agents"] if row["agent_id"] == "a"]
+    told = [(s["sprint_id"], s["number"], s["tasks"], s["attempts"], s["rounds"], s["cost_usd"])
+            for s in show["by_sprint"]]  # fmt: skip
+    assert told == [("demo-1", 1, 1, 2, 2, 0.75), ("demo-2", 2, 1, 1, 1, 1.0)]
+    for name in ("tasks", "done", "attempts", "rounds", "failed_attempts", "cost_usd", "tokens"):
+        assert sum(s[name] for s in show["by_sprint"]) == row[name] == show[name], name
+    for sums in show["by_sprint"]:
+        report = home.caloron("report", str(sums["number"])).data
+        (agent,) = [agent for agent in report["agents"] if agent["agent"] == "a"]
+        assert (agent["runs"], agent["time_s"]) == (sums["attempts"], sums["duration_s"])
+    text = home.caloron("agents", "show", "a", json=False).stdout
+    first, second = (text.index(f"Sprint demo-{n}: ") for n in "12")
+    assert first < text.index("4-fix") < second
 
 
 def test_the_report_names_rejections_and_crashes_and_not_what_the_user_did(home: Home) -> None:

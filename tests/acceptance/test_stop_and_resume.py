@@ -42,7 +42,8 @@ def test_caloron_stop_ends_the_running_sprint_with_its_agents(home: Home) -> Non
     home.gate("writing").wait_for_agent()
     stopped = home.caloron("stop")
     assert stopped.code == 0, stopped
-    assert stopped.data == {"project": "demo", "stopped": True, "sprint_id": "demo-1"}
+    told = {"project": "demo", "stopped": True, "sprint_id": "demo-1", "number": 1}
+    assert stopped.data == told
     answer = running.wait()
     assert answer.code == 11, answer
     assert answer.error["code"] == "STOPPED"
@@ -282,12 +283,13 @@ def _killed_with_an_agent_at_work(home: Home) -> int:
 
 def test_an_agent_that_outlives_its_engine_is_named_until_resume_adopts_it(home: Home) -> None:
     pid = _killed_with_an_agent_at_work(home)
-    for command in ("status", "why"):
+    for command in ("status", "why", "inbox", "report"):
         text = " ".join(home.caloron(command, json=False).stdout.split())
         assert f"agent a (implement) still works, process {pid}" in text
         assert "caloron resume demo-1" in text
         assert "caloron stop" in text
-        assert "stopped while" not in text
+        assert "stopped" not in text, command
+    assert "without an engine" in home.caloron("history", json=False).stdout
     (agent,) = home.caloron("why").data["running"]
     assert agent["pid"] == pid
     resumed = home.start("resume")
@@ -304,7 +306,8 @@ def test_stop_ends_an_agent_whose_engine_was_killed(home: Home) -> None:
     assert [action["target"] for action in planned] == ["demo-1"]
     stopped = home.caloron("stop")
     assert stopped.code == 0, stopped
-    assert stopped.data == {"project": "demo", "stopped": True, "sprint_id": "demo-1"}
+    told = {"project": "demo", "stopped": True, "sprint_id": "demo-1", "number": 1}
+    assert stopped.data == told
     assert not process_lives(pid)
     assert home.processes() == []
     assert home.caloron("status").data["last_sprint"]["running"] == []

@@ -209,5 +209,5 @@ def test_the_inbox_names_the_sprint_whose_work_is_missing_and_no_later_one(
 ) -> None:
     shop.home.script(does("po", output="no plan"))
     assert shop.caloron("sprint", "more", "--yes").code == 8
-    needs = {need["kind"]: need["sprint"] for need in shop.caloron("inbox").data["needs"]}
+    needs = {need["kind"]: need["sprint_id"] for need in shop.caloron("inbox").data["needs"]}
     assert needs == {"no_plan": "shop-2", "take": "shop-1"}

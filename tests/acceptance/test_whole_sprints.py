@@ -249,8 +249,8 @@ def test_a_second_sprint_gets_the_next_number_and_leaves_the_first_ones_objects_
     assert answer.data["sprint_id"] == "demo-2"
     assert list(answer.statuses) == ["b"]
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
-    assert [i for i in home.issues() if i["sprint"] == "demo-1"] == before[0]
-    assert [p for p in home.pulls() if p["sprint"] == "demo-1"] == before[1]
+    assert [i for i in home.issues() if i["sprint_id"] == "demo-1"] == before[0]
+    assert [p for p in home.pulls() if p["sprint_id"] == "demo-1"] == before[1]
     history = json.loads((home.project() / "sprints.json").read_bytes())["sprints"]
     assert [(s["sprint_id"], s["exit_code"], s["completed_tasks"]) for s in history] == [
         (1, 0, 1),

@@ -18,7 +18,7 @@ from caloron.agents.workspaces import OWN_FOLDER
 from caloron.errors import CaloronError
 from caloron.git.arrival import Terms, receive
 from caloron.git.bundle import BundleRefused, never
-from caloron.git.command import GitError, git_environment, safe_settings
+from caloron.git.command import GitError, complaint, git_environment, safe_settings
 from caloron.git.commits import TooLarge
 from caloron.git.mirror import CALORON_IDENTITY, Mirror
 from caloron.ports import Caps, Confinement, Sandbox
@@ -181,7 +181,7 @@ def _seal(work: HandOver, sandbox: Sandbox, out: IO[bytes] | None = None) -> Non
         raise GitError(("bundle", "create"), -signal.SIGKILL, f"in {workspace}")
     if done.code != 0:
         # It may be the agent's own program that complains, and at any length.
-        stderr = done.err[-_COMPLAINT:].decode("utf-8", "replace").strip()
+        stderr = complaint(done.err[-_COMPLAINT:].decode("utf-8", "replace"))
         raise AgentWorkLost(workspace, stderr or f"exit code {done.code}")
 
 

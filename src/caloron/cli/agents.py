@@ -13,10 +13,12 @@ import click
 
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import counted, printable, success
+from caloron.cli.screen import aligned, fitted
 from caloron.cli.status import require_ledger
+from caloron.durations import span
 from caloron.errors import NotFound, StoreError
 from caloron.ledger.earlier import earlier_agents
-from caloron.ledger.figures import all_runs
+from caloron.ledger.figures import all_runs, sprint_numbers
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
 from caloron.slicing import cut_smaller, to_slice
 
@@ -38,7 +40,12 @@ _OF_SPRINTS = {"po", "retro"}
 class _Item(NamedTuple):
     sprint: str
     task: str
-    role: str
+    #: `<n>-<role>`.
+    work: str
+
+    @property
+    def role(self) -> str:
+        return self.work.rpartition("-")[2]
 
     @property
     def agent(self) -> str:
@@ -95,12 +102,10 @@ def show(name: str, project: str | None) -> None:
     if not works and not versions:
         raise NotFound(f"no agent {name!r} has worked here", hint="caloron agents list")
     data = _agent(name, works) if works else _adopted_agent(name, versions)
-    lines = [_line(data, len(name))]
-    for work in works:
-        tries = counted(work["attempts"], "attempt")
-        took = f"{work['duration_s']:.0f} s, {tries}, ${work['cost_usd']:.2f}"
-        lines.append(f"  {work['sprint_id']}  {work['task']}  {work['role']:<9} {took}")
-    lines += [f"  {s}  {t}  {n} cycles, {cut_smaller(n)}" for (s, t), n in _to_slice(works)]
+    by_sprint = [_in_sprint(name, own) for own in _by_sprint(works)]
+    lines = aligned(_table([data]))
+    lines += ["", *aligned(_work_table(works, by_sprint))] if works else []
+    lines += [f"{s}  {t}  {n} cycles, {cut_smaller(n)}" for (s, t), n in _to_slice(works)]
     lines += [printable(_version(version)) for version in versions]
     runs = [{k: v for k, v in work.items() if k != "agent_id"} for work in works]
     own = _home_of(find_project(project), name)
@@ -109,8 +114,53 @@ def show(name: str, project: str | None) -> None:
     for wrong in own["disagreements"]:
         said = f"{wrong['target']}: {wrong['found']} here, and {wrong['expected']} by the ledger"
         lines.append(printable(f"Home and ledger differ: {said} (caloron state verify --repair)"))
-    told = data | {"work": runs, "adopted_versions": versions} | own
-    success("agents.show", told, "\n".join(lines))
+    told = data | {"by_sprint": by_sprint, "work": runs, "adopted_versions": versions} | own
+    success("agents.show", told, fitted("\n".join(lines)))
+
+
+def _by_sprint(works: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The work of each sprint: a task of a later one may have the same id and is another task."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for work in works:
+        found.setdefault(work["sprint_id"], []).append(work)
+    return list(found.values())
+
+
+_SUMS = (
+    "tasks",
+    "done",
+    "rounds",
+    "attempts",
+    "failed_attempts",
+    "duration_s",
+    "cost_usd",
+    "tokens",
+)
+
+
+def _in_sprint(name: str, works: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same numbers as of all sprints, of one."""
+    sums = _agent(name, works)
+    sprint = {"sprint_id": works[0]["sprint_id"], "number": works[0]["number"]}
+    return sprint | {key: sums[key] for key in _SUMS}
+
+
+def _work_table(
+    works: list[dict[str, Any]], by_sprint: list[dict[str, Any]]
+) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("task", "work", "attempts", "failed", "time", "cost")]
+    for sums, own in zip(by_sprint, _by_sprint(works), strict=True):
+        tried = f"{counted(sums['attempts'], 'attempt')}, {counted(sums['rounds'], 'round')}"
+        took = f"{span(sums['duration_s'])}, ${sums['cost_usd']:.2f}"
+        rows.append((f"Sprint {sums['sprint_id']}: {tried}, {took}",))
+        rows += [
+            (
+                f"  {work['task']}", work["work"], str(work["attempts"]),
+                str(work["failed_attempts"]), span(work["duration_s"]), f"${work['cost_usd']:.2f}",
+            )
+            for work in own
+        ]  # fmt: skip
+    return rows
 
 
 def _to_slice(works: list[dict[str, Any]]) -> list[tuple[tuple[str, str], int]]:
@@ -173,8 +223,7 @@ def _list(project: str | None) -> None:
     rows = [_agent(name, works) for name, works in by_agent.items()]
     rows += [_adopted_agent(n, v) for n, v in _adopted(project).items() if n not in by_agent]
     rows.sort(key=lambda row: str(row["agent_id"]))
-    width = max((len(row["agent_id"]) for row in rows), default=0)
-    text = "\n".join(_line(row, width) for row in rows) or "No agent has worked yet."
+    text = "\n".join(aligned(_table(rows))) if rows else "No agent has worked yet."
     success("agents.list", {"agents": rows}, text)
 
 
@@ -220,7 +269,7 @@ def _works(project: str | None) -> list[dict[str, Any]]:
     connection = require_ledger(found)
     try:
         rounds = {(row["sprint"], row["id"]): row for row in connection.execute(_TASKS)}
-        numbers = dict(map(tuple, connection.execute("SELECT id, number FROM sprints")))
+        numbers = sprint_numbers(connection)
         works = list(_collect(connection, rounds))
         return [work | {"number": numbers[work["sprint_id"]]} for work in works]
     finally:
@@ -247,8 +296,7 @@ def _collect(
 
 
 def _item(name: str) -> _Item:
-    sprint, task, work = name.split("/")
-    return _Item(sprint, task, work.rpartition("-")[2])
+    return _Item(*name.split("/"))
 
 
 def _new(item: _Item, task: sqlite3.Row | None) -> dict[str, Any]:
@@ -256,6 +304,7 @@ def _new(item: _Item, task: sqlite3.Row | None) -> dict[str, Any]:
         "agent_id": item.agent,
         "sprint_id": item.sprint,
         "task": item.task,
+        "work": item.work,
         "role": item.role,
         "status": task["status"] if task else "",
         "rounds": (task["rounds"] or 0) if task else 0,
@@ -291,19 +340,23 @@ def _agent(name: str, works: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _line(row: dict[str, Any], width: int) -> str:
+def _table(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    head = ("agent", "tasks", "attempts", "failed", "rounds", "time", "cost")
+    return [head, *map(_cells, rows)]
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     if row["adopted"]:
         used = ", ".join((*row["frameworks"], *row["models"]))
         about = f"adopted: it worked for an older Caloron{f' ({used})' if used else ''}"
-        return printable(f"{row['agent_id']:{width}}  {about}")
+        return (printable(f"{row['agent_id']}  {about}"),)
     # Who plans or looks back works on whole sprints.
     tasks = (
         counted(row["sprints"], "sprint")
         if set(row["roles"]) <= _OF_SPRINTS
-        else f"{row['done']}/{row['tasks']} tasks"
+        else f"{row['done']}/{row['tasks']}"
     )
     return (
-        f"{row['agent_id']:{width}}  {tasks},"
-        f" {counted(row['attempts'], 'attempt')}, {counted(row['rounds'], 'round')},"
-        f" {row['duration_s']:.0f} s, ${row['cost_usd']:.2f}"
-    )
+        row["agent_id"], tasks, str(row["attempts"]), str(row["failed_attempts"]),
+        str(row["rounds"]), span(row["duration_s"]), f"${row['cost_usd']:.2f}",
+    )  # fmt: skip

@@ -14,6 +14,7 @@ from caloron.cli.frameworks import require_framework
 from caloron.cli.options import dry_run_option, output_option, project_option
 from caloron.cli.output import dry_run as answer_dry_run
 from caloron.cli.output import printable, success
+from caloron.cli.screen import aligned
 from caloron.engine.confining import TOKEN_VARIABLES, check_setting, refuse_passing_tokens
 from caloron.errors import CaloronError, NotFound, UsageError
 from caloron.ledger.projects import Project, load_project, save_config
@@ -115,12 +116,12 @@ def list_settings(project: str | None) -> None:
     loaded = load_project(project)
     settings = msgspec.structs.asdict(loaded.config)
     detected = _detected(loaded)
-    lines = (
-        f"{key:<18} {_line_of(key, value, detected.get(key, ''))}"
+    rows = [
+        (key, printable(_line_of(key, value, detected.get(key, ""))))
         for key, value in settings.items()
-    )
+    ]
     data = {"project": loaded.name, "settings": settings, "detected": detected}
-    success("config.list", data, "\n".join(line.rstrip() for line in lines))
+    success("config.list", data, "\n".join(aligned(rows, head=False)))
 
 
 def _detected(project: Project) -> dict[str, str]:

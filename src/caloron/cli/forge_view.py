@@ -9,8 +9,9 @@ from typing import Any
 
 from caloron.cli.output import printable
 from caloron.cli.person import person
-from caloron.cli.screen import unmarked
+from caloron.cli.screen import aligned, fitted, unmarked
 from caloron.domain.observations import CommentSeen, IssueSeen, PullSeen, ReviewSeen, marker_key
+from caloron.ids import sprint_number
 from caloron.ledger.locate import ProjectPaths, find_project, forge_kind
 from caloron.ports import Forge
 
@@ -86,22 +87,35 @@ def review_data(review: ReviewSeen) -> dict[str, Any]:
     }
 
 
-def issue_line(issue: IssueSeen, url: str = "") -> str:
-    labels = f"  [{', '.join(issue.labels)}]" if issue.labels else ""
-    line = f"#{issue.number:<4} {issue.state:<7} {_one_line(issue.title)}{labels}"
-    return printable(f"{line}  {url}".rstrip())
+def issue_table(issues: Iterable[IssueSeen], forge: Forge) -> str:
+    rows = [(*_issue_cells(i), forge.url(i.number)) for i in issues]
+    return _table(("issue", "state", "title", "labels", "page"), rows)
 
 
-def pull_line(pull: PullSeen, url: str = "") -> str:
-    line = f"#{pull.number:<4} {pull.state:<7} {_one_line(pull.title)}  ({pull.branch})"
-    return printable(f"{line}  {url}".rstrip())
+def pull_table(pulls: Iterable[PullSeen], forge: Forge) -> str:
+    rows = [(*_pull_cells(p), forge.url(p.number, pull=True)) for p in pulls]
+    return _table(("pull", "state", "title", "branch", "page"), rows)
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Rows under their heads; only a forge of the network has pages."""
+    table = [head, *(tuple(printable(cell) for cell in row) for row in rows)]
+    return "\n".join(aligned(table if any(row[-1] for row in rows) else [r[:-1] for r in table]))
+
+
+def _issue_cells(issue: IssueSeen) -> tuple[str, ...]:
+    return f"#{issue.number}", issue.state, _one_line(issue.title), ", ".join(issue.labels)
+
+
+def _pull_cells(pull: PullSeen) -> tuple[str, ...]:
+    return f"#{pull.number}", pull.state, _one_line(pull.title), pull.branch
 
 
 def issue_page(issue: IssueSeen, comments: Iterable[CommentSeen], url: str) -> str:
     about = f"opened by {issue.author}"
     if issue.state == "closed" and issue.closed_by:
         about += f", closed by {issue.closed_by}"
-    head = "\n".join(filter(None, (issue_line(issue), url)))
+    head = "\n".join(filter(None, ("  ".join(_issue_cells(issue)).rstrip(), url)))
     return _page([head, about, _prose(issue.body), *_remarks(comments)])
 
 
@@ -117,16 +131,17 @@ def pull_page(
         f"-- {r.author}: {r.verdict.replace('_', ' ')} ({r.head[:12]})\n{_prose(r.body)}".rstrip()
         for r in reviews
     ]
-    head = "\n".join(filter(None, (pull_line(pull), url)))
+    head = "\n".join(filter(None, ("  ".join(_pull_cells(pull)), url)))
     return _page([head, about, _prose(pull.body), *judged, *_remarks(comments)])
 
 
-def _task_of(seen: IssueSeen | PullSeen, forge: Forge) -> dict[str, str]:
+def _task_of(seen: IssueSeen | PullSeen, forge: Forge) -> dict[str, Any]:
     """The task that our own marker names; on an object of somebody else it means nothing."""
     parts = marker_key(seen.body).split("/")
     if seen.author != forge.author or len(parts) < 3:
         return {}
-    return {"sprint": parts[1], "task": parts[2]}
+    # `number` is that of the issue or pull request.
+    return {"sprint_id": parts[1], "sprint_number": sprint_number(parts[1]), "task": parts[2]}
 
 
 def _remarks(comments: Iterable[CommentSeen]) -> list[str]:
@@ -142,4 +157,4 @@ def _one_line(text: str) -> str:
 
 
 def _page(parts: Iterable[str]) -> str:
-    return printable("\n\n".join(part for part in parts if part))
+    return fitted(printable("\n\n".join(part for part in parts if part)))

@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
+from caloron.cli.left_running import WITHOUT_ENGINE, left_running
+from caloron.cli.looking import standing
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import is_terminal, printable, success
-from caloron.cli.screen import cropped, screen_width
+from caloron.cli.screen import cropped, fitted, screen_width
 from caloron.durations import span
 from caloron.ledger.earlier import EarlierSprint, earlier_sprints
 from caloron.ledger.identity import open_ledger
@@ -53,7 +55,12 @@ def history(limit: int, project: str | None) -> None:
         if connection is not None:
             total = connection.execute("SELECT count(*) FROM sprints").fetchone()[0]
             known = connection.execute(_SQL, (limit,))
-            rows = [_record(dict(row), running=row["id"] == at_work) for row in known]
+            left = {agent["sprint_id"] for agent in left_running(found, connection)}
+            rows = [
+                _record(dict(row), standing(row["phase"], running=row["id"] == at_work,
+                                            left=row["id"] in left))
+                for row in known
+            ]  # fmt: skip
         earlier = earlier_sprints(found, connection, limit)
     finally:
         if connection is not None:
@@ -64,13 +71,13 @@ def history(limit: int, project: str | None) -> None:
         rows += map(_adopted, earlier.sprints)
         rows = sorted(rows, key=lambda row: -row["number"])[:limit]
         total += earlier.total
-    text = "\n".join(_text(row) for row in rows) or "No sprint yet."
+    text = fitted("\n".join(_text(row) for row in rows)) or "No sprint yet."
     success("history", {"project": found.name, "total": total, "sprints": rows}, text)
 
 
-def _record(row: dict[str, Any], *, running: bool) -> dict[str, Any]:
+def _record(row: dict[str, Any], stands: str) -> dict[str, Any]:
     ended = row["ended_at"]
-    came_to = _came_to(row, running=running)
+    came_to = _came_to(row, stands)
     return {
         "sprint_id": row["id"],
         "number": row["number"],
@@ -84,17 +91,13 @@ def _record(row: dict[str, Any], *, running: bool) -> dict[str, Any]:
     } | came_to
 
 
-def _came_to(row: dict[str, Any], *, running: bool) -> dict[str, Any]:
+def _came_to(row: dict[str, Any], stands: str) -> dict[str, Any]:
     """Whether it came to anything; an exit code only once it has ended."""
     from caloron.domain.history import exit_code_for
 
     reason = row["stopped"] or ""
     if row["phase"] != "ended":
-        return {
-            "outcome": row["phase"] if running else "stopped",
-            "exit_code": None,
-            "reason": "",
-        }
+        return {"outcome": stands, "exit_code": None, "reason": ""}
     code = exit_code_for(stopped=reason, done=row["done"], total=row["total"])
     outcome = "discarded" if row["discarded"] else "failed" if code else "ended"
     return {"outcome": outcome, "exit_code": code, "reason": reason}
@@ -148,6 +151,6 @@ def _cut(text: str) -> str:
 def _outcome(row: dict[str, Any]) -> str:
     if row["outcome"] == "failed":
         return f"failed (exit code {row['exit_code']})"
-    if row["outcome"] == "stopped":
-        return f"stopped (caloron resume {row['sprint_id']} goes on)"
+    if row["outcome"] in ("stopped", WITHOUT_ENGINE):
+        return f"{row['outcome']} (caloron resume {row['sprint_id']} goes on)"
     return str(row["outcome"])

@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from caloron.cli.looking import as_data, has_ledger, is_running, opened, options_for
+from caloron.cli.left_running import left_running, with_running
+from caloron.cli.looking import has_ledger, is_running, needs_data, opened, options_for
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import success
 from caloron.cli.pages import Page, Section, as_text
 from caloron.cli.report import need_item
 from caloron.domain.needs import Need, needs_of
-from caloron.ledger.figures import find_sprint, merging_sprints, waiting_states
+from caloron.ledger.figures import (
+    find_sprint,
+    merging_sprints,
+    sprint_numbers,
+    waiting_states,
+)
 from caloron.ledger.ledger import read_state
 from caloron.ledger.locate import ProjectPaths, find_project
 from caloron.store.lock import holder
@@ -35,18 +41,20 @@ def inbox(project: str | None) -> None:
       caloron inbox
       caloron inbox --output json
     """
-    found, states = find_project(project), []
+    found, states, left, numbers = find_project(project), [], [], {}
     if has_ledger(project):
         with opened(project) as (_, connection):
             states = waiting_states(connection)
+            left = left_running(found, connection)
+            numbers = sprint_numbers(connection)
     options = options_for(found, project)
     needs = [
-        need
+        with_running(need, [a for a in left if a["sprint_id"] == need.sprint], options)
         for state in reversed(states)
         for need in needs_of(state, running=is_running(found, state.sprint.id), options=options)
     ]
     needs += _to_take(found, options)
-    data = {"project": found.name, "needs": as_data(needs)}
+    data = {"project": found.name, "needs": needs_data(needs, numbers)}
     success("inbox", data, _text(needs))
 
 

@@ -10,8 +10,8 @@ from caloron.cli.forge_view import (
     STATES,
     comment_data,
     issue_data,
-    issue_line,
     issue_page,
+    issue_table,
     person_at_forge,
 )
 from caloron.cli.options import dry_run_option, output_option, project_option
@@ -52,8 +52,8 @@ def list_issues(state: State, project: str | None) -> None:
     with person_at_forge(project) as (_, forge):
         issues = forge.issues(state)
         data = {"issues": [issue_data(i, forge) for i in issues]}
-        lines = [issue_line(i, forge.url(i.number)) for i in issues]
-    success("issue.list", data, "\n".join(lines) or "No issues.")
+        text = issue_table(issues, forge) if issues else "No issues."
+    success("issue.list", data, text)
 
 
 @issue.command()

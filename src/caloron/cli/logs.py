@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,8 +11,10 @@ from typing import Any, BinaryIO
 
 import click
 
+from caloron.answers import feedback_in
 from caloron.cli.options import named_sprint, output_option, project_option
 from caloron.cli.output import printable, success
+from caloron.cli.screen import fitted
 from caloron.cli.status import require_ledger
 from caloron.engine.runs import read_spec
 from caloron.errors import NotFound
@@ -21,6 +22,8 @@ from caloron.ledger.locate import ProjectPaths, find_project, require_id
 
 #: So much of a log is read at once.
 _PIECE = 1 << 16
+#: So many lines before those that are shown are read, too, to see where a feedback block begins.
+_LONGEST_BLOCK = 100
 
 
 @click.command()
@@ -41,27 +44,32 @@ _PIECE = 1 << 16
 def logs(task: str, sprint: str | None, tail: int, project: str | None) -> None:
     """Show what the agents of TASK printed (`po` is the planner), oldest attempt first.
 
+    The feedback block at the end of an answer is left out: it is on the task's issue, and in the
+    file that the heading names.
+
     \b
     Examples:
       caloron logs fix-login
       caloron logs po --tail 20
     """
-    from caloron.ledger.figures import find_sprint, number_of
+    from caloron.ledger.figures import find_sprint, number_of, runs_below
 
     found = find_project(project)
     require_id(task, "task")
     with closing(require_ledger(found)) as connection:
         chosen = find_sprint(connection, sprint or "")
         number = number_of(connection, chosen)
+        runs = runs_below(connection, f"{chosen}/{task}")
     place = found.runs / chosen / task
     if not place.is_dir():
         _refuse_cleaned(found, chosen, task)
         raise NotFound(
             f"nothing has run for task {task!r} in sprint {chosen}", hint=_where(found, task)
         )
-    attempts = [_attempt(run, place, tail) for run in _runs(place)]
+    numbers = {(run.item.rpartition("/")[2], run.token): run.attempt for run in runs}
+    attempts = [_attempt(run, numbers, tail) for run in _runs(place)]
     data = {"sprint_id": chosen, "number": number, "task": task, "attempts": attempts}
-    success("logs", data, "\n".join(_text(a) for a in attempts))
+    success("logs", data, "\n".join(_text(a) for a in attempts), raw=True)
 
 
 def _where(found: ProjectPaths, task: str) -> str:
@@ -103,11 +111,14 @@ def _runs(place: Path) -> list[Path]:
     return sorted(attempts, key=lambda run: (int(run.parent.name.split("-")[0]), int(run.name)))
 
 
-def _attempt(run: Path, place: Path, tail: int) -> dict[str, Any]:
+def _attempt(run: Path, numbers: dict[tuple[str, int], int], tail: int) -> dict[str, Any]:
+    work = run.parent.name
     output, readable = _last(run / "output.log", tail, _reader(run))
     return {
-        "name": str(run.relative_to(place)),
-        "role": run.parent.name.split("-", 1)[1],
+        "work": work,
+        "role": work.split("-", 1)[1],
+        # A folder has the number of its claim; null: that claim began no attempt.
+        "attempt": numbers.get((work, int(run.name))),
         "path": str(run),
         "output": output,
         "errors": _last(run / "stderr.log", tail, str)[0],
@@ -126,7 +137,7 @@ def _reader(run: Path) -> Callable[[str], str]:
 
 
 def _last(path: Path, count: int, readable: Callable[[str], str]) -> tuple[str, str]:
-    """The last lines of a log as it is, and the same made readable.
+    """The last lines of a log as it is, and the same made readable, without feedback blocks.
 
     It is read from its end, in pieces, until there are enough readable lines: the size of a log
     does not matter, and a line is never cut.
@@ -135,23 +146,30 @@ def _last(path: Path, count: int, readable: Callable[[str], str]) -> tuple[str, 
         file = path.open("rb")
     except FileNotFoundError:
         return "", ""
-    raw: deque[str] = deque()
-    shown: deque[str] = deque()
+    raw: list[str] = []
+    #: Readable lines, the last one first, each with the number of its line in `raw`.
+    shown: list[tuple[str, int]] = []
     with file:
         for line in _backwards(file):
             text = line.decode("utf-8", "replace")
             lines = readable(text).split("\n") if text else [""]
-            if lines == [""] and text:
-                # Nothing of it is for people.
-                raw.appendleft(text)
-                continue
-            if len(shown) + len(lines) > count and shown:
+            raw.append(text)
+            # Nothing of some lines is for people.
+            if lines != [""] or not text:
+                shown += [(part, len(raw)) for part in reversed(lines)]
+            if len(shown) >= count + _LONGEST_BLOCK and len(_without_feedback(shown)) >= count:
                 break
-            raw.appendleft(text)
-            shown.extendleft(reversed(lines[-count:]))
-            if len(shown) >= count:
-                break
-    return "".join(f"{line}\n" for line in raw), "\n".join(shown)
+    kept = _without_feedback(shown)[:count]
+    first = kept[-1][1] if len(kept) == count else len(raw)
+    return "".join(f"{line}\n" for line in reversed(raw[:first])), "\n".join(
+        part for part, _ in reversed(kept)
+    )
+
+
+def _without_feedback(shown: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Readable lines, the last one first, without those of feedback blocks."""
+    inside = feedback_in([part for part, _ in reversed(shown)])
+    return [line for line, of_block in zip(shown, reversed(inside), strict=True) if not of_block]
 
 
 def _backwards(file: BinaryIO) -> Iterator[bytes]:
@@ -176,6 +194,8 @@ def _backwards(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _text(attempt: dict[str, Any]) -> str:
-    parts = [f"── {attempt['name']}  {attempt['path']}"]
+    number = attempt["attempt"]
+    which = f"attempt {number}" if number else "not begun"
+    parts = [fitted(printable(f"── {attempt['work']}, {which}  {attempt['path']}"))]
     parts += [printable(attempt[key]).rstrip() for key in ("readable", "errors") if attempt[key]]
     return "\n".join(parts)

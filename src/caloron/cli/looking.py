@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from shlex import quote
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from caloron.cli.left_running import WITHOUT_ENGINE
 from caloron.cli.status import forge_note, require_ledger
 from caloron.domain.pauses import clock_time
 from caloron.errors import CaloronError, NotFound
@@ -20,12 +21,13 @@ from caloron.store.database import store_error
 from caloron.store.lock import holder
 
 if TYPE_CHECKING:
+    from caloron.domain.needs import Need
     from caloron.domain.sprint import State
     from caloron.ledger.projects import Project
 
 __all__ = [
     "Links", "as_data", "bring_command", "dollars", "forge_note", "has_ledger", "is_running",
-    "is_taken", "local_time", "opened", "options_for", "standing",
+    "is_taken", "local_time", "needs_data", "opened", "options_for", "standing",
 ]  # fmt: skip
 
 
@@ -77,9 +79,11 @@ def is_running(found: ProjectPaths, sprint: str) -> bool:
     return who is not None and who.get("sprint") == sprint
 
 
-def standing(phase: str, *, running: bool) -> str:
-    """Where a sprint stands: one that nobody works on is stopped, whatever phase it was in."""
-    return phase if running or phase == "ended" else "stopped"
+def standing(phase: str, *, running: bool, left: bool = False) -> str:
+    """Where a sprint stands: without an engine it is stopped, unless agents of it are `left`."""
+    if running or phase == "ended":
+        return phase
+    return WITHOUT_ENGINE if left else "stopped"
 
 
 def options_for(found: ProjectPaths, project: str | None) -> str:
@@ -110,6 +114,16 @@ def is_taken(found: Project, state: State) -> bool:
 
     repo, commits = found.repository, merge_commits(state)
     return bool(repo and commits and Checkout(repo).contains(*commits))
+
+
+def needs_data(needs: Iterable[Need], numbers: Mapping[str, int]) -> list[dict[str, Any]]:
+    """What waits for a person; `numbers` are those of the sprints by their ids."""
+    return [
+        {"kind": need["kind"], "sprint_id": (sprint := need.pop("sprint"))}
+        | {"number": numbers[sprint]}
+        | need
+        for need in as_data(list(needs))
+    ]
 
 
 class Links:

@@ -120,7 +120,9 @@ def stopped(command: str, message: str, *, resume: str, data: Mapping[str, Any])
 
 def aside(text: str) -> None:
     """Tell something beside the answer, wherever that goes."""
-    click.echo(printable(text).encode("utf-8", "replace").decode(), err=True)
+    from caloron.cli.screen import fitted
+
+    click.echo(fitted(printable(text)).encode("utf-8", "replace").decode(), err=True)
 
 
 def aside_once(text: str) -> None:
@@ -143,13 +145,10 @@ def counted(number: int, thing: str) -> str:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows under the names of their fields, aligned; a field that is itself a table is left out."""
     names = [name for name in dict.fromkeys(n for row in rows for n in row) if _fits(rows, name)]
+    from caloron.cli.screen import aligned
+
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    heads = [name.upper() for name in names]
-    return "\n".join(
-        "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in (heads, *cells)
-    )
+    return "\n".join(aligned([[name.upper() for name in names], *cells]))
 
 
 def _rows(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -8,15 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from caloron.cli.output import is_terminal, printable
-from caloron.cli.screen import cells, cropped, on_screen, screen_width
+from caloron.cli.output import printable
+from caloron.cli.screen import aligned, fitted
 
 FORMATS = ("text", "md", "html")
-_GAP = 2
-#: What is left of a column that has to make room.
-_NARROWEST = 12
-#: And on a screen too narrow even for that.
-_SMALLEST = 4
 
 
 @dataclass(frozen=True)
@@ -86,30 +81,18 @@ def as_text(page: Page) -> str:
         lines.append(f"  {_one_line(page.lead)}")
     for section in _filled(page):
         lines += ["", section.heading]
-        lines += [f"  {line}" for line in _aligned(section.rows)]
+        lines += _table(section.rows)
         for item in section.items:
-            lines.append(f"  {on_screen(_one_line(item.text), 4)}")
+            lines.append(f"  {_one_line(item.text)}")
             lines += [f"      $ {printable(command)}" for command in item.commands]
             lines += [f"      {printable(file)}" for file in item.files]
             lines += [f"      | {printable(line)}" for line in item.printed]
-    return "\n".join(lines)
+    return fitted("\n".join(lines))
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    table = [[_one_line(cell) for cell in row] for row in rows]
-    if len(table) < 2:
-        return []
-    widths = [max(map(cells, column)) for column in zip(*table, strict=True)]
-    if is_terminal():
-        # The widest column gives way first: it is prose. On a narrow screen the next ones do too.
-        over = sum(widths) + _GAP * len(widths) - screen_width()
-        while over > 0 and max(widths) > _SMALLEST:
-            widest = widths.index(max(widths))
-            others = [*widths[:widest], *widths[widest + 1 :], _SMALLEST]
-            cut = min(over, max(widths[widest] - max(*others, _NARROWEST), 1))
-            widths[widest] -= cut
-            over -= cut
-    return [(" " * _GAP).join(map(cropped, row, widths)).rstrip() for row in table]
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [[_one_line(cell) for cell in row] for row in rows]
+    return aligned(cells, indent=2) if len(rows) > 1 else []
 
 
 def as_markdown(page: Page) -> str:

@@ -11,8 +11,8 @@ from caloron.cli.forge_view import (
     comment_data,
     person_at_forge,
     pull_data,
-    pull_line,
     pull_page,
+    pull_table,
     review_data,
 )
 from caloron.cli.options import dry_run_option, output_option, project_option
@@ -57,8 +57,8 @@ def list_pulls(state: State, project: str | None) -> None:
     with person_at_forge(project) as (_, forge):
         pulls = forge.pulls(state)
         data = {"pull_requests": [pull_data(p, forge) for p in pulls]}
-        lines = [pull_line(p, forge.url(p.number, pull=True)) for p in pulls]
-    success("pr.list", data, "\n".join(lines) or "No pull requests.")
+        text = pull_table(pulls, forge) if pulls else "No pull requests."
+    success("pr.list", data, text)
 
 
 @pr.command()

@@ -12,6 +12,7 @@ from caloron.cli import output
 from caloron.cli.alone import alone, refuse_held, size_of, state_files
 from caloron.cli.options import dry_run_option, output_option
 from caloron.cli.output import aside, printable, size, success
+from caloron.cli.screen import aligned
 from caloron.errors import CaloronError, PreconditionFailed
 from caloron.ids import ID_WORDS
 from caloron.ledger.locate import (
@@ -52,7 +53,8 @@ def list_projects() -> None:
     active = _active()
     rows = [_row(name, active) for name in project_names()]
     rows += [_unusable(name) for name in unusable_project_names()]
-    text = "\n".join(_line(row) for row in rows) or "No project yet. Make one: caloron init NAME"
+    lines = aligned([_cells(row) for row in rows], head=False)
+    text = "\n".join(lines) or "No project yet. Make one: caloron init NAME"
     success("projects.list", {"active": active, "projects": rows}, text)
 
 
@@ -143,10 +145,9 @@ def _unusable(name: str) -> dict[str, Any]:
     return {"name": name, "active": False} | dict.fromkeys(_SHOWN, "") | {"problem": problem}
 
 
-def _line(row: dict[str, Any]) -> str:
-    mark = "*" if row["active"] else " "
-    about = row["problem"] or "  ".join(filter(None, (row["framework"], row["repo"])))
-    return printable(f"{mark} {row['name']}  {about}".rstrip())
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    name = f"{'*' if row['active'] else ' '} {printable(row['name'])}"
+    return name, row["framework"], printable(row["problem"] or row["repo"])
 
 
 def _parts(found: ProjectPaths) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from caloron.cli.left_running import left_running
 from caloron.cli.looking import dollars, is_running, local_time, opened, options_for
 from caloron.cli.options import named_sprint, output_option, project_option
 from caloron.cli.output import success
@@ -46,9 +47,11 @@ def report(sprint: str | None, form: str, project: str | None) -> None:
     with opened(project, sprint) as (found, connection):
         name = find_sprint(connection, sprint or "")
         state, runs = read_state(connection, name), figures_of(connection, name).runs
-        lost = lost_engines(connection, name)
+        lost, left = lost_engines(connection, name), left_running(found, connection, name)
     running, options = is_running(found, name), options_for(found, project)
-    data = collect(found, state, runs, lost_engines=lost, running=running, options=options)
+    data = collect(
+        found, state, runs, lost_engines=lost, left=left, running=running, options=options
+    )
     page = render(_page(data), form)
     if form != "text":
         data["page"] = page
@@ -162,7 +165,7 @@ def _agent_row(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _need(found: dict[str, Any]) -> Item:
-    return need_item(msgspec.convert(found, Need))
+    return need_item(msgspec.convert(found | {"sprint": found["sprint_id"]}, Need))
 
 
 def need_item(need: Need) -> Item:

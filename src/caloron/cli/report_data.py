@@ -9,7 +9,15 @@ from typing import Any
 
 import msgspec
 
-from caloron.cli.looking import Links, as_data, bring_command, is_taken, standing
+from caloron.cli.left_running import with_running
+from caloron.cli.looking import (
+    Links,
+    as_data,
+    bring_command,
+    is_taken,
+    needs_data,
+    standing,
+)
 from caloron.domain.needs import needs_of
 from caloron.domain.observations import PullSeen, ReviewSeen
 from caloron.domain.retro import (
@@ -42,15 +50,23 @@ def collect(
     runs: tuple[Run, ...],
     *,
     lost_engines: int,
+    left: list[dict[str, Any]],
     running: bool,
     options: str,
 ) -> dict[str, Any]:
-    """The sprint as data; every number in it is worked out from the ledger."""
+    """The sprint as data; every number in it is worked out from the ledger.
+
+    `left` are its agents that run without an engine.
+    """
     sprint = state.sprint
     now = time.time()
     kpis = compute_kpis(state, runs, now)
     mirror = Mirror(found.mirror, Remote(str(found.forge_git)), sprint.main)
-    needs = needs_of(state, running=running, options=options)
+    needs = [
+        with_running(need, left, options)
+        for need in needs_of(state, running=running, options=options)
+    ]
+    at_work = {agent["task"] for agent in left}
     links = Links(found)
     return {
         "sprint_id": sprint.id,
@@ -59,7 +75,7 @@ def collect(
         "goal": sprint.goal,
         "phase": sprint.phase,
         "running": running,
-        "standing": standing(sprint.phase, running=running),
+        "standing": standing(sprint.phase, running=running, left=bool(left)),
         "stopped": sprint.stopped,
         "started_at": iso(sprint.created_at),
         "ended_at": iso(sprint.ended_at) or "",
@@ -70,10 +86,11 @@ def collect(
         "budget_usd": sprint.budget_usd,
         "agent_s": round(sum(run.seconds for run in runs if run.role != "verify"), 1),
         "tasks": [
-            _task(state, task, runs, mirror, links, options, now if running else None)
+            _task(state, task, runs, mirror, links, options, now if goes_on else None)
             for task in state.tasks.values()
+            for goes_on in [running or task.id in at_work]
         ],
-        "needs": as_data(needs),
+        "needs": needs_data(needs, {sprint.id: sprint.number}),
         "rejections": _rejections(state),
         "problems": _problems(found, state, runs, lost_engines),
         "agents": as_data(agent_kpis(state, runs)),

@@ -10,7 +10,7 @@ import click
 from caloron.cli.looking import as_data, opened
 from caloron.cli.options import named_sprint, output_option, project_option
 from caloron.cli.output import is_terminal, success
-from caloron.cli.screen import unmarked
+from caloron.cli.screen import fitted, unmarked
 from caloron.domain.learnings import as_of, improvements
 from caloron.ledger.figures import REMEMBERED, figures_of, find_sprint, read_kept
 from caloron.ledger.records import ended_records
@@ -44,7 +44,8 @@ def retro(sprint: str | None, project: str | None) -> None:
     records, kept = as_of(figures.state.sprint.id, records, kept)
     found = look_back(figures, records, improvements(records[-REMEMBERED:], kept), time.time())
     page = write_retro_report(found)
-    success("retro", _data(found, page), (unmarked(page) if is_terminal() else page).rstrip("\n"))
+    text = fitted(unmarked(page)) if is_terminal() else page
+    success("retro", _data(found, page), text.rstrip("\n"))
 
 
 def _data(found: Retro, page: str) -> dict[str, Any]:

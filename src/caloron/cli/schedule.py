@@ -11,6 +11,7 @@ import click
 from caloron.cli import output
 from caloron.cli.graph_words import GRAPH_FAILED, unsandboxed_option
 from caloron.cli.options import dry_run_option, output_option
+from caloron.cli.screen import aligned
 
 if TYPE_CHECKING:
     from caloron.engine.schedule_config import Schedule
@@ -188,7 +189,7 @@ def list_jobs(config: str) -> None:
     from caloron.engine.scheduler import next_due
 
     read, runs, _ = _opened(config)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for job in read.jobs:
         last = runs.last(job.name)
         after = last.handled if last and last.cron == job.cron_text else time.time()
@@ -203,6 +204,14 @@ def list_jobs(config: str) -> None:
                 "error": last.error if last else "",
             }
         )
-    lines = [f"{row['job']}  {row['cron']}  next {row['next'] or 'never'}" for row in rows]
+    told = [(row["job"], row["cron"], row["next"] or "never", _last_run(row)) for row in rows]
+    lines = aligned([("job", "cron", "next", "last"), *told]) if told else ["No jobs."]
     data = {"config": str(read.path), "jobs": rows}
-    output.success("schedule.list", data, output.printable("\n".join(lines)) or "No jobs.")
+    output.success("schedule.list", data, "\n".join(lines))
+
+
+def _last_run(row: dict[str, Any]) -> str:
+    if not row["last"]:
+        return "-"
+    how = "ok" if row["ok"] else f"failed: {row['error']}"
+    return " ".join(output.printable(f"{row['last']} {how}").split())

@@ -9,10 +9,11 @@ from typing import Any
 
 from caloron.cli.alone import size_of
 from caloron.cli.output import printable, size
+from caloron.cli.screen import aligned, fitted
 from caloron.engine.state.files import LEFT_OUT, kept_files
 from caloron.engine.state.homes import files_in, homes_in
 from caloron.errors import NotFound
-from caloron.ledger.figures import find_sprint
+from caloron.ledger.figures import find_sprint, sprint_numbers
 from caloron.ledger.identity import open_ledger
 from caloron.ledger.ledger import SQL, read_state
 from caloron.ledger.projected import digest
@@ -47,15 +48,26 @@ def _told(
     files += [] if only else _homes(project)
     ledger = _ledger(connection)
     data: dict[str, Any] = {"project": project.name, "files": files, "ledger": ledger}
-    data |= {"sprint_id": sprint, "state": _state(connection, sprint)}
-    lines = [f"  {size(f['bytes']):>8}  {f['whose']:<8}  {f['path']}  {f['what']}" for f in files]
+    number = sprint_numbers(connection).get(sprint) if connection and sprint else None
+    data |= {"sprint_id": sprint or None, "number": number, "state": _state(connection, sprint)}
+    lines = [printable(line) for line in aligned(_by_folder(files), head=False)]
     if ledger["version"]:
         counts = ", ".join(f"{number} {name}" for name, number in ledger["counts"].items())
         lines.append(f"Ledger {ledger['version']}: {counts}.")
     if data["state"]:
         tasks = data["state"]["state"]["tasks"].values()
         lines.append(f"Sprint {sprint}: " + ", ".join(f"{t['id']} {t['status']}" for t in tasks))
-    return data, printable("\n".join(lines))
+    return data, fitted(printable("\n".join(lines)))
+
+
+def _by_folder(files: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """A line for each folder, and below it the files in it."""
+    folders: dict[Path, list[tuple[str, ...]]] = {}
+    for file in files:
+        path = Path(file["path"])
+        row = (f"{size(file['bytes']):>9}", file["whose"], path.name, file["what"])
+        folders.setdefault(path.parent, [(str(path.parent),)]).append(row)
+    return [row for rows in folders.values() for row in rows]
 
 
 def _truths(project: Project) -> list[dict[str, Any]]:

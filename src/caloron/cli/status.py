@@ -12,10 +12,12 @@ from typing import Any
 
 import click
 
-from caloron.cli.left_running import left_running, told
+from caloron.cli.left_running import WITHOUT_ENGINE, left_running, told
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
+from caloron.cli.screen import aligned, fitted
 from caloron.errors import NotFound
+from caloron.ids import sprint_number
 from caloron.ledger.earlier import EarlierSprint, earlier_sprints
 from caloron.ledger.identity import open_ledger
 from caloron.ledger.locate import (
@@ -98,7 +100,7 @@ def _project(found: ProjectPaths) -> dict[str, Any]:
         if connection is not None:
             data["total_sprints"] = connection.execute("SELECT count(*) FROM sprints").fetchone()[0]
             data["last_sprint"] = _sprint(connection, who.get("sprint", "") if who else "")
-            if data["last_sprint"] and who is None:
+            if data["last_sprint"]:
                 name = data["last_sprint"]["sprint_id"]
                 data["last_sprint"]["running"] = left_running(found, connection, name)
         earlier = earlier_sprints(found, connection, 1)
@@ -109,7 +111,9 @@ def _project(found: ProjectPaths) -> dict[str, Any]:
     if data["last_sprint"] is None and earlier.sprints:
         data["last_sprint"] = _adopted(earlier.sprints[0])
     if who is not None:
-        data["held_by"] = {key: who.get(key) for key in ("pid", "host", "sprint", "started_at")}
+        data["held_by"] = {key: who.get(key) for key in ("pid", "host", "started_at")}
+        name = str(who.get("sprint") or "")
+        data["held_by"] |= {"sprint_id": name, "number": sprint_number(name)}
     return data
 
 
@@ -261,7 +265,7 @@ def _text(data: dict[str, Any], *, switched_off: bool = False) -> str:
     lines.append(f"  {'Sprints':10} {data['total_sprints']}")
     sprint = data["last_sprint"]
     if sprint is None:
-        return "\n".join([*lines, 'No sprint yet. Start one: caloron sprint "<goal>"'])
+        return fitted("\n".join([*lines, 'No sprint yet. Start one: caloron sprint "<goal>"']))
     lines.append(
         f"Sprint {sprint['sprint_id']}: {_phase(data)},"
         f" {sprint['completed_tasks']}/{sprint['total_tasks']} tasks done"
@@ -284,13 +288,12 @@ def _text(data: dict[str, Any], *, switched_off: bool = False) -> str:
     lines += [f"  {told(agent)}" for agent in sprint["running"]]
     waits = (sprint["outage"], sprint["halted"])
     lines += [f"  Waits: {_line(why)}" for why in waits if why]
-    width = max((len(task["id"]) for task in sprint["tasks"]), default=0)
+    rows = []
     for task in sprint["tasks"]:
-        line = f"  {task['id']:{width}}  {task['status']:10}  {_line(task['reason'])}"
-        lines.append(line.rstrip())
+        rows.append((task["id"], task["status"], _line(task["reason"])))
         if flag := cut_smaller(task["cycle"]):
-            lines.append(f"  {'':{width}}  {'':10}  {task['cycle']} cycles, {flag}")
-    return "\n".join(lines)
+            rows.append(("", "", f"{task['cycle']} cycles, {flag}"))
+    return fitted("\n".join([*lines, *aligned(rows, head=False, indent=2)]))
 
 
 def _forge_lines(forge: dict[str, str]) -> list[str]:
@@ -312,7 +315,7 @@ def _phase(data: dict[str, Any]) -> str:
     if phase == "ended":
         return "ended"
     who = data["held_by"]
-    if who and who["sprint"] == data["last_sprint"]["sprint_id"]:
+    if who and who["sprint_id"] == data["last_sprint"]["sprint_id"]:
         return f"{phase} (process {who['pid']})"
     resume = f"caloron resume {data['last_sprint']['sprint_id']}"
     if phase == "approval" and data["last_sprint"]["declined"]:
@@ -320,7 +323,7 @@ def _phase(data: dict[str, Any]) -> str:
     if phase == "approval":
         return f"its plan waits for your yes ({resume})"
     if data["last_sprint"]["running"]:
-        return f"without an engine ({resume} goes on)"
+        return f"{WITHOUT_ENGINE} ({resume} goes on)"
     return f"stopped ({resume} goes on)"
 
 

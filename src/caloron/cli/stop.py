@@ -12,6 +12,7 @@ import click
 from caloron.cli import output
 from caloron.cli.options import dry_run_option, output_option, project_option
 from caloron.errors import CaloronError, PreconditionFailed
+from caloron.ids import sprint_number
 from caloron.ledger.locate import ProjectPaths, find_project
 from caloron.store import log
 from caloron.store.lock import holder, process_of
@@ -47,6 +48,7 @@ def stop(dry_run: bool, project: str | None) -> int:
     if who is not None:
         name = _end(found, who) or _without_engine(found)
     data = {"project": found.name, "stopped": True, "sprint_id": name}
+    data["number"] = sprint_number(name)
     output.success("stop", data, f"Stopped {name}. Go on with: caloron resume {name}")
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,8 +13,11 @@ import click
 from caloron.answers import closing_words
 from caloron.cli.options import named_sprint, output_option, project_option, sprint_name
 from caloron.cli.output import printable, success
+from caloron.cli.screen import aligned, fitted
 from caloron.cli.status import require_ledger
+from caloron.domain.retro import Run
 from caloron.errors import NotFound
+from caloron.ledger.figures import runs_below
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
 
 #: What is no task of a plan and has a story all the same: the planner, main before the sprint,
@@ -137,8 +140,11 @@ def _story(
         ran = connection.execute(_NEWEST_RUN, {"task": task}).fetchone()
         hint = f"caloron trace {task} --sprint {ran['id']}" if ran else "caloron history"
         raise NotFound(f"{_BESIDE[task]} did not run in sprint {sprint}", hint=hint)
-    attempts = _attempts(raw, found)
-    reported = sum(attempt["cost_usd"] for attempt in attempts)
+    runs = runs_below(connection, f"{sprint}/{task}")
+    reported = sum(run.usd for run in runs)
+    of_item: dict[str, list[Run]] = {}
+    for run in runs:
+        of_item.setdefault(run.item, []).append(run)
     return {
         "sprint_id": sprint,
         "number": known["number"],
@@ -148,8 +154,8 @@ def _story(
         "reason": row["reason"] if row else "",
         # What was cut short is in the task's own sum only.
         "cost_usd": round((row["cost"] or 0.0) if row else reported, 4),
-        "events": [_entry(event) for event in raw],
-        "attempts": attempts,
+        "events": [_entry(event, of_item.get(event["item"], [])) for event in raw],
+        "attempts": [_attempt(run, found) for run in runs],
         "pending": [dict(effect) for effect in connection.execute(_PENDING, (sprint, task))],
     }
 
@@ -158,66 +164,54 @@ def _decoded(row: sqlite3.Row) -> dict[str, Any]:
     return dict(row) | {"payload": json.loads(row["payload"])}
 
 
-def _attempts(events: list[dict[str, Any]], found: ProjectPaths) -> list[dict[str, Any]]:
-    """Each process that was started, with what came of it."""
-    attempts: list[dict[str, Any]] = []
-    newest: dict[str, dict[str, Any]] = {}
-    for event in events:
-        item, told = event["item"], event["payload"]
-        if event["type"] == "attempt_started":
-            newest[item] = {
-                "item": item,
-                "role": item.rpartition("-")[2],
-                "attempt": told["attempt"],
-                "started_at": _iso(event["ts"]),
-                "ended_at": None,
-                "duration_s": None,
-                "exit_code": None,
-                "cost_usd": 0.0,
-                "tokens": 0,
-                "model": "",
-                # The folder of each claim has its token's number, which is not the attempt's.
-                "logs": str(found.runs / item / str(told.get("token") or "")),
-                "began": event["ts"],
-            }
-            attempts.append(newest[item])
-        elif item in newest and event["type"] == "attempt_ended":
-            newest[item] |= {
-                "ended_at": _iso(event["ts"]),
-                "duration_s": round((event["ts"] - newest[item]["began"]) / 1000, 1),
-                "exit_code": told.get("exit_code"),
-            }
-        elif item in newest and event["type"] == "agent_reported":
-            place = str(found.runs / item / str(told.get("token") or ""))
-            of_it = (a for a in attempts if a["item"] == item and a["logs"] == place)
-            next(of_it, newest[item]).update(
-                {
-                    "cost_usd": round(told.get("usd", 0.0), 4),
-                    "tokens": told.get("tokens_in", 0) + told.get("tokens_out", 0),
-                    "model": told.get("model", ""),
-                }
-            )
-    return [{k: v for k, v in attempt.items() if k != "began"} for attempt in attempts]
+def _attempt(run: Run, found: ProjectPaths) -> dict[str, Any]:
+    """One process that was started, with what came of it."""
+    ended, finished = run.end != "running", run.end in ("done", "failed")
+    return {
+        "item": run.item,
+        "role": run.role,
+        "attempt": run.attempt,
+        "started_at": _iso(_ms(run.started_at)),
+        "ended_at": _iso(_ms(run.started_at + run.seconds)) if ended else None,
+        "duration_s": round(run.seconds, 1) if ended else None,
+        "exit_code": run.exit_code if finished else None,
+        "cost_usd": round(run.usd, 4),
+        "tokens": run.tokens,
+        "model": run.model,
+        # The folder of each claim has its token's number, which is not the attempt's.
+        "logs": str(found.runs / run.item / str(run.token or "")),
+    }
 
 
-def _entry(event: dict[str, Any]) -> dict[str, Any]:
+def _entry(event: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "at": _iso(event["ts"]),
         "type": event["type"],
         "work": event["item"].rpartition("/")[2] if event["item"] else "",
-        "what": _words(event["type"], event["payload"], event["actor"] or ""),
+        "what": _words(event, runs),
         "payload": event["payload"],
     }
 
 
-def _words(kind: str, told: dict[str, Any], actor: str) -> str:
-    """One event in a few words."""
+def _words(event: dict[str, Any], runs: Sequence[Run]) -> str:
+    """One event in a few words; `runs` are those of its item."""
+    kind, told, at = event["type"], event["payload"], event["ts"]
     if kind == "work_item_claimed":
-        return f"taken by {actor}"
+        return f"taken by {event['actor'] or ''}"
+    if kind == "attempt_started":
+        begun = (run.attempt for run in runs if _ms(run.started_at) == at)
+        return f"attempt {next(begun, told['attempt'])} began"
+    if kind == "attempt_ended":
+        took = (run.seconds for run in runs if _ms(run.started_at + run.seconds) == at)
+        return _ended(told, next(took, None))
     if kind in _WORDS:
         return _WORDS[kind](told)
     details = ", ".join(f"{k} {v}" for k, v in told.items() if k not in ("sprint", "task"))
     return f"{kind.replace('_', ' ')}: {details}"
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
 
 
 def _effect(told: dict[str, Any]) -> str:
@@ -236,9 +230,11 @@ def _act(kind: str, *, done: bool) -> str:
     return known[0 if done else 1] if known else kind.replace("_", " ")
 
 
-def _ended(told: dict[str, Any]) -> str:
+def _ended(told: dict[str, Any], seconds: float | None) -> str:
+    took = "" if seconds is None else f" after {seconds:.1f} s"
     end = "it took too long" if told.get("timed_out") else f"exit code {told.get('exit_code')}"
-    return f"ended: {told.get('over') or end}{_because(closing_words(told.get('last_line') or ''))}"
+    said = _because(closing_words(told.get("last_line") or ""))
+    return f"ended{took}: {told.get('over') or end}{said}"
 
 
 def _reported(told: dict[str, Any]) -> str:
@@ -269,8 +265,6 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
         f"the forge refused to {_act(told['kind'], done=False)}{_because(told['note'])}"
     ),
     "work_item_created": lambda told: f"{told['kind']} waits for a free place",
-    "attempt_started": lambda told: f"attempt {told['attempt']} began",
-    "attempt_ended": _ended,
     "agent_reported": _reported,
     "work_item_resolved": lambda told: (
         f"closed as {told['status']}{_because(closing_words(told.get('notes') or ''))}"
@@ -287,17 +281,15 @@ def _text(data: dict[str, Any]) -> str:
     cost = f", ${data['cost_usd']:.2f}" if data["cost_usd"] else ""
     status = f": {data['status']}{_because(data['reason'])}" if data["status"] else ""
     lines = [f"{data['task']} of {data['sprint_id']}{status}{cost}"]
-    durations = {(a["item"].rpartition("/")[2], a["ended_at"]): a for a in data["attempts"]}
+    rows: list[tuple[str, ...]] = []
+    day = ""
     for entry in data["events"]:
-        attempt = durations.get((entry["work"], entry["at"]))
-        ended = entry["type"] == "attempt_ended" and attempt
-        took = f" after {attempt['duration_s']:g} s" if attempt and ended else ""
-        what = entry["what"].replace("ended:", f"ended{took}:", 1) if took else entry["what"]
-        lines.append(f"  {_clock(entry['at'])}  {entry['work']:<12} {what}".rstrip())
+        at = datetime.fromisoformat(entry["at"]).astimezone()
+        if f"{at:%Y-%m-%d}" != day:
+            day = f"{at:%Y-%m-%d}"
+            rows.append((day,))
+        rows.append((f"{at:%H:%M:%S}", entry["work"], " ".join(entry["what"].split())))
+    lines += aligned(rows, head=False, indent=2)
     lines += [f"  not done yet: {_act(p['kind'], done=False)}{_because(p['note'])}"
               for p in data["pending"]]  # fmt: skip
-    return printable("\n".join(lines))
-
-
-def _clock(moment: str) -> str:
-    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
+    return fitted(printable("\n".join(lines)))

@@ -10,6 +10,7 @@ from caloron.cli.left_running import left_running
 from caloron.cli.left_running import told as told_agent
 from caloron.cli.options import output_option, project_option
 from caloron.cli.output import printable, success
+from caloron.cli.screen import fitted
 from caloron.cli.status import require_ledger
 from caloron.domain.why import why as reason_of
 from caloron.domain.why import why_sprint
@@ -39,7 +40,7 @@ def why(task: str | None, project: str | None) -> None:
         who = holder(found.engine_lock)
         state = glance(connection, (who or {}).get("sprint", ""))
         outage = str(read_outage(connection, state.sprint.id) or "")
-        running = left_running(found, connection, state.sprint.id) if who is None else []
+        running = left_running(found, connection, state.sprint.id)
     finally:
         connection.close()
     if task is not None and task not in state.tasks:
@@ -79,4 +80,4 @@ def why(task: str | None, project: str | None) -> None:
     lines += [told_agent(agent) for agent in running]
     if stopped and not running:
         lines.append(f"The sprint is stopped; `caloron resume {state.sprint.id}` goes on with it.")
-    success("why", data, "\n".join(lines) or "Every task is done.")
+    success("why", data, fitted("\n".join(lines)) or "Every task is done.")

@@ -11,7 +11,7 @@ from caloron.domain.sprint import BRANCHES
 from caloron.engine.tokens import GITHUB, tokens_of
 from caloron.errors import ForgeError, ForgeUnavailable, NotFound, PreconditionFailed
 from caloron.forge.local import LocalForge, create_local_forge
-from caloron.git.command import GitError
+from caloron.git.command import GitError, complaint
 from caloron.git.mirror import Mirror
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.projects import Project
@@ -174,7 +174,7 @@ def main_by_git(mirror: Mirror, kind: str) -> str:
         commit = mirror.fetch_main()
         mirror.try_push(commit)
     except GitError as error:
-        said = " ".join(error.stderr.split())
+        said = " ".join(complaint(error.stderr).split())
         raise PreconditionFailed(
             f"git may not fetch from and push to {mirror.remote.url}: {said}",
             hint=f"a token needs the scopes {SCOPES[kind]}; another way for git, such as SSH, is"

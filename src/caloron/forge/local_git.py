@@ -13,7 +13,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 from caloron.errors import ForgeError, ForgeUnavailable, MergeConflict
-from caloron.git.command import GitError, git_environment, git_process
+from caloron.git.command import GitError, complaint, git_environment, git_process
 from caloron.git.locks import remove_abandoned_locks
 from caloron.git.refs import BranchTips
 
@@ -211,7 +211,7 @@ def git_failure(where: Path, args: Iterable[str], done: CompletedProcess[bytes])
 
 
 def failed_git(where: Path, command: str, code: int, stderr: str) -> ForgeError:
-    said = stderr.strip()
+    said = complaint(stderr)
     words = f"{where}: git {command} failed ({code}): {said}"
     if "No space left" in said:
         return ForgeUnavailable(words, hint="free some space on that disk; nothing was changed")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caloron.errors import NotFound, PreconditionFailed, UsageError
-from caloron.git.command import GitError, refuse_newer_format
+from caloron.git.command import GitError, complaint, refuse_newer_format
 from caloron.git.commits import Size
 
 #: What would send git to another repository than the one it is asked about.
@@ -181,7 +181,7 @@ class Checkout:
         if done.returncode != 0:
             if self._git("rev-parse", "--verify", "--quiet", "MERGE_HEAD", ok=(0, 1, 128)):
                 _git(self.top, ("merge", "--abort"))
-            said = _text(done.stderr) or _text(done.stdout)
+            said = complaint(_text(done.stderr) or _text(done.stdout))
             raise PreconditionFailed(
                 f"git did not merge into {found.branch}: {said}",
                 hint="put that right, then try again; the branch is as it was",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,15 +62,23 @@ class GitError(CaloronError):
     """A git command failed."""
 
     def __init__(self, argv: Sequence[str], code: int, stderr: str) -> None:
-        super().__init__(f"git {' '.join(argv)} failed ({code}): {stderr.strip()}")
+        super().__init__(f"git {' '.join(argv)} failed ({code}): {complaint(stderr)}")
         self.returncode = code
         self.stderr = stderr
 
 
+_HINT = re.compile(r"^(remote: *)?hint:.*\n?", re.MULTILINE)
+
+
+def complaint(stderr: str) -> str:
+    """What git said, without its hints: they advise a person at a prompt, who is not there."""
+    return _HINT.sub("", stderr).strip()
+
+
 def telling(stderr: str) -> str:
     """The one line of git's complaint that says why: what the other side said goes first."""
-    lines = [" ".join(line.split()) for line in stderr.splitlines()]
-    lines = [line for line in lines if line and not line.startswith(("To ", "hint:"))]
+    lines = [" ".join(line.split()) for line in complaint(stderr).splitlines()]
+    lines = [line for line in lines if line and not line.startswith("To ")]
     theirs = [line.removeprefix("remote:").strip() for line in lines if line.startswith("remote:")]
     rejected = [line for line in lines if "rejected]" in line]
     ours = [line for line in lines if line.startswith(("fatal:", "error:"))]
@@ -103,7 +112,7 @@ _TOO_NEW = ("unknown repository extension", "invalid value for 'extensions.", "g
 def refuse_newer_format(folder: Path, stderr: str) -> None:
     """Refuse a repository that the git of this machine is too old for."""
     if any(sign in stderr for sign in _TOO_NEW):
-        said = " ".join(stderr.split()).removeprefix("fatal: ")
+        said = " ".join(complaint(stderr).split()).removeprefix("fatal: ")
         raise PreconditionFailed(
             f"the git of this machine is too old for the repository {folder}: {said}",
             hint="install a newer git (2.45 or newer reads reftable), or convert the repository"

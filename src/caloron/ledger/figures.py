@@ -62,6 +62,11 @@ def number_of(connection: sqlite3.Connection, sprint: str) -> int:
     return int(row["number"])
 
 
+def sprint_numbers(connection: sqlite3.Connection) -> dict[str, int]:
+    """The numbers of all sprints by their ids."""
+    return {row["id"]: row["number"] for row in connection.execute(SQL["numbers"])}
+
+
 def _hint(connection: sqlite3.Connection, named: str) -> str:
     if connection.execute(SQL["has_entries"]).fetchone():
         who = {"number": named if len(named) < 19 else "", "id": named}
@@ -85,7 +90,7 @@ def last_figures(connection: sqlite3.Connection, last: int) -> list[Figures]:
 
 
 def _figures(connection: sqlite3.Connection, row: sqlite3.Row) -> Figures:
-    return Figures(_state(connection, row), _runs_of(connection, row["id"]))
+    return Figures(_state(connection, row), runs_below(connection, row["id"]))
 
 
 def _state(connection: sqlite3.Connection, row: sqlite3.Row) -> State:
@@ -100,9 +105,10 @@ def all_runs(connection: sqlite3.Connection) -> tuple[Run, ...]:
     return _runs_in(connection, "", "\U0010ffff")
 
 
-def _runs_of(connection: sqlite3.Connection, sprint: str) -> tuple[Run, ...]:
+def runs_below(connection: sqlite3.Connection, place: str) -> tuple[Run, ...]:
+    """The runs of a sprint, `<sprint>`, or of one task of it, `<sprint>/<task>`."""
     # "0" is the character that follows "/".
-    return _runs_in(connection, f"{sprint}/", f"{sprint}0")
+    return _runs_in(connection, f"{place}/", f"{place}0")
 
 
 def _runs_in(connection: sqlite3.Connection, low: str, high: str) -> tuple[Run, ...]:
@@ -185,7 +191,7 @@ class _Item:
                 self._cut_off(at, "")
                 self._waits = False
                 self._token = int(told.get("token", 0))
-                self._begin(at, end="running", attempt=int(told.get("attempt", 1)))
+                self._begin(at, end="running")
             case "attempt_ended":
                 self._ended(at, told)
             case "agent_reported":
@@ -201,7 +207,9 @@ class _Item:
 
     def _begin(self, at: float, **known: Any) -> None:
         own: dict[str, Any] = {"item": self.name, "role": self.role, "task": self.task}
-        self.runs.append(Run(**own, token=self._token, started_at=at, **known))
+        # The one number that every view has: claims are numbered, too, and some begin nothing.
+        own |= {"attempt": len(self.runs) + 1, "token": self._token}
+        self.runs.append(Run(**own, started_at=at, **known))
 
     def _change(self, place: int = -1, **known: Any) -> None:
         self.runs[place] = msgspec.structs.replace(self.runs[place], **known)

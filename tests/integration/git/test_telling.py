@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from caloron.git.command import telling
+from caloron.forge.local_git import failed_git
+from caloron.git.command import GitError, git, git_remote, telling
+from caloron.ports import Remote
 
 _PROTECTED = """remote:
 remote: Gitea: Not allowed to push to protected branch agent/a/shop-1
@@ -32,3 +36,20 @@ hint: Updates were rejected
 )  # fmt: skip
 def test_one_line_says_why(stderr: str, line: str) -> None:
     assert telling(stderr) == line
+
+
+def test_an_error_has_no_hints_of_git(tmp_path: Path) -> None:
+    """A real push that is refused: git advises to pull, which is no work for who reads of it."""
+    forge = tmp_path / "forge.git"
+    git(tmp_path, "init", "--bare", str(forge))
+    clones = [tmp_path / name for name in ("one", "two")]
+    for clone in clones:
+        git(tmp_path, "init", str(clone))
+        git(clone, "commit", "--allow-empty", "-m", clone.name)
+    git_remote(clones[0], Remote(str(forge)), "push", "HEAD:refs/heads/main")
+    with pytest.raises(GitError) as caught:
+        git_remote(clones[1], Remote(str(forge)), "push", "HEAD:refs/heads/main")
+    assert "hint: " in caught.value.stderr
+    assert "hint:" not in str(caught.value)
+    assert "[rejected]" in str(caught.value)
+    assert "hint:" not in str(failed_git(forge, "push", 1, caught.value.stderr))

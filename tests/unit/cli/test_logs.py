@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caloron.agents.claude_code import ClaudeCodeRunner
 from caloron.cli import logs
 
 
@@ -67,3 +69,40 @@ def test_the_end_of_a_huge_log_is_read_and_nothing_else(tmp_path: Path) -> None:
     lines = logs._backwards(Counting())  # type: ignore[arg-type]
     assert [next(lines) for _ in range(50)] == [b"line"] * 50
     assert read <= 1 << 17
+
+
+_BLOCK = """---
+caloron_feedback:
+  task_id: "a"
+  task_clarity: 8
+  blockers:
+    - "the build is slow"
+  self_assessment: completed
+  notes: ""
+---"""
+
+
+@pytest.mark.parametrize("around", ["{}", "```yaml\n{}\n```", "{}\n\n"])
+def test_the_feedback_block_is_not_what_a_person_reads(tmp_path: Path, around: str) -> None:
+    file = tmp_path / "output.log"
+    file.write_text(
+        f"Looked around.\ntask_id: 5 is a line of a program\nDone.\n\n{around.format(_BLOCK)}\n"
+    )
+    raw, shown = logs._last(file, 1, str)
+    assert shown == "Done."
+    assert raw.startswith("Done.\n\n")
+    assert "the build is slow" in raw
+    assert logs._last(file, 2, str)[1] == "task_id: 5 is a line of a program\nDone."
+
+
+def test_the_last_line_of_claude_code_is_its_own(tmp_path: Path) -> None:
+    said = {"type": "assistant", "message": {"content": [
+        {"type": "text", "text": f"expiring() is tested.\n\n{_BLOCK}"}]}}  # fmt: skip
+    end = {"type": "result", "subtype": "success", "num_turns": 3, "total_cost_usd": 0.12}
+    file = tmp_path / "output.log"
+    file.write_text(f"{json.dumps(said)}\n{json.dumps(end)}\n")
+    readable = ClaudeCodeRunner().readable
+    assert logs._last(file, 1, readable)[1] == "finished after 3 turns, 0.12 USD"
+    raw, shown = logs._last(file, 2, readable)
+    assert shown == "expiring() is tested.\nfinished after 3 turns, 0.12 USD"
+    assert [json.loads(line)["type"] for line in raw.splitlines()] == ["assistant", "result"]

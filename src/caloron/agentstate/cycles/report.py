@@ -72,7 +72,7 @@ class Report(NamedTuple):
             return f"Cycle {number} crashed{why}; {known}. Look how that was left before you go on."
         if self.outcome == "open":
             return f"Cycle {number} is still open; its last step: {step or 'none yet'}."
-        left = f" It left: {', '.join(self.artefacts)}." if self.artefacts else ""
+        left = f" It left: {', '.join(self.artefacts).rstrip('.')}." if self.artefacts else ""
         why = f" Reason: {self.reason}." if self.reason else ""
         last = f"; its last step: {step} ({self.last_step_result})" if step else ""
         return f"Cycle {number} ended as {self.last_result}{last}.{left}{why}"

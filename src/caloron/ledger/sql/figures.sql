@@ -27,6 +27,8 @@ SELECT id FROM sprints s
 WHERE EXISTS (SELECT 1 FROM tasks t WHERE t.sprint = s.id AND t.status = 'Done'
               AND json_extract(CAST(t.data AS TEXT), '$.pull') IS NOT NULL)
 ORDER BY number DESC LIMIT :limit
+-- name: numbers
+SELECT id, number FROM sprints
 -- name: by_number
 SELECT id FROM sprints WHERE number = :number
 -- name: by_id
