@@ -56,6 +56,7 @@ _STATUS_SPRINT = {
     "sprint_id": "s", "number": "i", "goal": "s", "phase": "s", "baseline": "s", "verify": "s",
     "halted": "s", "budget_usd": "n", "cost_usd": "n", "sandboxed": "b?", "completed_tasks": "i",
     "paused": [{"framework": "s", "what": "s", "until": "s"}], "outage": "s", "declined": "s",
+    "failure": "s",
     "total_tasks": "i", "adopted": "b", "tasks": [
         {"id": "s", "status": "s", "reason": "s", "cycle": "i", "slice_it": "b"}],
     "running": [_RUNNING],

@@ -108,8 +108,8 @@ def _in_short(data: dict[str, Any], kpis: Kpis) -> list[str]:
     return lines
 
 
-_HEAD = ("task", "title", "pull request", "change", "verified", "reviews", "cost", "time")
-_LEFT = ("task", "title", "status", "why", "reviews", "cost", "time")
+_HEAD = ("task", "title", "pull request", "change", "verified", "reviews", "cost", "elapsed")
+_LEFT = ("task", "title", "status", "why", "reviews", "cost", "elapsed")
 _AGENTS = ("agent", "role", "runs", "failed", "time", "cost", "tokens", "clarity")
 
 

@@ -45,6 +45,7 @@ _RECORDED = {
     "unsandboxed": "$.unsandboxed",
     "paused": "$.paused",
     "declined": "$.held_plan.declined",
+    "failure": "$.stopped",
 }
 _BASELINES = {
     "red": "MAIN IS RED, as you allowed",
@@ -184,6 +185,7 @@ def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | No
         "paused": _pauses(row["paused"]),
         "outage": _outage(connection, row["id"]),
         "declined": row["declined"] or "",
+        "failure": row["failure"] or "",
         "completed_tasks": sum(task["status"] == "Done" for task in tasks),
         "total_tasks": len(tasks),
         "tasks": [_task(task) for task in tasks],
@@ -250,6 +252,7 @@ def _adopted(sprint: EarlierSprint) -> dict[str, Any]:
         "paused": [],
         "outage": "",
         "declined": "",
+        "failure": "",
         "completed_tasks": facts.completed,
         "total_tasks": facts.total,
         "tasks": [],
@@ -286,7 +289,7 @@ def _text(data: dict[str, Any], *, switched_off: bool = False) -> str:
         what = f"{pause['framework']}: {pause['what']}"
         lines.append(f"  Paused: {what} until {_local(pause['until'])}")
     lines += [f"  {told(agent)}" for agent in sprint["running"]]
-    waits = (sprint["outage"], sprint["halted"])
+    waits = (sprint["outage"], sprint["halted"], sprint["failure"])
     lines += [f"  Waits: {_line(why)}" for why in waits if why]
     rows = []
     for task in sprint["tasks"]:

@@ -47,7 +47,9 @@ def why(task: str | None, project: str | None) -> None:
         known = ", ".join(state.tasks) or "none yet"
         raise NotFound(f"sprint {state.sprint.id} has no task {task!r}", hint=f"tasks: {known}")
     stopped = state.sprint.phase != "ended" and who is None
-
+    if stopped and not state.sprint.halted:
+        # An interrupted attempt is queued again, but that is not what the agent was doing.
+        state.queued -= state.begun
     now = time.time()
 
     def line(unfinished: SeenTask) -> str:

@@ -19,6 +19,11 @@ class ChangesNeeded(msgspec.Struct, frozen=True):
     reason: str
 
 
+def holds_both(answer: str) -> bool:
+    lines = [line.strip() for line in answer.splitlines()]
+    return _APPROVED in lines and _CHANGES_NEEDED in answer
+
+
 def parse_verdict(answer: str) -> Approved | ChangesNeeded | None:
     """The verdict, or None: an answer that is unclear or empty is never an approval."""
     lines = [line.strip() for line in answer.splitlines() if line.strip()]

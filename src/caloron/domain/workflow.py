@@ -11,7 +11,7 @@ from caloron.domain.facts import WorkEnded
 from caloron.domain.feedback import Feedback, feedback_yaml, joined
 from caloron.domain.observations import marker
 from caloron.domain.providers import said_no
-from caloron.domain.review import Approved, ChangesNeeded, parse_verdict
+from caloron.domain.review import Approved, ChangesNeeded, holds_both, parse_verdict
 from caloron.domain.sprint import Task, Work, pull_of
 from caloron.domain.status import Status
 from caloron.domain.turn import Turn
@@ -194,7 +194,8 @@ def _judged(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
 
 def _ask_again(turn: Turn, task: Task, work: Work, fact: WorkEnded) -> None:
     """An unclear verdict is asked for once more and is never an approval."""
-    reason = f"no clear verdict in the {work.role}'s answer: {fact.last_line or 'it was empty'}"
+    said = "it holds both verdicts" if holds_both(fact.answer) else fact.last_line
+    reason = f"no clear verdict in the {work.role}'s answer: {said or 'it was empty'}"
     work = msgspec.structs.replace(work, note=reason)
     if work.asks < _MAX_ASKS:
         turn.start(task, msgspec.structs.replace(work, asks=work.asks + 1), reason)

@@ -13,6 +13,7 @@ from caloron.errors import NotFound
 _SPRINT = "SELECT data FROM sprints ORDER BY id = ? DESC, number DESC LIMIT 1"
 _TASKS = "SELECT data FROM tasks WHERE sprint = ? ORDER BY position"
 # The status is said twice: only then is the short index of open work used.
+_BEGUN = "SELECT item FROM leases WHERE attempt > 0 AND substr(item, 1, length(:scope)) = :scope"
 _QUEUED = (
     "SELECT id FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in_flight')"
     " AND substr(id, 1, length(:scope)) = :scope"
@@ -109,11 +110,17 @@ class SeenSprint:
 
 class SeenState:
     def __init__(
-        self, sprint: SeenSprint, tasks: dict[str, SeenTask], queued: frozenset[str]
+        self,
+        sprint: SeenSprint,
+        tasks: dict[str, SeenTask],
+        queued: frozenset[str],
+        begun: frozenset[str],
     ) -> None:
         self.sprint = sprint
         self.tasks = tasks
         self.queued = queued
+        #: Work of which an agent was started at least once.
+        self.begun = begun
 
 
 def _work(data: dict[str, Any] | None) -> SeenWork | None:
@@ -127,5 +134,8 @@ def glance(connection: sqlite3.Connection, running: str = "") -> SeenState:
         raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
     sprint = SeenSprint(json.loads(row["data"]))
     tasks = [SeenTask(json.loads(t["data"])) for t in connection.execute(_TASKS, (sprint.id,))]
-    queued = connection.execute(_QUEUED, {"scope": f"{sprint.id}/"})
-    return SeenState(sprint, {t.id: t for t in tasks}, frozenset(row["id"] for row in queued))
+    queued, begun = (
+        frozenset(row[0] for row in connection.execute(query, {"scope": f"{sprint.id}/"}))
+        for query in (_QUEUED, _BEGUN)
+    )
+    return SeenState(sprint, {t.id: t for t in tasks}, queued, begun)
