@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -41,14 +41,6 @@ def longer(table: str, data: Data) -> Data:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A ledger of version 1 with one sprint."""
-    path = tmp_path / "ledger.sqlite"
-    Book(path).ledger.close()
-    return path
-
-
-@pytest.fixture
 def with_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Make the program one of a later version."""
     before = tuple(m for m in MIGRATIONS if not m.rewrite)
@@ -59,6 +51,14 @@ def with_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     install()
     return install
+
+
+@pytest.fixture
+def path(tmp_path: Path, with_steps: Callable[..., None]) -> Path:
+    """A ledger with one sprint, written by a program without steps: version 1."""
+    path = tmp_path / "ledger.sqlite"
+    Book(path).ledger.close()
+    return path
 
 
 def stored(path: Path) -> Data:
@@ -219,12 +219,16 @@ def test_every_field_that_0_4_0_stored_is_read_or_upgraded(tmp_path: Path) -> No
 def lost(text: bytes | str, form: Any) -> list[str]:
     """The fields that are gone, or have another value, once a row was read and written again."""
     again = msgspec.json.encode(msgspec.json.decode(text, type=form))
-    return _missing(json.loads(text), json.loads(again), "")
+    return list(_missing(json.loads(text), json.loads(again), ""))
 
 
-def _missing(old: Any, new: Any, where: str) -> list[str]:
+def _missing(old: Any, new: Any, where: str) -> Iterator[str]:
     if isinstance(old, dict) and isinstance(new, dict):
-        return [w for name in old for w in _missing(old[name], new.get(name), f"{where}.{name}")]
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [w for a, b in zip(old, new, strict=True) for w in _missing(a, b, f"{where}[]")]
-    return [] if old == new else [where]
+        yield from (f"{where}.{name}" for name in old.keys() - new.keys())
+        for name in old.keys() & new.keys():
+            yield from _missing(old[name], new[name], f"{where}.{name}")
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, item in enumerate(old):
+            yield from _missing(item, new[number], f"{where}[]")
+    elif old != new:
+        yield where
