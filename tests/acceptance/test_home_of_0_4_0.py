@@ -218,7 +218,7 @@ def test_a_sprint_that_0_4_0_left_finishes_and_nothing_is_lost_or_done_twice(
         assert [i["text"] for i in learned["improvements"]] == [_LESSON]
 
 
-def test_the_next_sprint_is_told_what_earlier_ones_taught_and_the_conventions(
+def test_the_next_sprint_gets_the_learnings_and_the_conventions(
     bare_home: Home,
 ) -> None:
     unpack(bare_home.root, "ended")
