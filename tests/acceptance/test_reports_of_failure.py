@@ -39,7 +39,8 @@ def test_a_sprint_that_nobody_works_on_is_stopped_and_its_work_has_lasted(
     assert (report["standing"], report["running"]) == (standing, False)
     assert f"\n  {standing}: began" in text(home, "report")
     (row,) = report["tasks"]
-    assert row["why"] == "stopped while an agent is writing the change"
+    writes_on = "an agent is writing the change"
+    assert row["why"] == (f"stopped while {writes_on}" if how == "interrupt" else writes_on)
     if how == "interrupt":
         assert told(home, "why")["tasks"][0]["why"] == row["why"]
         # What was killed was last heard of some seconds before.

@@ -6,16 +6,18 @@ import sqlite3
 from pathlib import Path
 
 from caloron.errors import StoreError
+from caloron.ledger.upgrades import DATA_VERSION, show_in_todays_form
 from caloron.store.database import open_read_only, restore_hint, store_error
 from caloron.store.files import read_plain
 
 
 def open_ledger(path: Path) -> sqlite3.Connection:
-    """The ledger of a project, to read; refused if it is the ledger of another project."""
+    """The ledger of a project, to read, in today's form; refused if it is that of another."""
     known = known_identity(path)
     connection = open_read_only(path)
     try:
-        refuse_foreign(path, _identity(connection) if known else "", known)
+        refuse_foreign(path, _kept(connection, "ledger_id") if known else "", known)
+        show_in_todays_form(connection, path, int(_kept(connection, DATA_VERSION) or 1))
     except BaseException as error:
         connection.close()
         if isinstance(error, sqlite3.Error):
@@ -24,9 +26,9 @@ def open_ledger(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _identity(connection: sqlite3.Connection) -> str:
+def _kept(connection: sqlite3.Connection, key: str) -> str:
     try:
-        row = connection.execute("SELECT value FROM kv WHERE key = 'ledger_id'").fetchone()
+        row = connection.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
             raise

@@ -32,6 +32,7 @@ from caloron.domain.plan import PlannedTask
 from caloron.domain.sprint import Sprint, State, Task
 from caloron.errors import CaloronError, NotFound
 from caloron.ledger.identity import known_identity, refuse_foreign
+from caloron.ledger.upgrades import STEPS, data_migrations
 from caloron.store import log, queue
 from caloron.store.database import Database, migrations_in
 from caloron.store.files import write_atomic
@@ -39,7 +40,11 @@ from caloron.store.statements import load_statements
 
 _HERE = Path(__file__).parent
 SQL = load_statements(_HERE / "sql" / "ledger.sql")
-MIGRATIONS = (*queue.QUEUE_MIGRATIONS, *migrations_in(_HERE / "migrations", "ledger"))
+MIGRATIONS = (
+    *queue.QUEUE_MIGRATIONS,
+    *migrations_in(_HERE / "migrations", "ledger"),
+    *data_migrations(STEPS),
+)
 
 #: Facts taken in by one tick; the rest wait for the next, which follows at once.
 _FACTS_PER_TICK = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,8 @@ class Migration(NamedTuple):
 
     name: str
     sql: str
+    #: Changes rows in a way that SQL cannot, after the text was run.
+    rewrite: Callable[[sqlite3.Connection], None] | None = None
 
     @property
     def checksum(self) -> str:
@@ -186,7 +188,7 @@ class Database:
 
     def migrate(self, migrations: Sequence[Migration]) -> None:
         """Apply what is missing, all or nothing; refused if the database is a newer one."""
-        if self._applied() == [(m.name, m.checksum) for m in migrations]:
+        if dict(self._applied()) == {m.name: m.checksum for m in migrations}:
             return
         with self.transaction("migrate") as connection:
             connection.execute(
@@ -204,6 +206,8 @@ class Database:
                         hint="install Caloron again; nothing was changed",
                     )
                 run_script(connection, migration.sql)
+                if migration.rewrite:
+                    migration.rewrite(connection)
                 connection.execute(
                     f"INSERT INTO {self._table} VALUES (?, ?, datetime('now'))",
                     (migration.name, migration.checksum),
