@@ -325,20 +325,21 @@ def _place(turn: Turn, task: Task, needs: list[Task]) -> None:
 
 
 def _start_ready(turn: Turn) -> None:
-    """Start what is ready and has its issue, longest chain first, while slots are free.
+    """Start what is ready, the longest chain first, while slots are free.
 
     A change keeps its slot until it is approved: its review and its fixes must not wait for agents
     that begin others. Approved ones need no agent; there are at most as many of them as slots.
+    A task whose issue is still being created keeps its place, and so its slot.
     """
     parallel = turn.sprint.parallel
     begun = [task for task in turn.state.tasks.values() if _moves_by_itself(turn, task)]
     unfinished = [task for task in begun if not approved_head(turn, task)]
     free = min(parallel - len(unfinished), 2 * parallel - len(begun))
-    ready = [
-        t for t in turn.state.tasks.values() if t.status is Status.READY and t.issue is not None
-    ]
+    ready = [task for task in turn.state.tasks.values() if task.status is Status.READY]
     for task in sorted(ready, key=lambda t: -t.chain):
-        if task.head:
+        if task.issue is None:
+            free -= turn.has_effects(task)
+        elif task.head:
             turn.move(task, Status.IN_PROGRESS, "goes on with what its branch has")
             if task.pull is None:
                 open_pull(turn, task)
@@ -349,13 +350,12 @@ def _start_ready(turn: Turn) -> None:
 
 def _moves_by_itself(turn: Turn, task: Task) -> bool:
     """Whether it was begun and comes to its end without a person and without the forge's CI."""
-    if task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW):
-        return False
+    if task.status is Status.IN_PROGRESS:
+        # No rule leaves a task without either; a damaged state must not cost a slot.
+        return task.work is not None or turn.has_effects(task)
     for_ci = task.waits is not None and task.waits.head == task.head
-    # Nothing on its way for a task in progress means that only a person can help it.
-    on_its_way = task.work or turn.actions or turn.state.open_effects
-    stands_still = task.status is Status.IN_PROGRESS and not on_its_way
-    return not for_ci and not stands_still and not _waits_for_a_person(turn, task)
+    in_review = task.status is Status.IN_REVIEW
+    return in_review and not for_ci and not _waits_for_a_person(turn, task)
 
 
 def _start(turn: Turn, task: Task) -> None:

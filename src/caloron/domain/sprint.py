@@ -334,8 +334,9 @@ class State(msgspec.Struct, kw_only=True):
     sprint: Sprint
     tasks: dict[str, Task] = msgspec.field(default_factory=dict)
     objects: dict[str, Snapshot] = msgspec.field(default_factory=dict)
-    #: Effects that are planned and not done: a sprint does not end before its last comment.
-    open_effects: int = 0
+    #: The tasks with effects that are planned and not done; an empty name: the sprint itself.
+    #: A sprint does not end before its last comment.
+    open_effects: frozenset[str] = frozenset()
     #: Work that waits in the queue for a free slot.
     queued: frozenset[str] = frozenset()
     #: How many processes were started for each item of work.

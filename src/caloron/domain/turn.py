@@ -14,6 +14,7 @@ from caloron.domain.actions import (
     CancelWork,
     CloseIssue,
     CreateIssue,
+    Effect,
     Moved,
     PostComment,
     RetryEffect,
@@ -181,6 +182,11 @@ class Turn:
     def do(self, action: Action) -> None:
         self.actions.append(action)
 
+    def has_effects(self, task: Task) -> bool:
+        """Whether effects of this task are planned and not done."""
+        planned = (a for a in self.actions if isinstance(a, Effect | RetryEffect))
+        return task.id in self.state.open_effects or any(a.task == task.id for a in planned)
+
     def move(self, task: Task, status: Status, reason: str = "") -> None:
         """Change a task's status, with the time and the reason; the same status is no move."""
         if status == task.status:
@@ -328,7 +334,7 @@ class Turn:
         held, task.held = task.held, None
         self.move(task, task.held_from, f"released by {who}")
         for key in task.held_effects:
-            self.do(RetryEffect(key=key))
+            self.do(RetryEffect(key=key, task=task.id))
         task.held_effects = ()
         if held:
             self.start(task, msgspec.structs.replace(held, asks=1), f"released by {who}")

@@ -54,7 +54,7 @@ WHERE sprint = :sprint AND task = :task AND kind = :kind AND state = 'planned' A
 -- name: retry_action
 UPDATE actions SET state = 'intended', not_before = 0, note = '' WHERE key = :key AND state = 'failed'
 -- name: open_actions
-SELECT count(*) FROM actions WHERE sprint = :sprint AND state IN ('planned', 'intended')
+SELECT DISTINCT task FROM actions WHERE sprint = :sprint AND state IN ('planned', 'intended')
 -- name: due_actions
 SELECT a.id, a.task, a.key, a.kind, a.data, a.state, a.tries, a.not_before FROM actions a
 WHERE a.sprint = :sprint AND a.state IN ('planned', 'intended')
