@@ -193,7 +193,7 @@ class RetryEffect(msgspec.Struct, frozen=True, kw_only=True, tag="retry_effect")
     """A refused effect is tried again, because a person said the cause is gone."""
 
     key: str
-    task: str
+    task: str = ""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):

@@ -50,23 +50,23 @@ _MAX_PASSES = 100
 
 def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
     """Take in the facts and decide everything that can be decided now."""
-    return decide(state, now, lambda turn: _evaluate(turn, facts))
 
+    def rules(turn: Turn) -> None:
+        turn.apply("", _take_in, facts)
+        if turn.sprint.discarded:
+            turn.apply("", progress.report)
+            turn.apply("", discarding.advance)
+            return
+        if turn.sprint.phase in ("planning", "approval"):
+            turn.apply("", planning.advance)
+            turn.apply("", plan_issue.advance)
+        if turn.sprint.phase in ("running", "retro", "ended") and turn.state.tasks:
+            turn.apply("", _advance)
+            turn.apply("", progress.report)
+            turn.apply("", plan_issue.conclude)
+            turn.apply("", _end_or_go_on)
 
-def _evaluate(turn: Turn, facts: Sequence[Fact]) -> None:
-    _take_in(turn, facts)
-    if turn.sprint.discarded:
-        progress.report(turn)
-        turn.apply("", discarding.advance)
-        return
-    if turn.sprint.phase in ("planning", "approval"):
-        planning.advance(turn)
-        plan_issue.advance(turn)
-    if turn.sprint.phase in ("running", "retro", "ended") and turn.state.tasks:
-        _advance(turn)
-        progress.report(turn)
-        plan_issue.conclude(turn)
-        _end_or_go_on(turn)
+    return decide(state, now, rules)
 
 
 def _react_all(turn: Turn) -> None:
@@ -76,7 +76,8 @@ def _react_all(turn: Turn) -> None:
 
 def _advance(turn: Turn) -> None:
     """Follow every consequence to its end, so that one call decides all that can be decided."""
-    join(turn)
+    turn.apply("", join)
+    # A rule may have failed for a task that has only just joined.
     turn.contain_failed()
     for _ in range(_MAX_PASSES):
         before = _copy(turn)
@@ -119,12 +120,12 @@ def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
     turn.state.objects = merge_observations(turn.state.objects, seen)
     for effect in sorted(done, key=lambda f: f.id):
         turn.apply(effect.task, _effect_done, effect)
-    bind(turn)
-    _plan_judged(turn, facts)
+    turn.apply("", bind)
+    turn.apply("", _plan_judged, facts)
     if not turn.sprint.discarded:
         _react_all(turn)
     for end in sorted(ended, key=lambda f: (f.item, f.token)):
-        _account(turn, end)
+        turn.apply("", _account, end)
         turn.apply(end.task, _end_taken_in, end)
     for cut in sorted(interrupted, key=lambda f: (f.item, f.token)):
         turn.apply(cut.task, _run_interrupted, cut)

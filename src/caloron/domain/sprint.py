@@ -337,6 +337,8 @@ class State(msgspec.Struct, kw_only=True):
     #: The tasks with effects that are planned and not done; an empty name: the sprint itself.
     #: A sprint does not end before its last comment.
     open_effects: frozenset[str] = frozenset()
+    #: A rule of the sprint failed: the facts of this tick were not taken in, and wait.
+    facts_wait: bool = False
     #: Work that waits in the queue for a free slot.
     queued: frozenset[str] = frozenset()
     #: How many processes were started for each item of work.

@@ -31,13 +31,13 @@ _P = ParamSpec("_P")
 
 
 class RuleFailed(Exception):
-    """A rule raised an error that concerns one task."""
+    """A rule raised an error that concerns one task, or the sprint if it names none."""
 
     def __init__(self, task: str, rule: str, error: Exception) -> None:
         what = str(error) if isinstance(error, IllegalTransition | Restless) else repr(error)
         super().__init__(f"internal error in rule {rule}: {what}"[:500])
         self.task = task
-        self.error = error
+        self.rule = rule
 
 
 class Restless(RuntimeError):
@@ -50,34 +50,46 @@ class Decision(msgspec.Struct, frozen=True):
     state: State
     actions: tuple[Action, ...]
     moves: tuple[Moved, ...]
+    #: The rules that failed, for the log.
+    problems: tuple[RuleFailed, ...] = ()
 
 
 def decide(state: State, now: float, rules: Callable[[Turn], None]) -> Decision:
-    """Apply rules to a copy of the state.
+    """Apply rules to a copy of the state; nothing of a rule that fails remains.
 
-    A rule that fails for one task must not stop the others, and nothing of it may remain. So the
-    decision begins again from the same state: that task waits for a person, and no rule sees it.
+    Where a rule fails for one task, the decision begins again from the same state: that task waits
+    for a person, and no rule sees it. Where leaving out a task does not help, the sprint pauses.
     """
-    failed: dict[str, str] = {}
+    failed: dict[str, RuleFailed] = {}
     while True:
         turn = Turn(state, now, failed)
         try:
-            turn.contain_failed()
-            rules(turn)
+            turn.apply("", Turn.contain_failed)
+            turn.apply("", rules)
         except RuleFailed as problem:
-            if problem.task in failed:
-                raise problem.error from problem
-            failed[problem.task] = str(problem)
+            if not problem.task or problem.task in failed:
+                return _paused(state, problem)
+            failed[problem.task] = problem
         else:
             # What is queued now is not at work before a worker claims it.
             turn.state.queued |= {a.work.item for a in turn.actions if isinstance(a, StartWork)}
-            return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
+            problems = tuple(failed.values())
+            return Decision(turn.state, tuple(turn.actions), tuple(turn.moves), problems)
+
+
+def _paused(state: State, problem: RuleFailed) -> Decision:
+    """The same state, with the reason; a person, or a version without the defect, resumes it."""
+    copy = msgspec.structs.replace
+    sprint = copy(state.sprint, halted=str(problem))
+    return Decision(copy(state, sprint=sprint, facts_wait=True), (), (), (problem,))
 
 
 class Turn:
     """Collects changes; the state it was made from is not touched."""
 
-    def __init__(self, state: State, now: float, failed: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, state: State, now: float, failed: Mapping[str, RuleFailed] | None = None
+    ) -> None:
         copy = msgspec.structs.replace
         self.state = copy(
             state,
@@ -88,8 +100,8 @@ class Turn:
         self.now = now
         self.actions: list[Action] = []
         self.moves: list[Moved] = []
-        #: Tasks for which a rule failed, with the reason; no other rule sees them.
-        self._failed = dict(failed or {})
+        #: The tasks for which a rule failed; no other rule sees them.
+        self._failed = failed or {}
         self._reviews: dict[int, list[ReviewSeen]] = {}
         self._comments: dict[int, list[CommentSeen]] = {}
         self._sorted_from: dict[str, Snapshot] | None = None
@@ -135,7 +147,7 @@ class Turn:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> None:
-        """Apply a rule for one task, or for the sprint where there is no such task."""
+        """Apply a rule for one task, or for the sprint if there is no such task."""
         if task in self._failed:
             return
         try:
@@ -145,14 +157,13 @@ class Turn:
         except IllegalTransition as error:
             raise RuleFailed(error.task, rule.__name__, error) from error
         except Exception as error:
-            if task not in self.state.tasks:
-                raise
-            raise RuleFailed(task, rule.__name__, error) from error
+            concerned = task if task in self.state.tasks else ""
+            raise RuleFailed(concerned, rule.__name__, error) from error
 
     def contain_failed(self) -> None:
         """Hand each task for which a rule failed to a person."""
         for task in [t for name, t in self.state.tasks.items() if name in self._failed]:
-            reason, work = self._failed[task.id], task.work
+            reason, work = str(self._failed[task.id]), task.work
             self.stop_work(task, reason)
             if task.status in (Status.DONE, Status.CANCELLED, Status.ESCALATED):
                 if not self._ended_by_person(task) and task.reason != reason:

@@ -131,6 +131,8 @@ class World:
         self.news = []
         self.now += 1
         decision = evaluate(self.loaded(), told, self.now)
+        if decision.state.facts_wait:
+            self.news = list(told)
         self.adopt(decision)
         return decision
 
@@ -141,6 +143,7 @@ class World:
         return _replace(
             self.state,
             open_effects=frozenset(effect.task for effect in self.journal),
+            facts_wait=False,
             queued=frozenset(self.waiting),
             attempts=known | attempts,
         )
