@@ -38,7 +38,7 @@ from caloron.domain.joining import join
 from caloron.domain.lane import advance_lane, advance_reviews, merge_failed
 from caloron.domain.observations import Snapshot, merge_observations
 from caloron.domain.reactions import bind, pull_closed, react
-from caloron.domain.sprint import Role, Sprint, State, Task, branch_name, pull_of
+from caloron.domain.sprint import Role, Sprint, State, Task, branch_name, enter, pull_of
 from caloron.domain.status import HOLDS_DEPENDENTS, SETTLED, Status
 from caloron.domain.turn import Decision, Restless, RuleFailed, Turn, decide
 from caloron.domain.verdicts import approved_head
@@ -350,13 +350,16 @@ def _start_ready(turn: Turn) -> None:
 
 
 def _moves_by_itself(turn: Turn, task: Task) -> bool:
-    """Whether it was begun and comes to its end without a person and without the forge's CI."""
-    if task.status is Status.IN_PROGRESS:
-        # No rule leaves a task without either; a damaged state must not cost a slot.
-        return task.work is not None or turn.has_effects(task)
-    for_ci = task.waits is not None and task.waits.head == task.head
-    in_review = task.status is Status.IN_REVIEW
-    return in_review and not for_ci and not _waits_for_a_person(turn, task)
+    """Whether it was begun and comes to its end without a person and without the forge's CI.
+
+    No rule leaves a task without work, effects and approval: a damaged state costs no slot.
+    """
+    if task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW):
+        return False
+    if task.work or (task.waits and task.waits.head == task.head):
+        return task.work is not None
+    moves = turn.has_effects(task) or bool(approved_head(turn, task))
+    return moves and not _waits_for_a_person(turn, task)
 
 
 def _start(turn: Turn, task: Task) -> None:
@@ -392,7 +395,7 @@ def _end_or_go_on(turn: Turn) -> None:
         hindsight.go_back(turn)
     elif phase == "ended":
         # Somebody said something after the end: what follows from it is done before it ends again.
-        turn.sprint.phase = "running"
+        enter(turn.sprint, "running")
 
 
 #: One pass, in this order.

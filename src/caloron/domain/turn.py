@@ -22,7 +22,7 @@ from caloron.domain.actions import (
 )
 from caloron.domain.observations import CommentSeen, IssueSeen, ReviewSeen, Snapshot
 from caloron.domain.sprint import REVIEWER, Role, Sprint, State, Task, Work, main_commit, pull_of
-from caloron.domain.status import IllegalTransition, Status, check_transition
+from caloron.domain.status import IllegalPhase, IllegalTransition, Status, check_transition
 
 #: Finish before starting: what brings a begun change to main goes first, then the longest chain.
 _RANK: dict[Role, int] = {"verify": 3000, "review": 3000, "resolve": 2000, "fix": 2000}
@@ -34,7 +34,7 @@ class RuleFailed(Exception):
     """A rule raised an error that concerns one task, or the sprint if it names none."""
 
     def __init__(self, task: str, rule: str, error: Exception) -> None:
-        what = str(error) if isinstance(error, IllegalTransition | Restless) else repr(error)
+        what = str(error) if isinstance(error, _KNOWN) else repr(error)
         super().__init__(f"internal error in rule {rule}: {what}"[:500])
         self.task = task
         self.rule = rule
@@ -42,6 +42,10 @@ class RuleFailed(Exception):
 
 class Restless(RuntimeError):
     """The rules change the state on each pass, without an end."""
+
+
+#: Errors whose text says all.
+_KNOWN = (IllegalTransition, IllegalPhase, Restless)
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -134,6 +134,20 @@ def test_whether_a_task_holds_its_slot_depends_on_no_other_task() -> None:
     assert made.decides_no_more()
 
 
+def test_a_task_in_review_whose_verdict_is_lost_holds_no_slot() -> None:
+    made = world(planned("still"), planned("next"), parallel=1)
+    made.end(made.item("still"))
+    made.settle()
+    made.end(made.item("still"))
+    made.settle()
+    assert made.role("still") == "review"
+    _forget_its_work(made, "still")
+    made.task("still").judged = made.task("still").head
+    made.tick()
+    assert made.status("next") is Status.IN_PROGRESS
+    assert made.decides_no_more()
+
+
 def test_a_task_whose_effects_are_on_their_way_keeps_its_slot() -> None:
     """Its change is being pushed: no other is begun, however often that is asked."""
     made = world(planned("a"), planned("b"), parallel=1)
