@@ -9,6 +9,9 @@ import shutil
 import signal
 import sys
 
+import pytest
+
+from caloron.agents.processes import children
 from tests.acceptance.home import Home, does, process_lives, task, writes
 
 
@@ -218,15 +221,20 @@ def test_a_planned_framework_that_is_not_set_up_is_the_reason_of_that_task_alone
     assert "`command` has no command" in answer.tasks["a"]["why"]
 
 
-def test_a_killed_sandbox_is_an_interruption_and_not_a_failure_of_the_agent(home: Home) -> None:
+@pytest.mark.parametrize("process", ["outside", "inside"])
+def test_a_killed_sandbox_is_an_interruption_and_not_a_failure_of_the_agent(
+    home: Home, process: str
+) -> None:
     """Twice, which would be a person's concern if it counted as a failure."""
     writing = home.gate("writing")
     home.script(does("implement", "a", run=f"{writing.line}; echo a > a.txt"))
     running = home.start_sprint(task("a"))
     for attempt in (1, 2):
         writing.wait_for_agent(attempt)
-        # The first of the sandbox's processes is the one that the shim started.
-        os.kill(min(home.processes("bwrap")), signal.SIGKILL)
+        # The shim started the first of the sandbox's processes, and that one the first inside.
+        outer = min(home.processes("bwrap"))
+        (inner,) = children(outer)
+        os.kill(outer if process == "outside" else inner, signal.SIGKILL)
     writing.wait_for_agent(3)
     writing.open()
     answer = running.wait()

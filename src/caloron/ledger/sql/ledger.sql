@@ -38,6 +38,9 @@ SELECT id, data FROM inbox WHERE sprint = :sprint ORDER BY id LIMIT :limit
 -- name: interruption_waits
 SELECT 1 FROM inbox WHERE sprint = :sprint AND key >= :prefix AND key < :prefix || char(1114111)
   AND key LIKE '%#interrupted' LIMIT 1
+-- name: interruptions
+SELECT count(*) AS times FROM events
+WHERE work_item_id = :item AND type = 'work_item_reopened' AND json_extract(payload, '$.reason') = :reason
 -- name: forget_facts
 DELETE FROM inbox WHERE sprint = :sprint AND id <= :through
 -- name: plan_action
