@@ -7,7 +7,11 @@ import os
 import re
 import shutil
 import signal
+import sys
 
+import pytest
+
+from caloron.agents.processes import children
 from tests.acceptance.home import Home, does, process_lives, task, writes
 
 
@@ -217,15 +221,20 @@ def test_a_planned_framework_that_is_not_set_up_is_the_reason_of_that_task_alone
     assert "`command` has no command" in answer.tasks["a"]["why"]
 
 
-def test_a_killed_sandbox_is_an_interruption_and_not_a_failure_of_the_agent(home: Home) -> None:
+@pytest.mark.parametrize("process", ["outside", "inside"])
+def test_a_killed_sandbox_is_an_interruption_and_not_a_failure_of_the_agent(
+    home: Home, process: str
+) -> None:
     """Twice, which would be a person's concern if it counted as a failure."""
     writing = home.gate("writing")
     home.script(does("implement", "a", run=f"{writing.line}; echo a > a.txt"))
     running = home.start_sprint(task("a"))
     for attempt in (1, 2):
         writing.wait_for_agent(attempt)
-        # The first of the sandbox's processes is the one that the shim started.
-        os.kill(min(home.processes("bwrap")), signal.SIGKILL)
+        # The shim started the first of the sandbox's processes, and that one the first inside.
+        outer = min(home.processes("bwrap"))
+        (inner,) = children(outer)
+        os.kill(outer if process == "outside" else inner, signal.SIGKILL)
     writing.wait_for_agent(3)
     writing.open()
     answer = running.wait()
@@ -255,3 +264,80 @@ def test_a_killed_git_of_ours_is_an_interruption_and_not_a_failure_of_the_agent(
     assert count.read_text() == "xxx"
     assert answer.code == 0, answer
     assert home.files() == {"a.txt": b"a\n"}
+
+
+_DEFECT = """
+from caloron.cli.start import run
+from caloron.domain import evaluate
+real = evaluate.{name}
+
+def {name}(turn):
+    real(turn)
+    if {when}:
+        raise KeyError("a defect")
+
+evaluate.{name} = {name}
+evaluate.RULES = tuple({name} if rule is real else rule for rule in evaluate.RULES)
+run()
+"""
+
+
+def _with_a_defect(home: Home, name: str, when: str) -> tuple[str, ...]:
+    """Caloron with a rule of the sprint that fails at some moments."""
+    file = home.root / "defect.py"
+    file.write_text(_DEFECT.format(name=name, when=when))
+    return (sys.executable, str(file))
+
+
+def test_a_rule_of_the_sprint_that_fails_pauses_the_sprint_and_nothing_is_lost(home: Home) -> None:
+    upgraded = home.program
+    merging = "any(task.merging for task in turn.state.tasks.values())"
+    home.program = _with_a_defect(home, "advance_lane", merging)
+    home.script(writes("a"), writes("b"))
+    paused = home.sprint(task("a"), task("b", "a"))
+    reason = "internal error in rule advance_lane: KeyError('a defect')"
+    for answer in (paused, home.caloron("resume")):
+        assert answer.error["code"] == "STOPPED", answer
+        assert reason in answer.error["message"]
+        assert "caloron resume demo-1" in answer.error["hint"]
+    assert home.files() == {}
+    assert reason in home.caloron("why").stdout
+    log = (home.project() / "logs" / "caloron.log").read_text().splitlines()
+    record = next(entry for entry in map(json.loads, log) if "rule" in entry)
+    assert (record["level"], record["rule"]) == ("error", "advance_lane")
+    assert "in advance_lane" in record["traceback"]
+    home.program = upgraded
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
+    assert len(home.pulls()) == 2
+
+
+def test_a_visit_of_cron_to_a_sprint_that_a_failed_rule_paused_ends(home: Home) -> None:
+    upgraded = home.program
+    home.script(writes("a"))
+    assert home.sprint(task("a"), options=("--begin-only",)).code == 0
+    home.program = _with_a_defect(home, "bind", "True")
+    versions = set()
+    for _ in range(2):
+        answer = home.caloron("tick")
+        assert "internal error in rule bind" in answer.stdout, answer
+        with home.ledger() as ledger:
+            versions.add(ledger.execute("SELECT version FROM sprints").fetchone()[0])
+    # A tick that comes to the same writes nothing.
+    assert len(versions) == 1
+    home.program = upgraded
+    assert home.caloron("resume").code == 0
+    assert home.files() == {"a.txt": b"a\n"}
+
+
+def test_a_discard_that_a_failed_rule_stops_says_so_and_can_be_repeated(home: Home) -> None:
+    upgraded = home.program
+    home.script(does("implement", "a", exit_code=1))
+    assert home.sprint(task("a")).code == 10
+    home.program = _with_a_defect(home, "bind", "True")
+    answer = home.caloron("discard", "--yes")
+    assert "internal error in rule bind" in answer.error["message"], answer
+    home.program = upgraded
+    assert home.caloron("discard", "--yes").code == 0
+    assert [issue for issue in home.issues() if issue["state"] == "open"] == []

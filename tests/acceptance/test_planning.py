@@ -25,6 +25,25 @@ def test_an_invalid_plan_is_repaired_by_the_planner_who_is_told_what_was_wrong(h
     assert len(home.issues()) == 2
 
 
+@pytest.mark.parametrize("reserved", ["baseline", "reviewer-1"])
+def test_a_plan_with_an_id_of_the_sprints_own_work_is_repaired_and_its_content_is_merged(
+    home: Home, reserved: str
+) -> None:
+    reason = f"the id `{reserved}` is used by the sprint itself; choose another"
+    home.script(
+        does("po", match=reason, output=json.dumps([task("a"), task("b", "a")])),
+        does("po", output=json.dumps([task(reserved), task("b", reserved)])),
+        writes("a"),
+        writes("b"),
+    )
+    answer = home.sprint()
+    assert answer.code == 0, answer
+    assert home.attempts("po") == 2
+    assert answer.statuses == {"a": "Done", "b": "Done"}
+    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
+    assert sorted(issue["title"] for issue in home.issues()) == ["Task a", "Task b"]
+
+
 def test_a_plan_that_stays_invalid_ends_the_sprint_before_any_issue_and_can_be_resumed(
     home: Home,
 ) -> None:

@@ -31,6 +31,8 @@ from caloron.store.redact import RedactingStream, Redactor
 from caloron.store.statements import load_statements
 
 DONE, LOST, STOPPED = 0, 3, 4
+#: A sandbox that is killed after as many interruptions of the same work has failed.
+MOST_INTERRUPTIONS = 10
 
 _SQL = load_statements(Path(__file__).parent / "sql" / "shim.sql")
 _CHUNK = 1 << 16
@@ -97,7 +99,7 @@ class Shim:
         self._finish_output()
         if self._ending:
             return self._ending
-        if self._sandbox_killed:
+        if self._was_interrupted():
             # Not the agent's end: without a result, the attempt counts as interrupted.
             return LOST
         if not self._commit("shim.result", self._write_result):
@@ -105,6 +107,12 @@ class Shim:
         crashpoint("shim.result")
         self._wake_engine()
         return DONE
+
+    def _was_interrupted(self) -> bool:
+        """Whether others killed the sandbox; if that happens every time, it is a failure."""
+        ours = self._over or self._timed_out
+        before: int = self._spec.get("interruptions", 0)
+        return self._sandbox_killed and not ours and before < MOST_INTERRUPTIONS
 
     def _listen_for_signals(self) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -166,9 +174,7 @@ class Shim:
             self._selector.unregister(ended)
             code = os.waitstatus_to_exitcode(os.waitpid(agent.pid, 0)[1])
             self._exit_code = code if code >= 0 else 128 - code
-            # The sandbox tells how the agent ended by its exit code, so a signal hit the sandbox.
-            ours = bool(self._spec.get("wrappers")) and self._ending is None
-            self._sandbox_killed = code < 0 and ours
+            self._sandbox_killed = self._child.sandbox_was_killed(code)
 
         self._selector.register(ended, selectors.EVENT_READ, collect)
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from caloron.agents.processes import (
     Process,
+    children,
     descendants,
     end_family,
     living,
@@ -22,6 +23,7 @@ from caloron.agents.processes import (
 )
 
 _ROUNDS_OF_KILLING = 10
+_KILLED = 128 + signal.SIGKILL
 _COPIED_AT_ONCE = 1 << 20
 _PR_SET_CHILD_SUBREAPER = 36
 #: Less of a processor than this is a program that waits, not one that works.
@@ -57,8 +59,7 @@ class Child:
             self._become_agent(gate, (stdin, output_end, errors_end), attempt)
         for handle in (stdin, gate, output_end, errors_end):
             os.close(handle)
-        if not self._wrappers:
-            _adopt_orphans()
+        _adopt_orphans()
         self.process = look(pid)
         assert self.process is not None
         return output, errors
@@ -107,6 +108,17 @@ class Child:
         self._looked_at = at
         self._remember(now)
         return used > idle
+
+    def sandbox_was_killed(self, code: int) -> bool:
+        """Whether a signal ended the sandbox, and not the agent in it; `code` is how it ended.
+
+        The process outside tells by its exit code how the agent ended, so a signal hit that one.
+        It tells the same of an agent and of the first process inside. But it ends without waiting
+        for the latter when the agent has ended, and then that one is our child.
+        """
+        if code < 0 or not self._wrappers:
+            return bool(self._wrappers)
+        return code == _KILLED and not set(children(os.getpid())) - {self._beside}
 
     def terminate(self) -> None:
         """Ask the family to end; what belongs to the sandbox itself would take all down at once."""
@@ -174,10 +186,9 @@ def _start_beside(argv: list[str], log: str) -> int:
 
 
 def _adopt_orphans() -> None:
-    """Be the parent of everybody below whose own parent ends; otherwise nobody finds them.
+    """Be the parent of everybody below whose own parent ends; otherwise nobody finds them."""
+    # Not by `ctypes`, which needs ten times the time and memory for this one call.
+    from _ctypes import call_function, dlopen, dlsym
 
-    Within a process namespace the kernel sees to that.
-    """
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc = dlopen(None, 0)  # type: ignore[arg-type] # None: this process itself
+    call_function(dlsym(libc, "prctl"), (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))

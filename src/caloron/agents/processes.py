@@ -59,26 +59,27 @@ def look(pid: int) -> Process | None:
 def descendants(ancestor: int) -> dict[int, Process]:
     """The living children of a process, their children, and so on; not the process itself."""
     found: dict[int, Process] = {}
-    unseen = _children(ancestor)
+    unseen = children(ancestor)
     while unseen:
         pid = unseen.pop()
         process = look(pid)
         if pid not in found and process is not None:
             found[pid] = process
-            unseen += _children(pid)
+            unseen += children(pid)
     return {pid: process for pid, process in found.items() if process.state not in _DEAD}
 
 
-def _children(pid: int) -> list[int]:
-    children: list[int] = []
+def children(pid: int) -> list[int]:
+    """The children of a process, dead ones included until somebody has waited for them."""
+    found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123
-                children += map(int, file.read().split())
+                found += map(int, file.read().split())
     except (FileNotFoundError, ProcessLookupError):
         # It ended meanwhile; its children have another parent now and are found there.
-        return children
-    return children
+        return found
+    return found
 
 
 def family(leader: int) -> dict[int, Process]:

@@ -189,10 +189,13 @@ class HoldWork(msgspec.Struct, frozen=True, kw_only=True, tag="hold_work"):
     until: float
 
 
-class RetryEffect(msgspec.Struct, frozen=True, kw_only=True, tag="retry_effect"):
+class RetryEffect(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="retry_effect"
+):
     """A refused effect is tried again, because a person said the cause is gone."""
 
     key: str
+    task: str = ""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):

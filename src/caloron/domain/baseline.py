@@ -6,7 +6,7 @@ import msgspec
 
 from caloron.domain.actions import StartWork
 from caloron.domain.facts import WorkEnded
-from caloron.domain.sprint import Work
+from caloron.domain.sprint import Work, enter
 from caloron.domain.turn import Turn
 
 _MAX_RUNS = 2
@@ -79,7 +79,8 @@ def ended(turn: Turn, fact: WorkEnded) -> None:
         what = "main could not be verified" if fact.fault else "main is red before the sprint"
         sprint.stopped, sprint.stopped_log = f"{what}: {last}", fact.log
         sprint.stopped_by = "" if fact.fault else "red main"
-        sprint.phase, sprint.ended_at = "ended", turn.now
+        enter(sprint, "ended")
+        sprint.ended_at = turn.now
 
 
 def tolerates(turn: Turn, ok: bool) -> bool:

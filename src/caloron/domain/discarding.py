@@ -9,7 +9,7 @@ from caloron.domain.actions import CancelWork, CloseIssue, ClosePull, PostCommen
 from caloron.domain.facts import SprintDiscarded
 from caloron.domain.observations import IssueSeen, PullSeen
 from caloron.domain.reactions import bind
-from caloron.domain.sprint import State, Task, branch_name, pull_of
+from caloron.domain.sprint import State, Task, branch_name, enter, pull_of
 from caloron.domain.status import Status
 from caloron.domain.texts import comment_body
 from caloron.domain.turn import Turn
@@ -46,7 +46,8 @@ def discard(turn: Turn, fact: SprintDiscarded) -> None:
     for task in turn.state.tasks.values():
         task.closed_by_person = False
     # It ends once what is open on the forge is closed.
-    sprint.phase, sprint.ended_at = "running", None
+    enter(sprint, "running")
+    sprint.ended_at = None
 
 
 def advance(turn: Turn) -> None:
@@ -63,7 +64,8 @@ def advance(turn: Turn) -> None:
     if turn.sprint.held_plan:
         _let_go_of_plan(turn, turn.sprint.held_plan.number)
     if not turn.actions and not turn.state.open_effects and turn.sprint.phase != "ended":
-        turn.sprint.phase, turn.sprint.ended_at = "ended", turn.now
+        enter(turn.sprint, "ended")
+        turn.sprint.ended_at = turn.now
 
 
 def _let_go_of_pull(turn: Turn, task: Task, pull: PullSeen | None) -> None:

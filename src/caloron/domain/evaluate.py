@@ -38,7 +38,7 @@ from caloron.domain.joining import join
 from caloron.domain.lane import advance_lane, advance_reviews, merge_failed
 from caloron.domain.observations import Snapshot, merge_observations
 from caloron.domain.reactions import bind, pull_closed, react
-from caloron.domain.sprint import Role, Sprint, State, Task, branch_name, pull_of
+from caloron.domain.sprint import Role, Sprint, State, Task, branch_name, enter, pull_of
 from caloron.domain.status import HOLDS_DEPENDENTS, SETTLED, Status
 from caloron.domain.turn import Decision, Restless, RuleFailed, Turn, decide
 from caloron.domain.verdicts import approved_head
@@ -50,23 +50,23 @@ _MAX_PASSES = 100
 
 def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
     """Take in the facts and decide everything that can be decided now."""
-    return decide(state, now, lambda turn: _evaluate(turn, facts))
 
+    def rules(turn: Turn) -> None:
+        turn.apply("", _take_in, facts)
+        if turn.sprint.discarded:
+            turn.apply("", progress.report)
+            turn.apply("", discarding.advance)
+            return
+        if turn.sprint.phase in ("planning", "approval"):
+            turn.apply("", planning.advance)
+            turn.apply("", plan_issue.advance)
+        if turn.sprint.phase in ("running", "retro", "ended") and turn.state.tasks:
+            turn.apply("", _advance)
+            turn.apply("", progress.report)
+            turn.apply("", plan_issue.conclude)
+            turn.apply("", _end_or_go_on)
 
-def _evaluate(turn: Turn, facts: Sequence[Fact]) -> None:
-    _take_in(turn, facts)
-    if turn.sprint.discarded:
-        progress.report(turn)
-        turn.apply("", discarding.advance)
-        return
-    if turn.sprint.phase in ("planning", "approval"):
-        planning.advance(turn)
-        plan_issue.advance(turn)
-    if turn.sprint.phase in ("running", "retro", "ended") and turn.state.tasks:
-        _advance(turn)
-        progress.report(turn)
-        plan_issue.conclude(turn)
-        _end_or_go_on(turn)
+    return decide(state, now, rules)
 
 
 def _react_all(turn: Turn) -> None:
@@ -76,7 +76,8 @@ def _react_all(turn: Turn) -> None:
 
 def _advance(turn: Turn) -> None:
     """Follow every consequence to its end, so that one call decides all that can be decided."""
-    join(turn)
+    turn.apply("", join)
+    # A rule may have failed for a task that has only just joined.
     turn.contain_failed()
     for _ in range(_MAX_PASSES):
         before = _copy(turn)
@@ -119,12 +120,12 @@ def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
     turn.state.objects = merge_observations(turn.state.objects, seen)
     for effect in sorted(done, key=lambda f: f.id):
         turn.apply(effect.task, _effect_done, effect)
-    bind(turn)
-    _plan_judged(turn, facts)
+    turn.apply("", bind)
+    turn.apply("", _plan_judged, facts)
     if not turn.sprint.discarded:
         _react_all(turn)
     for end in sorted(ended, key=lambda f: (f.item, f.token)):
-        _account(turn, end)
+        turn.apply("", _account, end)
         turn.apply(end.task, _end_taken_in, end)
     for cut in sorted(interrupted, key=lambda f: (f.item, f.token)):
         turn.apply(cut.task, _run_interrupted, cut)
@@ -325,20 +326,21 @@ def _place(turn: Turn, task: Task, needs: list[Task]) -> None:
 
 
 def _start_ready(turn: Turn) -> None:
-    """Start what is ready and has its issue, longest chain first, while slots are free.
+    """Start what is ready, the longest chain first, while slots are free.
 
     A change keeps its slot until it is approved: its review and its fixes must not wait for agents
     that begin others. Approved ones need no agent; there are at most as many of them as slots.
+    A task whose issue is still being created keeps its place, and so its slot.
     """
     parallel = turn.sprint.parallel
     begun = [task for task in turn.state.tasks.values() if _moves_by_itself(turn, task)]
     unfinished = [task for task in begun if not approved_head(turn, task)]
     free = min(parallel - len(unfinished), 2 * parallel - len(begun))
-    ready = [
-        t for t in turn.state.tasks.values() if t.status is Status.READY and t.issue is not None
-    ]
+    ready = [task for task in turn.state.tasks.values() if task.status is Status.READY]
     for task in sorted(ready, key=lambda t: -t.chain):
-        if task.head:
+        if task.issue is None:
+            free -= turn.has_effects(task)
+        elif task.head:
             turn.move(task, Status.IN_PROGRESS, "goes on with what its branch has")
             if task.pull is None:
                 open_pull(turn, task)
@@ -348,14 +350,16 @@ def _start_ready(turn: Turn) -> None:
 
 
 def _moves_by_itself(turn: Turn, task: Task) -> bool:
-    """Whether it was begun and comes to its end without a person and without the forge's CI."""
+    """Whether it was begun and comes to its end without a person and without the forge's CI.
+
+    No rule leaves a task without work, effects and approval: a damaged state costs no slot.
+    """
     if task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW):
         return False
-    for_ci = task.waits is not None and task.waits.head == task.head
-    # Nothing on its way for a task in progress means that only a person can help it.
-    on_its_way = task.work or turn.actions or turn.state.open_effects
-    stands_still = task.status is Status.IN_PROGRESS and not on_its_way
-    return not for_ci and not stands_still and not _waits_for_a_person(turn, task)
+    if task.work or (task.waits and task.waits.head == task.head):
+        return task.work is not None
+    moves = turn.has_effects(task) or bool(approved_head(turn, task))
+    return moves and not _waits_for_a_person(turn, task)
 
 
 def _start(turn: Turn, task: Task) -> None:
@@ -391,7 +395,7 @@ def _end_or_go_on(turn: Turn) -> None:
         hindsight.go_back(turn)
     elif phase == "ended":
         # Somebody said something after the end: what follows from it is done before it ends again.
-        turn.sprint.phase = "running"
+        enter(turn.sprint, "running")
 
 
 #: One pass, in this order.

@@ -12,7 +12,7 @@ from caloron.domain.actions import Action, CancelWork, StartWork
 from caloron.domain.facts import WorkEnded
 from caloron.domain.insight import InsightProblem, parse_insight
 from caloron.domain.pauses import why_paused
-from caloron.domain.sprint import Work
+from caloron.domain.sprint import Work, enter
 from caloron.domain.turn import Turn
 
 _MAX_ANSWERS = 2
@@ -33,7 +33,7 @@ def begin_or_end(turn: Turn) -> None:
             sprint.retros += 1
             item = f"{sprint.id}/retro/{sprint.retros}-retro"
             _ask(turn, Work(item=item, role="retro", since=turn.now))
-    sprint.phase = "retro" if sprint.retro_work else "ended"
+    enter(sprint, "retro" if sprint.retro_work else "ended")
 
 
 def _ask(turn: Turn, work: Work, reason: str = "the sprint looks back") -> None:
@@ -98,5 +98,6 @@ def go_back(turn: Turn) -> None:
     sprint = turn.sprint
     if sprint.retro_work:
         turn.do(CancelWork(item=sprint.retro_work.item, reason="the sprint goes on"))
-    sprint.phase, sprint.ended_at, sprint.retro_work = "running", None, None
+    enter(sprint, "running")
+    sprint.ended_at = sprint.retro_work = None
     sprint.retro_asked = False

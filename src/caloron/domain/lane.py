@@ -28,9 +28,10 @@ def advance_reviews(turn: Turn) -> None:
 
 
 def _verify_or_review(turn: Turn, task: Task) -> None:
-    if task.pull is None and not task.empty:
+    if not task.head or (task.pull is None and not task.empty):
         # No verdict could be posted, so it would be reviewed, and paid for, again and again.
-        turn.escalate(task, "it is in review without a pull request", held=None)
+        missing = "pull request" if task.head else "commit"
+        turn.escalate(task, f"it is in review without a {missing}", held=None)
         task.held_from = Status.PENDING
     elif not task.empty and not _is_verified(task):
         turn.start(task, turn.new_work(task, "verify", head=task.head))

@@ -9,7 +9,7 @@ from caloron.domain.actions import CreateIssue, StartWork
 from caloron.domain.facts import WorkEnded
 from caloron.domain.plan import PlannedTask, PlanProblem, chain_lengths, find_plan, parse_plan
 from caloron.domain.providers import said_no
-from caloron.domain.sprint import Sprint, Task, Work, branch_name
+from caloron.domain.sprint import Sprint, Task, Work, branch_name, enter
 from caloron.domain.turn import Turn
 
 _MAX_FAILURES = 2
@@ -86,14 +86,15 @@ def _no_plan(turn: Turn, work: Work, fact: WorkEnded, problem: PlanProblem) -> N
 def _give_up(turn: Turn, reason: str) -> None:
     sprint = turn.sprint
     sprint.po, sprint.stopped = None, reason
-    sprint.phase, sprint.ended_at = "ended", turn.now
+    enter(sprint, "ended")
+    sprint.ended_at = turn.now
 
 
 def accept_plan(turn: Turn, plan: tuple[PlannedTask, ...]) -> None:
     """The plan is recorded before the first issue, and never asked for again."""
     turn.state.tasks = tasks_of(turn.sprint, plan, turn.now)
     if turn.sprint.ask_before_running:
-        turn.sprint.phase = "approval"
+        enter(turn.sprint, "approval")
     else:
         run_plan(turn)
 
@@ -114,7 +115,7 @@ def tasks_of(sprint: Sprint, plan: tuple[PlannedTask, ...], now: float) -> dict[
 def run_plan(turn: Turn) -> None:
     """One issue per task on the forge; a task starts once its issue is there."""
     sprint = turn.sprint
-    sprint.phase = "running"
+    enter(sprint, "running")
     for task in turn.state.tasks.values():
         turn.do(
             CreateIssue(

@@ -12,7 +12,7 @@ from caloron.domain.insight import Insight
 from caloron.domain.merging import Doubt, Revert, Train, Verified, Waits
 from caloron.domain.observations import BranchSeen, PullSeen, ReviewSeen, Snapshot
 from caloron.domain.plan import PlannedTask
-from caloron.domain.status import Status
+from caloron.domain.status import Phase, Status, check_phase
 
 Role = Literal["po", "implement", "review", "fix", "resolve", "check", "retro", "verify"]
 AGENT_ROLES: tuple[Role, ...] = ("po", "implement", "review", "fix", "resolve", "check", "retro")
@@ -20,7 +20,6 @@ AGENT_ROLES: tuple[Role, ...] = ("po", "implement", "review", "fix", "resolve", 
 OF_THE_SPRINT: tuple[Role, ...] = ("po", "retro")
 #: Main before the sprint; empty: not known yet; skipped: a sprint from before baselines.
 Baseline = Literal["", "green", "red", "none", "unverified", "skipped"]
-Phase = Literal["planning", "approval", "running", "retro", "ended"]
 
 REVIEWER = "reviewer-1"
 PLANNER = "planner-1"
@@ -334,12 +333,22 @@ class State(msgspec.Struct, kw_only=True):
     sprint: Sprint
     tasks: dict[str, Task] = msgspec.field(default_factory=dict)
     objects: dict[str, Snapshot] = msgspec.field(default_factory=dict)
-    #: Effects that are planned and not done: a sprint does not end before its last comment.
-    open_effects: int = 0
+    #: The tasks with effects that are planned and not done; an empty name: the sprint itself.
+    #: A sprint does not end before its last comment.
+    open_effects: frozenset[str] = frozenset()
+    #: A rule of the sprint failed: the facts of this tick were not taken in, and wait.
+    facts_wait: bool = False
     #: Work that waits in the queue for a free slot.
     queued: frozenset[str] = frozenset()
     #: How many processes were started for each item of work.
     attempts: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+def enter(sprint: Sprint, phase: Phase) -> None:
+    """Bring a sprint into its next phase; the same phase is no change."""
+    if phase != sprint.phase:
+        check_phase(sprint.id, sprint.phase, phase)
+        sprint.phase = phase
 
 
 def branch_name(task: str, sprint: str) -> str:

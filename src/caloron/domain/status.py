@@ -1,8 +1,11 @@
-"""The statuses of a task and which moves between them are allowed."""
+"""The statuses of a task, the phases of a sprint, and which moves between them are allowed."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
+
+Phase = Literal["planning", "approval", "running", "retro", "ended"]
 
 
 class Status(StrEnum):
@@ -22,6 +25,13 @@ class IllegalTransition(ValueError):
     def __init__(self, task: str, old: Status, new: Status) -> None:
         super().__init__(f"task {task}: {old} → {new}")
         self.task = task
+
+
+class IllegalPhase(ValueError):
+    """A change of phase that the rules do not know; it is a bug, too."""
+
+    def __init__(self, sprint: str, old: Phase, new: Phase) -> None:
+        super().__init__(f"sprint {sprint}: {old} → {new}")
 
 
 _P, _R, _G, _V = Status.PENDING, Status.READY, Status.IN_PROGRESS, Status.IN_REVIEW
@@ -49,3 +59,18 @@ HOLDS_DEPENDENTS = frozenset({_B, _E, _C})
 def check_transition(task: str, old: Status, new: Status) -> None:
     if new not in TRANSITIONS[old]:
         raise IllegalTransition(task, old, new)
+
+
+#: What may follow a phase. A sprint that ended goes on when a person wants something of it.
+PHASES: dict[Phase, frozenset[Phase]] = {
+    "planning": frozenset({"approval", "running", "ended"}),
+    "approval": frozenset({"running"}),
+    "running": frozenset({"retro", "ended"}),
+    "retro": frozenset({"running", "ended"}),
+    "ended": frozenset({"planning", "running", "retro"}),
+}
+
+
+def check_phase(sprint: str, old: Phase, new: Phase) -> None:
+    if new not in PHASES[old]:
+        raise IllegalPhase(sprint, old, new)

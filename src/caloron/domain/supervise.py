@@ -104,7 +104,10 @@ def intervene(
             turn.apply(task.id, _take_step, task, intervention)
         progress.report(turn)
 
-    return decide_on(state, now, rules)
+    decided = decide_on(state, now, rules)
+    # The facts of the tick are not these rules' concern.
+    decided.state.facts_wait = state.facts_wait
+    return decided
 
 
 def _forgive(turn: Turn, health: Health) -> None:

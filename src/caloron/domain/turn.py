@@ -14,6 +14,7 @@ from caloron.domain.actions import (
     CancelWork,
     CloseIssue,
     CreateIssue,
+    Effect,
     Moved,
     PostComment,
     RetryEffect,
@@ -21,7 +22,7 @@ from caloron.domain.actions import (
 )
 from caloron.domain.observations import CommentSeen, IssueSeen, ReviewSeen, Snapshot
 from caloron.domain.sprint import REVIEWER, Role, Sprint, State, Task, Work, main_commit, pull_of
-from caloron.domain.status import IllegalTransition, Status, check_transition
+from caloron.domain.status import IllegalPhase, IllegalTransition, Status, check_transition
 
 #: Finish before starting: what brings a begun change to main goes first, then the longest chain.
 _RANK: dict[Role, int] = {"verify": 3000, "review": 3000, "resolve": 2000, "fix": 2000}
@@ -30,17 +31,21 @@ _P = ParamSpec("_P")
 
 
 class RuleFailed(Exception):
-    """A rule raised an error that concerns one task."""
+    """A rule raised an error that concerns one task, or the sprint if it names none."""
 
     def __init__(self, task: str, rule: str, error: Exception) -> None:
-        what = str(error) if isinstance(error, IllegalTransition | Restless) else repr(error)
+        what = str(error) if isinstance(error, _KNOWN) else repr(error)
         super().__init__(f"internal error in rule {rule}: {what}"[:500])
         self.task = task
-        self.error = error
+        self.rule = rule
 
 
 class Restless(RuntimeError):
     """The rules change the state on each pass, without an end."""
+
+
+#: Errors whose text says all.
+_KNOWN = (IllegalTransition, IllegalPhase, Restless)
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -49,34 +54,46 @@ class Decision(msgspec.Struct, frozen=True):
     state: State
     actions: tuple[Action, ...]
     moves: tuple[Moved, ...]
+    #: The rules that failed, for the log.
+    problems: tuple[RuleFailed, ...] = ()
 
 
 def decide(state: State, now: float, rules: Callable[[Turn], None]) -> Decision:
-    """Apply rules to a copy of the state.
+    """Apply rules to a copy of the state; nothing of a rule that fails remains.
 
-    A rule that fails for one task must not stop the others, and nothing of it may remain. So the
-    decision begins again from the same state: that task waits for a person, and no rule sees it.
+    Where a rule fails for one task, the decision begins again from the same state: that task waits
+    for a person, and no rule sees it. Where leaving out a task does not help, the sprint pauses.
     """
-    failed: dict[str, str] = {}
+    failed: dict[str, RuleFailed] = {}
     while True:
         turn = Turn(state, now, failed)
         try:
-            turn.contain_failed()
-            rules(turn)
+            turn.apply("", Turn.contain_failed)
+            turn.apply("", rules)
         except RuleFailed as problem:
-            if problem.task in failed:
-                raise problem.error from problem
-            failed[problem.task] = str(problem)
+            if not problem.task or problem.task in failed:
+                return _paused(state, problem)
+            failed[problem.task] = problem
         else:
             # What is queued now is not at work before a worker claims it.
             turn.state.queued |= {a.work.item for a in turn.actions if isinstance(a, StartWork)}
-            return Decision(turn.state, tuple(turn.actions), tuple(turn.moves))
+            problems = tuple(failed.values())
+            return Decision(turn.state, tuple(turn.actions), tuple(turn.moves), problems)
+
+
+def _paused(state: State, problem: RuleFailed) -> Decision:
+    """The same state, with the reason; a person, or a version without the defect, resumes it."""
+    copy = msgspec.structs.replace
+    sprint = copy(state.sprint, halted=str(problem))
+    return Decision(copy(state, sprint=sprint, facts_wait=True), (), (), (problem,))
 
 
 class Turn:
     """Collects changes; the state it was made from is not touched."""
 
-    def __init__(self, state: State, now: float, failed: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, state: State, now: float, failed: Mapping[str, RuleFailed] | None = None
+    ) -> None:
         copy = msgspec.structs.replace
         self.state = copy(
             state,
@@ -87,8 +104,8 @@ class Turn:
         self.now = now
         self.actions: list[Action] = []
         self.moves: list[Moved] = []
-        #: Tasks for which a rule failed, with the reason; no other rule sees them.
-        self._failed = dict(failed or {})
+        #: The tasks for which a rule failed; no other rule sees them.
+        self._failed = failed or {}
         self._reviews: dict[int, list[ReviewSeen]] = {}
         self._comments: dict[int, list[CommentSeen]] = {}
         self._sorted_from: dict[str, Snapshot] | None = None
@@ -134,7 +151,7 @@ class Turn:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> None:
-        """Apply a rule for one task, or for the sprint where there is no such task."""
+        """Apply a rule for one task, or for the sprint if there is no such task."""
         if task in self._failed:
             return
         try:
@@ -144,14 +161,13 @@ class Turn:
         except IllegalTransition as error:
             raise RuleFailed(error.task, rule.__name__, error) from error
         except Exception as error:
-            if task not in self.state.tasks:
-                raise
-            raise RuleFailed(task, rule.__name__, error) from error
+            concerned = task if task in self.state.tasks else ""
+            raise RuleFailed(concerned, rule.__name__, error) from error
 
     def contain_failed(self) -> None:
         """Hand each task for which a rule failed to a person."""
         for task in [t for name, t in self.state.tasks.items() if name in self._failed]:
-            reason, work = self._failed[task.id], task.work
+            reason, work = str(self._failed[task.id]), task.work
             self.stop_work(task, reason)
             if task.status in (Status.DONE, Status.CANCELLED, Status.ESCALATED):
                 if not self._ended_by_person(task) and task.reason != reason:
@@ -180,6 +196,11 @@ class Turn:
 
     def do(self, action: Action) -> None:
         self.actions.append(action)
+
+    def has_effects(self, task: Task) -> bool:
+        """Whether effects of this task are planned and not done."""
+        planned = (a for a in self.actions if isinstance(a, Effect | RetryEffect))
+        return task.id in self.state.open_effects or any(a.task == task.id for a in planned)
 
     def move(self, task: Task, status: Status, reason: str = "") -> None:
         """Change a task's status, with the time and the reason; the same status is no move."""
@@ -328,7 +349,7 @@ class Turn:
         held, task.held = task.held, None
         self.move(task, task.held_from, f"released by {who}")
         for key in task.held_effects:
-            self.do(RetryEffect(key=key))
+            self.do(RetryEffect(key=key, task=task.id))
         task.held_effects = ()
         if held:
             self.start(task, msgspec.structs.replace(held, asks=1), f"released by {who}")

@@ -78,8 +78,9 @@ class Discarding:
             # What people did meanwhile counts: what they merged is merged.
             self._poller.poll()
             state = self._tick().state
-            self._end_agents(state)
-            while state.sprint.phase != "ended" and not self._bell.faults:
+            if state.sprint.discarded:
+                self._end_agents(state)
+            while state.sprint.phase != "ended" and not self._bell.faults and not state.facts_wait:
                 due = self._effects.dispatch()
                 pause = _LONGEST_WAIT_S if due is None else due - self._clock.now()
                 self._wake.wait(min(max(pause, 0.05), _LONGEST_WAIT_S))
@@ -90,6 +91,8 @@ class Discarding:
             self._wake.close()
         if self._bell.faults:
             raise self._bell.faults[0]
+        if state.facts_wait:
+            raise CaloronError(f"sprint {self._sprint} cannot be discarded: {state.sprint.halted}")
         self._books.write_end()
         return state
 

@@ -16,7 +16,7 @@ from caloron.domain.joining import LABEL
 from caloron.domain.ours import last_number
 from caloron.domain.plan import PlannedTask, PlanProblem
 from caloron.domain.plan_forms import Plan, parse_plan_file
-from caloron.domain.sprint import Sprint, State
+from caloron.domain.sprint import Sprint, State, enter
 from caloron.engine.answering import wait_until_it_answers
 from caloron.engine.confining import Confining
 from caloron.engine.engine import Engine, SystemClock, Watcher
@@ -171,12 +171,14 @@ class Session:
             self.in_step = catch_up(self.project, self.forge)
             # Planning gave up, or main was red: both are tried once more.
             after.stopped = after.stopped_by = ""
-            after.phase, after.ended_at = "planning", None
+            enter(after, "planning")
+            after.ended_at = None
             after.po, after.po_failures = None, 0
             after.baseline_work = None
         elif before.phase == "ended" and before.insight_problem:
             # The model was to be asked and could not be: so it is asked now.
-            after.phase, after.retro_asked = "retro", False
+            enter(after, "retro")
+            after.retro_asked = False
         loaded.state.sprint = after
         if after.phase != "ended":
             self._check(loaded.state)

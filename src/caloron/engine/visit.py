@@ -16,7 +16,7 @@ from caloron.domain.sprint import State
 from caloron.domain.supervise import Limits
 from caloron.engine.engine import Engine, SystemClock
 from caloron.engine.runs import RunDirs
-from caloron.engine.tick import run_tick
+from caloron.engine.tick import Saved, run_tick
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.projects import Project
 from caloron.ledger.work import WorkQueue
@@ -132,11 +132,11 @@ class Visit:
             else:
                 # What is still being made ready keeps its lease.
                 engine.workers.reconcile(grace=grace)
-            if self._is_over(changed=saved.changed, next_due=next_due):
+            if self._is_over(saved, next_due):
                 return saved.state
             engine.wake.wait(min(engine.pause(next_due), max(self._left(), _SHORTEST_WAIT_S)))
 
-    def _is_over(self, *, changed: bool, next_due: float | None) -> bool:
+    def _is_over(self, saved: Saved, next_due: float | None) -> bool:
         """Whether this process would only wait; what it has begun itself it brings to its end."""
         engine = self._engine
         if not (engine.effects.idle and engine.workers.only_shims_work):
@@ -144,7 +144,9 @@ class Visit:
         if self._left() <= 0:
             return True
         soon = next_due is not None and next_due - engine.clock.now() < _SOON_S
-        return not (changed or soon or engine.ledger.load(engine.sprint).facts)
+        # Facts that a failed rule left are not taken in by this version.
+        new = not saved.state.facts_wait and engine.ledger.load(engine.sprint).facts
+        return not (saved.changed or soon or new)
 
     def _left(self) -> float:
         return self._until - time.monotonic()

@@ -29,7 +29,7 @@ from caloron.git.bundle import HandOverCancelled
 from caloron.git.command import GitError
 from caloron.ledger.ledger import start_of
 from caloron.ledger.projects import Project
-from caloron.ledger.work import Claimed, WorkQueue, result_of
+from caloron.ledger.work import INTERRUPTED, Claimed, WorkQueue, result_of
 from caloron.store import log
 from caloron.store import queue as store_queue
 from caloron.store.files import is_disk_full
@@ -348,6 +348,7 @@ class Workers:
             "beside": list(confined.beside),
             "wrappers": confined.wrappers,
             "watch": given.watch,
+            "interruptions": self._queue.interruptions(claimed.item),
             "stdin": stdin,
             "output_cap": self._project.config.output_cap_mb << 20,
             "limit_s": given.limit_s,
@@ -401,7 +402,7 @@ class Workers:
             if said := self._outcomes.said_last(item, token):
                 self._queue.note("attempt_lost", item, {"last_line": said})
             cut = self._cut_short(item, token)
-            self._queue.interrupt(item, token, "the attempt was interrupted", cut)
+            self._queue.interrupt(item, token, INTERRUPTED, cut)
             return
         self._lost.pop(item, None)
         fact = self._outcomes.ended(start.task, start.work, token, result, lease.started_at)

@@ -318,12 +318,12 @@ def start_of(payload: str) -> StartWork:
 def _state_of(connection: sqlite3.Connection, sprint: str, data: bytes) -> State:
     tasks = connection.execute(SQL["tasks"], {"sprint": sprint}).fetchall()
     seen = connection.execute(SQL["observations"], {"sprint": sprint}).fetchall()
-    effects = connection.execute(SQL["open_actions"], {"sprint": sprint}).fetchone()[0]
+    effects = connection.execute(SQL["open_actions"], {"sprint": sprint}).fetchall()
     return State(
         sprint=_sprint_of(data),
         tasks={t["id"]: _task_of(t["data"]) for t in tasks},
         objects={o["object"]: _snapshot_of(o["data"]) for o in seen},
-        open_effects=effects,
+        open_effects=frozenset(row["task"] for row in effects),
         queued=queue.pending(connection, f"{sprint}/"),
         attempts=queue.attempts(connection, f"{sprint}/"),
     )

@@ -15,6 +15,8 @@ from caloron.store import log, queue
 from caloron.store.queue import InFlight, LeaseLost
 
 _TEXT_IN_DIARY = 4000
+#: Why work whose attempt left no result is done again.
+INTERRUPTED = "the attempt was interrupted"
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,11 @@ class WorkQueue:
         """Whether a tick has yet to learn that an attempt of this item was interrupted."""
         values = {"sprint": self.sprint, "prefix": f"{item}#"}
         return self.ledger.db.row(SQL["interruption_waits"], values) is not None
+
+    def interruptions(self, item: str) -> int:
+        """How often an attempt of this item left no result, whichever engine ran it."""
+        row = self.ledger.db.row(SQL["interruptions"], {"item": item, "reason": INTERRUPTED})
+        return int(row["times"]) if row else 0
 
     def in_flight(self) -> list[InFlight]:
         with self.ledger.db.snapshot() as connection:

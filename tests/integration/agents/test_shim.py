@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -10,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from caloron.agents import launch
+from caloron.agents.attempt import LOST, MOST_INTERRUPTIONS
+from caloron.agents.processes import children
+from caloron.agents.sandbox import Bubblewrap
+from caloron.ports import Confinement
 from tests.integration.agents.conftest import Attempt, lives, until
 
 CAP = 1_000_000
@@ -367,3 +372,58 @@ def test_a_shim_needs_little_memory(attempt: Attempt) -> None:
     attempt.renewals(2)
     status = Path(f"/proc/{attempt.identity()['pid']}/status").read_text()
     assert int(status.split("VmRSS:")[1].split()[0]) <= 15 * 1024
+
+
+def _start_in_sandbox(attempt: Attempt, script: str, interruptions: int = 0) -> None:
+    given = Confinement(workspace=attempt.workspace, network="full")
+    confined = Bubblewrap().confine(("/bin/sh", "-c", script), given)
+    attempt.start(
+        *confined.argv,
+        env=confined.env,
+        files={str(number): str(path) for number, path in confined.files.items()},
+        wrappers=confined.wrappers,
+        interruptions=interruptions,
+    )
+
+
+def _kill_the_sandbox(attempt: Attempt, process: str) -> None:
+    """Kill the process that waits outside, or the first one inside."""
+    until(lambda: "ready" in launch.read_all(attempt.run_dir, 100), "the agent is at work")
+    outer = json.loads((attempt.run_dir / "shim.json").read_text())["agent_pid"]
+    os.kill(outer if process == "outside" else children(outer)[0], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("process", ["outside", "inside"])
+def test_a_sandbox_that_is_killed_leaves_no_result_as_an_interruption_does(
+    attempt: Attempt, process: str
+) -> None:
+    _start_in_sandbox(attempt, "echo ready; sleep 600", interruptions=MOST_INTERRUPTIONS - 1)
+    _kill_the_sandbox(attempt, process)
+    assert attempt.end() == LOST
+    assert attempt.result() is None
+
+
+@pytest.mark.parametrize("process", ["outside", "inside"])
+def test_a_sandbox_that_is_killed_every_time_is_a_failure_in_the_end(
+    attempt: Attempt, process: str
+) -> None:
+    _start_in_sandbox(attempt, "echo ready; sleep 600", interruptions=MOST_INTERRUPTIONS)
+    _kill_the_sandbox(attempt, process)
+    assert attempt.end() == 0
+    result = attempt.result()
+    assert result is not None
+    assert result["exit_code"] == 137
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("kill -9 $$", 137), ("exit 137", 137), ("kill -TERM $$", 143), ("sleep 9 & kill -9 $$", 137)],
+)
+def test_an_agent_in_a_sandbox_that_ends_itself_by_a_signal_has_ended(
+    attempt: Attempt, script: str, code: int
+) -> None:
+    _start_in_sandbox(attempt, script)
+    assert attempt.end() == 0
+    result = attempt.result()
+    assert result is not None
+    assert result["exit_code"] == code

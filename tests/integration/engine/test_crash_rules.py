@@ -44,6 +44,7 @@ from caloron.engine import engine as engine_module
 from caloron.engine.bell import Bell
 from caloron.engine.poller import Poller
 from caloron.errors import ForgeError, ForgeUnavailable, NotYet, WaitsForPeople
+from caloron.ledger.work import INTERRUPTED, WorkQueue
 from caloron.ports import Clock, Forge, Merged, Poll
 from caloron.stages.catalogue import load_tick_state
 from caloron.stages.context import TickContext
@@ -78,6 +79,15 @@ def test_rule_1_a_later_claim_fences_off_every_write_of_an_earlier_one(engine: E
     assert not engine.queue.interrupt(old.item, old.token, "again")
     assert engine.facts() == ()
     assert engine.queue.settle(ended, new.token)
+
+
+def test_interruptions_of_work_are_counted_whichever_engine_ran_it(engine: Engine) -> None:
+    for reason in (INTERRUPTED, INTERRUPTED, "the sprint was stopped", INTERRUPTED):
+        claimed = engine.start_work()
+        engine.queue.interrupt(claimed.item, claimed.token, reason)
+    next_engine = WorkQueue(engine.ledger, engine.sprint, holder="next", lease_ms=1000)
+    assert next_engine.interruptions(ITEM) == 3
+    assert next_engine.interruptions("shop-1/b/1-implement") == 0
 
 
 def test_rule_1_the_attempt_rises_only_when_an_agent_is_started(engine: Engine) -> None:

@@ -1,21 +1,25 @@
-"""A rule that fails for one task: that task waits for a person, and every other one continues."""
+"""A rule that fails for one task: that task waits for a person, and every other one continues.
+
+A rule that fails and names no task: the sprint pauses as it is.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from caloron.domain import evaluate as evaluation
 from caloron.domain.actions import CancelWork, PostComment
-from caloron.domain.facts import EffectDone, EffectFailed, WorkEnded
+from caloron.domain.facts import EffectDone, EffectFailed, PlanApproved, WorkEnded
 from caloron.domain.imports import Import, take_over
 from caloron.domain.merging import Verified
 from caloron.domain.sprint import Task, Work
-from caloron.domain.status import Status
-from caloron.domain.turn import Turn
+from caloron.domain.status import IllegalTransition, Status
+from caloron.domain.turn import RuleFailed, Turn
 from tests.unit.domain.test_landing import land
 from tests.unit.domain.world import SPRINT, World, new_state, planned, world
 
@@ -144,6 +148,143 @@ def test_a_change_of_state_without_an_action_is_followed_to_its_end(
 
     monkeypatch.setattr(evaluation, "RULES", (first, *evaluation.RULES, last))
     assert made.tick().state.tasks["bad"].reason == "seen by the first rule"
+
+
+def test_a_task_in_review_without_a_commit_waits_for_a_person_and_holds_no_slot() -> None:
+    made = world(planned("bad"), planned("a"), parallel=1)
+    made.end(made.item("bad"), changes=False)
+    (ended,) = [fact for fact in made.news if isinstance(fact, WorkEnded)]
+    made.news.remove(ended)
+    made.tick(msgspec.structs.replace(ended, head="", base=""))
+    made.run()
+    assert (made.status("bad"), made.status("a")) == (Status.ESCALATED, Status.DONE)
+    made.comment(made.task("bad").issue or 0, "resolved")
+    made.run()
+    assert made.status("bad") is Status.DONE
+
+
+# Rules that name no task
+
+#: The rules of a sprint whose failure concerns no task, as `evaluate` calls them.
+WIDE = (
+    "bind",
+    "join",
+    "_plan_judged",
+    "_account",
+    "_hold_and_unblock",
+    "advance_reviews",
+    "advance_lane",
+    "_start_ready",
+    "_end_or_go_on",
+    "planning.advance",
+    "plan_issue.advance",
+    "plan_issue.conclude",
+    "progress.report",
+)
+
+
+def _break(broken: pytest.MonkeyPatch, name: str) -> None:
+    """Let a rule do its work and something wrong besides, and then fail."""
+    module = evaluation
+    for part in name.split(".")[:-1]:
+        module = getattr(module, part)
+    name = name.rsplit(".", 1)[-1]
+    real = getattr(module, name)
+
+    def breaks(turn: Turn, *given: Any) -> None:
+        real(turn, *given)
+        turn.sprint.red_line = "half-done"
+        for task in turn.state.tasks.values():
+            task.head = "half-done"
+            turn.comment(task, "half", "done", "half-done")
+        raise KeyError("a defect")
+
+    breaks.__name__ = name
+    broken.setattr(module, name, breaks)
+    rules = tuple(breaks if rule is real else rule for rule in evaluation.RULES)
+    broken.setattr(evaluation, "RULES", rules)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(st.data())
+def test_a_rule_of_the_sprint_that_fails_pauses_it_and_nothing_is_lost(data: st.DataObject) -> None:
+    """Whichever rule fails, at whatever moment: the version without the defect ends the sprint."""
+    made = World(new_state(*PLAN, parallel=data.draw(st.integers(1, 4), label="parallel")))
+    for _ in range(data.draw(st.integers(0, 30), label="steps")):
+        _one_step(made)
+    before, facts = made.loaded(), list(made.news)
+    name = data.draw(st.sampled_from(WIDE))
+    with pytest.MonkeyPatch.context() as broken:
+        _break(broken, name)
+        decision = made.tick()
+        again = made.tick()
+    if decision.state.facts_wait:
+        rule = name.rsplit(".", 1)[-1]
+        reason = f"internal error in rule {rule}: KeyError('a defect')"
+        for paused in (decision, again):
+            assert (paused.actions, paused.moves) == ((), ())
+            assert paused.state.sprint.halted == reason
+            assert paused.problems != ()
+        sprint = msgspec.structs.replace(decision.state.sprint, halted="")
+        assert (sprint, decision.state.tasks) == (before.sprint, before.tasks)
+        assert made.news[: len(facts)] == facts
+        made.state.sprint.halted = ""
+    _go_on(made)
+    assert set(made.statuses().values()) == {"Done"}
+    assert made.state.sprint.phase == "ended"
+
+
+def _one_step(made: World) -> None:
+    """An effect is done, an agent ends, or a tick."""
+    if made.news:
+        made.tick()
+    elif made.journal:
+        made.perform(0)
+    elif made.queue:
+        made.end(next(iter(made.queue)))
+    else:
+        made.poll()
+        made.tick()
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_each_rule_of_the_sprint_can_fail(name: str) -> None:
+    """The property above does break every rule that it names."""
+    made = World(new_state(*PLAN, ask=True))
+    failed: list[RuleFailed] = []
+    for _ in range(60):
+        with pytest.MonkeyPatch.context() as broken:
+            _break(broken, name)
+            failed += made.tick().problems
+        made.state.sprint.halted = ""
+        if made.state.sprint.phase == "approval":
+            made.news.append(PlanApproved())
+        made.tick()
+        _one_step(made)
+    assert {problem.rule for problem in failed} == {name.rsplit(".", 1)[-1]}
+
+
+def test_a_rule_that_fails_for_one_task_again_and_again_pauses_the_sprint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Leaving out the task that it names does not help."""
+    made = world(*PLAN)
+
+    def breaks(turn: Turn) -> None:
+        raise IllegalTransition("bad", Status.DONE, Status.READY)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(evaluation, "RULES", (*evaluation.RULES, breaks))
+        paused = made.tick()
+    assert paused.state.sprint.halted.startswith("internal error in rule breaks: task bad: Done")
+    assert paused.state.tasks["bad"].status is Status.IN_PROGRESS
+    made.state.sprint.halted = ""
+    made.run()
+    assert set(made.statuses().values()) == {"Done"}
 
 
 # A state that no rule makes, as a defect, an edit or an older version may leave it.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+from itertools import permutations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caloron.domain.actions import StartWork
+from caloron.domain.actions import CreateIssue, PostComment, StartWork
 from caloron.domain.pauses import busy_slots
 from caloron.domain.status import Status
 from caloron.domain.why import why
-from tests.unit.domain.world import World, new_state, planned
+from tests.unit.domain.world import World, new_state, planned, world
 
 FIRST = ("implement", "check")
 
@@ -111,3 +112,92 @@ def test_thirty_tasks_with_slow_agents_never_have_many_open_branches(parallel: i
     assert {t.status for t in world.state.tasks.values()} == {Status.DONE}
     assert most_unapproved <= parallel
     assert most_open <= 2 * parallel
+
+
+def _forget_its_work(made: World, name: str) -> None:
+    """Nothing moves the task any more, as a defect or an older version may leave it."""
+    made.queue.pop(made.item(name))
+    made.task(name).work = None
+
+
+def test_whether_a_task_holds_its_slot_depends_on_no_other_task() -> None:
+    """A task that nothing moves has no slot, whatever is decided for another at the same time."""
+    made = world(planned("still"), planned("other"), planned("next"), parallel=2)
+    made.end(made.item("other"))
+    made.settle()
+    assert made.role("other") == "verify"
+    _forget_its_work(made, "still")
+    made.end(made.item("other"))
+    made.tick()
+    assert made.role("other") == "review"
+    assert made.status("next") is Status.IN_PROGRESS
+    assert made.decides_no_more()
+
+
+def test_a_task_in_review_whose_verdict_is_lost_holds_no_slot() -> None:
+    made = world(planned("still"), planned("next"), parallel=1)
+    made.end(made.item("still"))
+    made.settle()
+    made.end(made.item("still"))
+    made.settle()
+    assert made.role("still") == "review"
+    _forget_its_work(made, "still")
+    made.task("still").judged = made.task("still").head
+    made.tick()
+    assert made.status("next") is Status.IN_PROGRESS
+    assert made.decides_no_more()
+
+
+def test_a_task_whose_effects_are_on_their_way_keeps_its_slot() -> None:
+    """Its change is being pushed: no other is begun, however often that is asked."""
+    made = world(planned("a"), planned("b"), parallel=1)
+    made.end(made.item("a"))
+    made.tick()
+    assert {effect.task for effect in made.journal} == {"a"}
+    for _ in range(3):
+        made.tick()
+        assert made.status("b") is Status.READY
+
+
+def test_the_effects_of_another_task_keep_no_slot() -> None:
+    made = world(planned("still"), planned("other"), planned("next"), parallel=2)
+    _forget_its_work(made, "still")
+    comment = PostComment(key="k", task="other", issue=made.task("other").issue or 0, body="")
+    made.journal.append(comment)
+    made.known[comment.key] = comment
+    made.tick()
+    assert made.status("next") is Status.IN_PROGRESS
+
+
+@pytest.mark.parametrize("order", [*permutations(("a", "b", "c"))])
+def test_the_longest_chain_starts_first_in_whatever_order_the_issues_appear(
+    order: tuple[str, ...],
+) -> None:
+    made = World(new_state(planned("c"), planned("a"), planned("b", "a"), parallel=1))
+    made.tick()
+    for name in order:
+        (position,) = [n for n, effect in enumerate(made.journal) if effect.task == name]
+        made.perform(position)
+        made.tick()
+        begun = [task.id for task in made.state.tasks.values() if task.started_at is not None]
+        assert begun in ([], ["a"])
+    made.settle()
+    assert made.status("a") is Status.IN_PROGRESS
+
+
+def test_a_task_whose_issue_was_refused_holds_no_slot() -> None:
+    made = World(new_state(planned("c"), planned("a"), planned("b", "a"), parallel=1))
+    made.tick()
+    (refused,) = [e for e in made.journal if isinstance(e, CreateIssue) and e.task == "a"]
+    made.journal.remove(refused)
+    made.refuse(refused, "refused")
+    made.settle()
+    assert (made.status("a"), made.status("c")) == (Status.ESCALATED, Status.IN_PROGRESS)
+
+
+def test_a_ready_task_without_an_issue_that_nothing_creates_holds_no_slot() -> None:
+    made = World(new_state(planned("c"), planned("a"), planned("b", "a"), parallel=1))
+    made.tick()
+    made.journal = [effect for effect in made.journal if effect.task != "a"]
+    made.settle()
+    assert (made.status("a"), made.status("c")) == (Status.READY, Status.IN_PROGRESS)

@@ -1,15 +1,23 @@
-"""Statuses and the moves between them."""
+"""The statuses of a task and the phases of a sprint, and the moves between them."""
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+from typing import get_args
+
 import pytest
 
-from caloron.domain.sprint import Task
+import caloron
+from caloron.domain.sprint import Task, enter
 from caloron.domain.status import (
     HOLDS_DEPENDENTS,
+    PHASES,
     SETTLED,
     TRANSITIONS,
+    IllegalPhase,
     IllegalTransition,
+    Phase,
     Status,
     check_transition,
 )
@@ -67,3 +75,39 @@ def test_staying_is_no_move_but_may_say_why() -> None:
     assert task.reason == "old"
     turn.move(task, Status.PENDING, "new")
     assert (task.reason, turn.moves) == ("new", [])
+
+
+ALL_PHASES: tuple[Phase, ...] = get_args(Phase)
+NO_WAY = [(old, new) for old in ALL_PHASES for new in ALL_PHASES if new not in (old, *PHASES[old])]
+
+
+@pytest.mark.parametrize(("old", "new"), NO_WAY)
+def test_a_phase_that_does_not_follow_is_refused(old: Phase, new: Phase) -> None:
+    sprint = new_state().sprint
+    sprint.phase = old
+    with pytest.raises(IllegalPhase, match=f"sprint shop-1: {old} → {new}"):
+        enter(sprint, new)
+    assert sprint.phase == old
+
+
+def test_a_sprint_ends_from_every_phase_in_which_something_happens() -> None:
+    assert {old for old in ALL_PHASES if "ended" not in PHASES[old]} == {"approval", "ended"}
+
+
+def test_an_approved_plan_is_not_asked_for_again() -> None:
+    """Nothing that was begun goes back to planning; only a sprint that gave up does."""
+    assert {old for old in ALL_PHASES if "planning" in PHASES[old]} == {"ended"}
+    assert {old for old in ALL_PHASES if "approval" in PHASES[old]} == {"planning"}
+
+
+def test_only_one_function_changes_the_phase_of_a_sprint() -> None:
+    writers = [
+        f"{file.name}: {function.name}"
+        for file in Path(caloron.__file__).parent.rglob("*.py")
+        for function in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and node.attr == "phase"
+        if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) != "self"
+    ]
+    assert writers == ["sprint.py: enter"]

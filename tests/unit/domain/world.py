@@ -130,15 +130,28 @@ class World:
         told = (*self.news, *facts)
         self.news = []
         self.now += 1
-        self.state.open_effects = len(self.journal)
-        self.state.queued = frozenset(self.waiting)
-        known = self.state.attempts
-        self.state.attempts = known | {
-            item: max(times, known.get(item, 0)) for item, times in self.tokens.items()
-        }
-        decision = evaluate(self.state, told, self.now)
+        decision = evaluate(self.loaded(), told, self.now)
+        if decision.state.facts_wait:
+            self.news = list(told)
         self.adopt(decision)
         return decision
+
+    def loaded(self) -> State:
+        """The state as the ledger would load it now."""
+        known = self.state.attempts
+        attempts = {item: max(times, known.get(item, 0)) for item, times in self.tokens.items()}
+        return _replace(
+            self.state,
+            open_effects=frozenset(effect.task for effect in self.journal),
+            facts_wait=False,
+            queued=frozenset(self.waiting),
+            attempts=known | attempts,
+        )
+
+    def decides_no_more(self) -> bool:
+        """Whether the next tick, to which nothing is new, has nothing to do."""
+        again = evaluate(self.loaded(), (), self.now)
+        return again.actions == () and again.moves == ()
 
     def adopt(self, decision: Decision) -> None:
         # An agent is free for everything that a test does not let wait.

@@ -58,10 +58,10 @@ def test_decisions_become_rows_in_order_and_are_told() -> None:
     probe = Probe(key="probe/x", task="a", item="i", reason="r")
     decided = {
         "dag_actions": held((issue, start)),
-        "supervisor_actions": plain((cancel, RetryEffect(key="k"), probe)),
+        "supervisor_actions": plain((cancel, RetryEffect(key="k", task="a"), probe)),
     }
     told = execute_actions.execute(decided)
-    assert told["rows"].value == (issue, start, cancel, RetryEffect(key="k"), probe)
+    assert told["rows"].value == (issue, start, cancel, RetryEffect(key="k", task="a"), probe)
     assert told["actions_taken"] == [
         "issue/x", "start:s/a/1-fix", "cancel:s/a/1-fix", "retry:k", "probe/x"]  # fmt: skip
 

@@ -38,6 +38,9 @@ SELECT id, data FROM inbox WHERE sprint = :sprint ORDER BY id LIMIT :limit
 -- name: interruption_waits
 SELECT 1 FROM inbox WHERE sprint = :sprint AND key >= :prefix AND key < :prefix || char(1114111)
   AND key LIKE '%#interrupted' LIMIT 1
+-- name: interruptions
+SELECT count(*) AS times FROM events
+WHERE work_item_id = :item AND type = 'work_item_reopened' AND json_extract(payload, '$.reason') = :reason
 -- name: forget_facts
 DELETE FROM inbox WHERE sprint = :sprint AND id <= :through
 -- name: plan_action
@@ -54,7 +57,7 @@ WHERE sprint = :sprint AND task = :task AND kind = :kind AND state = 'planned' A
 -- name: retry_action
 UPDATE actions SET state = 'intended', not_before = 0, note = '' WHERE key = :key AND state = 'failed'
 -- name: open_actions
-SELECT count(*) FROM actions WHERE sprint = :sprint AND state IN ('planned', 'intended')
+SELECT DISTINCT task FROM actions WHERE sprint = :sprint AND state IN ('planned', 'intended')
 -- name: due_actions
 SELECT a.id, a.task, a.key, a.kind, a.data, a.state, a.tries, a.not_before FROM actions a
 WHERE a.sprint = :sprint AND a.state IN ('planned', 'intended')

@@ -21,6 +21,7 @@ from caloron.stages.catalogue.shapes import (
     held,
     held_state,
     is_flat,
+    log_problems,
     moment,
     now_of,
     plain,
@@ -37,7 +38,9 @@ def execute(given: Json, call: Call | None = None) -> Json:
     if is_flat(given["state"]):
         return _flat(given, now)
     facts: tuple[Fact, ...] = read(given.get("events") or (), tuple[Fact, ...], "events")
-    decided = evaluate(state_of(given["state"]), facts, now)
+    before = state_of(given["state"])
+    decided = evaluate(before, facts, now)
+    log_problems(before, decided)
     return {
         "state": held_state(decided.state),
         "actions": held(decided.actions),

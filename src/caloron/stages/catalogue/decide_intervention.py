@@ -7,7 +7,15 @@ from caloron.domain.supervise import Health, Limits, decide, intervene
 from caloron.graph.jsontext import Json
 from caloron.graph.protocols import Call
 from caloron.stages.catalogue.alone import alone
-from caloron.stages.catalogue.shapes import held, held_state, is_flat, now_of, read, state_of
+from caloron.stages.catalogue.shapes import (
+    held,
+    held_state,
+    is_flat,
+    log_problems,
+    now_of,
+    read,
+    state_of,
+)
 
 _LADDER = ("probe", "restart", "escalate_human")
 
@@ -50,6 +58,7 @@ def _in_sprint(given: Json, now: float) -> Json:
     state = state_of(given["state"])
     steps = decide(state, results, limits, now)
     decided = intervene(state, results, steps, now)
+    log_problems(state, decided)
     return {
         "actions": held(decided.actions),
         "updated_interventions": _written(_counts(decided.state)),

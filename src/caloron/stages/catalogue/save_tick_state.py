@@ -33,9 +33,12 @@ def execute(given: Json, context: TickContext | None = None) -> Json:
     actions: tuple[Action, ...] = read(result.get("rows") or (), tuple[Action, ...], "rows")
     moves: tuple[Moved, ...] = read(result.get("moves") or (), tuple[Moved, ...], "moves")
     now = moment(result.get("now")) or 0.0
+    if state.facts_wait:
+        began.through = 0
     with within(context, sprint) as reached:
         loaded = _as_read(reached, sprint, began)
-        changed = bool(loaded.facts or actions or moves) or state != loaded.state
+        before = msgspec.structs.replace(loaded.state, facts_wait=state.facts_wait)
+        changed = bool(loaded.facts or actions or moves) or state != before
         if changed:
             text = kv_text(state, now)
             commit = TickCommit(

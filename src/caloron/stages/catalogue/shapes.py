@@ -20,9 +20,11 @@ from caloron.domain.plan import PlannedTask
 from caloron.domain.retro import Kpis
 from caloron.domain.sprint import Sprint, State, Task
 from caloron.domain.status import Status
+from caloron.domain.turn import Decision
 from caloron.graph.held import Held, opened
 from caloron.graph.jsontext import Json
 from caloron.graph.protocols import Call
+from caloron.store import log
 
 T = TypeVar("T")
 
@@ -149,6 +151,15 @@ def kpis_of(value: Json) -> Kpis:
     told = value if isinstance(value, dict) else {}
     kpis: Kpis = read({k: v for k, v in told.items() if k in Kpis.__struct_fields__}, Kpis, "kpis")
     return kpis
+
+
+def log_problems(before: State, decided: Decision) -> None:
+    """Log each rule that failed, once: it may fail again on every tick."""
+    known = {before.sprint.halted, *(task.reason for task in before.tasks.values())}
+    for problem in decided.problems:
+        if str(problem) not in known:
+            error = problem.__cause__ or problem
+            log.error("a rule failed", error=error, rule=problem.rule, task=problem.task)
 
 
 class FeedbackSaid(msgspec.Struct, kw_only=True):
