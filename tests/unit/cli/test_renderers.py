@@ -187,7 +187,7 @@ def _status(text: str) -> dict[str, Any]:
         "verify": text, "halted": text, "budget_usd": 1.0, "cost_usd": 0.5, "sandboxed": False,
         "paused": [{"framework": "f", "what": text, "until": "2026-01-01T00:00:00+00:00"}],
         "outage": text,
-        "declined": "", "completed_tasks": 0, "total_tasks": 1, "tasks": [task],
+        "declined": "", "failure": "", "completed_tasks": 0, "total_tasks": 1, "tasks": [task],
         "running": [], "adopted": False,
     }  # fmt: skip
     forge = {"kind": "gitea", "url": text, "account": text, "reviewer": text, "reviews": "review"}
