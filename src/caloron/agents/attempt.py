@@ -157,6 +157,10 @@ class Shim:
         self._await(agent)
         self._say_who_we_are()
         self._child.open_gate()
+        if self._watch:
+            self._watch.follow(agent.pid, self._spec["argv"])
+            alarm = self._watch.ended_by_kernel
+            self._selector.register(self._watch.alarm, selectors.EVENT_READ, alarm)
         self._limit_at = time.monotonic() + self._spec["limit_s"]
 
     def _await(self, agent: Process) -> None:
@@ -166,8 +170,10 @@ class Shim:
             self._selector.unregister(ended)
             code = os.waitstatus_to_exitcode(os.waitpid(agent.pid, 0)[1])
             self._exit_code = code if code >= 0 else 128 - code
+            if self._watch and self._ending is None:
+                self._over = self._watch.ended_by_kernel()
             # The sandbox tells how the agent ended by its exit code, so a signal hit the sandbox.
-            ours = bool(self._spec.get("wrappers")) and self._ending is None
+            ours = bool(self._spec.get("wrappers")) and self._ending is None and not self._over
             self._sandbox_killed = code < 0 and ours
 
         self._selector.register(ended, selectors.EVENT_READ, collect)
