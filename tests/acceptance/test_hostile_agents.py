@@ -24,6 +24,7 @@ from tests.acceptance.hostile import (
 )
 from tests.acceptance.ordinary import OrdinaryHome, can_be_ordinary
 from tests.acceptance.repositories import from_repository
+from tests.integration.agents.test_scope import HOARD, needs_systemd
 
 _AS_USER = pytest.param(
     "user", marks=pytest.mark.skipif(not can_be_ordinary(), reason="only root can be another user")
@@ -51,6 +52,19 @@ def test_whatever_agents_do_ends_as_it_must_and_the_sprint_goes_on(
     answer = let_loose(anyones_home, habits)
     assert answer.code == (10 if any(h.refused for h in habits.values()) else 0), answer
     assert_each_ended_as_it_must(anyones_home, answer, habits)
+
+
+@needs_systemd
+def test_memory_that_no_process_has_escalates_its_task_and_names_the_limit(home: Home) -> None:
+    home.set(memory_mb=160)
+    file = home.root / "hoard.py"
+    file.write_text(HOARD)
+    home.set(read_only=[str(file)])
+    home.script(writes("a", run=f"python3 -S -E {file}"), writes("b"))
+    answer = home.sprint(task("a"), task("b"))
+    assert answer.statuses == {"a": "Escalated", "b": "Done"}, answer
+    assert "over 160 MB of memory, of 160 allowed by the kernel" in answer.tasks["a"]["why"]
+    assert set(home.files()) == {"b.txt"}
 
 
 def _daemon(home: Home) -> str:

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from caloron.agents.recipes import lock_hash
-from tests.integration.agents.seedbed import Place, found
+from caloron.agents.sandbox import run
+from caloron.ports import Confinement
+from tests.integration.agents.seedbed import SANDBOX, Place, found
+from tests.integration.agents.test_proxy import corporate_proxy
 
 
 @pytest.fixture
@@ -126,3 +129,55 @@ def test_go_is_tested_in_the_second_workspace(place: Place) -> None:
     assert place.plant(first, recipe, lock_hash(recipe, files)) is True
     assert place.plant(second, recipe, lock_hash(recipe, files)) is False
     assert place.inside(second, recipe, recipe.verify).startswith("ok")
+
+
+#: How each tool is asked for a package of a registry that only the proxy of this machine knows;
+#: a tool that looks names up itself, or has no proxy, never gets there.
+_ASKS = {
+    "cargo": "cargo search x --index sparse+https://registry.invalid/",
+    "curl": "curl https://registry.invalid/x",
+    "git": "git ls-remote https://registry.invalid/x",
+    "go": "GOPROXY=https://registry.invalid go mod download example.invalid/x@v1.0.0",
+    "mvn": "mvn -B -q validate",
+    "npm": "npm view x --registry=https://registry.invalid --fetch-retries=0",
+    "pip": "python3 -m pip download --retries 0 -i https://registry.invalid/simple x",
+    "pnpm": "pnpm add x --registry=https://registry.invalid --fetch-retries=0",
+    "uv": "uv pip install --target t --index-url https://registry.invalid/simple x",
+    "yarn": "yarn add x@1.0.0",
+}
+_VERSIONS = {"go": "go version", "pip": "python3 -m pip --version"}
+_ASKING = {
+    "go.mod": "module shop\n\ngo 1.21\n",
+    "package.json": '{"name": "shop", "version": "1.0.0"}',
+    "yarn.lock": "",
+    ".yarnrc": 'registry "https://registry.invalid"\n',
+    ".yarnrc.yml": "npmRegistryServer: https://registry.invalid\nhttpRetry: 0\n",
+    "pom.xml": """<project><modelVersion>4.0.0</modelVersion><artifactId>shop</artifactId>
+<parent><groupId>x</groupId><artifactId>y</artifactId><version>1</version><relativePath/></parent>
+<repositories><repository><id>central</id><url>https://registry.invalid</url></repository>
+</repositories></project>""",
+}
+
+
+@pytest.mark.parametrize("tool", _ASKS)
+def test_a_package_manager_reaches_its_registry_through_the_proxy(
+    place: Place, tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = place.workspace("1", _ASKING)
+    SANDBOX.hand_to_agent(workspace)
+
+    def inside(line: str) -> int:
+        given = Confinement(workspace=workspace, network="public")
+        return run(SANDBOX.confine(("sh", "-c", line), given), timeout_s=120).returncode
+
+    program = shutil.which("python3" if tool == "pip" else tool)
+    # A program of the system has to run; one in the user's own folders may not be visible inside.
+    if not program or (
+        not program.startswith("/usr/") and inside(_VERSIONS.get(tool, f"{tool} --version"))
+    ):
+        pytest.skip(f"{tool} is not installed here, or not where a sandbox sees it")
+    with corporate_proxy() as (port, heard):
+        for name in ("HTTPS_PROXY", "HTTP_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+        inside(_ASKS[tool])
+    assert any(line.startswith("CONNECT registry.invalid:443 ") for line in heard), heard

@@ -165,6 +165,10 @@ class Shim:
         self._await(agent)
         self._say_who_we_are()
         self._child.open_gate()
+        if self._watch:
+            self._watch.follow(agent.pid, self._spec["argv"])
+            alarm = self._watch.ended_by_kernel
+            self._selector.register(self._watch.alarm, selectors.EVENT_READ, alarm)
         self._limit_at = time.monotonic() + self._spec["limit_s"]
 
     def _await(self, agent: Process) -> None:
@@ -174,7 +178,9 @@ class Shim:
             self._selector.unregister(ended)
             code = os.waitstatus_to_exitcode(os.waitpid(agent.pid, 0)[1])
             self._exit_code = code if code >= 0 else 128 - code
-            self._sandbox_killed = self._child.sandbox_was_killed(code)
+            if self._watch and self._ending is None:
+                self._over = self._watch.ended_by_kernel()
+            self._sandbox_killed = not self._over and self._child.sandbox_was_killed(code)
 
         self._selector.register(ended, selectors.EVENT_READ, collect)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 import caloron
+from caloron.agents import scope
 from caloron.agents.foreground import run_confined
 from caloron.agents.remedies import INSTALL
 from caloron.agents.sandbox import Bubblewrap, run
@@ -59,7 +60,7 @@ def examine(home: Path) -> Iterator[Finding]:
         yield from (limit() for limit in (_processes, _memory, _file_size, _temporary_files))
         yield _kernel_memory()
         yield from _told_limits()
-        yield _cgroup()
+        yield cgroup()
         yield from (_network_none(), _network_model(), _network_public())
     yield _disk(home)
     yield _clock()
@@ -217,17 +218,51 @@ def _kernel_memory() -> Finding:
     )  # fmt: skip
 
 
-def _cgroup() -> Finding:
+_SHARE_MEMORY = """
+import os, time
+for _ in range(3):
+    if os.fork() == 0:
+        held = bytearray(os.urandom(1 << 20) * 60)
+        break
+time.sleep(60)
+"""
+
+
+def cgroup() -> Finding:
+    """Say whether the kernel limits an agent with all its children, or the shim only watches."""
+    if scope.options() is not None:
+        return _scope()
     most = memory_max(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
     if most is not None:
-        detail = f"memory.max is {most // _MB:,} MB for Caloron and all agents together"
+        detail = (
+            f"memory.max is {most // _MB:,} MB for Caloron and all agents together; the sum of "
+            "what one agent holds is only watched"
+        )
         return Finding(check="cgroup", ok=True, detail=detail)
     return Finding(
         check="cgroup", ok=False, needed=False,
-        detail="none bounds Caloron and its agents: kernel memory that is not counted (pipes, "
-        "page tables, System V shared memory) is not limited",
-        remedy="where systemd runs: systemd-run --user --scope -p MemoryMax=8G -p TasksMax=4096 "
-        "caloron sprint …",
+        detail="the sum of what an agent and its children hold is only watched, by the shim; what "
+        "it does not count (pipes, page tables, System V shared memory) is not limited",
+        remedy="run Caloron where systemd-run --scope works: systemd and cgroup v2, for an "
+        "ordinary user also a session (loginctl enable-linger)",
+    )  # fmt: skip
+
+
+def _scope() -> Finding:
+    """Let three processes hold together what each may hold alone; the watch does not look."""
+    watch = Watch(memory_mb=1 << 20, processes=1000, disk_mb=1 << 20, folders=[])
+    with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as place:
+        given = Confinement(workspace=Path(place), caps=Caps(memory_mb=128))
+        argv = (sys.executable, "-S", "-E", "-c", _SHARE_MEMORY)
+        confined = Bubblewrap().confine(argv, given)
+        ended = run_confined(confined, Path(place, "log"), limit_s=_PATIENCE_S, watch=watch)
+    ok = "by the kernel" in ended.over
+    return Finding(
+        check="cgroup", ok=ok, needed=False,
+        detail="memory and processes of an agent with all its children are limited by the kernel, "
+        "in a scope of systemd; a hog was ended"
+        if ok else "systemd made a scope for an agent, but its memory was not limited",
+        remedy="" if ok else "report this",
     )  # fmt: skip
 
 

@@ -61,6 +61,8 @@ def run_confined(
         pid = _spawn(argv, confined.env, end, stdin, confined.files)
         process = _Waited(pid)
         ending.callback(process.end)
+        if watch:
+            watch.follow(pid, confined.argv)
         timed_out, over = _attend(process, kept, limit_s, watch, cancelled or Event())
         process.end()
     return Ended(process.exit_code, timed_out, over)
@@ -142,6 +144,8 @@ def _attend(
     poll = select.poll()
     poll.register(process.handle, select.POLLIN)
     poll.register(kept.pipe, select.POLLIN)
+    if watch:
+        poll.register(watch.alarm, select.POLLIN)
     while True:
         now = time.monotonic()
         if now >= limit_at:
@@ -154,8 +158,9 @@ def _attend(
         ready = dict(poll.poll(max(due - time.monotonic(), 0) * 1000 + 1))
         if kept.pipe in ready:
             kept.take()
+        over = watch.ended_by_kernel() if watch else ""
         if process.handle in ready:
-            return False, ""
+            return False, over
 
 
 def _family(pid: int) -> list[int]:

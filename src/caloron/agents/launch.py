@@ -237,7 +237,9 @@ def _end_agent(run_dir: Path) -> None:
 def _sandbox_argv(run_dir: Path) -> list[str]:
     """The command line of the run's sandbox, which names the run's own folders; empty: none."""
     spec = json.loads((run_dir / "spec.json").read_bytes())
-    return list(spec["argv"]) if spec.get("wrappers") else []
+    argv = list(spec["argv"]) if spec.get("wrappers") else []
+    # Systemd starts the command that follows in its own place.
+    return argv[argv.index("--") + 1 :] if argv and argv[0].endswith("/systemd-run") else argv
 
 
 def _last_output(run_dir: Path) -> str:

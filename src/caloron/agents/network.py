@@ -48,7 +48,7 @@ def open_link(hosts: Iterable[str], *, public: bool = False) -> Link:
         beside=(*python, str(_PROXY), str(folder / scratch.SOCKET), *everywhere, *allowed),
         arguments=("--ro-bind", str(folder), _INSIDE),
         prefix=(*python, str(_FORWARD), *inside, "--"),
-        env=_environment(f"http://127.0.0.1:{proxy_port}"),
+        env=_environment(proxy_port),
     )
 
 
@@ -70,13 +70,24 @@ def hosts_in(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _environment(proxy: str) -> dict[str, str]:
-    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-    here = "localhost,127.0.0.1,::1"
-    both = dict.fromkeys(names, proxy) | {"NO_PROXY": here}
-    # Newer versions of Node look at the others only if they are told to.
-    lower = {name.lower(): value for name, value in both.items()}
-    return both | lower | {"NODE_USE_ENV_PROXY": "1"}
+def _environment(port: int) -> dict[str, str]:
+    """What programs need to use the proxy; most know the first four, in capitals or not."""
+    proxy = f"http://127.0.0.1:{port}"
+    usual = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), proxy)
+    usual["NO_PROXY"] = "localhost,127.0.0.1,::1"
+    lower = {name.lower(): value for name, value in usual.items()}
+    java = " ".join(
+        f"-D{kind}.proxyHost=127.0.0.1 -D{kind}.proxyPort={port}" for kind in ("http", "https")
+    )
+    others = {
+        # Newer versions of Node look at the usual ones only if this is set.
+        "NODE_USE_ENV_PROXY": "1",
+        # Yarn from version 2 on.
+        "YARN_HTTP_PROXY": proxy,
+        "YARN_HTTPS_PROXY": proxy,
+        "MAVEN_OPTS": java,
+    }
+    return usual | lower | others
 
 
 def _checked(host: str) -> str:

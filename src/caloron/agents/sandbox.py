@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from caloron.agents import handover, scratch, visible
+from caloron.agents import handover, scope, scratch, visible
 from caloron.agents.confined import as_argv
 from caloron.agents.network import Link, open_link
 from caloron.agents.processes import sidecar_environment
@@ -108,8 +108,12 @@ class Bubblewrap:
         if given.network in ("model", "public"):
             link = open_link(given.hosts, public=given.network == "public")
         seccomp = program()
+        # A thread counts as a task, and so do the sandbox's own processes.
+        limits = scope.prefix(given.caps.memory_mb, given.caps.processes + _WRAPPERS)
         arguments = [
+            *limits,
             self._tools["bwrap"],
+            *(scope.arguments() if limits else ()),
             *self._namespaces(given),
             *visible.system_arguments(),
             *self._etc(self._uid(workspace), network=given.network == "full"),
@@ -129,7 +133,7 @@ class Bubblewrap:
         ]
         return Confined(
             argv=tuple(arguments),
-            env=self._environment(given, bound, link),
+            env=self._environment(given, bound, link) | (scope.environment() if limits else {}),
             cwd=Path("/"),
             files={_SECCOMP_FD: scratch.keep("seccomp.bpf", seccomp)} if seccomp else {},
             beside=link.beside if link else (),

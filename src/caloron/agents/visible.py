@@ -16,9 +16,9 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/
 #: Few, because each is a mount of its own, which takes time.
 _ETC = (
     "alternatives", "crypto-policies", "host.conf", "hosts", "ld.so.cache", "ld.so.conf",
-    "ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "os-release", "pki/ca-trust",
-    "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf", "protocols", "services",
-    "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "timezone",
+    "ld.so.conf.d", "localtime", "maven/logging", "maven/m2.conf", "mime.types", "nsswitch.conf",
+    "os-release", "pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf",
+    "protocols", "services", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "timezone",
 )  # fmt: skip
 _ETC_LIKE = ("java*",)
 _ETC_WITH_NETWORK = ("resolv.conf",)

@@ -12,7 +12,9 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from caloron.agents.processes import look
 
 _LEAST_PAUSE_S = 1.0
 #: Looking takes at most this part of the time: counting a large workspace is not free.
@@ -26,6 +28,9 @@ _QUEUES = ("tcp", "tcp6", "udp", "udp6")
 _LONGEST_MESSAGE = 1 << 18
 _MEASURE = __file__.replace("watch.py", "socket_memory.py")
 _MEASURE_S = 20.0
+_CGROUPS = "/sys/fs/cgroup"
+#: How long systemd may take to make a scope.
+_SCOPE_S, _SCOPE_STEP_S = 5.0, 0.01
 
 
 class _TooDeep(Exception):
@@ -41,11 +46,50 @@ class Watch:
         self._disk_mb = disk_mb
         self._folders = folders
         self.due_at = 0.0
+        #: Readable once the kernel has acted on the limits of the family's own cgroup.
+        self.alarm = select.epoll()
+        self._events = -1
+        self._by_kernel = ""
+
+    def follow(self, pid: int, argv: Sequence[str]) -> None:
+        """Wait until a command is in the scope that systemd makes for it; listen to the kernel."""
+        if not argv[0].endswith("/systemd-run"):
+            return
+        here, give_up = _cgroup("self"), time.monotonic() + _SCOPE_S
+        while (cgroup := _cgroup(pid)) == here:
+            leader = look(pid)
+            if leader is None or leader.state in "ZX" or time.monotonic() > give_up:
+                return
+            time.sleep(_SCOPE_STEP_S)
+        try:
+            self._events = os.open(f"{_CGROUPS}{cgroup}/memory.events", os.O_RDONLY)
+        except OSError:
+            # It has ended meanwhile.
+            return
+        self.alarm.register(self._events, select.EPOLLPRI)
+
+    def ended_by_kernel(self) -> str:
+        """The limit for which the kernel ended a process of the family; empty: none."""
+        if self._events < 0:
+            return self._by_kernel
+        try:
+            events = os.pread(self._events, 4096, 0).splitlines()
+        except OSError:
+            # The cgroup is gone, with everybody in it.
+            self.alarm.unregister(self._events)
+            os.close(self._events)
+            self._events = -1
+            return self._by_kernel
+        if any(line.startswith(b"oom_kill ") and line != b"oom_kill 0" for line in events):
+            allowed = self._memory_mb
+            self._by_kernel = f"over {allowed} MB of memory, of {allowed} allowed by the kernel"
+            self.due_at = 0.0
+        return self._by_kernel
 
     def look(self, family: Iterable[int]) -> str:
         """Which limit the family is over, in one line; empty: none."""
         began = time.monotonic()
-        over = self._over(list(family))
+        over = self.ended_by_kernel() or self._over(list(family))
         now = time.monotonic()
         self.due_at = now + max(_LEAST_PAUSE_S, (now - began) / _SHARE)
         return over
@@ -64,6 +108,15 @@ class Watch:
             return "folders in folders, too deep to be looked at"
         if disk > self._disk_mb:
             return f"{disk} MB on disk, of {self._disk_mb} allowed"
+        return ""
+
+
+def _cgroup(pid: int | str) -> str:
+    """The cgroup (version 2) of a process; empty if it has ended."""
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:  # noqa: PTH123
+            return next((line[3:-1] for line in file if line.startswith("0::")), "")
+    except OSError:
         return ""
 
 

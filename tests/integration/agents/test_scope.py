@@ -1,0 +1,143 @@
+"""Limits that the kernel keeps for a whole sandbox, where systemd makes a scope for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from caloron.agents import doctor, scope
+from caloron.agents.foreground import run_confined
+from caloron.agents.processes import started_as
+from caloron.agents.sandbox import Bubblewrap, run
+from caloron.agents.watch import Watch
+from caloron.ports import Caps, Confined, Confinement
+from tests.integration.agents.conftest import Attempt, until
+
+needs_systemd = pytest.mark.skipif(
+    scope.options() is None,
+    reason="systemd-run --scope sets no limits here (no systemd, or no cgroup v2): "
+    "run this on a machine that was booted with systemd",
+)
+_CAPS = Caps(memory_mb=96, processes=40)
+#: Shared memory that is attached nowhere: no process has it, so no look at processes finds it.
+HOARD = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+for _ in range(12):
+    handle = libc.shmget(0, 16 << 20, 0o1600)
+    place = ctypes.c_void_p(libc.shmat(handle, None, 0))
+    ctypes.memset(place, 1, 16 << 20)
+    libc.shmdt(place)
+print("held", flush=True)
+time.sleep(5)
+"""
+_LIMIT = "over 96 MB of memory, of 96 allowed by the kernel"
+
+
+def _confined(workspace: Path, script: str) -> Confined:
+    sandbox = Bubblewrap()
+    sandbox.hand_to_agent(workspace)
+    argv = (sys.executable, "-S", "-E", "-c", script)
+    return sandbox.confine(argv, Confinement(workspace=workspace, caps=_CAPS))
+
+
+def _watch(workspace: Path) -> dict[str, object]:
+    return {"memory_mb": 96, "processes": 40, "disk_mb": 1000, "folders": [str(workspace)]}
+
+
+@needs_systemd
+def test_memory_that_no_process_has_ends_an_attempt_and_its_result_names_the_limit(
+    attempt: Attempt,
+) -> None:
+    confined = _confined(attempt.workspace, HOARD)
+    attempt.start(
+        *confined.argv, env=confined.env, cwd=str(confined.cwd), wrappers=confined.wrappers,
+        files={str(fd): str(path) for fd, path in confined.files.items()},
+        watch=_watch(attempt.workspace), lease_ms=60_000,
+    )  # fmt: skip
+    assert attempt.end() == 0
+    result = attempt.result()
+    assert result is not None
+    assert result["over"] == _LIMIT
+    assert "held" not in (attempt.run_dir / "output.log").read_text()
+
+
+@needs_systemd
+def test_a_setup_that_holds_such_memory_is_ended_for_its_limit(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    watch = Watch(memory_mb=96, processes=40, disk_mb=1000, folders=[str(workspace)])
+    confined = _confined(workspace, HOARD)
+    ended = run_confined(confined, tmp_path / "log", limit_s=60, watch=watch)
+    assert ended.over == _LIMIT
+
+
+@needs_systemd
+def test_the_sandbox_has_both_limits_and_nothing_of_systemd_is_in_its_environment(
+    tmp_path: Path,
+) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    wait = "import time, os; print(sorted(os.environ), '$HOME', flush=True); time.sleep(60)"
+    confined = _confined(workspace, wait)
+    argv = list(confined.argv[confined.argv.index("--") + 1 :])
+    with subprocess.Popen(
+        ("/bin/sh", "-c", 'f=$1; shift; exec "$@" 9<"$f"', "sh", str(confined.files[9]),
+         *confined.argv),
+        env=confined.env, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            # It is started in place, and found again by the line that it then has.
+            until(lambda: process.pid in [p.pid for p in started_as(argv)], "it is started")
+            own = Path(f"/proc/{process.pid}/cgroup").read_text().strip().removeprefix("0::")
+            limits = Path(f"/sys/fs/cgroup{own}")
+            assert (limits / "memory.max").read_text() == f"{96 << 20}\n"
+            assert (limits / "memory.swap.max").read_text() == "0\n"
+            assert (limits / "pids.max").read_text() == "42\n"
+            assert process.stdout is not None
+            names = process.stdout.readline()
+            assert "PATH" in names
+            assert names.endswith(" $HOME\n")
+            assert "INVOCATION_ID" not in names
+            assert "XDG_RUNTIME_DIR" not in names
+        finally:
+            process.kill()
+    until(lambda: not limits.exists(), "nothing is left of the scope")
+
+
+@needs_systemd
+def test_doctor_says_that_the_kernel_keeps_the_limits() -> None:
+    row = doctor.cgroup()
+    assert row.ok
+    assert "limited by the kernel" in row.detail
+
+
+def test_where_systemd_makes_no_scope_the_watch_remains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A systemd-run that fails, as on a machine that was not booted with systemd."""
+    failing = tmp_path / "bin" / "systemd-run"
+    failing.parent.mkdir()
+    failing.write_text("#!/bin/sh\necho System has not been booted with systemd >&2; exit 1\n")
+    failing.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{failing.parent}:{os.environ['PATH']}")
+    scope.options.cache_clear()
+    try:
+        assert scope.options() is None
+        confined = Bubblewrap().confine((sys.executable, "-c", "print(1)"), _given(tmp_path))
+        assert confined.argv[0].endswith("bwrap")
+        assert run(confined).stdout == b"1\n"
+        assert "only watched" in doctor.cgroup().detail
+    finally:
+        scope.options.cache_clear()
+
+
+def _given(folder: Path) -> Confinement:
+    workspace = folder / "workspace"
+    workspace.mkdir()
+    return Confinement(workspace=workspace)
