@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.acceptance.home import Home, does, task, wait_for, writes
 
 
@@ -181,3 +183,32 @@ def test_a_report_that_is_nonsense_is_no_harm(home: Home) -> None:
     answer = home.sprint(task("a"), task("b"), task("c"))
     assert answer.code == 0, answer
     assert answer.data["cost_usd"] == 0
+
+
+@pytest.mark.parametrize("trouble", ["auth", "quota"])
+def test_work_that_cannot_be_saved_stays_in_its_workspace_until_it_can(
+    home: Home, trouble: str
+) -> None:
+    """Not even a ref can be written when the provider says no in the middle of the work."""
+    working = home.gate("working")
+    report = rf"{{\"trouble\": \"{trouble}\", \"reset_at\": 4102444800}}"
+    first = _reports(report, attempt=1)
+    first["run"] = f"echo half a day > half.txt; {working.line}; {first['run']}"
+    home.script(first, writes("a"))
+    running = home.start_sprint(task("a"))
+    working.wait_for_agent()
+    blocked = home.project() / "mirror.git" / "refs" / "salvage"
+    blocked.write_text("in the way\n")
+    working.open()
+    wait_for(lambda: home.events("agent_reported"), "the end of the agent")
+    wait_for(lambda: home.events("salvage_failed"), "the failed salvage")
+    running.interrupt()
+    (kept,) = home.project().glob("runs/**/workspace/half.txt")
+    assert kept.read_text() == "half a day\n"
+    blocked.unlink()
+    resumed = home.start("resume")
+    wait_for(lambda: home.events("work_salvaged"), "the salvage")
+    resumed.interrupt()
+    (saved,) = home.events("work_salvaged")
+    assert home.git("show", f"{saved['ref']}:half.txt", place="mirror.git") == b"half a day\n"
+    assert not kept.exists()

@@ -89,10 +89,8 @@ class Outcomes:
         head = work.head or str(spec.get("base", ""))
         base = str(spec.get("base", ""))
         over = str(result.get("over", ""))
-        if work.role in _CHANGES and (report.trouble in _LATER or over):
-            # Not the end of its work: it is saved, and not published.
+        if _is_unfinished(work.role, report.trouble, over):
             head = base
-            self._salvage(work.item, token, spec)
         elif work.role in _CHANGES:
             head, conflicts = self._take_commits(task, work, token, spec, run_dir)
         return WorkEnded(
@@ -155,6 +153,13 @@ class Outcomes:
             usage=usage,
             session=report.session if role in _CHANGES else "",
         )
+
+    def finish(self, fact: WorkEnded) -> None:
+        """Remove the workspace of an attempt whose end was recorded; save what is not published."""
+        if _is_unfinished(fact.role, fact.trouble, fact.over):
+            self.save_and_remove(fact.item, fact.token)
+        else:
+            self.remove(fact.item, fact.token)
 
     def save_and_remove(self, item: str, token: int) -> None:
         """Never lose an agent's work: what is in the workspace goes to a salvage ref first."""
@@ -305,6 +310,11 @@ class Outcomes:
                 raise NothingLeft(f"the {work.role} round leaves nothing of the change of {task}")
             head = base
         return head, ()
+
+
+def _is_unfinished(role: Role, trouble: str, over: str) -> bool:
+    """Whether an agent ended before its change was whole: that is saved, and not published."""
+    return role in _CHANGES and (trouble in _LATER or bool(over))
 
 
 def _closing_words(report: AgentReport) -> str:

@@ -409,7 +409,7 @@ class Workers:
         if fact.usage:
             self._purse.settle((item, token), fact.usage.usd)
         if self._queue.settle(fact, token):
-            self._outcomes.remove(item, token)
+            self._outcomes.finish(fact)
         else:
             # Its lease was taken back meanwhile: it is paid all the same.
             self._account(item, token)
