@@ -180,7 +180,7 @@ class Shim:
             self._exit_code = code if code >= 0 else 128 - code
             if self._watch and self._ending is None:
                 self._over = self._watch.ended_by_kernel()
-            self._sandbox_killed = not self._over and self._child.sandbox_was_killed(code)
+            self._sandbox_killed = self._child.sandbox_was_killed(code)
 
         self._selector.register(ended, selectors.EVENT_READ, collect)
 
