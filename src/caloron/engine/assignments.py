@@ -82,7 +82,6 @@ class Assigner:
         workplaces: Workplaces,
         runner: Callable[[str], AgentRunner],
         *,
-        conventions: str,
         redactor: Redactor,
         show: Callable[[str], None] | None = None,
     ) -> None:
@@ -91,8 +90,9 @@ class Assigner:
         self._confining = confining
         self._workplaces = workplaces
         self._runner = runner
-        self._conventions = conventions
         self._redactor = redactor
+        #: The organisation's conventions, for agents to read.
+        self.conventions = ""
         #: What earlier sprints teach the planner of this one.
         self.lessons: Callable[[str], str] = lambda _sprint: ""
         #: The repository in lines, and what it asks of contributors.
@@ -206,7 +206,7 @@ class Assigner:
                 run_dir=run_dir,
                 home=place.home,
                 home_inside=sandbox.home_inside(place.home),
-                instructions=prompting.instructions(self._conventions),
+                instructions=prompting.instructions(self.conventions),
                 model=model_of(self._config, work.role),
                 budget_usd=budget_usd,
                 session=session,
@@ -262,13 +262,13 @@ class Assigner:
                     context=self.lessons(sprint.id),
                     repository=repository,
                     rules=rules,
-                    conventions=self._conventions,
+                    conventions=self.conventions,
                     note=work.note,
                 )
             )
         about: prompting.About = {
             "nonce": nonce,
-            "conventions": self._conventions,
+            "conventions": self.conventions,
             "rules": rules,
             "goal": sprint.goal,
             "restarted": restarted,

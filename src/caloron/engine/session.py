@@ -139,6 +139,7 @@ class Session:
         log.pin(log.log_of(self.project.path), sprint=sprint)
         remember(self.ledger, self.forge, self.forge.about())
         engine = Engine(self.project, self.ledger, self.forge, sprint, watcher, debug=debug)
+        engine.workshop.open()
         if not self.ledger.get(f"forge_cursor/{sprint}"):
             engine.poller.begin()
         return engine

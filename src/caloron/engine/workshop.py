@@ -74,7 +74,9 @@ class Workshop:
     ) -> None:
         """`stopping`, once set, lets every part give up what it need not finish."""
         stopping = stopping or threading.Event()
-        self._project, config = project, project.config
+        self._project, self._mirror, config = project, mirror, project.config
+        #: What of the organisation's conventions was not understood.
+        self.warnings: tuple[str, ...] = ()
         self.sandbox = sandbox_for(mirror.path, unsandboxed=state.sprint.unsandboxed)
         self.runner = cache(lambda name: runner(project, name))
         self.secrets = known_secrets(config)
@@ -117,7 +119,15 @@ class Workshop:
             disk_mb=config.disk_mb,
         )
         self.outcomes.discard, self.outcomes.stopping = self.trash.put, stopping
-        assigner = self._assigner(project, mirror, show)
+        assigner = self._assigner = Assigner(
+            config,
+            mirror,
+            self._confining,
+            self._workplaces,
+            self.runner,
+            redactor=self.redactor,
+            show=show,
+        )
         assigner.lessons = lambda sprint: context_for(queue.ledger, sprint)
         assigner.repository = cache(lambda: repository_pages(queue.ledger, mirror))
         assigner.material = lambda sprint: retro_material(queue.ledger, sprint)
@@ -135,6 +145,12 @@ class Workshop:
         )
         self.workers.noticed = self.homes.notice
 
+    def open(self) -> None:
+        """Read the conventions that stand on main; this needs the forge."""
+        on_main = self._mirror.read(self._mirror.fetch_main(), "caloron.yml") or None
+        found = conventions.load(home(), on_main, self._project.workspace)
+        self._assigner.conventions, self.warnings = conventions.render(found), found.warnings
+
     def meter(self, state: State) -> None:
         """Count what is spent from the moment on that somebody who tells it may be started."""
         if not self.purse.metered:
@@ -149,24 +165,6 @@ class Workshop:
             log.debug("a framework is not set up", error=error, framework=framework)
             # One that is not set up starts nobody; its own task says so.
             return False
-
-    def _assigner(
-        self, project: Project, mirror: Mirror, show: Callable[[str], None] | None
-    ) -> Assigner:
-        on_main = mirror.read(mirror.fetch_main(), "caloron.yml") or None
-        found = conventions.load(home(), on_main, project.workspace)
-        #: What of the organisation's conventions was not understood.
-        self.warnings = found.warnings
-        return Assigner(
-            project.config,
-            mirror,
-            self._confining,
-            self._workplaces,
-            self.runner,
-            conventions=conventions.render(found),
-            redactor=self.redactor,
-            show=show,
-        )
 
     def _seeds(self, project: Project, cancelled: threading.Event) -> Seeds:
         confining, network = self._confining, self._confining.network("setup")

@@ -46,6 +46,15 @@ def test_work_that_needs_a_forge_that_is_away_is_given_back_and_not_failed(
     assert "did not answer git fetch" in told["reason"]
 
 
+def test_a_workshop_is_made_without_the_forge_and_says_that_it_is_away_when_it_opens(
+    engine: Engine,
+) -> None:
+    engine.mirror.remote = AWAY
+    workshop = engine.workshop()
+    with pytest.raises(ForgeUnavailable, match="did not answer git fetch"):
+        workshop.open()
+
+
 def test_what_git_says_about_the_network_is_told_apart_from_what_it_says_about_us(
     engine: Engine,
 ) -> None:
