@@ -112,11 +112,12 @@ class Watch:
 
 
 def _cgroup(pid: int | str) -> str:
-    """The cgroup (version 2) of a process; empty if it has ended."""
+    """The cgroup (version 2) of a process; empty: none."""
     try:
         with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:  # noqa: PTH123
             return next((line[3:-1] for line in file if line.startswith("0::")), "")
     except OSError:
+        # The process has ended.
         return ""
 
 
