@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import pytest
 from hypothesis import given, settings
@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from caloron.domain.actions import CreateIssue, PostComment, StartWork
 from caloron.domain.pauses import busy_slots
+from caloron.domain.sprint import Role
 from caloron.domain.status import Status
+from caloron.domain.turn import Turn
 from caloron.domain.why import why
 from tests.unit.domain.world import World, new_state, planned, world
 
-FIRST = ("implement", "check")
+FIRST: tuple[Role, ...] = ("implement", "check")
 
 
 class Slots:
@@ -201,3 +203,27 @@ def test_a_ready_task_without_an_issue_that_nothing_creates_holds_no_slot() -> N
     made.journal = [effect for effect in made.journal if effect.task != "a"]
     made.settle()
     assert (made.status("a"), made.status("c")) == (Status.READY, Status.IN_PROGRESS)
+
+
+_STAGES: tuple[tuple[Role, ...], ...] = (("verify", "review"), ("fix", "resolve"), FIRST)
+
+
+@given(st.tuples(*(st.integers(0, 500) for _ in range(3))))
+def test_reviews_go_before_fixes_and_fixes_before_new_changes(chains: tuple[int, ...]) -> None:
+    """However long the chain of tasks that waits for each."""
+
+    def priority(role: Role, chain: int) -> int:
+        turn = Turn(new_state(planned("a")), 0.0)
+        task = turn.state.tasks["a"]
+        task.chain = chain
+        turn.start(task, turn.new_work(task, role))
+        (action,) = turn.actions
+        assert isinstance(action, StartWork)
+        return action.priority
+
+    stages = [
+        [priority(role, chain) for role in roles]
+        for roles, chain in zip(_STAGES, chains, strict=True)
+    ]
+    for earlier, later in pairwise(stages):
+        assert min(earlier) > max(later)
