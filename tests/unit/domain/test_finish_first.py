@@ -213,7 +213,7 @@ def test_reviews_go_before_fixes_and_fixes_before_new_changes(chains: tuple[int,
     """However long the chain of tasks that waits for each."""
 
     def priority(role: Role, chain: int) -> int:
-        turn = Turn(new_state(planned("a")), 0.0)
+        turn = Turn(world(planned("a")).state, 0.0)
         task = turn.state.tasks["a"]
         task.chain = chain
         turn.start(task, turn.new_work(task, role))
