@@ -26,7 +26,7 @@ def screen_width() -> int:
 
 def folded(line: str, width: int, indent: int = 2) -> str:
     """A line of prose, on several lines where one is too short for it."""
-    first, *more = wrapped(printable(line), width - indent)
+    first, *more = wrapped(printable(line), width - indent, whole=True)
     return "\n".join([first, *(" " * indent + rest for rest in more)])
 
 

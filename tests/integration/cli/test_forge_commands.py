@@ -57,7 +57,8 @@ def test_issues_are_listed_with_their_task(run, forge):
             "url": "",
             "author": "caloron",
             "labels": ["caloron:task"],
-            "sprint": "shop-1",
+            "sprint_id": "shop-1",
+            "sprint_number": 1,
             "task": "basket",
         }
     ]
@@ -76,7 +77,8 @@ def test_pull_requests_are_listed_with_branch_head_and_what_they_close(run, forg
         "branch": BRANCH,
         "head": head.commit,
         "closes": [1],
-        "sprint": "shop-1",
+        "sprint_id": "shop-1",
+        "sprint_number": 1,
         "task": "basket",
     }
 
