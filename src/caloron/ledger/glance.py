@@ -17,6 +17,11 @@ _QUEUED = (
     "SELECT id FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in_flight')"
     " AND substr(id, 1, length(:scope)) = :scope"
 )
+_ENDED = (
+    "SELECT w.id FROM work_items w JOIN leases l ON l.item = w.id"
+    " WHERE w.status = 'in_flight' AND w.status IN ('pending', 'in_flight')"
+    " AND l.result IS NOT NULL AND substr(w.id, 1, length(:scope)) = :scope"
+)
 
 
 # Plain classes: made at each start, the clever ones cost more than all the reading.
@@ -109,11 +114,16 @@ class SeenSprint:
 
 class SeenState:
     def __init__(
-        self, sprint: SeenSprint, tasks: dict[str, SeenTask], queued: frozenset[str]
+        self,
+        sprint: SeenSprint,
+        tasks: dict[str, SeenTask],
+        queued: frozenset[str],
+        ended: frozenset[str],
     ) -> None:
         self.sprint = sprint
         self.tasks = tasks
         self.queued = queued
+        self.ended = ended
 
 
 def _work(data: dict[str, Any] | None) -> SeenWork | None:
@@ -127,5 +137,8 @@ def glance(connection: sqlite3.Connection, running: str = "") -> SeenState:
         raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
     sprint = SeenSprint(json.loads(row["data"]))
     tasks = [SeenTask(json.loads(t["data"])) for t in connection.execute(_TASKS, (sprint.id,))]
-    queued = connection.execute(_QUEUED, {"scope": f"{sprint.id}/"})
-    return SeenState(sprint, {t.id: t for t in tasks}, frozenset(row["id"] for row in queued))
+    queued, ended = (
+        frozenset(row["id"] for row in connection.execute(query, {"scope": f"{sprint.id}/"}))
+        for query in (_QUEUED, _ENDED)
+    )
+    return SeenState(sprint, {t.id: t for t in tasks}, queued, ended)
