@@ -68,6 +68,17 @@ def _slow_workspace(home: Home) -> Path:
     return found[0].parent
 
 
+def test_a_finished_change_that_is_taken_over_is_not_called_being_written(home: Home) -> None:
+    home.script(writes("a", run=_SLOW_GIT))
+    running = home.start_sprint(task("a"))
+    repository = _slow_workspace(home)
+    doing = "the finished change is being checked and taken over"
+    assert [row["why"] for row in home.caloron("why").data["tasks"]] == [doing]
+    (repository / "go").touch()
+    assert running.wait().code == 0
+    assert home.files() == {"a.txt": b"a\n"}
+
+
 def test_a_stop_ends_a_long_hand_over_and_resume_takes_the_work(home: Home) -> None:
     home.script(writes("a", run=_SLOW_GIT))
     running = home.start_sprint(task("a"))

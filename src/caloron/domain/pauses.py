@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def busy_slots(state: StateView) -> int:
-    """How many agents are at work, of as many as `--parallel` allows; what is queued is not."""
+    """How many agents are at work, of as many as `--parallel` allows."""
     works = [t.work for t in state.tasks.values() if t.work and t.work.role != "verify"]
-    running = [work for work in works if work.item not in state.queued]
+    running = [work for work in works if work.item not in state.queued | state.ended]
     # After a resume with fewer slots, agents of before may still be at work.
     return min(len(running), state.sprint.parallel)
 

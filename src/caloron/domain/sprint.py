@@ -340,6 +340,8 @@ class State(msgspec.Struct, kw_only=True):
     facts_wait: bool = False
     #: Work that waits in the queue for a free slot.
     queued: frozenset[str] = frozenset()
+    #: Work whose process has ended, and whose result is being taken in.
+    ended: frozenset[str] = frozenset()
     #: How many processes were started for each item of work.
     attempts: dict[str, int] = msgspec.field(default_factory=dict)
 

@@ -18,6 +18,16 @@ _DOING = {
     "resolve": "an agent is resolving a conflict with main",
     "verify": "its merged result is being verified",
 }
+_TAKEN_OVER = "the finished change is being checked and taken over"
+#: The same once the process has ended.
+_ENDED = {
+    "implement": _TAKEN_OVER,
+    "fix": _TAKEN_OVER,
+    "resolve": _TAKEN_OVER,
+    "check": "the answer of the check is being read",
+    "review": "the answer of the reviewer is being read",
+    "verify": "the result of its verification is being read",
+}
 
 
 def why(state: StateView, task: TaskView, now: float = 0.0) -> str:
@@ -97,6 +107,8 @@ def _why_active(state: StateView, task: TaskView, now: float) -> str:
     if task.work:
         if task.work.item in state.queued:
             return _why_queued(state, task, task.work.role, now)
+        if task.work.item in state.ended:
+            return _ENDED[task.work.role]
         line = _DOING[task.work.role]
         if task.work.role in ("review", "fix"):
             line += f", round {task.work.round}"

@@ -18,6 +18,11 @@ _QUEUED = (
     "SELECT id FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in_flight')"
     " AND substr(id, 1, length(:scope)) = :scope"
 )
+_ENDED = (
+    "SELECT w.id FROM work_items w JOIN leases l ON l.item = w.id"
+    " WHERE w.status = 'in_flight' AND w.status IN ('pending', 'in_flight')"
+    " AND l.result IS NOT NULL AND substr(w.id, 1, length(:scope)) = :scope"
+)
 
 
 # Plain classes: made at each start, the clever ones cost more than all the reading.
@@ -115,12 +120,14 @@ class SeenState:
         tasks: dict[str, SeenTask],
         queued: frozenset[str],
         begun: frozenset[str],
+        ended: frozenset[str],
     ) -> None:
         self.sprint = sprint
         self.tasks = tasks
         self.queued = queued
         #: Work of which an agent was started at least once.
         self.begun = begun
+        self.ended = ended
 
 
 def _work(data: dict[str, Any] | None) -> SeenWork | None:
@@ -134,8 +141,8 @@ def glance(connection: sqlite3.Connection, running: str = "") -> SeenState:
         raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
     sprint = SeenSprint(json.loads(row["data"]))
     tasks = [SeenTask(json.loads(t["data"])) for t in connection.execute(_TASKS, (sprint.id,))]
-    queued, begun = (
+    queued, begun, ended = (
         frozenset(row[0] for row in connection.execute(query, {"scope": f"{sprint.id}/"}))
-        for query in (_QUEUED, _BEGUN)
+        for query in (_QUEUED, _BEGUN, _ENDED)
     )
-    return SeenState(sprint, {t.id: t for t in tasks}, queued, begun)
+    return SeenState(sprint, {t.id: t for t in tasks}, queued, begun, ended)

@@ -325,6 +325,7 @@ def _state_of(connection: sqlite3.Connection, sprint: str, data: bytes) -> State
         objects={o["object"]: _snapshot_of(o["data"]) for o in seen},
         open_effects=frozenset(row["task"] for row in effects),
         queued=queue.pending(connection, f"{sprint}/"),
+        ended=queue.ended(connection, f"{sprint}/"),
         attempts=queue.attempts(connection, f"{sprint}/"),
     )
 

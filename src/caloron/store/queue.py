@@ -275,6 +275,11 @@ class Queue:
         found = connection.execute(self._sql["pending"]).fetchall()
         return frozenset(row["id"] for row in found if row["id"].startswith(scope))
 
+    def ended(self, connection: sqlite3.Connection, scope: str) -> frozenset[str]:
+        """The items whose process left its result, and whose ids begin with `scope`."""
+        held = self.in_flight(connection)
+        return frozenset(one.item for one in held if one.result and one.item.startswith(scope))
+
     def attempts(self, connection: sqlite3.Connection, scope: str) -> dict[str, int]:
         """How many processes were started for each item whose id begins with `scope`."""
         found = connection.execute(self._sql["attempts"], {"scope": scope}).fetchall()
@@ -304,5 +309,6 @@ reopen = _LEDGER.reopen
 cancel = _LEDGER.cancel
 hold = _LEDGER.hold
 pending = _LEDGER.pending
+ended = _LEDGER.ended
 attempts = _LEDGER.attempts
 in_flight = _LEDGER.in_flight
