@@ -81,7 +81,7 @@ def test_what_is_open_and_in_no_folder_is_counted_once(tmp_path: Path) -> None:
 _HOLDS_SOCKETS = """
 import socket, time
 held = []
-for _ in range(40):
+for _ in range(100):
     pair = socket.socketpair()
     for end in pair:
         end.setblocking(False)
