@@ -42,7 +42,12 @@ def test_a_sprint_that_nobody_works_on_is_stopped_and_its_work_has_lasted(
     assert (report["standing"], report["running"]) == ("stopped", False)
     assert "\n  stopped: began" in text(home, "report")
     (row,) = report["tasks"]
-    assert row["why"] == "stopped while an agent is writing the change"
+    doing = {
+        "interrupt": "an agent is writing the change",
+        # The agent ended by itself, and no engine was there for its work.
+        "kill": "the finished change is being checked and taken over",
+    }
+    assert row["why"] == f"stopped while {doing[how]}"
     if how == "interrupt":
         assert told(home, "why")["tasks"][0]["why"] == row["why"]
         # What was killed was last heard of some seconds before.

@@ -12,8 +12,8 @@ from caloron.errors import NotFound
 
 _SPRINT = "SELECT data FROM sprints ORDER BY id = ? DESC, number DESC LIMIT 1"
 _TASKS = "SELECT data FROM tasks WHERE sprint = ? ORDER BY position"
+_BEGUN = "SELECT item FROM leases WHERE item > :scope AND item < :scope || '~' AND attempt > 0"
 # The status is said twice: only then is the short index of open work used.
-_BEGUN = "SELECT item FROM leases WHERE attempt > 0 AND substr(item, 1, length(:scope)) = :scope"
 _QUEUED = (
     "SELECT id FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in_flight')"
     " AND substr(id, 1, length(:scope)) = :scope"
