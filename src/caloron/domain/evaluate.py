@@ -96,17 +96,21 @@ def _copy(turn: Turn) -> tuple[int, int, Sprint, dict[str, Task]]:
 
 
 def _name_the_restless(turn: Turn) -> None:
-    """Find the rule that still changes something, and a task that it changes."""
+    """Find the rule that still changes something, and the first task that it changes, if any."""
     for rule in RULES:
-        before = acted, moved, _, tasks = _copy(turn)
+        before = _copy(turn)
         turn.apply("", rule)
-        if _copy(turn) == before:
-            continue
-        changed = [name for name, task in turn.state.tasks.items() if task != tasks.get(name)]
-        changed += [action.task for action in turn.actions[acted:] if hasattr(action, "task")]
-        changed += [move.task for move in turn.moves[moved:]]
-        error = Restless(f"it does not come to rest in {_MAX_PASSES} passes")
-        raise RuleFailed(changed[0] if changed else "", rule.__name__, error)
+        if _copy(turn) != before:
+            error = Restless(f"it does not come to rest in {_MAX_PASSES} passes")
+            raise RuleFailed(_changed_since(turn, *before), rule.__name__, error)
+
+
+def _changed_since(
+    turn: Turn, acted: int, moved: int, _sprint: Sprint, tasks: dict[str, Task]
+) -> str:
+    changed = (name for name, task in turn.state.tasks.items() if task != tasks.get(name))
+    done = (*turn.actions[acted:], *turn.moves[moved:])
+    return next(changed, "") or next((one.task for one in done if hasattr(one, "task")), "")
 
 
 def _take_in(turn: Turn, facts: Sequence[Fact]) -> None:
