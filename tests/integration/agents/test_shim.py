@@ -371,7 +371,8 @@ def test_a_shim_needs_little_memory(attempt: Attempt) -> None:
     attempt.said("ready")
     attempt.renewals(2)
     status = Path(f"/proc/{attempt.identity()['pid']}/status").read_text()
-    assert int(status.split("VmRSS:")[1].split()[0]) <= 15 * 1024
+    # The interpreter with sqlite3 takes 11 MB of it.
+    assert int(status.split("VmRSS:")[1].split()[0]) <= 16 * 1024
 
 
 def _start_in_sandbox(attempt: Attempt, script: str, interruptions: int = 0) -> None:
