@@ -112,9 +112,10 @@ class Child:
     def sandbox_was_killed(self, code: int) -> bool:
         """Whether a signal ended the sandbox, and not the agent in it; `code` is how it ended.
 
-        The process outside tells by its exit code how the agent ended, so a signal hit that one.
-        It tells the same of an agent and of the first process inside. But it ends without waiting
-        for the latter when the agent has ended, and then that one is our child.
+        The process outside reports the end of the agent by its exit code, so a signal that ended
+        it was sent to it. Its exit code is the same for an agent that was killed and for a killed
+        first process inside. But bwrap waits for the first process inside only if that one was
+        killed; if the agent has ended, the first process becomes our child.
         """
         if code < 0 or not self._wrappers:
             return bool(self._wrappers)
@@ -186,7 +187,7 @@ def _start_beside(argv: list[str], log: str) -> int:
 
 
 def _adopt_orphans() -> None:
-    """Be the parent of everybody below whose own parent ends; otherwise nobody finds them."""
+    """Become the parent of each descendant whose own parent ends; otherwise it is lost."""
     # Not by `ctypes`, which needs ten times the time and memory for this one call.
     from _ctypes import call_function, dlopen, dlsym
 

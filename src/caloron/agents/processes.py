@@ -70,7 +70,7 @@ def descendants(ancestor: int) -> dict[int, Process]:
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, dead ones included until somebody has waited for them."""
+    """The children of a process, dead ones included until their parent has waited for them."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208

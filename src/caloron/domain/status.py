@@ -61,7 +61,7 @@ def check_transition(task: str, old: Status, new: Status) -> None:
         raise IllegalTransition(task, old, new)
 
 
-#: What may follow a phase. A sprint that ended goes on when a person wants something of it.
+#: What may follow a phase. A person's act may continue a sprint that has ended.
 PHASES: dict[Phase, frozenset[Phase]] = {
     "planning": frozenset({"approval", "running", "ended"}),
     "approval": frozenset({"running"}),

@@ -184,7 +184,7 @@ WIDE = (
 
 
 def _break(broken: pytest.MonkeyPatch, name: str) -> None:
-    """Let a rule do its work and something wrong besides, and then fail."""
+    """Let a rule do its work, then something wrong, and then fail."""
     module = evaluation
     for part in name.split(".")[:-1]:
         module = getattr(module, part)

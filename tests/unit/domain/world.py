@@ -127,12 +127,12 @@ class World:
 
     def tick(self, *facts: Fact) -> Decision:
         """Evaluate everything that is new, and take in the actions."""
-        told = (*self.news, *facts)
+        facts = (*self.news, *facts)
         self.news = []
         self.now += 1
-        decision = evaluate(self.loaded(), told, self.now)
+        decision = evaluate(self.loaded(), facts, self.now)
         if decision.state.facts_wait:
-            self.news = list(told)
+            self.news = list(facts)
         self.adopt(decision)
         return decision
 
