@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import tempfile
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from caloron.agents.workspaces import remove_workspace
 from tests.acceptance.home import Home, Running, does, task, wait_for, writes
 from tests.acceptance.hostile import (
     DAEMON,
@@ -41,7 +41,7 @@ def anyones_home(request: pytest.FixtureRequest) -> Iterator[Home]:
         yield home.init()
     finally:
         home.close()
-        shutil.rmtree(root)
+        remove_workspace(root)
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -7,11 +7,12 @@ at by itself, so that nobody can lead us out of that home.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from caloron.agents.workspaces import remove_workspace
 
 _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -47,7 +48,7 @@ def read_regular(folder: int, name: str, limit: int) -> bytes:
 def clear(path: Path) -> Path:
     """Remove what stands in the way of a file or folder of ours; a link, never what it leads to."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        remove_workspace(path)
     else:
         path.unlink(missing_ok=True)
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from caloron.agents.confined import as_argv
 from caloron.agents.sandbox import Bubblewrap, NoSandbox, proxy_beside
+from caloron.agents.workspaces import remove_workspace
 from caloron.errors import CaloronError
 from caloron.graph.errors import StageFailed
 from caloron.graph.foreign import SandboxPolicy
@@ -39,7 +39,7 @@ class ConfinedStages:
         for place in self._folder.glob("call-*"):
             with suppress(FileNotFoundError):
                 if time.time() - place.lstat().st_mtime > _ABANDONED_S:
-                    shutil.rmtree(place, ignore_errors=True)
+                    _remove(place)
 
     def check(self) -> None:
         """Says what keeps stages from being confined here, before any of them runs."""
@@ -62,7 +62,7 @@ class ConfinedStages:
             with proxy_beside(confined):
                 yield ("/usr/bin/env", "-i", *environ, *as_argv(confined))
         finally:
-            shutil.rmtree(workspace, ignore_errors=True)
+            _remove(workspace)
 
     def _confined(self, argv: tuple[str, ...], given: Confinement) -> Confined:
         """What a stage declares to reach may not be there, or not be anybody's to give."""
@@ -70,3 +70,9 @@ class ConfinedStages:
             return self._sandbox.confine(argv, given)
         except CaloronError as error:
             raise StageFailed(f"it cannot be confined: {error} ({error.hint})") from error
+
+
+def _remove(place: Path) -> None:
+    # What cannot be removed now is tried again when it is old.
+    with suppress(OSError):
+        remove_workspace(place)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,14 @@ def executable(path: Path) -> Path:
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
     return path
+
+
+def test_folders_of_any_depth_in_the_place_of_the_prompt_are_replaced_by_it(run: Run) -> None:
+    deep = "import os\nfor _ in range(1200):\n    os.mkdir('d')\n    os.chdir('d')\n"
+    (run.home / "prompt.txt").mkdir()
+    subprocess.run([sys.executable, "-c", deep], cwd=run.home / "prompt.txt", check=True)
+    CommandRunner(("true", "{prompt_file}")).command(run.request("do it"))
+    assert (run.home / "prompt.txt").read_text() == "do it"
 
 
 def test_a_program_of_the_system_is_named_by_its_full_path_and_needs_nothing_more(
