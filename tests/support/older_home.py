@@ -20,5 +20,5 @@ def unpack(place: Path, project: str = "") -> Path:
             or entry.name == others
             or entry.name.startswith(f"{others}/")
         ]
-        archive.extractall(place, wanted, filter="data")
+        archive.extractall(place, wanted)
     return place / "home"

@@ -101,7 +101,9 @@ def test_the_users_home_and_the_folders_around_a_workspace_show_no_names(cage: C
     done = cage.shell(f"ls -A {cage.user_home} {cage.project} {cage.run_dir} /run /var /root/.ssh")
     assert SECRET not in done.out
     assert not {"ledger.sqlite", ".ssh", "runs", "spec.json"} & set(done.out.split())
-    assert cage.shell("test ! -e /run && test ! -e /var && test ! -e /sys").code == 0
+    # Our own program is read-only inside: if it lies below such a folder, only the way to it shows.
+    absent = [f for f in ("/run", "/var", "/sys") if not Path(sys.prefix).is_relative_to(f)]
+    assert cage.shell(" && ".join(f"test ! -e {folder}" for folder in absent)).code == 0
 
 
 def test_the_mirror_can_be_read_but_not_written(cage: Cage) -> None:
