@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from caloron.agents.frameworks import FRAMEWORKS, CommandRunner, StubRunner, runner_for
+from caloron.agents.workspaces import remove_workspace
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import AgentCommand, AgentReport, AgentRequest, AgentRunner
 
@@ -193,8 +194,11 @@ def test_folders_of_any_depth_in_the_place_of_the_prompt_are_replaced_by_it(run:
     deep = "import os\nfor _ in range(1200):\n    os.mkdir('d')\n    os.chdir('d')\n"
     (run.home / "prompt.txt").mkdir()
     subprocess.run([sys.executable, "-c", deep], cwd=run.home / "prompt.txt", check=True)
-    CommandRunner(("true", "{prompt_file}")).command(run.request("do it"))
-    assert (run.home / "prompt.txt").read_text() == "do it"
+    try:
+        CommandRunner(("true", "{prompt_file}")).command(run.request("do it"))
+        assert (run.home / "prompt.txt").read_text() == "do it"
+    finally:
+        remove_workspace(run.home)  # pytest could not
 
 
 def test_a_program_of_the_system_is_named_by_its_full_path_and_needs_nothing_more(
