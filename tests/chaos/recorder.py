@@ -43,11 +43,14 @@ def record(
     engine = world.start(*sprint, CALORON_CRASH_LOG=str(log))
     found: list[tuple[Point, str]] = []
     give_up = time.monotonic() + PATIENCE_S
+    line = ""
     with log.open("r") as lines:
         while True:
-            line = lines.readline()
+            # A reader may see the first part of a line that is being written.
+            line += lines.readline()
             if line.endswith("\n"):
                 pid, process, name, k = line.strip().split("|")
+                line = ""
                 if _has_stopped(int(pid)):
                     found.append((Point(process, name, int(k)), form(world)))
                     os.kill(int(pid), signal.SIGCONT)
