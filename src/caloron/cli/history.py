@@ -93,7 +93,7 @@ def _record(row: dict[str, Any], stands: str) -> dict[str, Any]:
 
 def _came_to(row: dict[str, Any], stands: str) -> dict[str, Any]:
     """Whether it came to anything; an exit code only once it has ended."""
-    from caloron.domain.history import exit_code_for
+    from caloron.domain.status import exit_code_for
 
     reason = row["stopped"] or ""
     if row["phase"] != "ended":

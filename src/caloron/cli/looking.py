@@ -9,8 +9,6 @@ from datetime import datetime
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from caloron.cli.left_running import WITHOUT_ENGINE
 from caloron.cli.status import forge_note, require_ledger
 from caloron.domain.pauses import clock_time
@@ -70,6 +68,9 @@ def _refuse_adopted(found: ProjectPaths, sprint: str | None) -> None:
 
 def as_data(found: Any) -> Any:
     """Typed things as plain data, just as JSON has them."""
+    # Not every command that looks needs it, and importing it takes longer than all they do.
+    import msgspec
+
     return msgspec.json.decode(msgspec.json.encode(found))
 
 

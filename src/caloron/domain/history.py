@@ -13,8 +13,7 @@ from caloron.domain.adopted import Record, facts_of
 from caloron.domain.learnings import Kept, SprintRecord
 from caloron.domain.retro import Kpis, Run, blockers_of, compute_kpis, tools_of
 from caloron.domain.sprint import State
-
-_DONE, _NO_PLAN, _TASKS_NOT_DONE = 0, 8, 10
+from caloron.domain.status import exit_code_for
 
 
 def history_record(state: State, runs: Sequence[Run]) -> Record:
@@ -48,12 +47,6 @@ def exit_code_of(state: State) -> int:
     """The code with which `caloron sprint` ended."""
     done = sum(task.status == "Done" for task in state.tasks.values())
     return exit_code_for(stopped=state.sprint.stopped, done=done, total=len(state.tasks))
-
-
-def exit_code_for(*, stopped: str, done: int, total: int) -> int:
-    if stopped:
-        return _NO_PLAN
-    return _DONE if total and done == total else _TASKS_NOT_DONE
 
 
 def remembered(id: str, record: Record) -> SprintRecord:

@@ -74,3 +74,13 @@ PHASES: dict[Phase, frozenset[Phase]] = {
 def check_phase(sprint: str, old: Phase, new: Phase) -> None:
     if new not in PHASES[old]:
         raise IllegalPhase(sprint, old, new)
+
+
+_DONE, _NO_PLAN, _TASKS_NOT_DONE = 0, 8, 10
+
+
+def exit_code_for(*, stopped: str, done: int, total: int) -> int:
+    """Return what `sprint` and `resume` exit with once a sprint has ended."""
+    if stopped:
+        return _NO_PLAN
+    return _DONE if total and done == total else _TASKS_NOT_DONE

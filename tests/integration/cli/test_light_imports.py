@@ -59,10 +59,12 @@ def finished_sprint(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("finished_sprint")
-@pytest.mark.parametrize("arguments", [["status"], ["status", "--output", "json"]])
-def test_status_of_a_finished_sprint_imports_little_beyond_click_and_sqlite3(arguments):
+@pytest.mark.parametrize("arguments", [["status"], ["status", "--output", "json"], ["history"]])
+def test_looking_at_a_finished_sprint_imports_little_beyond_click_and_sqlite3(arguments):
     modules = modules_after(f"{CALORON.format(arguments=arguments)}; assert code == 0")
     assert {"click", "sqlite3", "caloron.cli.status"} <= modules
-    assert modules.isdisjoint(HEAVY)
+    assert "msgspec" not in modules
+    if arguments[0] == "status":
+        assert modules.isdisjoint(HEAVY)
     others = {name.partition(".")[0] for name in modules - modules_after("import click, sqlite3")}
     assert others - set(sys.stdlib_module_names) == {"caloron"}
