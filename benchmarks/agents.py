@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.measure import Measure, alternate, median, ratio
 from benchmarks.sprints import SOURCE
 from caloron.agentstate.dashboard import regenerate
-from caloron.agentstate.home import AgentHome
+from caloron.agentstate.instance import AgentInstance
 
 _WAITING = 8
 _ROUNDS = 400
@@ -25,10 +25,10 @@ _RUNS = 21
 _ITEMS = 100_000
 _PEAK = (
     "import resource, sys; from pathlib import Path\n"
-    "from caloron.agentstate.home import AgentHome\n"
-    "from caloron.cli.agent_state import main\n"
-    "home = AgentHome(Path(sys.argv[1]))\n"
-    "held = home.errands.claim_next('forge'); home.errands.resolve(held.errand.id, 'done')\n"
+    "from caloron.agentstate.instance import AgentInstance\n"
+    "from caloron.cli.commands.agent_state.main import main\n"
+    "home = AgentInstance(Path(sys.argv[1]))\n"
+    "held = home.work_items.claim_next('forge'); home.work_items.resolve(held.item.id, 'done')\n"
     "home.regenerate_dashboard(); home.write_retro()\n"
     "main(['errands', 'list'], len); main(['events', 'since', '0'], len)\n"
     "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
@@ -39,12 +39,12 @@ class Ours:
     """The queue as agents use it."""
 
     def __init__(self, where: Path) -> None:
-        self.home = AgentHome(where)
+        self.home = AgentInstance(where)
         self._filled = 0
 
     def turn(self) -> float:
         """Seconds per item for claiming and ending everything that waits."""
-        errands = self.home.errands
+        errands = self.home.work_items
         for _ in range(_WAITING):
             self._filled += 1
             errands.enqueue(f"item-{self._filled}", "review", "{}")
@@ -52,7 +52,7 @@ class Ours:
         for _ in range(_WAITING):
             held = errands.claim_next("forge", kinds=("review",))
             assert held is not None
-            errands.resolve(held.errand.id, "done", token=held.lease.token)
+            errands.resolve(held.item.id, "done", token=held.lease.token)
         return (time.perf_counter() - began) / _WAITING
 
 
@@ -61,7 +61,7 @@ class Bare:
     nothing is read back."""
 
     def __init__(self, where: Path) -> None:
-        with AgentHome(where) as home:
+        with AgentInstance(where) as home:
             triggers = home.db.rows("SELECT name FROM sqlite_master WHERE type = 'trigger'")
             for row in triggers:
                 home.db.rows(f"DROP TRIGGER {row['name']}")
@@ -154,8 +154,8 @@ def _calls(place: Path) -> list[Measure]:
     # As an installation has it: a checkout may hold sources that were never compiled.
     compileall.compile_dir(SOURCE, quiet=1)
     environment = os.environ | {"MF_INSTANCE_DIR": str(place / "called")}
-    with AgentHome(place / "called") as home:
-        home.errands.enqueue("a", "review", "{}")
+    with AgentInstance(place / "called") as home:
+        home.work_items.enqueue("a", "review", "{}")
     path = os.pathsep.join([str(SOURCE), environment.get("PYTHONPATH", "")])
     environment["PYTHONPATH"] = path
     program = (sys.executable, "-c", "from caloron.cli.start import run; run()", "agent-state")
@@ -211,7 +211,7 @@ def _timed(command: tuple[str, ...], environment: dict[str, str]) -> Callable[[]
 
 def _filled(where: Path, items: int) -> Path:
     """A home with so many items, a tenth of them open, and three events for each."""
-    with AgentHome(where) as home, home.db.transaction("fill") as connection:
+    with AgentInstance(where) as home, home.db.transaction("fill") as connection:
         count = (
             f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {items})"
         )

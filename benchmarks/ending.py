@@ -11,15 +11,17 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.measure import Measure, alternate, median
-from caloron.domain.feedback import Feedback
-from caloron.domain.plan import PlannedTask
-from caloron.domain.sprint import Sprint, Task
-from caloron.domain.status import Status
-from caloron.ledger.history import write_history
+from caloron.domain.model.feedback import Feedback
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.sprint import Sprint, SprintSettings
+from caloron.domain.model.status import Status
+from caloron.domain.model.task import Task, TaskLog
+from caloron.engine.exports import SprintExports
+from caloron.engine.signals import SystemClock
+from caloron.ledger import projects
 from caloron.ledger.ledger import SQL, Ledger
-from caloron.ledger.locate import ProjectPaths
-from caloron.ledger.workfiles import WorkFiles
-from caloron.stages.retro_page import hold_retro
+from caloron.ledger.legacy import import_home
+from caloron.ledger.settings import ProjectConfig
 from caloron.store import queue
 
 _SIZES = (10, 10_000)
@@ -35,11 +37,9 @@ class Project:
 
     def __init__(self, path: Path, sprints: int) -> None:
         path.mkdir()
-        self._paths = ProjectPaths("bench", path)
-        self._ledger = Ledger(self._paths.ledger)
-        self._workspace = path / "workspace"
-        told: list[str] = []
-        self._files = WorkFiles(self._ledger, self._workspace, framework="stub", tell=told.append)
+        config = ProjectConfig(name="bench", framework="stub")
+        self._project = projects.Project("bench", path, config)
+        self._ledger = Ledger(self._project.ledger)
         self._adopt(sprints // _ADOPTED)
         self._numbers = iter(range(sprints // _ADOPTED + 1, 1 << 30))
         with self._ledger.db.transaction("fill") as connection:
@@ -51,29 +51,35 @@ class Project:
     def _adopt(self, count: int) -> None:
         record = {"exit_code": 0, "total_tasks": 3, "completed_tasks": 2, "blockers": ["none"]}
         old = [{"sprint_id": n, "goal": f"goal {n}", **record} for n in range(1, count + 1)]
-        self._paths.sprints_json.write_text(json.dumps({"sprints": old}))
-        write_history(self._ledger, self._paths)
+        self._project.sprints_json.write_text(json.dumps({"sprints": old}))
+        import_home(self._ledger, self._project)
 
     def turn(self) -> float:
         """Seconds from the last tick of a sprint to the last of its files."""
         with self._ledger.db.transaction("fill") as connection:
             name = _add_sprint(connection, next(self._numbers))
         began = time.perf_counter()
-        write_history(self._ledger, self._paths)
-        self._files.write_versions(name)
-        hold_retro(self._ledger, self._workspace, name, _DAY)
+        clock, messages = SystemClock(), list[str]()
+        SprintExports(self._project, self._ledger, name, clock, messages.append).write_end()
         return time.perf_counter() - began
 
     def close(self) -> float:
         """The size of the history in megabytes."""
         self._ledger.close()
-        return self._paths.sprints_json.stat().st_size / 1e6
+        return self._project.sprints_json.stat().st_size / 1e6
 
 
 def _add_sprint(connection: sqlite3.Connection, number: int) -> str:
     name, at = f"bench-{number}", number * _DAY
     goal, until = f"goal {number}", at + 600
-    sprint = Sprint(id=name, number=number, goal=goal, phase="ended", created_at=at, ended_at=until)
+    sprint = Sprint(
+        id=name,
+        number=number,
+        goal=goal,
+        phase="ended",
+        ended_at=until,
+        settings=SprintSettings(created_at=at),
+    )
     connection.execute(
         "INSERT INTO sprints VALUES (?, ?, ?, 'ended', ?, ?, 1, ?)",
         (name, number, goal, at, until, msgspec.json.encode(sprint)),
@@ -86,7 +92,7 @@ def _add_sprint(connection: sqlite3.Connection, number: int) -> str:
 def _add_task(connection: sqlite3.Connection, sprint: str, id: str, place: int) -> None:
     said = Feedback(task_clarity=6, blockers=(f"the word {id} was unclear",))
     plan = PlannedTask(id=id, title=id, agent_prompt="do it")
-    task = Task(plan=plan, feedback=said, status=Status.DONE)
+    task = Task(plan=plan, status=Status.DONE, log=TaskLog(feedback=said))
     values = {"sprint": sprint, "id": id, "position": place, "status": "Done", "reason": ""}
     connection.execute(SQL["put_task"], values | {"data": msgspec.json.encode(task)})
     for role in ("implement", "verify", "review"):

@@ -19,8 +19,8 @@ _SMALL, _LARGE = 10_000_000, 1_000_000_000
 _READ = """
 import sys
 from pathlib import Path
-from caloron.agents.claude_code import ClaudeCodeRunner
-report = ClaudeCodeRunner().report(Path(sys.argv[1]))
+from caloron.agents.clis.claude import ClaudeCode
+report = ClaudeCode().read_report(Path(sys.argv[1]))
 print(report.text, report.turns, open("/proc/self/status").read())
 """
 _PLAIN = """

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from benchmarks.measure import Measure, median
-from caloron.forge import remote_git
 from caloron.forge.connect import connect
-from caloron.forge.remote import RemoteForge
+from caloron.forge.remote import git as remote_git
+from caloron.forge.remote.forge import RemoteForge
 from caloron.git import mirror
 from tests.integration.engine.loop import Loop
 from tests.support.gitea import Server
@@ -127,8 +127,8 @@ def _tick(loop: Loop) -> bool:
     news, before = loop.poller.poll(), loop.state
     loop.tick()
     acted = loop.perform()
-    if loop.bell.faults:
-        raise loop.bell.faults[0]
+    if loop.signal.errors:
+        raise loop.signal.errors[0]
     return bool(news or acted) or loop.state != before
 
 

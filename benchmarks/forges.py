@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from benchmarks.forge_ticks import ticks
 from benchmarks.measure import Measure, median
 from benchmarks.sprints import Home, approves, implements, stop, wait_for
 from caloron.forge.connect import connect
-from caloron.forge.remote import RemoteForge
+from caloron.forge.remote.forge import RemoteForge
+from caloron.http import Response
 from tests.support.fault_proxy import FaultProxy, Heard
 from tests.support.gitea import Repository, Server
 
@@ -91,14 +93,14 @@ def _share_of_requests(forge: RemoteForge, cursor: str) -> tuple[float, float]:
     client = forge.http._client
     exchange = client.exchange
 
-    def timed(*args: object) -> object:
+    def timed(*args: Any, **options: Any) -> Response:
         began = time.perf_counter()
         try:
-            return exchange(*args)  # type: ignore[arg-type]
+            return exchange(*args, **options)
         finally:
             spent.append(time.perf_counter() - began)
 
-    client.exchange = timed  # type: ignore[method-assign,assignment]
+    client.exchange = timed  # type: ignore[method-assign]
     shares, asked = [], []
     for _ in range(30):
         spent.clear()

@@ -16,23 +16,21 @@ from typing import Any
 from benchmarks.measure import Measure, alternate, median, ratio
 from benchmarks.sprints import home, our_program
 from benchmarks.startup import timed
-from caloron.domain.plan import PlannedTask
-from caloron.domain.sprint import Sprint
-from caloron.domain.supervise import Limits
-from caloron.engine.engine import SystemClock
-from caloron.engine.tick import run_tick, tick_graph
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.sprint import Planning, Sprint
+from caloron.domain.rules.supervisor import Limits
+from caloron.engine.signals import SystemClock
+from caloron.engine.tick import tick, tick_graph
 from caloron.graph.catalogue import Catalogue
-from caloron.graph.datum import Datum
-from caloron.graph.effects import PURE
-from caloron.graph.native import Functions
 from caloron.graph.prepare import Prepared, prepare
-from caloron.graph.protocols import Call
-from caloron.graph.run import Settings
-from caloron.graph.run import run as run_graph
-from caloron.graph.spec import StageSpec, define
+from caloron.graph.runners.functions import FunctionRunner
+from caloron.graph.runtime.protocols import Call, Value
+from caloron.graph.runtime.run import Settings
+from caloron.graph.runtime.run import run as run_graph
+from caloron.graph.stage import PURE, StageSpec, define
 from caloron.graph.types import NUMBER, record
 from caloron.ledger.ledger import Ledger
-from caloron.stages.context import TickContext
+from caloron.stages.ledger_access import TickContext
 
 _TASKS = 100
 _NODES = 10_000
@@ -49,7 +47,7 @@ def _tick_beside_processes() -> Measure:
 
         def inside() -> float:
             began = time.perf_counter()
-            run_tick(context, sprint)
+            tick(context, sprint)
             return time.perf_counter() - began
 
         def outside() -> float:
@@ -76,13 +74,13 @@ class _EachAProcess:
     def __init__(self) -> None:
         self.calls = 0
 
-    def code_hash(self, stage: StageSpec) -> str | None:
+    def code_version(self, stage: StageSpec) -> str | None:
         return stage.implementation_hash
 
-    def run(self, stage: StageSpec, given: Datum, call: Call) -> Any:
+    def run(self, stage: StageSpec, given: Value, call: Call) -> Any:
         self.calls += 1
         done = subprocess.run(
-            (sys.executable, "-m", f"caloron.stages.catalogue.{stage.name}"),
+            (sys.executable, "-m", "caloron.stages", stage.name),
             input=given.text.encode(),
             stdout=subprocess.PIPE,
             check=True,
@@ -101,10 +99,10 @@ def _idle_sprint(tasks: int) -> Iterator[tuple[TickContext, str]]:
                            check=True, capture_output=True)  # fmt: skip
             ledger = Ledger(Path(place, "projects", "bench", "ledger.sqlite"))
             plan = tuple(_planned(n) for n in range(tasks))
-            given = Sprint(id="bench", number=0, goal="g", given_plan=plan)
+            given = Sprint(id="bench", number=0, goal="g", planning=Planning(given_plan=plan))
             sprint = ledger.create_sprint(given, {}).id
             context = TickContext(ledger=ledger, clock=SystemClock(), limits=Limits())
-            while run_tick(context, sprint).changed:
+            while tick(context, sprint).changed:
                 pass
             yield context, sprint
             ledger.close()
@@ -162,7 +160,7 @@ def _chain(nodes: int) -> str:
 
 
 def _nodes() -> list[Measure]:
-    catalogue, functions = Catalogue([_ADD]), Functions()
+    catalogue, functions = Catalogue([_ADD]), FunctionRunner()
     functions.add(_ADD, _add)
     text = _chain(_NODES)
     found: list[Prepared] = []
@@ -195,7 +193,7 @@ def _nodes() -> list[Measure]:
 
 
 def _growth() -> Measure:
-    catalogue, functions = Catalogue([_ADD]), Functions()
+    catalogue, functions = Catalogue([_ADD]), FunctionRunner()
     functions.add(_ADD, _add)
 
     def whole(nodes: int) -> Callable[[], float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.filling import fill
 from benchmarks.measure import Measure, alternate, median, ratio
 from caloron.ledger.ledger import Ledger
-from caloron.ledger.work import WorkQueue
+from caloron.ledger.work_queue import WorkQueue
 from caloron.store import queue
 
 _SIZES = (1_000, 10_000, 100_000, 1_000_000)

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.measure import Measure, alternate, median, ratio
 from benchmarks.sprints import Home, approves, home, implements, our_program
 from caloron.ledger.ledger import Ledger
-from caloron.ledger.records import keep_records
+from caloron.ledger.run_history import store_records
 
 _FEW, _MANY = 10, 10_000
 _RUNS = 15
@@ -58,7 +58,7 @@ def _grown(place: Home, name: str, sprints: int) -> dict[str, str]:
     ledger = copy / "projects" / "bench" / "ledger.sqlite"
     _multiply(ledger, sprints)
     book = Ledger(ledger)
-    keep_records(book)
+    store_records(book)
     book.close()
     return place.environment | {"CALORON_HOME": str(copy)}
 

@@ -83,6 +83,6 @@ def _claimed(place: Home, after: int) -> int | None:
 
 def _bare() -> float:
     began = time.time()
-    code = "import caloron.cli.sprint"
+    code = "import caloron.cli.commands.sprint.sprint"
     subprocess.run((*PROGRAM[:2], code), env={"PYTHONPATH": str(SOURCE)}, check=True)
     return time.time() - began

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.measure import Measure, alternate, median, ratio
-from caloron.agents import sandbox
-from caloron.agents.confined import as_argv
-from caloron.ports import Confinement, Network
+from caloron.agents.sandbox import bubblewrap as sandbox
+from caloron.agents.supervise import supervise
+from caloron.ports import Network, SandboxSpec
 
 _RUNS = 60
 _BARE = ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-pid")
@@ -27,11 +27,11 @@ def _bare() -> float:
 
 def _confined(workspace: Path, network: Network) -> Callable[[], float]:
     bubblewrap = sandbox.Bubblewrap()
-    given = Confinement(workspace=workspace, network=network)
+    given = SandboxSpec(workspace=workspace, network=network)
 
     def once() -> float:
         began = time.perf_counter()
-        done = sandbox.run(bubblewrap.confine(("true",), given))
+        done = supervise.run(bubblewrap.confine(("true",), given))
         took = time.perf_counter() - began
         assert done.returncode == 0, done.stderr
         return took
@@ -41,8 +41,8 @@ def _confined(workspace: Path, network: Network) -> Callable[[], float]:
 
 def _started(workspace: Path) -> Callable[[], float]:
     """Without the making of the command line, which happens while a workspace is made ready."""
-    confined = sandbox.Bubblewrap().confine(("true",), Confinement(workspace=workspace))
-    argv = as_argv(confined)
+    confined = sandbox.Bubblewrap().confine(("true",), SandboxSpec(workspace=workspace))
+    argv = supervise.as_argv(confined)
 
     def once() -> float:
         began = time.perf_counter()

@@ -10,20 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.measure import Measure, median, percentile
-from caloron.agents import launch
-from caloron.domain.actions import StartWork
-from caloron.domain.plan import PlannedTask
-from caloron.domain.planning import tasks_of
-from caloron.domain.sprint import Sprint, Work
-from caloron.engine.bell import Bell
-from caloron.engine.workshop import Workshop
+from caloron.agents.supervise import launch
+from caloron.domain.model.effects import StartWork
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.sprint import Planning, Sprint, SprintSettings
+from caloron.domain.model.task import Work
+from caloron.domain.rules.planning import tasks_of
+from caloron.engine.runs.runtime import SprintRuntime
+from caloron.engine.signals import LoopSignal
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.projects import Project
 from caloron.ledger.settings import ProjectConfig
 from caloron.ledger.wake import Wake
-from caloron.ledger.work import WorkQueue
+from caloron.ledger.work_queue import WorkQueue
 from caloron.ports import Remote
 
 _FILES = 10_000
@@ -49,15 +50,21 @@ class Bench:
         plan = tuple(
             PlannedTask(id=f"t{n}", title=f"t{n}", agent_prompt="say when") for n in range(_WARM)
         )
-        sprint = Sprint(id="bench", number=0, goal="g", given_plan=plan, framework="command")
+        sprint = Sprint(
+            id="bench",
+            number=0,
+            goal="g",
+            planning=Planning(given_plan=plan),
+            settings=SprintSettings(framework="command"),
+        )
         self._sprint = self._ledger.create_sprint(sprint, tasks_of(sprint, plan, 0.0)).id
         mirror = Mirror(self._project.mirror, Remote(str(home / "forge.git")))
         mirror.ensure()
         mirror.fetch_main()
         self._queue = WorkQueue(self._ledger, self._sprint, holder="bench", lease_ms=60_000)
-        bell = Bell(Wake(self._project.wake))
+        signal = LoopSignal(Wake(self._project.wake))
         state = self._ledger.state(self._sprint)
-        self.workshop = Workshop(self._project, state, self._queue, mirror, bell)
+        self.runtime = SprintRuntime(self._project, state, self._queue, mirror, signal)
         self._started = 0
 
     def start_one(self) -> float:
@@ -68,18 +75,18 @@ class Bench:
         action = StartWork(task=work.item.split("/")[1], work=work)
         self._ledger.commit_tick(loaded, TickCommit(state=loaded.state, actions=(action,)))
         began = time.time_ns()
-        self.workshop.workers.dispatch()
-        run_dir = self.workshop.workers.runs.of(work.item, 1)
-        self.workshop.workers.wait()
+        self.runtime.workers.dispatch(4)
+        run_dir = self.runtime.workers.runs.of(work.item, 1)
+        self.runtime.workers.wait()
         told = launch.read_output(run_dir, 100).strip()
         return (int(told) - began) / 1e6
 
     def fill(self, size: int) -> None:
-        while len(self.workshop.pool._ready) < size:
+        while len(self.runtime.pool._ready) < size:
             time.sleep(0.01)
 
     def close(self) -> None:
-        self.workshop.pool.close()
+        self.runtime.pool.close()
         self._ledger.close()
 
 
@@ -109,7 +116,7 @@ def _clone_alone(home: Path, number: int) -> float:
 def run() -> list[Measure]:
     with _forge() as home:
         warm_bench = Bench(home, pool=2)
-        warm_bench.workshop.pool.open()
+        warm_bench.runtime.pool.open()
         warm = []
         for _ in range(_WARM):
             warm_bench.fill(2)

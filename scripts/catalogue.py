@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 from caloron.graph.catalogue import Catalogue
-from caloron.graph.jsontext import compact
+from caloron.graph.json_text import Json, compact
 from caloron.graph.nodes import Graph, Stage
 from caloron.graph.prepare import prepare
-from caloron.graph.run import run
-from caloron.graph.spec import StageSpec
+from caloron.graph.runtime.run import run
+from caloron.graph.stage import StageSpec
 from caloron.graph.types import NType, Record, show
 from caloron.stages import catalogue
 from caloron.stages.catalogue import CatalogueStages, catalogue_stages
@@ -30,7 +30,7 @@ types and effects, and a program too: JSON on its standard input, JSON on its st
 
 ```sh
 caloron stage run dag_validate --input plan.json
-python -m caloron.stages.catalogue.dag_validate < plan.json
+python -m caloron.stages dag_validate < plan.json
 ```
 
 A field of type `T | Null` may be left out, and so may one of type `Any`. `state` is that of a
@@ -90,13 +90,38 @@ def stale() -> bool:
 
 def answer_anew(name: str) -> None:
     """Let a stage answer its own examples again, where they are declared."""
-    file = Path(catalogue.__file__).with_name("stages.json")
-    told = json.loads(file.read_bytes())
+    file = Path(catalogue.__file__).with_name("declarations.json")
+    stages = json.loads(file.read_bytes())["stages"]
     graph = prepare(Graph(name, "0.1.0", Stage(name)), Catalogue(catalogue_stages()))
-    for example in next(one for one in told["stages"] if one["name"] == name)["examples"]:
+    for example in next(stage for stage in stages if stage["name"] == name)["examples"]:
         example["output"] = run(graph, example["input"], CatalogueStages()).output
-    stages = ",\n".join(json.dumps(one, indent=1, ensure_ascii=False) for one in told["stages"])
-    file.write_text(f'{{"stages": [\n{stages}\n]}}\n', "utf-8")
+    text = ",\n".join(map(_declaration, stages))
+    file.write_text(f'{{"stages": [\n{text}\n]}}\n', "utf-8")
+
+
+def _declaration(stage: dict[str, Json]) -> str:
+    """Return a declaration as it is written: one line per field of a type."""
+    short = ("name", "about", "effects", "revision")
+    head = ", ".join(f'"{key}": {_line(stage[key])}' for key in short if key in stage)
+    long = [key for key in stage if key not in short]
+    parts = [f" {head}", *(f' "{key}": {_lines(key, stage[key])}' for key in long)]
+    return "{\n" + ",\n".join(parts) + "\n}"
+
+
+def _lines(key: str, value: Json) -> str:
+    if key == "examples":
+        pairs = (
+            f'  {{"input": {_line(one["input"])},\n   "output": {_line(one["output"])}}}'
+            for one in value
+        )
+        return "[\n" + ",\n".join(pairs) + "\n ]"
+    if isinstance(value, dict) and value.get("Record"):
+        return '{"Record": [\n' + ",\n".join(f"  {_line(f)}" for f in value["Record"]) + "\n ]}"
+    return _line(value)
+
+
+def _line(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from caloron.cli.tree import EXIT_CODES, Leaf, describe, leaves
+from caloron.cli.commands.meta import EXIT_CODES, Leaf, describe, leaves
 
 FILE = Path(__file__).parents[1] / "docs" / "reference.md"
 MANUAL = FILE.with_name("commands.md")

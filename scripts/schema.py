@@ -104,8 +104,8 @@ _CYCLE = {
     "agent": "s", "cycle_number": "i", "last_action": "s", "last_action_result": "s",
     "work_in_progress": "s", "timestamp": "s", "next_target": "s", "status": "s",
     "started_at": "s", "heartbeat": "s", "ended_at": "s", "artefacts": ["s"], "reason": "s",
-    "result": "s", "steps": "i", "work_since": "i", "holder": [None, {"...": "any"}],
-    "previous": [None, {"...": "any"}], "last_known": "i", "moves": "i", "follows": "i", "seq": "i",
+    "result": "s", "steps": "i", "work_cycles": "i", "holder": [None, {"...": "any"}],
+    "previous": [None, {"...": "any"}], "seq": "i",
 }  # fmt: skip
 _PAST = {
     "number": "i", "status": "s", "result": "s", "started_at": "s", "ended_at": "s", "work": "s",
@@ -167,10 +167,10 @@ COMMANDS: dict[str, Any] = {
               "pending": [{"kind": "s", "key": "s", "tries": "i", "note": "s"}]},
     "agents.list": {"agents": [_AGENT]},
     "agents.show": _AGENT | {"by_sprint": [_BY_SPRINT], "work": [_WORK],
-                             "adopted_versions": [{"*": "any"}], "home": "s",
+                             "adopted_versions": [{"*": "any"}], "agent_dir": "s",
                              "about": "s", "cycle": {"number": "i", "status": "s", "...": "any"},
                              "cycles": [_PAST], "queue": [{"*": "any"}], "diary": [{"*": "any"}],
-                             "retros": ["s"], "disagreements": [
+                             "retros": ["s"], "differences": [
                                  {"target": "s", "expected": "s", "found": "s"}]},
     "report": {"sprint_id": "s", "number": "i", "project": "s", "goal": "s", "phase": "s",
                "tasks": [{"id": "s", "title": "s", "status": "s", "cost_usd": "n", "...": "any"}],

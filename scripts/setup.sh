@@ -19,6 +19,8 @@ as_root() {
 debian_packages_missing() {
     command -v git >/dev/null || echo git
     command -v bwrap >/dev/null || echo bubblewrap
+    # Counts the processes of a sprint in a test.
+    command -v strace >/dev/null || echo strace
     if ! command -v "$python" >/dev/null; then
         echo python3 python3-venv
     elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then

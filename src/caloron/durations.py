@@ -1,6 +1,8 @@
-"""A length of time as every page shows it."""
+"""Lengths of time: as every page shows them, and between attempts."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 
 def span(seconds: float) -> str:
@@ -12,3 +14,14 @@ def span(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     larger, smaller = (f"{hours} h", f"{minutes} min") if hours else (f"{minutes} min", f"{rest} s")
     return larger if smaller.startswith("0 ") else f"{larger} {smaller}"
+
+
+class Backoff(NamedTuple):
+    """The pauses between attempts: each is twice as long as the one before, up to a limit."""
+
+    first_s: float
+    longest_s: float
+
+    def pause(self, attempt: int) -> float:
+        """Return the pause after an attempt; the first attempt is 1."""
+        return min(self.first_s * 2.0 ** min(attempt - 1, 60), self.longest_s)

@@ -26,7 +26,7 @@ class NotFound(CaloronError):
     exit_code = 3
 
 
-class HeldByAnother(CaloronError):
+class InUse(CaloronError):
     """Another process works on this project."""
 
     code = "CONFLICT"
@@ -75,7 +75,7 @@ class NotYet(ForgeUnavailable):
     """It can be done once something else on the forge has ended: its CI, its own look at a push."""
 
 
-class WaitsForPeople(ForgeError):
+class ApprovalMissing(ForgeError):
     """The forge merges it once people have said yes: an approval that is required is missing."""
 
 

@@ -8,12 +8,12 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from caloron.domain.observations import (
-    BranchSeen,
-    CommentSeen,
-    IssueSeen,
-    PullSeen,
-    ReviewSeen,
+from caloron.domain.model.snapshots import (
+    BranchSnapshot,
+    CommentSnapshot,
+    IssueSnapshot,
+    PullSnapshot,
+    ReviewSnapshot,
     Snapshot,
     Verdict,
 )
@@ -56,7 +56,7 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
+class RepositoryInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A repository on its forge as our account sees it: what is there, and what we may do."""
 
     #: `local`, `gitea` or `github`.
@@ -81,11 +81,11 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     #: Nothing in it can be changed.
     archived: bool = False
     #: Rules by which our account may not push to the branches of tasks.
-    closed_by: tuple[str, ...] = ()
+    push_blocked_by: tuple[str, ...] = ()
     #: Rules by which only signed commits are taken.
-    signed_by: tuple[str, ...] = ()
+    signatures_required_by: tuple[str, ...] = ()
     #: Rules by which a change that is behind main is not merged.
-    outdated_by: tuple[str, ...] = ()
+    up_to_date_required_by: tuple[str, ...] = ()
     #: Whether our account may look at such rules.
     sees_rules: bool = True
     #: Whether our token may read all that the forge's CI tells, not only statuses of commits.
@@ -97,7 +97,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 class Merged(msgspec.Struct, frozen=True):
     """A merged pull request, and whether this call merged it or found that somebody had."""
 
-    pull: PullSeen
+    pull: PullSnapshot
     did_it: bool
 
 
@@ -125,7 +125,7 @@ class Forge(Protocol):
 
     def remote(self) -> Remote: ...
 
-    def about(self) -> About: ...
+    def about(self) -> RepositoryInfo: ...
 
     def close(self) -> None:
         """Let go of files and connections."""
@@ -137,16 +137,16 @@ class Forge(Protocol):
 
     def poll(self, cursor: str) -> Poll: ...
 
-    def issue(self, number: int) -> IssueSeen: ...
-    def issues(self, state: State = "all", label: str = "") -> list[IssueSeen]:
+    def issue(self, number: int) -> IssueSnapshot: ...
+    def issues(self, state: State = "all", label: str = "") -> list[IssueSnapshot]:
         """All in a state, or those of them that carry a label; the oldest first."""
         ...
 
-    def comments(self, number: int) -> list[CommentSeen]: ...
-    def pull(self, number: int) -> PullSeen: ...
-    def pulls(self, state: State = "all") -> list[PullSeen]: ...
-    def reviews(self, number: int) -> list[ReviewSeen]: ...
-    def branch(self, name: str) -> BranchSeen | None: ...
+    def comments(self, number: int) -> list[CommentSnapshot]: ...
+    def pull(self, number: int) -> PullSnapshot: ...
+    def pulls(self, state: State = "all") -> list[PullSnapshot]: ...
+    def reviews(self, number: int) -> list[ReviewSnapshot]: ...
+    def branch(self, name: str) -> BranchSnapshot | None: ...
     def mergeable(self, number: int) -> bool: ...
 
     def diff(self, number: int) -> str:
@@ -157,40 +157,40 @@ class Forge(Protocol):
         """What the forge's own CI says about a commit, required checks that are missing too."""
         ...
 
-    def find_issue(self, key: str) -> IssueSeen | None:
+    def find_issue(self, key: str) -> IssueSnapshot | None:
         """Our own issue with this marker key, in any state."""
         ...
 
-    def find_comment(self, number: int, key: str) -> CommentSeen | None: ...
+    def find_comment(self, number: int, key: str) -> CommentSnapshot | None: ...
 
-    def find_pull(self, branch: str, key: str) -> PullSeen | None:
+    def find_pull(self, branch: str, key: str) -> PullSnapshot | None:
         """Our own pull request from this branch with this marker key, in any state."""
         ...
 
-    def find_review(self, number: int, key: str) -> ReviewSeen | None: ...
+    def find_review(self, number: int, key: str) -> ReviewSnapshot | None: ...
 
-    def create_issue(self, title: str, body: str, labels: tuple[str, ...]) -> IssueSeen: ...
-    def comment(self, number: int, body: str) -> CommentSeen: ...
+    def create_issue(self, title: str, body: str, labels: tuple[str, ...]) -> IssueSnapshot: ...
+    def comment(self, number: int, body: str) -> CommentSnapshot: ...
 
-    def edit_comment(self, number: int, comment: int, body: str) -> CommentSeen:
+    def edit_comment(self, number: int, comment: int, body: str) -> CommentSnapshot:
         """Put another text in the place of a comment of ours on this issue."""
         ...
 
-    def edit_issue(self, number: int, body: str) -> IssueSeen: ...
-    def label(self, number: int, label: str) -> IssueSeen: ...
-    def unlabel(self, number: int, label: str) -> IssueSeen: ...
-    def close_issue(self, number: int) -> IssueSeen: ...
-    def reopen_issue(self, number: int) -> IssueSeen: ...
+    def edit_issue(self, number: int, body: str) -> IssueSnapshot: ...
+    def label(self, number: int, label: str) -> IssueSnapshot: ...
+    def unlabel(self, number: int, label: str) -> IssueSnapshot: ...
+    def close_issue(self, number: int) -> IssueSnapshot: ...
+    def reopen_issue(self, number: int) -> IssueSnapshot: ...
 
-    def push(self, source: Path, branch: str, new: str, old: str) -> BranchSeen:
+    def push(self, source: Path, branch: str, new: str, old: str) -> BranchSnapshot:
         """Move a branch from `old` (empty: it must not exist) to `new`, or raise `StaleHead`."""
         ...
 
-    def open_pull(self, title: str, body: str, branch: str) -> PullSeen: ...
-    def edit_pull(self, number: int, body: str) -> PullSeen: ...
-    def close_pull(self, number: int) -> PullSeen: ...
+    def open_pull(self, title: str, body: str, branch: str) -> PullSnapshot: ...
+    def edit_pull(self, number: int, body: str) -> PullSnapshot: ...
+    def close_pull(self, number: int) -> PullSnapshot: ...
 
-    def review(self, number: int, head: str, verdict: Verdict, body: str) -> ReviewSeen: ...
+    def review(self, number: int, head: str, verdict: Verdict, body: str) -> ReviewSnapshot: ...
 
     def merge(self, number: int, head: str, base: str, message: str) -> Merged:
         """Merge `head` into `base`: `StaleHead`, `StaleBase`, `MergeConflict`.
@@ -202,6 +202,8 @@ class Forge(Protocol):
 
 
 Network = Literal["full", "none", "model", "public"]
+#: What an agent may do inside its sandbox: only answer, also edit files, or use all its tools.
+Permissions = Literal["answer", "edit", "full"]
 Trouble = Literal["", "auth", "quota", "rate_limit", "overflow", "budget", "crash"]
 
 
@@ -214,7 +216,7 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True):
     disk_mb: int = 10_240
 
 
-class Confinement(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What one process may see, reach and use."""
 
     #: The folder of the host that it may change; unless more is named, the only one.
@@ -234,7 +236,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     caps: Caps = Caps()
 
 
-class Confined(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxedCommand(msgspec.Struct, frozen=True, kw_only=True):
     """How to start a process so that it is confined from its first instruction."""
 
     argv: tuple[str, ...]
@@ -243,9 +245,9 @@ class Confined(msgspec.Struct, frozen=True, kw_only=True):
     #: Files to be open for reading at these descriptors when argv is started.
     files: dict[int, Path] = msgspec.field(default_factory=dict)
     #: A process to run beside it, outside, for as long as it lives: the filtering proxy.
-    beside: tuple[str, ...] = ()
-    #: How many generations of the process belong to the sandbox itself: no signal is for them.
-    wrappers: int = 0
+    sidecar: tuple[str, ...] = ()
+    #: How many generations of processes belong to the sandbox itself: they get no signals.
+    sandbox_depth: int = 0
 
 
 class Sandbox(Protocol):
@@ -257,17 +259,17 @@ class Sandbox(Protocol):
         """Run one; `PreconditionFailed` with the remedy where that is not possible."""
         ...
 
-    def confine(self, argv: tuple[str, ...], given: Confinement) -> Confined: ...
+    def confine(self, argv: tuple[str, ...], spec: SandboxSpec) -> SandboxedCommand: ...
 
     def inside(self, workspace: Path) -> Path:
         """Where a workspace is, seen from inside."""
         ...
 
-    def home_inside(self, home: Path) -> Path:
+    def sandbox_home(self, home: Path) -> Path:
         """Where a private home is, seen from inside."""
         ...
 
-    def hand_to_agent(self, *folders: Path) -> None:
+    def give_ownership(self, *folders: Path) -> None:
         """Let the confined process own these folders and everything in them."""
         ...
 
@@ -309,15 +311,14 @@ class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: Path
     #: The agent's HOME as we see it, and as the agent sees it.
     home: Path
-    home_inside: Path
+    sandbox_home: Path
     #: What Caloron tells every agent, beside what the repository says itself.
     instructions: str = ""
     model: str = ""
     #: What this run may cost at most; None: no limit.
     budget_usd: float | None = None
-    #: Whether it may use its tools, which the sandbox confines; else it only answers.
-    may_act: bool = True
-    #: A conversation to go on with: its id, and the folder where `keep_session` put it.
+    permissions: Permissions = "full"
+    #: A conversation to continue: its id, and the folder where `save_session` put it.
     session: str = ""
     sessions: Path | None = None
 
@@ -359,32 +360,71 @@ class AgentReport(msgspec.Struct, frozen=True, kw_only=True):
     reset_at: float | None = None
 
 
-class AgentRunner(Protocol):
-    """A coding-agent framework: turns a request into a process, and its output into a report."""
+class CliInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts about one agent CLI that the rest of Caloron looks up."""
 
+    #: The name in the setting `framework`, and the name for people.
     name: str
-    #: Whether its reports say what a run cost.
-    tells_cost: bool
+    title: str
+    #: The program on PATH, and the variable that names another one; empty: nothing to find.
+    program: str = ""
+    program_env: str = ""
+    #: The command that installs it.
+    install: str = ""
+    #: Variables with the key of its provider; the first one that is set counts.
+    key_vars: tuple[str, ...] = ()
+    #: Prefixes of the environment variables that configure it.
+    env_prefixes: tuple[str, ...] = ()
+    #: The hosts of its provider.
+    hosts: tuple[str, ...] = ()
+    #: Manifests put it before the name of a model.
+    model_prefix: str = ""
+    #: Instructions of a repository that it reads by itself.
+    reads_repo_docs: tuple[str, ...] = ()
+    #: Its reports say what a run cost.
+    reports_cost: bool = False
+    #: A model answers for sure; a `command` or the scripted agent may have none.
+    uses_model: bool = True
+    #: Arguments that print its version and do nothing else; empty: there are none.
+    version_args: tuple[str, ...] = ("--version",)
+    #: It can work on tasks; otherwise it can only answer as a model.
+    is_agent: bool = False
+    #: Its name in CALORON_LLM_PROVIDER; empty: it cannot be asked as a model.
+    provider: str = ""
+    #: The model that is asked unless another one is configured.
+    default_model: str = ""
+    #: The variable with the address of its provider, and the address unless that is set.
+    base_url_env: str = ""
+    base_url: str = ""
+    #: Setting this variable lets it use its tools where it is asked as a model.
+    full_access_env: str = ""
+
+
+class AgentCli(Protocol):
+    """A coding-agent program: turns a request into a command, and its output into a report."""
+
+    info: CliInfo
 
     def check(self) -> None:
-        """`PreconditionFailed` if it is not installed or has no credential."""
+        """Raise `PreconditionFailed` if it is not installed or has no credential."""
         ...
 
     def command(self, request: AgentRequest) -> AgentCommand: ...
 
-    def report(self, run_dir: Path) -> AgentReport:
+    def read_report(self, run_dir: Path) -> AgentReport:
         """Read `output.log` (and `home/`) of an attempt, also of one that was cut short."""
         ...
 
-    def keep_session(
+    def save_session(
         self, home: Path, sessions: Path, session: str, clean: Callable[[bytes], bytes] = bytes
     ) -> bool:
-        """Save a conversation from an agent's home, to go on with it later; False: none there.
+        """Copy a conversation from an agent's home for a later attempt; False: there is none.
 
-        `clean` takes out what must not be written down.
+        `clean` removes what must not be written down.
         """
         ...
 
-    def readable(self, line: str) -> str:
-        """One line of output as a person reads it; empty: not worth showing."""
+    @staticmethod
+    def format_line(line: str) -> str:
+        """Return one line of output for people to read; empty: not worth showing."""
         ...

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from caloron.domain.observations import PullSeen
-from caloron.forge.remote import RemoteForge
+from caloron.domain.model.snapshots import PullSnapshot
+from caloron.forge.remote.forge import RemoteForge
 from caloron.git.mirror import Mirror
 
 
@@ -31,7 +31,7 @@ class Work:
 
     def open_pull(
         self, branch: str, files: dict[str, str] | None = None, body: str = ""
-    ) -> PullSeen:
+    ) -> PullSnapshot:
         commit = self.commit(files or {f"{branch.replace('/', '-')}.txt": branch})
         self.forge.push(self.mirror.path, branch, commit, "")
         return self.forge.open_pull(f"Change of {branch}", body, branch)

@@ -18,11 +18,15 @@ from typing import Any
 
 import yaml
 
+from tests.support import warm
 from tests.support.projects import naming_project
 
-_SOURCE = Path(__file__).parents[2] / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 #: Far beyond what anything here takes: reaching it means that it never comes.
 _PATIENCE_S = 90.0
+PROGRAM = (sys.executable, "-m", "caloron.cli")
+#: Variables that Python reads when it starts.
+_AT_START = ("PYTHON", "LANG", "LC_", "CALORON_CRASH")
 #: The file that opens every gate when a test is over.
 _ENDED = "test-ended"
 
@@ -140,8 +144,9 @@ class Home:
         self.root = root
         self.path = path or root / "home"
         self.fixture = root / "fixture.json"
-        self._gates = root / "gates"
-        self._gates.mkdir(parents=True)
+        #: A folder that agents see and cannot change.
+        self.gates = root / "gates"
+        self.gates.mkdir(parents=True)
         (root / "gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.invalid\n")
         known = ("PATH", "HOME", "LANG", "TMPDIR")
         self.environment = {name: os.environ[name] for name in known if name in os.environ} | {
@@ -149,11 +154,11 @@ class Home:
             "CALORON_STUB_FIXTURE": str(self.fixture),
             "GIT_CONFIG_GLOBAL": str(root / "gitconfig"),
             "GIT_CONFIG_NOSYSTEM": "1",
-            "PYTHONPATH": str(_SOURCE),
+            "PYTHONPATH": str(SOURCE),
         }
         self._running: list[Running] = []
         #: What is run as `caloron`.
-        self.program: tuple[str, ...] = (sys.executable, "-m", "caloron.cli")
+        self.program: tuple[str, ...] = PROGRAM
 
     # What the test prepares
 
@@ -162,7 +167,7 @@ class Home:
         if "--framework" not in arguments:
             arguments = ("--framework", "stub", *arguments)
         assert self.caloron("init", name, *arguments).code == 0
-        return self.set(name, **{"poll_s": 0.2, "read_only": [str(self._gates)]} | settings)
+        return self.set(name, **{"poll_s": 0.2, "read_only": [str(self.gates)]} | settings)
 
     def set(self, name: str = "demo", **settings: Any) -> Home:
         file = self.project(name) / "config.yml"
@@ -180,7 +185,7 @@ class Home:
         return file
 
     def gate(self, name: str) -> Gate:
-        return Gate(self._gates, name, self)
+        return Gate(self.gates, name, self)
 
     def project(self, name: str = "demo") -> Path:
         return self.path / "projects" / name
@@ -196,8 +201,18 @@ class Home:
         **env: str,
     ) -> Answer:
         """Run one command to its end."""
+        arguments = arguments if cwd else tuple(naming_project(arguments, self.path))
+        if self.program == PROGRAM and not any(name.startswith(_AT_START) for name in env):
+            code, out, err = warm.server().run(
+                self._argv(arguments, json=json)[len(PROGRAM) :],
+                stdin=stdin,
+                env=self.environment | env,
+                cwd=cwd or self.root,
+                timeout=_PATIENCE_S,
+            )
+            return Answer(code, out, err)
         done = subprocess.run(
-            self._argv(arguments if cwd else naming_project(arguments, self.path), json=json),
+            self._argv(arguments, json=json),
             input=stdin,
             capture_output=True,
             text=True,
@@ -358,7 +373,7 @@ class Home:
                     running.process.communicate(timeout=20)
                 except subprocess.TimeoutExpired:
                     running.kill()
-        (self._gates / _ENDED).touch()
+        (self.gates / _ENDED).touch()
 
 
 def task(name: str, *after: str, **fields: Any) -> dict[str, Any]:

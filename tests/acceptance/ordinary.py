@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.acceptance.home import Home
+from tests.acceptance.home import PROGRAM, Home
 from tests.integration.agents.cage import ORDINARY
 
 _PYTHON = "/usr/bin/python3"
@@ -24,6 +24,8 @@ class OrdinaryHome(Home):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
+        # Another program than ours, so that no process of root is forked for it.
+        self.program = (_PYTHON, *PROGRAM[1:])
         library = root / "library"
         skip = shutil.ignore_patterns("__pycache__")
         installed = Path(sysconfig.get_path("purelib"))

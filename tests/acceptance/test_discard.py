@@ -86,7 +86,7 @@ def test_it_shows_what_goes_and_without_a_yes_nothing_does(mixed: Home) -> None:
         answer = mixed.caloron("discard", stdin=said, json=False)
         assert answer.code == 1
         assert "cancel task b" in answer.stderr
-        assert "what was merged stays: a" in answer.stderr
+        assert "merged work stays: a" in answer.stderr
     assert mixed.issues("open")
     assert mixed.caloron("discard", stdin="y\n", json=False).code == 0
     assert mixed.issues("open") == []

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from caloron.agents.processes import children
+from caloron.agents.supervise.processes import children
 from tests.acceptance.home import Home, does, process_lives, task, writes
 
 
@@ -268,16 +268,19 @@ def test_a_killed_git_of_ours_is_an_interruption_and_not_a_failure_of_the_agent(
 
 _DEFECT = """
 from caloron.cli.start import run
-from caloron.domain import evaluate
-real = evaluate.{name}
+from caloron.domain.rules import evaluate, workflow
+owner = workflow.forge if hasattr(workflow.forge, "{name}") else workflow.queue
+real = owner.{name}
 
 def {name}(turn):
     real(turn)
     if {when}:
         raise KeyError("a defect")
 
-evaluate.{name} = {name}
-evaluate.RULES = tuple({name} if rule is real else rule for rule in evaluate.RULES)
+owner.{name} = evaluate.{name} = {name}
+workflow.QUEUES = tuple(
+    rule._replace(do={name}) if rule.do is real else rule for rule in workflow.QUEUES
+)
 run()
 """
 
@@ -291,11 +294,11 @@ def _with_a_defect(home: Home, name: str, when: str) -> tuple[str, ...]:
 
 def test_a_rule_of_the_sprint_that_fails_pauses_the_sprint_and_nothing_is_lost(home: Home) -> None:
     upgraded = home.program
-    merging = "any(task.merging for task in turn.state.tasks.values())"
-    home.program = _with_a_defect(home, "advance_lane", merging)
+    merging = "any(task.merge.merging for task in turn.state.tasks.values())"
+    home.program = _with_a_defect(home, "advance_merge_queue", merging)
     home.script(writes("a"), writes("b"))
     paused = home.sprint(task("a"), task("b", "a"))
-    reason = "internal error in rule advance_lane: KeyError('a defect')"
+    reason = "internal error in rule advance_merge_queue: KeyError('a defect')"
     for answer in (paused, home.caloron("resume")):
         assert answer.error["code"] == "STOPPED", answer
         assert reason in answer.error["message"]
@@ -304,8 +307,8 @@ def test_a_rule_of_the_sprint_that_fails_pauses_the_sprint_and_nothing_is_lost(h
     assert reason in home.caloron("why").stdout
     log = (home.project() / "logs" / "caloron.log").read_text().splitlines()
     record = next(entry for entry in map(json.loads, log) if "rule" in entry)
-    assert (record["level"], record["rule"]) == ("error", "advance_lane")
-    assert "in advance_lane" in record["traceback"]
+    assert (record["level"], record["rule"]) == ("error", "advance_merge_queue")
+    assert "in advance_merge_queue" in record["traceback"]
     home.program = upgraded
     answer = home.caloron("resume")
     assert answer.code == 0, answer

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from caloron.domain.observations import (
-    BranchSeen,
-    CommentSeen,
-    IssueSeen,
-    PullSeen,
-    ReviewSeen,
+from caloron.domain.model.snapshots import (
+    BranchSnapshot,
+    CommentSnapshot,
+    IssueSnapshot,
+    PullSnapshot,
+    ReviewSnapshot,
     Snapshot,
 )
 from caloron.errors import (
+    ApprovalMissing,
     ForgeError,
     ForgeUnavailable,
     MergeConflict,
@@ -25,10 +26,9 @@ from caloron.errors import (
     PreconditionFailed,
     StaleBase,
     StaleHead,
-    WaitsForPeople,
 )
 from caloron.forge.connect import connect
-from caloron.forge.remote import RemoteForge
+from caloron.forge.remote.forge import RemoteForge
 from caloron.forge.tokens import TokenSource
 from caloron.git.mirror import Mirror
 from caloron.ports import Checks
@@ -108,7 +108,7 @@ def test_one_task_goes_through_on_a_real_forge(forge: RemoteForge, work: Work) -
         f"issue:{issue.number}", f"pull:{pull.number}", f"review:{review.id}", "branch:main",
     }  # fmt: skip
     seen = told[f"pull:{pull.number}"]
-    assert isinstance(seen, PullSeen)
+    assert isinstance(seen, PullSnapshot)
     assert seen.state == "merged"
 
 
@@ -117,13 +117,13 @@ def plain(told: tuple[Snapshot, ...]) -> list[tuple[str, str]]:
 
     def word(one: Snapshot) -> str:
         match one:
-            case IssueSeen() | PullSeen():
+            case IssueSnapshot() | PullSnapshot():
                 return one.state
-            case ReviewSeen():
+            case ReviewSnapshot():
                 return one.verdict
-            case CommentSeen():
+            case CommentSnapshot():
                 return one.body
-            case BranchSeen():
+            case BranchSnapshot():
                 return one.commit
             case _:
                 raise AssertionError(one)
@@ -147,8 +147,8 @@ class Watch:
     def settle(self) -> None:
         """Look until a look costs no more than it must."""
         for _ in range(40):
-            before = self.forge.http.line.requests.total()
-            if not self.look() and self.forge.http.line.requests.total() - before <= 3:
+            before = self.forge.http.breaker.requests.total()
+            if not self.look() and self.forge.http.breaker.requests.total() - before <= 3:
                 return
             time.sleep(0.25)
         raise AssertionError("it never becomes quiet")
@@ -206,7 +206,7 @@ def test_a_poll_tells_each_act_of_a_person_once_and_costs_three_requests_when_id
             time.sleep(0.25)
         assert any(name.startswith(expected) for name in told), (expected, told)
     watch.settle()
-    requests = forge.http.line.requests
+    requests = forge.http.breaker.requests
     before = requests.total()
     assert watch.look() == ()
     assert requests.total() - before == 3
@@ -260,7 +260,7 @@ def test_two_programs_that_make_the_labels_at_once_leave_each_there_once(
     other = connect("gitea", gitea.url, repository.full_name, owner.token)
     both_looked = threading.Barrier(2, timeout=30)
     for one in (forge, other):
-        one._labels._look = _look_together(one._labels._look, both_looked)  # type: ignore[method-assign]
+        one._labels._list = _look_together(one._labels._list, both_looked)  # type: ignore[method-assign]
     made: list[str] = []
     threads = [
         threading.Thread(
@@ -300,7 +300,7 @@ def test_one_of_ours_that_a_person_points_at_another_branch_has_ended_and_is_not
     repository.who.patch(f"{repository.path}/pulls/{pull.number}", {"base": "release"})
     told = {one.object: one for one in watch.look()}
     seen = told[f"pull:{pull.number}"]
-    assert isinstance(seen, PullSeen)
+    assert isinstance(seen, PullSnapshot)
     assert seen.state == "closed"
     with pytest.raises(ForgeError, match="into release, not into main"):
         forge.merge(pull.number, pull.head, "", "m")
@@ -374,7 +374,7 @@ def test_a_label_that_is_there_twice_or_was_removed_is_no_trouble(
     assert forge.label(issue, "caloron:done").labels == ("caloron:done",)
 
 
-def verdict(word: str, pull: PullSeen, claim: int) -> str:
+def verdict(word: str, pull: PullSnapshot, claim: int) -> str:
     return f"{word}\n\nbecause\n\n<!-- caloron:review/{pull.number}/{pull.head}/1/{claim} -->"
 
 
@@ -390,7 +390,7 @@ def test_with_one_account_a_verdict_is_a_comment_and_a_status(
     assert said.id == -repository.comments(pull.number)[0]["id"]
     assert [one["status"] for one in repository.statuses(pull.head)] == ["failure"]
     approved = forge.review(pull.number, pull.head, "approved", verdict("APPROVED", pull, 2))
-    reviews = {one.object: one for one in watch.look() if isinstance(one, ReviewSeen)}
+    reviews = {one.object: one for one in watch.look() if isinstance(one, ReviewSnapshot)}
     assert {name: one.verdict for name, one in reviews.items()} == {
         said.object: "changes_requested",
         approved.object: "approved",
@@ -547,10 +547,10 @@ def test_a_merge_that_lacks_approvals_waits_for_people_and_says_for_how_many(
     work = Work(two, tmp_path / "of-two.git")
     repository.protect(required_approvals=2)
     pull = work.open_pull("feature")
-    with pytest.raises(WaitsForPeople, match=r"^waits for 2 more approvals by people$"):
+    with pytest.raises(ApprovalMissing, match=r"^waits for 2 more approvals by people$"):
         two.merge(pull.number, pull.head, work.main, "m")
     two.review(pull.number, pull.head, "approved", "fine <!-- caloron:review/x -->")
-    with pytest.raises(WaitsForPeople, match=r"^waits for 1 more approval by people$"):
+    with pytest.raises(ApprovalMissing, match=r"^waits for 1 more approval by people$"):
         two.merge(pull.number, pull.head, work.main, "m")
     helper = gitea.person("helper")
     repository.collaborator(helper, "write")
@@ -642,7 +642,7 @@ def test_a_token_that_is_replaced_in_its_file_is_read_again_by_the_api_and_by_gi
     made = forge.create_issue("once", "", ())
     assert [issue["title"] for issue in repository.issues()].count("once") == 1
     assert made.title == "once"
-    mirror.try_push(mirror.fetch_main())
+    mirror.check_push_access(mirror.fetch_main())
     forge.close()
 
 

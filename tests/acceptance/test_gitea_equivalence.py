@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from caloron.domain.observations import marker_key, without_markers
+from caloron.domain.model.snapshots import marker_key, without_markers
 from tests.acceptance.gitea_home import GiteaHome
 from tests.acceptance.home import does, wait_for, writes
 from tests.support.gitea import Server

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from caloron.domain.observations import marker
+from caloron.domain.model.snapshots import marker
 from caloron.errors import (
     CaloronError,
     ForgeError,
@@ -21,6 +21,7 @@ from caloron.errors import (
     ForgeUnavailable,
     PreconditionFailed,
 )
+from caloron.forge.remote.forge import RemoteForge
 from caloron.ports import Forge
 from tests.integration.forge.people import main_of
 from tests.integration.forge.worlds import Watch, World, gitea_world, plain, review_body
@@ -252,10 +253,9 @@ def test_a_pause_ends_by_itself(broken: Broken) -> None:
 def test_a_server_that_never_answers_is_given_up(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import httpx
-
-    monkeypatch.setattr("caloron.forge.connection._TIMEOUT", httpx.Timeout(0.3))
     fresh = broken.world.reopened()
+    assert isinstance(fresh, RemoteForge)
+    monkeypatch.setattr(fresh.http._client, "_read_timeout_s", 0.3)
     assert fresh.issue(1).title == "the first"
     broken.proxy.fault("GET", "/issues/1$", "hang", times=None)
     with pytest.raises(ForgeUnavailable):

@@ -390,7 +390,10 @@ def test_a_checkout_of_another_repository_is_refused(place: Home, repository: Re
     other = place.root / "other"
     for line in (("init", "-q", other), ("-C", other, "commit", "-q", "--allow-empty", "-m", "x")):
         subprocess.run(["git", "-c", "user.name=A", "-c", "user.email=a@b", *line], check=True)
-    for given, why in ((other, "is no clone of"), (place.root / "empty", "is no git repository")):
+    for given, why in (
+        (other, "is not a clone of"),
+        (place.root / "empty", "is not a git repository"),
+    ):
         given.mkdir(exist_ok=True)
         answer = place.caloron(*arguments(repository, "--checkout", str(given)))
         assert (answer.code, why in answer.error["message"]) == (2, True), answer

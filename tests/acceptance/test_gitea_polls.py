@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.domain.observations import CommentSeen, PullSeen, ReviewSeen
+from caloron.domain.model.snapshots import CommentSnapshot, PullSnapshot, ReviewSnapshot
 from caloron.errors import CaloronError, ForgeError, NotYet, PreconditionFailed
 from caloron.forge.connect import connect
 from tests.acceptance.home import Home, task, writes
@@ -72,7 +72,7 @@ def test_one_change_among_a_hundred_costs_a_few_requests_more(
     world.anna.comment(7, "resolved")
     with proxy.counting() as heard:
         (seen,) = watch.look().values()
-    assert isinstance(seen, CommentSeen)
+    assert isinstance(seen, CommentSnapshot)
     assert len(heard) <= 8, [str(h) for h in heard]
 
 
@@ -150,8 +150,8 @@ def test_a_stranger_is_heard_and_has_no_say(
     eve.comment(pull.number, "caloron:approve")
     eve.review(pull.number, "APPROVED", "good")
     comment, review = sorted(watch.look().values(), key=lambda s: s.object)
-    assert isinstance(comment, CommentSeen)
-    assert isinstance(review, ReviewSeen)
+    assert isinstance(comment, CommentSnapshot)
+    assert isinstance(review, ReviewSnapshot)
     assert (comment.author, comment.trusted) == ("eve", False)
     assert (review.author, review.verdict, review.trusted) == ("eve", "approved", False)
 
@@ -178,7 +178,7 @@ def test_a_person_with_our_own_account_is_told_apart_by_the_marker(
     watch.look()
     repository.comment(issue.number, "resolved")
     (seen,) = watch.look().values()
-    assert isinstance(seen, CommentSeen)
+    assert isinstance(seen, CommentSnapshot)
     assert (seen.author, seen.trusted) == (world.forge.author, True)
 
 
@@ -261,7 +261,7 @@ def test_a_change_from_a_fork_is_told_with_its_owner(
     commit = fork.write_file("a.txt", "hers", new_branch="feature")
     number = repository.seen_by(eve).open_pull("eve:feature")["number"]
     (seen,) = watch.look().values()
-    assert isinstance(seen, PullSeen)
+    assert isinstance(seen, PullSnapshot)
     assert (seen.number, seen.branch, seen.head) == (number, "eve:feature", commit)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from caloron.cli.main import main
-from caloron.domain.actions import CreateIssue
-from caloron.domain.evaluate import evaluate
-from caloron.domain.observations import marker
-from caloron.domain.sprint import Sprint, State
-from caloron.stages.catalogue.shapes import moment, state_json
+from caloron.cli.app import main
+from caloron.domain.model.effects import CreateIssue
+from caloron.domain.model.snapshots import marker
+from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
+from caloron.domain.rules.evaluate import evaluate
+from caloron.stages.values import parse_time, state_json
 from tests.acceptance.gitea_home import GiteaHome
 from tests.acceptance.home import writes
 from tests.support.gitea import Server
@@ -81,7 +81,7 @@ def test_feedback_of_strangers_is_not_taken_for_that_of_agents(stage: Any) -> No
     (item,) = stage("collect_sprint_feedback", issue_numbers=[number])["feedback_items"]
     assert (item["author"], item["parsed"]["task_clarity"]) == ("owner", 6)
     (written,) = [c for c in stage.repository.comments(number) if c["user"]["login"] == "owner"]
-    assert moment(item["created_at"]) == moment(written["created_at"])
+    assert parse_time(item["created_at"]) == parse_time(written["created_at"])
 
 
 def test_a_repository_is_described(stage: Any) -> None:
@@ -98,7 +98,13 @@ def test_a_tick_looks_at_the_forge_itself_where_it_has_no_inbox(
     """The issue of a task, seen on the real forge, lets its agent start."""
     task = planned("a")
     author = stage.repository.full_name.partition("/")[0]
-    sprint = Sprint(id="shop-1", number=1, goal="g", given_plan=(task,), author=author)
+    sprint = Sprint(
+        id="shop-1",
+        number=1,
+        goal="g",
+        planning=Planning(given_plan=(task,)),
+        settings=SprintSettings(author=author),
+    )
     first = evaluate(State(sprint=sprint), (), 1.0)
     (asked,) = (action for action in first.actions if isinstance(action, CreateIssue))
     body, since = f"{asked.body}\n\n{marker(asked.key)}", stage("github_poll_events")["polled_at"]
@@ -119,7 +125,7 @@ def test_a_tick_looks_at_the_forge_itself_where_it_has_no_inbox(
     said = json.loads(capsys.readouterr().out)
     assert code == 0, said
     result = said["data"]["output"]
-    assert result["state"]["tasks"]["a"]["issue"] == number
+    assert result["state"]["tasks"]["a"]["links"]["issue"] == number
     assert "start:shop-1/a/1-implement" in result["actions_taken"]
     assert result["polled_at"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from caloron.graph.journal import SqliteJournal
+from caloron.graph.storage.journal import SqliteJournal
 
 _ROOT = Path(__file__).parents[2]
 _NEVER = 10**6

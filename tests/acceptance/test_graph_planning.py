@@ -208,7 +208,7 @@ def test_killed_as_the_sprint_is_recorded_there_is_one_sprint_and_one_plan(
         ended = shop.caloron(*then)
     assert ended.code == 0, ended
     assert ended.statuses == {"basket": "Done", "till": "Done"}
-    assert "a plan was being made" not in ended.stderr
+    assert "planning was interrupted" not in ended.stderr
     assert len(endpoint.requests) == 2
     assert _begun(shop) == 1
 

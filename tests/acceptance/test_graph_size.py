@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from caloron.graph.canonical import composition_id, optimise
 from caloron.graph.catalogue import Catalogue
-from caloron.graph.memory import MemoryCache
-from caloron.graph.nodes import walk
-from caloron.graph.parse import parse_graph
-from caloron.graph.plan import plan
+from caloron.graph.nodes import composition_id, walk
+from caloron.graph.parser import parse_graph
+from caloron.graph.planning import plan
 from caloron.graph.prepare import prepare
-from caloron.graph.profile import NOETHER, STRICT, Profile
-from caloron.graph.run import Settings, run
-from caloron.graph.runners import Runners
+from caloron.graph.runners.functions import RunnerChain
+from caloron.graph.runtime.run import Settings, run
 from caloron.graph.stdlib import StandardLibrary, standard_stages
+from caloron.graph.storage.cache import MemoryCache
 from tests.support.bench import const, parallel, retry, sequence, stage
 from tests.support.noether import wrapped
 
@@ -52,39 +49,24 @@ def _mixed(nodes: int) -> Any:
     return sequence(*[block] * (nodes // 21))
 
 
-_SHAPES: list[tuple[Callable[[int], Any], Profile]] = [
-    (_chain, STRICT),
-    (_chain, NOETHER),
-    (_generic_chain, STRICT),
-    (_generic_chain, NOETHER),
-    (_wide, STRICT),
-    (_wide, NOETHER),
-    (_mixed, STRICT),
-    (_mixed, NOETHER),
-]
-
-
-def _everything(text: str, profile: Profile, stages: Catalogue) -> float:
+def _everything(text: str, stages: Catalogue) -> float:
     """The processor time that one graph takes from text to answer."""
-    library = Runners(StandardLibrary())
+    library = RunnerChain(StandardLibrary())
     began = time.process_time()
-    prepared = prepare(text, stages, profile)
+    prepared = prepare(text, stages)
     composition_id(prepared.graph)
-    plan(optimise(prepared.root).root, stages)
+    plan(prepared.root, stages)
     run(prepared, "text", library, Settings(cache=MemoryCache()))
     return time.process_time() - began
 
 
-@pytest.mark.parametrize(
-    ("shape", "profile"), _SHAPES, ids=[f"{s.__name__[1:]} {p.name}" for s, p in _SHAPES]
-)
-def test_four_times_the_nodes_take_about_four_times_as_long(shape, profile):
+@pytest.mark.parametrize("shape", [_chain, _generic_chain, _wide, _mixed])
+def test_four_times_the_nodes_take_about_four_times_as_long(shape):
     stages = Catalogue(standard_stages())
     texts = {nodes: wrapped(shape(nodes)) for nodes in (_SMALL, _LARGE)}
     assert sum(1 for _ in walk(parse_graph(texts[_LARGE]).root)) > _LARGE * 0.9
     best = {
-        nodes: min(_everything(text, profile, stages) for _ in range(2))
-        for nodes, text in texts.items()
+        nodes: min(_everything(text, stages) for _ in range(2)) for nodes, text in texts.items()
     }
     # In a straight line it is 4, for anything with a square in it 16.
     assert best[_LARGE] / best[_SMALL] < 8

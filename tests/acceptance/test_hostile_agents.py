@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agents.workspaces import remove_workspace
+from caloron.agents.workspace.workspaces import remove_workspace
 from tests.acceptance.home import Home, Running, does, task, wait_for, writes
 from tests.acceptance.hostile import (
     DAEMON,
@@ -87,7 +87,7 @@ def _a_daemon_at_work(home: Home) -> Iterator[Running]:
 
 
 def _shims(home: Home) -> list[int]:
-    return home.processes("agents/shim.py")
+    return home.processes("agents/supervise/shim.py")
 
 
 def test_daemons_end_when_their_agent_is_stopped(home: Home) -> None:

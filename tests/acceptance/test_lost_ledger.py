@@ -85,7 +85,7 @@ def test_merged_work_can_be_taken_without_the_ledger(
 
 def test_deleting_a_project_warns_of_merged_work_that_was_not_taken(shop: Repository) -> None:
     listed = shop.caloron("projects", "delete", "shop", "--dry-run")
-    assert "what was merged in project shop is not in the branch checked out" in listed.stderr
+    assert "the merged work of project shop is not in the branch checked out" in listed.stderr
     assert "caloron take --project shop" in listed.stderr
     assert shop.caloron("take").code == 0
     assert not shop.caloron("projects", "delete", "shop", "--dry-run").stderr

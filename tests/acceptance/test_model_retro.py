@@ -131,9 +131,9 @@ FAILURES = {
     ),
 }
 REASONS = {
-    "crash": "exit code 3: boom",
-    "quota": "quota: come back at noon",
-    "no key": "auth: who are you",
+    "crash": "ended with exit code 3: boom",
+    "quota": "failed (quota): come back at noon",
+    "no key": "failed (auth): who are you",
     "no answer": "the answer holds no JSON object",
     "prose": "the answer holds no JSON object",
     "other words": "not in the asked form: Invalid enum value 'great'",
@@ -249,7 +249,7 @@ def test_an_engine_that_is_killed_while_the_model_thinks_finds_its_answer(asking
     running.kill()
     (need,) = told(asking, "inbox")["needs"]
     assert need["kind"] == "resume"
-    assert need["why"].startswith("Its engine is gone; agent retro (retro) still works")
+    assert need["why"].startswith("The engine was killed; agent retro (retro) still runs")
     thinking.open()
     answer = asking.caloron("resume")
     assert (answer.code, answer.data["cost_usd"]) == (0, 0.25), answer

@@ -73,7 +73,7 @@ def test_from_an_empty_home_to_a_second_sprint_that_uses_a_lesson(shop: Reposito
         "verify     python3 -m unittest discover -s tests",
         "NOT SEEN BY AGENTS: 1 file that is not committed (1 new)",
         "  └─ docs  Task docs\n",
-        "about 4 agent runs; no earlier sprint tells",
+        "about 4 agent runs; cost and time are unknown without an earlier",
         "shop-1  2/2 done  Add a health endpoint",
         "Get the result: caloron take\n",
     ):
@@ -109,14 +109,14 @@ def test_a_plan_that_was_declined_waits_and_can_be_thrown_away(shop: Repository)
     terminal.type("\n")
     code, seen = terminal.end()
     assert code == 11, seen
-    assert "stays held" in seen
+    assert "waits for approval" in seen
     _at_terminal_says_yes(shop)
     assert shop.caloron("history").data["sprints"][0]["phase"] == "ended"
 
 
 def _at_terminal_says_yes(shop: Repository) -> None:
     terminal = Terminal(shop.home, "discard", cwd=shop.path, columns=80)
-    terminal.read_until("Throw this away?")
+    terminal.read_until("Discard this?")
     terminal.type("y\n")
     code, seen = terminal.end()
     assert code == 0, seen

@@ -105,7 +105,7 @@ def test_a_new_sprint_goes_on_from_it_with_its_lessons(older: Home) -> None:
     assert list(adopted.values()).count(True) == 3
     cart = older.caloron("agents", "show", "cart").data
     assert (len(cart["work"]), len(cart["adopted_versions"])) == (1, 2)
-    assert "taken over" in answer.stderr
+    assert "imported from an older version of Caloron: 9 sprints" in answer.stderr
     assert "'alpi/shop' is a name on a forge" in answer.stderr
 
     (prompt,) = older.project("shop").glob("runs/shop-10/po/*/*/prompt.txt")
@@ -138,12 +138,13 @@ def test_a_new_sprint_goes_on_from_it_with_its_lessons(older: Home) -> None:
     assert {Path(name).name for name in lost} <= changed
 
 
-@pytest.mark.parametrize("name", ["sprints.json", "workspace/learnings.json", "workspace/dag.json",
-                                  "workspace/agent_versions.json"])  # fmt: skip
-def test_a_half_written_file_is_set_aside_with_a_word(older: Home, name: str) -> None:
-    file = older.project("shop") / name
-    half = file.read_text()[:200]
-    file.write_text(half)
+def test_half_written_files_are_kept_aside_with_a_message(older: Home) -> None:
+    names = ("sprints.json", "workspace/learnings.json", "workspace/dag.json",
+             "workspace/agent_versions.json")  # fmt: skip
+    halves = {}
+    for file in (older.project("shop") / name for name in names):
+        halves[file] = file.read_text()[:200]
+        file.write_text(halves[file])
     for command in ("status", "history", "metrics", "projects list"):
         answer = older.caloron(*command.split())
         assert answer.code == 0, answer
@@ -152,10 +153,11 @@ def test_a_half_written_file_is_set_aside_with_a_word(older: Home, name: str) ->
     older.script(writes("a"))
     answer = older.sprint(task("a"))
     assert answer.code == 0, answer
-    assert "corrupt" in answer.stderr
-    (kept,) = file.parent.glob(f"{file.name}.corrupt-*")
-    assert kept.read_text() == half
-    json.loads(file.read_bytes())
+    for file, half in halves.items():
+        assert f"{file} is corrupt" in answer.stderr
+        (kept,) = file.parent.glob(f"{file.name}.corrupt-*")
+        assert kept.read_text() == half
+        json.loads(file.read_bytes())
 
 
 def test_an_old_tick_state_is_kept_and_does_not_pass_for_the_new_sprints(older: Home) -> None:
@@ -236,7 +238,7 @@ def test_before_its_first_sprint_every_command_says_what_there_is_of_it(older: H
     for command, hint in (("report", 9), ("report 7", 7), ("retro", 9), ("retro --sprint 7", 7)):
         refused = older.caloron(*command.split())
         assert refused.code == 3
-        assert "an older Caloron ran it" in refused.error["message"]
+        assert "imported from an older version" in refused.error["message"]
         assert refused.error["hint"] == f"caloron show {hint}"
     assert older.caloron("report", "77").error["message"] == "there is no sprint 77"
     improvements = older.caloron("metrics").data["improvements"]
@@ -249,7 +251,7 @@ def test_before_its_first_sprint_every_command_says_what_there_is_of_it(older: H
     assert (rows["cart"]["frameworks"], rows["cart"]["attempts"]) == (["claude-code"], None)
     shown = older.caloron("agents", "show", "cart").data
     assert [v["version"] for v in shown["adopted_versions"]] == ["1.0", "1.1"]
-    assert "adopted" in older.caloron("agents", json=False).stdout
+    assert "imported from an older version" in older.caloron("agents", json=False).stdout
     assert "version 1.1, sprint-2" in older.caloron("agents", "show", "cart", json=False).stdout
     assert older.caloron("agents", "show", "nobody").code == 3
 

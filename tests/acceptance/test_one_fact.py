@@ -13,14 +13,14 @@ from unittest.mock import ANY
 
 import pytest
 
-from caloron.domain.budget import Usage
-from caloron.domain.facts import RunInterrupted
-from caloron.domain.supervise import Limits
-from caloron.engine.engine import SystemClock
-from caloron.engine.tick import run_tick
+from caloron.domain.model.facts import RunInterrupted
+from caloron.domain.model.usage import Usage
+from caloron.domain.rules.supervisor import Limits
+from caloron.engine.signals import SystemClock
+from caloron.engine.tick import tick
 from caloron.ledger.learnings import context_for
 from caloron.ledger.ledger import Ledger
-from caloron.stages.context import TickContext
+from caloron.stages.ledger_access import TickContext
 from tests.acceptance.home import Home, does, task, writes
 
 SAID = """done
@@ -49,13 +49,17 @@ def more_cost(home: Home) -> None:
     """A run that was cut short is told of: it cost a quarter of a dollar."""
     cut = RunInterrupted(item="demo-1/a/1-implement", task="a", token=99, usage=Usage(usd=0.25))
     ledger = Ledger(home.project() / "ledger.sqlite")
-    ledger.tell("demo-1", [cut])
-    run_tick(TickContext(ledger=ledger, clock=SystemClock(), limits=Limits()), "demo-1")
+    ledger.append_facts("demo-1", [cut])
+    tick(TickContext(ledger=ledger, clock=SystemClock(), limits=Limits()), "demo-1")
     ledger.close()
 
 
 def one_more_round(home: Home) -> None:
-    edit(home, lambda data: data | {"reviewed": [*data["reviewed"], "another"]})
+    def reviewed_again(data: dict[str, Any]) -> dict[str, Any]:
+        review = data["review"]
+        return data | {"review": review | {"reviewed": [*review["reviewed"], "another"]}}
+
+    edit(home, reviewed_again)
 
 
 def a_failure(home: Home) -> None:

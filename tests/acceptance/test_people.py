@@ -84,7 +84,7 @@ def test_a_person_closing_the_issue_cancels_the_task_and_holds_its_dependents(ho
     assert answer.tasks["b"]["why"] == "held by a"
     assert home.files() == {}
     # The sprint ended with it: nobody looks any more, and whoever changes their mind is told how.
-    assert "carried out by: caloron resume demo-1 --project demo" in answer.error["hint"]
+    assert "continue with: caloron resume demo-1 --project demo" in answer.error["hint"]
 
     # Opened again, the task goes on where it was.
     assert home.caloron("issue", "reopen", str(issue["number"])).code == 0

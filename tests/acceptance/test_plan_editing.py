@@ -182,7 +182,7 @@ def test_a_plan_whose_tasks_were_begun_cannot_be_edited(planned: Home) -> None:
     assert planned.caloron("sprint", "go", "--yes").code == 0
     answer = planned.caloron("resume", "--edit", EDITOR="true")
     assert answer.code == 8
-    assert "does not wait" in answer.error["message"]
+    assert "its tasks were started" in answer.error["message"]
 
 
 @pytest.mark.parametrize("point", ["edit.before_commit", "edit.after_commit", "tick.before_commit"])

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from caloron.cli.tree import leaves
+from caloron.cli.commands.meta import leaves
 from scripts import reference, schema
 from tests.acceptance.checkouts import repository, writes_file
 from tests.acceptance.home import Home, does, task, writes

@@ -54,7 +54,7 @@ def test_a_sprint_that_nobody_works_on_is_stopped_and_its_work_has_lasted(
         assert min(row["elapsed_s"], report["agent_s"]) >= 1
     (sprint,) = told(home, "history")["sprints"]
     assert (sprint["outcome"], sprint["exit_code"]) == ("stopped", None)
-    assert "stopped (caloron resume demo-1 goes on)" in text(home, "history")
+    assert "stopped (continue: caloron resume demo-1)" in text(home, "history")
 
 
 def test_the_log_of_a_run_that_was_cut_off_is_its_own(home: Home) -> None:
@@ -155,7 +155,9 @@ def test_small_words_are_right(home: Home) -> None:
     home.script(does("po", output=json.dumps([task("a")])), does("implement", exit_code=1))
     held = home.caloron("kickoff", "go")
     assert held.code in (0, 11), held
-    assert "demo-1: its plan waits for your yes (caloron resume demo-1)" in text(home, "status")
+    assert "demo-1: its plan waits for your approval (caloron resume demo-1)" in text(
+        home, "status"
+    )
     assert home.caloron("resume", "demo-1", "--yes").code == 10
     agents = dict(line.split(maxsplit=1) for line in text(home, "agents").splitlines())
     assert agents["planner-1"].startswith("1 sprint ")

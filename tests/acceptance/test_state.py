@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from caloron.cli.main import main
+from caloron.cli.app import main
 from caloron.store import crash
 from tests.acceptance.home import Answer, Home, does, task, writes
 

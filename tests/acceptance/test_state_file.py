@@ -69,45 +69,6 @@ def test_an_edit_by_hand_is_taken_over_by_the_next_resume(home: Home) -> None:
     assert home.state_file()["state"]["tasks"]["a"]["status"] == "Done"
 
 
-def test_an_edit_that_makes_no_sense_changes_nothing_and_is_reported(home: Home) -> None:
-    home.script(writes("a"))
-    assert home.sprint(task("a")).code == 0
-    content = home.state_file()
-    content["state"]["tasks"]["a"]["status"] = "Pending"
-    content["state"]["tasks"]["ghost"] = content["state"]["tasks"]["a"]
-    _write(home, json.dumps(content))
-    answer = home.caloron("resume")
-    assert answer.code == 0, answer
-    (event,) = home.events("state_imported")
-    assert "cannot" in event["changes"]["a"]
-    assert event["changes"]["ghost"] == "no such task"
-    assert list(home.state_file()["state"]["tasks"]) == ["a"]
-    assert home.state_file()["state"]["tasks"]["a"]["status"] == "Done"
-
-
-def test_a_corrupt_file_is_set_aside_and_written_anew(home: Home) -> None:
-    home.script(writes("a"))
-    assert home.sprint(task("a")).code == 0
-    before = home.state_file()["state"]
-    for garbage in ("{not json", '{"state": 5}', ""):
-        _write(home, garbage)
-        answer = home.caloron("resume")
-        assert answer.code == 0, answer
-        assert "corrupt" in answer.stderr
-        assert home.state_file()["state"] == before
-    kept = sorted((home.path / "kv").glob("demo-1.json.corrupt-*"))
-    assert [file.read_text() for file in kept] == ["{not json", '{"state": 5}', ""]
-
-
-def test_a_file_that_was_deleted_is_written_anew(home: Home) -> None:
-    home.script(writes("a"))
-    home.sprint(task("a"))
-    before = home.state_file()["state"]
-    (home.path / "kv" / "demo-1.json").unlink()
-    assert home.caloron("resume").code == 0
-    assert home.state_file()["state"] == before
-
-
 def test_an_edit_while_an_agent_is_at_work_is_set_aside(home: Home) -> None:
     writing = home.gate("writing")
     home.script(writes("a", run=writing.line))

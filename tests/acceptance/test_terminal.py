@@ -22,7 +22,7 @@ def test_a_plan_is_shown_and_runs_once_the_user_says_yes(home: Home) -> None:
     assert code == 0, seen
     assert "  first  Task first\n  └─ second  Task second\n" in seen
     assert "2 tasks: 2 steps after each other, up to 4 at once" in seen
-    assert "about 4 agent runs; no earlier sprint tells" in seen
+    assert "about 4 agent runs; cost and time are unknown without an earlier" in seen
     assert "budget: $20.00" in seen
     assert "2/2 done" in seen
     assert home.files() == {"first.txt": b"first\n", "second.txt": b"second\n"}
@@ -35,7 +35,7 @@ def test_a_plan_that_is_declined_is_kept_and_runs_after_resume_says_yes(home: Ho
     terminal.type("n\n")
     code, seen = terminal.end()
     assert code == 11, seen
-    assert "stays held" in seen
+    assert "waits for approval" in seen
     assert "caloron discard" in seen
     assert home.issues() == []
     assert "your yes" in home.caloron("why").data["why"]
@@ -70,7 +70,7 @@ def test_ctrl_c_at_the_terminal_saves_and_stops(home: Home) -> None:
     # The `^C` of the terminal moves the cursor, and the table is drawn beside its old place.
     assert "^C" not in seen
     assert "demo-1  stopping" in seen
-    assert "what the agent has is saved" in seen
+    assert "the agent's work is saved" in seen
     assert "error:" not in seen
     assert "Sprint demo-1 was stopped with 0 of 1 tasks done" in seen
 

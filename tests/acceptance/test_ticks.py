@@ -127,7 +127,7 @@ def test_an_agent_lives_on_between_ticks_and_two_ticks_exclude_each_other(home: 
     home.script(writes("a", run=gate.line))
     begin(home, task("a"))
     wait_for(lambda: tick(home).data["agents"] and gate.arrivals, "an agent at work")
-    pids = home.processes("stub")
+    pids = home.processes("scripted_agent")
     assert pids
     first = tick(home)
     assert (first.data["agents"], first.data["actions_taken"]) == (1, [])
@@ -177,8 +177,9 @@ def test_a_plan_that_waits_is_run_when_somebody_says_yes(home: Home) -> None:
     assert tick(home).data["statuses"] == {"a": "Pending"}
     trace = home.caloron("graph", "trace", "tick-demo-1").data
     assert trace["status"] == "Ok"
-    stages = [call["stage"] for call in trace["stages"]]
-    assert (stages[0], stages[-1], len(stages)) == ("load_tick_state", "save_tick_state", 11)
+    assert [call["stage"] for call in trace["stages"]] == [
+        "load_tick_state", "dag_evaluate", "decide_intervention", "save_tick_state",
+    ]  # fmt: skip
     answer = home.caloron("tick", "--yes")
     assert answer.data["phase"] == "running"
     assert until_ended(home).code == 0

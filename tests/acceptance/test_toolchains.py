@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agents.recipes import lock_hash
-from caloron.agents.sandbox import run
-from caloron.ports import Confinement
-from tests.integration.agents.seedbed import SANDBOX, Place, found
+from caloron.agents.supervise.supervise import run
+from caloron.agents.workspace.project_detection import lock_hash
+from caloron.ports import SandboxSpec
+from tests.integration.agents.setup_bench import SANDBOX, Place, found
 from tests.integration.agents.test_proxy import corporate_proxy
 
 
@@ -39,19 +39,19 @@ def test_python_works_at_its_place_in_the_second_workspace(place: Place) -> None
         "lib/backend.py": _WHEEL.format(name="greet"),
         "app.py": "import greet\n",
     }
-    recipe = found(files)
+    commands = found(files)
     for name, ran in (("1", True), ("2", False)):
         workspace = place.workspace(name, files)
-        assert place.plant(workspace, recipe, lock_hash(recipe, files)) is ran
-        said = place.inside(workspace, recipe, "python3 -c 'import app, greet; print(greet.HI)'")
+        assert place.install(workspace, commands, lock_hash(commands, files)) is ran
+        said = place.inside(workspace, commands, "python3 -c 'import app, greet; print(greet.HI)'")
         assert said == "hello from greet"
-        prefix = place.inside(workspace, recipe, "python3 -c 'import sys; print(sys.prefix)'")
+        prefix = place.inside(workspace, commands, "python3 -c 'import sys; print(sys.prefix)'")
         assert prefix == "/workspace/.venv"
-        assert place.inside(workspace, recipe, ".venv/bin/pip --version").startswith("pip ")
+        assert place.inside(workspace, commands, ".venv/bin/pip --version").startswith("pip ")
     changed = files | {"lib/backend.py": _WHEEL.format(name="greet").replace("hello", "bye")}
     third = place.workspace("3", changed)
-    assert place.plant(third, recipe, lock_hash(recipe, changed)) is True
-    assert place.inside(third, recipe, "python3 -c 'import greet; print(greet.HI)'").startswith(
+    assert place.install(third, commands, lock_hash(commands, changed)) is True
+    assert place.inside(third, commands, "python3 -c 'import greet; print(greet.HI)'").startswith(
         "bye"
     )
 
@@ -95,11 +95,11 @@ def test_node_modules_work_in_the_second_workspace(place: Place) -> None:
         "lib/i.js": "module.exports = 'hello from greet'\n",
         "app.js": "console.log(require('greet'))\n",
     }
-    recipe = found(files)
+    commands = found(files)
     for name, ran in (("1", True), ("2", False)):
         workspace = place.workspace(name, files)
-        assert place.plant(workspace, recipe, lock_hash(recipe, files)) is ran
-        assert place.inside(workspace, recipe, recipe.verify).endswith("hello from greet")
+        assert place.install(workspace, commands, lock_hash(commands, files)) is ran
+        assert place.inside(workspace, commands, commands.verify).endswith("hello from greet")
 
 
 @needs("cargo")
@@ -108,11 +108,11 @@ def test_rust_is_tested_in_the_second_workspace(place: Place) -> None:
         "Cargo.toml": '[package]\nname = "shop"\nversion = "1.0.0"\nedition = "2021"\n',
         "src/lib.rs": "#[test]\nfn adds() { assert_eq!(1 + 1, 2); }\n",
     }
-    recipe = found(files)
+    commands = found(files)
     for name, ran in (("1", True), ("2", False)):
         workspace = place.workspace(name, files)
-        assert place.plant(workspace, recipe, lock_hash(recipe, files)) is ran
-        assert "1 passed" in place.inside(workspace, recipe, recipe.verify)
+        assert place.install(workspace, commands, lock_hash(commands, files)) is ran
+        assert "1 passed" in place.inside(workspace, commands, commands.verify)
 
 
 @needs("go", "version")
@@ -124,11 +124,11 @@ def test_go_is_tested_in_the_second_workspace(place: Place) -> None:
         "a_test.go": 'package shop\n\nimport (\n\t"greet"\n\t"testing"\n)\n\n'
         'func TestHi(t *testing.T) {\n\tif greet.Hi != "hello" {\n\t\tt.Fail()\n\t}\n}\n',
     }
-    recipe = found(files)
+    commands = found(files)
     first, second = place.workspace("1", files), place.workspace("2", files)
-    assert place.plant(first, recipe, lock_hash(recipe, files)) is True
-    assert place.plant(second, recipe, lock_hash(recipe, files)) is False
-    assert place.inside(second, recipe, recipe.verify).startswith("ok")
+    assert place.install(first, commands, lock_hash(commands, files)) is True
+    assert place.install(second, commands, lock_hash(commands, files)) is False
+    assert place.inside(second, commands, commands.verify).startswith("ok")
 
 
 #: How each tool is asked for a package of a registry that only the proxy of this machine knows;
@@ -164,10 +164,10 @@ def test_a_package_manager_reaches_its_registry_through_the_proxy(
     place: Place, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = place.workspace("1", _ASKING)
-    SANDBOX.hand_to_agent(workspace)
+    SANDBOX.give_ownership(workspace)
 
     def inside(line: str) -> int:
-        given = Confinement(workspace=workspace, network="public")
+        given = SandboxSpec(workspace=workspace, network="public")
         return run(SANDBOX.confine(("sh", "-c", line), given), timeout_s=120).returncode
 
     program = shutil.which("python3" if tool == "pip" else tool)

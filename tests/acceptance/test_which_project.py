@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.cli.screen import unmarked
+from caloron.cli.render import unmarked
 from tests.acceptance.checkouts import Repository, repository, writes_file
 from tests.acceptance.home import Home, task, writes
 from tests.acceptance.terminals import Terminal

@@ -14,10 +14,12 @@ from typing import Any
 from tests.chaos.world import World, git
 
 #: The fields of a task that the stages steer by.
-_STEERING = ("status", "generation", "empty", "failures", "incident")
-_SET_OR_NOT = ("head", "issue", "pull", "held")
+_STEERING = (
+    "status", "links.generation", "change.is_empty", "attempts.failures", "escalation.number"
+)  # fmt: skip
+_SET_OR_NOT = ("change.head", "links.issue", "links.pull", "escalation.resume_work")
 #: Commits that count only by whether they are the task's current head.
-_OF_THE_HEAD = ("pushed", "judged", "merging")
+_OF_THE_HEAD = ("change.pushed", "review.posted_for", "merge.merging")
 _AT_REST = ("Pending", "Done")
 _OPEN_ACTION = ("planned", "intended")
 _OPEN_ITEM = ("pending", "in_flight")
@@ -46,12 +48,12 @@ def durable_form(world: World) -> str:
     task is the same form. The last effects of a finished task count once nothing else goes on,
     since no other task can see them.
     """
-    if not (world.project / "ledger.sqlite").exists():
+    if not (world.project() / "ledger.sqlite").exists():
         return ""
-    with _reading(world.project / "forge.sqlite") as forge:
+    with _reading(world.project() / "forge.sqlite") as forge:
         forge.execute("BEGIN")
         there = _Forge(forge, _refs(world.forge_git))
-    with _reading(world.project / "ledger.sqlite") as ledger:
+    with _reading(world.project() / "ledger.sqlite") as ledger:
         ledger.execute("BEGIN")
         form = _ledger_form(ledger, there)
     return json.dumps(form, sort_keys=True)
@@ -108,7 +110,7 @@ def _ledger_form(ledger: sqlite3.Connection, there: _Forge) -> dict[str, Any]:
     done = {t["plan"]["id"] for t in tasks if t["status"] == "Done"}
     return {
         "sprints": [
-            (r["phase"], json.loads(r["data"])["po"] is not None)
+            (r["phase"], _field(json.loads(r["data"]), "planning.work") is not None)
             for r in _all(ledger, "sprints", "number")
         ],
         "tasks": sorted(_steering(t) for t in active),
@@ -123,18 +125,25 @@ def _ledger_form(ledger: sqlite3.Connection, there: _Forge) -> dict[str, Any]:
     }
 
 
+def _field(data: Any, path: str) -> Any:
+    """Return a stored field by its path; None where a group is not there."""
+    for name in path.split("."):
+        data = data.get(name) if data else None
+    return data
+
+
 def _steering(task: dict[str, Any]) -> list[str]:
-    work = task["work"]["role"] if task["work"] else ""
-    steering = [f"{name}={task[name]}" for name in _STEERING]
-    steering += [name for name in _SET_OR_NOT if task[name]]
-    steering += [name for name in _OF_THE_HEAD if task[name] and task[name] == task["head"]]
-    if task["verified"] and task["verified"]["head"] == task["head"]:
+    head, verified = _field(task, "change.head"), _field(task, "merge.verified")
+    steering = [f"{path}={_field(task, path)}" for path in _STEERING]
+    steering += [path for path in _SET_OR_NOT if _field(task, path)]
+    steering += [path for path in _OF_THE_HEAD if _field(task, path) and _field(task, path) == head]
+    if verified and verified["head"] == head:
         steering.append("verified")
-    if task["landed"]:
-        revert = task["revert"] or {}
+    if _field(task, "merge.unverified"):
+        revert = _field(task, "merge.revert") or {}
         steps = ("head", "pull", "merged", "sound", "reopened")
-        steering += ["landed", *(f"revert {step}" for step in steps if revert.get(step))]
-    return [*steering, f"work={work}"]
+        steering += ["unverified", *(f"revert {step}" for step in steps if revert.get(step))]
+    return [*steering, f"work={_field(task, 'work.role') or ''}"]
 
 
 def _refs(repository: Path) -> dict[str, str]:
@@ -148,7 +157,7 @@ def _refs(repository: Path) -> dict[str, str]:
 
 def final_form(world: World) -> dict[str, Any]:
     """What a finished sprint came to, per task and purpose."""
-    with _reading(world.project / "ledger.sqlite") as ledger:
+    with _reading(world.project() / "ledger.sqlite") as ledger:
         statuses = {r["id"]: r["status"] for r in _all(ledger, "tasks", "position")}
         sprints = _all(ledger, "sprints", "number")
         phases = [(r["id"], r["phase"]) for r in sprints]
@@ -159,7 +168,7 @@ def final_form(world: World) -> dict[str, Any]:
         open_items = ledger.execute(
             "SELECT count(*) FROM work_items WHERE status IN ('pending', 'in_flight')"
         ).fetchone()[0]
-    with _reading(world.project / "forge.sqlite") as forge:
+    with _reading(world.project() / "forge.sqlite") as forge:
         issues, pulls = _all(forge, "issues", "number"), _all(forge, "pulls", "number")
         comments, reviews = _all(forge, "comments", "id"), _all(forge, "reviews", "id")
     names = {row["number"]: _purpose(row["marker_key"]) for row in (*issues, *pulls)}
@@ -181,7 +190,7 @@ def final_form(world: World) -> dict[str, Any]:
         "reviews": sorted(
             (names[r["pull"]], _round(r["marker_key"]), r["verdict"]) for r in reviews
         ),
-        "files": _files(world.project),
+        "files": _files(world.project()),
     }
 
 
@@ -241,7 +250,7 @@ def _merges(repository: Path, names: dict[int, str]) -> list[str]:
 
 def done_twice(world: World) -> list[str]:
     """Everything on the forge that carries the key of something else there."""
-    with _reading(world.project / "forge.sqlite") as forge:
+    with _reading(world.project() / "forge.sqlite") as forge:
         keys: list[str] = []
         for table, order in (("issues", "number"), ("pulls", "number"), ("comments", "id")):
             keys += [r["marker_key"] for r in _all(forge, table, order) if r["marker_key"]]
@@ -259,7 +268,7 @@ def lost_work(world: World, read: Callable[[str], str] | None = None) -> list[st
         names = git(world.forge_git, "ls-tree", "-r", "--name-only", "main").splitlines()
         return git(world.forge_git, "show", f"main:{path}") if path in names else ""
 
-    with _reading(world.project / "ledger.sqlite") as ledger:
+    with _reading(world.project() / "ledger.sqlite") as ledger:
         done = [r["id"] for r in _all(ledger, "tasks", "position") if r["status"] == "Done"]
     unknown = [
         f"the test does not say what {task} brings" for task in done if task not in world.work
@@ -275,7 +284,7 @@ def lost_work(world: World, read: Callable[[str], str] | None = None) -> list[st
 
 def left_behind(world: World) -> list[str]:
     """Workspaces, and homes with what agents were given, that a finished sprint did not remove."""
-    project = world.project
+    project = world.project()
     runs, pool = project / "runs", project / "pool"
     found = [*runs.rglob("workspace"), *runs.rglob(".workspace.*"), *runs.rglob("home")]
     found += pool.iterdir() if pool.exists() else []

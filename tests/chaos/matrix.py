@@ -74,7 +74,7 @@ def run_cells(
     def one(numbered: tuple[int, Cell]) -> Cell:
         number, cell = numbered
         world = template.copy_to(place / f"cell-{number}")
-        world.configure(pool=2 if number % _WITH_POOL == 0 else 0)
+        world.set(pool=2 if number % _WITH_POOL == 0 else 0)
         began = time.monotonic()
         try:
             _run(world, cell, expected)
@@ -84,7 +84,7 @@ def run_cells(
             world.kill_everything()
         cell.seconds = time.monotonic() - began
         if not cell.problems:
-            shutil.rmtree(world.place)
+            shutil.rmtree(world.root)
         return cell
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -111,7 +111,7 @@ def _second(point: Point, all_points: list[Point]) -> Point:
 
 
 def _run(world: World, cell: Cell, expected: dict[str, Any]) -> None:
-    first, again = world.place / "killed", world.place / "killed-again"
+    first, again = world.root / "killed", world.root / "killed-again"
     if cell.point.kind == "engine":
         code = world.run("sprint", "goal", "--yes", CALORON_CRASH_AT=cell.point.at(first))
         then = cell.second.at(again)
@@ -141,7 +141,7 @@ def _run(world: World, cell: Cell, expected: dict[str, Any]) -> None:
 
 def goal_recorded(world: World) -> bool:
     """Whether there is anything to resume."""
-    ledger = world.project / "ledger.sqlite"
+    ledger = world.project() / "ledger.sqlite"
     if not ledger.exists():
         return False
     connection = sqlite3.connect(ledger, timeout=10)
@@ -159,7 +159,7 @@ def problems_of(world: World) -> list[str]:
     problems = [f"done twice: {key}" for key in done_twice(world)]
     problems += lost_work(world)
     problems += [f"left behind: {path}" for path in left_behind(world)]
-    problems += [f"still running: {line}" for line in world.processes().values()]
+    problems += [f"still running: {line}" for line in world.living().values()]
     return problems
 
 

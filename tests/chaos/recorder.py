@@ -38,9 +38,9 @@ def record(
     sprint: tuple[str, ...] = ("sprint", "goal", "--yes"),
 ) -> tuple[list[tuple[Point, str]], int]:
     """Run a sprint, stopping at each point; the points with their forms, and the exit code."""
-    log = world.place / "points.log"
+    log = world.root / "points.log"
     log.touch()
-    engine = world.start(*sprint, CALORON_CRASH_LOG=str(log))
+    engine = world.begin(*sprint, CALORON_CRASH_LOG=str(log))
     found: list[tuple[Point, str]] = []
     give_up = time.monotonic() + PATIENCE_S
     line = ""

@@ -23,7 +23,7 @@ def smallest_sprint(place: Path) -> World:
     world = new_world(place)
     world.person = _push_once
     world.work = {"a": {"a.txt": "more a"}, "b": {"b.txt": "b and theirs"}}
-    world.script(*_responses(world.shown))
+    world.script(*_responses(world.gates))
     return world
 
 
@@ -46,10 +46,10 @@ def _responses(shown: Path) -> list[dict[str, Any]]:
 
 def _push_once(world: World) -> None:
     """A person pushes to main, in conflict with b, while b is read by its reviewer."""
-    done = world.shown / _PUSHED
-    if done.exists() or not world.printed(_READING, of="*/b/*review/*"):
+    done = world.gates / _PUSHED
+    if done.exists() or not world.count_printed(_READING):
         return
-    with tempfile.TemporaryDirectory(dir=world.place, prefix="clone-") as place:
+    with tempfile.TemporaryDirectory(dir=world.root, prefix="clone-") as place:
         clone = Path(place, "c")
         if "b.txt" not in git(world.forge_git, "ls-tree", "--name-only", "main").split():
             subprocess.run(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agentstate.home import AgentHome
+from caloron.agentstate.instance import AgentInstance
 from tests.support.claimers import claimed_by_all, fill
 
 
@@ -15,7 +15,7 @@ def test_sixteen_processes_claim_ten_thousand_items_each_exactly_once(tmp_path: 
     items = fill(tmp_path / "agent", 10_000)
     claimed = claimed_by_all(tmp_path / "agent", 16)
     assert claimed == {(item, 1): 1 for item in items}
-    with AgentHome(tmp_path / "agent") as home:
+    with AgentInstance(tmp_path / "agent") as home:
         counted = "SELECT type, count(*) FROM events GROUP BY type ORDER BY type"
         assert [tuple(row) for row in home.db.rows(counted)] == [
             ("work_item_claimed", 10_000),

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from caloron.agentstate.cycles import Cycles, places_of
-from caloron.agentstate.cycles.log import Log
-from caloron.agentstate.cycles.state import CycleState, apply
-from caloron.agentstate.home import AgentHome
+from caloron.agentstate.instance import AgentInstance
+from caloron.cycles import Cycles, location_of
+from caloron.cycles.state import CycleState, apply
+from caloron.cycles.storage import Log
 
 CALORON = (sys.executable, "-c", "from caloron.cli.start import run; run()")
 PATIENCE_S = 60
@@ -118,7 +118,7 @@ def copy(template: Path, to: Path) -> Path:
 
 def errands_form(place: Path) -> Any:
     """All that the file says, without times."""
-    with AgentHome(place / "agent") as home:
+    with AgentInstance(place / "agent") as home:
         items = home.db.rows(
             "SELECT id, kind, payload, status, owner_agent, notes FROM work_items ORDER BY id"
         )
@@ -157,12 +157,11 @@ def test_a_kill_leaves_the_errands_as_they_were_or_as_they_should_be(
 
 def cycle_form(place: Path) -> tuple[CycleState, CycleState]:
     """What is known of the cycles, and what the log alone says; without times and holders."""
-    places = places_of("allegro", hermes=False)._replace(
+    places = location_of("allegro", hermes=False)._replace(
         state=place / "home/cycles/allegro.json",
         log=place / "home/cycles/allegro.log",
-        other=None,
     )
-    state = Cycles(places).look().state
+    state = Cycles(places).load().state
     folded = CycleState("allegro")
     for entry in Log(places.log).entries():
         folded = apply(folded, entry)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.engine.state.backup import back_up
+from caloron.backup.backup import back_up
 from caloron.ledger.projects import load_project
 from tests.chaos.forms import durable_form, final_form
 from tests.chaos.matrix import problems_of
@@ -38,7 +38,7 @@ class Backups:
         """Called while everything stands still at a crash point."""
         form = durable_form(world)
         begun = bool(form and json.loads(form)["sprints"])
-        if begun and form not in self.of and not _is_written(world.project / "ledger.sqlite"):
+        if begun and form not in self.of and not _is_written(world.project() / "ledger.sqlite"):
             target = self.folder / f"{len(self.of)}.tar"
             back_up(load_project("demo"), target, lambda _line: None)
             self.of[form] = target
@@ -63,7 +63,7 @@ def test_a_backup_at_any_boundary_resumes_to_the_same_end(
     world = new_world(tmp_path / "world", verify="")
     world.work = {"a": {"a.txt": "more a"}}
     world.script(*RESPONSES)
-    monkeypatch.setenv("CALORON_HOME", str(world.home))
+    monkeypatch.setenv("CALORON_HOME", str(world.path))
     (folder := tmp_path / "backups").mkdir()
     backups = Backups(folder)
     try:
@@ -72,7 +72,7 @@ def test_a_backup_at_any_boundary_resumes_to_the_same_end(
         assert len(backups.of) > 20, f"only {len(backups.of)} of {len(points)} points"
         expected = final_form(world)
         for form, backup in backups.of.items():
-            shutil.rmtree(world.home)
+            shutil.rmtree(world.path)
             assert world.run("state", "restore", str(backup)) == 0, world.log()
             assert world.run("resume", "--yes") == 0, (form, world.log())
             assert final_form(world) == expected, form

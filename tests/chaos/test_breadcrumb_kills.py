@@ -69,7 +69,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 @pytest.fixture
 def issue(home: Home) -> int:
-    from caloron.forge.local import LocalForge
+    from caloron.forge.local.forge import LocalForge
 
     forge = LocalForge(home.project(), actor="ada")
     number = forge.create_issue("Broken", "It is broken.").number

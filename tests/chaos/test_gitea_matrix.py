@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import does, task, writes
+from tests.acceptance.home import SOURCE, does, task, writes
 from tests.chaos.forms import lost_work
 from tests.chaos.matrix import goal_recorded
 from tests.chaos.recorder import Point
-from tests.chaos.world import SRC, World, new_world
+from tests.chaos.world import World, new_world
 from tests.support import blind_gitea
 from tests.support.figures import tell
 from tests.support.gitea import Gitea, Repository
@@ -108,10 +108,10 @@ class Scenario:
         repository = self.gitea.repository(self.gitea.person("robot"))
         for login in ("ada", "second"):
             repository.collaborator(self.gitea.person(login))
-        world.configure(repo=repository.full_name)
-        world.write_plan(*self.plan)
+        world.set(repo=repository.full_name)
+        world.plan(*self.plan)
         ada = self.gitea.person("ada")
-        world.env[blind_gitea.WHO] = f"{ada.url} ada {ada.token} {repository.full_name}"
+        world.environment[blind_gitea.WHO] = f"{ada.url} ada {ada.token} {repository.full_name}"
         world.person = self.person and partial(self.person, repository.seen_by(ada))
         return world, repository
 
@@ -141,7 +141,7 @@ class Scenario:
     def _kill(self, world: World, cell: Cell) -> None:
         code = 0
         for number, point in enumerate(cell.effect.points()):
-            once = world.place / f"killed-{number}"
+            once = world.root / f"killed-{number}"
             code = world.run(*self._words(world), CALORON_CRASH_AT=point.at(once))
             cell.kills += once.exists()
             if code != -signal.SIGKILL:
@@ -157,7 +157,7 @@ class Scenario:
 
 def _effects(world: World) -> list[Effect]:
     """Everything that was done to the forge, in its order."""
-    connection = sqlite3.connect(world.project / "ledger.sqlite", timeout=10)
+    connection = sqlite3.connect(world.project() / "ledger.sqlite", timeout=10)
     sql = "SELECT key, task, kind FROM actions WHERE state = 'done' ORDER BY id"
     rows = connection.execute(sql).fetchall()
     connection.close()
@@ -206,7 +206,7 @@ def _two_accounts(place: Path, gitea: Gitea) -> Scenario:
         env={
             TOKEN: robot.token,
             REVIEWER_TOKEN: second.token,
-            "PYTHONPATH": f"{SRC}:{SRC.parent}",
+            "PYTHONPATH": f"{SOURCE}:{SOURCE.parent}",
         },
         verify=_ONE_PART,
     )

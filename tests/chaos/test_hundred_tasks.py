@@ -43,7 +43,7 @@ def _plan() -> list[dict[str, object]]:
 
 
 def _shims(world: World) -> list[int]:
-    return [pid for pid, line in world.processes().items() if "agents/shim.py" in line]
+    return [pid for pid, line in world.living().items() if "agents/supervise/shim.py" in line]
 
 
 def _kill(pid: int) -> None:
@@ -63,12 +63,12 @@ def test_a_hundred_tasks_are_each_done_once_though_the_engine_is_killed_every_se
         {"when": {"role": "implement"}, "run": writes, "output": "done"},
         {"when": {"role": "review"}, "output": "APPROVED"},
     )
-    plan = world.place / "plan.json"
+    plan = world.root / "plan.json"
     plan.write_text(json.dumps(_plan()), "utf-8")
     engines = shims = 0
     first = ("sprint", "goal", "--plan", str(plan), "--yes")
     for _ in range(_ROUNDS):
-        engine = world.start(*(("resume",) if goal_recorded(world) else first))
+        engine = world.begin(*(("resume",) if goal_recorded(world) else first))
         until_it_holds_the_project(world, engine)
         try:
             code = engine.wait(chance.uniform(1.0, 2.0))

@@ -40,9 +40,9 @@ def until(happened: Callable[[], Any], what: str) -> None:
 
 
 def rows(world: World, sql: str) -> list[tuple[Any, ...]]:
-    if not (world.project / "ledger.sqlite").exists():
+    if not (world.project() / "ledger.sqlite").exists():
         return []
-    connection = sqlite3.connect(world.project / "ledger.sqlite", timeout=10)
+    connection = sqlite3.connect(world.project() / "ledger.sqlite", timeout=10)
     try:
         return connection.execute(sql).fetchall()
     except sqlite3.OperationalError:
@@ -58,7 +58,7 @@ def noting(name: str, **more: Any) -> dict[str, Any]:
 
 
 def times(name: str, world: World) -> int:
-    return world.printed(name)
+    return world.count_printed(name)
 
 
 def writes_a(**more: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def writes_a(**more: Any) -> dict[str, Any]:
 
 def shims(world: World) -> list[int]:
     """The shims of this world that live now."""
-    return [pid for pid, line in world.processes().items() if "agents/shim.py" in line]
+    return [pid for pid, line in world.living().items() if "agents/supervise/shim.py" in line]
 
 
 def at_work(world: World, attempt: int = 1) -> bool:
@@ -91,18 +91,18 @@ def assert_done(world: World) -> None:
 
 def failures(world: World) -> int:
     ((data,),) = rows(world, "SELECT data FROM tasks")
-    return int(json.loads(data)["failures"])
+    return int(json.loads(data)["attempts"]["failures"])
 
 
 def test_the_goal_is_recorded_before_the_planner_is_asked(world: World) -> None:
-    wait = f"echo asked; while [ ! -e {world.shown}/open ]; do sleep 0.05; done"
+    wait = f"echo asked; while [ ! -e {world.gates}/open ]; do sleep 0.05; done"
     world.script(PLANNER | {"run": wait}, writes_a(), REVIEW)
-    engine = world.start("sprint", "what I want", "--yes")
+    engine = world.begin("sprint", "what I want", "--yes")
     until(partial(times, "asked", world), "a planner at work")
 
     assert rows(world, "SELECT goal FROM sprints") == [("what I want",)]
 
-    (world.shown / "open").touch()
+    (world.gates / "open").touch()
     assert engine.wait(60) == 0, world.log()
 
 
@@ -110,7 +110,7 @@ def test_an_engine_killed_while_the_planner_thinks_goes_on_with_the_same_planner
     world: World,
 ) -> None:
     world.script(PLANNER | noting("asked", sleep_s=1.5), writes_a(), REVIEW)
-    engine = world.start("sprint", "goal", "--yes")
+    engine = world.begin("sprint", "goal", "--yes")
     until(lambda: rows(world, "SELECT 1 FROM leases WHERE attempt = 1"), "a planner at work")
     kill(engine.pid)
     engine.wait()
@@ -134,7 +134,7 @@ def test_an_engine_killed_while_the_planner_thinks_goes_on_with_the_same_planner
 )
 def test_a_planner_that_has_answered_is_not_asked_again(world: World, point: str) -> None:
     world.script(PLANNER | noting("asked"), writes_a(), REVIEW)
-    killed = world.place / "killed"
+    killed = world.root / "killed"
     code = world.run("sprint", "goal", "--yes", CALORON_CRASH_AT=f"{point}|{killed}")
     if code == -signal.SIGKILL:
         code = world.run("resume")
@@ -151,7 +151,7 @@ def test_an_attempt_whose_shim_is_killed_was_interrupted_and_counts_to_no_cap(
     """Twice failed would be escalated; three times interrupted is not."""
     interrupted = [writes_a(when={"role": "implement", "attempt": [1, 2, 3]}, sleep_s=60)]
     world.script(PLANNER, *interrupted, writes_a(), REVIEW)
-    engine = world.start("sprint", "goal", "--yes")
+    engine = world.begin("sprint", "goal", "--yes")
     for attempt in (1, 2, 3):
         until(partial(at_work, world, attempt), f"attempt {attempt}")
         kill(*shims(world))
@@ -170,7 +170,7 @@ def test_engine_and_shim_killed_at_once_leave_no_agent_and_the_work_is_done_agai
 ) -> None:
     slow = writes_a(when={"role": "implement", "attempt": 1}, sleep_s=60)
     world.script(PLANNER, slow, writes_a(), REVIEW)
-    engine = world.start("sprint", "goal", "--yes")
+    engine = world.begin("sprint", "goal", "--yes")
     until(partial(at_work, world), "an agent at work")
     kill(engine.pid, *shims(world))
     engine.wait()
@@ -189,10 +189,10 @@ def test_a_shim_killed_in_any_role_leaves_nobody_and_its_work_is_done_again(
     """Whatever a sandbox holds ends with its shim; nobody counts it as a failure."""
     wait = 'echo at work; [ "$CALORON_ATTEMPT" != 1 ] || sleep 600'
     if role == "verify":
-        world.configure(verify=wait)
+        world.set(verify=wait)
     others: tuple[dict[str, Any], ...] = (PLANNER, writes_a(), REVIEW)
     world.script(*(r | ({"run": wait} if r["when"]["role"] == role else {}) for r in others))
-    engine = world.start("sprint", "goal", "--yes")
+    engine = world.begin("sprint", "goal", "--yes")
     until(partial(times, "at work", world), f"the {role} at work")
     kill(*([engine.pid] if engine_too else []), *shims(world))
     if engine_too:
@@ -210,7 +210,7 @@ def test_an_agent_outlives_its_engine_and_its_result_is_collected_by_the_next(
     world: World,
 ) -> None:
     world.script(PLANNER, writes_a(**noting("worked"), sleep_s=3), REVIEW)
-    engine = world.start("sprint", "goal", "--yes")
+    engine = world.begin("sprint", "goal", "--yes")
     until(partial(at_work, world), "an agent at work")
     kill(engine.pid)
     engine.wait()
@@ -225,7 +225,7 @@ def test_an_agent_outlives_its_engine_and_its_result_is_collected_by_the_next(
 
 def test_work_of_an_agent_that_ended_while_nobody_watched_is_taken_in(world: World) -> None:
     world.script(PLANNER, writes_a(**noting("worked"), sleep_s=0.5), REVIEW)
-    engine = world.start("sprint", "goal", "--yes")
+    engine = world.begin("sprint", "goal", "--yes")
     until(partial(at_work, world), "an agent at work")
     kill(engine.pid)
     engine.wait()
@@ -246,7 +246,7 @@ def test_what_an_agent_had_written_when_it_was_killed_is_kept_under_a_salvage_re
         run="echo written; sleep 60",
     )
     world.script(PLANNER, half, writes_a(), REVIEW)
-    engine = world.start("sprint", "goal", "--yes")
+    engine = world.begin("sprint", "goal", "--yes")
     until(partial(times, "written", world), "some work")
     kill(engine.pid, *shims(world))
     engine.wait()
@@ -255,7 +255,7 @@ def test_what_an_agent_had_written_when_it_was_killed_is_kept_under_a_salvage_re
 
     ((payload,),) = rows(world, "SELECT payload FROM events WHERE type = 'work_salvaged'")
     kept = json.loads(payload)["ref"]
-    assert (world.project / "mirror.git" / kept).exists()
+    assert (world.project() / "mirror.git" / kept).exists()
     assert_done(world)
 
 
@@ -265,8 +265,8 @@ def test_a_frozen_agent_whose_lease_was_taken_back_is_ended_by_the_next_engine(
     """The engine that took the lease back died before it could stop the agent."""
     slow = writes_a(when={"role": "implement", "attempt": 1}, sleep_s=600)
     world.script(PLANNER, slow, writes_a(), REVIEW)
-    point = f"engine|interrupt.after_commit|1|{world.place}/killed"
-    engine = world.start("sprint", "goal", "--yes", CALORON_CRASH_AT=point)
+    point = f"engine|interrupt.after_commit|1|{world.root}/killed"
+    engine = world.begin("sprint", "goal", "--yes", CALORON_CRASH_AT=point)
     until(partial(at_work, world), "an agent at work")
     (shim,) = shims(world)
     os.kill(shim, signal.SIGSTOP)

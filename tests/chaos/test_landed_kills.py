@@ -35,7 +35,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> World:
 def _from_the_merge_on(recorded: list[tuple[Point, str]]) -> list[tuple[Point, str]]:
     """The steps of the effects from our merge on until the agent goes on."""
     merges = [n for n, (_, form) in enumerate(recorded) if '"merge", "intended"' in form]
-    last = max(n for n, (_, form) in enumerate(recorded) if '"landed"' in form)
+    last = max(n for n, (_, form) in enumerate(recorded) if '"unverified"' in form)
     first = min(merges)
     between = recorded[first : last + 5]
     return [(point, form) for point, form in between if point.name.startswith("effect.")]

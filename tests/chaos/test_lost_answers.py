@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 import pytest
 
-from caloron.agents.frameworks import FRAMEWORKS
-from caloron.domain import actions
-from caloron.domain.actions import (
+from caloron.agents.clis.registry import FRAMEWORKS
+from caloron.domain.model import effects
+from caloron.domain.model.effects import (
     AddLabel,
     CloseIssue,
     ClosePull,
@@ -29,13 +29,14 @@ from caloron.domain.actions import (
     ReportProgress,
     SeeBranch,
 )
-from caloron.domain.observations import marker
-from caloron.domain.sprint import Sprint, State
-from caloron.engine.bell import Bell
-from caloron.engine.effects import Effects
-from caloron.engine.runs import RunDirs
+from caloron.domain.model.snapshots import marker
+from caloron.domain.model.sprint import Sprint, SprintSettings, State
+from caloron.engine.forge.executor import EffectExecutor
+from caloron.engine.forge.operations import ForgeOperations
+from caloron.engine.runs.run_dirs import RunDirs
+from caloron.engine.signals import LoopSignal
 from caloron.errors import ForgeUnavailable
-from caloron.forge.local import LocalForge, create_local_forge
+from caloron.forge.local.forge import LocalForge, create_local_forge
 from caloron.git.mirror import Mirror
 from caloron.ledger.journal import LOOK_FIRST, Journal
 from caloron.ledger.ledger import Ledger, TickCommit
@@ -107,19 +108,25 @@ class Bench:
         self.mirror.ensure()
         self.main = self.mirror.fetch_main()
         self.ledger = Ledger(place / "ledger.sqlite")
-        sprint = Sprint(id="demo", number=0, goal="g", frameworks=FRAMEWORKS, phase="running")
+        sprint = Sprint(
+            id="demo",
+            number=0,
+            goal="g",
+            phase="running",
+            settings=SprintSettings(frameworks=FRAMEWORKS),
+        )
         self.sprint = self.ledger.create_sprint(sprint, {}).id
         self.journal = Journal(self.ledger, self.sprint)
         self.clock = Clock()
-        self.effects = Effects(
-            self.journal,
+        self.operations = ForgeOperations(
             self.forgetful,
             self.mirror,
-            RunDirs(place / "runs"),
-            self.clock,
-            Bell(Wake(place / "wake")),
             Redactor(),
+            self.clock,
+            lambda: self.ledger.state(self.sprint),
         )
+        runs, signal = RunDirs(place / "runs"), LoopSignal(Wake(place / "wake"))
+        self.effects = EffectExecutor(self.journal, self.operations, runs, self.clock, signal)
         self.work = self._commit(self.main)
 
     def _commit(self, parent: str) -> str:
@@ -317,7 +324,7 @@ CASES: dict[type[Any], Case] = {
 
 def test_every_kind_of_effect_has_a_case() -> None:
     only_looks = {SeeBranch}
-    assert set(CASES) == set(get_args(actions.Effect)) - only_looks
+    assert set(CASES) == set(get_args(effects.Effect)) - only_looks
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
@@ -346,7 +353,7 @@ def test_an_effect_that_was_intended_by_a_dead_engine_is_found_or_done_but_not_r
     bench.plan(effect(bench))
     (entry,) = bench.journal.due()
     bench.journal.intend(entry)
-    bench.effects._changes.do(effect(bench))
+    bench.operations.do(effect(bench))
 
     bench.drain()
 
@@ -363,7 +370,7 @@ def test_an_effect_that_a_restored_ledger_does_not_know_of_is_found_and_not_repe
     before, effect, count = CASES[kind]
     bench.do(*before(bench))
     bench.plan(effect(bench))
-    bench.effects._changes.do(effect(bench))
+    bench.operations.do(effect(bench))
 
     bench.ledger.put(LOOK_FIRST.format(bench.sprint), "1")
     bench.journal.looks_first = Journal(bench.ledger, bench.sprint).looks_first

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.world import SRC
+from tests.acceptance.home import SOURCE
 
 MUTATIONS = {
     "create_issue",
@@ -25,9 +25,13 @@ MUTATIONS = {
     "review",
     "merge",
 }
-CHANGES, EXECUTOR = "engine/changes.py", "engine/effects.py"
+CHANGES, EXECUTOR = "engine/forge/operations.py", "engine/forge/executor.py"
 #: What people do by their own hand, the first commit of an empty repository, the forge itself.
-EXCEPTED = ("cli/init_remote.py", "cli/issue.py", "cli/pr.py", "forge/")
+EXCEPTED = (
+    "cli/commands/project/init.py",
+    "cli/commands/forge.py",
+    "forge/",
+)
 #: Stages for graphs that users write: such a graph is no sprint and has no journal of effects, so
 #: each of these looks for what it wrote before it writes. No tick may name one of them.
 OF_GRAPHS = (
@@ -51,7 +55,7 @@ def mutations_in(source: str) -> list[tuple[int, str]]:
 
 
 def _modules() -> dict[str, Path]:
-    root = SRC / "caloron"
+    root = SOURCE / "caloron"
     return {str(file.relative_to(root)): file for file in sorted(root.rglob("*.py"))}
 
 
@@ -59,9 +63,7 @@ def test_no_module_but_the_effect_executor_changes_a_forge() -> None:
     found = {
         name: mutations_in(file.read_text("utf-8"))
         for name, file in _modules().items()
-        if name != CHANGES
-        and not name.startswith(EXCEPTED)
-        and name not in {f"stages/catalogue/{stage}.py" for stage in OF_GRAPHS}
+        if name != CHANGES and not name.startswith(EXCEPTED) and name != "stages/forge.py"
     }
 
     assert {name: calls for name, calls in found.items() if calls} == {}
@@ -78,18 +80,24 @@ def named_in(node: Any) -> set[str]:
 
 
 def _tick_graphs() -> dict[str, Any]:
-    shipped = (SRC / "caloron" / "stages" / "compositions").glob("*tick*.json")
+    shipped = (SOURCE / "caloron" / "stages" / "compositions").glob("*tick*.json")
     return {file.name: json.loads(file.read_bytes()) for file in shipped}
 
 
 def test_exactly_four_stages_change_a_forge_and_no_tick_names_them() -> None:
     changing = [
-        Path(name).stem
+        name
         for name, file in _modules().items()
         if name.startswith("stages/") and mutations_in(file.read_text("utf-8"))
     ]
-    assert changing == sorted(OF_GRAPHS)
-    assert len(_tick_graphs()) == 4
+    assert changing == ["stages/forge.py"]
+    functions = [
+        node
+        for node in ast.parse(_modules()["stages/forge.py"].read_text("utf-8")).body
+        if isinstance(node, ast.FunctionDef) and mutations_in(ast.unparse(node))
+    ]
+    assert sorted(function.name for function in functions) == sorted(OF_GRAPHS)
+    assert len(_tick_graphs()) == 3
     for name, graph in _tick_graphs().items():
         assert named_in(graph), name
         assert not named_in(graph) & set(OF_GRAPHS), name

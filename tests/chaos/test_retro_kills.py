@@ -31,7 +31,7 @@ ANSWER = {
 @pytest.fixture
 def template(tmp_path: Path) -> World:
     world = new_world(tmp_path / "template")
-    world.configure(retro="model")
+    world.set(retro="model")
     world.work = {"a": {"a.txt": "a"}}
     world.script(
         {"when": {"role": "po"}, "output": json.dumps(PLAN)},

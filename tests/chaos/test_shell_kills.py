@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from caloron.agents.processes import look
+from caloron.agents.supervise.processes import read_process
 from tests.support.shell import LiveShell, repository, until
 
 _POINTS = [
@@ -52,7 +52,7 @@ def test_an_agent_outlives_its_shell_and_the_next_one_knows_it_again(shell: Live
     until((place / "begun.txt").exists)
     shell.post("/heartbeat", agent_id="other", sprint_id="s-1", status="kept")
     shell.kill()
-    assert look(pid) is not None
+    assert read_process(pid) is not None
 
     shell.start()
     row = shell.agent()
@@ -75,7 +75,7 @@ def test_what_ended_while_no_shell_was_there_is_told_by_the_next_one(shell: Live
     until(place.exists)
     shell.kill()
     (place / "go").touch()
-    until(lambda: (found := look(pid)) is None or found.state == "Z")
+    until(lambda: (found := read_process(pid)) is None or found.state == "Z")
     row = shell.start().agent()
     assert (row["alive"], row["exit_code"], row["state"]) == (False, 7, "ended")
 

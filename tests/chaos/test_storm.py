@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from caloron.agents.processes import descendants
+from caloron.agents.supervise.processes import descendants
 from tests.chaos.forms import final_form
 from tests.chaos.matrix import SEED, goal_recorded, problems_of
 from tests.chaos.world import (
@@ -101,9 +100,9 @@ class Storm:
 
     def run(self) -> None:
         world = self._world
-        first = ("sprint", "goal", "--plan", str(world.place / "plan.json"), "--yes")
+        first = ("sprint", "goal", "--plan", str(world.root / "plan.json"), "--yes")
         for _ in range(_ROUNDS):
-            engine = world.start(*(("resume",) if goal_recorded(world) else first))
+            engine = world.begin(*(("resume",) if goal_recorded(world) else first))
             code = self._blow(engine)
             if code == 0:
                 return
@@ -139,8 +138,8 @@ class Storm:
         if kind == "git":
             return [pid for pid in descendants(engine) if _name(pid).startswith("git")]
         # A shim outlives its engine: all that names the folder of this world belongs to it.
-        ours = self._world.processes()
-        shims = [pid for pid, line in ours.items() if "agents/shim.py" in line]
+        ours = self._world.living()
+        shims = [pid for pid, line in ours.items() if "agents/supervise/shim.py" in line]
         if kind == "shim":
             return shims
         if kind == "sandbox":
@@ -154,20 +153,12 @@ class Storm:
         if not goal_recorded(world):
             return
         for issue in _escalations(world):
-            self.escalated.add((str(world.place), issue["number"], issue["title"]))
+            self.escalated.add((str(world.root), issue["number"], issue["title"]))
             world.run("issue", "comment", str(issue["number"]), "resolved")
 
 
 def _escalations(world: World) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        (*world.program, "issue", "list", "--state", "open", "--output", "json"),
-        env=world.environment(),
-        cwd=world.place,
-        capture_output=True,
-        check=True,
-    )
-    issues = json.loads(done.stdout)["data"]["issues"]
-    return [i for i in issues if "caloron:escalated" in i["labels"]]
+    return [i for i in world.issues("open") if "caloron:escalated" in i["labels"]]
 
 
 def _end_unborn(world: World) -> int:
@@ -177,7 +168,7 @@ def _end_unborn(world: World) -> int:
     """
     waiting = [
         pid
-        for pid, line in world.processes().items()
+        for pid, line in world.living().items()
         if _name(pid) == "bwrap" and not descendants(pid)
     ]
     return sum(map(_kill, waiting))
@@ -211,7 +202,7 @@ def _sprint(place: Path, worlds: list[World], chance: random.Random, most: int) 
     worlds.append(world)
     world.work = _work()
     world.script(*_responses())
-    world.write_plan(*_plan())
+    world.plan(*_plan())
     storm = Storm(world, chance, most)
     storm.run()
     storm.unborn = _end_unborn(world)

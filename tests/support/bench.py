@@ -8,12 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from caloron.graph.catalogue import Catalogue
-from caloron.graph.effects import PURE, Effect
-from caloron.graph.native import Functions
 from caloron.graph.prepare import Permissions, prepare
-from caloron.graph.profile import STRICT, Profile
-from caloron.graph.run import Outcome, Settings, run
-from caloron.graph.spec import StageSpec, define
+from caloron.graph.runners.functions import FunctionRunner
+from caloron.graph.runtime.run import RunResult, Settings, run
+from caloron.graph.stage import PURE, Effect, StageSpec, define
 from caloron.graph.types import ANY, NType
 from tests.support.noether import wrapped
 
@@ -23,7 +21,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.catalogue = Catalogue()
-        self.functions = Functions()
+        self.functions = FunctionRunner()
         self.calls: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -54,11 +52,11 @@ class Bench:
         root: Any,
         value: Any = None,
         *,
-        profile: Profile = STRICT,
+        strict: bool = True,
         permissions: Permissions | None = None,
         **settings: Any,
-    ) -> Outcome:
-        prepared = prepare(wrapped(root), self.catalogue, profile, permissions)
+    ) -> RunResult:
+        prepared = prepare(wrapped(root), self.catalogue, permissions, strict=strict)
         return run(prepared, value, self.functions, Settings(**settings))
 
 

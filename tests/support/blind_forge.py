@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from caloron.cli.start import run
-from caloron.forge.local import LocalForge
+from caloron.forge.local.forge import LocalForge
 from caloron.ports import Merged
 
 THEIRS = "parts/theirs"

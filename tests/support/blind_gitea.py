@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from caloron.cli.start import run
-from caloron.forge.remote import RemoteForge
+from caloron.forge.remote.forge import RemoteForge
 from caloron.ports import Merged
 from tests.support.blind_forge import THEIRS
 from tests.support.gitea import Person, Repository

@@ -6,7 +6,7 @@ import multiprocessing
 from collections import Counter
 from pathlib import Path
 
-from caloron.agentstate.home import AgentHome
+from caloron.agentstate.instance import AgentInstance
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.support.claimers"])
@@ -14,7 +14,7 @@ PROCESSES.set_forkserver_preload(["tests.support.claimers"])
 
 def fill(where: Path, items: int) -> list[str]:
     names = [f"item-{n}" for n in range(items)]
-    with AgentHome(where) as home, home.db.transaction("fill") as connection:
+    with AgentInstance(where) as home, home.db.transaction("fill") as connection:
         connection.executemany(
             "INSERT INTO work_items VALUES (?, 'review', '{}', 'pending', NULL, ?, ?, NULL)",
             [(name, n, n) for n, name in enumerate(names)],
@@ -25,10 +25,10 @@ def fill(where: Path, items: int) -> list[str]:
 def _claim_until_empty(told: tuple[Path, str]) -> list[tuple[str, int]]:
     where, owner = told
     mine: list[tuple[str, int]] = []
-    with AgentHome(where) as home:
-        while (held := home.errands.claim_next(owner)) is not None:
-            home.errands.resolve(held.errand.id, "done", token=held.lease.token)
-            mine.append((held.errand.id, held.lease.token))
+    with AgentInstance(where) as home:
+        while (held := home.work_items.claim_next(owner)) is not None:
+            home.work_items.resolve(held.item.id, "done", token=held.lease.token)
+            mine.append((held.item.id, held.lease.token))
     return mine
 
 

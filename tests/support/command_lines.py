@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import click
 
-from caloron.cli.agent_state import split
-from caloron.cli.agent_state_flags import MissingFlag, parse
-from caloron.cli.agent_state_words import CALLS
-from caloron.cli.main import cli
+from caloron.cli.app import cli
+from caloron.cli.commands.agent_state.flags import MissingFlag, parse
+from caloron.cli.commands.agent_state.main import split
+from caloron.cli.commands.agent_state.words import CALLS
 from caloron.errors import UsageError
 
 _ENDS_COMMAND = frozenset({";", "&", "&&", "|", "||", "(", ")"})

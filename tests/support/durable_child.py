@@ -15,10 +15,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from caloron.graph.effects import FALLIBLE, NETWORK, PURE
-from caloron.graph.journal import SqliteJournal
-from caloron.graph.protocols import Entry
-from caloron.graph.trace import trace_json
+from caloron.graph.runtime.protocols import JournalEntry
+from caloron.graph.stage import FALLIBLE, NETWORK, PURE
+from caloron.graph.storage.journal import SqliteJournal
 from tests.support.bench import Bench, const, parallel, retry, sequence, stage
 
 GRAPH = sequence(
@@ -57,7 +56,7 @@ class _MortalJournal(SqliteJournal):
         self._moment()
         return before
 
-    def record(self, run_id: str, key: str, entry: Entry) -> None:
+    def record(self, run_id: str, key: str, entry: JournalEntry) -> None:
         self._moment()
         super().record(run_id, key, entry)
         self._moment()
@@ -83,10 +82,9 @@ def main(directory: Path, kill_at: int) -> None:
     moment = _Moments(kill_at)
     journal = _MortalJournal(directory, moment)
     outcome = bench.run(GRAPH, {"x": 1}, journal=journal, run_id="run")
-    told = trace_json(outcome.trace)
     entries = [
-        [entry["stage_id"], entry["status"], entry["input_hash"], entry["output_hash"]]
-        for entry in told["stages"]
+        [entry.stage_id, bool(entry.failure), entry.input_hash, entry.output_hash]
+        for entry in outcome.trace.stages
     ]
     sys.stdout.write(
         json.dumps({"output": outcome.output, "trace": entries, "moments": moment.passed})

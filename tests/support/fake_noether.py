@@ -13,15 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from caloron.graph import report
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import GraphError
-from caloron.graph.foreign import Programs, Unsandboxed
 from caloron.graph.prepare import Permissions, prepare
-from caloron.graph.profile import NOETHER
-from caloron.graph.run import run as run_graph
-from caloron.graph.runners import Runners
-from caloron.graph.specfile import parse_spec, spec_json, spec_of
+from caloron.graph.runners.functions import RunnerChain
+from caloron.graph.runners.subprocess import SubprocessRunner, Unsandboxed
+from caloron.graph.runtime.run import run as run_graph
+from caloron.graph.stage_file import parse_stage, stage_json, stage_of
 from caloron.graph.stdlib import StandardLibrary, standard_stages
 
 _META = {"duration_ms": 0, "version": "0.8.2"}
@@ -44,7 +42,7 @@ def add(file: str) -> NoReturn:
     store = Path(os.environ["NOETHER_HOME"], "store.json")
     kept = json.loads(store.read_text("utf-8"))["stages"] if store.exists() else []
     try:
-        stage = parse_spec(Path(file).read_bytes(), NOETHER)
+        stage = parse_stage(Path(file).read_bytes(), strict=False)
     except OSError as error:
         refuse(f"Failed to read {file}: {error.strerror}")
     except GraphError as error:
@@ -57,7 +55,7 @@ def add(file: str) -> NoReturn:
             one["lifecycle"] = {"Deprecated": {"successor_id": stage.id}}
             answer["supersedes"] = one["id"]
     store.parent.mkdir(parents=True, exist_ok=True)
-    store.write_text(json.dumps({"stages": [*kept, spec_json(stage)]}), "utf-8")
+    store.write_text(json.dumps({"stages": [*kept, stage_json(stage)]}), "utf-8")
     say(answer)
 
 
@@ -67,14 +65,14 @@ def run(file: str, words: list[str]) -> NoReturn:
     for name in ("--input", "--allow-effects", "--allow-capabilities", "--isolate"):
         parser.add_argument(name)
     parser.add_argument("--budget-cents", type=int)
-    for name in ("--dry-run", "--unsafe-no-isolation", "--require-isolation", "--no-cache"):
+    for name in ("--unsafe-no-isolation", "--require-isolation", "--no-cache"):
         parser.add_argument(name, action="store_true")
     asked = parser.parse_args(words)
     home = Path(os.environ["NOETHER_HOME"])
     store = home / "store.json"
     added = json.loads(store.read_text("utf-8"))["stages"] if store.exists() else []
-    catalogue = Catalogue([*standard_stages(), *(spec_of(one, NOETHER) for one in added)])
-    programs = Programs(
+    catalogue = Catalogue([*standard_stages(), *(stage_of(one, strict=False) for one in added)])
+    programs = SubprocessRunner(
         home / "scripts", Unsandboxed(), interpreters={"python": [sys.executable, "-P"]}
     )
     permissions = Permissions(
@@ -83,18 +81,18 @@ def run(file: str, words: list[str]) -> NoReturn:
         budget_cents=asked.budget_cents,
     )
     try:
-        prepared = prepare(Path(file).read_bytes(), catalogue, NOETHER, permissions)
-        if asked.dry_run:
-            data = report.dry_run_data(prepared)
-        else:
-            value = json.loads(asked.input) if asked.input else None
-            outcome = run_graph(prepared, value, Runners(StandardLibrary(home), programs))
-            data = report.run_data(prepared, outcome)
+        prepared = prepare(Path(file).read_bytes(), catalogue, permissions, strict=False)
+        value = json.loads(asked.input) if asked.input else None
+        result = run_graph(prepared, value, RunnerChain(StandardLibrary(home), programs))
     except GraphError as error:
-        sys.stderr.write(json.dumps(report.failure(error), indent=2) + "\n")
-        sys.exit(error.exit_code)
-    sys.stdout.write(json.dumps(report.success(data), indent=2) + "\n")
-    sys.exit(0)
+        refuse(str(error), error.exit_code)
+    say(
+        {
+            "composition_id": prepared.composition_id,
+            "effects": [effect.word for effect in prepared.effects],
+            "output": result.output,
+        }
+    )
 
 
 if __name__ == "__main__":

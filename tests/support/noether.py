@@ -8,8 +8,7 @@ from typing import Any
 
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.prepare import Permissions
-from caloron.graph.profile import NOETHER
-from caloron.graph.specfile import spec_of
+from caloron.graph.stage_file import stage_of
 from caloron.graph.stdlib import standard_stages
 
 _DATA = Path(__file__).parent.parent / "data" / "noether"
@@ -30,7 +29,7 @@ def catalogue() -> Catalogue:
     known = Catalogue(standard_stages())
     for vector in VECTORS["stages"]:
         if vector["exit"] == 0:
-            known.add(spec_of(vector["spec"], NOETHER))
+            known.add(stage_of(vector["spec"], strict=False))
     return known
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from caloron.graph.foreign import Programs, Unsandboxed
-from caloron.graph.protocols import StageRunner
-from caloron.graph.runners import Runners
+from caloron.graph.runners.functions import RunnerChain
+from caloron.graph.runners.subprocess import SubprocessRunner, Unsandboxed
+from caloron.graph.runtime.protocols import StageRunner
 from caloron.graph.stdlib import StandardLibrary
 
 
 def runner(directory: Path) -> StageRunner:
     """The standard library and programs without a sandbox, all kept in this directory."""
-    programs = Programs(
+    programs = SubprocessRunner(
         directory / "scripts", Unsandboxed(), interpreters={"python": [sys.executable, "-S"]}
     )
-    return Runners(StandardLibrary(directory), programs)
+    return RunnerChain(StandardLibrary(directory), programs)

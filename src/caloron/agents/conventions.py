@@ -1,7 +1,7 @@
-"""The organisation's conventions: read from files, merged, and told to every agent.
+"""The organisation's conventions: read from files, merged, and part of every agent's prompt.
 
-`organisation.yml` in Caloron's home holds for all projects; `caloron.yml` at the root of a
-repository's main branch, or in the project's workspace, says what is different there, key by key.
+`organisation.yml` in Caloron's home applies to all projects; `caloron.yml` at the root of a
+repository's main branch, or in the project's workspace, overrides it key by key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENVIRONMENT = "CALORON_CONVENTIONS"
 
 _MAX_BYTES = 64 * 1024
 _DEEPEST = 5
-#: The sections in the order they are told, and the keys of each; None: the project's own keys.
+#: The sections in their order in prompts, and the keys of each; None: any keys.
 _SECTIONS: dict[str, tuple[str, ...] | None] = {
     "package_naming": ("style", "prefix"),
     "imports": ("namespace", "style"),
@@ -31,13 +31,13 @@ _SECTIONS: dict[str, tuple[str, ...] | None] = {
     "commit_message": ("format",),
     "branch_naming": ("format",),
 }
-#: What the YAML library raises for a value that does not fit its tag, besides its own errors.
+#: Besides its own errors, the YAML library raises these for a value that does not fit its tag.
 _UNFIT = (ValueError, LookupError, AttributeError, TypeError, OverflowError, RecursionError)
 _LISTS = (("dependencies", "disallow"),)
 
 EXAMPLE = """\
-# What holds in all projects of this organisation. Every part may be left out, and a project's own
-# caloron.yml may say something else. Agents are told all of it; tests and people hold them to it.
+# The conventions of all projects of this organisation. Every part may be left out, and a project's
+# own caloron.yml may override it. It is part of every prompt; tests and people enforce it.
 organisation: Example Ltd
 package_naming:
   style: kebab-case
@@ -60,14 +60,14 @@ branch_naming:
 
 
 class Conventions(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, merged; `extra` is what no section knows."""
+    """The merged conventions; `extra` has the unknown sections."""
 
     organisation: str = ""
     sections: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
-    #: Markdown that is told as it is.
+    #: Markdown from the environment, unchanged.
     added: str = ""
-    #: Which files and variables said something.
+    #: The files and variables that are not empty.
     sources: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -77,9 +77,9 @@ class Conventions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(home: Path, project_yaml: str | None = None, work_dir: Path | None = None) -> Conventions:
-    """The conventions of a project; what is not understood is a warning, not a failure.
+    """Load the conventions of a project; an unknown part is a warning, not a failure.
 
-    An older Caloron looked for the project's in `work_dir`; the repository's own go before those.
+    Older versions read the project's file in `work_dir`; the repository's own file wins over it.
     `UsageError` if a file is not YAML, cannot be read, or is no mapping.
     """
     warnings: list[str] = []
@@ -88,7 +88,7 @@ def load(home: Path, project_yaml: str | None = None, work_dir: Path | None = No
     project = _checked(project_yaml or "", PROJECT_FILE, warnings)
     merged = _merge(_merge(organisation, beside), project)
     added = os.environ.get(ENVIRONMENT, "").strip()
-    said = (
+    sources = (
         (ORGANISATION_FILE, organisation),
         (str(work_dir and work_dir / PROJECT_FILE), beside),
         (PROJECT_FILE, project),
@@ -101,13 +101,13 @@ def load(home: Path, project_yaml: str | None = None, work_dir: Path | None = No
         sections=sections,
         extra=extra,
         added=added,
-        sources=tuple(name for name, content in said if content),
+        sources=tuple(name for name, content in sources if content),
         warnings=tuple(warnings),
     )
 
 
 def render(conventions: Conventions) -> str:
-    """The conventions as Markdown for agents; empty if there are none."""
+    """Return the conventions as Markdown for agents; empty if there are none."""
     if conventions.is_empty:
         return ""
     parts = ["## Organisation Conventions"]
@@ -121,7 +121,7 @@ def render(conventions: Conventions) -> str:
 
 
 def _read(path: Path) -> tuple[str, str]:
-    """The text of a file that may be missing, and the name it has in messages."""
+    """Return the text of a file that may be missing, and its name in messages."""
     try:
         data = path.read_bytes() if path.exists() else b""
         return data.decode("utf-8-sig"), str(path)
@@ -133,21 +133,23 @@ def _read(path: Path) -> tuple[str, str]:
 
 
 def _checked(text: str, file: str, warnings: list[str]) -> dict[str, Any]:
-    """What a file says, without what has a wrong type."""
-    content = _parse(text, file)
+    """Return the content of a file without the parts of a wrong type."""
     kept: dict[str, Any] = {}
-    for key, value in content.items():
+    for key, value in _parse(text, file).items():
         name = str(key)
+        where = f"{file}: `{name}`"
         if value is None:
             continue
         if name == "organisation":
-            kept |= _one_line(name, value, file, warnings)
-        elif name in _SECTIONS:
-            section = _section(name, value, file, warnings)
-            kept |= {name: section} if section else {}
-        else:
-            warnings.append(f"{file}: `{name}` is not a known section; agents are told it as it is")
+            kept |= _scalar_or_warning(name, value, where, warnings)
+        elif name not in _SECTIONS:
+            warnings.append(f"{where} is not a known section; agents read it unchanged")
             kept[name] = _plain(value)
+        elif not isinstance(value, dict):
+            example = (_SECTIONS[name] or ("source",))[0]
+            warnings.append(f"{where} is left out: expected a mapping, e.g. `{example}: …`")
+        elif section := _section(name, value, file, warnings):
+            kept[name] = section
     return kept
 
 
@@ -175,7 +177,7 @@ def _parse(text: str, file: str) -> dict[Any, Any]:
 
 
 def _refuse_bombs(text: str, file: str) -> None:
-    """A few bytes can stand for more text, or more work, than there is room for."""
+    """Refuse aliases and deep nesting: a few bytes could expand beyond the memory."""
     import yaml
 
     hint = "write it out plainly; nothing was started"
@@ -183,56 +185,51 @@ def _refuse_bombs(text: str, file: str) -> None:
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         where = f"{file}, line {event.start_mark.line + 1}" if event.start_mark else file
         if isinstance(event, yaml.AliasEvent):
-            raise UsageError(f"{where}: aliases (`*{event.anchor}`) are not taken", hint=hint)
+            raise UsageError(f"{where}: aliases (`*{event.anchor}`) are not allowed", hint=hint)
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > 4 * _DEEPEST:
             raise UsageError(f"{where} is nested too deeply", hint=hint)
 
 
-def _section(name: str, value: Any, file: str, warnings: list[str]) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        warnings.append(f"{file}: `{name}` is left out: expected a mapping, e.g. {_example(name)}")
-        return {}
+def _section(name: str, value: dict[Any, Any], file: str, warnings: list[str]) -> dict[str, Any]:
     known = _SECTIONS[name]
     section: dict[str, Any] = {}
     for key, item in value.items():
-        field = f"{name}.{key}"
+        where = f"{file}: `{name}.{key}`"
         if item is None:
             continue
         if known is not None and key not in known:
-            warnings.append(f"{file}: `{field}` is not known; agents are told it as it is")
+            warnings.append(f"{where} is not known; agents read it unchanged")
             section[str(key)] = _plain(item)
         elif (name, key) in _LISTS:
-            section |= _words(str(key), item, f"{file}: `{field}`", warnings)
+            section |= _list_or_warning(str(key), item, where, warnings)
         else:
-            section |= _one_line(str(key), item, file, warnings, field)
+            section |= _scalar_or_warning(str(key), item, where, warnings)
     return section
 
 
-def _one_line(
-    key: str, value: Any, file: str, warnings: list[str], field: str = ""
-) -> dict[str, Any]:
+def _scalar_or_warning(key: str, value: Any, where: str, warnings: list[str]) -> dict[str, Any]:
     if isinstance(value, dict | list):
-        warnings.append(f"{file}: `{field or key}` is left out: expected text")
+        warnings.append(f"{where} is left out: expected text")
         return {}
     text = _scalar(value)
     return {key: text} if text else {}
 
 
-def _words(key: str, value: Any, where: str, warnings: list[str]) -> dict[str, Any]:
+def _list_or_warning(key: str, value: Any, where: str, warnings: list[str]) -> dict[str, Any]:
     if isinstance(value, str):
-        warnings.append(f"{where} is taken as a list of one: expected a list of names")
+        warnings.append(f"{where} is read as a list of one: expected a list of names")
         value = [value]
     if not isinstance(value, list) or any(isinstance(item, dict | list) for item in value):
         warnings.append(f"{where} is left out: expected a list of names")
         return {}
-    # An empty list is said too: it takes back what the organisation disallows.
+    # An empty list counts too: it allows what the organisation disallows.
     return {key: [text for item in value if (text := _scalar(item))]}
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Both, the second winning key by key; lists are replaced whole."""
+    """Merge two mappings; the second wins key by key, and lists are replaced whole."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
@@ -242,7 +239,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """A value of any shape as texts, lists and mappings; what is nested too deeply is cut off."""
+    """Return any value as texts, lists and mappings, cut off below a depth."""
     if depth > _DEEPEST:
         return "…"
     if isinstance(value, dict):
@@ -281,10 +278,3 @@ def _line(key: str, value: Any, indent: str) -> Iterator[str]:
         yield from (f"{indent}      {line}" for line in value.splitlines())
     else:
         yield f"{label} {value}"
-
-
-def _example(section: str) -> str:
-    if (section, "disallow") in _LISTS:
-        return "`disallow: [name]`"
-    keys = _SECTIONS[section]
-    return f"`{keys[0] if keys else 'source'}: …`"

@@ -1,4 +1,4 @@
-"""Finds out what this machine offers to agents, by trying it: each finding is one row."""
+"""Checks by trying what this machine offers to agents; each result is one row."""
 
 from __future__ import annotations
 
@@ -18,38 +18,36 @@ from pathlib import Path
 import msgspec
 
 import caloron
-from caloron.agents import scope
-from caloron.agents.foreground import run_confined
-from caloron.agents.remedies import INSTALL
-from caloron.agents.sandbox import Bubblewrap, run
-from caloron.agents.seccomp import program
-from caloron.agents.watch import Watch
+from caloron.agents.clis.registry import FRAMEWORKS, installable
+from caloron.agents.sandbox import scope
+from caloron.agents.sandbox.bubblewrap import INSTALL, Bubblewrap
+from caloron.agents.sandbox.seccomp import program
+from caloron.agents.supervise.supervise import Buffer, Limits, run, supervise
+from caloron.agents.supervise.watch import Watch
 from caloron.errors import CaloronError, PreconditionFailed
-from caloron.ports import AgentRequest, AgentRunner, Caps, Confinement, Network
+from caloron.ports import AgentCli, AgentRequest, Caps, Network, SandboxSpec
 
 _PYTHON = (3, 11)
 _GIT = (2, 38)
 _BUBBLEWRAP = (0, 8)
 _FREE_MB = 2048
 _PATIENCE_S = 60.0
-#: Frameworks whose program is known to answer `--version`, and to do nothing else then.
-_TELL_VERSION = ("claude-code",)
 _MB = 1 << 20
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was looked at: whether it is well, what was seen, and what to do."""
+    """The result of one check: the observation, and the remedy if it failed."""
 
     check: str
     ok: bool
     detail: str
     remedy: str = ""
-    #: Whether agents cannot run without it.
+    #: True: agents cannot run without it.
     needed: bool = True
 
 
 def examine(home: Path) -> Iterator[Finding]:
-    """Everything but the project's own framework, one by one as it is found."""
+    """Check everything but the project's own framework, one result at a time."""
     yield _python()
     yield _git()
     yield _bubblewrap()
@@ -59,7 +57,7 @@ def examine(home: Path) -> Iterator[Finding]:
         yield _seccomp()
         yield from (limit() for limit in (_processes, _memory, _file_size, _temporary_files))
         yield _kernel_memory()
-        yield from _told_limits()
+        yield from _supervised_limits()
         yield cgroup()
         yield from (_network_none(), _network_model(), _network_public())
     yield _disk(home)
@@ -67,7 +65,7 @@ def examine(home: Path) -> Iterator[Finding]:
 
 
 def at_a_glance(home: Path, *, sandboxed: bool) -> Iterator[Finding]:
-    """What is found out in a moment, before a sprint makes anything."""
+    """Run the quick checks, before a sprint creates anything."""
     yield _python()
     yield _git()
     if sandboxed:
@@ -105,13 +103,13 @@ def _program(name: str, argv: tuple[str, ...], least: tuple[int, int], remedy: s
         why = error.strerror if isinstance(error, OSError) else f"no answer in {_ANSWER_S} s"
         detail = f"{argv[0]} cannot be run: {why}"
         return Finding(check=name, ok=False, detail=detail, remedy=remedy)
-    said = (done.stdout.strip() or done.stderr.strip()).partition("\n")[0]
+    printed = (done.stdout.strip() or done.stderr.strip()).partition("\n")[0]
     if done.returncode != 0:
-        detail = f"{argv[0]} fails with exit code {done.returncode}: {said}"
-        return Finding(check=name, ok=False, detail=detail, remedy=f"see what {argv[0]} says")
-    found = re.search(r"(\d+)\.(\d+)", said)
-    ok = found is not None and (int(found[1]), int(found[2])) >= least
-    return Finding(check=name, ok=ok, detail=said, remedy="" if ok else remedy)
+        detail = f"{argv[0]} fails with exit code {done.returncode}: {printed}"
+        return Finding(check=name, ok=False, detail=detail, remedy=f"read the message of {argv[0]}")
+    version = re.search(r"(\d+)\.(\d+)", printed)
+    ok = version is not None and (int(version[1]), int(version[2])) >= least
+    return Finding(check=name, ok=ok, detail=printed, remedy="" if ok else remedy)
 
 
 def _sandbox() -> Finding:
@@ -202,13 +200,13 @@ time.sleep(60)
 
 
 def _kernel_memory() -> Finding:
-    """Let a small process hold much memory in its sockets, and watch it as the shim does."""
+    """Let a small process fill its sockets, and watch it as the shim does."""
     watch = Watch(memory_mb=40, processes=1000, disk_mb=1 << 20, folders=[])
-    with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as place:
-        given = Confinement(workspace=Path(place))
+    with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as folder:
+        spec = SandboxSpec(workspace=Path(folder))
         argv = (sys.executable, "-S", "-E", "-c", _FILL_SOCKETS)
-        confined = Bubblewrap().confine(argv, given)
-        ended = run_confined(confined, Path(place, "log"), limit_s=_PATIENCE_S, watch=watch)
+        confined = Bubblewrap().confine(argv, spec)
+        ended = supervise(confined, Limits(_PATIENCE_S, watch=watch), stdout=Buffer())
     ok = "MB of memory" in ended.over
     return Finding(
         check="kernel memory", ok=ok, needed=False,
@@ -229,7 +227,7 @@ time.sleep(60)
 
 
 def cgroup() -> Finding:
-    """Say whether the kernel limits an agent with all its children, or the shim only watches."""
+    """Check whether the kernel limits an agent with all its children, or only the shim does."""
     if scope.options() is not None:
         return _scope()
     most = memory_max(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
@@ -249,13 +247,13 @@ def cgroup() -> Finding:
 
 
 def _scope() -> Finding:
-    """Let three processes hold together what each may hold alone; the watch does not look."""
+    """Let three processes share a memory limit that each one respects; the watch is off."""
     watch = Watch(memory_mb=1 << 20, processes=1000, disk_mb=1 << 20, folders=[])
-    with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as place:
-        given = Confinement(workspace=Path(place), caps=Caps(memory_mb=128))
+    with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as folder:
+        spec = SandboxSpec(workspace=Path(folder), caps=Caps(memory_mb=128))
         argv = (sys.executable, "-S", "-E", "-c", _SHARE_MEMORY)
-        confined = Bubblewrap().confine(argv, given)
-        ended = run_confined(confined, Path(place, "log"), limit_s=_PATIENCE_S, watch=watch)
+        confined = Bubblewrap().confine(argv, spec)
+        ended = supervise(confined, Limits(_PATIENCE_S, watch=watch), stdout=Buffer())
     ok = "by the kernel" in ended.over
     return Finding(
         check="cgroup", ok=ok, needed=False,
@@ -267,7 +265,7 @@ def _scope() -> Finding:
 
 
 def memory_max(membership: Path, root: Path) -> int | None:
-    """The smallest memory limit of the cgroups (version 2) that this process is in."""
+    """Return the smallest memory limit of the cgroups (version 2) of this process."""
     try:
         lines = membership.read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -276,17 +274,17 @@ def memory_max(membership: Path, root: Path) -> int | None:
     own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
     if own is None:
         return None
-    found: list[int] = []
+    limits: list[int] = []
     for folder in (root / own, *(root / own).parents):
         if not folder.is_relative_to(root):
             break
         with suppress(OSError, ValueError):
             # A word, `max`, where there is no limit.
-            found.append(int((folder / "memory.max").read_text()))
-    return min(found, default=None)
+            limits.append(int((folder / "memory.max").read_text()))
+    return min(limits, default=None)
 
 
-def _told_limits() -> Iterator[Finding]:
+def _supervised_limits() -> Iterator[Finding]:
     for name, what in (
         ("disk", "the shim watches workspace and home, and ends an agent that takes too much"),
         ("output", "the shim cuts what is too much"),
@@ -330,7 +328,7 @@ def _network(policy: Network, expected: str, detail: str) -> Finding:
 
 @contextmanager
 def _greeter() -> Iterator[int]:
-    """A server on this machine that greets whoever comes, and its port."""
+    """Run a server on this machine that greets each visitor; its port."""
     import threading
 
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
@@ -361,37 +359,37 @@ def _seen(
     network: Network = "none",
     hosts: tuple[str, ...] = (),
 ) -> Finding:
-    """Run a script in a sandbox and look whether it saw what it should."""
+    """Run a script in a sandbox and compare its output with the expected one."""
     remedy = "report this: a sandbox ran, but it does not hold what it promises"
-    with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as place:
-        given = Confinement(workspace=Path(place), network=network, hosts=hosts, caps=caps)
+    with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as folder:
+        spec = SandboxSpec(workspace=Path(folder), network=network, hosts=hosts, caps=caps)
         try:
-            confined = Bubblewrap().confine((sys.executable, "-S", "-E", "-c", script), given)
+            confined = Bubblewrap().confine((sys.executable, "-S", "-E", "-c", script), spec)
             done = run(confined, timeout_s=_PATIENCE_S)
-        except subprocess.TimeoutExpired:
+        except TimeoutError:
             return Finding(check=check, ok=False, detail="it did not end", remedy=remedy)
         except CaloronError as error:
             return Finding(check=check, ok=False, detail=str(error), remedy=error.hint)
-    said = done.stdout.decode("utf-8", "replace").strip()
-    if said == expected:
+    printed = done.stdout.decode("utf-8", "replace").strip()
+    if printed == expected:
         return Finding(check=check, ok=True, detail=detail)
     stderr = done.stderr.decode("utf-8", "replace").strip()[-300:]
-    seen = " ".join(f"saw {said!r} instead of {expected!r} {stderr}".split())
+    seen = " ".join(f"saw {printed!r} instead of {expected!r} {stderr}".split())
     return Finding(check=check, ok=False, detail=seen, remedy=remedy)
 
 
 def _disk(home: Path) -> Finding:
-    place = next(path for path in (home, *home.parents) if path.is_dir())
-    free = shutil.disk_usage(place).free // _MB
+    existing = next(path for path in (home, *home.parents) if path.is_dir())
+    free = shutil.disk_usage(existing).free // _MB
     ok = free >= _FREE_MB
     return Finding(
-        check="disk space", ok=ok, detail=f"{free:,} MB free at {place}",
+        check="disk space", ok=ok, detail=f"{free:,} MB free at {existing}",
         remedy="" if ok else f"free at least {_FREE_MB:,} MB, or choose another CALORON_HOME",
     )  # fmt: skip
 
 
 def _clock() -> Finding:
-    """A clock that stands before the time of our own files was never set."""
+    """Check the clock: a time before that of our own files was never set."""
     now, installed = time.time(), Path(caloron.__file__).stat().st_mtime
     ok = now > installed - 86_400
     return Finding(
@@ -400,17 +398,18 @@ def _clock() -> Finding:
     )  # fmt: skip
 
 
-def no_framework(known: tuple[str, ...]) -> Finding:
-    """No project says which agent works, and none is installed."""
+def no_framework() -> Finding:
+    """Report that no project names a framework, and none is installed."""
+    commands = " or ".join(info.install for info in installable())
     return Finding(
         check="framework", ok=False, detail="no coding agent is installed here",
-        remedy="install one: npm install -g @anthropic-ai/claude-code\n"
-        f"or let a sprint use another: caloron sprint GOAL --framework {'|'.join(known)}",
+        remedy=f"install one: {commands}\n"
+        f"or let a sprint use another: caloron sprint GOAL --framework {'|'.join(FRAMEWORKS)}",
     )  # fmt: skip
 
 
 def setup_network(entries: Sequence[str]) -> Finding:
-    """Setup has the network of this machine as it is."""
+    """Warn that setup has the network of this machine as it is."""
     closed = " ".join("setup=public" if entry == "setup=full" else entry for entry in entries)
     return Finding(
         check="network setup", ok=False, needed=False,
@@ -420,41 +419,43 @@ def setup_network(entries: Sequence[str]) -> Finding:
     )  # fmt: skip
 
 
-def framework(name: str, find: Callable[[], AgentRunner]) -> Finding:
-    """The project's framework: whether it can be used, and its version as seen from inside."""
+def framework(name: str, find: Callable[[], AgentCli]) -> Finding:
+    """Check the project's framework, and read its version inside a sandbox."""
     try:
-        runner = find()
-        runner.check()
-        seen = _version(runner) if name in _TELL_VERSION else "it can be started"
+        cli = find()
+        cli.check()
+        seen = _version(cli) if cli.info.version_args else "it can be started"
     except CaloronError as error:
         return Finding(check="framework", ok=False, detail=str(error), remedy=error.hint)
     return Finding(check="framework", ok=True, detail=f"{name}: {seen}")
 
 
-def _version(runner: AgentRunner) -> str:
-    with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as place:
-        workspace, home = Path(place, "workspace"), Path(place, "home")
+def _version(cli: AgentCli) -> str:
+    with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as folder:
+        workspace, home = Path(folder, "workspace"), Path(folder, "home")
         workspace.mkdir()
         home.mkdir()
         sandbox = Bubblewrap()
-        command = runner.command(
+        command = cli.command(
             AgentRequest(
                 role="doctor",
                 task="",
                 prompt="",
                 workspace=sandbox.inside(workspace),
-                run_dir=Path(place),
+                run_dir=Path(folder),
                 home=home,
-                home_inside=sandbox.home_inside(home),
+                sandbox_home=sandbox.sandbox_home(home),
             )
         )
         program = tuple(takewhile(lambda word: not word.startswith("-"), command.argv))
-        given = Confinement(
+        spec = SandboxSpec(
             workspace=workspace, home=home, read_only=command.read_only, env=command.env
         )
         try:
-            done = run(sandbox.confine((*program, "--version"), given), timeout_s=_PATIENCE_S)
-        except subprocess.TimeoutExpired as error:
+            done = run(
+                sandbox.confine((*program, *cli.info.version_args), spec), timeout_s=_PATIENCE_S
+            )
+        except TimeoutError as error:
             raise _does_not_start(program, "it did not answer") from error
     if done.returncode != 0:
         raise _does_not_start(program, done.stderr.decode("utf-8", "replace").strip()[-300:])

@@ -1,4 +1,4 @@
-"""Reads what an agent said about its task out of its answer, however it wrote it."""
+"""Reads the feedback block of an agent's answer, in any of the forms in which agents write it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-from caloron.domain.feedback import Assessment, Feedback
+from caloron.domain.model.feedback import Assessment, Feedback
 
 _LOOK_AT = 65_536
 _BLOCK = 16_384
@@ -15,10 +15,10 @@ _MOST_BLOCKS = 50
 _BRACKETS = 500
 _ITEMS, _ITEM, _TOOL, _NOTES = 20, 500, 100, 2000
 
-_SAID = ("task_clarity", "blockers", "tools_used", "self_assessment", "notes")
-_KEYS = (*_SAID, "caloron_feedback", "task_id", "agent_role", "tokens_consumed")
+_FIELDS = ("task_clarity", "blockers", "tools_used", "self_assessment", "notes")
+_KEYS = (*_FIELDS, "caloron_feedback", "task_id", "agent_role", "tokens_consumed")
 _KEY = re.compile(rf"(?im)(?:^|(?<=[{{,]))[\s>*-]*[\"'`*]*\b({'|'.join(_KEYS)})[\"'`*]*[ \t]*[:=]")
-_LINE = re.compile(rf"[\s>*-]*[\"'`*]*({'|'.join(_SAID)})[\"'`*]*\s*[:=]\s*(.*)", re.IGNORECASE)
+_LINE = re.compile(rf"[\s>*-]*[\"'`*]*({'|'.join(_FIELDS)})[\"'`*]*\s*[:=]\s*(.*)", re.IGNORECASE)
 #: Lines that begin or end a block.
 _BORDER = re.compile(r"(?m)^[ \t>]*(?:`{3,}.*|~{3,}.*|-{3,}|CALORON_FEEDBACK_(?:START|END))[ \t]*$")
 _NOTHING = frozenset(("", "none", "null", "~", "n/a", "na", "nothing", "no", "[]", "-", "{}"))
@@ -33,27 +33,27 @@ _WORDS: dict[Assessment, tuple[str, ...]] = {
 def parse(answer: str) -> Feedback | None:
     """The last feedback in an answer, or None; a broken one gives what can be read of it."""
     for block in _blocks(answer[-_LOOK_AT:].replace("\r\n", "\n")):
-        said = _structured(block) or _by_lines(block)
-        if any(key in said for key in _SAID):
+        fields = _structured(block) or _by_lines(block)
+        if any(key in fields for key in _FIELDS):
             return Feedback(
-                task_clarity=_clarity(_one(said.get("task_clarity"))),
-                blockers=_several(said.get("blockers"), _ITEM),
-                tools_used=_several(said.get("tools_used"), _TOOL),
-                self_assessment=_assessment(_one(said.get("self_assessment"))),
-                notes=_notes(said.get("notes")),
+                task_clarity=_clarity(_one(fields.get("task_clarity"))),
+                blockers=_several(fields.get("blockers"), _ITEM),
+                tools_used=_several(fields.get("tools_used"), _TOOL),
+                self_assessment=_assessment(_one(fields.get("self_assessment"))),
+                notes=_notes(fields.get("notes")),
             )
     return None
 
 
 def _blocks(answer: str) -> Iterator[str]:
-    """What may be a feedback, the last first."""
+    """Yield the parts that may be a feedback, the last one first."""
     pieces = _BORDER.split(answer)
     for piece in reversed(pieces[-_MOST_BLOCKS:]):
-        found = list(_KEY.finditer(piece))
-        names = {match[1].lower() for match in found}
-        if "caloron_feedback" in names or len(names & set(_SAID)) > 1:
-            heads = [match for match in found if match[1].lower() == "caloron_feedback"]
-            first = (heads or found[:1])[-1]
+        keys = list(_KEY.finditer(piece))
+        names = {match[1].lower() for match in keys}
+        if "caloron_feedback" in names or len(names & set(_FIELDS)) > 1:
+            heads = [match for match in keys if match[1].lower() == "caloron_feedback"]
+            first = (heads or keys[:1])[-1]
             yield piece[_beginning(piece, first.start(1)) :][:_BLOCK]
 
 
@@ -70,7 +70,7 @@ def _structured(block: str) -> dict[str, object]:
     for load in (_json, _yaml):
         loaded = _mapping(load(block))
         inner = _mapping(loaded.get("caloron_feedback"))
-        if any(key in (inner or loaded) for key in _SAID):
+        if any(key in (inner or loaded) for key in _FIELDS):
             return inner or loaded
     return {}
 
@@ -101,19 +101,19 @@ def _mapping(value: object) -> dict[str, object]:
 
 
 def _by_lines(block: str) -> dict[str, object]:
-    """What the lines of a broken block give: each key with its line and the list under it."""
-    said: dict[str, list[str]] = {}
+    """Read the lines of a broken block: each key with its line and the list under it."""
+    fields: dict[str, list[str]] = {}
     key = ""
     for line in block.splitlines():
         match = _LINE.match(line)
         if match:
             key = match[1].lower()
-            said[key] = [match[2]] if match[2].strip() else []
+            fields[key] = [match[2]] if match[2].strip() else []
         elif key and line[:1] in (" ", "\t", "-", "*") and line.strip():
-            said[key].append(line)
+            fields[key].append(line)
         else:
             key = ""
-    return {key: "\n".join(lines) for key, lines in said.items()}
+    return {key: "\n".join(lines) for key, lines in fields.items()}
 
 
 def _one(value: object) -> str:
@@ -135,13 +135,13 @@ def _clarity(text: str) -> int:
 
 
 def _assessment(text: str) -> Assessment:
-    """What it called itself; without a known word it is not called completed."""
+    """Return its assessment of itself; without a known word it is not completed."""
     text = text.lower()
     for name in _WORDS:
         if text.startswith(name):
             return name
-    found = (name for name, words in _WORDS.items() if any(word in text for word in words))
-    return next(found, "partial")
+    matching = (name for name, words in _WORDS.items() if any(word in text for word in words))
+    return next(matching, "partial")
 
 
 def _several(value: object, longest: int) -> tuple[str, ...]:

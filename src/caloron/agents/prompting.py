@@ -1,4 +1,4 @@
-"""What agents are asked, one function per role; the wording is in `prompts/*.md`.
+"""The prompts of agents, one function per role; the wording is in `prompts/*.md`.
 
 Text that others wrote stands between delimiters with a nonce that its author cannot know, and each
 such block says what it is for: the task says what to do, all else is data. What stands outside is
@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import Required, TypedDict, Unpack
 
-from caloron.domain.insight import (
+from caloron.domain.model.retro_answer import (
     CATEGORIES,
     MOST_IMPROVEMENTS,
     MOST_LINES,
@@ -39,14 +39,14 @@ Part = tuple[str, str]
 
 
 class About(TypedDict, total=False):
-    """What every prompt carries besides the work itself."""
+    """The parts that every prompt may have besides the work itself."""
 
     nonce: Required[str]
     #: The organisation's conventions as Markdown: trusted, so outside the delimiters.
     conventions: str
     #: The goal of the sprint.
     goal: str
-    #: What the repository asks of those who change it.
+    #: The rules of the repository for contributors.
     rules: str
     #: The files that the planner thinks the task will touch.
     touches: Sequence[str]
@@ -162,17 +162,18 @@ def check(title: str, prompt: str, acceptance: Sequence[str], **about: Unpack[Ab
     return _ask("check", _task(title, prompt, acceptance, about), about)
 
 
-def opened(diary: str) -> str:
-    """What stands before a prompt: who the agent is, and what came of its last wake."""
-    text = diary.strip()
-    if not text:
-        return ""
-    code = _unused(sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8], [text])
-    return f"Your own diary ({_DATA}):\n[begin {code}]\n{text}\n[end {code}]\n\n"
+def opened(diary: str, from_user: str = "") -> str:
+    """The start of a prompt: the agent's own history, and its user's persona, context, errands."""
+    opening, user = "", f"From your user, for you ({_TASK})"
+    for heading, part in ((f"Your own diary ({_DATA})", diary), (user, from_user)):
+        if text := part.strip():
+            code = _unused(sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8], [text])
+            opening += f"{heading}:\n[begin {code}]\n{text}\n[end {code}]\n\n"
+    return opening
 
 
 def instructions(conventions: str = "", own_docs: Mapping[str, str] | None = None) -> str:
-    """What every agent is told beside its prompt, from a file outside the repository.
+    """Return the instructions of every agent, which it reads from a file outside the repository.
 
     `own_docs` are instructions of the repository that the framework does not read by itself.
     """
@@ -208,7 +209,7 @@ def _bullets(lines: Sequence[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Each line marked, so that no line can look like one of ours."""
+    """Mark each line, so that no line can look like one of ours."""
     return "\n".join(f"> {line}" for line in text.strip().splitlines())
 
 
@@ -221,7 +222,7 @@ def _section(conventions: str) -> str:
 
 
 def _ask(name: str, parts: Sequence[Part], about: About, **values: str) -> str:
-    """A prompt with its parts between delimiters; those without text are left out."""
+    """Fill a prompt with its parts between delimiters; empty parts are left out."""
     note = about.get("note", "")
     before = f"The last attempt at this failed: {note}" if note else ""
     parts = (*parts, (f"What happened before ({_DATA})", before))
@@ -239,7 +240,7 @@ def _ask(name: str, parts: Sequence[Part], about: About, **values: str) -> str:
 
 
 def _unused(nonce: str, texts: Sequence[str]) -> str:
-    """The nonce, or one made of it that stands in no text: a text cannot close its own block."""
+    """Return the nonce, or a derived one that is in no text: a text cannot close its own block."""
     while any(nonce in text for text in texts):
         nonce = sha256("\0".join((nonce, *texts)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return nonce

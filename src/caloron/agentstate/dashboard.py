@@ -1,4 +1,4 @@
-"""`dashboard.md`: how an agent stands. A projection: deleting it loses nothing."""
+"""`dashboard.md`: the state of an agent, made from its database; deleting it loses nothing."""
 
 from __future__ import annotations
 
@@ -9,31 +9,29 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from caloron.agentstate.file import QUEUE, open_file, there_in
-from caloron.agentstate.looking import STATEMENTS as LOOKING
+from caloron.agentstate.database import QUEUE, READING, open_database, require_database
+from caloron.agentstate.events import parse_time
 from caloron.agentstate.records import STATUSES
-from caloron.agentstate.weeks import milliseconds
-from caloron.store.database import Database
+from caloron.store.database import Database, load_statements
 from caloron.store.files import write_atomic
-from caloron.store.statements import load_statements
 
-SQL = load_statements(Path(__file__).parent / "sql" / "projections.sql")
+SQL = load_statements(Path(__file__).parent / "sql" / "pages.sql")
 _TITLE = "# AgentState dashboard"
 _GENERATED = re.compile(r"_Generated: (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)_")
-#: How the page begins that stands there before the first one is made.
+#: The beginning of the page before the first one is made.
 NOT_YET = "_Nothing was generated yet"
 _MOST_OPEN = 50
 _MOST_EVENTS = 25
-#: After so long without a change an errand that waits is called old.
+#: A pending work item without a change for this long is called old.
 _OLD_MS = 24 * 3600 * 1000
 NOTHING = "\u2014"
 
 
-def regenerate(where: Path) -> Path:
-    """Write the dashboard of an agent's folder anew."""
-    db = open_file(there_in(where))
+def regenerate(agent_dir: Path) -> Path:
+    """Write the dashboard of an agent's folder."""
+    db = open_database(require_database(agent_dir))
     try:
-        path = where / "dashboard.md"
+        path = agent_dir / "dashboard.md"
         write_atomic(path, dashboard(db).encode())
     finally:
         db.close()
@@ -41,16 +39,16 @@ def regenerate(where: Path) -> Path:
 
 
 def dashboard(db: Database) -> str:
-    """The whole page, of one moment."""
+    """The whole page, from one snapshot."""
     with db.snapshot() as connection:
         now = QUEUE.now_ms(connection)
         return "\n".join(_lines(connection, now)) + "\n"
 
 
 def wrong_in(connection: sqlite3.Connection, page: bytes) -> str:
-    """What is wrong with a page, made anew for the moment that it names; empty: nothing.
+    """Compare a page with one made for the time in it; return the difference, or nothing.
 
-    `older …` is one of ours that was right once.
+    `older …` means that the page was right once.
     """
     lines = page.decode("utf-8", "replace").splitlines()
     head = lines[2] if lines[:2] == [_TITLE, ""] and len(lines) > 2 else ""
@@ -58,7 +56,7 @@ def wrong_in(connection: sqlite3.Connection, page: bytes) -> str:
         return ""
     if (found := _GENERATED.fullmatch(head)) is None:
         return "somebody else's text"
-    now = milliseconds(found[1])
+    now = parse_time(found[1])
     if "\n".join(_lines(connection, now)) + "\n" == page.decode("utf-8", "replace"):
         return ""
     (last,) = connection.execute(SQL["last_change"]).fetchone()
@@ -66,13 +64,13 @@ def wrong_in(connection: sqlite3.Connection, page: bytes) -> str:
 
 
 def _lines(connection: sqlite3.Connection, now: int) -> Iterator[str]:
-    yield from (_TITLE, "", f"_Generated: {moment(now)}_", "")
+    yield from (_TITLE, "", f"_Generated: {format_time(now)}_", "")
     yield from _by_kind(connection)
     yield from _open(connection, now)
     yield f"## Recent events (last {_MOST_EVENTS})"
     yield ""
-    events = connection.execute(LOOKING["tail"], {"limit": _MOST_EVENTS}).fetchall()
-    rows = [(moment(e["ts"]), e["type"], e["actor"], e["work_item_id"]) for e in events]
+    events = connection.execute(READING["tail"], {"limit": _MOST_EVENTS}).fetchall()
+    rows = [(format_time(e["ts"]), e["type"], e["actor"], e["work_item_id"]) for e in events]
     yield from table(("Time", "Type", "Actor", "Work item"), rows, "_No events yet._")
 
 
@@ -91,11 +89,11 @@ def _open(connection: sqlite3.Connection, now: int) -> Iterator[str]:
     (stale,) = connection.execute(SQL["stale_count"], {"now": now}).fetchone()
     yield from ("## Open work items", "")
     if stale:
-        yield from (f"**{stale} in flight without a sign of whoever claimed it.**", "")
+        yield from (f"**{stale} in flight without a sign of the claimant.**", "")
     found = connection.execute(SQL["open"], {"limit": _MOST_OPEN}).fetchall()
     heads = ("ID", "Kind", "Status", "Owner", "Updated", "Age", "Attempts", "Attention")
     rows = [
-        (r["id"], r["kind"], r["status"], r["owner_agent"], moment(r["updated_at"]),
+        (r["id"], r["kind"], r["status"], r["owner_agent"], format_time(r["updated_at"]),
          span(now - r["created_at"]), r["attempt"] or None, attention(r, now))
         for r in found
     ]  # fmt: skip
@@ -105,19 +103,19 @@ def _open(connection: sqlite3.Connection, now: int) -> Iterator[str]:
 
 
 def attention(row: sqlite3.Row, now: int) -> str | None:
-    """Why somebody should look at an errand, if so."""
+    """Why a work item needs attention, if it does."""
     quiet = now - row["updated_at"]
     if row["status"] == "in_flight" and row["expires_at"] <= now:
         return f"stale: no sign since {span(now - row['expires_at'])} after its lease"
     if row["status"] == "waiting_human":
         return f"waits for a person, {span(quiet)}"
     if row["status"] == "pending" and row["not_before"] > now:
-        return f"not before {moment(row['not_before'])}"
+        return f"not before {format_time(row['not_before'])}"
     return f"waits, {span(quiet)}" if row["status"] == "pending" and quiet > _OLD_MS else None
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[Any, ...]], none: str) -> list[str]:
-    """A table, or the line that says that there is nothing; an empty line follows."""
+    """A Markdown table, or the line for an empty one; an empty line follows."""
     if not rows:
         return [none, ""]
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
@@ -126,13 +124,13 @@ def table(heads: tuple[str, ...], rows: list[tuple[Any, ...]], none: str) -> lis
 
 
 def cell(value: Any) -> str:
-    """A value that cannot break out of its cell."""
+    """A value, escaped for a cell."""
     if value is None or value == "":
         return NOTHING
     return " ".join(str(value).replace("|", "\\|").split())
 
 
-def moment(ms: int) -> str:
+def format_time(ms: int) -> str:
     try:
         at = datetime.fromtimestamp(ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -142,7 +140,7 @@ def moment(ms: int) -> str:
 
 
 def span(ms: int) -> str:
-    """A time as people say it."""
+    """A duration for people."""
     seconds = max(0, ms) // 1000
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:

@@ -1,4 +1,4 @@
-"""What a host calls at the turns of an agent's life: a small API, and the same by subprocess.
+"""The hooks that a host calls in the life of an agent, as an API and by subprocess.
 
 By subprocess: `caloron agent-state hook NAME`, with `MF_INSTANCE_DIR`, `MF_AGENT_NAME`, `MF_HOST`,
 `MF_TRIGGER_TYPE` and `MF_TRIGGER_PAYLOAD_JSON` in the environment; 0 is success.
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from caloron.agentstate.file import there_in
-from caloron.agentstate.home import AgentHome
-from caloron.agentstate.records import Enqueued, Errand, Event, Replayed
+from caloron.agentstate.database import require_database
+from caloron.agentstate.instance import AgentInstance
+from caloron.agentstate.records import Enqueued, Event, Replayed, WorkItem
 from caloron.errors import NotFound, UsageError
 
 #: The first of these that a message has names the work item.
@@ -22,40 +22,40 @@ _KINDS = ("kind", "capability")
 
 
 class Hooks:
-    """The turns of one agent's life."""
+    """The hooks of one agent."""
 
-    def __init__(self, home: AgentHome, agent: str | None = None) -> None:
-        self._home = home
+    def __init__(self, instance: AgentInstance, agent: str | None = None) -> None:
+        self._instance = instance
         self._agent = agent
 
     def on_start(self, *, threshold_ms: int = 0) -> list[Replayed]:
-        """What must be taken up again; the diary says that the agent started."""
-        found = self._home.errands.replay(threshold_ms=threshold_ms)
-        told = {"replay": len(found), "stale": sum(one.why == "stale" for one in found)}
-        self._home.diary.append("boot", told, actor=self._agent)
+        """Record the start; return the work items to take up again."""
+        found = self._instance.work_items.replay(threshold_ms=threshold_ms)
+        details = {"replay": len(found), "stale": sum(one.why == "stale" for one in found)}
+        self._instance.events.append("boot", details, actor=self._agent)
         return found
 
     def on_message_accepted(
         self, item: str, kind: str, payload: dict[str, Any] | str, *, owner: str | None = None
     ) -> Enqueued:
-        """A message became work; delivered again it is the same work."""
-        return self._home.errands.enqueue(item, kind, payload, owner=owner or self._agent)
+        """Enqueue a message as a work item; a second delivery is the same item."""
+        return self._instance.work_items.enqueue(item, kind, payload, owner=owner or self._agent)
 
     def on_state_transition(self) -> Path:
-        """Something changed: the dashboard shows it."""
-        return self._home.regenerate_dashboard()
+        """Write the dashboard after a change."""
+        return self._instance.regenerate_dashboard()
 
     def on_message_replied(
         self, payload: dict[str, Any] | str, item: str | None = None
     ) -> Event | None:
-        return self._home.diary.append("message_sent", payload, actor=self._agent, item=item)
+        return self._instance.events.append("message_sent", payload, actor=self._agent, item=item)
 
     def on_shutdown(self, payload: dict[str, Any] | str = "{}") -> Event | None:
-        return self._home.diary.append("shutdown", payload, actor=self._agent)
+        return self._instance.events.append("shutdown", payload, actor=self._agent)
 
-    def on_error(self, item: str, reason: str) -> Errand:
-        """Work failed: it ends as failed, with the reason."""
-        return self._home.errands.resolve(item, "failed", notes=reason)
+    def on_error(self, item: str, reason: str) -> WorkItem:
+        """Resolve a work item as failed, with the reason."""
+        return self._instance.work_items.resolve(item, "failed", notes=reason)
 
 
 def run_hook(name: str, environment: Mapping[str, str], where: Path) -> Iterator[Any]:
@@ -63,37 +63,39 @@ def run_hook(name: str, environment: Mapping[str, str], where: Path) -> Iterator
     message = _message(environment)
     agent = _first(dict(environment), ("MF_AGENT_NAME",)) or None
     item = _first(message, _IDS)
-    # What the host got wrong is said before anything is opened or made.
+    # Refuse wrong input before anything is opened or created.
     if name in ("onMessageAccepted", "onError") and not item:
         raise UsageError(
             "the message has no id", hint=f"MF_TRIGGER_PAYLOAD_JSON needs one of {', '.join(_IDS)}"
         )
     if name != "onMessageAccepted":
-        there_in(where)
+        require_database(where)
     elif not where.is_dir():
         raise NotFound(f"there is no folder {where}", hint="set MF_INSTANCE_DIR, or scaffold it")
-    with AgentHome(where) as home:
-        hooks = Hooks(home, agent)
+    with AgentInstance(where) as instance:
+        hooks = Hooks(instance, agent)
         if name == "onStart":
             for one in hooks.on_start():
-                row = one.errand._asdict()
+                row = one.item._asdict()
                 yield {"row": row, "why": one.why, "attempt": one.attempt}
         elif name == "onMessageAccepted":
             kind = _first(message, _KINDS) or _first(dict(environment), ("MF_TRIGGER_TYPE",))
             payload = environment["MF_TRIGGER_PAYLOAD_JSON"]
             done = hooks.on_message_accepted(item, kind or "message", payload)
-            told = {"inserted": done.inserted, "row": done.errand._asdict()}
-            yield told | ({"differs": list(done.differs)} if done.differs else {})
+            details = {"inserted": done.inserted, "row": done.item._asdict()}
+            yield details | ({"differs": list(done.differs)} if done.differs else {})
         elif name == "onStateTransition":
             yield str(hooks.on_state_transition())
         elif name == "onError":
             reason = _first(message, ("reason", "error", "notes")) or "failed"
             yield hooks.on_error(item, reason)._asdict()
         else:
-            yield from _told(name, hooks, environment.get("MF_TRIGGER_PAYLOAD_JSON") or "{}", item)
+            yield from _append(
+                name, hooks, environment.get("MF_TRIGGER_PAYLOAD_JSON") or "{}", item
+            )
 
 
-def _told(name: str, hooks: Hooks, payload: str, item: str) -> Iterator[Any]:
+def _append(name: str, hooks: Hooks, payload: str, item: str) -> Iterator[Any]:
     if name == "onMessageReplied":
         event = hooks.on_message_replied(payload, item or None)
     else:
@@ -114,6 +116,6 @@ def _message(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _first(message: dict[str, Any], names: tuple[str, ...]) -> str:
-    """The first of these that the message has, as text that a file can hold."""
+    """The first of these keys that the message has, as valid UTF-8."""
     found = next((str(message[name]) for name in names if message.get(name)), "")
     return found.encode("utf-8", "replace").decode()

@@ -1,15 +1,16 @@
-"""What an agent's file holds, as Python has it; the names are those of the columns."""
+"""The records of an agent's database, named as its columns, and the notes of a work item."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from typing import Any, NamedTuple
 
 STATUSES = ("pending", "in_flight", "waiting_human", "done", "failed", "cancelled")
 TERMINAL = ("done", "failed", "cancelled")
 OPEN = ("pending", "in_flight", "waiting_human")
 
 
-class Errand(NamedTuple):
+class WorkItem(NamedTuple):
     """One row of `work_items`; payload and notes are text, times are in ms since 1970."""
 
     id: str
@@ -23,7 +24,7 @@ class Errand(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One line of the diary."""
+    """One row of `events`."""
 
     id: int
     ts: int
@@ -34,7 +35,7 @@ class Event(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """Who works on an errand, until when, and the how manieth time somebody does."""
+    """The claim of a work item: who has it, until when, and the number of the attempt."""
 
     token: int
     holder: str
@@ -42,26 +43,68 @@ class Lease(NamedTuple):
     attempt: int
 
 
-class Held(NamedTuple):
-    """An errand that was claimed, and the right to work on it."""
+class ClaimedItem(NamedTuple):
+    """A work item that was claimed, and its lease."""
 
-    errand: Errand
+    item: WorkItem
     lease: Lease
 
 
 class Enqueued(NamedTuple):
-    """What became of an errand that was handed in."""
+    """The result of an enqueue."""
 
     inserted: bool
-    errand: Errand
-    #: In what it differs from the one of the same id that was there already.
+    item: WorkItem
+    #: The fields in which it differs from the known item of the same id.
     differs: tuple[str, ...] = ()
 
 
 class Replayed(NamedTuple):
-    """An errand that somebody must take up again, and how often that was tried."""
+    """A work item to take up after a start, and how often it was claimed."""
 
-    errand: Errand
-    #: `pending`: nobody has it; `stale`: whoever had it gives no sign.
+    item: WorkItem
+    #: `pending`: nobody has it; `stale`: its lease is over.
     why: str
     attempt: int
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+#: The key for plain text from before the first annotation.
+TEXT = "text"
+#: The key for the words of a resolution beside other notes.
+RESOLUTION = "resolution"
+
+
+def encode(value: Any) -> str:
+    """JSON as agent-state writes it: without spaces, and not escaped to ASCII."""
+    text = _encode(value)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            # A lone surrogate can be escaped in JSON but not stored as UTF-8.
+            return json.dumps(value, separators=(",", ":"))
+    return text
+
+
+def base_of(notes: str | None) -> dict[str, Any]:
+    """The notes as an object, to which annotations are added."""
+    if not notes:
+        return {}
+    try:
+        data = json.loads(notes)
+    except (ValueError, RecursionError):
+        return {TEXT: notes}
+    return data if isinstance(data, dict) else {TEXT: notes}
+
+
+def annotated(notes: str | None, patch: dict[str, Any]) -> str:
+    """The notes with these keys; a known key gets the new value."""
+    return encode(base_of(notes) | patch)
+
+
+def resolved(notes: str | None, words: str) -> str | None:
+    """The notes after a resolution with these words; None: unchanged."""
+    if not words or words == notes:
+        return None
+    return annotated(notes, {RESOLUTION: words}) if notes else words

@@ -1,8 +1,9 @@
-"""Begins a sprint, or goes on with one: everything is checked before anything is done."""
+"""Opens a project: its lock, its ledger and its forge; begins and resumes sprints."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,17 +11,24 @@ from typing import Any, Literal
 
 import msgspec
 
-from caloron.agents.frameworks import FRAMEWORKS, WITH_MODEL
-from caloron.domain.facts import SprintDiscarded
-from caloron.domain.joining import LABEL
-from caloron.domain.ours import last_number
-from caloron.domain.plan import PlannedTask, PlanProblem
-from caloron.domain.plan_forms import Plan, parse_plan_file
-from caloron.domain.sprint import Sprint, State, enter
-from caloron.engine.answering import wait_until_it_answers
-from caloron.engine.confining import Confining
-from caloron.engine.engine import Engine, SystemClock, Watcher
-from caloron.engine.forges import (
+from caloron.agents.clis.registry import FRAMEWORKS, uses_model
+from caloron.domain.compat.plan_forms import Plan, parse_plan_file
+from caloron.domain.model.facts import SprintDiscarded
+from caloron.domain.model.plan import PlannedTask, PlanProblem
+from caloron.domain.model.sprint import (
+    MainHealth,
+    Planning,
+    Sprint,
+    SprintSettings,
+    State,
+    last_number,
+)
+from caloron.domain.reporting.waiting import Outage, outage_after
+from caloron.domain.rules.discard import KEY as DISCARD_KEY
+from caloron.domain.rules.people.labelled_issues import LABEL
+from caloron.domain.rules.planning import resumed
+from caloron.engine.discard import DiscardRun
+from caloron.engine.forge.connect import (
     catch_up,
     forge_of_session,
     look,
@@ -28,8 +36,8 @@ from caloron.engine.forges import (
     refuse_unfit,
     remember,
 )
-from caloron.engine.tick import tick_graph
-from caloron.engine.workshop import (
+from caloron.engine.loop import Engine
+from caloron.engine.runs.runtime import (
     cleaned_plan,
     frameworks_of,
     known_secrets,
@@ -37,17 +45,73 @@ from caloron.engine.workshop import (
     runner,
     sandbox_for,
 )
-from caloron.errors import NotFound, PreconditionFailed, UsageError
+from caloron.engine.runs.sandbox_policy import SandboxPolicy
+from caloron.engine.signals import Listener, SystemClock
+from caloron.errors import ForgePaused, ForgeUnavailable, NotFound, PreconditionFailed, UsageError
 from caloron.git.mirror import Mirror
-from caloron.ledger.history import take_in_history
 from caloron.ledger.ledger import Ledger, TickCommit
+from caloron.ledger.legacy import import_home
 from caloron.ledger.projects import Project
+from caloron.ledger.reading import clear_outage, store_outage
 from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Forge
 from caloron.store import log
 from caloron.store.database import refuse_damaged
 from caloron.store.lock import ProcessLock
 from caloron.store.redact import Redactor
+
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+
+
+def wait_for_forge(
+    project: Project,
+    ledger: Ledger,
+    forge: Forge,
+    sprint: str,
+    tell: Callable[[str], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Ask it and its git until both answer; `status` shows meanwhile what is waited for."""
+    outage: Outage | None = None
+    pause = _FIRST_PAUSE_S
+    while True:
+        try:
+            _ask(project, forge)
+        except ForgeUnavailable as error:
+            log.warning("the forge does not answer; it is asked again", error=error)
+            until = error.until if isinstance(error, ForgePaused) else None
+            after = outage_after(outage, str(error), until, time.time())
+            if after != outage:
+                tell(f"{after}; waiting, and going on when it answers (Ctrl-C stops)")
+                store_outage(ledger, sprint, after)
+            outage = after
+            sleep(pause if until is None else max(until - time.time(), pause))
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            continue
+        if outage is not None:
+            clear_outage(ledger, sprint)
+            tell("the forge answers again")
+        return
+
+
+def _ask(project: Project, forge: Forge) -> None:
+    forge.about()
+    mirror = Mirror(project.mirror, forge.remote(), forge.main)
+    mirror.ensure()
+    mirror.fetch_main()
+
+
+@contextmanager
+def refuse_if_unreachable() -> Iterator[None]:
+    """What is not begun yet does not wait for a forge that is away: it is refused."""
+    try:
+        yield
+    except ForgeUnavailable as error:
+        raise ForgeUnavailable(
+            f"no sprint was begun: {error}", hint="begin it again when the forge answers"
+        ) from error
+
 
 MAX_PLAN_BYTES = 4 << 20
 
@@ -79,8 +143,8 @@ class Session:
             self.ledger = Ledger(project.ledger)
             opened.callback(self.ledger.close)
             #: What was taken over from an older Caloron, in lines for people.
-            self.told = take_in_history(self.ledger, project)
-            self.forge = forge_of_session(project, self.ledger, self.told)
+            self.messages = import_home(self.ledger, project)
+            self.forge = forge_of_session(project, self.ledger, self.messages)
             opened.callback(self.forge.close)
             self._opened = opened.pop_all()
 
@@ -105,23 +169,24 @@ class Session:
             id=self.project.name,
             number=0,
             goal=redactor.text(goal),
-            created_at=SystemClock().now(),
-            parallel=parallel,
-            max_fix_rounds=config.max_fix_rounds,
-            frameworks=FRAMEWORKS,
-            author=self.forge.author,
-            reviewer=self.forge.reviewer,
-            main=self.forge.main,
-            ask_before_running=ask,
-            # A forge without pages has nobody who would read it there.
-            plan_on_forge=plan_on_forge and bool(self.forge.url(1)),
-            given_plan=cleaned_plan(plan or (), redactor),
-            framework=config.framework,
-            baseline="",
-            budget_usd=choices.budget_usd or config.budget_usd,
-            allow_red=choices.allow_red,
-            unsandboxed=choices.unsandboxed,
-            retro=_retro_by(config),
+            settings=SprintSettings(
+                created_at=SystemClock().now(),
+                parallel=parallel,
+                max_fix_rounds=config.max_fix_rounds,
+                frameworks=FRAMEWORKS,
+                author=self.forge.author,
+                reviewer=self.forge.reviewer,
+                main_branch=self.forge.main,
+                ask_before_running=ask,
+                plan_on_forge=plan_on_forge and bool(self.forge.url(1)),
+                framework=config.framework,
+                budget_usd=choices.budget_usd or config.budget_usd,
+                allow_red=choices.allow_red,
+                unsandboxed=choices.unsandboxed,
+                retro_by=_retro_by(config),
+            ),
+            planning=Planning(given_plan=cleaned_plan(plan or (), redactor)),
+            main_health=MainHealth(baseline=""),
         )
         self.in_step = catch_up(self.project, self.forge)
         self._check(State(sprint=sprint))
@@ -131,55 +196,51 @@ class Session:
         return self.ledger.create_sprint(sprint, {}, after=taken).id
 
     def _check(self, state: State) -> None:
-        plans = (*state.sprint.given_plan, *(task.plan for task in state.tasks.values()))
-        check_start(self.project, self.forge, plans, unsandboxed=state.sprint.unsandboxed)
+        plans = (*state.sprint.planning.given_plan, *(task.plan for task in state.tasks.values()))
+        check_start(self.project, self.forge, plans, unsandboxed=state.sprint.settings.unsandboxed)
 
-    def engine(self, sprint: str, watcher: Watcher, *, debug: bool = False) -> Engine:
+    def engine(self, sprint: str, listener: Listener, *, debug: bool = False) -> Engine:
         self.lock.describe(sprint)
         log.pin(log.log_of(self.project.path), sprint=sprint)
         remember(self.ledger, self.forge, self.forge.about())
-        engine = Engine(self.project, self.ledger, self.forge, sprint, watcher, debug=debug)
-        engine.workshop.open()
+        engine = Engine(self.project, self.ledger, self.forge, sprint, listener, debug=debug)
+        engine.runtime.context.open()
         if not self.ledger.get(f"forge_cursor/{sprint}"):
             engine.poller.begin()
         return engine
 
+    def discard(self, sprint: str, by: str, listener: Listener) -> State:
+        """Throw a sprint away; this needs no agent."""
+        engine = Engine(
+            self.project, self.ledger, self.forge, sprint, listener, only_effects=DISCARD_KEY
+        )
+        return DiscardRun(engine).run(by)
+
     def wait_for_forge(self, sprint: str, tell: Callable[[str], None]) -> None:
         """What has begun waits for a forge that is away, as it does while an engine runs it."""
         if self.project.is_remote and self.ledger.state(sprint).sprint.phase != "ended":
-            wait_until_it_answers(self.project, self.ledger, self.forge, sprint, tell)
+            wait_for_forge(self.project, self.ledger, self.forge, sprint, tell)
 
     def go_on(self, sprint: str, choices: Choices) -> None:
         """A person wants the sprint to go on: with what stopped it cleared, and what changed."""
         loaded = self.ledger.load(sprint)
         before = loaded.state.sprint
-        if before.discarded or any(isinstance(f, SprintDiscarded) for f in loaded.facts):
+        if before.discard.by or any(isinstance(f, SprintDiscarded) for f in loaded.facts):
             raise PreconditionFailed(
                 f"sprint {sprint} was discarded",
                 hint='begin another: caloron sprint "<goal>"'
                 if before.phase == "ended"
                 else f"finish that: caloron discard {sprint}",
             )
-        after = msgspec.structs.replace(
+        after = resumed(
             before,
-            halted="",
-            budget_usd=choices.budget_usd or before.budget_usd,
-            allow_red=before.allow_red or choices.allow_red,
-            unsandboxed=before.unsandboxed or choices.unsandboxed,
+            budget_usd=choices.budget_usd,
+            allow_red=choices.allow_red,
+            unsandboxed=choices.unsandboxed,
         )
-        if before.stopped:
-            # What was wrong is put right in the user's own repository, if there is one.
+        if before.planning.failure:
+            # The user fixes main in the own repository, if there is one.
             self.in_step = catch_up(self.project, self.forge)
-            # Planning gave up, or main was red: both are tried once more.
-            after.stopped = after.stopped_by = ""
-            enter(after, "planning")
-            after.ended_at = None
-            after.po, after.po_failures = None, 0
-            after.baseline_work = None
-        elif before.phase == "ended" and before.insight_problem:
-            # The model was to be asked and could not be: so it is asked now.
-            enter(after, "retro")
-            after.retro_asked = False
         loaded.state.sprint = after
         if after.phase != "ended":
             self._check(loaded.state)
@@ -190,7 +251,7 @@ class Session:
 
 def _retro_by(config: ProjectConfig) -> Literal["rules", "model"]:
     if config.retro == "auto":
-        return "model" if config.framework in WITH_MODEL else "rules"
+        return "model" if uses_model(config.framework) else "rules"
     return config.retro
 
 
@@ -198,12 +259,11 @@ def check_start(
     project: Project, forge: Forge, plan: tuple[PlannedTask, ...], *, unsandboxed: bool
 ) -> None:
     """Refuse what cannot work before anything is begun."""
-    tick_graph()
     about = look(project.config, forge)
     refuse_unfit(project.config, forge, about)
     if project.config.webhook:
         # It loads an HTTP server, which few need.
-        from caloron.engine.webhooks import webhooks_of
+        from caloron.engine.forge.webhooks import webhooks_of
 
         webhooks_of(project.config, lambda: None)
     for name in frameworks_of(project, plan):
@@ -213,12 +273,12 @@ def check_start(
     refuse_start_from(mirror, main_by_git(mirror, about.kind))
     sandbox = sandbox_for(mirror.path, unsandboxed=unsandboxed)
     sandbox.check()
-    Confining(project.config, sandbox).check()
+    SandboxPolicy(project.config, sandbox).check()
 
 
 @contextmanager
-def held(project: Project) -> Iterator[Session]:
-    """Hold the project for the time of the block."""
+def exclusive(project: Project) -> Iterator[Session]:
+    """Lock the project for the time of the block."""
     session = Session(project)
     try:
         yield session

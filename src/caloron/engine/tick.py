@@ -1,47 +1,183 @@
-"""One tick: a run of the graph that ships with the program, and of nothing else."""
+"""One tick: load a sprint, evaluate the facts, supervise the agents, commit the decision.
+
+`tick` is what the loop runs. The shipped graph `sprint_tick_stateful` takes the same steps through
+its stages, for people who compose their own tick: `run_tick_graph` runs it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import cache
 
 import msgspec
 
-from caloron.domain.actions import Moved
-from caloron.domain.sprint import State
+from caloron.domain.model.effects import Action, Moved, describe_action
+from caloron.domain.model.roles import UNSUPERVISED_ROLES
+from caloron.domain.model.sprint import State
+from caloron.domain.rules.evaluate import evaluate
+from caloron.domain.rules.supervisor import Health, check_health, decide, intervene
 from caloron.errors import CaloronError
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import ExecutionError, GraphError
-from caloron.graph.jsontext import Json
+from caloron.graph.json_text import Json
 from caloron.graph.prepare import Prepared, prepare
-from caloron.graph.protocols import StageRunner
-from caloron.graph.run import Limits, Settings, run
-from caloron.graph.trace import Trace
-from caloron.ledger.ledger import StaleTick
+from caloron.graph.runtime.protocols import StageRunner, StageTrace, Trace
+from caloron.graph.runtime.run import RunLimits, Settings, run
+from caloron.ledger.exports import digest
+from caloron.ledger.ledger import Loaded, StaleTick, TickCommit
+from caloron.ledger.state_file import kv_text, write_kv
 from caloron.stages.catalogue import CatalogueStages, catalogue_stages
-from caloron.stages.catalogue.shapes import read, state_of
 from caloron.stages.compositions import composition
-from caloron.stages.context import TickContext
+from caloron.stages.ledger_access import TickContext
+from caloron.stages.tick import agents_of
+from caloron.stages.values import decode_as, decode_state, log_problems
+from caloron.store import log
 
 GRAPH = "sprint_tick_stateful"
-Keep = Callable[[Trace, ExecutionError | None], object]
-#: A crashed tick is run again, so it keeps no journal and no cache; nobody writes its values.
-_SETTINGS = Settings(memoize=False, hashes=False, limits=Limits(value_characters=None))
+#: Gets the trace of a tick that changed something or failed.
+Keep = Callable[[Trace], object]
+#: A crashed tick is run again, so it keeps no journal and no cache.
+_SETTINGS = Settings(hashes=False, limits=RunLimits(value_characters=None))
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tick came to."""
+class TickResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a tick."""
 
     state: State
     moves: tuple[Moved, ...]
+    #: The decisions, in the words of the stages.
     actions_taken: tuple[str, ...]
-    #: Whether anything was written: an idle tick writes nothing.
+    #: False if the tick wrote nothing.
     changed: bool
+
+
+def tick(context: TickContext, sprint: str, *, keep: Keep | None = None) -> TickResult:
+    """Decide on everything that is known now, and commit the decision.
+
+    A tick that another writer overtook is discarded and run again from its load.
+    """
+    while True:
+        try:
+            return _tick(context, sprint, _Steps(keep))
+        except StaleTick as error:
+            log.debug("a tick is repeated", error=error)
+
+
+def _tick(context: TickContext, sprint: str, steps: _Steps) -> TickResult:
+    with steps.step("load_tick_state"):
+        loaded, now = context.ledger.load(sprint), context.clock.now()
+    with steps.step("dag_evaluate"):
+        evaluated = evaluate(loaded.state, loaded.facts, now)
+        log_problems(loaded.state, evaluated)
+    with steps.step("decide_intervention"):
+        health = _health(context, loaded)
+        interventions = decide(evaluated.state, health, context.limits, now)
+        supervised = intervene(evaluated.state, health, interventions, now)
+        log_problems(evaluated.state, supervised)
+    actions = (*evaluated.actions, *supervised.actions)
+    moves = (*evaluated.moves, *supervised.moves)
+    with steps.step("save_tick_state"):
+        changed = _commit(context, loaded, supervised.state, actions, moves, now)
+    if changed:
+        steps.keep_trace()
+    taken = [f"{step.step}:{step.task} ({step.reason})" for step in interventions]
+    return TickResult(
+        state=supervised.state,
+        moves=moves,
+        actions_taken=(*taken, *map(describe_action, actions)),
+        changed=changed,
+    )
+
+
+def _health(context: TickContext, loaded: Loaded) -> list[Health]:
+    """Check the supervised agents; after a pause of the machine none of them is judged."""
+    if context.grace:
+        return []
+    agents = agents_of(loaded)
+    return [
+        check_health(agent, context.limits)
+        for agent in agents
+        if agent.role not in UNSUPERVISED_ROLES
+    ]
+
+
+def _commit(
+    context: TickContext,
+    loaded: Loaded,
+    state: State,
+    actions: tuple[Action, ...],
+    moves: tuple[Moved, ...],
+    now: float,
+) -> bool:
+    """Commit a decision in one transaction, and write the state file; False if nothing changed."""
+    if state.facts_wait:
+        # A rule failed: the facts stay in the inbox for a version that can handle them.
+        loaded = msgspec.structs.replace(loaded, through=0, facts=())
+    before = msgspec.structs.replace(loaded.state, facts_wait=state.facts_wait)
+    if not (loaded.facts or actions or moves) and state == before:
+        return False
+    text = kv_text(state, now)
+    commit = TickCommit(
+        state=state, actions=actions, moves=moves, state_file_digest=digest(text), since=now
+    )
+    context.ledger.commit_tick(loaded, commit)
+    write_kv(state.sprint.id, text)
+    return True
+
+
+class _Steps:
+    """Times the steps of one tick for its trace."""
+
+    def __init__(self, keep: Keep | None) -> None:
+        self._keep = keep
+        self._began = time.time()
+        self._calls: list[StageTrace] = []
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        except StaleTick:
+            raise
+        except Exception as error:
+            self._record(name, began, f"{type(error).__name__}: {error}")
+            self.keep_trace()
+            raise
+        self._record(name, began)
+
+    def _record(self, name: str, began: float, failure: str = "") -> None:
+        self._calls.append(
+            StageTrace(
+                stage_id=name,
+                step_index=len(self._calls),
+                path=f"$.{name}",
+                input_hash="",
+                output_hash=None,
+                duration_ms=round((time.monotonic() - began) * 1000),
+                failure=failure,
+            )
+        )
+
+    def keep_trace(self) -> None:
+        if self._keep is None:
+            return
+        trace = Trace(
+            composition_id=tick_graph().composition_id,
+            started_at=datetime.fromtimestamp(self._began, UTC).isoformat(),
+            duration_ms=sum(call.duration_ms for call in self._calls),
+            stages=tuple(self._calls),
+            failed=any(call.failure for call in self._calls),
+        )
+        self._keep(trace)
 
 
 @cache
 def tick_graph() -> Prepared:
-    """The shipped graph, checked; without it there is no other way to make a tick."""
+    """The shipped graph, checked."""
     text = composition(GRAPH)
     if text is None:
         raise CaloronError(f"the graph {GRAPH} is missing", hint="install Caloron again")
@@ -54,41 +190,24 @@ def tick_graph() -> Prepared:
         ) from error
 
 
-def run_tick(
-    context: TickContext,
-    sprint: str,
-    *,
-    runner: StageRunner | None = None,
-    keep: Keep | None = None,
-) -> Saved:
-    """Load, poll the inbox, evaluate, health, decide, and one commit.
-
-    What a stage raises comes out as it was raised, with the place noted. `keep` is told what a
-    tick did, if it did anything.
-    """
+def run_tick_graph(
+    context: TickContext, sprint: str, *, runner: StageRunner | None = None
+) -> TickResult:
+    """Run the shipped graph once; an error of a stage is raised with its path as a note."""
+    stages = runner or CatalogueStages(context)
     try:
-        outcome = run(
-            tick_graph(), {"sprint_id": sprint}, runner or CatalogueStages(context), _SETTINGS
-        )
+        outcome = run(tick_graph(), {"sprint_id": sprint}, stages, _SETTINGS)
     except ExecutionError as error:
         cause = error.__cause__
-        if keep and error.trace and not isinstance(cause, StaleTick):
-            keep(error.trace, error)
         if cause is None:
             raise
         cause.add_note(f"in the graph {GRAPH} at {error.path}")
         raise cause from None
-    saved = _saved(outcome.datum.value)
-    if keep and saved.changed:
-        keep(outcome.trace, None)
-    return saved
-
-
-def _saved(told: Json) -> Saved:
-    moves: tuple[Moved, ...] = read(told["moves"], tuple[Moved, ...], "moves")
-    return Saved(
-        state=state_of(told["state"]),
+    answer: Json = outcome.answer.value
+    moves: tuple[Moved, ...] = decode_as(answer["moves"], tuple[Moved, ...], "moves")
+    return TickResult(
+        state=decode_state(answer["state"]),
         moves=moves,
-        actions_taken=tuple(told["actions_taken"]),
-        changed=told["changed"],
+        actions_taken=tuple(answer["actions_taken"]),
+        changed=answer["changed"],
     )

@@ -1,7 +1,7 @@
-"""The user's own repository, as it is checked out: what is in it, and how merged work gets there.
+"""The user's own repository as it is checked out: its state, and merges of finished work into it.
 
 Git runs here with the user's own configuration: it is their repository, their identity and their
-rules for what is ignored. Nothing is ever forced, and looking writes nothing.
+rules for what is ignored. Nothing is ever forced, and a preview writes nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from caloron.errors import NotFound, PreconditionFailed, UsageError
 from caloron.git.command import GitError, complaint, refuse_newer_format
-from caloron.git.commits import Size
+from caloron.git.repository import MERGE_TREE, Size, parse_merge_tree, parse_numstat
 
-#: What would send git to another repository than the one it is asked about.
+#: Variables that would send git to another repository.
 _ELSEWHERE = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_NAMESPACE",
     "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
@@ -47,8 +47,8 @@ class Uncommitted:
 
 
 @dataclass(frozen=True)
-class Coming:
-    """What a merge would bring, found out without changing anything."""
+class MergePreview:
+    """The result of a merge, computed without changing anything."""
 
     branch: str
     old: str
@@ -73,22 +73,22 @@ class Checkout:
         done = _git(folder, ("rev-parse", "--show-toplevel"))
         if done.returncode == 0:
             return cls(Path(os.fsdecode(done.stdout.removesuffix(b"\n"))))
-        said = _text(done.stderr)
-        refuse_newer_format(folder, said)
+        stderr = _text(done.stderr)
+        refuse_newer_format(folder, stderr)
         inside = _git(folder, ("rev-parse", "--absolute-git-dir"))
         if inside.returncode == 0:
             raise PreconditionFailed(
                 f"{folder} is the inside of a repository, or a bare one: nothing is checked out",
                 hint="go to a work tree of it, or: caloron init NAME --repo PATH",
             )
-        if "dubious ownership" in said:
-            raise PreconditionFailed(f"git does not look into {folder}: {said}")
+        if "dubious ownership" in stderr:
+            raise PreconditionFailed(f"git does not look into {folder}: {stderr}")
         return None
 
     def require(self) -> None:
-        """Refuse a place that is no work tree any more."""
-        found = Checkout.around(self.top) if self.top.is_dir() else None
-        if found is None:
+        """Refuse a folder that is not a work tree any more."""
+        checkout = Checkout.around(self.top) if self.top.is_dir() else None
+        if checkout is None:
             raise NotFound(
                 f"{self.top} is not a git repository (any more)",
                 hint="say where yours is: caloron config set repo PATH",
@@ -96,20 +96,20 @@ class Checkout:
 
     def head(self) -> str:
         """The commit that is checked out; refused where there is none yet."""
-        found = self._git("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok=(0, 1, 128))
-        if not found:
+        commit = self._git("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok=(0, 1, 128))
+        if not commit:
             raise PreconditionFailed(
                 f"{self.top} has no commit yet, so there is nothing to begin from",
                 hint="commit something there first, if only: git commit --allow-empty -m start",
             )
-        return found
+        return commit
 
     def branch(self) -> str:
         """The branch that is checked out; empty when it is a commit without one."""
         return self._git("symbolic-ref", "--quiet", "--short", "HEAD", ok=(0, 1))
 
     def uncommitted(self) -> Uncommitted:
-        """What is only in the files; what the user ignores does not count."""
+        """Changes that are in no commit; ignored files do not count."""
         listed = self._git("--no-optional-locks", "status", "--porcelain=v1", "-z", "-uall")
         changed: list[str] = []
         untracked: list[str] = []
@@ -123,17 +123,17 @@ class Checkout:
         return Uncommitted(tuple(changed), tuple(untracked))
 
     def contains(self, *commits: str) -> bool:
-        """Whether what is checked out has all these commits; what git cannot tell it has not."""
+        """Whether HEAD contains all these commits; False where git cannot tell."""
         done = _git(self.top, ("rev-list", "--count", *commits, "--not", "HEAD"))
         return done.returncode == 0 and done.stdout.strip() == b"0"
 
     def refuse_unready(self) -> str:
-        """The branch to bring something into, unless something else is under way there."""
+        """The branch to merge into; refused while another operation is unfinished there."""
         self.require()
-        for file, what in _IN_THE_MIDDLE.items():
+        for file, operation in _IN_THE_MIDDLE.items():
             if Path(self.top, self._git("rev-parse", "--git-path", file)).exists():
                 raise PreconditionFailed(
-                    f"{self.top} is in the middle of {what}",
+                    f"{self.top} is in the middle of {operation}",
                     hint="finish or abort that first; nothing was changed",
                 )
         branch = self.branch()
@@ -145,51 +145,56 @@ class Checkout:
         self.head()
         return branch
 
-    def coming(self, source: Path, commit: str, main: str = "main") -> Coming:
-        """What merging `commit` of the repository `source` would bring; refused if it cannot be."""
+    def preview_merge(self, source: Path, commit: str, main: str = "main") -> MergePreview:
+        """Preview a merge of `commit` of the repository `source`; refuse if it is not possible."""
         branch, old = self.refuse_unready(), self.head()
-        with _seeing(self._objects(), source / "objects") as looking:
-            base = self._git("merge-base", old, commit, ok=(0, 1), environment=looking)
+        with _combined_objects(self._objects(), source / "objects") as environment:
+            base = self._git("merge-base", old, commit, ok=(0, 1), environment=environment)
             if not base:
                 raise PreconditionFailed(
                     f"{branch} in {self.top} has no commit in common with the project",
                     hint="check out the branch that the project was made from",
                 )
             if base == commit:
-                return Coming(branch, old, commit, "nothing", 0, Size(0, 0, 0))
+                return MergePreview(branch, old, commit, "nothing", 0, Size(0, 0, 0))
             ahead = base != old
             by_hand = ("git", "-C", str(self.top), "pull", "--no-rebase", str(source), main)
-            tree = self._merged_tree(old, commit, by_hand, looking) if ahead else commit
-            self._refuse_overwriting(old, tree, looking)
-            counted = self._git("rev-list", "--count", f"{old}..{commit}", environment=looking)
-            size = self._size(old, tree, looking)
-            merged = self._git("-c", "log.showSignature=false", "log", "--first-parent",
-                               "--format=%s", f"{old}..{commit}", environment=looking)  # fmt: skip
+            tree = self._merged_tree(old, commit, by_hand, environment) if ahead else commit
+            self._refuse_overwriting(old, tree, environment)
+            counted = self._git("rev-list", "--count", f"{old}..{commit}", environment=environment)
+            size = parse_numstat(
+                self._git("diff-tree", "-r", "-z", "--no-renames", "--numstat", old, tree,
+                          environment=environment)
+            )  # fmt: skip
+            merged = self._git(
+                "-c", "log.showSignature=false", "log", "--first-parent", "--format=%s",
+                f"{old}..{commit}", environment=environment,
+            )  # fmt: skip
         how = "merge" if ahead else "fast-forward"
         changes = tuple(merged.splitlines())
-        return Coming(branch, old, commit, how, int(counted), size, changes)
+        return MergePreview(branch, old, commit, how, int(counted), size, changes)
 
-    def take(self, source: Path, found: Coming, message: str, main: str = "main") -> str:
-        """Bring in what `coming` found, into the branch that is checked out; the new commit."""
+    def apply(self, source: Path, preview: MergePreview, message: str, main: str = "main") -> str:
+        """Merge as previewed into the branch that is checked out, and return the new commit."""
         self._git("fetch", "--quiet", "--no-tags", "--no-write-fetch-head",
                   "--no-recurse-submodules", "--update-shallow", str(source.resolve()),
                   f"refs/heads/{main}")  # fmt: skip
-        how = ("--ff-only",) if found.how == "fast-forward" else ("--no-ff", "-m", message)
+        how = ("--ff-only",) if preview.how == "fast-forward" else ("--no-ff", "-m", message)
         options = ("-c", "submodule.recurse=false", *self._without_hooks_of_the_project())
-        arguments = ("merge", "--quiet", "--no-stat", "--no-autostash", *how, found.new)
+        arguments = ("merge", "--quiet", "--no-stat", "--no-autostash", *how, preview.new)
         done = _git(self.top, (*options, *arguments))
         if done.returncode != 0:
             if self._git("rev-parse", "--verify", "--quiet", "MERGE_HEAD", ok=(0, 1, 128)):
                 _git(self.top, ("merge", "--abort"))
-            said = complaint(_text(done.stderr) or _text(done.stdout))
+            reason = complaint(_text(done.stderr) or _text(done.stdout))
             raise PreconditionFailed(
-                f"git did not merge into {found.branch}: {said}",
+                f"git did not merge into {preview.branch}: {reason}",
                 hint="put that right, then try again; the branch is as it was",
             )
         return self.head()
 
     def _without_hooks_of_the_project(self) -> tuple[str, ...]:
-        """Hooks that are files of the project are not run: what comes may have changed them."""
+        """Disable hooks that are files of the project: the merge may change them."""
         hooks = Path(self.top, self._git("rev-parse", "--git-path", "hooks")).resolve()
         inside = hooks.is_relative_to(self.top.resolve())
         private = Path(self.top, self._git("rev-parse", "--git-common-dir")).resolve()
@@ -204,30 +209,28 @@ class Checkout:
         return Path(self.top, self._git("rev-parse", "--git-path", "objects")).resolve()
 
     def _merged_tree(
-        self, old: str, commit: str, by_hand: Sequence[str], looking: dict[str, str]
+        self, old: str, commit: str, by_hand: Sequence[str], environment: dict[str, str]
     ) -> str:
         if not self.has_identity():
             raise PreconditionFailed(
                 "git does not know who you are, and a merge is a commit of yours",
                 hint='git config --global user.name "…" and user.email "…", then try again',
             )
-        arguments = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z")
-        done = _git(self.top, (*arguments, old, commit), looking)
-        if done.returncode not in (0, 1) or not done.stdout:
-            raise GitError(arguments, done.returncode, _text(done.stderr))
-        tree, *files = _text(done.stdout).rstrip("\0").split("\0")
-        if done.returncode == 1:
+        done = _git(self.top, (*MERGE_TREE, old, commit), environment)
+        merged = parse_merge_tree(done)
+        if merged is None:
+            raise GitError(MERGE_TREE, done.returncode, _text(done.stderr))
+        if merged.conflicts is not None:
             raise PreconditionFailed(
-                f"your branch and what was merged conflict in {_some(tuple(dict.fromkeys(files)))}",
+                f"your branch and what was merged conflict in {_some(merged.conflicts)}",
                 hint=f"nothing was changed; settle it yourself: {shlex.join(by_hand)}",
             )
-        return tree
+        return merged.tree
 
-    def _refuse_overwriting(self, old: str, tree: str, looking: dict[str, str]) -> None:
-        """Refuse to lose what is in no commit, ignored files too, which git would overwrite."""
-        listed = self._git(
-            "diff-tree", "-r", "-z", "--no-renames", "--name-status", old, tree, environment=looking
-        )
+    def _refuse_overwriting(self, old: str, tree: str, environment: dict[str, str]) -> None:
+        """Refuse to overwrite files that are in no commit; git would overwrite ignored ones."""
+        options = ("-r", "-z", "--no-renames", "--name-status")
+        listed = self._git("diff-tree", *options, old, tree, environment=environment)
         words = listed.split("\0")
         changes = dict(zip(words[1::2], words[::2], strict=False))
         mine = self.uncommitted()
@@ -245,28 +248,18 @@ class Checkout:
             )
 
     def _in_the_way(self, name: str, changes: dict[str, str]) -> bool:
-        """Whether something of the user's is where a new file, or its folder, shall be.
+        """Whether a file of the user's is where a new file, or its folder, must go.
 
-        What is tracked and makes room for it is among the changes.
+        A tracked file that makes room for it is among the changes.
         """
-        place = Path(self.top, name)
-        for folder in reversed(place.parents):
+        path = Path(self.top, name)
+        for folder in reversed(path.parents):
             below = folder.is_relative_to(self.top) and folder != self.top
             if below and os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
                 return str(folder.relative_to(self.top)) not in changes
-        if place.is_dir() and not place.is_symlink():
+        if path.is_dir() and not path.is_symlink():
             return not any(other.startswith(f"{name}/") for other in changes)
-        return os.path.lexists(place)
-
-    def _size(self, old: str, tree: str, looking: dict[str, str]) -> Size:
-        listed = self._git("diff-tree", "-r", "-z", "--no-renames", "--numstat", old, tree,
-                           environment=looking)  # fmt: skip
-        rows = [line.split("\t")[:2] for line in listed.split("\0") if line]
-        return Size(
-            len(rows),
-            sum(int(added) for added, _ in rows if added != "-"),
-            sum(int(removed) for _, removed in rows if removed != "-"),
-        )
+        return os.path.lexists(path)
 
     def _git(
         self, *args: str, ok: tuple[int, ...] = (0,), environment: dict[str, str] | None = None
@@ -278,17 +271,17 @@ class Checkout:
 
 
 @contextmanager
-def _seeing(*objects: Path) -> Iterator[dict[str, str]]:
-    """An environment in which git sees the objects of all these places and writes to none."""
-    with tempfile.TemporaryDirectory(prefix="caloron-look-") as place:
+def _combined_objects(*objects: Path) -> Iterator[dict[str, str]]:
+    """An environment in which git sees the objects of all these folders and writes to none."""
+    with tempfile.TemporaryDirectory(prefix="caloron-preview-") as temporary:
         for number, folder in enumerate(objects):
             # A path with a colon in it could not stand in the list.
-            Path(place, str(number)).symlink_to(folder)
-        (new := Path(place, "new")).mkdir()
+            Path(temporary, str(number)).symlink_to(folder)
+        (new := Path(temporary, "new")).mkdir()
         yield {
             "GIT_OBJECT_DIRECTORY": str(new),
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(
-                str(Path(place, str(number))) for number in range(len(objects))
+                str(Path(temporary, str(number))) for number in range(len(objects))
             ),
         }
 

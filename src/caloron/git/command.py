@@ -1,15 +1,24 @@
-"""Runs git so that neither the user's configuration nor a repository's own can run anything."""
+"""Runs git so that neither the user's configuration nor the repository's own can run anything."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from caloron.errors import CaloronError, ForgeUnavailable, PreconditionFailed
 from caloron.ports import Remote
+from caloron.store import log
+
+T = TypeVar("T")
+
+#: The author of commits that are nobody else's work.
+IDENTITY = ("Caloron", "caloron@localhost")
+_COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 _SAFE = {
     "core.hooksPath": "/dev/null",
@@ -29,7 +38,7 @@ _SAFE = {
 _OPTIONS = tuple(word for key, value in _SAFE.items() for word in ("-c", f"{key}={value}"))
 
 
-#: What git says when the other side did not answer, or stopped answering half-way.
+#: Messages of git when the other side did not answer, or stopped answering half-way.
 _UNREACHABLE = (
     "Could not resolve host",
     "Failed to connect",
@@ -54,6 +63,14 @@ _UNREACHABLE = (
 )
 
 
+_LOCKED = ("cannot lock ref", "Unable to create", "could not lock config file")
+#: Lines of git's stderr whose text was written by the other side.
+_SERVER_SENT = re.compile(r"^.*\bremote(?: error)?:.*$", re.MULTILINE)
+_LOCK_TRIES = 40
+_LOCK_PAUSE_S = 0.025
+#: Our git commands hold a lock for milliseconds: an old one was left by a machine that went down.
+_LOCK_ABANDONED_S = 60.0
+
 #: Failures on this side, after which the other one hangs up as well.
 _OUR_OWN = ("bad object", "does not match any", "not a valid object")
 
@@ -71,12 +88,12 @@ _HINT = re.compile(r"^(remote: *)?hint:.*\n?", re.MULTILINE)
 
 
 def complaint(stderr: str) -> str:
-    """What git said, without its hints: they advise a person at a prompt, who is not there."""
+    """The error text of git without its hints: they advise a person at a prompt."""
     return _HINT.sub("", stderr).strip()
 
 
-def telling(stderr: str) -> str:
-    """The one line of git's complaint that says why: what the other side said goes first."""
+def error_line(stderr: str) -> str:
+    """The one line of git's error text that names the cause: the other side's line goes first."""
     lines = [" ".join(line.split()) for line in complaint(stderr).splitlines()]
     lines = [line for line in lines if line and not line.startswith("To ")]
     theirs = [line.removeprefix("remote:").strip() for line in lines if line.startswith("remote:")]
@@ -86,8 +103,8 @@ def telling(stderr: str) -> str:
     return next((kind[0] for kind in kinds if kind), "")[:300]
 
 
-def git_environment(identity: tuple[str, str] = ("Caloron", "caloron@localhost")) -> dict[str, str]:
-    """The environment of every git process of ours: nobody's configuration, no prompt."""
+def git_environment(identity: tuple[str, str] = IDENTITY) -> dict[str, str]:
+    """The environment of every git process of ours: no configuration of others, no prompt."""
     name, email = identity
     return {
         "PATH": os.environ.get("PATH", os.defpath),
@@ -105,16 +122,16 @@ def git_environment(identity: tuple[str, str] = ("Caloron", "caloron@localhost")
     }
 
 
-#: What git says of a repository that is in a newer format than it knows.
+#: Messages of git about a repository in a newer format than it knows.
 _TOO_NEW = ("unknown repository extension", "invalid value for 'extensions.", "git repo version <=")
 
 
 def refuse_newer_format(folder: Path, stderr: str) -> None:
     """Refuse a repository that the git of this machine is too old for."""
     if any(sign in stderr for sign in _TOO_NEW):
-        said = " ".join(complaint(stderr).split()).removeprefix("fatal: ")
+        reason = " ".join(complaint(stderr).split()).removeprefix("fatal: ")
         raise PreconditionFailed(
-            f"the git of this machine is too old for the repository {folder}: {said}",
+            f"the git of this machine is too old for the repository {folder}: {reason}",
             hint="install a newer git (2.45 or newer reads reftable), or convert the repository"
             " with it: git refs migrate --ref-format=files",
         )
@@ -166,7 +183,7 @@ def git_process(
     stdin: bytes | None = None,
     environment: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run git and give back everything, for callers that read the exit code."""
+    """Run git and return its output and exit code."""
     return subprocess.run(
         git_argv(repository, args),
         input=stdin,
@@ -174,25 +191,68 @@ def git_process(
         capture_output=True,
         env=environment or git_environment(),
         check=False,
-        # Ctrl-C on the terminal is for Caloron: git must not die half-way of it.
+        # Ctrl-C on the terminal is for Caloron; it must not end git half-way.
         process_group=0,
     )
 
 
 def git_remote(repository: Path, remote: Remote, command: str, *args: str) -> str:
     """Run a git command that talks to a remote: `command [options] <url> <the last argument>`."""
-    *options, what = args
+    *options, last = args
     settings = {f"GIT_CONFIG_KEY_{n}": key for n, key in enumerate(remote.settings)}
     settings |= {f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(remote.settings.values())}
     settings["GIT_CONFIG_COUNT"] = str(len(remote.settings))
     environment = git_environment() | settings | remote.env
     try:
-        return git(repository, command, *options, remote.url, what, environment=environment)
+        return git(repository, command, *options, remote.url, last, environment=environment)
     except GitError as error:
         ours = any(sign in error.stderr for sign in _OUR_OWN)
         if not ours and any(sign in error.stderr for sign in _UNREACHABLE):
             raise ForgeUnavailable(
-                f"{remote.url} did not answer git {command}: {telling(error.stderr)}",
+                f"{remote.url} did not answer git {command}: {error_line(error.stderr)}",
                 hint="is it running, and reachable from here? It is asked again by itself",
             ) from None
         raise
+
+
+def is_commit_id(text: str) -> bool:
+    return _COMMIT_ID.fullmatch(text) is not None
+
+
+def retry_on_lock(repository: Path, command: Callable[[], T]) -> T:
+    """Run a git command of a bare repository again while another one holds the lock it needs."""
+    for attempt in range(_LOCK_TRIES):
+        try:
+            return command()
+        except GitError as error:
+            own = _SERVER_SENT.sub("", error.stderr)
+            if not any(text in own for text in _LOCKED):
+                raise
+            if attempt == 0:
+                log.warning("git is retried: a lock is held", error=error, repository=repository)
+            remove_abandoned_locks(repository)
+            time.sleep(_LOCK_PAUSE_S)
+    return command()
+
+
+def remove_abandoned_locks(repository: Path) -> None:
+    """Remove old lock files of this repository.
+
+    They are found in its folders and not in git's message: that also holds text of the server,
+    which must never name a file to delete.
+    """
+    for lock in _locks_in(repository):
+        try:
+            if time.time() - lock.lstat().st_mtime > _LOCK_ABANDONED_S:
+                lock.unlink()
+                log.warning("an abandoned lock of git is removed", path=lock)
+        except FileNotFoundError:
+            continue
+
+
+def _locks_in(repository: Path) -> Iterator[Path]:
+    # Links are not followed: they may lead out of the repository.
+    for folder, folders, files in os.walk(repository, followlinks=False):
+        if Path(folder) == repository / "objects":
+            folders[:] = [name for name in folders if name in ("info", "pack")]
+        yield from (Path(folder, name) for name in files if name.endswith(".lock"))

@@ -1,7 +1,7 @@
-"""A whole repository as one file of objects and a list of refs, and back again.
+"""Writes a whole repository as one pack and a list of refs, and reads it back.
 
-Objects never change and nothing of ours removes one: whoever has written down the refs may take
-as long as it takes to write down the objects.
+Objects never change and nothing of ours removes one, so that a backup may write the objects any
+time after the refs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from caloron.git.command import GitError, git, git_argv, git_bytes, git_environm
 
 
 def refs_of(repository: Path) -> dict[str, str]:
-    """Every ref with what it stands for."""
+    """Every ref with its object."""
     listed = git(repository, "for-each-ref", "--format=%(refname) %(objectname)")
     return dict(line.split() for line in listed.splitlines())
 
@@ -25,7 +25,7 @@ def object_format(repository: Path) -> str:
 
 
 def shallow_of(repository: Path) -> list[str]:
-    """The commits whose parents are not there, in a clone that was not whole."""
+    """The commits whose parents are missing, in a shallow clone."""
     try:
         return (repository / "shallow").read_text("ascii").split()
     except FileNotFoundError:
@@ -47,7 +47,7 @@ def write_pack(repository: Path, objects: Iterable[bytes], target: Path) -> None
 
 
 def add_pack(repository: Path, pack: Path) -> None:
-    """Take the objects of a pack in, after checking each."""
+    """Add the objects of a pack, after checking each."""
     with pack.open("rb") as file:
         done = subprocess.run(
             git_argv(repository, ("index-pack", "--stdin", "--threads=1")),
@@ -62,31 +62,31 @@ def add_pack(repository: Path, pack: Path) -> None:
 
 
 def set_refs(repository: Path, refs: Mapping[str, str]) -> None:
-    """Make refs in a repository that has none; refused if what they stand for is not there."""
+    """Create refs in a repository that has none; refused if an object is missing."""
     lines = "".join(f"create {name} {value}\n" for name, value in refs.items())
     git(repository, "update-ref", "--stdin", stdin=lines.encode())
 
 
-def refuse_gaps(repository: Path) -> None:
+def check_connectivity(repository: Path) -> None:
     """A `GitError` if anything behind a ref is missing."""
     git(repository, "rev-list", "--quiet", "--objects", "--all")
 
 
 def missing(repository: Path, commits: Iterable[str]) -> set[str]:
     """Those of the objects that are not there."""
-    asked = sorted(set(commits))
-    if not asked:
+    wanted = sorted(set(commits))
+    if not wanted:
         return set()
-    text = "\n".join(asked).encode() + b"\n"
-    told = git(repository, "cat-file", "--batch-check=%(objectname)", stdin=text).splitlines()
-    return {line.split()[0] for line in told if line.endswith(" missing")}
+    text = "\n".join(wanted).encode() + b"\n"
+    lines = git(repository, "cat-file", "--batch-check=%(objectname)", stdin=text).splitlines()
+    return {line.split()[0] for line in lines if line.endswith(" missing")}
 
 
-def _stream(repository: Path, arguments: tuple[str, ...], given: bytes, out: IO[bytes]) -> None:
+def _stream(repository: Path, arguments: tuple[str, ...], stdin: bytes, stdout: IO[bytes]) -> None:
     done = subprocess.run(
         git_argv(repository, arguments),
-        input=given,
-        stdout=out,
+        input=stdin,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         env=git_environment(),
         check=False,

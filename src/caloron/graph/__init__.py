@@ -1,28 +1,23 @@
-"""Typed composition graphs: read, identify, check, run, cache and trace them.
+"""Typed composition graphs: parse, identify, check, run, cache and trace them.
 
-A library of its own, which knows nothing of sprints. From text to answer it is three steps:
+A library of its own, which knows nothing of sprints. From text to answer it is two steps:
 
-    graph = parse_graph(text)                          # parse: ten ops, errors with a JSON path
-    prepared = prepare(graph, catalogue, STRICT)       # prepare: resolve, check, allow
-    outcome = run(prepared, value, runner, Settings()) # run: output, trace, cost
+    prepared = prepare(text, catalogue)         # parse, resolve, check, test permissions
+    result = run(prepared, value, runner)       # output, trace, cost
 
 | question | module |
 |---|---|
-| what is in a graph file? | `nodes`, `parse` (`parse_graph`), `jsontext` |
-| what is a stage? | `spec` (`StageSpec`, `define`), `specfile`, `effects`, `types`, `shorthand` |
-| which stages are there? | `catalogue` (`Catalogue`), `stdlib` (`standard_stages`), `resolve` |
-| does it fit together? | `check`, `flow` (values followed forward), `compat`, `unify`, `values` |
-| may it run, what does it cost? | `policy`, `prepare` (`prepare`, `Permissions`), `plan` |
-| what is its id? | `canonical` (`composition_id`), `spec` (`Identity`) |
-| who runs a stage? | `protocols.StageRunner`: `native.Functions`, `foreign.Programs`, |
-| | `stdlib.StandardLibrary`, several as one: `runners.Runners` |
-| how is a graph run? | `run` (`run`, `Settings`, `Limits`), `executor`, `calls`, `scope` |
-| what is remembered? | `protocols.Cache`: `memory.MemoryCache`, `cache.SqliteCache` |
-| what survives `kill -9`? | `protocols.Journal`: `journal.SqliteJournal` |
-| what was done? | `trace`; `report` says it as Noether does |
-| is a stage what it promises? | `examples` (`try_examples`), `properties` |
+| what is in a graph file? | `parser` (`parse_graph`), `nodes` (also ids), `json_text` |
+| what is a stage? | `stage` (`StageSpec`, `define`), `stage_file`, `types`, `type_syntax` |
+| which stages exist? | `catalogue` (`Catalogue.lookup`), `stdlib` (`standard_stages`) |
+| does it fit together? | `checker/` |
+| may it run? | `prepare` (`prepare`, `Permissions`) |
+| what would it run? | `planning`, `drawing` |
+| how is a graph run? | `runtime/` (`run`, `Settings`, `RunLimits`), `runtime.protocols` |
+| who runs a stage? | `runners/` (`FunctionRunner`, `SubprocessRunner`, `RunnerChain`), `stdlib` |
+| what is stored? | `storage/` (`MemoryCache`, `SqliteCache`, `SqliteJournal`) |
+| does a stage keep its examples? | `runners.examples` |
 | what can go wrong? | `errors`: `GraphError` with `path`, `kind` and `exit_code` |
 
-`profile.STRICT` is for our own graphs; `profile.NOETHER` does what Noether 0.8.2 does, its defects
-included. Modules are imported where they are used: importing this package loads nothing.
+`strict=False` reads and checks a graph as Noether does. Importing this package loads no module.
 """

@@ -1,4 +1,4 @@
-"""What can go wrong with a graph: each error says where, what, and which exit code it means."""
+"""The errors of this library: each has a message, a JSON path, a kind and an exit code."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from caloron.graph.trace import Trace
+    from caloron.graph.runtime.protocols import Trace
 
 
 class GraphError(Exception):
-    """Any failure of this library; `path` is the JSON path of the node or field it is about."""
+    """Any failure of this library; `path` is the JSON path of the node or field concerned."""
 
     #: One word for machines: parse, reference, type, capabilities, effects, budget, execution, run,
     #: in use, journal.
     kind = "parse"
-    #: As Noether ends: 1 the graph cannot be read, 2 it may not run, 3 it failed while running.
+    #: 1: the graph cannot be read, 2: it may not run, 3: it failed while running.
     exit_code = 1
 
     def __init__(self, message: str, *, path: str = "") -> None:
@@ -23,17 +23,13 @@ class GraphError(Exception):
         self.reason = message
         self.path = path
 
-    def as_noether(self) -> str:
-        """The same in the words of Noether, as far as they are known."""
-        return str(self)
-
 
 class ParseError(GraphError):
     """Text that is no JSON, or JSON that is no graph, type or stage."""
 
 
 class UnknownStage(GraphError):
-    """A reference that names no stage that may be used."""
+    """A reference that names no usable stage."""
 
     kind = "reference"
 
@@ -42,8 +38,8 @@ class AmbiguousStage(UnknownStage):
     """A reference that names more than one stage."""
 
 
-class Finding(GraphError):
-    """One thing that the checker objects to; collected, so that all are told together."""
+class CheckError(GraphError):
+    """One error of the checker; all errors of a graph are collected in a `Refused`."""
 
     kind = "type"
     exit_code = 2
@@ -57,42 +53,42 @@ class Finding(GraphError):
 
 
 class Refused(GraphError):
-    """A graph that may not run; `findings` holds every reason."""
+    """A graph that may not run; `errors` holds every reason."""
 
     kind = "type"
     exit_code = 2
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        super().__init__("\n".join(str(finding) for finding in findings))
-        self.findings = tuple(findings)
+    def __init__(self, errors: Sequence[CheckError]) -> None:
+        super().__init__("\n".join(map(str, errors)))
+        self.errors = tuple(errors)
 
 
 class CapabilityRefused(Refused):
-    """Stages need capabilities that were not granted."""
+    """Stages need capabilities that are not granted."""
 
     kind = "capabilities"
 
 
 class EffectRefused(Refused):
-    """Stages declare effects that were not allowed."""
+    """Stages declare effects that are not allowed."""
 
     kind = "effects"
 
 
 class BudgetRefused(Refused):
-    """What the stages declare to cost is more than the budget, before anything ran."""
+    """The declared cost of the stages exceeds the budget."""
 
     kind = "budget"
 
 
 class RunConflict(GraphError):
-    """A durable run cannot be resumed so: its id belongs to another graph, input or answer."""
+    """A durable run cannot be resumed: its id belongs to another graph, input or answer."""
 
     kind = "run"
 
 
 class RunInUse(RunConflict):
-    """Another process runs this durable run."""
+    """Another process executes this durable run."""
 
     kind = "in use"
 
@@ -104,7 +100,7 @@ class JournalError(GraphError):
 
 
 class ExecutionError(GraphError):
-    """A run that failed; `trace` tells what was done until then."""
+    """A run that failed; `trace` holds the calls that were made before."""
 
     kind = "execution"
     exit_code = 3
@@ -114,41 +110,25 @@ class ExecutionError(GraphError):
         self.stage_id = stage_id
         self.trace: Trace | None = None
 
-    def as_noether(self) -> str:
-        return f"stage {self._stage()} failed: {self.reason}"
-
-    def _stage(self) -> str:
-        return f'StageId("{self.stage_id}")'
-
 
 class StageFailed(ExecutionError):
-    """A stage raised, exited with a failure, or answered what it must not."""
+    """A stage raised an exception, exited with a failure, or gave an invalid answer."""
 
 
 class StageMissing(ExecutionError):
-    """Nobody here can run this stage."""
-
-    def as_noether(self) -> str:
-        return f"stage {self._stage()} not found"
+    """No runner can run this stage."""
 
 
 class StageTimedOut(ExecutionError):
-    """A stage was stopped because its time, or that of the run, was over."""
-
-    def __init__(self, message: str, *, seconds: float, path: str = "", stage_id: str = "") -> None:
-        super().__init__(message, path=path, stage_id=stage_id)
-        self.seconds = seconds
-
-    def as_noether(self) -> str:
-        return f"stage {self._stage()} timed out after {self.seconds:g}s"
+    """The time limit of a stage was exceeded."""
 
 
 class RunTimedOut(ExecutionError):
-    """The time of the whole run was over; a durable run can go on from here."""
+    """The time limit of the whole run was exceeded; a durable run can be resumed."""
 
 
 class Cancelled(ExecutionError):
-    """A node was given up because a sibling had failed."""
+    """A node was cancelled because a sibling failed."""
 
 
 class RemoteCallFailed(ExecutionError):
@@ -158,23 +138,9 @@ class RemoteCallFailed(ExecutionError):
         super().__init__(message, path=path)
         self.url = url
 
-    def as_noether(self) -> str:
-        return f"remote call to {self.url} failed: {self.reason}"
-
-
-class RetryExhausted(ExecutionError):
-    """No attempt was left, or none was allowed."""
-
-    def __init__(self, message: str, *, attempts: int, path: str = "", stage_id: str = "") -> None:
-        super().__init__(message, path=path, stage_id=stage_id)
-        self.attempts = attempts
-
-    def as_noether(self) -> str:
-        return f"retry exhausted after {self.attempts} attempts for stage {self._stage()}"
-
 
 class BudgetExceeded(ExecutionError):
-    """The next call would cost more than what is left; it was not made."""
+    """The next call would exceed the budget; it was not made."""
 
     kind = "budget"
     exit_code = 2
@@ -185,8 +151,3 @@ class BudgetExceeded(ExecutionError):
             path=path,
             stage_id=stage_id,
         )
-        self.spent = spent
-        self.limit = limit
-
-    def as_noether(self) -> str:
-        return f"cost budget exceeded: spent {self.spent}¢ of {self.limit}¢ limit"

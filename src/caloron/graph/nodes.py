@@ -1,4 +1,4 @@
-"""The ten operations of a graph, and how to walk over them."""
+"""The ten operations of a graph, how to walk over them, and the id of a graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from caloron.graph.jsontext import Json, member
+from caloron.graph.json_text import Json, canonical, member, sha256
 from caloron.graph.types import NType, type_json
 
 
@@ -203,9 +203,28 @@ def _within_json(within: Node | tuple[Node, ...] | Mapping[str, Node]) -> Json:
     return node_json(within)
 
 
-def graph_json(graph: Graph) -> Json:
-    return {
-        "description": graph.description,
-        "version": graph.version,
-        "root": node_json(graph.root),
-    }
+_MAX_ATTEMPTS = 2**32 - 1
+
+
+def composition_id(graph: Graph | Node) -> str:
+    """The id of a graph as it was authored: equal for graphs that differ in form only."""
+    root = graph.root if isinstance(graph, Graph) else graph
+    return sha256(canonical(node_json(canonicalise(root))))
+
+
+def canonicalise(node: Node) -> Node:
+    """The normal form: sequences flat, retries joined, wrappers of nothing gone."""
+    inner = rebuilt(node, lambda _, child: canonicalise(child))
+    match inner:
+        case Sequential(stages):
+            flat: list[Node] = []
+            for stage in stages:
+                flat.extend(stage.stages if isinstance(stage, Sequential) else (stage,))
+            return flat[0] if len(flat) == 1 else Sequential(tuple(flat))
+        case Retry(stage, attempts) if attempts <= 1:
+            return stage
+        case Retry(Retry(stage, within, same), attempts, delay) if delay == same:
+            return Retry(stage, min(within * attempts, _MAX_ATTEMPTS), delay)
+        case Let(bindings, body) if not bindings:
+            return body
+    return inner

@@ -1,33 +1,57 @@
-"""All that comes before running: read, identify, resolve, check, and ask whether it may run."""
+"""Everything before a run: parse, identify, resolve, check, and test permissions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from caloron.graph.canonical import composition_id
-from caloron.graph.catalogue import Catalogue
-from caloron.graph.check import Checked, check
-from caloron.graph.effects import CAPABILITIES, KINDS, Effects, kinds_of_words
-from caloron.graph.errors import Refused
-from caloron.graph.nodes import Graph, Node
-from caloron.graph.parse import parse_graph
-from caloron.graph.policy import (
-    allow_capabilities,
-    allow_cost,
-    allow_effects,
-    effects_of,
-    warnings_of,
+from caloron.graph.catalogue import Catalogue, resolve
+from caloron.graph.checker.checker import Called, CheckResult, check
+from caloron.graph.errors import (
+    BudgetRefused,
+    CapabilityRefused,
+    CheckError,
+    EffectRefused,
+    Refused,
 )
-from caloron.graph.profile import STRICT, Profile
-from caloron.graph.resolve import resolve
+from caloron.graph.nodes import (
+    ROOT,
+    Const,
+    Graph,
+    Node,
+    RemoteStage,
+    Sequential,
+    Stage,
+    children,
+    composition_id,
+    walk,
+)
+from caloron.graph.parser import parse_graph
+from caloron.graph.stage import (
+    CAPABILITIES,
+    FALLIBLE,
+    KINDS,
+    NETWORK,
+    PURE,
+    UNKNOWN,
+    Effects,
+    StageSpec,
+    cost_of,
+    effect_set,
+    kinds_of_words,
+)
+
+#: Effects and capabilities of stages that examples must not run: they act on the outside world,
+#: or their answer does not follow from their input.
+_EFFECTS_NOT_TESTED = ("Network", "Llm", "NonDeterministic", "Process", "FsWrite", "Unknown")
+_CAPABILITIES_NOT_TESTED = ("Network", "FsWrite", "Llm", "Process")
 
 
 class Permissions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller allows; nothing said allows everything."""
+    """What a caller allows; an empty field allows everything."""
 
-    #: Kinds of effects by their words (`network`, `fs-read`, …); pure counts as one.
+    #: Kinds of effects by their words (`network`, `fs-read`, …); pure is one of them.
     effects: Iterable[str] = ()
     #: Capabilities by their words.
     capabilities: Iterable[str] = ()
@@ -35,64 +59,176 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph that may run, with all that is known of it before."""
+    """A graph that may run."""
 
     graph: Graph
-    #: As authored, whatever the references were resolved to.
+    #: The id of the graph as written, before references were resolved.
     composition_id: str
     #: With ids in place of references.
     root: Node
-    checked: Checked
+    checked: CheckResult
     effects: Effects
     warnings: tuple[str, ...]
     catalogue: Catalogue
-    profile: Profile
+    strict: bool = True
     budget_cents: int | None = None
-    #: Kinds of effects that were allowed; empty for all.
+    #: Kinds of effects that are allowed; empty for all.
     allowed: frozenset[str] = frozenset()
-    #: Stages given as data are refused that an example must not try.
-    harmless: bool = False
-    #: Capabilities that were granted; empty for all.
+    #: Capabilities that are granted; empty for all.
     granted: frozenset[str] = frozenset()
-
-
-def _granted(permissions: Permissions, profile: Profile) -> frozenset[str]:
-    named = kinds_of_words(permissions.capabilities, CAPABILITIES)
-    return named if profile.can_grant_processes else named - {"Process"}
+    #: Refuse called stages that an example must not run.
+    examples_only: bool = False
 
 
 def prepare(
     graph: Graph | str | bytes,
     catalogue: Catalogue,
-    profile: Profile = STRICT,
     permissions: Permissions | None = None,
+    *,
+    strict: bool = True,
 ) -> Prepared:
-    """Makes a graph ready to run, or says everything that speaks against it."""
+    """Make a graph ready to run; a `GraphError` lists everything that is wrong with it.
+
+    Without `strict`, a graph is read and judged as Noether does: unknown fields are ignored, and
+    fewer edges are checked.
+    """
     permissions = permissions or Permissions()
     if not isinstance(graph, Graph):
-        graph = parse_graph(graph, profile)
-    identity = composition_id(graph)
-    resolved = resolve(graph, catalogue, profile)
+        graph = parse_graph(graph, strict=strict)
+    resolved = resolve(graph, catalogue, strict=strict)
     root = resolved.graph.root
-    checked = check(root, catalogue, profile)
-    if checked.findings:
-        raise Refused(checked.findings)
+    checked = check(root, catalogue, strict=strict)
+    if checked.errors:
+        raise Refused(checked.errors)
     called = checked.called
-    granted = _granted(permissions, profile)
-    allow_capabilities(root, catalogue, granted, called)
+    granted = kinds_of_words(permissions.capabilities, CAPABILITIES)
+    _require_capabilities(root, catalogue, granted, called)
     allowed = kinds_of_words(permissions.effects, KINDS)
-    allow_effects(root, catalogue, allowed, called)
-    allow_cost(root, catalogue, permissions.budget_cents, called)
+    _require_effects(root, catalogue, allowed, called)
+    _require_budget(root, catalogue, permissions.budget_cents, called)
     return Prepared(
         graph=graph,
-        composition_id=identity,
+        composition_id=composition_id(graph),
         root=root,
         checked=checked,
         effects=effects_of(root, catalogue, called),
-        warnings=resolved.warnings + warnings_of(root, catalogue, profile),
+        warnings=resolved.warnings + warnings_of(root, catalogue),
         catalogue=catalogue,
-        profile=profile,
+        strict=strict,
         budget_cents=permissions.budget_cents,
         allowed=allowed,
         granted=granted,
     )
+
+
+def effects_of(root: Node, catalogue: Catalogue, called: Called = ()) -> Effects:
+    """Every effect that any node declares, including both arms of a Branch."""
+    declared = _declared(root, catalogue, called)
+    return effect_set(effect for _, effects in declared for effect in effects)
+
+
+def _declared(root: Node, catalogue: Catalogue, called: Called) -> Iterator[tuple[str, Effects]]:
+    for path, node in walk(root):
+        yield path, _effects_of_node(node, catalogue)
+    for path, stage in called:
+        yield path, stage.effects
+
+
+def _effects_of_node(node: Node, catalogue: Catalogue) -> Effects:
+    if isinstance(node, Stage):
+        stage = catalogue.get(node.id)
+        return (UNKNOWN,) if stage is None else stage.effects
+    if isinstance(node, RemoteStage):
+        return (NETWORK, FALLIBLE)
+    return (PURE,) if isinstance(node, Const) else ()
+
+
+def untestable_effect(stage: StageSpec) -> str:
+    """The word for the effect that keeps a stage from being run on examples; empty if none."""
+    for kind in _EFFECTS_NOT_TESTED:
+        if stage.declares(kind):
+            return KINDS[kind]
+    for capability in _CAPABILITIES_NOT_TESTED:
+        if capability in stage.capabilities:
+            return CAPABILITIES[capability]
+    # A program without effects is sandboxed; a function of this process is not (`kv_set`).
+    return "" if stage.declares("Pure") or stage.code is not None else KINDS["Unknown"]
+
+
+def _require_effects(
+    root: Node, catalogue: Catalogue, kinds: frozenset[str], called: Called
+) -> None:
+    constants = {path for path, node in walk(root) if isinstance(node, Const)}
+    errors = [
+        CheckError(f"the effect {KINDS[effect.kind]} is not allowed", path=path)
+        for path, effects in _declared(root, catalogue, called)
+        for effect in (() if path in constants else effects)
+        if kinds and effect.kind not in kinds
+    ]
+    if errors:
+        raise EffectRefused(errors)
+
+
+def _require_capabilities(
+    root: Node, catalogue: Catalogue, granted: frozenset[str], called: Called
+) -> None:
+    errors = [
+        CheckError(f"the capability {CAPABILITIES[needed]} is not granted", path=path)
+        for path, stage in (*_stages(root, catalogue), *called)
+        for needed in sorted(stage.capabilities)
+        if granted and needed not in granted
+    ]
+    if errors:
+        raise CapabilityRefused(errors)
+
+
+def _stages(root: Node, catalogue: Catalogue) -> Iterable[tuple[str, StageSpec]]:
+    for path, node in walk(root):
+        stage = catalogue.get(node.id) if isinstance(node, Stage) else None
+        if stage is not None:
+            yield path, stage
+
+
+def declared_cost(root: Node, catalogue: Catalogue, called: Called = ()) -> int:
+    """The cents that all stages of a graph declare, each node counted once."""
+    stages = (*_stages(root, catalogue), *called)
+    return sum(cost_of(stage.effects) for _, stage in stages)
+
+
+def _require_budget(
+    root: Node, catalogue: Catalogue, budget_cents: int | None, called: Called
+) -> None:
+    cost = declared_cost(root, catalogue, called)
+    if budget_cents is not None and cost > budget_cents:
+        message = f"the stages declare to cost {cost} cents; the budget is {budget_cents}"
+        raise BudgetRefused([CheckError(message, path=ROOT)])
+
+
+def warnings_of(root: Node, catalogue: Catalogue) -> tuple[str, ...]:
+    """Warnings about sequences: failures that are not retried, caching that cannot work."""
+    warnings: list[str] = []
+
+    def spec(node: Node | None) -> StageSpec | None:
+        return catalogue.get(node.id) if isinstance(node, Stage) else None
+
+    def collect(node: Node) -> None:
+        inner = [child for _, child in children(node)]
+        for index, child in enumerate(inner):
+            collect(child)
+            stage = spec(child) if isinstance(node, Sequential) else None
+            if stage is None:
+                continue
+            if stage.declares("Fallible"):
+                warnings.append(
+                    f"stage {stage.id} is Fallible but has no Retry wrapper;"
+                    " failures will propagate"
+                )
+            fed = spec(inner[index + 1]) if index + 1 < len(inner) else None
+            if stage.declares("NonDeterministic") and fed is not None and fed.declares("Pure"):
+                warnings.append(
+                    f"stage {stage.id} is NonDeterministic but feeds Pure stage {fed.id};"
+                    " Pure caching will be bypassed"
+                )
+
+    collect(root)
+    return tuple(warnings)

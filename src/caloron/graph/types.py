@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from caloron.graph.jsontext import Json, canonical, compact
+from caloron.graph.json_text import Json, canonical, compact
 
 PRIMITIVES = ("Any", "Bool", "Bytes", "Null", "Number", "Text", "VNode")
 
@@ -89,14 +89,23 @@ class Refined(msgspec.Struct, frozen=True):
     refinement: Refinement
 
 
-class Known(msgspec.Struct, frozen=True):
+class LiteralType(msgspec.Struct, frozen=True):
     """Exactly this value: what the checker knows of a constant or of a given input."""
 
     value: Json
 
 
 NType: TypeAlias = (
-    Primitive | ListOf | MapOf | Record | StreamOf | Union | Var | RecordWith | Refined | Known
+    Primitive
+    | ListOf
+    | MapOf
+    | Record
+    | StreamOf
+    | Union
+    | Var
+    | RecordWith
+    | Refined
+    | LiteralType
 )
 
 ANY, BOOL, BYTES, NULL, NUMBER, TEXT, VNODE = (Primitive(kind) for kind in PRIMITIVES)
@@ -165,7 +174,7 @@ def _rank(of: NType) -> tuple[int, tuple[object, ...]]:
             parts = (name,)
         case Refined(base, refinement):
             parts = (_rank(base), compact(refinement_json(refinement)))
-        case Known(known):
+        case LiteralType(known):
             return _rank(infer(known))
     return TYPE_ORDER[kind_of(of)], parts
 
@@ -176,7 +185,7 @@ def _fields_rank(fields: Mapping[str, NType]) -> tuple[object, ...]:
 
 def kind_of(of: NType) -> str:
     """The word that names this type in JSON."""
-    if isinstance(of, Known):
+    if isinstance(of, LiteralType):
         of = infer(of.value)
     return of.kind if isinstance(of, Primitive) else _KINDS[type(of)]
 
@@ -212,7 +221,7 @@ def type_json(of: NType) -> Json:
             value = name
         case Refined(base, refinement):
             value = {"base": type_json(base), "refinement": refinement_json(refinement)}
-        case Known(known):
+        case LiteralType(known):
             return type_json(infer(known))
     return {"kind": kind_of(of), "value": value}
 
@@ -249,7 +258,9 @@ def show(of: NType) -> str:
             return " | ".join(show(one) for one in members)
         case Refined(base, refinement):
             return f"{show(base)} | {show_refinement(refinement)}"
-    return show(infer(of.value)) if isinstance(of, Known) else f"<{of.name.partition('#')[0]}>"
+    return (
+        show(infer(of.value)) if isinstance(of, LiteralType) else f"<{of.name.partition('#')[0]}>"
+    )
 
 
 def _show_fields(fields: Mapping[str, NType], *others: str) -> str:

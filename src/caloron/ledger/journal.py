@@ -1,4 +1,4 @@
-"""The journal of effects: intend, do, record; and what is found intended after a crash."""
+"""The journal of effects: each is planned, intended, done, and recorded."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from collections.abc import Iterable
 
 import msgspec
 
-from caloron.domain.actions import Effect, Probe
-from caloron.domain.facts import EffectFailed, Fact
-from caloron.ledger.ledger import SQL, Ledger, plan_effect, tell
+from caloron.domain.model.effects import Effect, Probe
+from caloron.domain.model.facts import EffectFailed, Fact
+from caloron.ledger.ledger import SQL, Ledger, append_facts, plan_effect
 from caloron.store import queue
-from caloron.store.statements import with_prefix
+from caloron.store.database import with_prefix
 
 _effect_of = msgspec.json.Decoder(Effect | Probe).decode
 
-#: Set for the sprints of a ledger that was restored.
+#: The key that is set for each sprint of a restored ledger.
 LOOK_FIRST = "look_first/{}"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One effect and how far it got."""
+    """One effect and its progress."""
 
     id: int
     sprint: str
     effect: Effect | Probe
     kind: str
-    #: It may have been done already: look for it before doing it.
+    #: It may have been done before a crash: check that before doing it.
     intended: bool
     tries: int
     not_before: float
 
 
 class Journal:
-    """The executor's side of the ledger."""
+    """The journal of one sprint, as the executor uses it."""
 
     def __init__(self, ledger: Ledger, sprint: str) -> None:
         self.ledger = ledger
         self.sprint = sprint
         self.sql = SQL
-        #: The ledger came from a backup: the forge may know of effects that it does not.
+        #: The ledger was restored: the forge may have effects that the ledger does not know.
         self.looks_first = bool(ledger.get(LOOK_FIRST.format(sprint)))
 
     def due(self) -> list[Entry]:
-        """The next open effect of each task, in the order they were planned."""
+        """Return the next open effect of each task, in the order of planning."""
         rows = self.ledger.db.rows(self.sql["due_actions"], {"sprint": self.sprint})
         return [
             Entry(
@@ -58,22 +58,22 @@ class Journal:
         ]
 
     def intend(self, entry: Entry) -> bool:
-        """It is about to be done; False if a newer one took its place meanwhile."""
+        """Record that an effect is about to be done; False if a newer one replaced it."""
         with self.ledger.db.transaction("effect.intend") as connection:
             return connection.execute(self.sql["intend_action"], {"id": entry.id}).rowcount > 0
 
     def record(self, entry: Entry, facts: Iterable[Fact], note: str = "") -> None:
-        """It is done: say so, and tell the tick what is seen now."""
+        """Record that an effect is done, and append the facts that were observed."""
         self._end(entry, "done", facts, note)
 
     def refuse(self, entry: Entry, failure: EffectFailed, seen: Iterable[Fact] = ()) -> None:
-        """The forge said no, for good; what is seen there now is told before."""
-        # That it still waits is asked for every few seconds: nothing for the diary.
+        """Record that the forge refused an effect, after the facts that were observed."""
+        # A merge that waits for CI is tried every few seconds: no event for that.
         quiet = failure.refusal == "waiting"
         self._end(entry, "failed", [*seen, failure], failure.message, quiet=quiet)
 
     def drop(self, entry: Entry, note: str) -> None:
-        """It was not done, and will not be."""
+        """Record that an effect will not be done."""
         self._end(entry, "dropped", (), note)
 
     def _end(
@@ -83,7 +83,7 @@ class Journal:
             values = {"id": entry.id, "state": state, "note": note[:500]}
             if connection.execute(self.sql["end_action"], values).rowcount == 0:
                 return
-            tell(connection, self.sprint, facts)
+            append_facts(connection, self.sprint, facts)
             if quiet:
                 return
             payload = {
@@ -96,19 +96,19 @@ class Journal:
             queue.append_event(connection, f"effect_{state}", payload)
 
     def postpone(self, entry: Entry, not_before: float, note: str) -> None:
-        """The forge did not answer: look again later, whether it acted is not known."""
+        """Try an effect again later: the forge did not answer, and may have acted."""
         with self.ledger.db.transaction("effect.postpone") as connection:
             values = {"id": entry.id, "not_before": not_before, "note": note[:500]}
             connection.execute(self.sql["postpone_action"], values)
 
     def waiting(self) -> list[tuple[str, str]]:
-        """Tasks whose next effect waits for the forge, and why."""
+        """Return the tasks whose next effect waits for the forge, with the reason."""
         rows = self.ledger.db.rows(self.sql["waiting_actions"], {"sprint": self.sprint})
         return [(row["task"], row["note"]) for row in rows]
 
 
 class CycleJournal(Journal):
-    """The same for an agent that works in no sprint: no tick is told what was seen."""
+    """The journal of an agent outside of a sprint: no tick consumes the observed facts."""
 
     def __init__(self, ledger: Ledger, agent: str) -> None:
         super().__init__(ledger, f"cycle/{agent}")
@@ -116,7 +116,7 @@ class CycleJournal(Journal):
         self.seen: list[Fact] = []
 
     def plan(self, effects: Iterable[Effect]) -> None:
-        """What is to be done next; what is known already is not done again."""
+        """Plan effects, except those that are planned or done already."""
         with self.ledger.db.transaction("breadcrumb") as connection:
             for effect in effects:
                 plan_effect(connection, self.sql, self.sprint, effect)
@@ -125,6 +125,6 @@ class CycleJournal(Journal):
         self.seen += facts
         super().record(entry, (), note)
 
-    def fail(self, entry: Entry, why: str) -> None:
-        """The forge said no, for good."""
-        self._end(entry, "failed", (), why)
+    def fail(self, entry: Entry, reason: str) -> None:
+        """Record that the forge refused an effect."""
+        self._end(entry, "failed", (), reason)

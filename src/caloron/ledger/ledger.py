@@ -1,4 +1,4 @@
-"""The memory of a project: sprints, their tasks, what was seen, and what is to be done."""
+"""The ledger of a project: sprints, tasks, observations, facts, and planned effects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from caloron.domain.actions import (
+from caloron.domain.model.effects import (
     Action,
     CancelWork,
     Describe,
@@ -21,22 +21,17 @@ from caloron.domain.actions import (
     RetryEffect,
     StartWork,
 )
-from caloron.domain.facts import (
-    Fact,
-    PlanEdited,
-    RunInterrupted,
-    SprintDiscarded,
-)
-from caloron.domain.observations import Snapshot, observation_id
-from caloron.domain.plan import PlannedTask
-from caloron.domain.sprint import Sprint, State, Task
+from caloron.domain.model.facts import Fact, PlanEdited, RunInterrupted, SprintDiscarded
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.snapshots import Snapshot, observation_id
+from caloron.domain.model.sprint import Sprint, State
+from caloron.domain.model.task import Task
 from caloron.errors import CaloronError, NotFound
-from caloron.ledger.identity import known_identity, refuse_foreign
+from caloron.ledger.reading import known_identity, refuse_foreign
 from caloron.ledger.upgrades import STEPS, data_migrations
 from caloron.store import log, queue
-from caloron.store.database import Database, migrations_in
+from caloron.store.database import Database, load_statements, migrations_in
 from caloron.store.files import write_atomic
-from caloron.store.statements import load_statements
 
 _HERE = Path(__file__).parent
 SQL = load_statements(_HERE / "sql" / "ledger.sql")
@@ -46,9 +41,9 @@ MIGRATIONS = (
     *data_migrations(STEPS),
 )
 
-#: Facts taken in by one tick; the rest wait for the next, which follows at once.
+#: Facts that one tick consumes; the next tick follows at once.
 _FACTS_PER_TICK = 1000
-#: The line of the diary about an engine that ended without saying so.
+#: The type of the event about an engine that was killed or crashed.
 LOST_ENGINE = "engine_lost"
 
 _encode = msgspec.json.Encoder().encode
@@ -60,11 +55,11 @@ _start_of = msgspec.json.Decoder(StartWork).decode
 
 
 class StaleTick(CaloronError):
-    """Another tick came first; this one is discarded and run again from `load`."""
+    """Another tick committed first: discard this one and run it again from `load`."""
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """The state as a tick found it, and the facts that wait to be taken in."""
+    """The state that a tick starts from, and the facts that it consumes."""
 
     state: State
     version: int
@@ -79,14 +74,14 @@ class TickCommit(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     actions: tuple[Action, ...] = ()
     moves: tuple[Moved, ...] = ()
-    #: What the sprint's file will hold once it is written; kept so that a stranger's edit is told.
-    projection: str = ""
-    #: The moment that stands in that text: with it, the same text can be made again.
+    #: The digest of the new state file, so that an edit is recognised.
+    state_file_digest: str = ""
+    #: The time in that file: with it, the same text can be written again.
     since: float = 0.0
 
 
 class Ledger:
-    """One project's database; every change is one of these methods, each one transaction."""
+    """The database of one project. Each method that changes it is one transaction."""
 
     def __init__(self, path: Path) -> None:
         self.db = Database(path, MIGRATIONS)
@@ -97,11 +92,11 @@ class Ledger:
             raise
 
     def _compare_identity(self, path: Path) -> None:
-        """Give the ledger an identity, kept in a second place, or refuse a foreign ledger."""
+        """Give the ledger an identity, stored beside it too; refuse a foreign ledger."""
         known, own = known_identity(path), self.get("ledger_id")
         refuse_foreign(path, own, known)
         if not own:
-            # Not with `uuid`, whose import costs more than all of this.
+            # `uuid` takes longer to import than all of this.
             own = os.urandom(16).hex()
             self.put("ledger_id", own)
         if not known:
@@ -111,7 +106,7 @@ class Ledger:
         self.db.close()
 
     def create_sprint(self, sprint: Sprint, tasks: dict[str, Task], *, after: int = 0) -> Sprint:
-        """Record the goal, and a plan that was given with it, before anything is done.
+        """Record a new sprint with its goal and, if there is one, its plan.
 
         Its number is the next one of this ledger, and higher than `after`.
         """
@@ -126,7 +121,7 @@ class Ledger:
                     "number": number,
                     "goal": sprint.goal,
                     "phase": sprint.phase,
-                    "created_at": sprint.created_at,
+                    "created_at": sprint.settings.created_at,
                     "data": _encode(sprint),
                 },
             )
@@ -146,11 +141,11 @@ class Ledger:
         return self.db.row(SQL["last_sprint"]) is not None
 
     def unfinished(self) -> list[str]:
-        """Sprints that were begun and have not ended."""
+        """Return the sprints that have not ended."""
         return [str(row["id"]) for row in self.db.rows(SQL["unfinished_sprints"])]
 
     def load(self, sprint: str) -> Loaded:
-        """The state, the waiting facts and the live agents, all of one moment."""
+        """Return state, waiting facts and running agents from one snapshot."""
         with self.db.snapshot() as connection:
             row = connection.execute(SQL["sprint"], {"sprint": sprint}).fetchone()
             if row is None:
@@ -170,7 +165,7 @@ class Ledger:
         return self.load(sprint).state
 
     def commit_tick(self, loaded: Loaded, tick: TickCommit) -> None:
-        """New state, consumed facts, effects and work: all of it, or nothing."""
+        """Commit the new state, consumed facts, effects and work in one transaction."""
         sprint = tick.state.sprint
         with self.db.transaction("tick") as connection:
             swapped = connection.execute(
@@ -190,8 +185,12 @@ class Ledger:
             connection.execute(
                 SQL["forget_facts"], {"sprint": sprint.id, "through": loaded.through}
             )
-            # Work that a person lets go on later.
-            held = {task.held.item for task in tick.state.tasks.values() if task.held}
+            # Work that continues when a person releases its task.
+            held = {
+                task.escalation.resume_work.item
+                for task in tick.state.tasks.values()
+                if task.escalation.resume_work
+            }
             for action in tick.actions:
                 _put_action(connection, sprint.id, action, held)
             for move in tick.moves:
@@ -200,8 +199,8 @@ class Ledger:
             if sprint.phase != loaded.state.sprint.phase:
                 payload = {"sprint": sprint.id, "phase": sprint.phase}
                 queue.append_event(connection, "sprint_phase", payload)
-            if tick.projection:
-                remember_projection(connection, sprint.id, tick.projection)
+            if tick.state_file_digest:
+                remember_export(connection, sprint.id, tick.state_file_digest)
                 remember_since(connection, sprint.id, tick.since)
         for move in tick.moves:
             log.info("a task moved", task=move.task, old=move.old, new=move.new, reason=move.reason)
@@ -230,30 +229,30 @@ class Ledger:
                     },
                 )
 
-    def tell(self, sprint: str, facts: Iterable[Fact]) -> int:
-        """Append facts for the next tick; one that waits already is not told twice."""
+    def append_facts(self, sprint: str, facts: Iterable[Fact]) -> int:
+        """Append facts for the next tick, except those that wait already."""
         facts = tuple(facts)
         if not facts:
             return 0
         with self.db.transaction("inbox") as connection:
-            return tell(connection, sprint, facts)
+            return append_facts(connection, sprint, facts)
 
     def edit_plan(self, sprint: str, tasks: tuple[PlannedTask, ...], at: float) -> None:
-        """A person's tasks for the plan that waits: for the next tick, and in the diary."""
+        """Append a person's edit of the waiting plan as a fact and as an event."""
         with self.db.transaction("edit") as connection:
-            tell(connection, sprint, [PlanEdited(tasks=tasks, at=at)])
+            append_facts(connection, sprint, [PlanEdited(tasks=tasks, at=at)])
             payload = {"sprint": sprint, "tasks": [task.id for task in tasks]}
             queue.append_event(connection, "plan_edited", payload)
 
     def discard(self, sprint: str, by: str) -> None:
-        """A person does not want the sprint: for the next tick, and in the diary."""
+        """Append a person's request to discard the sprint as a fact and as an event."""
         with self.db.transaction("discard") as connection:
-            tell(connection, sprint, [SprintDiscarded(by=by)])
+            append_facts(connection, sprint, [SprintDiscarded(by=by)])
             payload, key = {"sprint": sprint, "by": by}, f"discarded/{sprint}"
             queue.append_event(connection, "sprint_discarded", payload, key=key)
 
     def note_lost_engine(self, sprint: str, since: str) -> None:
-        """The engine that began at a time was killed or crashed: one line in the diary."""
+        """Append an event about an engine that was killed or crashed."""
         with self.db.transaction("engine") as connection:
             payload = {"sprint": sprint, "since": since}
             key = f"{LOST_ENGINE}/{sprint}/{since}"
@@ -268,26 +267,27 @@ class Ledger:
             connection.execute(SQL["put_kv"], {"key": key, "value": value})
 
 
-def tell(connection: sqlite3.Connection, sprint: str, facts: Iterable[Fact]) -> int:
-    told = 0
+def append_facts(connection: sqlite3.Connection, sprint: str, facts: Iterable[Fact]) -> int:
+    """Append facts within a transaction; return how many of them were new."""
+    added = 0
     for fact in facts:
         values = {"sprint": sprint, "key": fact_id(fact), "data": _encode(fact)}
-        told += connection.execute(SQL["append_fact"], values).rowcount
+        added += connection.execute(SQL["append_fact"], values).rowcount
         if isinstance(fact, RunInterrupted):
-            # The diary is what every view of a run is made from, its cost included.
+            # Every report reads the cost of a run from its events.
             used = {"token": fact.token} | msgspec.to_builtins(fact.usage)
             key = f"reported/{fact.id}"
             queue.append_event(connection, "agent_reported", used, item=fact.item, key=key)
-    return told
+    return added
 
 
 def fact_id(fact: Fact) -> str:
     return observation_id(fact) if isinstance(fact, Snapshot) else fact.id
 
 
-def remember_projection(connection: sqlite3.Connection, sprint: str, digest: str) -> None:
-    """Keep the digests of the file's last two texts: a crash may leave either on disk."""
-    key = f"projection/{sprint}"
+def remember_export(connection: sqlite3.Connection, name: str, digest: str) -> None:
+    """Store the digests of an exported file's last two texts: a crash may leave either on disk."""
+    key = f"projection/{name}"
     row = connection.execute(SQL["get_kv"], {"key": key}).fetchone()
     last = row["value"].split()[-1:] if row else []
     if last != [digest]:
@@ -295,12 +295,12 @@ def remember_projection(connection: sqlite3.Connection, sprint: str, digest: str
 
 
 def remember_since(connection: sqlite3.Connection, sprint: str, since: float) -> None:
-    """Keep the one moment in a sprint's file that no fact tells."""
+    """Store the time in a state file, which cannot be derived."""
     connection.execute(SQL["put_kv"], {"key": f"since/{sprint}", "value": repr(since)})
 
 
 def read_state(connection: sqlite3.Connection, sprint: str = "") -> State:
-    """The state for somebody who only looks; of the last sprint when none is named."""
+    """Return the state of a sprint, or of the last one, through a read-only connection."""
     if not sprint:
         row = connection.execute(SQL["last_sprint"]).fetchone()
         sprint = row["id"] if row else ""
@@ -311,7 +311,7 @@ def read_state(connection: sqlite3.Connection, sprint: str = "") -> State:
 
 
 def start_of(payload: str) -> StartWork:
-    """The work that a queue item stands for."""
+    """Return the work of a queue item."""
     return _start_of(payload)
 
 
@@ -373,7 +373,7 @@ def _put_action(
 def plan_effect(
     connection: sqlite3.Connection, sql: dict[str, str], sprint: str, effect: Effect | Probe
 ) -> None:
-    """Put an effect into the journal that these statements are for."""
+    """Insert an effect into the journal that these statements belong to."""
     values = {
         "sprint": sprint,
         "task": effect.task,

@@ -1,6 +1,6 @@
-"""Where things are kept: the home, its projects and the files of one. Standard library only.
+"""The paths of the home, of its projects and of their files. Standard library only.
 
-Commands that only look, such as `caloron status`, need nothing heavier than this to start.
+Commands that only read, such as `caloron status`, import nothing heavier than this.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from caloron.store.files import read_text
 
 
 def require_id(value: str, what: str) -> str:
-    """The name itself, or a `UsageError` that says which one is bad and what is allowed."""
+    """Return the name, or raise a `UsageError` that says what is allowed."""
     if not is_valid_id(value):
         raise UsageError(
             f"{what} {value!r} cannot be used",
@@ -34,12 +34,12 @@ def projects_directory() -> Path:
 
 
 def project_path(name: str) -> Path:
-    """The directory of a project, whether or not it exists yet."""
+    """Return the directory of a project, whether or not it exists."""
     return projects_directory() / require_id(name, "project name")
 
 
 def active_project_name() -> str:
-    """The project that commands act on when none is named."""
+    """Return the project that commands use outside of a repository."""
     file = home() / "active"
     try:
         name = read_text(file).strip()
@@ -56,7 +56,7 @@ def active_project_name() -> str:
         ) from None
     if not is_valid_id(name):
         raise UsageError(
-            f"{file} holds {name!r}, which is no project name",
+            f"{file} contains {name!r}, which is not a project name",
             hint=f"write the name of a project into it ({_known()}), or use --project NAME",
         )
     return name
@@ -79,7 +79,7 @@ class ProjectPaths:
 
     @property
     def ledger_id(self) -> Path:
-        """The identity of the ledger, kept beside it: a ledger that is gone is noticed."""
+        """The identity of the ledger, stored beside it, so that a lost ledger is noticed."""
         return self.path / "ledger.id"
 
     @property
@@ -101,12 +101,12 @@ class ProjectPaths:
 
     @property
     def agents(self) -> Path:
-        """The homes of the agents, each with its queue, its diary and its cycles."""
+        """The folders of the agents: queue, event log and cycles, exported from the ledger."""
         return self.path / "agents"
 
     @property
     def mirror(self) -> Path:
-        """Our own clean repository, from which workspaces are cloned."""
+        """Our own repository, from which workspaces are cloned."""
         return self.path / "mirror.git"
 
     @property
@@ -115,12 +115,12 @@ class ProjectPaths:
 
     @property
     def wake(self) -> Path:
-        """The FIFO by which anybody wakes the engine."""
+        """The FIFO that wakes the engine."""
         return self.path / "wake"
 
 
 def repository_here() -> Path | None:
-    """The git repository around the current folder, found without running git."""
+    """Return the git repository around the current folder, without running git."""
     try:
         here = Path.cwd()
     except OSError:
@@ -136,14 +136,14 @@ def _is_repository(folder: Path) -> bool:
 
 
 def projects_for(repository: Path) -> list[str]:
-    """The projects that were made from a repository, in alphabetical order.
+    """Return the projects of a repository, in alphabetical order.
 
-    Refused if none is known and a project cannot say which repository is its: it may be this one,
-    and whoever acts on another project instead changes what nobody meant.
+    Refused if there is none and the settings of a project cannot be read: it may be the project of
+    this repository, and another one must not be used instead.
     """
     wanted = os.path.realpath(repository)
     origin = _origin(repository)
-    found: list[str] = []
+    names: list[str] = []
     damaged: UsageError | None = None
     for name in project_names():
         try:
@@ -152,13 +152,13 @@ def projects_for(repository: Path) -> list[str]:
             damaged = damaged or error
             continue
         if _is_place_of(settings, wanted) or _is_clone_of(settings, origin):
-            found.append(name)
-    if damaged is not None and not found:
+            names.append(name)
+    if damaged is not None and not names:
         raise UsageError(
             f"{damaged}; it may be the project of {repository}",
             hint="correct that file (it was not touched), or say which project with --project NAME",
         )
-    return found
+    return names
 
 
 def _is_place_of(settings: dict[str, str], wanted: str) -> bool:
@@ -167,17 +167,17 @@ def _is_place_of(settings: dict[str, str], wanted: str) -> bool:
     try:
         return bool(place) and os.path.realpath(Path(place).expanduser()) == wanted
     except RuntimeError:
-        # `~nobody`: whoever that is, it is not here.
+        # `~name` of a user that does not exist.
         return False
 
 
 def is_clone_of(settings: dict[str, str], repository: Path) -> bool:
-    """Whether a repository on this disk was cloned from the one that settings name."""
+    """True if a repository on this disk is a clone of the one in the settings."""
     return _is_clone_of(settings, _origin(repository))
 
 
 def _is_clone_of(settings: dict[str, str], origin: str) -> bool:
-    """Whether a clone of the project's repository on its forge has this origin."""
+    """True if a clone of the project's repository has this origin."""
     if not origin or settings.get("forge", "local") == "local":
         return False
     git_url = settings.get("git_url", "")
@@ -195,47 +195,47 @@ _ADDRESS = re.compile(
 
 
 def _address(url: str) -> tuple[str, str]:
-    """The host and the path of a git address, however it is written."""
-    found = _ADDRESS.fullmatch(url.strip().lower())
-    return (found[1], found[2]) if found else ("", "")
+    """Return the host and the path of a git address in any notation."""
+    match = _ADDRESS.fullmatch(url.strip().lower())
+    return (match[1], match[2]) if match else ("", "")
 
 
 _ORIGIN = re.compile(r'^\s*\[remote "origin"\]\s*\n(?:(?!\s*\[).*\n)*?\s*url\s*=\s*(.+)$', re.M)
 
 
 def _origin(repository: Path) -> str:
-    """Where a clone came from, read without running git; empty if that is not said."""
+    """Return the origin of a clone, without running git; empty if there is none."""
     inside = repository / ".git"
     try:
         if inside.is_file():
-            # A worktree: its files are beside those of the repository that it belongs to.
+            # The files of a worktree are in the repository that it belongs to.
             named = read_text(inside).removeprefix("gitdir:").strip()
             inside = Path(repository, named).parent.parent
-        found = _ORIGIN.search((inside / "config").read_text("utf-8", "replace"))
+        match = _ORIGIN.search((inside / "config").read_text("utf-8", "replace"))
     except (OSError, ValueError):
         # A repository that cannot be read has no known origin.
         return ""
-    return found[1].strip().strip('"') if found else ""
+    return match[1].strip().strip('"') if match else ""
 
 
 _PLACE = re.compile(r"^(repo|forge|host|git_url|checkout): *(.+)$", re.MULTILINE)
 
 
 def _place_settings(config_file: Path) -> dict[str, str]:
-    """What a config file says about where its repository is; a `UsageError` if it is damaged.
+    """Return the settings about the repository; a `UsageError` if the file is damaged.
 
-    The YAML library is loaded only for a file that this Caloron did not write like this.
+    The YAML library is loaded only for a file that Caloron did not write in this form.
     """
     try:
-        found = dict(_PLACE.findall(config_file.read_text("utf-8")))
-        read = {key: _plain_value(value.strip()) for key, value in found.items()}
-        said = {key: value for key, value in read.items() if value is not None}
-        if len(said) == len(read) and ("repo" in said or plain_settings(config_file)):
-            return said
+        texts = dict(_PLACE.findall(config_file.read_text("utf-8")))
+        values = {key: _plain_value(text.strip()) for key, text in texts.items()}
+        known = {key: value for key, value in values.items() if value is not None}
+        if len(known) == len(values) and ("repo" in known or plain_settings(config_file)):
+            return known
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError):
-        # The real parser says it in words.
+        # The YAML parser reports the error.
         pass
     from caloron.ledger.settings import read_settings
 
@@ -251,7 +251,7 @@ def _place_settings(config_file: Path) -> dict[str, str]:
 
 
 def _plain_value(value: str) -> str | None:
-    """A value of a config file as this Caloron writes them; None: not like that."""
+    """Return a value in the form that Caloron writes; None for any other form."""
     if value[:1] == "'" and value[1:].endswith("'"):
         return value[1:-1].replace("''", "'")
     if value[:1] == '"':
@@ -260,15 +260,15 @@ def _plain_value(value: str) -> str | None:
 
 
 def forge_kind(config_file: Path) -> str:
-    """Which forge a project has."""
+    """Return the kind of a project's forge."""
     return _place_settings(config_file).get("forge", "local")
 
 
 def project_here() -> str | None:
-    """The project of the current folder; None if the folder has none.
+    """Return the project of the current folder; None if there is none.
 
-    A folder has a project if it lies in the project's own folder or in its repository. Of several
-    projects of one repository the active one counts.
+    The folder is in the project's own folder or in its repository. Of several projects of one
+    repository, the active one is used.
     """
     if inside := _project_around():
         return inside
@@ -286,7 +286,7 @@ def project_here() -> str | None:
 
 
 def _project_around() -> str | None:
-    """The project whose own folder, in the home, contains the current folder."""
+    """Return the project whose folder in the home contains the current folder."""
     try:
         inside = Path.cwd().relative_to(projects_directory().resolve()).parts[:1]
     except (OSError, ValueError):
@@ -296,9 +296,9 @@ def _project_around() -> str | None:
 
 
 def current_project_name() -> str:
-    """The project that commands act on when none is named.
+    """Return the project that commands use when none is named.
 
-    In a repository that is the project of this repository and never another one; outside of any
+    In a repository it is the project of this repository and never another one; outside of any
     repository it is the active project.
     """
     if own := project_here():
@@ -313,21 +313,21 @@ def current_project_name() -> str:
 
 
 def has_current_project() -> bool:
-    """Whether `current_project_name` finds a project."""
+    """True if `current_project_name` finds a project."""
     return bool(project_here()) or (repository_here() is None and (home() / "active").exists())
 
 
-#: Each is called with the active project when a command acts on it because its folder has none:
-#: the command line prints which project that is.
+#: Called with the active project when a command uses it because its folder has none: the command
+#: line prints which project it is.
 on_fallback: list[Callable[[ProjectPaths], None]] = []
-#: The project that was found last; the answer to an unexpected error looks at its ledger.
+#: The project that was found last, for reports about internal errors.
 found_last: list[ProjectPaths] = []
 
 
 def find_project(name: str | None = None, *, need_ledger: bool = True) -> ProjectPaths:
-    """The named project, else that of the folder, else, outside of a repository, the active one.
+    """Return the named project, else that of the folder, else the active one.
 
-    A project whose ledger was lost is refused, unless the command does without it.
+    A project whose ledger is lost is refused, unless the command does not need it.
     """
     wanted = name if name is not None else current_project_name()
     paths = ProjectPaths(wanted, project_path(wanted))
@@ -344,7 +344,7 @@ def find_project(name: str | None = None, *, need_ledger: bool = True) -> Projec
 
 
 def _refuse_lost_ledger(paths: ProjectPaths) -> None:
-    """Without this, a project that lost its ledger looks like one that never had a sprint."""
+    """Refuse a project without its ledger: it would look like one without sprints."""
     try:
         lost = "" if paths.ledger.stat().st_size else "is empty"
     except FileNotFoundError:
@@ -360,18 +360,18 @@ def _refuse_lost_ledger(paths: ProjectPaths) -> None:
 
 
 def repository_of(project: ProjectPaths) -> str:
-    """The repository of a project as people know it; empty if it has none but its forge's own."""
+    """Return the repository of a project for people; empty if it has only its forge's own."""
     try:
         settings = _place_settings(project.config_file)
     except UsageError:
-        # The command that reads the settings reports the damage.
+        # The command that loads the settings reports the damage.
         return ""
     repo, host = settings.get("repo", ""), settings.get("host", "")
     return f"{repo} at {host}" if repo and host else repo
 
 
 def project_names() -> list[str]:
-    """Every project of this home, in alphabetical order."""
+    """Return the names of all projects, in alphabetical order."""
     directory = projects_directory()
     if not directory.is_dir():
         return []
@@ -383,7 +383,7 @@ def project_names() -> list[str]:
 
 
 def unusable_project_names() -> list[str]:
-    """Folders with a project whose name no command takes; an older Caloron took any."""
+    """Return folders of projects with invalid names; the older program allowed any."""
     directory = projects_directory()
     if not directory.is_dir():
         return []
@@ -409,9 +409,9 @@ _WORDS_WITH_MEANING = frozenset({"true", "false", "yes", "no", "on", "off", "nul
 
 
 def plain_settings(config_file: Path) -> dict[str, str] | None:
-    """The text settings of a config file, without a YAML library.
+    """Return the text settings of a file, without a YAML library.
 
-    Gives None for a file that needs the real parser: the caller loads it with `projects`.
+    None for a file that needs the YAML parser: the caller loads it with `projects`.
     """
     settings: dict[str, str] = {}
     for line in config_file.read_text("utf-8", "replace").splitlines():

@@ -1,4 +1,4 @@
-"""Projects: where each is, and how one comes to be."""
+"""Projects: load, create and delete them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from caloron.ledger.locate import (
     require_id,
 )
 from caloron.ledger.settings import ProjectConfig, read_settings, typed
-from caloron.store.files import sync_directory, sync_tree, write_atomic
+from caloron.store.files import remove_leftovers, sync_directory, sync_tree, write_atomic
 
 _FORGE_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -37,7 +37,7 @@ class Project(ProjectPaths):
 
     @property
     def workspace(self) -> Path:
-        """Where agents work and learnings are kept: `work_dir`, or beside the ledger."""
+        """The folder of exported files: `work_dir`, or one beside the ledger."""
         chosen = self.config.work_dir
         if not chosen or self.lost_work_dir:
             return self.path / "workspace"
@@ -45,9 +45,9 @@ class Project(ProjectPaths):
 
     @property
     def lost_work_dir(self) -> str:
-        """A `work_dir` that is not there while its files are beside the ledger; else empty.
+        """A `work_dir` that does not exist while its files are beside the ledger; else empty.
 
-        An older Caloron wrote out where its home was, which a home that was moved still says.
+        The older program wrote the absolute path of its home, which is wrong after a move.
         """
         chosen = self.config.work_dir
         if not chosen or _is_folder(Path(chosen).expanduser()):
@@ -57,19 +57,19 @@ class Project(ProjectPaths):
 
     @property
     def is_remote(self) -> bool:
-        """Whether its forge is another program, reached over the network."""
+        """True if the forge is reached over the network."""
         return self.config.forge != "local"
 
     @property
     def git_here(self) -> Path:
-        """The repository on this disk that has what is on the forge: it, or our copy of it."""
+        """The repository on this disk with the commits of the forge: the forge's, or our mirror."""
         return self.mirror if self.is_remote else self.forge_git
 
     @property
     def repository(self) -> Path | None:
         """The user's own repository; None if there is none on this disk.
 
-        An older Caloron kept the name that the repository has on a forge in that setting.
+        The older program stored the name of the repository on a forge in this setting.
         """
         if self.is_remote:
             return Path(self.config.checkout).expanduser() if self.config.checkout else None
@@ -90,19 +90,18 @@ def _is_folder(place: Path) -> bool:
 
 
 def create_project(config: ProjectConfig, furnish: Callable[[Path], None] | None = None) -> Project:
-    """Make a project whole or not at all; `furnish` adds what other rooms keep in it.
+    """Create a project, whole or not at all; `furnish` adds the files of other packages.
 
-    It is built beside its place and moved there in one step, so that a crash leaves nothing
-    that looks like a project, and the next try starts from nothing.
+    It is built beside its place and renamed in one step, so a crash leaves no half project.
     """
     place = project_path(config.name)
     if place.exists():
         raise _taken(config.name, place)
-    _remove_remains(config.name)
+    remove_leftovers(projects_directory(), f".init-{config.name}-*")
     config.created_at = config.created_at or datetime.now(UTC).isoformat(timespec="seconds")
     scaffold = place.with_name(f".init-{config.name}-{os.getpid()}")
     try:
-        # Goals, prompts and logs are nobody else's business.
+        # Goals, prompts and logs are private.
         home().mkdir(mode=0o700, parents=True, exist_ok=True)
         scaffold.mkdir(parents=True)
         if furnish is not None:
@@ -116,7 +115,7 @@ def create_project(config: ProjectConfig, furnish: Callable[[Path], None] | None
         if place.exists():
             raise _taken(config.name, place) from error
         raise StoreError(
-            f"cannot make project {config.name!r} in {place}: {error.strerror}",
+            f"cannot create project {config.name!r} in {place}: {error.strerror}",
             hint="make that place writable for you, or choose another with CALORON_HOME",
         ) from error
     finally:
@@ -131,21 +130,13 @@ def _taken(name: str, place: Path) -> Exception:
             hint=f"use it with --project {name}, or choose another name",
         )
     return PreconditionFailed(
-        f"{place} exists but holds no config.yml",
+        f"{place} exists but has no config.yml",
         hint="move that directory aside, then try again; nothing was changed",
     )
 
 
-def _remove_remains(name: str) -> None:
-    """What an `init` that was killed left behind."""
-    for remains in projects_directory().glob(f".init-{name}-*"):
-        pid = remains.name.rpartition("-")[2]
-        if remains.name == f".init-{name}-{pid}" and not Path("/proc", pid).exists():
-            shutil.rmtree(remains, ignore_errors=True)
-
-
 def load_project(name: str | None = None, *, need_ledger: bool = True) -> Project:
-    """The named project, or the active one."""
+    """Load the named project, or the active one."""
     paths = find_project(name, need_ledger=need_ledger)
     raw = read_settings(paths.config_file)
     raw.setdefault("name", paths.name)
@@ -153,18 +144,18 @@ def load_project(name: str | None = None, *, need_ledger: bool = True) -> Projec
 
 
 def list_projects() -> list[Project]:
-    """Every project of this home, in alphabetical order."""
+    """Load every project of this home, in alphabetical order."""
     return [load_project(name) for name in project_names()]
 
 
 def set_active(name: str) -> None:
-    """Let commands act on this project when none is named."""
+    """Let commands use this project when none is named."""
     paths = find_project(require_id(name, "project name"), need_ledger=False)
     write_atomic(home() / "active", f"{paths.name}\n".encode())
 
 
 def save_config(project: Project) -> None:
-    """Write the configuration; keys that are not ours stay as they are in the file."""
+    """Write the settings; keys that are not known stay in the file."""
     raw = read_settings(project.config_file) if project.config_file.exists() else {}
     config = msgspec.structs.asdict(project.config)
     typed(config, project.config_file)

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from caloron.domain.actions import Effect, Probe, StartWork
-from caloron.domain.facts import Fact
-from caloron.domain.observations import Snapshot
-from caloron.domain.sprint import Sprint, Task
+from caloron.domain.model.effects import Effect, Probe, StartWork
+from caloron.domain.model.facts import Fact
+from caloron.domain.model.snapshots import Snapshot
+from caloron.domain.model.sprint import Sprint
+from caloron.domain.model.task import Task
 
 _sprint_of = msgspec.json.Decoder(Sprint).decode
 _task_of = msgspec.json.Decoder(Task).decode

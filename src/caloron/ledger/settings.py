@@ -1,7 +1,8 @@
-"""What the user decided about a project: every setting, its type, and how it is read."""
+"""The settings of a project: every key, its type, and how the file is read."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -11,7 +12,40 @@ from msgspec import Meta
 
 from caloron.errors import NotFound, StoreError, UsageError
 from caloron.ids import ID_FORM, ID_WORDS
-from caloron.ledger.given import NAMES_OF_SECRETS, looks_like_secret, shown
+
+#: Settings that name the place of a secret. Users paste tokens here, so never echo such a value.
+SECRET_SETTINGS = (
+    "token_env",
+    "token_file",
+    "reviewer_token_env",
+    "reviewer_token_file",
+    "webhook_secret_env",
+)
+
+_SECRET = re.compile(
+    r"(?:gh[pousr]_|github_pat_|glpat-)\w+"
+    r"|[0-9a-fA-F]{32,}"
+    # 20 or more characters with capitals, small letters and two digits: not a name.
+    r"|(?=.*[A-Z])(?=.*[a-z])(?=(?:.*\d){2})[A-Za-z0-9_+=-]{20,}"
+)
+#: The name, password or token in front of the host of an address.
+_USER = re.compile(r"[^\s/@'\"]+@")
+
+
+def looks_like_secret(text: str) -> bool:
+    """True if a text has the form of a token."""
+    return _SECRET.fullmatch(text.strip()) is not None
+
+
+def printable_value(key: str, value: object) -> str:
+    """Return a refused value for a message; empty if it may be a secret."""
+    text = value if isinstance(value, str) else repr(value)
+    if key in SECRET_SETTINGS or looks_like_secret(text):
+        return ""
+    if key in ("host", "git_url", "repo"):
+        text = _USER.sub("***@", text)
+    return repr(text) if isinstance(value, str) else text
+
 
 _DAY = 86_400.0
 _PORT = r"\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5]"
@@ -34,7 +68,7 @@ Dollars = Annotated[
 ForgeKind = Annotated[
     Literal["local", "gitea", "github"], Meta(description="one of local, gitea and github")
 ]
-#: Neither a password nor a token may stand in an address: `token_env` and `token_file` are for it.
+#: An address must not contain a password or token: `token_env` and `token_file` are for that.
 WebAddress = Annotated[
     str,
     Meta(
@@ -79,36 +113,36 @@ Minutes = Annotated[
 
 
 class ProjectConfig(msgspec.Struct, kw_only=True):
-    """What `config.yml` of a project says; every field has a default but the name."""
+    """The content of a project's `config.yml`; every field but the name has a default."""
 
     name: Name
     #: The user's own repository when the forge is local, else `owner/name` on the forge.
     repo: Line = ""
     forge: ForgeKind = "local"
-    #: Where the forge is: its API root, or the address of its pages.
+    #: The API root of the forge, or the address of its pages.
     host: WebAddress = ""
-    #: Who acts there: a token in a variable or a file; neither: git's credential helper knows it.
+    #: The token of our account, in a variable or a file; neither: git's credential helper.
     token_env: Variable = ""
     token_file: Line = ""
     #: The second account, whose reviews count as such on the forge.
     reviewer_token_env: Variable = ""
     reviewer_token_file: Line = ""
-    #: Certificates that the forge's own is signed by, if the system does not know them.
+    #: Certificates that signed the forge's own, if the system does not have them.
     ca_file: Line = ""
-    #: Where git fetches and pushes instead of the forge's https address, such as over SSH.
+    #: The address for git, such as over SSH, instead of the forge's https address.
     git_url: GitAddress = ""
     #: A clone of the repository on this disk, for `caloron take` and commands given inside it.
     checkout: Line = ""
-    #: Logins that may give commands on the forge; empty: its owner and those who may write to it.
+    #: Logins that may give commands on the forge; empty: its owner and accounts with write access.
     people: Words = msgspec.field(default_factory=list)
-    #: Where the forge's webhooks are heard; empty: nowhere.
+    #: The address for the forge's webhooks; empty: none.
     webhook: Listen = ""
     webhook_secret_env: Variable = ""
     backend: Line = "direct"
     framework: Line = "stub"
     work_dir: Line = ""
     created_at: Line = ""
-    #: One shell line that tests the merged result; empty: found out; `none`: nothing is verified.
+    #: One shell line that tests the merged result; empty: detected; `none`: nothing is verified.
     verify: Line = ""
     parallel: Slots = 4
     #: The argv of framework `command`.
@@ -123,14 +157,14 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     lease_s: Seconds = 30.0
     poll_s: Seconds = 1.0
     output_cap_mb: Megabytes = 64
-    #: Names of environment variables that agents get, such as the key of their model.
+    #: Environment variables that agents get, such as the key of their model.
     pass_env: Words = msgspec.field(default_factory=list)
     git_name: Line = ""
     git_email: Line = ""
-    #: One shell line that installs what the project needs; empty: found out; `none`: nothing.
+    #: One shell line that installs dependencies; empty: detected; `none`: nothing.
     setup: Line = ""
     setup_timeout_s: Seconds = 1800.0
-    #: What agents reach: `model` (the hosts of their model and `allow_hosts`), `full`, `none`.
+    #: The network of agents: `model` (the hosts of their model and `allow_hosts`), `full`, `none`.
     network: NetworkPolicy = "model"
     #: Other policies by role, as `role=policy`.
     network_roles: Words = msgspec.field(default_factory=lambda: ["setup=public", "verify=none"])
@@ -142,16 +176,16 @@ class ProjectConfig(msgspec.Struct, kw_only=True):
     max_processes: Amount = 512
     max_file_mb: Amount = 2048
     disk_mb: Amount = 10_240
-    #: What a sprint, and one run of an agent, may cost.
+    #: The largest cost of a sprint, and of one attempt.
     budget_usd: Dollars = 20.0
     run_budget_usd: Dollars = 2.0
     #: The model that agents use; empty: the framework's own choice. By role: `role=model`.
     model: Line = ""
     model_roles: Words = msgspec.field(default_factory=list)
-    #: Who writes the retro: `rules` alone, or a `model` besides; `auto`: a model where one drives
-    #: the framework, and is paid from the same budget.
+    #: The author of the retro: `rules` alone, or also a `model`; `auto`: a model if one drives
+    #: the framework.
     retro: RetroBy = "auto"
-    #: Workspaces that are made ready before they are needed.
+    #: Workspaces that are prepared in advance.
     pool: Pool = 2
 
 
@@ -159,10 +193,10 @@ FIELDS = {field.name: field for field in msgspec.structs.fields(ProjectConfig)}
 
 
 def parse_setting(key: str, text: str) -> Any:
-    """The value of a key as a user types it on a command line."""
+    """Parse the value of a key from the command line."""
     if key not in FIELDS:
         raise NotFound(f"there is no setting {key!r}", hint=f"known: {', '.join(FIELDS)}")
-    if key in NAMES_OF_SECRETS and looks_like_secret(text):
+    if key in SECRET_SETTINGS and looks_like_secret(text):
         raise UsageError(
             f"what was given for {key} looks like a token itself, so it is not repeated here",
             hint="give the name of the variable, or of the file, that holds the token;"
@@ -187,7 +221,7 @@ def _split(text: str) -> list[str]:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """What a config file says, its types not looked at; says where it is not YAML."""
+    """Read a settings file without checking types; report where it is not YAML."""
     try:
         raw = yaml.load(file.read_text("utf-8"), Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -216,7 +250,7 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose times stay text: a time is only ever shown."""
+    """A YAML loader that leaves times as text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -241,7 +275,7 @@ def _checked(key: str, value: Any, where: str) -> Any:
 
 def _bad_value(key: str, value: Any, where: str) -> UsageError:
     expected = next(m.description for m in get_args(FIELDS[key].type) if isinstance(m, Meta))
-    given = shown(key, value) or "something else, which is not repeated here"
+    given = printable_value(key, value) or "something else, which is not repeated here"
     bare = key == "host" and isinstance(value, str) and "://" not in value
     hint = (
         "put https:// or http:// before it; nothing was changed" if bare else "nothing was changed"

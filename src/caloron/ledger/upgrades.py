@@ -20,14 +20,166 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caloron.errors import HeldByAnother, StoreError
+from caloron.errors import InUse, StoreError
 from caloron.store.database import Migration
 from caloron.store.lock import holder
 
 #: Changes one row, of the table that is named, from one version to the next.
 Step = Callable[[str, dict[str, Any]], dict[str, Any]]
+
+#: The fields of 0.4.0 by the group that they belong to since; `old:new` where the name changed.
+_TASK = {
+    "times": "changed_at started_at completed_at",
+    "links": "issue pull generation described:described_pull",
+    "change": "branch head pushed own_commit empty:is_empty pushed_again:repushes",
+    "escalation": (
+        "held:resume_work held_from:resume_as held_effects:retry_effects "
+        "incident:number escalation_issue:issue taken_over:taken_over_by "
+        "given_back:handback_by"
+    ),
+    "attempts": "works:work_count failures session",
+    "review": (
+        "reviewed rejected judged:posted_for verdict_key:last_key void:voided approval "
+        "seen_head seen_from:seen_version seen_at"
+    ),
+    "merge": (
+        "verified doubt:suspect merging stale_merges landed:unverified revert "
+        "reverts:revert_count waits:waiting alone:batch_conflict"
+    ),
+    "conversation": (
+        "heard:handled listens_from:since_version read:issue_version edits acts "
+        "by_label unlabelled cancelled_by closed_by_person "
+        "wanted_back:reopen_approved let_go:closing_pulls "
+        "withdrawn:pulls_closed_by_us"
+    ),
+    "supervision": "interventions restarts intervened_at steps:total",
+    "usage": "spent accounted",
+    "log": "feedback crumbs:work trail:status moved reported cycle",
+}
+_SPRINT = {
+    "settings": (
+        "created_at parallel max_fix_rounds frameworks framework author reviewer "
+        "main:main_branch ask_before_running plan_on_forge unsandboxed allow_red "
+        "budget_usd retro:retro_by"
+    ),
+    "planning": (
+        "given_plan po:work po_failures:failures plan_errors:errors "
+        "held_plan:approval stopped:failure stopped_by:failure_kind "
+        "stopped_log:failure_log"
+    ),
+    "main_health": (
+        "baseline baseline_work:work baseline_tries:runs verify_line "
+        "green_main:last_green red_main:red_commit red_line:red_summary "
+        "red_told:escalated_with"
+    ),
+    "retro": (
+        "retro_work:work retros:runs retro_asked:asked retro_error:error "
+        "insight:answer insight_problem:problem"
+    ),
+    "usage": "spent retro_spent accounted",
+    "availability": "halted:pause_reason paused:providers",
+    "discard": "discarded:by let_go:closing",
+}
+_WORK = {
+    "heads": "batch", "note": "previous_failure", "log": "verify_log",
+    "taken_in": "last_token", "asks": "tries", "since": "queued_at",
+}  # fmt: skip
+_WORK_ENDED = {
+    "fault": "internal_error", "over": "limit_hit", "trouble": "provider_error",
+    "detail": "provider_message", "how": "verify_command", "by": "main_author",
+}  # fmt: skip
+
+
+def _group_fields(table: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Version 2: the fields of sprints and tasks stand in groups, with plain names."""
+    match table:
+        case "sprints":
+            return _group_sprint(_grouped(data, _SPRINT))
+        case "tasks":
+            return _group_task(_grouped(data, _TASK))
+        case "work_items":
+            _rename_work(data)
+        case "inbox" if data.get("type") == "work_ended":
+            _rename(data, _WORK_ENDED)
+        case "inbox" if data.get("type") == "effect_done":
+            _rename(data, {"again": "reapply_commit"})
+    return data
+
+
+def _group_sprint(sprint: dict[str, Any]) -> dict[str, Any]:
+    for group in ("planning", "main_health", "retro"):
+        _rename_work(sprint[group])
+    if approval := sprint["planning"].get("approval"):
+        _rename(approval, {"heard": "handled", "told": "concluded"})
+    if kind := sprint["planning"].get("failure_kind"):
+        sprint["planning"]["failure_kind"] = kind.replace(" ", "_")
+    _rename(sprint, {"train": "merge_train", "strangers": "untrusted"})
+    for issue in sprint.get("untrusted", {}).values():
+        _rename(issue, {"heard": "handled"})
+    return sprint
+
+
+def _group_task(task: dict[str, Any]) -> dict[str, Any]:
+    task.pop("chain", None)
+    _rename_work(task)
+    _rename_work(task["escalation"], "resume_work")
+    if revert := task["merge"].get("revert"):
+        _rename(revert, {"again": "reapply_commit"})
+    task["step"] = _step(task)
+    return task
+
+
+_STEP_OF_STATUS = {
+    "Pending": "waiting", "Ready": "ready", "Blocked": "blocked", "Done": "done",
+    "Escalated": "escalated", "Cancelled": "cancelled", "InProgress": "publishing",
+}  # fmt: skip
+_STEP_OF_ROLE = {
+    "implement": "implementing", "fix": "fixing", "resolve": "resolving", "check": "checking",
+    "review": "reviewing", "verify": "verifying",
+}  # fmt: skip
+
+
+def _step(task: dict[str, Any]) -> str:
+    """The step as far as a task of 0.4.0 shows it; the next tick says it exactly."""
+    status, work, merge = task.get("status", "Pending"), task.get("work"), task["merge"]
+    if status in ("InProgress", "InReview"):
+        if merge.get("unverified"):
+            revert = merge.get("revert")
+            taken_out = "reverted" if revert and revert.get("merged") else "reverting"
+            return taken_out if revert else "merged_unverified"
+        if work:
+            return _STEP_OF_ROLE[work["role"]]
+        if merge.get("merging"):
+            return "merging"
+    if status != "InReview":
+        return _STEP_OF_STATUS[status]
+    if merge.get("suspect") or merge.get("waiting"):
+        return "main_suspect" if merge.get("suspect") else "waiting_for_ci"
+    posted = task["review"].get("posted_for", "")
+    return "merge_queued" if posted == task["change"].get("head", "") else "review_queued"
+
+
+def _grouped(data: dict[str, Any], groups: dict[str, str]) -> dict[str, Any]:
+    grouped: dict[str, Any] = {}
+    for group, fields in groups.items():
+        names = [field.partition(":") for field in fields.split()]
+        grouped[group] = {new or old: data.pop(old) for old, _, new in names if old in data}
+    return data | grouped
+
+
+def _rename(data: dict[str, Any], names: dict[str, str]) -> None:
+    for old, new in names.items():
+        if old in data:
+            data[new] = data.pop(old)
+
+
+def _rename_work(data: dict[str, Any], field: str = "work") -> None:
+    if work := data.get(field):
+        _rename(work, _WORK)
+
+
 #: The first makes version 2 of version 1, and so on. They are never changed once released.
-STEPS: tuple[Step, ...] = ()
+STEPS: tuple[Step, ...] = (_group_fields,)
 #: Where the table `kv` has the number.
 DATA_VERSION = "data_version"
 #: Tables with JSON in a row that may be written again, and its column.
@@ -87,7 +239,7 @@ def _rewrite(step: Step, connection: sqlite3.Connection) -> None:
     path = Path(connection.execute("PRAGMA database_list").fetchone()[2])
     engine = holder(path.with_name("engine.lock"))
     if engine is not None and engine.get("pid") != os.getpid():
-        raise HeldByAnother(
+        raise InUse(
             f"{path} has to be upgraded, and an older Caloron is at work with it",
             hint="wait until its sprint has ended, or stop it: caloron stop",
         )

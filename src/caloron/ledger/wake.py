@@ -1,4 +1,4 @@
-"""Wakes the engine at once when somebody else wrote something, instead of at its next look."""
+"""Wakes the engine when another process has written to the ledger."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-_NOBODY_LISTENS = (errno.ENXIO, errno.ENOENT, errno.EAGAIN)
+_NO_READER = (errno.ENXIO, errno.ENOENT, errno.EAGAIN)
 
 
 class Wake:
-    """A FIFO beside the ledger: whoever appends a fact pokes it, the engine waits on it."""
+    """A FIFO beside the ledger: the engine waits on it, a process with news writes to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd: int | None = None
 
     def create(self) -> None:
-        """Make the FIFO and listen on it; the engine's side."""
+        """Create the FIFO and open it for reading."""
         if self._fd is not None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -28,22 +28,22 @@ class Wake:
             self.path.unlink()
         with suppress(FileExistsError):
             os.mkfifo(self.path, 0o600)
-        # Open for both, so that the FIFO never reports its end when a poker closes.
+        # Opened for writing too: without a writer, the FIFO would report its end.
         self._fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def poke(self) -> None:
-        """Wake whoever waits; when nobody does, nothing happens."""
+        """Wake the engine, if one waits."""
         try:
             fd = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_APPEND)
         except OSError as error:
-            if error.errno in _NOBODY_LISTENS:
+            if error.errno in _NO_READER:
                 return
             raise
         try:
             if stat.S_ISFIFO(os.fstat(fd).st_mode):
                 os.write(fd, b".")
         except OSError as error:
-            # A full FIFO wakes its reader just as well.
+            # A full FIFO wakes its reader too.
             if error.errno not in (errno.EAGAIN, errno.EPIPE):
                 raise
         finally:

@@ -1,16 +1,15 @@
-"""Which model is asked: what the environment says, checked, and never guessed in silence."""
+"""Chooses the model that stages ask, as the environment configures it; it never guesses."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from caloron.errors import CaloronError, ModelError, PreconditionFailed, UsageError
-from caloron.ports import Model, ModelAnswer
+from caloron.ports import CliInfo, Model, ModelAnswer
 from caloron.store.redact import Redactor, secrets_in
 
 PROVIDER = "CALORON_LLM_PROVIDER"
@@ -19,8 +18,7 @@ BASE = "CALORON_LLM_BASE_URL"
 TIMEOUT = "CALORON_LLM_TIMEOUT"
 FIXTURE = "CALORON_LLM_FIXTURE"
 UNSANDBOXED = "CALORON_LLM_UNSANDBOXED"
-DANGEROUS = "CALORON_ALLOW_DANGEROUS_CLAUDE"
-#: Any of these keeps programs out of it; the others are what neighbours call the same.
+#: Any of these excludes agent CLIs; the last three are the names that related tools use.
 SKIP_CLI = (
     "CALORON_LLM_SKIP_CLI",
     "LLM_HERE_SKIP_CLI",
@@ -34,18 +32,8 @@ _LONGEST_ANSWER = 1 << 20
 _YES = ("1", "true", "yes", "on")
 
 
-class _Program(NamedTuple):
-    """An agent CLI: how it is called, and what it needs."""
-
-    program: str
-    variable: str
-    base_variable: str = ""
-    base: str = ""
-    model: str = ""
-
-
 class _Endpoint(NamedTuple):
-    """An HTTP endpoint: where it is, whose key it wants, and which model it is asked for."""
+    """An HTTP endpoint: its address, its keys and its default model."""
 
     base_variable: str
     base: str
@@ -53,17 +41,6 @@ class _Endpoint(NamedTuple):
     model: str
 
 
-_PROGRAMS = {
-    "claude-cli": _Program("claude", "CALORON_CLAUDE"),
-    "gemini-cli": _Program(
-        "gemini", "CALORON_GEMINI", "GOOGLE_GEMINI_BASE_URL", "", "gemini-2.5-flash"
-    ),
-    "cursor-cli": _Program("cursor-agent", "CALORON_CURSOR"),
-    "opencode": _Program("opencode", "CALORON_OPENCODE", "", "", "anthropic/claude-sonnet-4-5"),
-    "codex-cli": _Program(
-        "codex", "CALORON_CODEX", "OPENAI_BASE_URL", "https://api.openai.com/v1", "gpt-5.5"
-    ),
-}
 _ENDPOINTS = {
     "anthropic-api": _Endpoint(
         "ANTHROPIC_BASE_URL",
@@ -87,65 +64,76 @@ _ENDPOINTS = {
         "mistral-large-latest",
     ),
 }
-PROVIDERS = (*_PROGRAMS, *_ENDPOINTS, "stub", AUTO)
 
 
-class Chosen(NamedTuple):
-    """The model to ask, or why there is none."""
+class ModelChoice(NamedTuple):
+    """The model to ask, or the reason why there is none."""
 
     model: Model | None
     reason: str
 
 
-def chosen_model() -> Chosen:
-    """What the environment asks for; a wish that cannot be met is an error, never another path."""
+def chosen_model() -> ModelChoice:
+    """Return the model that is configured; one that cannot be used is an error."""
     provider = os.environ.get(PROVIDER, "").strip()
     if not provider:
-        return Chosen(None, f"no model is configured ({PROVIDER})")
-    if provider not in PROVIDERS:
+        return ModelChoice(None, f"no model is configured ({PROVIDER})")
+    clis = _clis()
+    providers = (*clis, *_ENDPOINTS, "stub", AUTO)
+    if provider not in providers:
         raise UsageError(
             f"{PROVIDER} is {provider!r}, which is no provider",
-            hint=f"known: {', '.join(PROVIDERS)}",
+            hint=f"known: {', '.join(providers)}",
         )
     if provider == AUTO:
-        provider = _found()
+        provider = _available(clis)
         if not provider:
-            return Chosen(None, f"{PROVIDER} is auto, and neither a program nor a key was found")
-    if provider in _PROGRAMS and _skips_programs():
+            reason = f"{PROVIDER} is auto, and neither a program nor a key was found"
+            return ModelChoice(None, reason)
+    if provider in clis and _skips_clis():
         raise UsageError(
-            f"{PROVIDER} is {provider}, and {SKIP_CLI[0]} keeps programs out of it",
+            f"{PROVIDER} is {provider}, and {SKIP_CLI[0]} excludes programs",
             hint="unset one of the two",
         )
-    return Chosen(_Guarded(_made(provider)), "")
+    return ModelChoice(_RedactingModel(_model(provider, clis)), "")
+
+
+def _clis() -> dict[str, CliInfo]:
+    """Return the agent CLIs that can be asked, by their names as providers."""
+    from caloron.agents.clis.registry import INFOS
+
+    return {info.provider: info for info in INFOS.values() if info.provider}
 
 
 def ask_seconds() -> float:
-    """How long one question may take."""
-    told = os.environ.get(TIMEOUT, "").strip()
-    if not told:
+    """Return how long one question may take."""
+    setting = os.environ.get(TIMEOUT, "").strip()
+    if not setting:
         return _SECONDS
     try:
-        seconds = float(told)
+        seconds = float(setting)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= _LONGEST:
         raise UsageError(
-            f"{TIMEOUT} is {told!r}", hint=f"a number of seconds above 0, at most {_LONGEST:g}"
+            f"{TIMEOUT} is {setting!r}", hint=f"a number of seconds above 0, at most {_LONGEST:g}"
         )
     return seconds
 
 
-def _found() -> str:
-    """The first provider that could be asked here: programs, then keys."""
-    programs = {} if _skips_programs() else _PROGRAMS
-    for name, one in programs.items():
-        if shutil.which(os.environ.get(one.variable) or one.program):
-            return name
-    keyed = (n for n, one in _ENDPOINTS.items() if any(os.environ.get(key) for key in one.keys))
+def _available(clis: dict[str, CliInfo]) -> str:
+    """Return the first provider that can be asked here: an installed program, else a key."""
+    from caloron.agents.clis.registry import is_installed
+
+    if not _skips_clis():
+        for provider, info in clis.items():
+            if is_installed(info):
+                return provider
+    keyed = (name for name, end in _ENDPOINTS.items() if any(map(os.environ.get, end.keys)))
     return next(keyed, "")
 
 
-def _skips_programs() -> bool:
+def _skips_clis() -> bool:
     return any(_is_yes(name) for name in SKIP_CLI)
 
 
@@ -153,7 +141,7 @@ def _is_yes(name: str) -> bool:
     return os.environ.get(name, "").strip().lower() in _YES
 
 
-def _made(provider: str) -> Model:
+def _model(provider: str, clis: dict[str, CliInfo]) -> Model:
     if provider == "stub":
         from caloron.models.scripted import ScriptedModel
 
@@ -161,59 +149,52 @@ def _made(provider: str) -> Model:
         if not fixture:
             raise UsageError("the scripted model has no fixture", hint=f"set {FIXTURE} to a file")
         return ScriptedModel(Path(fixture))
-    if provider in _PROGRAMS:
-        return _program(provider, _PROGRAMS[provider])
+    if provider in clis:
+        return _cli_model(clis[provider])
     return _endpoint(provider, _ENDPOINTS[provider])
 
 
-def _program(provider: str, one: _Program) -> Model:
-    from caloron.agents.claude_code import ClaudeCodeRunner
-    from caloron.models import clis
-    from caloron.models.programs import ProgramModel
+def _cli_model(info: CliInfo) -> Model:
+    from caloron.agents.clis.registry import answering_cli
+    from caloron.models.cli_model import CliModel
 
-    base = _base(one.base_variable, one.base)
-    makers: dict[str, Callable[[], clis.Cli]] = {
-        "claude-cli": ClaudeCodeRunner,
-        "gemini-cli": lambda: clis.GeminiCli(base),
-        "cursor-cli": clis.CursorCli,
-        "opencode": lambda: clis.OpenCode(base),
-        "codex-cli": lambda: clis.CodexCli(base),
-    }
-    return ProgramModel(
-        provider,
-        makers[provider](),
-        model=os.environ.get(MODEL, "").strip() or one.model,
-        may_act=provider == "claude-cli" and _is_yes(DANGEROUS),
+    return CliModel(
+        info.provider,
+        answering_cli(info.name, _base_url(info.base_url_env, info.base_url)),
+        model=os.environ.get(MODEL, "").strip() or info.default_model,
+        permissions="full" if _is_yes(info.full_access_env) else "answer",
         unsandboxed=_is_yes(UNSANDBOXED),
     )
 
 
-def _endpoint(provider: str, one: _Endpoint) -> Model:
+def _endpoint(provider: str, endpoint: _Endpoint) -> Model:
     from caloron.models.endpoints import AnthropicEndpoint, GeminiEndpoint, OpenAiEndpoint
 
-    base = _base(one.base_variable, one.base)
-    model = os.environ.get(MODEL, "").strip() or one.model
-    key = next((name for name in one.keys if os.environ.get(name, "").strip()), "")
-    if not key and base == one.base:
-        raise PreconditionFailed(f"{provider} has no key here", hint=f"set {' or '.join(one.keys)}")
-    # A server of one's own may ask for none.
+    base = _base_url(endpoint.base_variable, endpoint.base)
+    model = os.environ.get(MODEL, "").strip() or endpoint.model
+    key = next((name for name in endpoint.keys if os.environ.get(name, "").strip()), "")
+    if not key and base == endpoint.base:
+        raise PreconditionFailed(
+            f"{provider} has no key here", hint=f"set {' or '.join(endpoint.keys)}"
+        )
+    # A server of the user may need no key.
     value = os.environ[key].strip() if key else ""
     if not value.isascii() or not value.isprintable():
         raise UsageError(f"{key} holds characters that no key has", hint=f"set {key} again")
     if provider == "anthropic-api":
         header = {"ANTHROPIC_API_KEY": ("x-api-key", value)}
-        name, told = header.get(key, ("authorization", f"Bearer {value}"))
-        return AnthropicEndpoint(provider, base, model, {name: told} if value else {})
+        name, content = header.get(key, ("authorization", f"Bearer {value}"))
+        return AnthropicEndpoint(provider, base, model, {name: content} if value else {})
     if provider == "gemini-api":
         return GeminiEndpoint(provider, base, model, {"x-goog-api-key": value} if value else {})
     headers = {"authorization": f"Bearer {value}"} if value else {}
     return OpenAiEndpoint(provider, base, model, headers)
 
 
-def _base(variable: str, usual: str) -> str:
-    """The address to ask: ours, the provider's own variable, or where everybody finds it."""
+def _base_url(variable: str, default: str) -> str:
+    """Return the address to ask: our own variable, that of the provider, or the default."""
     named = BASE if os.environ.get(BASE, "").strip() else variable
-    base = os.environ.get(named, "").strip().rstrip("/") or usual
+    base = os.environ.get(named, "").strip().rstrip("/") or default
     if not base:
         return ""
     parts = urlsplit(base)
@@ -226,8 +207,8 @@ def _base(variable: str, usual: str) -> str:
     return base
 
 
-class _Guarded:
-    """Keeps every secret of this environment out of questions, answers and messages."""
+class _RedactingModel:
+    """Removes every secret of this environment from questions, answers and messages."""
 
     def __init__(self, model: Model) -> None:
         self.name = model.name
@@ -245,7 +226,7 @@ class _Guarded:
             kind = type(error) if isinstance(error, ModelError | UsageError) else PreconditionFailed
             problem = kind(clean(str(error)), hint=clean(error.hint))
         if problem is not None:
-            # Raised out here without the one that it stands for: that one was not looked through.
+            # Raised here, without the original as its context: that one was not redacted.
             raise problem
         if len(answer.text) > _LONGEST_ANSWER:
             raise ModelError(

@@ -33,13 +33,13 @@ class AnthropicEndpoint:
             "max_tokens": _MOST_TOKENS,
             "messages": [{"role": "user", "content": prompt}],
         }
-        told = _post(self._url, self._headers, body, seconds, stopped)
-        _refuse_cut(self.name, told.get("stop_reason"), "max_tokens")
-        parts = _objects(told.get("content"))
+        reply = _post(self._url, self._headers, body, seconds, stopped)
+        _refuse_cut(self.name, reply.get("stop_reason"), "max_tokens")
+        parts = _objects(reply.get("content"))
         text = "".join(_text(part, "text") for part in parts if part.get("type") == "text")
-        usage = _object(told.get("usage"))
+        usage = _object(reply.get("usage"))
         return _answer(
-            self.name, text, told.get("stop_reason"), _text(told, "model") or self._model,
+            self.name, text, reply.get("stop_reason"), _text(reply, "model") or self._model,
             usage.get("input_tokens"), usage.get("output_tokens"),
         )  # fmt: skip
 
@@ -55,17 +55,17 @@ class OpenAiEndpoint:
         self, prompt: str, *, seconds: float, stopped: Callable[[], bool] = _never
     ) -> ModelAnswer:
         body = {"model": self._model, "messages": [{"role": "user", "content": prompt}]}
-        told = _post(self._url, self._headers, body, seconds, stopped)
-        choice = next(iter(_objects(told.get("choices"))), {})
+        reply = _post(self._url, self._headers, body, seconds, stopped)
+        choice = next(iter(_objects(reply.get("choices"))), {})
         _refuse_cut(self.name, choice.get("finish_reason"), "length")
         message = _object(choice.get("message"))
         content = message.get("content")
         if not isinstance(content, str):
             content = "".join(_text(part, "text") for part in _objects(content))
-        usage = _object(told.get("usage"))
+        usage = _object(reply.get("usage"))
         reason = _text(message, "refusal") or choice.get("finish_reason")
         return _answer(
-            self.name, content, reason, _text(told, "model") or self._model,
+            self.name, content, reason, _text(reply, "model") or self._model,
             usage.get("prompt_tokens"), usage.get("completion_tokens"),
         )  # fmt: skip
 
@@ -82,17 +82,17 @@ class GeminiEndpoint:
         self, prompt: str, *, seconds: float, stopped: Callable[[], bool] = _never
     ) -> ModelAnswer:
         body = {"contents": [{"role": "user", "parts": [{"text": prompt}]}]}
-        told = _post(self._url, self._headers, body, seconds, stopped)
-        candidate = next(iter(_objects(told.get("candidates"))), {})
+        reply = _post(self._url, self._headers, body, seconds, stopped)
+        candidate = next(iter(_objects(reply.get("candidates"))), {})
         _refuse_cut(self.name, candidate.get("finishReason"), "MAX_TOKENS")
         parts = _objects(_object(candidate.get("content")).get("parts"))
         # Thoughts are not the answer.
         text = "".join(_text(part, "text") for part in parts if not part.get("thought"))
-        blocked = _object(told.get("promptFeedback")).get("blockReason")
-        usage = _object(told.get("usageMetadata"))
+        blocked = _object(reply.get("promptFeedback")).get("blockReason")
+        usage = _object(reply.get("usageMetadata"))
         return _answer(
             self.name, text, blocked or candidate.get("finishReason"),
-            _text(told, "modelVersion") or self._model,
+            _text(reply, "modelVersion") or self._model,
             usage.get("promptTokenCount"), usage.get("candidatesTokenCount"),
         )  # fmt: skip
 
@@ -104,7 +104,7 @@ def _post(
     seconds: float,
     stopped: Callable[[], bool],
 ) -> dict[str, Any]:
-    # It loads the HTTP client, which is heavy: only who asks needs it.
+    # The HTTP client is slow to import.
     from caloron.models.http import post
 
     return post(url, headers, body, seconds=seconds, stopped=stopped)
@@ -129,18 +129,18 @@ def _answer(
     )
 
 
-def _count(told: object) -> int:
-    return told if isinstance(told, int) and told > 0 else 0
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
 
 
-def _object(told: object) -> dict[str, Any]:
-    return told if isinstance(told, dict) else {}
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
-def _objects(told: object) -> list[dict[str, Any]]:
-    return [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+def _objects(value: object) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def _text(told: dict[str, Any], name: str) -> str:
-    found = told.get(name)
-    return found if isinstance(found, str) else ""
+def _text(value: dict[str, Any], name: str) -> str:
+    text = value.get(name)
+    return text if isinstance(text, str) else ""

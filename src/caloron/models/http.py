@@ -1,40 +1,33 @@
-"""One careful request to a model: bounded in time and size, tried again where that can help."""
+"""Asks a model over HTTP: bounded in time and size, retried where that can help."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
 import msgspec
 
 from caloron.errors import ModelError
+from caloron.http import HttpClient, HttpError, Response
 from caloron.store import log
 
 #: Too many requests, a fault of the server, a model that is overloaded.
 _TRANSIENT = frozenset({429, 500, 502, 503, 504, 529})
 _TRIES = 4
 _FIRST_PAUSE_S = 1.0
-#: Who asks for a longer pause is not waited for.
+#: A provider that asks for a longer pause is not waited for.
 _LONGEST_PAUSE_S = 60.0
-_CONNECT_S = 10.0
-_ANSWER_CAP = 4 << 20
+_SIZE_LIMIT = 4 << 20
 _SLICE_S = 0.1
-_SAID = 300
+_LONGEST_REASON = 300
 _HINTS = {
     401: "look at the key of this provider",
     403: "look at the key of this provider, and at what it may do",
     404: "look at the model's name (CALORON_LLM_MODEL) and at the address",
     429: "wait, or choose another provider",
 }
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 def post(
@@ -45,32 +38,34 @@ def post(
     seconds: float,
     stopped: Callable[[], bool],
 ) -> dict[str, Any]:
-    """The JSON object that an endpoint answers; asking again costs money but harms nobody."""
+    """The JSON object that an endpoint answers; a repeated question costs money, no more."""
     deadline = time.monotonic() + seconds
     content = msgspec.json.encode(body)
-    given = {**headers, "content-type": "application/json", "accept": "application/json"}
-    with httpx.Client(follow_redirects=False) as client:
+    headers = {**headers, "content-type": "application/json", "accept": "application/json"}
+    with HttpClient(size_limit=_SIZE_LIMIT, read_timeout_s=seconds) as client:
         for attempt in range(1, _TRIES + 1):
+            pause = _FIRST_PAUSE_S * (1 << (attempt - 1))
             try:
-                answer = _exchange(client, url, given, content, deadline, stopped)
-            except httpx.HTTPError as error:
-                # Not of the transport alone: an answer whose encoding is broken is one, too.
-                why = str(error) or type(error).__name__
-                what = "cannot be reached"
-                if isinstance(error, httpx.DecodingError):
-                    what = "answered in a broken encoding"
-                problem = ModelError(
-                    f"the model at {_host(url)} {what}: {why}",
-                    hint="look at the address and the network",
+                response = client.exchange(
+                    "POST",
+                    url,
+                    headers=headers,
+                    content=content,
+                    seconds=_remaining(deadline, url),
+                    check=lambda: _check_wanted(stopped),
                 )
-                pause = _FIRST_PAUSE_S * (1 << (attempt - 1))
+            except HttpError as error:
+                problem = _lost(error, url)
+                if error.kind in ("timeout", "size"):
+                    raise problem from None
             else:
-                if answer.status == 200:
-                    return _object(answer.body, url)
-                problem = _refusal(answer, url)
-                if answer.status not in _TRANSIENT:
+                if response.status == 200:
+                    return _object(response.body, url)
+                problem = _refusal(response, url)
+                if response.status not in _TRANSIENT:
                     raise problem
-                pause = _pause(answer, attempt)
+                asked = response.retry_after_s(time.time())
+                pause = pause if asked is None else asked
             if attempt == _TRIES or pause > _LONGEST_PAUSE_S:
                 raise problem
             log.warning("a question to the model is retried", error=problem, attempt=attempt)
@@ -78,41 +73,22 @@ def post(
     raise AssertionError("the last try ends the loop")
 
 
-def _exchange(
-    client: httpx.Client,
-    url: str,
-    headers: Mapping[str, str],
-    content: bytes,
-    deadline: float,
-    stopped: Callable[[], bool],
-) -> _Answer:
-    left = _left(deadline, url)
-    timeout = httpx.Timeout(left, connect=min(left, _CONNECT_S))
-    body = bytearray()
-    try:
-        with client.stream(
-            "POST", url, headers=dict(headers), content=content, timeout=timeout
-        ) as response:
-            # A server that sends a byte now and then never runs into the limit of a single read.
-            for chunk in response.iter_bytes():
-                body += chunk
-                if len(body) > _ANSWER_CAP:
-                    raise ModelError(
-                        f"the answer of the model at {_host(url)} is over {_ANSWER_CAP >> 20} MB"
-                    )
-                _left(deadline, url)
-                _look(stopped)
-            told = {name.lower(): value for name, value in response.headers.items()}
-            return _Answer(response.status_code, told, bytes(body))
-    except (httpx.ReadTimeout, httpx.WriteTimeout):
-        raise _too_late(url) from None
-
-
-def _left(deadline: float, url: str) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
+def _remaining(deadline: float, url: str) -> float:
+    remaining = deadline - time.monotonic()
+    if remaining <= 0:
         raise _too_late(url)
-    return left
+    return remaining
+
+
+def _lost(error: HttpError, url: str) -> ModelError:
+    if error.kind == "timeout":
+        return _too_late(url)
+    if error.kind == "size":
+        return ModelError(f"the answer of the model at {_host(url)} {error}")
+    failure = "answered in a broken encoding" if error.kind == "encoding" else "cannot be reached"
+    return ModelError(
+        f"the model at {_host(url)} {failure}: {error}", hint="look at the address and the network"
+    )
 
 
 def _too_late(url: str) -> ModelError:
@@ -122,7 +98,7 @@ def _too_late(url: str) -> ModelError:
     )
 
 
-def _look(stopped: Callable[[], bool]) -> None:
+def _check_wanted(stopped: Callable[[], bool]) -> None:
     if stopped():
         raise ModelError("nobody waits for the model's answer any more")
 
@@ -131,57 +107,43 @@ def _wait(pause: float, deadline: float, stopped: Callable[[], bool], problem: M
     until = time.monotonic() + pause
     if until >= deadline:
         raise problem
-    while (left := until - time.monotonic()) > 0:
-        _look(stopped)
-        time.sleep(min(left, _SLICE_S))
+    while (remaining := until - time.monotonic()) > 0:
+        _check_wanted(stopped)
+        time.sleep(min(remaining, _SLICE_S))
 
 
-def _pause(answer: _Answer, attempt: int) -> float:
-    """What the provider asks for, as seconds or as a date; else longer each time."""
-    told = answer.headers.get("retry-after", "").strip()
-    try:
-        return max(float(told), 0.0)
-    except ValueError:
-        pass
-    try:
-        at: float = parsedate_to_datetime(told).timestamp()
-        return max(at - time.time(), 0.0)
-    except (ValueError, TypeError):
-        return _FIRST_PAUSE_S * (1 << (attempt - 1))
-
-
-def _refusal(answer: _Answer, url: str) -> ModelError:
-    said = _reason(answer.body)
-    later = answer.headers.get("retry-after", "")
+def _refusal(response: Response, url: str) -> ModelError:
+    reason = _reason(response.body)
+    later = response.headers.get("retry-after", "")
     pause = f" (it asks to wait {later[:40]})" if later else ""
     return ModelError(
-        f"the model at {_host(url)} refused with status {answer.status}{pause}"
-        + (f": {said}" if said else ""),
-        hint=_HINTS.get(answer.status, "try again later, or choose another provider"),
+        f"the model at {_host(url)} refused with status {response.status}{pause}"
+        + (f": {reason}" if reason else ""),
+        hint=_HINTS.get(response.status, "try again later, or choose another provider"),
     )
 
 
 def _reason(body: bytes) -> str:
-    """What a provider says about its refusal: all of them have a message somewhere."""
+    """The provider's message about its refusal: all of them have one somewhere."""
     try:
-        told: Any = msgspec.json.decode(body)
+        answer: Any = msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return ""
-    if isinstance(told, list) and told:
-        told = told[0]
-    error = told.get("error", told) if isinstance(told, dict) else told
+    if isinstance(answer, list) and answer:
+        answer = answer[0]
+    error = answer.get("error", answer) if isinstance(answer, dict) else answer
     message = error.get("message") if isinstance(error, dict) else error
-    return " ".join(message.split())[:_SAID] if isinstance(message, str) else ""
+    return " ".join(message.split())[:_LONGEST_REASON] if isinstance(message, str) else ""
 
 
 def _object(body: bytes, url: str) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(body)
+        answer = msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _not_understood(url) from error
-    if not isinstance(found, dict):
+    if not isinstance(answer, dict):
         raise _not_understood(url)
-    return found
+    return answer
 
 
 def _not_understood(url: str) -> ModelError:
@@ -192,4 +154,4 @@ def _not_understood(url: str) -> ModelError:
 
 
 def _host(url: str) -> str:
-    return httpx.URL(url).netloc.decode("ascii", "replace")
+    return urlsplit(url).netloc.rpartition("@")[2]

@@ -17,7 +17,7 @@ class _Response(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     match: str | list[str] = ""
     #: The answer: text, or JSON that is written as text.
     output: Any = None
-    #: What it fails with instead.
+    #: The message of the failure instead of an answer.
     error: str = ""
 
 
@@ -67,7 +67,7 @@ class ScriptedModel:
 
 
 def _answer(text: str, prompt: str) -> ModelAnswer:
-    """It counts words, so that what is made of its answers has figures that can be compared."""
+    """Return an answer whose tokens are its words, so that usage can be compared."""
     return ModelAnswer(
         text=text, model="stub", tokens_in=len(prompt.split()), tokens_out=len(text.split())
     )

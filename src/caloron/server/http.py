@@ -1,4 +1,4 @@
-"""The shell over HTTP: loopback only, a token, bounded bodies, and an answer to everything.
+"""The shell over HTTP: loopback only, a token, bounded bodies, a response to every request.
 
 The server of the standard library is enough: a few requests a minute, from this machine.
 """
@@ -15,8 +15,9 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from caloron.engine.bounded_http import BoundedServer
-from caloron.errors import CaloronError, HeldByAnother
+from caloron.engine.forge.bounded_http import BoundedServer
+from caloron.errors import CaloronError, InUse
+from caloron.server.agents import AgentServer, Response, refusal
 from caloron.server.requests import (
     BadRequest,
     Heartbeat,
@@ -26,15 +27,14 @@ from caloron.server.requests import (
     read_body,
     read_query,
 )
-from caloron.server.shell import Answer, Shell
 from caloron.store import log
 
 HOST = "127.0.0.1"
 TOKEN_HEADER = "X-Caloron-Token"
-_LONGEST_BODY = 1 << 20
-_MOST_DRAINED = 8 << 20
-_PATIENCE_S = 10.0
-_AT_ONCE = 64
+_MAX_BODY = 1 << 20
+_MAX_DRAINED = 8 << 20
+_TIMEOUT_S = 10.0
+_CONCURRENT_REQUESTS = 64
 
 
 class _Refused(Exception):
@@ -44,52 +44,54 @@ class _Refused(Exception):
 
 
 class ShellServer(BoundedServer):
-    """Listens on loopback and hands each request to the shell."""
+    """Listens on loopback and passes each request to the agent server."""
 
     request_queue_size = 128
 
-    def __init__(self, shell: Shell, port: int, token: str) -> None:
-        self.shell = shell
+    def __init__(self, agents: AgentServer, port: int, token: str) -> None:
+        self.agents = agents
         self.token = token.encode()
         try:
-            super().__init__((HOST, port), _Handler, at_once=_AT_ONCE, patience_s=_PATIENCE_S)
+            super().__init__(
+                (HOST, port), _Handler, at_once=_CONCURRENT_REQUESTS, patience_s=_TIMEOUT_S
+            )
         except OSError as error:
-            raise HeldByAnother(
+            raise InUse(
                 f"the shell cannot listen on {HOST}:{port}: {error.strerror}",
                 hint="another program has that port; choose one with CALORON_SHELL_PORT",
             ) from error
-        shell.url = self.url
+        agents.url = self.url
 
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.server_address[1]}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that goes away in the middle is nobody's trouble; all else is a defect."""
+        """Log defects; a client that closes the connection early is normal."""
         error = sys.exception()
         if not isinstance(error, ConnectionError | TimeoutError):
-            self.shell.tell("".join(traceback.format_exception(error)))
+            self.agents.log_line("".join(traceback.format_exception(error)))
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = _PATIENCE_S
+    timeout = _TIMEOUT_S
     server: ShellServer
     server_version = "caloron-shell"
     sys_version = ""
-    #: Each connection is one request: whether its body still waits.
+    #: True while the body of the request is unread.
     _unread = True
 
     def _route(self) -> None:
         try:
             path, query = self._address()
             self._answer(HTTPStatus.OK, self._handle(path, query))
-        except _Refused as refusal:
-            self._answer(refusal.status, _no(str(refusal)))
+        except _Refused as error:
+            self._answer(error.status, refusal(str(error)))
         except BadRequest as error:
-            self._answer(HTTPStatus.BAD_REQUEST, _no(str(error)))
+            self._answer(HTTPStatus.BAD_REQUEST, refusal(str(error)))
         except CaloronError as error:
             log.error("a request failed", error=error, path=self.path)
-            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, _no(str(error)))
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, refusal(str(error)))
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = do_OPTIONS = _route  # noqa: N815
 
@@ -98,13 +100,13 @@ class _Handler(BaseHTTPRequestHandler):
             parts = urlsplit(self.path)
             return parts.path, dict(parse_qsl(parts.query, keep_blank_values=True))
         except ValueError as error:
-            raise BadRequest(f"the address cannot be read: {error}") from error
+            raise BadRequest(f"invalid address: {error}") from error
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the server itself objects to is answered as everything else is."""
-        self._answer(HTTPStatus(code), _no(message or HTTPStatus(code).phrase))
+        """Answer errors of the HTTP server itself like all others."""
+        self._answer(HTTPStatus(code), refusal(message or HTTPStatus(code).phrase))
 
-    def _handle(self, path: str, query: dict[str, str]) -> Answer | str:
+    def _handle(self, path: str, query: dict[str, str]) -> Response | str:
         method = _METHODS.get(path)
         if method is None:
             raise _Refused(HTTPStatus.NOT_FOUND, f"there is no {path[:100]}")
@@ -113,49 +115,51 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/health":
             self.server.has_read(self.connection)
             return "ok"
-        given = self.headers.get(TOKEN_HEADER, "").encode("utf-8", "replace")
-        if not hmac.compare_digest(given, self.server.token):
-            raise _Refused(HTTPStatus.UNAUTHORIZED, f"the header {TOKEN_HEADER} is not our token")
-        shell = self.server.shell
+        token = self.headers.get(TOKEN_HEADER, "").encode("utf-8", "replace")
+        if not hmac.compare_digest(token, self.server.token):
+            raise _Refused(
+                HTTPStatus.UNAUTHORIZED, f"the header {TOKEN_HEADER} has the wrong token"
+            )
+        agents = self.server.agents
         if method == "GET":
             self.server.has_read(self.connection)
         if path == "/status":
-            return shell.status(details=query.get("details") == "1")
+            return agents.status(details=query.get("details") == "1")
         if path == "/logs":
-            return shell.logs(read_query(query, Logs))
-        return _POSTS[path](shell, self._body())
+            return agents.logs(read_query(query, Logs))
+        return _POSTS[path](agents, self._body())
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdecimal()):
-            raise _Refused(HTTPStatus.LENGTH_REQUIRED, "the request does not say how long it is")
-        if len(length) > 9 or int(length) > _LONGEST_BODY:
-            why = f"a body of {length[:12]} bytes is more than {_LONGEST_BODY}"
+            raise _Refused(HTTPStatus.LENGTH_REQUIRED, "the header Content-Length is missing")
+        if len(length) > 9 or int(length) > _MAX_BODY:
+            why = f"a body of {length[:12]} bytes is more than {_MAX_BODY}"
             raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
         body = self.rfile.read(int(length))
         self._unread = False
         if len(body) != int(length):
-            raise BadRequest("the body is shorter than it says")
+            raise BadRequest("the body is shorter than its Content-Length")
         self.server.has_read(self.connection)
         return body
 
     def _drain(self) -> None:
-        """Take a body that nobody wants: a connection closed before it would lose our answer."""
+        """Read an unwanted body: closing the connection before it would lose our response."""
         length = ""
         if self._unread and hasattr(self, "headers"):
             length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdecimal() and len(length) <= 9):
             return
-        left = min(int(length), _MOST_DRAINED)
+        left = min(int(length), _MAX_DRAINED)
         while left > 0 and (chunk := self.rfile.read(min(left, 1 << 16))):
             left -= len(chunk)
 
-    def _answer(self, status: HTTPStatus, answer: Answer | str) -> None:
+    def _answer(self, status: HTTPStatus, response: Response | str) -> None:
         self._drain()
         self.server.has_read(self.connection)
-        text = answer if isinstance(answer, str) else json.dumps(answer)
+        text = response if isinstance(response, str) else json.dumps(response)
         data = text.encode()
-        kind = "text/plain" if isinstance(answer, str) else "application/json"
+        kind = "text/plain" if isinstance(response, str) else "application/json"
         self.close_connection = True
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
@@ -168,11 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Who asks what is not written anywhere: heartbeats would fill any disk."""
-
-
-def _no(why: str) -> Answer:
-    return {"ok": False, "error": why}
+        """Log no requests: heartbeats would fill any disk."""
 
 
 _METHODS = {
@@ -183,8 +183,8 @@ _METHODS = {
     "/stop": "POST",
     "/logs": "GET",
 }
-_POSTS: dict[str, Callable[[Shell, bytes], Answer]] = {
-    "/heartbeat": lambda shell, body: shell.heartbeat(read_body(body, Heartbeat)),
-    "/spawn": lambda shell, body: shell.spawn(read_body(body, Spawn)),
-    "/stop": lambda shell, body: shell.stop(read_body(body, Stop)),
+_POSTS: dict[str, Callable[[AgentServer, bytes], Response]] = {
+    "/heartbeat": lambda agents, body: agents.heartbeat(read_body(body, Heartbeat)),
+    "/spawn": lambda agents, body: agents.spawn(read_body(body, Spawn)),
+    "/stop": lambda agents, body: agents.stop(read_body(body, Stop)),
 }

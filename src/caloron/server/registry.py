@@ -1,4 +1,4 @@
-"""Which agents the shell started and when each was last heard of; outlives the shell itself."""
+"""The agents that the shell started and their last heartbeats; outlives the shell itself."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from caloron.agents.processes import Process, boot_id, living, look
+from caloron.agents.supervise.processes import Process, living, read_process
 from caloron.server.requests import Heartbeat
 from caloron.store import log
-from caloron.store.database import Database, migrations_in
-from caloron.store.statements import load_statements
+from caloron.store.database import Database, load_statements, migrations_in
+from caloron.store.lock import boot_id
 
 _HERE = Path(__file__).parent
 _SQL = load_statements(_HERE / "sql" / "shell.sql")
@@ -41,13 +41,13 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None
 
     def process(self) -> Process | None:
-        """Its process if that lives: never another one that got its number since."""
+        """Its running process; never another one that got the same pid since."""
         if self.state != "running" or self.boot != boot_id():
             return None
-        found = look(self.pid)
-        if found is None or found.started != self.started or not living([found]):
+        process = read_process(self.pid)
+        if process is None or process.started != self.started or not living([process]):
             return None
-        return found
+        return process
 
 
 class Registry:
@@ -68,7 +68,7 @@ class Registry:
         return _agent(row) if row else None
 
     def reserve(self, sprint: str, agent: str, task: str) -> Agent:
-        """A new run, before anything of it is there: whatever comes to be can be found again."""
+        """Record a new run before anything of it exists, so that a crash leaves nothing unknown."""
         key = {"sprint": sprint, "agent": agent}
         with self._store.transaction("shell.reserve") as connection:
             row = connection.execute(_SQL["agent"], key).fetchone()
@@ -79,8 +79,8 @@ class Registry:
             made = connection.execute(_SQL["agent"], key).fetchone()
         return _agent(made)
 
-    def place(self, agent: Agent, workspace: Path, base: str) -> None:
-        """Where it is to work; from now on no git of ours runs in that folder."""
+    def assign_workspace(self, agent: Agent, workspace: Path, base: str) -> None:
+        """Record its workspace; from now on no git of ours runs in that folder."""
         values = _key(agent) | {"workspace": str(workspace), "base": base}
         with self._store.transaction("shell.place") as connection:
             connection.execute(_SQL["place"], values)
@@ -94,37 +94,39 @@ class Registry:
         self._write("started", _key(agent) | values)
 
     def ended(self, agent: Agent, exit_code: int | None) -> None:
-        """It is over; how it ended may have been seen by nobody."""
+        """Record the end of a run; the exit code may be unknown."""
         values = _key(agent) | {"run": agent.run, "exit_code": exit_code}
         self._write("ended", values | {"now": now()})
         if exit_code is not None:
             self._write("learnt", values)
 
-    def heard(self, said: Heartbeat) -> str:
+    def record_heartbeat(self, heartbeat: Heartbeat) -> str:
         at = now()
-        values = {"sprint": said.sprint_id, "agent": said.agent_id, "at": at}
-        self._write("heartbeat", values | {"status": said.status, "tokens": said.tokens_used})
+        values = {"sprint": heartbeat.sprint_id, "agent": heartbeat.agent_id, "at": at}
+        self._write(
+            "heartbeat", values | {"status": heartbeat.status, "tokens": heartbeat.tokens_used}
+        )
         return at
 
-    def settle(self) -> None:
-        """Write down who is gone, with the exit code that it left behind."""
+    def reap(self) -> None:
+        """Record the runs that have ended, with the exit codes that they wrote."""
         for row in self._store.rows(_SQL["agents"]):
             agent = _agent(row)
             gone = agent.state == "running" and agent.process() is None
             if gone or (agent.state == "ended" and agent.exit_code is None):
-                self.ended(agent, told_exit_code(Path(agent.run_dir)))
+                self.ended(agent, recorded_exit_code(Path(agent.run_dir)))
 
     def forget_unfinished(self) -> None:
-        """Runs that a shell was about to start when it died: their gate never opened."""
+        """End the runs that a killed shell was about to start: their gate never opened."""
         for row in self._store.rows(_SQL["agents"]):
             agent = _agent(row)
             if agent.state == "starting":
                 self.ended(agent, None)
 
     def status(self) -> list[dict[str, Any]]:
-        """One row for each agent, as it is now."""
-        self.settle()
-        return [_told(row) for row in self._store.rows(_SQL["agents"])]
+        """One row for each agent."""
+        self.reap()
+        return [_row(row) for row in self._store.rows(_SQL["agents"])]
 
     def _write(self, statement: str, values: dict[str, Any]) -> None:
         with self._store.transaction(f"shell.{statement}") as connection:
@@ -135,16 +137,16 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def told_exit_code(run_dir: Path) -> int | None:
-    """What the harness of a run wrote down as its last act; None: it was cut short."""
+def recorded_exit_code(run_dir: Path) -> int | None:
+    """The exit code that the harness wrote as its last act; None: it was killed."""
     try:
-        told = json.loads((run_dir / RESULT).read_bytes())
+        result = json.loads((run_dir / RESULT).read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         log.warning("cannot read the result of a harness", error=error, path=run_dir)
         return None
-    code = told.get("exit_code") if isinstance(told, dict) else None
+    code = result.get("exit_code") if isinstance(result, dict) else None
     return code if isinstance(code, int) else None
 
 
@@ -156,7 +158,7 @@ def _key(agent: Agent) -> dict[str, Any]:
     return {"sprint": agent.sprint, "agent": agent.agent}
 
 
-def _told(row: sqlite3.Row) -> dict[str, Any]:
+def _row(row: sqlite3.Row) -> dict[str, Any]:
     agent = _agent(row)
     return {
         "agent_id": agent.agent,

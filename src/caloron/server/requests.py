@@ -1,4 +1,4 @@
-"""What may be asked of the shell: each field checked before anything is done with it."""
+"""The requests to the shell; each field is checked before it is used."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import msgspec
 
 _ID = re.compile(r"[a-z0-9_-]{1,64}")
 _PATH = re.compile(r"/?[A-Za-z0-9._@+-][A-Za-z0-9._/@+-]{0,1022}")
-_LONGEST_STATUS = 200
-_LONGEST_TEXT = 64 * 1024
-_LARGEST = (1 << 53) - 1
-_MOST_LOG = 1 << 20
+_MAX_STATUS = 200
+_MAX_TEXT = 64 * 1024
+_MAX_INTEGER = (1 << 53) - 1
+_MAX_LOG = 1 << 20
 WORKTREES = ".caloron/worktrees"
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class BadRequest(Exception):
-    """A request that cannot be taken; the message says which field, and what was expected."""
+    """An invalid request; the message names the field and what was expected."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,8 +31,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _ids(agent_id=self.agent_id, sprint_id=self.sprint_id)
-        _expect(len(self.status) <= _LONGEST_STATUS, "status", f"up to {_LONGEST_STATUS} letters")
-        _expect(0 <= self.tokens_used <= _LARGEST, "tokens_used", "a number from 0")
+        _expect(len(self.status) <= _MAX_STATUS, "status", f"up to {_MAX_STATUS} letters")
+        _expect(0 <= self.tokens_used <= _MAX_INTEGER, "tokens_used", "a number from 0")
 
 
 class Spawn(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str
     repo: str
     worktree_base: str = WORKTREES
-    #: Beyond what the shells of old took: what the agent is asked, and how it is to be.
+    #: Not in the seeds' API: the prompt of the agent and its role.
     task_description: str = ""
     system_prompt: str = ""
     role: str = ""
@@ -54,14 +54,14 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True):
         _path("worktree_base", self.worktree_base)
         for name in ("task_description", "system_prompt"):
             text = getattr(self, name)
-            short = len(text.encode("utf-8", "replace")) <= _LONGEST_TEXT and "\0" not in text
-            _expect(short, name, f"text of up to {_LONGEST_TEXT} bytes")
+            short = len(text.encode("utf-8", "replace")) <= _MAX_TEXT and "\0" not in text
+            _expect(short, name, f"text of up to {_MAX_TEXT} bytes")
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
     sprint_id: str
     agent_id: str
-    #: How long it may take to save its work before it is ended.
+    #: Seconds to save its work before it is killed.
     grace_s: float = 20.0
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True):
 class Logs(msgspec.Struct, frozen=True, kw_only=True):
     sprint_id: str
     agent_id: str
-    #: `output` is what the agent printed, `harness` what the program around it said.
+    #: `output` is the output of the agent, `harness` that of the program around it.
     stream: str = "output"
     offset: int = 0
     limit: int = 64 * 1024
@@ -80,20 +80,20 @@ class Logs(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _ids(sprint_id=self.sprint_id, agent_id=self.agent_id)
         _expect(self.stream in ("output", "harness"), "stream", "output or harness")
-        _expect(0 <= self.offset <= _LARGEST, "offset", "a number of bytes from 0")
-        _expect(1 <= self.limit <= _MOST_LOG, "limit", f"a number of bytes from 1 to {_MOST_LOG}")
+        _expect(0 <= self.offset <= _MAX_INTEGER, "offset", "a number of bytes from 0")
+        _expect(1 <= self.limit <= _MAX_LOG, "limit", f"a number of bytes from 1 to {_MAX_LOG}")
 
 
 def read_body(body: bytes, kind: type[T]) -> T:
-    """The JSON of a request as what it is to be."""
+    """Decode the JSON body of a request."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise BadRequest(str(error) or "the body is no JSON") from error
+        raise BadRequest(str(error) or "the body is not JSON") from error
 
 
 def read_query(query: Mapping[str, str], kind: type[T]) -> T:
-    """The same for what stands behind the question mark of an address."""
+    """Decode the query of an address."""
     try:
         return msgspec.convert(dict(query), kind, strict=False)
     except msgspec.ValidationError as error:

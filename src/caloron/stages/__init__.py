@@ -1,1 +1,1 @@
-"""The catalogue: one small function per step, each with declared input and output."""
+"""The stages of the catalogue, and the compositions that wire them."""

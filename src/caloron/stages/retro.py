@@ -1,84 +1,217 @@
-"""Stages of the retro: collect what agents said, count, and analyse by rules."""
+"""The retro of a sprint: feedback, KPIs, analysis, and the report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 
 import msgspec
+from msgspec.structs import replace
 
-from caloron.domain.analysis import Analysis, analyze
-from caloron.domain.feedback import Feedback
-from caloron.domain.learnings import Improvement, SprintRecord
-from caloron.domain.retro import (
-    AgentKpis,
-    Kpis,
-    RoleKpis,
-    Run,
-    agent_kpis,
-    compute_kpis,
-    role_kpis,
+from caloron.domain.model.feedback import Feedback
+from caloron.domain.model.retro_answer import (
+    CATEGORIES,
+    MOST_IMPROVEMENTS,
+    MOST_LINES,
+    PRIORITIES,
+    SENTIMENTS,
+    InsightProblem,
+    parse_insight,
 )
-from caloron.domain.sprint import State
-from caloron.domain.trends import Trend, trends
-from caloron.ledger.figures import Figures
+from caloron.domain.model.snapshots import CommentSnapshot
+from caloron.domain.model.sprint import State
+from caloron.domain.reporting.kpis import Run, compute_kpis
+from caloron.domain.reporting.retro_rules import Analysis, analyze, said_by_model
+from caloron.graph.json_text import Json, compact
+from caloron.graph.runtime.protocols import Call
+from caloron.ledger.retro_report import FeedbackItem, Retro
+from caloron.ledger.retro_report import write_retro_report as retro_page
+from caloron.ports import Model
+from caloron.stages.forge_access import open_forge
+from caloron.stages.model_answer import UnusableAnswer, answer_with_model
+from caloron.stages.values import (
+    decode_as,
+    decode_feedback,
+    decode_kpis,
+    decode_state,
+    parse_time,
+    state_with_feedback,
+    to_json,
+)
+from caloron.store import log
+
+_FEEDBACK_KEY = "caloron_feedback"
+_FEEDBACK_BLOCK = re.compile(r"^---\s*\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
+_MAX_RAW = 500
 
 
-class FeedbackItem(msgspec.Struct, frozen=True, kw_only=True):
-    issue_number: int | None
-    author: str
-    is_parsed_yaml: bool = True
-    parsed: Feedback
+def collect_sprint_feedback(inputs: Json) -> Json:
+    """What agents said about their tasks, from the comments on the issues."""
+    with open_forge(inputs) as forge:
+        comments = [c for number in _issue_numbers(inputs) for c in forge.comments(number)]
+    # What a stranger writes into a public issue is no feedback of an agent.
+    said = [c for c in comments if f"{_FEEDBACK_KEY}:" in c.body and c.trusted]
+    return {"feedback_items": [_feedback_item(comment) for comment in said]}
 
 
-class Retro(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the retro of one sprint found."""
+def _issue_numbers(inputs: Json) -> list[int]:
+    """Those that are named, or those of the sprint's tasks."""
+    numbers = inputs.get("issue_numbers")
+    if numbers is not None:
+        return [int(number) for number in numbers]
+    if inputs.get("state") is None:
+        raise ValueError("issue_numbers: neither they nor the state of a sprint is given")
+    return [
+        t.links.issue
+        for t in decode_state(inputs["state"]).tasks.values()
+        if t.links.issue is not None
+    ]
 
-    state: State
-    kpis: Kpis
-    agents: tuple[AgentKpis, ...]
-    roles: tuple[RoleKpis, ...]
-    feedback: tuple[FeedbackItem, ...]
-    analysis: Analysis
-    trends: tuple[Trend, ...]
-    improvements: tuple[Improvement, ...]
-    #: Who wrote the analysis, if the rules did not.
-    analysed_by: str = ""
+
+def _feedback_item(comment: CommentSnapshot) -> Json:
+    common: dict[str, Json] = {
+        "issue_number": comment.issue,
+        "author": comment.author,
+        "created_at": comment.created_at,
+    }
+    said = _parse_feedback(comment.body)
+    if said is None:
+        raw = comment.body[:_MAX_RAW]
+        return common | {"is_parsed_yaml": False, "parsed": None, "raw_body": raw}
+    return common | {"is_parsed_yaml": True, "parsed": to_json(said)}
 
 
-def collect_sprint_feedback(state: State) -> tuple[FeedbackItem, ...]:
-    """What the agents said, from the ledger: it is there also when the forge lost the comment."""
-    return tuple(
-        FeedbackItem(issue_number=task.issue, author=task.agent, parsed=task.feedback)
-        for task in state.tasks.values()
-        if task.feedback
+def _parse_feedback(body: str) -> Feedback | None:
+    import yaml
+
+    for block in _FEEDBACK_BLOCK.findall(body):
+        try:
+            told = yaml.safe_load(block)
+            if isinstance(told, dict) and _FEEDBACK_KEY in told:
+                return msgspec.convert(told[_FEEDBACK_KEY], Feedback, strict=False)
+        except (yaml.YAMLError, msgspec.ValidationError) as error:
+            log.info("a feedback block cannot be read", error=error)
+    return None
+
+
+def compute_sprint_kpis(inputs: Json) -> Json:
+    """The numbers of a sprint."""
+    state = decode_state(inputs["state"])
+    started, ended = parse_time(inputs.get("started_at")), parse_time(inputs.get("ended_at"))
+    before = state.sprint
+    sprint = replace(
+        before,
+        settings=before.settings
+        if started is None
+        else replace(before.settings, created_at=started),
+        ended_at=before.ended_at if ended is None else ended,
+    )
+    if sprint.ended_at is None:
+        raise ValueError("ended_at: a sprint that goes on needs the time until which to count")
+    runs: list[Run] = decode_as(inputs.get("runs") or [], list[Run], "runs")
+    return to_json(compute_kpis(replace(state, sprint=sprint), runs, sprint.ended_at))
+
+
+def analyze_sprint_feedback(inputs: Json, call: Call | None = None) -> Json:
+    """What a sprint teaches: by a model where one is configured, else by rules."""
+    state, kpis = state_with_feedback(inputs), inputs.get("kpis")
+    return answer_with_model(
+        "analyze_sprint_feedback",
+        {
+            "The goal": state.sprint.goal,
+            "The numbers": kpis or "",
+            "The tasks": _task_lines(state),
+            "What the agents said": inputs.get("feedback_items") or "Nothing.",
+        },
+        _analysis_by_model,
+        lambda: _analysis_by_rules(state, kpis),
+        call=call,
+        categories="|".join(CATEGORIES),
+        priorities="|".join(PRIORITIES),
+        sentiments="|".join(SENTIMENTS),
+        most_improvements=MOST_IMPROVEMENTS,
+        most_lines=MOST_LINES,
     )
 
 
-def compute_sprint_kpis(state: State, runs: Sequence[Run], now: float) -> Kpis:
-    """The numbers of the sprint."""
-    return compute_kpis(state, runs, now)
+def _task_lines(state: State) -> str:
+    lines = (f"- {t.id} ({t.plan.title}): {t.status} {t.reason}" for t in state.tasks.values())
+    return "\n".join(map(str.rstrip, lines))
 
 
-def analyze_sprint_feedback(state: State, kpis: Kpis) -> Analysis:
-    """Themes, improvements, learnings and the mood, by rules; no model is asked."""
-    return analyze(state, kpis)
+def _analysis_by_model(answer: dict[str, Json], model: Model) -> dict[str, Json]:
+    try:
+        found = parse_insight(compact(answer), model.name)
+    except InsightProblem as problem:
+        raise UnusableAnswer(str(problem)) from problem
+    return {
+        "themes": list(found.themes),
+        "improvements": [advice.description for advice in found.improvements],
+        "learnings": list(found.learnings),
+        "sentiment": found.sentiment,
+        "findings": list(to_json(said_by_model(found))),
+    }
 
 
-def look_back(
-    figures: Figures, records: Sequence[SprintRecord], found: tuple[Improvement, ...], now: float
-) -> Retro:
-    """The retro of one sprint beside those that came before it."""
-    state, runs = figures.state, figures.runs
-    kpis, agents = compute_sprint_kpis(state, runs, now), agent_kpis(state, runs)
-    ids = [record.id for record in records]
-    place = ids.index(state.sprint.id) if state.sprint.id in ids else len(ids)
-    return Retro(
+def _analysis_by_rules(state: State, kpis: Json) -> dict[str, Json]:
+    found = analyze(state, decode_kpis(kpis))
+    return {
+        "themes": list(found.themes),
+        "improvements": [finding.description for finding in found.improvements],
+        "learnings": list(found.learnings),
+        "sentiment": found.sentiment,
+        "findings": to_json(found.improvements),
+    }
+
+
+def write_retro_report(inputs: Json) -> Json:
+    """The retro of a sprint as a page of Markdown."""
+    state, kpis = state_with_feedback(inputs), decode_kpis(inputs.get("kpis"))
+    sprint = state.sprint
+    if not sprint.id:
+        raise ValueError("sprint_id: whose retro it is must be said")
+    state = replace(
+        state,
+        sprint=replace(
+            sprint,
+            settings=replace(
+                sprint.settings,
+                created_at=parse_time(inputs.get("started_at")) or sprint.settings.created_at,
+            ),
+            ended_at=parse_time(inputs.get("ended_at")) or sprint.ended_at,
+        ),
+    )
+    items = [
+        FeedbackItem(issue_number=item.issue_number, author=item.author, parsed=item.parsed)
+        for item in decode_feedback(inputs.get("feedback_items"))
+        if item.parsed is not None
+    ]
+    retro = Retro(
         state=state,
         kpis=kpis,
-        agents=agents,
-        roles=role_kpis(agents),
-        feedback=collect_sprint_feedback(state),
-        analysis=analyze_sprint_feedback(state, kpis),
-        trends=trends(kpis, [record.kpis for record in records[:place]]),
-        improvements=found,
+        agents=(),
+        roles=(),
+        feedback=tuple(items),
+        analysis=_parse_analysis(inputs.get("analysis")) or analyze(state, kpis),
+        trends=(),
+        improvements=(),
+        analysed_by=_model_name(inputs.get("analysis")),
     )
+    return {"report_markdown": retro_page(retro)}
+
+
+def _parse_analysis(told: Json) -> Analysis | None:
+    """What `analyze` found, if it was asked."""
+    if told is None:
+        return None
+    found = {name: told[name] for name in ("themes", "learnings", "sentiment") if name in told}
+    analysis: Analysis = decode_as(
+        found | {"improvements": told.get("findings", [])}, Analysis, "analysis"
+    )
+    return analysis
+
+
+def _model_name(told: Json) -> str:
+    if not isinstance(told, dict) or told.get("written_by") != "model":
+        return ""
+    usage = told.get("usage") or {}
+    return str(usage.get("model") or usage.get("provider") or "a model")

@@ -1,4 +1,4 @@
-"""Where a crash can hurt: named points at which a test stops or kills the real process.
+"""Crash points: named points at which a test stops or kills the real process.
 
 Nothing happens here unless one of two variables is set:
 
@@ -30,9 +30,9 @@ def this_process_is(name: str) -> None:
 
 
 def crashpoint(name: str, of: str = "") -> None:
-    """Mark a boundary that a crash must not turn into lost or doubled work.
+    """Mark a point at which a crash must neither lose work nor do it twice.
 
-    `of`: what it is a boundary of, so that a test can wait for that alone.
+    `of`: the kind of thing that is done, so that a test can count one kind alone.
     """
     if not (_AT or _LOG):
         return
@@ -42,8 +42,8 @@ def crashpoint(name: str, of: str = "") -> None:
         if _LOG:
             _record(name, _COUNTS[name])
         if _AT:
-            for one in names:
-                _kill_if_here(one, _COUNTS[one])
+            for counted in names:
+                _kill_if_here(counted, _COUNTS[counted])
 
 
 def _record(name: str, count: int) -> None:
@@ -51,7 +51,7 @@ def _record(name: str, count: int) -> None:
     log = os.open(_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(log, line)
     os.close(log)
-    # To this thread: one sent to the process may take effect only after it has gone on.
+    # A signal to the process might stop it only after this thread has continued.
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 

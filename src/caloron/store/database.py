@@ -1,11 +1,12 @@
-"""One SQLite database: how it is opened, migrated, read and written."""
+"""SQLite databases: open, migrate, read, write; SQL statements in files."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,11 +22,11 @@ _MANY_EVENTS = 50_000
 
 
 class Migration(NamedTuple):
-    """One step of a schema, known by its name and the checksum of its text."""
+    """One step of a schema, identified by its name and the checksum of its text."""
 
     name: str
     sql: str
-    #: Changes rows in a way that SQL cannot, after the text was run.
+    #: Changes rows in a way that SQL cannot, after the SQL was run.
     rewrite: Callable[[sqlite3.Connection], None] | None = None
 
     @property
@@ -35,7 +36,7 @@ class Migration(NamedTuple):
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
     def problem(self) -> str:
-        """Why this file cannot be one that was shipped; empty if it may be."""
+        """Return why this file cannot be the one that was shipped; empty if it may be."""
         statements, rest = _statements(self.sql)
         if rest:
             return "is cut short"
@@ -43,7 +44,7 @@ class Migration(NamedTuple):
 
 
 def migrations_in(directory: Path, room: str) -> tuple[Migration, ...]:
-    """The migrations of one room, in the order of their file names."""
+    """Return the migrations of one package, in the order of their file names."""
     files = sorted(directory.glob("*.sql"))
     return tuple(Migration(f"{room}/{f.stem}", f.read_text("utf-8")) for f in files)
 
@@ -63,7 +64,7 @@ class _Transaction:
         try:
             database._connection.execute("BEGIN IMMEDIATE")
         except BaseException as error:
-            # Nothing was begun: a transaction that is open now is one around this one.
+            # No transaction was begun; one that is open now belongs to the caller.
             database._lock.release()
             if isinstance(error, sqlite3.Error):
                 raise store_error(database.path, error) from error
@@ -94,7 +95,7 @@ class _Transaction:
 
 
 def _begin_wal(connection: sqlite3.Connection) -> None:
-    """Whoever opens a new one together with others is told at once that it is locked."""
+    """Switch to WAL mode. SQLite does not wait by itself if another process does the same."""
     give_up = time.monotonic() + _BUSY_S
     while True:
         try:
@@ -109,7 +110,7 @@ def _begin_wal(connection: sqlite3.Connection) -> None:
 
 
 class Database:
-    """A connection that many threads of one process share, one at a time."""
+    """One connection, which the threads of a process use one at a time."""
 
     def __init__(
         self,
@@ -119,9 +120,9 @@ class Database:
         table: str = "migrations",
         patience_s: float = _BUSY_S,
     ) -> None:
-        """`table` remembers the migrations; those that were applied just now are in `migrated`.
+        """`table` stores the migrations; those that were applied now are in `migrated`.
 
-        `patience_s`: how long to wait for others that write.
+        `patience_s`: how long to wait for other writers.
         """
         self.path = path
         self.migrated: tuple[str, ...] = ()
@@ -146,11 +147,11 @@ class Database:
             self._connection.close()
 
     def transaction(self, name: str) -> _Transaction:
-        """All or nothing; the name tells crash tests which commit this is."""
+        """Begin a transaction; crash tests find its commit by the name."""
         return _Transaction(self, name)
 
     def _abandon(self, error: BaseException) -> None:
-        """Undo what was begun; a failure of the database is told in words that say what to do."""
+        """Roll back, and raise an error of the database with a hint."""
         self._roll_back()
         if isinstance(error, sqlite3.Error):
             raise store_error(self.path, error) from error
@@ -161,9 +162,9 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Several reads of one moment; within a transaction of this thread, those of its moment."""
+        """Read from one snapshot; within a transaction of this thread, from that transaction."""
         with self._lock:
-            # The lock lets only the thread in that began what is open.
+            # Only the thread that began an open transaction can hold the lock.
             around = self._connection.in_transaction
             try:
                 if not around:
@@ -183,11 +184,11 @@ class Database:
                 raise store_error(self.path, error) from error
 
     def row(self, sql: str, parameters: Parameters = ()) -> sqlite3.Row | None:
-        found = self.rows(sql, parameters)
-        return found[0] if found else None
+        rows = self.rows(sql, parameters)
+        return rows[0] if rows else None
 
     def migrate(self, migrations: Sequence[Migration]) -> None:
-        """Apply what is missing, all or nothing; refused if the database is a newer one."""
+        """Apply missing migrations in one transaction; refuse a newer database."""
         if dict(self._applied()) == {m.name: m.checksum for m in migrations}:
             return
         with self.transaction("migrate") as connection:
@@ -200,7 +201,7 @@ class Database:
             fresh = [m for m in migrations if m.name not in applied]
             for migration in fresh:
                 if problem := migration.problem():
-                    # Recorded, it would make every whole installation refuse this database.
+                    # If it were recorded, every intact installation would refuse this database.
                     raise StoreError(
                         f"migration {migration.name} of this installation {problem}",
                         hint="install Caloron again; nothing was changed",
@@ -217,8 +218,8 @@ class Database:
     def _applied(self) -> list[tuple[str, str]]:
         if not self.rows("SELECT 1 FROM sqlite_master WHERE name = ?", (self._table,)):
             return []
-        found = self.rows(f"SELECT name, checksum FROM {self._table} ORDER BY rowid")
-        return [tuple(row) for row in found]
+        rows = self.rows(f"SELECT name, checksum FROM {self._table} ORDER BY rowid")
+        return [tuple(row) for row in rows]
 
     def _refuse_unknown(self, applied: dict[str, str], migrations: Sequence[Migration]) -> None:
         known = {m.name: m.checksum for m in migrations}
@@ -237,29 +238,29 @@ class Database:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """A light connection for commands that only look; it never creates or migrates."""
+    """Open a database for reading; never create or migrate it."""
     refuse_without_file(path)
     try:
-        return _open_to_look(path, "mode=ro")
+        return _connect_read_only(path, "mode=ro")
     except sqlite3.OperationalError as error:
-        # Even a reader wants to write beside the database, which a read-only or full disk refuses.
-        # A database that nobody writes, and that has no log, can be read without.
+        # A reader also creates a file beside the database, which a read-only or full disk refuses.
+        # A database without a log can be read without that file.
         wal = path.with_name(f"{path.name}-wal")
         if not path.exists() or (wal.exists() and wal.stat().st_size):
             raise store_error(path, error) from error
     except sqlite3.Error as error:
         raise store_error(path, error) from error
     try:
-        return _open_to_look(path, "mode=ro&immutable=1")
+        return _connect_read_only(path, "mode=ro&immutable=1")
     except sqlite3.Error as error:
         raise store_error(path, error) from error
 
 
 def refuse_damaged(path: Path) -> None:
-    """Refuse a database with damaged pages; a missing one is no damage.
+    """Refuse a database with damaged pages; a missing database is not damaged.
 
-    A history of a million events takes seconds to read, so a long one is left to `state verify`:
-    no decision depends on its old events.
+    A million events take seconds to read, so a long event log is left to `state verify`: no
+    decision depends on old events.
     """
     if not path.exists():
         return
@@ -285,21 +286,21 @@ def _check(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def refuse_without_file(path: Path) -> None:
-    """Refuse an empty or missing file beside a log that holds changes: SQLite would delete it."""
+    """Refuse an empty or missing file beside a log with changes: SQLite would delete the log."""
     log = path.with_name(f"{path.name}-wal")
     try:
         if log.stat().st_size == 0 or (path.exists() and path.stat().st_size):
             return
     except OSError:
-        # Without a log nothing can be lost; what cannot be looked at is told by whoever opens it.
+        # Without a log nothing can be lost. Opening the database reports other errors.
         return
     raise StoreError(
-        f"{path} is empty or gone, and {log.name} beside it holds changes",
-        hint=f"put the file back from a backup, or move {log.name} away",
+        f"{path} is empty or gone, and {log.name} beside it contains changes",
+        hint=f"restore the file from a backup, or move {log.name} away",
     )
 
 
-def _open_to_look(path: Path, how: str) -> sqlite3.Connection:
+def _connect_read_only(path: Path, how: str) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, timeout=_BUSY_S)
     connection.row_factory = sqlite3.Row
     connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
@@ -307,8 +308,8 @@ def _open_to_look(path: Path, how: str) -> sqlite3.Connection:
 
 
 def store_error(path: Path, error: sqlite3.Error) -> StoreError:
-    """The same failure in words that say what to do."""
-    # The library itself raises errors without a code.
+    """Return the error with a hint that says what to do."""
+    # The Python library raises errors without a code.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     hint = _HINTS.get(code, "")
     if path.is_dir():
@@ -319,7 +320,7 @@ def store_error(path: Path, error: sqlite3.Error) -> StoreError:
 
 
 def is_damage(error: BaseException | None) -> bool:
-    """Whether a database could not be read because of its content: damaged, or without tables."""
+    """True if a database could not be read because it is damaged or has no tables."""
     if isinstance(error, StoreError):
         error = error.__cause__
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -327,7 +328,7 @@ def is_damage(error: BaseException | None) -> bool:
 
 
 def restore_hint(path: Path) -> str:
-    """How to replace a damaged database; a project has backups of its ledger."""
+    """Return the command that replaces a damaged database."""
     if path.name == "ledger.sqlite":
         return f"put a backup back: caloron state restore FILE --as {path.parent.name} --force"
     return "move the file aside and restore a copy of it"
@@ -349,19 +350,38 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def run_script(connection: sqlite3.Connection, script: str) -> None:
-    """Run statement by statement: `executescript` would commit the open transaction first."""
+    """Run a script statement by statement: `executescript` would commit the open transaction."""
     for statement in _statements(script)[0]:
         connection.execute(statement)
 
 
 def _statements(script: str) -> tuple[list[str], str]:
-    """The statements of a script, and what is left of one that does not end."""
-    found: list[str] = []
+    """Return the statements of a script, and the rest that is not a whole statement."""
+    complete: list[str] = []
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
         if sqlite3.complete_statement(statement):
-            found.append(statement)
+            complete.append(statement)
             statement = ""
     rest = [line for line in statement.splitlines() if not line.lstrip().startswith("--")]
-    return found, "\n".join(rest).strip()
+    return complete, "\n".join(rest).strip()
+
+
+def load_statements(path: Path) -> dict[str, str]:
+    """Return the statements of a file by name; each follows a line `-- name: <name>`."""
+    statements: dict[str, str] = {}
+    name = ""
+    for line in path.read_text("utf-8").splitlines():
+        if line.startswith("-- name:"):
+            name = line.removeprefix("-- name:").strip()
+            statements[name] = ""
+        elif name:
+            statements[name] += line + "\n"
+    return statements
+
+
+def with_prefix(statements: dict[str, str], tables: Iterable[str], prefix: str) -> dict[str, str]:
+    """Return the statements for a database in which these tables have a prefix."""
+    names = re.compile(rf"\b({'|'.join(tables)})\b")
+    return {name: names.sub(rf"{prefix}\1", sql) for name, sql in statements.items()}

@@ -1,4 +1,4 @@
-"""Files that are either the old ones or the new ones, never half of each."""
+"""Durable file operations: a crash leaves the old file or the new one, never half of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from caloron.errors import StoreError
 from caloron.store.crash import crashpoint
 
-#: What git and SQLite say about a full disk.
+#: Messages of git and SQLite about a full disk.
 _FULL = ("No space left", "disk is full", "Out of diskspace", "Disk quota exceeded")
 _TOO_LITTLE = 64 << 10
 
@@ -20,9 +20,9 @@ _TOO_LITTLE = 64 << 10
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a file durably: temporary file, fsync, rename, fsync of the directory.
 
-    What is not durable outlives every process but not the machine, and waits for no disk.
+    Without `durable` the file survives a killed process but not a power cut.
     """
-    # Processes and threads that write one path at the same time have a file each.
+    # Each process and thread that writes this path has a temporary file of its own.
     temporary = path.with_name(f".{path.name}.{threading.get_ident():x}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
         if durable:
             sync_directory(path.parent)
     except OSError as error:
-        # Where nothing can be written there may be nothing to remove, or no way to do it.
+        # On a full or read-only disk there may be nothing to remove.
         with suppress(OSError):
             temporary.unlink()
         raise StoreError(
@@ -48,9 +48,9 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def is_disk_full(error: BaseException, place: Path) -> bool:
-    """Whether an error, or what caused it, says that a disk of this machine is full.
+    """True if an error, or its cause, is a full disk.
 
-    A program such as git may fail without a word about that: then the disk of `place` decides.
+    A program such as git may fail without saying so: then the disk of `place` decides.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -62,43 +62,43 @@ def is_disk_full(error: BaseException, place: Path) -> bool:
     try:
         disk = os.statvfs(place)
     except OSError:
-        # The place is gone: nothing says that its disk is full.
+        # The folder is gone.
         return False
     return disk.f_bavail * disk.f_frsize < _TOO_LITTLE
 
 
 def read_plain(path: Path, last: int | None = None) -> bytes:
-    """What stands in a file, or its last bytes; FileNotFoundError if there is none.
+    """Return the content of a file, or its last bytes; FileNotFoundError if there is none.
 
-    A device or a pipe in its place has no end, or never begins: it is refused unread.
+    A device or a pipe is refused: reading it may never end.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, "rb") as file:  # noqa: PTH123 - opened already
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.EINVAL, "it is no plain file")
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "it is not a plain file")
             if last is not None:
-                file.seek(max(0, found.st_size - last))
+                file.seek(max(0, status.st_size - last))
             return file.read()
     except FileNotFoundError:
         raise
     except OSError as error:
         raise StoreError(
             f"cannot read {path}: {error.strerror}",
-            hint="make it readable for you, or move away what stands there",
+            hint="make it readable for you, or move it away",
         ) from error
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; bytes that are no text are shown as such, and raise nothing."""
+    """Return the text of a file; bytes that are not UTF-8 are replaced."""
     return read_plain(path).decode("utf-8", "replace")
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Add one whole line durably; one that could not be written whole is taken back.
+    """Append one line durably; a line that could not be written whole is removed.
 
-    Whoever died in the middle of a line left half of it: that stays, on a line of its own.
+    Half a line of a killed process stays, on a line of its own.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def append_line(path: Path, line: bytes) -> None:
     except OSError as error:
         raise StoreError(
             f"cannot append to {path}: {error.strerror}",
-            hint="what it held is untouched; free space or make it writable for you",
+            hint="the file is unchanged; free space or make it writable for you",
         ) from error
 
 
@@ -120,7 +120,7 @@ def _append(handle: int, line: bytes, directory: Path) -> None:
     data = (b"\n" if torn else b"") + line + b"\n"
     try:
         while data:
-            # A disk that is nearly full takes a part; the next write says why.
+            # A nearly full disk takes a part of it; the next write raises.
             data = data[os.write(handle, data) :]
         crashpoint("append.write")
         os.fsync(handle)
@@ -128,14 +128,14 @@ def _append(handle: int, line: bytes, directory: Path) -> None:
             sync_directory(directory)
     except OSError:
         with suppress(OSError):
-            # The first error is the one that is raised.
+            # The first error is raised.
             os.ftruncate(handle, size)
         raise
     crashpoint("append.fsync")
 
 
 def swap(one: Path, other: Path) -> bool:
-    """Let two places change their content in one step; False where the system cannot do that."""
+    """Exchange two folders in one step; False if the system cannot do that."""
     import ctypes
 
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -145,8 +145,34 @@ def swap(one: Path, other: Path) -> bool:
     return bool(rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
 
 
+def move_aside(path: Path, kind: str) -> Path:
+    """Rename a file to `<name>.<kind>-<time>`, so that nothing overwrites it."""
+    from datetime import UTC, datetime
+
+    kept = path.with_name(f"{path.name}.{kind}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
+    path.rename(kept)
+    return kept
+
+
+def remove_leftovers(folder: Path, *patterns: str) -> None:
+    """Delete files and folders whose names end in the pid of a process that is gone.
+
+    A killed process leaves them: `<anything>-<pid>`, or `<anything>.<pid>.tmp`.
+    """
+    import shutil
+
+    for leftover in (path for pattern in patterns for path in folder.glob(pattern)):
+        pid = leftover.name.removesuffix(".tmp").replace("-", ".").rpartition(".")[2]
+        if not pid.isdigit() or Path("/proc", pid).exists():
+            continue
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
 def sync_tree(folder: Path) -> None:
-    """Bring everything below a folder to the disk."""
+    """Sync every file and folder below a folder to disk."""
     for place, _, names in os.walk(folder):
         for name in names:
             handle = os.open(Path(place, name), os.O_RDONLY | os.O_NOFOLLOW)
@@ -158,7 +184,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make what was renamed in a folder survive a power cut."""
+    """Let renames in a folder survive a power cut."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

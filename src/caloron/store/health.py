@@ -1,4 +1,4 @@
-"""Whether a database is what its migrations made: sound pages, whole references, every trigger."""
+"""Finds damage in a database: pages, references, tables, indexes and triggers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from caloron.store.database import Migration, run_script
 
-_MOST = 20
+_MAX_LINES = 20
 
 
 class Damage(NamedTuple):
@@ -22,7 +22,7 @@ class Damage(NamedTuple):
 
 
 def applied_in(connection: sqlite3.Connection, table: str = "migrations") -> list[tuple[str, str]]:
-    """The migrations that a database has had, in their order, each with its checksum."""
+    """Return the migrations of a database in order, each with its checksum."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
         return []
     query = f"SELECT name, checksum FROM {table} ORDER BY rowid"
@@ -36,21 +36,21 @@ def damages(
     *,
     shared: bool = False,
 ) -> Iterator[Damage]:
-    """Everything that is wrong with a database, whatever stands in its rows.
+    """Return everything that is wrong with a database, apart from the content of its rows.
 
-    `shared`: other programs may have added tables of their own.
+    `shared`: other programs may have added tables.
     """
     sound = True
-    for (line,) in connection.execute(f"PRAGMA integrity_check({_MOST})"):
+    for (line,) in connection.execute(f"PRAGMA integrity_check({_MAX_LINES})"):
         if line != "ok":
             sound = False
             yield Damage("the pages of the database", "sound", str(line))
     if not sound:
         return
-    for row in connection.execute("PRAGMA foreign_key_check").fetchmany(_MOST):
+    for row in connection.execute("PRAGMA foreign_key_check").fetchmany(_MAX_LINES):
         table, rowid, parent = row[0], row[1], row[2]
         place = f"a row of {table}" if rowid is None else f"row {rowid} of {table}"
-        yield Damage(place, f"a row in {parent} that it is about", "none")
+        yield Damage(place, f"the row of {parent} that it refers to", "none")
     yield from _of_migrations(connection, migrations, table, shared=shared)
 
 
@@ -70,7 +70,7 @@ def _of_migrations(
     found = _schema(connection)
     found.pop(f"table {table}", None)
     for thing in sorted(expected if shared else expected.keys() | found.keys()):
-        # Whoever made a table may have written it in other lines.
+        # Line breaks in the SQL of a table do not matter.
         if _words(expected.get(thing)) != _words(found.get(thing)):
             yield Damage(thing, *(_short(each.get(thing)) for each in (expected, found)))
 
@@ -97,13 +97,13 @@ def _short(sql: str | None) -> str:
 
 
 def copy_of(connection: sqlite3.Connection, target: Path) -> None:
-    """Write what a connection sees, with its open transaction, to a database of its own."""
+    """Copy the snapshot of a connection to a new database."""
     with closing(sqlite3.connect(target)) as copy:
         connection.backup(copy)
 
 
 def open_copy(path: Path) -> sqlite3.Connection:
-    """Look at a database that nobody else has open: nothing is left beside it."""
+    """Open a database that no other process uses, without creating files beside it."""
     connection = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
     connection.row_factory = sqlite3.Row
     return connection

@@ -1,4 +1,4 @@
-"""Locks between processes, and which process holds one. Standard library only."""
+"""Locks between processes, and the process that holds one. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from caloron.errors import HeldByAnother, StoreError
+from caloron.errors import InUse, StoreError
 
-_PATIENCE_S = 10.0
-_PAUSE_S = 0.005
-#: `holder` takes the lock for an instant: one refusal proves nothing yet.
-_TRIES = 5
-_BETWEEN_TRIES_S = 0.05
+#: How long `file_lock` waits for a lock that is held for short times only.
+_TIMEOUT_S = 10.0
+#: `holder` takes a lock for an instant, so one refusal is not enough.
+_REFUSED_AFTER_S = 0.2
+_RETRY_S = 0.005
 
 
 def boot_id() -> str:
-    """Tells one boot of this machine from another; empty where the system does not say."""
+    """Return the id of this boot of the machine; empty if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -30,25 +30,25 @@ def boot_id() -> str:
         return ""
 
 
-class Holder(NamedTuple):
-    """A process, told from every other that ever has its number."""
+class ProcessIdentity(NamedTuple):
+    """A process, distinguished from others that get the same pid later."""
 
     pid: int
     started: str
     boot: str
-    #: Numbers mean the same only within one.
+    #: The pid namespace.
     namespace: str
     host: str
 
     @property
     def is_gone(self) -> bool | None:
-        """Whether it has ended; None where that cannot be known from here."""
+        """True if it has ended; None if that cannot be determined from here."""
         if not self.started or (self.host, self.namespace) != (_host(), _namespace()):
             return None
         return self.boot != boot_id() or _started(self.pid) != self.started
 
     def send_signal(self, number: int) -> bool:
-        """Signal this very process; False if it cannot be proved that the number is its own."""
+        """Send a signal; False if the pid cannot be proved to be that of this process."""
         import signal
 
         try:
@@ -57,7 +57,7 @@ class Holder(NamedTuple):
             # The process has ended, or is not ours to signal.
             return False
         try:
-            # Compared after the descriptor was opened: that never names a later process.
+            # Compared after opening: the descriptor never refers to a later process.
             if self.is_gone is not False:
                 return False
             signal.pidfd_send_signal(handle, number)
@@ -68,10 +68,10 @@ class Holder(NamedTuple):
         return True
 
 
-def this_holder(pid: int | None = None) -> Holder:
-    """This process, or another one of this machine."""
+def this_process(pid: int | None = None) -> ProcessIdentity:
+    """Return this process, or another one of this machine."""
     number = os.getpid() if pid is None else pid
-    return Holder(number, _started(number), boot_id(), _namespace(), _host())
+    return ProcessIdentity(number, _started(number), boot_id(), _namespace(), _host())
 
 
 def _host() -> str:
@@ -82,23 +82,30 @@ def _namespace() -> str:
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
-        # This system has no such namespace.
+        # This system has no pid namespaces.
         return ""
 
 
 def _started(pid: int) -> str:
-    """When a process was started, as the kernel counts; empty if there is none."""
+    """Return the start time of a process in kernel ticks; empty if it has ended."""
+    fields = stat_fields(pid)
+    return fields[19].decode() if fields and fields[0] not in (b"Z", b"X") else ""
+
+
+def stat_fields(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the state on; none if the process has ended."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 (a hot path: no Path objects)
+            line = file.read()
     except OSError:
         # The process has ended.
-        return ""
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+        return []
+    # The name in parentheses may itself contain spaces and parentheses.
+    return line[line.rindex(b")") + 2 :].split()
 
 
 class ProcessLock:
-    """A lock for as long as a command runs: held until released, or until this process dies."""
+    """A lock that is held until it is released or this process ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,9 +116,9 @@ class ProcessLock:
         return self._fd is not None
 
     def acquire(self, sprint: str = "") -> None:
-        """Take the lock, or raise `HeldByAnother` with the holder's name."""
+        """Acquire the lock, or raise `InUse` with the process that holds it."""
         fd = _opened(self.path)
-        if not _taken(fd):
+        if not _flock(fd, _REFUSED_AFTER_S):
             try:
                 raise _held_by(_read(fd), self.path)
             finally:
@@ -120,13 +127,13 @@ class ProcessLock:
         self.describe(sprint)
 
     def describe(self, sprint: str) -> None:
-        """Write down what the holder works on, for the processes that are refused."""
+        """Write the sprint of the holder into the file, for processes that are refused."""
         if self._fd is None:
             raise RuntimeError(f"{self.path} is not held by this process")
-        # Commands that only ask for the holder do not need it.
+        # Commands that only read the holder do not need it.
         from datetime import UTC, datetime
 
-        process = this_holder()
+        process = this_process()
         content = json.dumps(
             {
                 "pid": process.pid,
@@ -166,7 +173,7 @@ class ProcessLock:
 
 
 def holder(path: Path) -> dict[str, Any] | None:
-    """What the process that holds the lock wrote down; None if no living process holds it."""
+    """Return the content written by the process that holds the lock; None if none does."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -181,24 +188,26 @@ def holder(path: Path) -> dict[str, Any] | None:
         os.close(fd)
 
 
-def process_of(who: dict[str, Any]) -> Holder:
-    """The process that wrote this into its lock; one that an older Caloron wrote is unknown."""
+def process_of(who: dict[str, Any]) -> ProcessIdentity:
+    """Return the process that wrote this content; older versions of Caloron wrote less."""
     pid = who.get("pid")
     keys = ("process_started", "boot_id", "pid_namespace", "host")
-    return Holder(pid if isinstance(pid, int) else 0, *(str(who.get(key, "")) for key in keys))
+    return ProcessIdentity(
+        pid if isinstance(pid, int) else 0, *(str(who.get(key, "")) for key in keys)
+    )
 
 
 @contextmanager
 def single_instance(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock for the time of the block, or say which process runs the same already."""
+    """Hold a lock during the block; `InUse` names the process that holds it already."""
     lock = ProcessLock(path)
     try:
         lock.acquire(what)
-    except HeldByAnother as error:
+    except InUse as error:
         who = holder(path) or {}
         here = process_of(who).is_gone is False
         end = f"kill {who['pid']}" if here else f"stop it on {who.get('host', 'its machine')}"
-        raise HeldByAnother(
+        raise InUse(
             f"{what} runs already: process {who.get('pid', '?')} on"
             f" {who.get('host', 'this machine')}, since {who.get('started_at', 'just now')}",
             hint=f"use that one, or end it: {end}",
@@ -209,20 +218,22 @@ def single_instance(path: Path, what: str) -> Iterator[None]:
         lock.release()
 
 
-def _taken(fd: int) -> bool:
-    for left in reversed(range(_TRIES)):
+def _flock(fd: int, timeout_s: float) -> bool:
+    """Lock a file; False if another process still holds it after the timeout."""
+    deadline = time.monotonic() + timeout_s
+    while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if left:
-                time.sleep(_BETWEEN_TRIES_S)
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_RETRY_S)
         else:
             return True
-    return False
 
 
 def _read(fd: int) -> dict[str, Any]:
-    """What the holder wrote; empty while it is just taking the lock."""
+    """Return what the holder wrote; empty if it has just acquired the lock."""
     try:
         content = json.loads(os.pread(fd, 4096, 0))
     except ValueError:
@@ -230,9 +241,9 @@ def _read(fd: int) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _held_by(who: dict[str, Any], path: Path) -> HeldByAnother:
+def _held_by(who: dict[str, Any], path: Path) -> InUse:
     sprint = f", sprint {who['sprint']}" if who.get("sprint") else ""
-    return HeldByAnother(
+    return InUse(
         f"project {path.parent.name!r} is held by process {who.get('pid', '?')} on"
         f" {who.get('host', 'this machine')}{sprint}, since {who.get('started_at', 'just now')}",
         hint=f"wait for it, or stop it: caloron stop --project {path.parent.name}",
@@ -251,26 +262,12 @@ def _opened(path: Path) -> int:
 
 
 @contextmanager
-def turn(path: Path) -> Iterator[int]:
-    """A short while alone on what the lock file stands for; gives the file's descriptor."""
+def file_lock(path: Path) -> Iterator[int]:
+    """Hold a lock during a short block, after waiting for it; return the file descriptor."""
     handle = _opened(path)
     try:
-        _wait_for(handle, path)
+        if not _flock(handle, _TIMEOUT_S):
+            raise InUse(f"another process is busy with {path}", hint="try again in a moment")
         yield handle
     finally:
         os.close(handle)
-
-
-def _wait_for(handle: int, path: Path) -> None:
-    give_up = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > give_up:
-                raise HeldByAnother(
-                    f"another process is busy with {path}", hint="try again in a moment"
-                ) from None
-            time.sleep(_PAUSE_S)
-        else:
-            return

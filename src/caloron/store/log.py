@@ -1,6 +1,6 @@
-"""The front of the log: `log.warning("cannot read the queue", error=error, task="login")`.
+"""The log: `log.warning("cannot read the queue", error=error, task="login")`.
 
-Commands that only look must start fast, so `logging` is imported with the first record, and no
+Commands that only read must start fast, so `logging` is imported with the first record, and no
 file is created before.
 """
 
@@ -20,7 +20,7 @@ _VARIABLE = "CALORON_LOG_LEVEL"
 
 
 class _Settings:
-    """Where this process logs, and how much."""
+    """The log file and the level of this process."""
 
     def __init__(self) -> None:
         self.path: Path | None = None
@@ -35,7 +35,7 @@ _context: ContextVar[dict[str, Any] | None] = ContextVar("log_context", default=
 
 
 def log_of(project: Path) -> Path:
-    """The log file of a project."""
+    """Return the log file of a project."""
     return project / "logs" / "caloron.log"
 
 
@@ -68,7 +68,7 @@ def is_verbose() -> bool:
 
 
 def level() -> int:
-    """The lowest level that is logged: of `--verbose`, of the environment, or `info`."""
+    """Return the lowest level that is logged: `--verbose`, the environment, or `info`."""
     if _settings.verbose:
         return LEVELS["debug"]
     return LEVELS.get(os.environ.get(_VARIABLE, "").strip().lower(), LEVELS["info"])

@@ -21,7 +21,7 @@ from caloron.store.redact import Redactor, secrets_in
 MAX_BYTES = 2 << 20
 #: How many rotated files are kept: caloron.log.1 is the newest.
 KEPT = 3
-_LONGEST_TEXT = 8000
+_MAX_TEXT = 8000
 
 
 def write(number: int, message: str, fields: dict[str, Any], stacklevel: int) -> None:
@@ -32,7 +32,7 @@ def write(number: int, message: str, fields: dict[str, Any], stacklevel: int) ->
 @cache
 def _logger() -> logging.Logger:
     logger = logging.getLogger("caloron")
-    # The front has compared the level already, and other handlers are not ours to feed.
+    # `log` has checked the level already; other handlers of the process are not ours.
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
     logger.addHandler(_Handler())
@@ -56,7 +56,7 @@ class _Handler(logging.Handler):
 
 
 def _entry(record: logging.LogRecord) -> dict[str, Any]:
-    # Secrets that this process learns later must be hidden as well: no redactor is kept.
+    # Not cached: secrets that this process learns later must be redacted as well.
     clean = Redactor(secrets_in(os.environ)).text
     fields = dict(getattr(record, "fields", {}))
     error = fields.pop("error", None)
@@ -83,15 +83,15 @@ def _clean_value(value: Any, clean: Any) -> Any:
 
 
 def _short(text: str) -> str:
-    """A text of bounded length that can be encoded: paths may hold bytes that are no text."""
-    if len(text) > _LONGEST_TEXT:
-        half = _LONGEST_TEXT // 2
+    """Shorten a text, and escape bytes of paths that are not UTF-8."""
+    if len(text) > _MAX_TEXT:
+        half = _MAX_TEXT // 2
         text = f"{text[:half]} … {text[-half:]}"
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _line(entry: dict[str, Any]) -> str:
-    """A record for people."""
+    """Format a record for the terminal."""
     shown = {k: v for k, v in entry.items() if k not in ("time", "level", "message", "pid")}
     details = " ".join(f"{name}={value}" for name, value in shown.items() if name != "traceback")
     text = f"{entry['time'][11:23]} {entry['level']} {entry['message']} ({details})"
@@ -107,9 +107,9 @@ def append(path: Path, line: str) -> None:
     for _ in range(KEPT + 1):
         handle = os.open(path, flags, 0o600)
         try:
-            found = os.fstat(handle)
-            if found.st_size + len(data) <= MAX_BYTES or not _rotated(path, handle):
-                if found.st_mode & 0o077:
+            status = os.fstat(handle)
+            if status.st_size + len(data) <= MAX_BYTES or not _rotated(path, handle):
+                if status.st_mode & 0o077:
                     os.fchmod(handle, 0o600)
                 os.write(handle, data)
                 return

@@ -1,4 +1,4 @@
-"""The work queue: claims with a lease and a fencing token, and the append-only diary beside it.
+"""The work queue: claims with a lease and a fencing token, and the append-only event log.
 
 Each function takes an open transaction, so that a change and the event that records it commit
 together. A write that carries a token changes nothing once a later claim has raised it.
@@ -13,11 +13,10 @@ from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from caloron.store.database import Migration, migrations_in
-from caloron.store.statements import load_statements, with_prefix
+from caloron.store.database import Migration, load_statements, migrations_in, with_prefix
 
 _HERE = Path(__file__).parent
-#: What stands beside `work_items` and `events`, and has another name where those belong to others.
+#: Our own tables beside `work_items` and `events`; prefixed in databases of other programs.
 _OWN_TABLES = ("leases", "event_keys", "clock")
 
 QUEUE_MIGRATIONS: tuple[Migration, ...] = migrations_in(_HERE / "migrations", "store")
@@ -172,7 +171,7 @@ class Queue:
     def _taken(
         self, connection: sqlite3.Connection, lease: sqlite3.Row | None, asked: dict[str, Any]
     ) -> Claim | None:
-        """A lease was given: the item and the diary say so too."""
+        """Record a lease that was granted in the item and in the event log."""
         if lease is None:
             return None
         item, holder, now = lease["item"], asked["holder"], asked["now"]
@@ -186,7 +185,7 @@ class Queue:
     def claim_item(
         self, connection: sqlite3.Connection, item: str, *, holder: str, lease_ms: int
     ) -> Claim | None:
-        """Take this item, if it waits or if the lease of its last holder is over."""
+        """Claim this item if it is pending, or if the lease of its last holder has expired."""
         values = {"item": item, "holder": holder, "lease_ms": lease_ms}
         values["now"] = self.now_ms(connection)
         lease = connection.execute(self._sql["claim_item"], values).fetchone()
@@ -195,7 +194,7 @@ class Queue:
     def begin_attempt(
         self, connection: sqlite3.Connection, item: str, token: int, lease_ms: int
     ) -> int:
-        """An agent process was started: count it. Returns its number."""
+        """Count a started agent process, and return its number."""
         row = connection.execute(
             self._sql["begin_attempt"], {"item": item, "token": token, "lease_ms": lease_ms}
         ).fetchone()
@@ -208,7 +207,7 @@ class Queue:
     def renew(
         self, connection: sqlite3.Connection, item: str, token: int, lease_ms: int, *, active: bool
     ) -> None:
-        """Say that the holder lives; `active` says that its agent does something too."""
+        """Renew the lease; `active`: the agent has done something since the last renewal."""
         values = {"item": item, "token": token, "lease_ms": lease_ms, "active": active}
         if connection.execute(self._sql["renew"], values).rowcount == 0:
             raise LeaseLost(item)
@@ -216,7 +215,7 @@ class Queue:
     def write_result(
         self, connection: sqlite3.Connection, item: str, token: int, result: dict[str, Any]
     ) -> None:
-        """What the attempt came to, written once by the holder of the token."""
+        """Write the result of an attempt, once, by the holder of the token."""
         values = {"item": item, "token": token, "result": json.dumps(result)}
         if connection.execute(self._sql["write_result"], values).rowcount == 0:
             raise LeaseLost(item)
@@ -231,7 +230,7 @@ class Queue:
         note: str = "",
         actor: str | None = None,
     ) -> int:
-        """Close an item as done or failed, by the holder of its token; gives the time of it."""
+        """Close an item as done or failed, by the holder of its token; return the time."""
         now = self.now_ms(connection)
         values = {"item": item, "token": token, "status": status, "now": now}
         if connection.execute(self._sql["settle"], values).rowcount == 0:
@@ -243,9 +242,9 @@ class Queue:
     def reopen(
         self, connection: sqlite3.Connection, item: str, reason: str, payload: str | None = None
     ) -> None:
-        """Back into the queue for another attempt; whoever still holds it is fenced off.
+        """Put an item back into the queue, and fence off its holder.
 
-        `payload` replaces what the item asks for: the next attempt may know more than the last.
+        `payload` replaces that of the item: the next attempt may know more than the last.
         """
         connection.execute(self._sql["fence"], {"item": item})
         connection.execute(self._sql["reopen"], {"item": item, "payload": payload})
@@ -254,7 +253,7 @@ class Queue:
     def cancel(
         self, connection: sqlite3.Connection, item: str, reason: str, *, held: bool = False
     ) -> bool:
-        """Fence off the holder: the result is not needed, or not before a person agrees."""
+        """Cancel an item and fence off its holder; `held`: a person may let it continue."""
         cancelled = connection.execute(self._sql["cancel"], {"item": item}).rowcount > 0
         if cancelled:
             connection.execute(self._sql["fence"], {"item": item})
@@ -267,30 +266,30 @@ class Queue:
         return cancelled
 
     def hold(self, connection: sqlite3.Connection, item: str, until_ms: int) -> None:
-        """An item that waits is not to be claimed before a time."""
+        """Let a pending item not be claimed before a time."""
         connection.execute(self._sql["hold"], {"item": item, "until": until_ms})
 
     def pending(self, connection: sqlite3.Connection, scope: str) -> frozenset[str]:
-        """The items that wait to be claimed and whose ids begin with `scope`."""
-        found = connection.execute(self._sql["pending"]).fetchall()
-        return frozenset(row["id"] for row in found if row["id"].startswith(scope))
+        """Return the pending items whose ids begin with `scope`."""
+        rows = connection.execute(self._sql["pending"]).fetchall()
+        return frozenset(row["id"] for row in rows if row["id"].startswith(scope))
 
     def ended(self, connection: sqlite3.Connection, scope: str) -> frozenset[str]:
-        """The items whose process left its result, and whose ids begin with `scope`."""
-        held = self.in_flight(connection)
-        return frozenset(one.item for one in held if one.result and one.item.startswith(scope))
+        """Return the items with a result that is not settled, and ids that begin with `scope`."""
+        leases = self.in_flight(connection)
+        return frozenset(x.item for x in leases if x.result and x.item.startswith(scope))
 
     def attempts(self, connection: sqlite3.Connection, scope: str) -> dict[str, int]:
-        """How many processes were started for each item whose id begins with `scope`."""
-        found = connection.execute(self._sql["attempts"], {"scope": scope}).fetchall()
-        return {row["item"]: row["attempt"] for row in found}
+        """Return the number of started processes per item whose id begins with `scope`."""
+        rows = connection.execute(self._sql["attempts"], {"scope": scope}).fetchall()
+        return {row["item"]: row["attempt"] for row in rows}
 
     def in_flight(self, connection: sqlite3.Connection) -> list[InFlight]:
-        """Everything that somebody holds right now."""
-        found = connection.execute(self._sql["in_flight"]).fetchall()
+        """Return all leases."""
+        rows = connection.execute(self._sql["in_flight"]).fetchall()
         return [
             InFlight(r["id"], r["kind"], r["payload"], *(r[name] for name in r.keys()[3:]))
-            for r in found
+            for r in rows
         ]
 
 

@@ -1,7 +1,7 @@
-"""Takes secrets out of what is written down: known values, and what has the form of a key.
+"""Replaces secrets in text: known values, and texts with the form of a key.
 
-Everything is found by a plain search first (a known value, or the few letters every key of a kind
-begins with), and only there a regular expression looks closer: ordinary text costs little.
+A plain search finds known values and the first letters of each kind of key; a regular expression is
+used only there, so ordinary text is cheap.
 """
 
 from __future__ import annotations
@@ -10,21 +10,19 @@ import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from caloron.store.secret_forms import KINDS, open_key_block, url_password
-
 __all__ = ["RedactingStream", "Redactor", "forms_of", "learn", "learned_secrets", "secrets_in"]
 
 _SHORTEST = 8
 _SHORTEST_LINE = 16
-#: What a stream keeps back at most, besides a longer known value or a private key in the making.
+#: The most a stream buffers, besides a longer known value or an unfinished private key.
 _WINDOW = 4096
 _KEY_BLOCK = 16_384
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _SPACES = (b" ", b"\t", b'"', b",")
 
-#: What a find covers, what of it is replaced, and by what: start, end, from, to, mark.
+#: A match, the part of it that is replaced, and the replacement: start, end, from, to, mark.
 _Find = tuple[int, int, int, int, bytes]
-#: A form of a secret, and what stands in its place.
+#: A form of a secret, and its replacement.
 _Mark = tuple[bytes, bytes]
 
 
@@ -37,27 +35,27 @@ class Redactor:
 
     @property
     def longest(self) -> int:
-        """The length of the longest known form."""
+        """Return the length of the longest known form."""
         return max((len(form) for form, _ in self._all_marks()), default=0)
 
     @property
     def longest_over_lines(self) -> int:
-        """The length of the longest known form that goes over several lines."""
+        """Return the length of the longest known form with several lines."""
         return max((len(form) for form, _ in self._all_marks() if b"\n" in form), default=0)
 
     def text(self, text: str) -> str:
-        """The same text with every secret replaced."""
+        """Return the text with every secret replaced."""
         data = text.encode("utf-8", "surrogatepass")
         clean = self.data(data)
         return text if clean is data else clean.decode("utf-8", "surrogatepass")
 
     def data(self, data: bytes) -> bytes:
-        """The same bytes with every secret replaced."""
+        """Return the bytes with every secret replaced."""
         finds = self.finds(data)
         return _replace(data, finds) if finds else data
 
     def finds(self, data: bytes) -> list[_Find]:
-        """What would be replaced, in order."""
+        """Return the matches in order."""
         return sorted((*self._known(data), *_by_form(data)))
 
     def _known(self, data: bytes) -> Iterator[_Find]:
@@ -84,7 +82,7 @@ _learned = _Learned()
 
 
 def learn(name: str, value: str) -> None:
-    """Hide a value in everything that is redacted from now on, by redactors that exist, too.
+    """Redact a value from now on, also in redactors that exist already.
 
     The code that reads a secret calls this: a redactor may be older than the secret.
     """
@@ -97,12 +95,12 @@ def learn(name: str, value: str) -> None:
 
 
 def learned_secrets() -> dict[str, str]:
-    """The values that were learned, for another process that redacts."""
+    """Return the learned values, for another process that redacts."""
     return dict(_learned.values)
 
 
 def _marks_of(named: Iterable[tuple[str, str]]) -> list[_Mark]:
-    """Each form of each value with its replacement, the longest first."""
+    """Return each form of each value with its replacement, the longest first."""
     marks: dict[bytes, bytes] = {}
     for name, value in named:
         mark = f"[redacted {name}]" if name else "[redacted]"
@@ -112,39 +110,39 @@ def _marks_of(named: Iterable[tuple[str, str]]) -> list[_Mark]:
 
 
 class RedactingStream:
-    """Redacts output as it comes, in constant memory, wherever it is cut into pieces."""
+    """Redacts a stream in constant memory, however it is cut into pieces."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._window = max(_WINDOW, redactor.longest)
-        self._held = b""
+        self._buffer = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What may be written now; the rest could be the beginning of a secret."""
-        held = self._held + data
-        if len(held) <= self._window and b"\n" not in data and b"\r" not in data:
-            self._held = held
+        """Return the part that may be written; the rest could be the start of a secret."""
+        buffer = self._buffer + data
+        if len(buffer) <= self._window and b"\n" not in data and b"\r" not in data:
+            self._buffer = buffer
             return b""
-        finds = self._redactor.finds(held)
-        cut = self._cut(held, finds)
-        self._held = held[cut:]
-        return _replace(held[:cut], [find for find in finds if find[1] <= cut])
+        finds = self._redactor.finds(buffer)
+        cut = self._cut(buffer, finds)
+        self._buffer = buffer[cut:]
+        return _replace(buffer[:cut], [find for find in finds if find[1] <= cut])
 
     def finish(self) -> bytes:
-        """What was kept back, at the end of the output."""
-        held, self._held = self._held, b""
-        return self._redactor.data(held)
+        """Return the rest at the end of the stream."""
+        buffer, self._buffer = self._buffer, b""
+        return self._redactor.data(buffer)
 
-    def _cut(self, held: bytes, finds: list[_Find]) -> int:
-        """Where to cut so that no secret is cut, and little is kept."""
-        line = max(held.rfind(b"\n"), held.rfind(b"\r")) + 1
-        cut = max(line, _word_end(held, len(held) - self._window))
+    def _cut(self, buffer: bytes, finds: list[_Find]) -> int:
+        """Return where to cut so that no secret is cut and little stays in the buffer."""
+        line = max(buffer.rfind(b"\n"), buffer.rfind(b"\r")) + 1
+        cut = max(line, _word_end(buffer, len(buffer) - self._window))
         if self._redactor.longest_over_lines:
-            cut = min(cut, max(len(held) - self._redactor.longest_over_lines, 0))
-        block = open_key_block(held)
-        if 0 <= block < cut and len(held) - block < _KEY_BLOCK:
+            cut = min(cut, max(len(buffer) - self._redactor.longest_over_lines, 0))
+        block = _open_key_block(buffer)
+        if 0 <= block < cut and len(buffer) - block < _KEY_BLOCK:
             cut = block
-        # A later find may reach back over an earlier one, so the earliest has the last word.
+        # A later match may overlap an earlier one, so the earliest is applied last.
         for start, end, *_ in reversed(finds):
             if start < cut < end:
                 cut = start
@@ -152,19 +150,19 @@ class RedactingStream:
 
 
 def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables whose names and values look like secrets, and passwords inside URLs."""
-    found: dict[str, str] = {}
+    """Return variables whose names and values look like secrets, and passwords in URLs."""
+    secrets: dict[str, str] = {}
     for name, value in environment.items():
-        password = url_password(value)
+        password = _url_password(value)
         if len(password) >= _SHORTEST:
-            found[name] = password
+            secrets[name] = password
         elif _names_a_secret(name) and _may_be_secret(value):
-            found[name] = value.strip()
-    return found
+            secrets[name] = value.strip()
+    return secrets
 
 
 def _names_a_secret(name: str) -> bool:
-    """Whether a variable of this name holds a secret, rather than where to find one."""
+    """True if a variable of this name contains a secret, not the place of one."""
     upper = name.upper()
     if re.search(r"_(SOCK|SOCKET|FILE|PATH|DIR|HOME|URL|URI|HOST|PORT|NAME|INFO|PID|TYPE)$", upper):
         return False
@@ -175,7 +173,7 @@ def _names_a_secret(name: str) -> bool:
 
 
 def _may_be_secret(value: str) -> bool:
-    """Whether a value is worth hiding: not a path, a number, a switch or a plain word."""
+    """False for a path, a number, a switch or a plain word."""
     value = value.strip()
     if len(value) < _SHORTEST or re.match(r"[~.]{0,2}/|[a-z][a-z0-9+.-]*://", value):
         return False
@@ -185,7 +183,7 @@ def _may_be_secret(value: str) -> bool:
 
 
 def forms_of(value: str) -> set[bytes]:
-    """How a value looks when it is printed, quoted, encoded, or one line of it is shown."""
+    """Return a value as it is printed, quoted or encoded, and each long line of it."""
     value = value.strip()
     plain = value.encode("utf-8", "surrogatepass")
     if len(plain) < _SHORTEST or plain == b"redacted":
@@ -204,9 +202,9 @@ def forms_of(value: str) -> set[bytes]:
 
 
 def _base64(plain: bytes, shift: int) -> Iterator[bytes]:
-    """The letters that a value becomes in base64 when so many bytes modulo 3 stand before it."""
+    """Return a value in base64, if `shift` bytes modulo 3 precede it."""
     coded = binascii.b2a_base64(b"\0" * shift + plain, newline=False).rstrip(b"=")
-    # The first and last letters also hold bits of what stands beside it.
+    # The first and last letters also contain bits of the neighbouring bytes.
     whole = (shift + len(plain)) * 8 // 6
     inner = coded[(0, 2, 3)[shift] : whole]
     if len(inner) >= _SHORTEST:
@@ -215,7 +213,7 @@ def _base64(plain: bytes, shift: int) -> Iterator[bytes]:
 
 
 def _url_quoted(plain: bytes, safe: bytes, space: bytes) -> bytes:
-    """As in a URL; the library that does this is too large for a process beside every agent."""
+    """Quote as in a URL; `urllib` is too large for a process beside every agent."""
     kept = _UNRESERVED | frozenset(safe)
     letters = (bytes((byte,)) if byte in kept else b"%%%02X" % byte for byte in plain)
     return b"".join(letters).replace(b"%20", space)
@@ -223,7 +221,7 @@ def _url_quoted(plain: bytes, safe: bytes, space: bytes) -> bytes:
 
 def _by_form(data: bytes) -> Iterator[_Find]:
     lowered = data.lower()
-    for kind in KINDS:
+    for kind in _KINDS:
         place = lowered if kind.any_case else data
         if kind.needs not in place:
             continue
@@ -239,7 +237,7 @@ def _by_form(data: bytes) -> Iterator[_Find]:
 
 
 def _replace(data: bytes, finds: list[_Find]) -> bytes:
-    """The data with each find replaced once, where several overlap by the first one's mark."""
+    """Replace each match once; where several overlap, by the mark of the first."""
     pieces: list[bytes] = []
     at = 0
     for _, _, start, end, mark in sorted(finds, key=lambda find: (find[2], -find[3])):
@@ -250,7 +248,139 @@ def _replace(data: bytes, finds: list[_Find]) -> bytes:
 
 
 def _word_end(data: bytes, limit: int) -> int:
-    """The end of the last word before a place, or the place if there is none near it."""
+    """Return the end of the last word before `limit`, or `limit` if none is near."""
     if limit <= 0:
         return 0
     return max(data.rfind(c, max(limit - 256, 0), limit) for c in _SPACES) + 1 or limit
+
+
+# The forms of keys, tokens and private keys.
+
+#: Not preceded by a letter, except by that of an escaped line break.
+_ALONE = rb"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
+
+
+class _Kind:
+    """One kind of secret: words to search for, and an expression that must match there."""
+
+    __slots__ = ("_compiled", "_pattern", "any_case", "hints", "needs")
+
+    def __init__(
+        self, hints: tuple[bytes, ...], pattern: bytes, needs: bytes, *, any_case: bool = False
+    ) -> None:
+        self.hints = hints
+        #: A character that is in every hint: the fastest search.
+        self.needs = needs
+        self.any_case = any_case
+        self._pattern = pattern
+        self._compiled: re.Pattern[bytes] | None = None
+
+    def match(self, data: bytes, at: int) -> re.Match[bytes] | None:
+        """Return the match at a position, with the secret part as group 1."""
+        # Compiled on first use: most processes never need most kinds.
+        if self._compiled is None:
+            self._compiled = re.compile(self._pattern, re.IGNORECASE if self.any_case else 0)
+        return self._compiled.match(data, at)
+
+
+def _token(hints: tuple[bytes, ...], pattern: bytes, needs: bytes) -> _Kind:
+    """Return the kind of a token with a fixed prefix."""
+    return _Kind(hints, _ALONE + b"(" + pattern + b")(?![A-Za-z0-9])", needs)
+
+
+_ARMOUR = rb"-----BEGIN [A-Z0-9 ]{0,40}+(?<=PRIVATE KEY)(?: BLOCK)?-----"
+_BETWEEN = rb"(?:\s|\\{1,3}[nrt]|[\"',|>#+-](?!----))"
+_HEADER = rb"(?:Proc-Type|DEK-Info|Comment|Version|Hash|Charset):[^\n\\]{0,100}"
+#: A line of the key, and not the name of the next JSON field.
+_LINE = rb"[A-Za-z0-9+/]{16,1024}+={0,2}+(?!\\{0,3}[\"'][ \t]*:)"
+_BODY = rb"(?:" + _BETWEEN + rb"{1,40}+(?:" + _HEADER + rb"|" + _LINE + rb"))"
+_REST = rb"(?:" + _BETWEEN + rb"{0,40}[A-Za-z0-9+/=]{0,15})"
+_END = rb"-----END [A-Z0-9 ]{0,40}-----"
+
+_PRIVATE_KEY = rb"(" + _ARMOUR + _BODY + rb"{1,400}+(?:" + _REST + rb"{0,2}" + _END + rb")?)"
+_UNFINISHED = _ARMOUR + _BODY + rb"{0,400}+" + _REST + rb"{0,2}" + rb"-{0,5}[A-Z0-9 -]{0,50}\Z"
+
+_NAMED = (
+    # The rest of the name, the assignment, and a quote before the value.
+    rb"[A-Za-z0-9_-]{0,40}+\\{0,3}+[\"'`]?+[ \t]{0,8}+(?::=|=>|[:=])[ \t]{0,8}+\\{0,3}+[\"'`]?+"
+)
+_RANDOM = (
+    # Hexadecimal; or at least 20 characters with capitals, small letters and two digits.
+    rb"((?!sha\d{1,3}-)(?:[0-9a-f]{32,128}+|"
+    rb"(?=[a-z0-9+/_~-]{0,60}[A-Z])(?=[A-Z0-9+/_~-]{0,60}[a-z])(?=(?:[A-Za-z+/_~-]{0,40}\d){2})"
+    rb"[A-Za-z0-9+/_~-]{20,200}+={0,2}))(?![A-Za-z0-9_(\[.@/])"
+)
+
+#: Names of secrets, from the hint on.
+_NAMES = rb"(?:token|secret|passw|credential|apikey|api-key|accesskey|(?<=api|ess|ate|ret)_key)"
+
+_KINDS = (
+    _token(
+        (b"sk-",),
+        rb"sk-(?:ant-[A-Za-z0-9_-]{8,1024}+"
+        rb"|(?:[a-z0-9]{2,10}-){0,3}[A-Za-z0-9_]{20}[A-Za-z0-9_-]{0,1024}+)",
+        b"-",
+    ),
+    _token((b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_"), rb"gh[pousr]_[A-Za-z0-9]{20,255}+", b"_"),
+    _token((b"github_pat_",), rb"github_pat_[A-Za-z0-9_]{20,255}+", b"_"),
+    _token((b"glpat-",), rb"glpat-[A-Za-z0-9_-]{16,255}+", b"-"),
+    _token((b"xox",), rb"xox[abeoprs]-[A-Za-z0-9-]{10,255}+", b"x"),
+    _token((b"AKIA", b"ASIA"), rb"A[KS]IA[A-Z0-9]{16}", b"I"),
+    _token((b"AIza",), rb"AIza[A-Za-z0-9_-]{35}", b"z"),
+    _token((b"npm_",), rb"npm_[A-Za-z0-9]{36}", b"_"),
+    _token((b"hf_",), rb"hf_[A-Za-z0-9]{30,64}+", b"_"),
+    _token((b"eyJ",), rb"eyJ[\w-]{8,1024}+\.[\w-]{8,2048}+\.[\w-]{8,1024}+", b"J"),
+    _Kind((b"-----BEGIN ",), _PRIVATE_KEY, b"-"),
+    _Kind(
+        (b"://",),
+        rb"://(?:[^\s/:@\"'<>\[\]]{0,128}+:(?![${])|(?=[A-Za-z0-9_-]{20,255}+@))"
+        rb"([^\s/@\"'<>\[\]]{1,255}+)@",
+        b"@",
+    ),
+    _Kind(
+        (b"authorization",),
+        rb"authorization\\{0,3}+[\"']?+[ \t]{0,8}+[:=][ \t]{0,8}+\\{0,3}+[\"']?+"
+        rb"(?:bearer|basic|token)[ \t]{1,8}([A-Za-z0-9._~+/-]{8,1024}+={0,2})",
+        b"z",
+        any_case=True,
+    ),
+    _Kind(
+        (b"bearer ",),
+        rb"bearer[ \t]{1,8}((?=[A-Za-z._~+/-]{0,60}\d)[A-Za-z0-9._~+/-]{20,1024}+={0,2})",
+        b" ",
+        any_case=True,
+    ),
+    _Kind(
+        (
+            b"token",
+            b"secret",
+            b"passw",
+            b"credential",
+            b"apikey",
+            b"api-key",
+            b"accesskey",
+            b"_key",
+        ),
+        _NAMES + _NAMED + rb"(?-i:" + _RANDOM + rb")",
+        b"",
+        any_case=True,
+    ),
+    _Kind(
+        (b"secret_access_key", b"secretaccesskey"),
+        rb"secret_?access_?key" + _NAMED + rb"([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+])",
+        b"y",
+        any_case=True,
+    ),
+)
+
+
+def _open_key_block(data: bytes) -> int:
+    """Return the start of a private key that is not finished at the end of the data, or -1."""
+    at = data.rfind(b"-----BEGIN ")
+    return at if at >= 0 and re.compile(_UNFINISHED).match(data, at) else -1
+
+
+def _url_password(value: str) -> str:
+    """Return the password in a URL, or an empty string."""
+    match = re.search(r"://[^\s/:@]*:([^\s/@]+)@", value)
+    return match[1] if match else ""

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from caloron.agents import launch
-from caloron.agents.processes import look
+from caloron.agents.supervise import launch
+from caloron.agents.supervise.processes import read_process
 from caloron.store.database import Database
 from caloron.store.queue import QUEUE_MIGRATIONS, Claim, claim, enqueue, reopen
 
@@ -30,7 +30,7 @@ def until(condition: Callable[[], Any], what: str, patience_s: float = 30) -> An
 
 
 def lives(pid: int) -> bool:
-    process = look(pid)
+    process = read_process(pid)
     return process is not None and process.state not in "ZX"
 
 

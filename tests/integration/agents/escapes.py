@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from caloron.agents.sandbox import Bubblewrap, run
+from caloron.agents.sandbox.bubblewrap import Bubblewrap
+from caloron.agents.supervise.supervise import run
 from caloron.errors import CaloronError
-from caloron.ports import Caps, Confinement
+from caloron.ports import Caps, SandboxSpec
 
 
 def perform(request: dict[str, Any]) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def perform(request: dict[str, Any]) -> dict[str, Any]:
     sandbox = Bubblewrap(mirror=Path(mirror) if mirror else None)
     workspace = Path(request["workspace"])
     home = Path(request["home"]) if request.get("home") else None
-    given = Confinement(
+    given = SandboxSpec(
         workspace=workspace,
         home=home,
         read_only=tuple(map(Path, request.get("read_only", ()))),
@@ -39,7 +40,7 @@ def perform(request: dict[str, Any]) -> dict[str, Any]:
         argv = (sys.executable, "-S", "-E", "-c", *argv[1:])
     try:
         if not request.get("keep_owner"):
-            sandbox.hand_to_agent(workspace, *(() if home is None else (home,)))
+            sandbox.give_ownership(workspace, *(() if home is None else (home,)))
         confined = sandbox.confine(argv, given)
         done = run(confined, request.get("stdin", "").encode(), timeout_s=120)
     except CaloronError as error:

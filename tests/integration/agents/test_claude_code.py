@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from caloron.agents.claude_code import ClaudeCodeRunner
+from caloron.agents.clis.claude import ClaudeCode
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import AgentCommand, AgentReport, AgentRequest
 from tests.support.claude import claude
@@ -63,7 +63,7 @@ class Agent:
         self.root = root
         self.workspace = root / "workspace"
         self.workspace.mkdir()
-        self.runner = ClaudeCodeRunner()
+        self.runner = ClaudeCode()
         self.runs = 0
 
     def request(self, prompt: str, **fields: Any) -> AgentRequest:
@@ -76,7 +76,7 @@ class Agent:
             workspace=self.workspace,
             run_dir=run_dir,
             home=run_dir / "home",
-            home_inside=run_dir / "home",
+            sandbox_home=run_dir / "home",
             **fields,
         )
 
@@ -84,7 +84,7 @@ class Agent:
         """One whole attempt."""
         request = self.request(prompt, **fields)
         self.start(request).wait(_PATIENCE_S)
-        return self.runner.report(request.run_dir)
+        return self.runner.read_report(request.run_dir)
 
     def start(self, request: AgentRequest, **environment: str) -> subprocess.Popen[bytes]:
         """Start it the way the shim does: clean environment, prompt by a file, output to one."""
@@ -107,7 +107,7 @@ class Agent:
 
 
 def surroundings(command: AgentCommand, request: AgentRequest) -> dict[str, str]:
-    basis = {"PATH": os.environ["PATH"], "HOME": str(request.home_inside)}
+    basis = {"PATH": os.environ["PATH"], "HOME": str(request.sandbox_home)}
     return basis | command.env | command.secrets
 
 
@@ -162,7 +162,7 @@ def test_a_kept_conversation_goes_on_in_another_home(agent: Agent, model: ModelS
     sessions = agent.root / "sessions"
     model.rules.append(Rule(("first",), [["My first answer."]]))
     begun = agent.ask("first")
-    assert agent.runner.keep_session(agent.root / "run-1" / "home", sessions, begun.session)
+    assert agent.runner.save_session(agent.root / "run-1" / "home", sessions, begun.session)
     gone_on = agent.ask("second", session=begun.session, sessions=sessions)
     assert gone_on.session == begun.session
     spoken = model.requests[-1].text
@@ -180,11 +180,11 @@ def test_a_conversation_that_was_killed_goes_on(agent: Agent, model: ModelServer
     # The CLI writes its conversation down a moment after it has told it.
     until(lambda: b"echo begun" in conversation(request.home), "the tool is called")
     kill(process)
-    cut = agent.runner.report(request.run_dir)
+    cut = agent.runner.read_report(request.run_dir)
     assert (cut.trouble, cut.detail) == ("crash", "it ended without a result")
     assert (cut.text, cut.tools, cut.cost_usd) == ("I begin.", {"Bash": 1}, None)
     assert cut.tokens_in == 1000
-    assert agent.runner.keep_session(request.home, sessions, cut.session)
+    assert agent.runner.save_session(request.home, sessions, cut.session)
     report = agent.ask("go on", session=cut.session, sessions=sessions)
     assert report.text == "I went on."
     assert "I begin." in model.requests[-1].text
@@ -288,7 +288,7 @@ def test_a_model_that_hangs_is_ended_from_outside_with_a_sensible_report(
     until(lambda: len(model.requests) == 2, "the model is asked again")
     process.terminate()
     process.wait(_PATIENCE_S)
-    report = agent.runner.report(request.run_dir)
+    report = agent.runner.read_report(request.run_dir)
     assert (report.trouble, report.text, report.tools) == ("crash", "I look.", {"Bash": 1})
     assert report.session
 
@@ -367,7 +367,7 @@ def log_in(home: Path, until: float) -> None:
 def test_without_key_or_login_nothing_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    runner = ClaudeCodeRunner()
+    runner = ClaudeCode()
     runner.check()
     monkeypatch.setenv("ANTHROPIC_API_KEY", "")
     with pytest.raises(PreconditionFailed, match="neither a key nor a login") as refused:
@@ -384,12 +384,12 @@ def test_without_key_or_login_nothing_is_started(
 def test_a_missing_cli_is_refused_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALORON_CLAUDE", "/nowhere/claude")
     with pytest.raises(PreconditionFailed, match="/nowhere/claude is not there") as refused:
-        ClaudeCodeRunner().check()
+        ClaudeCode().check()
     assert "npm install -g @anthropic-ai/claude-code" in refused.value.hint
     monkeypatch.delenv("CALORON_CLAUDE")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(PreconditionFailed, match="is not installed"):
-        ClaudeCodeRunner().check()
+        ClaudeCode().check()
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     for address in ("gateway", "http://host:port", "ftp://host"):
         monkeypatch.setenv("ANTHROPIC_BASE_URL", address)
         with pytest.raises(UsageError, match="ANTHROPIC_BASE_URL"):
-            ClaudeCodeRunner().check()
+            ClaudeCode().check()
 
 
 def test_without_an_address_of_its_own_it_asks_through_the_proxy_and_nowhere_else(
@@ -444,7 +444,7 @@ def test_without_an_address_of_its_own_it_asks_through_the_proxy_and_nowhere_els
         proxy.shutdown()
         thread.join()
     assert set(asked) == {"api.anthropic.com:443"}
-    assert agent.runner.report(request.run_dir).trouble == "crash"
+    assert agent.runner.read_report(request.run_dir).trouble == "crash"
 
 
 def test_the_installation_is_readable_wherever_links_lead(
@@ -469,7 +469,7 @@ def test_the_installation_is_readable_wherever_links_lead(
 
 
 def test_an_agent_cannot_have_other_files_kept_as_its_conversation(tmp_path: Path) -> None:
-    runner, session = ClaudeCodeRunner(), "0f8fad5b-d9cb-469f-a165-70867728950e"
+    runner, session = ClaudeCode(), "0f8fad5b-d9cb-469f-a165-70867728950e"
     sessions, outside = tmp_path / "sessions", tmp_path / "outside"
     outside.mkdir()
     (outside / f"{session}.jsonl").write_text("the user's own\n")
@@ -489,21 +489,21 @@ def test_an_agent_cannot_have_other_files_kept_as_its_conversation(tmp_path: Pat
             place.parent.parent.mkdir(parents=True)
             (outside / "-workspace").symlink_to(outside)
             place.parent.symlink_to(outside)
-        assert not runner.keep_session(home, sessions, session), trick
+        assert not runner.save_session(home, sessions, session), trick
     for name in ("", "../outside/x", f"{session}/..", "x" * 36):
-        assert not runner.keep_session(tmp_path, sessions, name)
+        assert not runner.save_session(tmp_path, sessions, name)
     assert not sessions.exists()
 
 
 def test_a_line_that_a_kill_cut_in_half_is_not_kept(tmp_path: Path) -> None:
-    runner, session = ClaudeCodeRunner(), "0f8fad5b-d9cb-469f-a165-70867728950e"
+    runner, session = ClaudeCode(), "0f8fad5b-d9cb-469f-a165-70867728950e"
     place = tmp_path / "home" / ".claude" / "projects" / "-workspace"
     place.mkdir(parents=True)
     (place / f"{session}.jsonl").write_text('{"type": "user"}\n{"type": "assis')
-    assert runner.keep_session(tmp_path / "home", tmp_path / "sessions", session)
+    assert runner.save_session(tmp_path / "home", tmp_path / "sessions", session)
     assert (tmp_path / "sessions" / f"{session}.jsonl").read_text() == '{"type": "user"}\n'
     (place / f"{session}.jsonl").write_text('{"type": "assis')
-    assert not runner.keep_session(tmp_path / "home", tmp_path / "sessions", session)
+    assert not runner.save_session(tmp_path / "home", tmp_path / "sessions", session)
 
 
 def test_what_setup_left_in_a_home_leads_nowhere(agent: Agent, tmp_path: Path) -> None:
@@ -524,7 +524,7 @@ def test_what_setup_left_in_a_home_leads_nowhere(agent: Agent, tmp_path: Path) -
 
 
 def test_a_run_that_never_began_is_reported(tmp_path: Path) -> None:
-    report = ClaudeCodeRunner().report(tmp_path)
+    report = ClaudeCode().read_report(tmp_path)
     assert (report.trouble, report.text, report.cost_usd) == ("crash", "", None)
 
 

@@ -10,9 +10,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from caloron.agents.claude_code import ClaudeCodeRunner
-from caloron.agents.claude_events import Reading, lines
-from caloron.agents.transcript import Transcript
+from caloron.agents.clis.base import lines
+from caloron.agents.clis.claude import ClaudeCode
+from caloron.agents.clis.claude_events import EventReader
+from caloron.agents.supervise.transcript import Transcript
 from caloron.ports import AgentReport
 
 _SESSION = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -42,7 +43,7 @@ def result(**fields: Any) -> bytes:
 
 
 def read(*events: bytes) -> AgentReport:
-    return Reading().take(events).report(_NOON)
+    return EventReader().feed(events).report(_NOON)
 
 
 INIT = event(type="system", subtype="init", model="claude-x")
@@ -179,10 +180,10 @@ def test_half_a_line_garbage_and_a_huge_line_are_passed_over(tmp_path: Path) -> 
     huge = says(text("x" * (9 << 20)))
     whole = [b"warning: something", INIT, b"\xff\xfe{", b"[1,2]", b"null", huge, b"{" * 100_000]
     log.write_bytes(b"\n".join([*whole, says(text("Kept.")), result(result="half")[:-9]]))
-    report = ClaudeCodeRunner().report(tmp_path)
+    report = ClaudeCode().read_report(tmp_path)
     assert (report.text, report.trouble, report.turns) == ("Kept.", "crash", 1)
     log.write_bytes(huge)
-    assert ClaudeCodeRunner().report(tmp_path).turns == 0
+    assert ClaudeCode().read_report(tmp_path).turns == 0
 
 
 def test_a_line_of_almost_the_limit_is_read(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_output_whose_middle_was_left_out_still_has_beginning_and_end(tmp_path: 
         transcript.add(says(text(f"step {number}"), message=f"m{number}") + b"\n")
     transcript.add(result(result="The end.", total_cost_usd=1.5, num_turns=200) + b"\n")
     transcript.finish()
-    report = ClaudeCodeRunner().report(tmp_path)
+    report = ClaudeCode().read_report(tmp_path)
     assert (report.text, report.cost_usd, report.turns) == ("The end.", 1.5, 200)
     assert report.model == "claude-x"
 
@@ -230,7 +231,7 @@ def test_no_field_of_a_wrong_type_spoils_the_reading(odd: Any) -> None:
                 report = read(line)
                 assert isinstance(report.text, str)
                 assert report.tokens_in >= 0
-                ClaudeCodeRunner().readable(line.decode())
+                ClaudeCode.format_line(line.decode())
     parts = {"content": odd, "usage": odd, "id": odd}
     inner = {"content": [odd, {"type": "text", "text": odd}, {"type": "tool_use", "name": odd}]}
     for message in (parts, inner):
@@ -242,7 +243,7 @@ def test_a_session_that_is_no_session_is_not_taken() -> None:
 
 
 def test_what_a_person_reads_is_words_and_deeds() -> None:
-    readable = ClaudeCodeRunner().readable
+    readable = ClaudeCode.format_line
     assert readable(INIT.decode()) == ""
     assert readable(says(text("I look.\n"), tool("Bash", command="pytest -q")).decode()) == (
         "I look.\nBash: pytest -q"

@@ -11,23 +11,22 @@ from typing import Any
 
 import pytest
 
-from caloron.agents import commits
-from caloron.agents.bounded import run_bounded
-from caloron.agents.commits import AgentWorkLost, HandOver, hand_over
-from caloron.agents.frameworks import CommandRunner
-from caloron.agents.pool import Pool
-from caloron.agents.processes import look
-from caloron.agents.sandbox import Bubblewrap, NoSandbox, run
-from caloron.agents.watch import Watch
-from caloron.agents.workspaces import create_workspace, remove_workspace
+from caloron.agents.clis.registry import agent_cli
+from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
+from caloron.agents.supervise.processes import read_process
+from caloron.agents.supervise.supervise import Buffer, Limits, run, supervise
+from caloron.agents.supervise.watch import Watch
+from caloron.agents.workspace import commits
+from caloron.agents.workspace.commits import AgentWorkLost, HandOver, hand_over
+from caloron.agents.workspace.pool import Pool
+from caloron.agents.workspace.workspaces import create_workspace, remove_workspace
 from caloron.errors import UsageError
-from caloron.git.arrival import SecretInCommits
-from caloron.git.bundle import HandOverCancelled
 from caloron.git.command import git
-from caloron.git.commits import TooLarge
+from caloron.git.incoming import HandOverCancelled, SecretInCommits
 from caloron.git.mirror import Mirror
 from caloron.git.packs import objects_of
-from caloron.ports import AgentRequest, Confinement, Remote
+from caloron.git.repository import TooLarge
+from caloron.ports import AgentRequest, Remote, SandboxSpec
 
 WHO = ("agent-1", "agent-1@example.invalid")
 
@@ -54,9 +53,10 @@ class Place:
         )
 
     def agent(self, script: str) -> None:
-        self.sandbox.hand_to_agent(self.workspace)
-        given = Confinement(workspace=self.workspace)
-        run(self.sandbox.confine(("sh", "-ec", script), given)).check_returncode()
+        self.sandbox.give_ownership(self.workspace)
+        given = SandboxSpec(workspace=self.workspace)
+        done = run(self.sandbox.confine(("sh", "-ec", script), given))
+        assert done.returncode == 0, done.stderr
 
     def take(self, *leave_out: str, **more: Any) -> str:
         work = HandOver(
@@ -118,20 +118,21 @@ def test_a_filter_that_never_ends_is_given_up_and_what_it_prints_is_not_kept(
 
 def test_who_works_or_prints_is_not_idle(tmp_path: Path) -> None:
     code = "import time\nend = time.monotonic() + 4\nwhile time.monotonic() < end: pass"
-    given = Confinement(workspace=tmp_path)
+    given = SandboxSpec(workspace=tmp_path)
     confined = NoSandbox().confine((sys.executable, "-c", f"{code}\nprint('end')"), given)
-    assert run_bounded(confined, b"", longest_s=60, idle_s=1.5).out == b"end\n"
+    printed = Buffer()
+    assert not supervise(confined, Limits(60, idle_s=1.5), stdout=printed).timed_out
+    assert printed.data == b"end\n"
 
 
 def test_what_a_killed_command_leaves_in_its_group_is_ended_with_it(tmp_path: Path) -> None:
     """The outer half of a sandbox that is killed early leaves the inner one waiting for ever."""
     line = "sleep 600 & echo $! > left; kill -9 $$"
-    confined = NoSandbox().confine(("sh", "-c", line), Confinement(workspace=tmp_path))
-    with pytest.raises(TimeoutError):
-        run_bounded(confined, b"", longest_s=60, idle_s=1.0)
+    confined = NoSandbox().confine(("sh", "-c", line), SandboxSpec(workspace=tmp_path))
+    assert run(confined, timeout_s=60).returncode == 137
     pid = int((tmp_path / "left").read_text())
     give_up = time.monotonic() + 60
-    while (left := look(pid)) and left.state not in "ZX":
+    while (left := read_process(pid)) and left.state not in "ZX":
         # The kernel ends it in its own time.
         assert time.monotonic() < give_up, left
         time.sleep(0.01)
@@ -220,7 +221,7 @@ def test_what_is_not_the_agents_is_in_no_commit_of_its_history(place: Place, tim
 def test_an_agent_that_commits_nothing_of_ours_keeps_its_history(place: Place) -> None:
     place.agent("for n in 1 2 3; do echo $n > f$n; git add .; git commit -q -m $n; done")
     head = place.take("node_modules")
-    assert place.mirror.ahead(place.main, head) == 3
+    assert place.mirror.commits_ahead(place.main, head) == 3
 
 
 def test_files_of_the_project_in_such_a_folder_may_be_changed(place: Place) -> None:
@@ -237,7 +238,7 @@ def test_a_link_to_a_commit_elsewhere_becomes_files_or_nothing(place: Place) -> 
     )
     head = place.take()
     assert sorted(place.mirror.files(head)) == ["README", "lib/f"]
-    assert place.mirror.submodules(head) == []
+    assert place.mirror.submodules(head) == ()
 
 
 @pytest.mark.parametrize(
@@ -257,7 +258,7 @@ def test_commits_without_the_line_of_their_agent_become_one_that_has_it(
 
 def test_commits_with_the_line_of_their_agent_stay_as_they_are(place: Place) -> None:
     place.agent("echo 1 > one; git add .; git commit -q -m 'x\n\nAgent: agent-1'; echo 2 > two")
-    assert place.mirror.ahead(place.main, place.take(agent="agent-1")) == 2
+    assert place.mirror.commits_ahead(place.main, place.take(agent="agent-1")) == 2
 
 
 def test_nothing_of_refused_commits_stays_in_the_mirror(place: Place) -> None:
@@ -292,7 +293,7 @@ def test_folders_of_any_depth_are_removed_and_too_deep_ones_are_over_the_limit(
         os.fchdir(here)
         os.close(here)
     watch = Watch(memory_mb=10_000, processes=1000, disk_mb=1000, folders=[str(top)])
-    assert "too deep" in watch.look([os.getpid()])
+    assert "too deep" in watch.check([os.getpid()])
     remove_workspace(top)
     assert not top.exists()
 
@@ -302,7 +303,7 @@ def test_a_megabyte_of_prompt_is_handed_to_a_program_whole(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     prompt = "word " * 200_000 + "end"
-    runner = CommandRunner(("cat", *words))
+    runner = agent_cli("command", command=("cat", *words))
     home = tmp_path / "home"
     request = AgentRequest(
         role="implement",
@@ -311,14 +312,14 @@ def test_a_megabyte_of_prompt_is_handed_to_a_program_whole(
         workspace=tmp_path,
         run_dir=tmp_path,
         home=home,
-        home_inside=home,
+        sandbox_home=home,
     )
     home.mkdir()
     command = runner.command(request)
-    confined = NoSandbox().confine(command.argv, Confinement(workspace=tmp_path))
+    confined = NoSandbox().confine(command.argv, SandboxSpec(workspace=tmp_path))
     assert run(confined, command.stdin.encode()).stdout == prompt.encode()
     with pytest.raises(UsageError, match="too long for a command line") as refused:
-        CommandRunner(("cat", "{prompt}")).command(request)
+        agent_cli("command", command=("cat", "{prompt}")).command(request)
     assert "{prompt_file}" in refused.value.hint
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caloron.agents.feedback import parse
-from caloron.domain.feedback import Feedback, feedback_yaml
+from caloron.domain.model.feedback import Feedback, feedback_yaml
 
 AS_ASKED = """Done, all tests pass.
 

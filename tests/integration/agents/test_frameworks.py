@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from caloron.agents.frameworks import FRAMEWORKS, CommandRunner, StubRunner, runner_for
-from caloron.agents.workspaces import remove_workspace
+from caloron.agents.clis.registry import FRAMEWORKS, INFOS, agent_cli
+from caloron.agents.workspace.workspaces import remove_workspace
 from caloron.errors import PreconditionFailed, UsageError
-from caloron.ports import AgentCommand, AgentReport, AgentRequest, AgentRunner
+from caloron.ports import AgentCli, AgentCommand, AgentReport, AgentRequest
 
 
 class Run:
@@ -36,11 +36,11 @@ class Run:
             "workspace": self.workspace,
             "run_dir": self.run_dir,
             "home": self.home,
-            "home_inside": self.home,
+            "sandbox_home": self.home,
         }
         return AgentRequest(**whole | fields)
 
-    def play(self, runner: AgentRunner) -> AgentReport:
+    def play(self, runner: AgentCli) -> AgentReport:
         command = runner.command(self.request())
         with (self.run_dir / "output.log").open("wb") as output:
             subprocess.run(
@@ -51,12 +51,12 @@ class Run:
                 env={"PATH": os.environ["PATH"], **command.env},
                 check=True,
             )
-        return runner.report(self.run_dir)
+        return runner.read_report(self.run_dir)
 
     def told(self, report: object) -> AgentReport:
         data = report if isinstance(report, bytes) else json.dumps(report).encode()
         (self.home / "report.json").write_bytes(data)
-        return CommandRunner(("true",)).report(self.run_dir)
+        return agent_cli("command", command=("true",)).read_report(self.run_dir)
 
 
 @pytest.fixture
@@ -64,10 +64,10 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def stub(run: Run, **response: Any) -> StubRunner:
+def stub(run: Run, **response: Any) -> AgentCli:
     fixture = run.run_dir / "fixture.json"
     fixture.write_text(json.dumps({"responses": [response]}))
-    return StubRunner(fixture)
+    return agent_cli("stub", stub_fixture=str(fixture))
 
 
 TOLD: dict[str, Any] = {
@@ -85,20 +85,20 @@ TOLD: dict[str, Any] = {
 
 def test_the_scripted_agent_tells_what_its_fixture_says(run: Run) -> None:
     runner = stub(run, output="Ümläut", report=TOLD)
-    assert runner.tells_cost
+    assert runner.info.reports_cost
     assert run.play(runner) == AgentReport(text="Ümläut\n", **TOLD)
 
 
 def test_without_a_cost_in_its_fixture_the_scripted_agent_tells_none(run: Run) -> None:
     runner = stub(run, output="hi", report={"tokens_in": 1})
-    assert not runner.tells_cost
+    assert not runner.info.reports_cost
     assert run.play(runner).cost_usd is None
-    assert not stub(run, output="hi").tells_cost
+    assert not stub(run, output="hi").info.reports_cost
 
 
 def test_any_program_may_tell_about_its_run(run: Run) -> None:
     script = 'echo hi; echo \'{"cost_usd": 2}\' > "$CALORON_REPORT"'
-    report = run.play(CommandRunner(("sh", "-c", script)))
+    report = run.play(agent_cli("command", command=("sh", "-c", script)))
     assert (report.text, report.cost_usd, report.trouble) == ("hi\n", 2, "")
 
 
@@ -140,28 +140,28 @@ def test_a_report_that_is_a_link_or_a_pipe_is_not_read(run: Run, tmp_path: Path)
     outside = tmp_path / "outside.json"
     outside.write_text('{"cost_usd": 1}')
     place = run.home / "report.json"
-    runner = CommandRunner(("true",))
+    runner = agent_cli("command", command=("true",))
     place.symlink_to(outside)
-    assert runner.report(run.run_dir).cost_usd is None
+    assert runner.read_report(run.run_dir).cost_usd is None
     place.unlink()
     os.mkfifo(place)
-    report = runner.report(run.run_dir)
+    report = runner.read_report(run.run_dir)
     assert (report.cost_usd, "not a regular file" in report.detail) == (None, True)
     place.unlink()
     place.mkdir()
-    assert runner.report(run.run_dir).cost_usd is None
+    assert runner.read_report(run.run_dir).cost_usd is None
 
 
 def test_a_long_output_keeps_the_plan_at_its_beginning_and_the_verdict_at_its_end(
     run: Run,
 ) -> None:
     log = run.run_dir / "output.log"
-    runner = CommandRunner(("true",))
-    assert runner.report(run.run_dir).text == ""
+    runner = agent_cli("command", command=("true",))
+    assert runner.read_report(run.run_dir).text == ""
     log.write_bytes(b"PLAN" + b"x" * 1_048_564 + b"VERDICT\n")
-    assert len(runner.report(run.run_dir).text) == 1 << 20
+    assert len(runner.read_report(run.run_dir).text) == 1 << 20
     log.write_bytes(b"PLAN" + b"x" * 5_000_000 + b"VERDICT\n")
-    text = runner.report(run.run_dir).text
+    text = runner.read_report(run.run_dir).text
     assert text.startswith("PLANxx")
     assert text.endswith("xxVERDICT\n")
     assert "bytes omitted" in text
@@ -169,9 +169,9 @@ def test_a_long_output_keeps_the_plan_at_its_beginning_and_the_verdict_at_its_en
 
 
 def test_paths_are_named_as_the_agent_sees_them(run: Run) -> None:
-    inside = {"workspace": Path("/workspace"), "home_inside": Path("/home/agent")}
+    inside = {"workspace": Path("/workspace"), "sandbox_home": Path("/home/agent")}
     ask = run.request("the prompt", **inside)
-    command = CommandRunner(("sh", "{workspace}", "{prompt_file}")).command(ask)
+    command = agent_cli("command", command=("sh", "{workspace}", "{prompt_file}")).command(ask)
     assert command.argv == (shutil.which("sh"), "/workspace", "/home/agent/prompt.txt")
     assert (run.home / "prompt.txt").read_text() == "the prompt"
     assert command.env == {"CALORON_REPORT": "/home/agent/report.json"}
@@ -180,7 +180,7 @@ def test_paths_are_named_as_the_agent_sees_them(run: Run) -> None:
 
 
 def needs(run: Run, program: str) -> AgentCommand:
-    return CommandRunner((program, "-x")).command(run.request())
+    return agent_cli("command", command=(program, "-x")).command(run.request())
 
 
 def executable(path: Path) -> Path:
@@ -195,7 +195,7 @@ def test_folders_of_any_depth_in_the_place_of_the_prompt_are_replaced_by_it(run:
     (run.home / "prompt.txt").mkdir()
     subprocess.run([sys.executable, "-c", deep], cwd=run.home / "prompt.txt", check=True)
     try:
-        CommandRunner(("true", "{prompt_file}")).command(run.request("do it"))
+        agent_cli("command", command=("true", "{prompt_file}")).command(run.request("do it"))
         assert (run.home / "prompt.txt").read_text() == "do it"
     finally:
         remove_workspace(run.home)  # pytest could not
@@ -248,9 +248,9 @@ def test_a_program_of_a_virtual_environment_comes_with_all_of_it(run: Run, tmp_p
 def test_a_program_that_is_not_there_is_refused_before_anything_starts() -> None:
     for name in ("no-such-agent", "/nowhere/agent"):
         with pytest.raises(PreconditionFailed, match=name) as refused:
-            CommandRunner((name,)).check()
+            agent_cli("command", command=(name,)).check()
         assert "caloron config set command" in refused.value.hint
-    CommandRunner(("sh",)).check()
+    agent_cli("command", command=("sh",)).check()
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_a_program_of_the_workspace_is_refused_since_the_author_could_replace_it
     command: str,
 ) -> None:
     with pytest.raises(UsageError, match="replace its reviewer"):
-        CommandRunner(tuple(command.split())).check()
+        agent_cli("command", command=tuple(command.split())).check()
 
 
 @pytest.mark.parametrize(
@@ -271,12 +271,22 @@ def test_a_program_of_the_workspace_is_refused_since_the_author_could_replace_it
      "cat {prompt_file}", "sh {prompt_file}"],
 )  # fmt: skip
 def test_a_program_outside_the_workspace_is_accepted(command: str) -> None:
-    CommandRunner(tuple(command.split())).check()
+    agent_cli("command", command=tuple(command.split())).check()
+
+
+@pytest.mark.parametrize("name", sorted(INFOS.keys() - set(FRAMEWORKS)))
+def test_a_cli_that_only_answers_is_refused_as_a_framework(name: str) -> None:
+    with pytest.raises(
+        UsageError, match=f"{INFOS[name].title} cannot work on tasks yet"
+    ) as refused:
+        agent_cli(name)
+    assert INFOS[name].provider in str(refused.value)
+    assert "claude-code" in refused.value.hint
 
 
 def test_every_framework_is_made_by_its_name(run: Run) -> None:
     stub(run, output="")
     fixture = str(run.run_dir / "fixture.json")
-    made = [runner_for(name, stub_fixture=fixture, command=("sh",)) for name in FRAMEWORKS]
-    assert tuple(runner.name for runner in made) == FRAMEWORKS
-    assert not any(runner.keep_session(run.home, run.run_dir, "s") for runner in made)
+    made = [agent_cli(name, stub_fixture=fixture, command=("sh",)) for name in FRAMEWORKS]
+    assert tuple(runner.info.name for runner in made) == FRAMEWORKS
+    assert not any(runner.save_session(run.home, run.run_dir, "s") for runner in made)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agents import launch
-from caloron.errors import HeldByAnother
+from caloron.agents.supervise import launch
+from caloron.errors import InUse
 from tests.integration.agents.conftest import Attempt, lives, until
 
 STARTER = """
 import json, os, sys, time
 from pathlib import Path
-from caloron.agents import launch
+from caloron.agents.supervise import launch
 launch.start(Path(sys.argv[1]), json.loads(sys.argv[2]))
 print("started", flush=True)
 time.sleep(1000)
@@ -51,7 +51,7 @@ def test_a_run_is_adopted_by_another_process_when_its_starter_dies(attempt: Atte
 def test_a_run_directory_serves_one_shim_at_a_time(attempt: Attempt) -> None:
     attempt.start_shell("echo ready; exec sleep 1000")
     attempt.said("ready")
-    with pytest.raises(HeldByAnother, match="already running"):
+    with pytest.raises(InUse, match="already running"):
         launch.start(attempt.run_dir, attempt.spec(("true",)))
     assert lives(attempt.agent())
 
@@ -65,7 +65,7 @@ def test_a_sandbox_that_lost_its_outer_process_is_ended_with_its_dead_shim(
     assert attempt.shim is not None
     argv = ["sleep", "1000.25"]
     spec = json.loads((attempt.run_dir / "spec.json").read_bytes())
-    spec |= {"argv": argv, "wrappers": 2}
+    spec |= {"argv": argv, "sandbox_depth": 2}
     (attempt.run_dir / "spec.json").write_text(json.dumps(spec))
     inner = subprocess.Popen(argv, start_new_session=True)
     stranger = subprocess.Popen(("sleep", "1000.75"), start_new_session=True)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agents.pool import Pool
-from caloron.agents.sandbox import Bubblewrap, run
-from caloron.agents.trash import Trash
+from caloron.agents.sandbox.bubblewrap import Bubblewrap
+from caloron.agents.supervise.supervise import run
+from caloron.agents.workspace.pool import Pool
+from caloron.agents.workspace.workspaces import Trash
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
-from caloron.ports import Confinement, Remote
+from caloron.ports import Remote, SandboxSpec
 from tests.integration.agents.conftest import until
 
 ADA = ("Ada", "ada@example.org")
@@ -47,7 +48,7 @@ class Bench:
         until(ready, f"two workspaces at {commit} are ready")
 
     def inside(self, place: Path, line: str) -> str:
-        given = Confinement(workspace=place / "workspace", home=place / "home")
+        given = SandboxSpec(workspace=place / "workspace", home=place / "home")
         done = run(self.sandbox.confine(("sh", "-c", line), given))
         assert done.returncode == 0, done.stderr
         return done.stdout.decode().strip()
@@ -185,15 +186,19 @@ def test_a_stop_deletes_nothing_and_the_next_start_does(
 
 def test_a_pool_that_is_filled_when_a_stop_comes_makes_no_more(bench: Bench) -> None:
     stopping = threading.Event()
-    pool = Pool(bench.mirror, bench.sandbox, bench.home / "pool", 5, ADA, stopping=stopping)
     made: list[Path] = []
 
-    def furnish(workspace: Path, _commit: str) -> str:
-        made.append(workspace)
-        stopping.set()
-        return ""
+    class Setup:
+        def refuse_large(self, commit: str) -> None: ...
 
-    pool.furnish = furnish
+        def install_setup(self, workspace: Path, commit: str) -> str:
+            made.append(workspace)
+            stopping.set()
+            return ""
+
+    pool = Pool(
+        bench.mirror, bench.sandbox, bench.home / "pool", 5, ADA, setup=Setup(), stopping=stopping
+    )
     pool.open()
     until(lambda: bool(made), "one is being made")
     pool.close()

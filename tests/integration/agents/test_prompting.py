@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caloron.agents import feedback, prompting
-from caloron.domain.review import Approved, parse_verdict
+from caloron.domain.rules.verdicts import Approved, parse_verdict
 
 NONCE = "7f3a9c01"
 HOSTILE = (

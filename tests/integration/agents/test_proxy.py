@@ -22,8 +22,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from caloron.agents import proxy
-from caloron.agents.proxy import (
+from caloron.agents.sandbox import proxy
+from caloron.agents.sandbox.proxy import (
     LITERAL,
     NAMED,
     PUBLIC,

@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agents import handover, network, sandbox, scratch, seccomp, visible
-from caloron.agents.confined import as_argv
-from caloron.agents.sandbox import Bubblewrap, NoSandbox, run
+from caloron.agents.sandbox import bubblewrap, network, seccomp
+from caloron.agents.sandbox import bubblewrap as sandbox
+from caloron.agents.sandbox import mounts as visible
+from caloron.agents.sandbox import runtime_dir as scratch
+from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
+from caloron.agents.supervise.supervise import as_argv, run
 from caloron.errors import PreconditionFailed, UsageError
-from caloron.ports import Caps, Confinement
+from caloron.ports import Caps, SandboxSpec
 from tests.integration.agents.conftest import until
 
 
@@ -50,7 +53,7 @@ def test_without_bubblewrap_the_user_is_told_what_to_install(workspace: Path) ->
         missing.check()
     assert "apt-get install bubblewrap" in refusal.value.hint
     with pytest.raises(PreconditionFailed):
-        missing.confine(("true",), Confinement(workspace=workspace))
+        missing.confine(("true",), SandboxSpec(workspace=workspace))
 
 
 @pytest.mark.parametrize(
@@ -95,14 +98,14 @@ def test_a_workspace_that_is_a_link_or_not_there_is_refused(
     link.symlink_to("/")
     for place in (link, tmp_path / "nothing"):
         with pytest.raises(PreconditionFailed, match="is not a folder"):
-            kind().confine(("true",), Confinement(workspace=place))
+            kind().confine(("true",), SandboxSpec(workspace=place))
 
 
 @pytest.mark.parametrize(
     "host", ["", "two words", "http://x.org", "x.org:0", "x.org:70000", "*", "*.*.x", "-x", "x/y"]
 )
 def test_what_is_no_host_is_refused(workspace: Path, host: str) -> None:
-    given = Confinement(workspace=workspace, network="model", hosts=(host,))
+    given = SandboxSpec(workspace=workspace, network="model", hosts=(host,))
     with pytest.raises(UsageError, match="is not a host"):
         Bubblewrap().confine(("true",), given)
 
@@ -131,21 +134,22 @@ def test_a_port_that_nobody_inside_could_open_is_refused() -> None:
 
 
 def test_a_port_of_the_machine_may_be_that_of_the_forwarder(workspace: Path) -> None:
-    given = Confinement(workspace=workspace, network="model", hosts=("localhost:3128",))
+    given = SandboxSpec(workspace=workspace, network="model", hosts=("localhost:3128",))
     done = run(Bubblewrap().confine(("sh", "-c", "echo $HTTPS_PROXY"), given))
     assert done.stdout == b"http://127.0.0.1:3129\n"
 
 
 def test_a_limit_is_never_asked_to_be_above_what_the_user_may(workspace: Path) -> None:
     """`prlimit` would fail, and with it the agent."""
-    given = Confinement(workspace=workspace, caps=Caps(memory_mb=1 << 23, file_mb=1 << 23))
+    given = SandboxSpec(workspace=workspace, caps=Caps(memory_mb=1 << 23, file_mb=1 << 23))
     script = (
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))\n"
         "from pathlib import Path\n"
-        "from caloron.agents.sandbox import Bubblewrap, run\n"
-        "from caloron.ports import Caps, Confinement\n"
-        "given = Confinement(workspace=Path(sys.argv[1]), caps=Caps(file_mb=1 << 20))\n"
+        "from caloron.agents.sandbox.bubblewrap import Bubblewrap\n"
+        "from caloron.agents.supervise.supervise import run\n"
+        "from caloron.ports import Caps, SandboxSpec\n"
+        "given = SandboxSpec(workspace=Path(sys.argv[1]), caps=Caps(file_mb=1 << 20))\n"
         "print(run(Bubblewrap().confine(('sh', '-c', 'ulimit -f'), given)).stdout.decode())\n"
     )
     said = subprocess.run(
@@ -162,7 +166,7 @@ def test_without_a_sandbox_the_environment_is_still_an_allow_list(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "secret")
-    given = Confinement(workspace=workspace, home=workspace, env={"GIVEN": "1"})
+    given = SandboxSpec(workspace=workspace, home=workspace, env={"GIVEN": "1"})
     confined = NoSandbox().confine(("env",), given)
     assert confined.cwd == workspace
     known = {"PATH", "HOME", "LANG", "LC_ALL", "TERM", "TZ", "GIVEN"}
@@ -179,7 +183,7 @@ def test_without_a_sandbox_the_environment_is_still_an_allow_list(
 def running(workspace: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A sandbox with a daemon in it that ignores whoever asks it to end."""
     script = "(setsid sh -c 'trap \"\" TERM HUP INT; while :; do date > beat; sleep 0.05; done' &)"
-    given = Confinement(workspace=workspace)
+    given = SandboxSpec(workspace=workspace)
     confined = Bubblewrap().confine(("sh", "-c", f"{script}; sleep 600"), given)
     with subprocess.Popen(as_argv(confined), env=confined.env, cwd="/") as process:
         until((workspace / "beat").exists, "the daemon beats")
@@ -203,7 +207,7 @@ def test_who_ends_the_outer_process_ends_everybody(
 
 
 def test_exit_codes_come_out(workspace: Path) -> None:
-    given = Confinement(workspace=workspace)
+    given = SandboxSpec(workspace=workspace)
     assert run(Bubblewrap().confine(("sh", "-c", "exit 42"), given)).returncode == 42
     assert run(Bubblewrap().confine(("sh", "-c", "kill -9 $$"), given)).returncode == 137
     assert run(Bubblewrap().confine(("no-such-program",), given)).returncode != 0
@@ -216,7 +220,7 @@ def test_sandboxes_start_from_many_threads_at_once(tmp_path: Path) -> None:
     def one(number: int) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
-        given = Confinement(workspace=folder, network="model" if number % 2 else "none")
+        given = SandboxSpec(workspace=folder, network="model" if number % 2 else "none")
         done = run(bubblewrap.confine(("sh", "-c", f"exit {number}"), given))
         codes.append(done.returncode)
 
@@ -229,7 +233,7 @@ def test_sandboxes_start_from_many_threads_at_once(tmp_path: Path) -> None:
 
 
 def test_no_process_of_a_sandbox_gets_a_secret_by_its_command_line(workspace: Path) -> None:
-    given = Confinement(workspace=workspace, env={"API_KEY": "very-secret"})
+    given = SandboxSpec(workspace=workspace, env={"API_KEY": "very-secret"})
     confined = Bubblewrap().confine(("sh", "-c", "echo $API_KEY"), given)
     assert "very-secret" not in " ".join(confined.argv)
     assert run(confined).stdout == b"very-secret\n"
@@ -245,7 +249,7 @@ class TestHandingOver:
         for folder in (one / "a" / "b", two):
             folder.mkdir(parents=True)
         (one / "a" / "file").touch()
-        Bubblewrap().hand_to_agent(one, two)
+        Bubblewrap().give_ownership(one, two)
         owners = {path.lstat().st_uid for path in (one, one / "a" / "b", one / "a" / "file", two)}
         assert len(owners) == 1
         assert owners.pop() >= 1_900_000_000
@@ -256,29 +260,29 @@ class TestHandingOver:
         (outside / "file").touch()
         (workspace / "folder").symlink_to(outside)
         (workspace / "file").symlink_to(outside / "file")
-        Bubblewrap().hand_to_agent(workspace)
+        Bubblewrap().give_ownership(workspace)
         assert {outside.stat().st_uid, (outside / "file").stat().st_uid} == {0}
         assert (workspace / "folder").lstat().st_uid != 0
 
     def test_a_folder_keeps_its_agent_when_it_moves(self, tmp_path: Path, workspace: Path) -> None:
-        Bubblewrap().hand_to_agent(workspace)
+        Bubblewrap().give_ownership(workspace)
         owner = workspace.stat().st_uid
         moved = workspace.rename(tmp_path / "moved")
         (moved / "new").touch()
         home = tmp_path / "home"
         home.mkdir()
-        Bubblewrap().hand_to_agent(moved, home)
+        Bubblewrap().give_ownership(moved, home)
         assert {moved.stat().st_uid, (moved / "new").stat().st_uid, home.stat().st_uid} == {owner}
 
     def test_a_tree_without_end_is_no_trap(self, workspace: Path) -> None:
         deep = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\n"
         subprocess.run((sys.executable, "-c", deep), cwd=workspace, check=True)
-        handover.give(workspace, handover.agent_uid(workspace))
+        bubblewrap.chown_tree(workspace, bubblewrap.agent_uid(workspace))
         assert workspace.stat().st_uid >= 1_900_000_000
         subprocess.run(("rm", "-rf", str(workspace)), check=True)
 
     def test_agents_of_two_workspaces_have_two_user_ids(self, tmp_path: Path) -> None:
-        found = {handover.agent_uid(_made(tmp_path / name)) for name in ("a", "b", "c")}
+        found = {bubblewrap.agent_uid(_made(tmp_path / name)) for name in ("a", "b", "c")}
         assert len(found) == 3
 
     def test_a_mirror_that_its_agent_could_not_read_is_refused(
@@ -287,7 +291,7 @@ class TestHandingOver:
         mirror = _made(tmp_path / "mirror.git")
         mirror.chmod(0o700)
         with pytest.raises(PreconditionFailed, match="agents cannot read"):
-            Bubblewrap(mirror=mirror).confine(("true",), Confinement(workspace=workspace))
+            Bubblewrap(mirror=mirror).confine(("true",), SandboxSpec(workspace=workspace))
 
 
 def _made(folder: Path) -> Path:
@@ -330,9 +334,9 @@ def test_what_no_sandbox_was_started_with_for_long_is_removed() -> None:
 def test_no_folder_of_a_proxy_stays_when_it_ended_as_it_should(workspace: Path) -> None:
     confined = Bubblewrap().confine(
         ("sh", "-c", "until [ -S /proxy/proxy.sock ]; do sleep 0.01; done"),
-        Confinement(workspace=workspace, network="model"),
+        SandboxSpec(workspace=workspace, network="model"),
     )
-    folder = Path(confined.beside[4]).parent
+    folder = Path(confined.sidecar[4]).parent
     assert folder.is_dir()
     assert run(confined).returncode == 0
     assert not folder.exists()
@@ -361,7 +365,7 @@ def test_the_filter_of_system_calls_is_made_for_the_machines_we_know() -> None:
 
 def test_where_a_workspace_is_inside_does_not_depend_on_where_it_is_outside() -> None:
     assert Bubblewrap().inside(Path("/a/b")) == sandbox.WORKSPACE
-    assert Bubblewrap().home_inside(Path("/a/c")) == sandbox.HOME
+    assert Bubblewrap().sandbox_home(Path("/a/c")) == sandbox.HOME
 
 
 def test_an_organisations_certificates_are_visible_inside_wherever_they_lie(
@@ -370,6 +374,6 @@ def test_an_organisations_certificates_are_visible_inside_wherever_they_lie(
     bundle = tmp_path / "own-ca.pem"
     bundle.write_text("certificates\n")
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    given = Confinement(workspace=workspace)
+    given = SandboxSpec(workspace=workspace)
     done = run(Bubblewrap().confine(("sh", "-c", 'cat "$SSL_CERT_FILE"'), given))
     assert done.stdout == b"certificates\n"

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agents import doctor, scope
-from caloron.agents.foreground import run_confined
-from caloron.agents.processes import started_as
-from caloron.agents.sandbox import Bubblewrap, run
-from caloron.agents.watch import Watch
-from caloron.ports import Caps, Confined, Confinement
+from caloron.agents import doctor
+from caloron.agents.sandbox import scope
+from caloron.agents.sandbox.bubblewrap import Bubblewrap
+from caloron.agents.supervise.processes import started_as
+from caloron.agents.supervise.supervise import Buffer, Limits, run, supervise
+from caloron.agents.supervise.watch import Watch
+from caloron.ports import Caps, SandboxedCommand, SandboxSpec
 from tests.integration.agents.conftest import Attempt, until
 
 needs_systemd = pytest.mark.skipif(
@@ -39,11 +40,11 @@ time.sleep(5)
 _LIMIT = "over 96 MB of memory, of 96 allowed by the kernel"
 
 
-def _confined(workspace: Path, script: str) -> Confined:
+def _confined(workspace: Path, script: str) -> SandboxedCommand:
     sandbox = Bubblewrap()
-    sandbox.hand_to_agent(workspace)
+    sandbox.give_ownership(workspace)
     argv = (sys.executable, "-S", "-E", "-c", script)
-    return sandbox.confine(argv, Confinement(workspace=workspace, caps=_CAPS))
+    return sandbox.confine(argv, SandboxSpec(workspace=workspace, caps=_CAPS))
 
 
 def _watch(workspace: Path) -> dict[str, object]:
@@ -56,7 +57,8 @@ def test_memory_that_no_process_has_ends_an_attempt_and_its_result_names_the_lim
 ) -> None:
     confined = _confined(attempt.workspace, HOARD)
     attempt.start(
-        *confined.argv, env=confined.env, cwd=str(confined.cwd), wrappers=confined.wrappers,
+        *confined.argv, env=confined.env, cwd=str(confined.cwd),
+        sandbox_depth=confined.sandbox_depth,
         files={str(fd): str(path) for fd, path in confined.files.items()},
         watch=_watch(attempt.workspace), lease_ms=60_000,
     )  # fmt: skip
@@ -73,7 +75,7 @@ def test_a_setup_that_holds_such_memory_is_ended_for_its_limit(tmp_path: Path) -
     workspace.mkdir()
     watch = Watch(memory_mb=96, processes=40, disk_mb=1000, folders=[str(workspace)])
     confined = _confined(workspace, HOARD)
-    ended = run_confined(confined, tmp_path / "log", limit_s=60, watch=watch)
+    ended = supervise(confined, Limits(60, watch=watch), stdout=Buffer())
     assert ended.over == _LIMIT
 
 
@@ -137,7 +139,7 @@ def test_where_systemd_makes_no_scope_the_watch_remains(
         scope.options.cache_clear()
 
 
-def _given(folder: Path) -> Confinement:
+def _given(folder: Path) -> SandboxSpec:
     workspace = folder / "workspace"
     workspace.mkdir()
-    return Confinement(workspace=workspace)
+    return SandboxSpec(workspace=workspace)

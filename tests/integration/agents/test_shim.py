@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agents import launch
-from caloron.agents.attempt import LOST, MOST_INTERRUPTIONS
-from caloron.agents.processes import children
-from caloron.agents.sandbox import Bubblewrap
-from caloron.ports import Confinement
+from caloron.agents.sandbox.bubblewrap import Bubblewrap
+from caloron.agents.supervise import launch
+from caloron.agents.supervise.attempt import LOST, MOST_INTERRUPTIONS
+from caloron.agents.supervise.processes import children
+from caloron.ports import SandboxSpec
 from tests.integration.agents.conftest import Attempt, lives, until
 
 CAP = 1_000_000
@@ -376,13 +376,13 @@ def test_a_shim_needs_little_memory(attempt: Attempt) -> None:
 
 
 def _start_in_sandbox(attempt: Attempt, script: str, interruptions: int = 0) -> None:
-    given = Confinement(workspace=attempt.workspace, network="full")
+    given = SandboxSpec(workspace=attempt.workspace, network="full")
     confined = Bubblewrap().confine(("/bin/sh", "-c", script), given)
     attempt.start(
         *confined.argv,
         env=confined.env,
         files={str(number): str(path) for number, path in confined.files.items()},
-        wrappers=confined.wrappers,
+        sandbox_depth=confined.sandbox_depth,
         interruptions=interruptions,
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from caloron.agents.frameworks import CommandRunner, StubRunner, runner_for
+from caloron.agents.clis.registry import agent_cli
 from caloron.errors import UsageError
 from caloron.ports import AgentRequest
 
@@ -31,7 +31,7 @@ def request(workspace: Path, prompt: str = "", role: str = "implement") -> Agent
         workspace=workspace,
         run_dir=run_dir,
         home=run_dir / "home",
-        home_inside=run_dir / "home",
+        sandbox_home=run_dir / "home",
     )
 
 
@@ -41,7 +41,7 @@ def play(
     """Run the stub with a fixture, a prompt and CALORON_* variables given in lower case."""
     file = workspace.parent / "fixture.json"
     file.write_text(json.dumps(fixture))
-    command = StubRunner(file).command(request(workspace, prompt))
+    command = agent_cli("stub", stub_fixture=str(file)).command(request(workspace, prompt))
     own = {f"CALORON_{name.upper()}": value for name, value in environment.items()}
     return subprocess.run(
         command.argv,
@@ -211,45 +211,47 @@ def test_a_malformed_fixture_is_refused_with_its_file_its_field_and_what_was_exp
     file = tmp_path / "fixture.json"
     file.write_text(fixture)
     with pytest.raises(UsageError, match=message) as refused:
-        runner_for("stub", stub_fixture=str(file), command=())
+        agent_cli("stub", stub_fixture=str(file), command=())
     assert str(file) in str(refused.value)
 
 
 def test_a_missing_fixture_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "none.json"
     with pytest.raises(UsageError, match=f"{missing}: cannot be read: No such file"):
-        runner_for("stub", stub_fixture=str(missing), command=())
+        agent_cli("stub", stub_fixture=str(missing), command=())
     with pytest.raises(UsageError, match="has no fixture") as refused:
-        runner_for("stub", stub_fixture="", command=())
+        agent_cli("stub", stub_fixture="", command=())
     assert "CALORON_STUB_FIXTURE" in refused.value.hint
 
 
 def test_an_unknown_framework_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="unknown framework `gpt`") as refused:
-        runner_for("gpt", stub_fixture="", command=())
+        agent_cli("gpt", stub_fixture="", command=())
     assert refused.value.hint == "known frameworks: stub, command, claude-code"
 
 
 def test_a_command_gets_its_prompt_where_the_template_says(workspace: Path) -> None:
     prompt = "do {workspace} and {prompt_file}\n"
     ask = request(workspace, prompt)
-    inline = CommandRunner(("agent", "--in={workspace}", "-p", "{prompt}")).command(ask)
+    inline = agent_cli("command", command=("agent", "--in={workspace}", "-p", "{prompt}")).command(
+        ask
+    )
     assert inline.argv == ("agent", f"--in={workspace}", "-p", prompt)
     assert inline.stdin == ""
-    by_file = CommandRunner(("agent", "@{prompt_file}")).command(ask)
+    by_file = agent_cli("command", command=("agent", "@{prompt_file}")).command(ask)
     file = Path(by_file.argv[1].removeprefix("@"))
     assert file.read_text() == prompt
     assert file.is_relative_to(ask.run_dir)
     assert by_file.stdin == ""
-    piped = CommandRunner(("agent", "{other}")).command(ask)
+    piped = agent_cli("command", command=("agent", "{other}")).command(ask)
     assert (piped.argv, piped.stdin) == (("agent", "{other}"), prompt)
 
 
 def test_a_command_that_cannot_be_run_is_refused(workspace: Path) -> None:
     for template in ((), ("",)):
         with pytest.raises(UsageError, match="no command to run"):
-            runner_for("command", stub_fixture="", command=template)
+            agent_cli("command", stub_fixture="", command=template)
     long = request(workspace, "x" * 200_000)
     with pytest.raises(UsageError, match="too long for a command line") as refused:
-        CommandRunner(("agent", "{prompt}")).command(long)
+        agent_cli("command", command=("agent", "{prompt}")).command(long)
     assert "{prompt_file}" in refused.value.hint

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agents import watch
-from caloron.agents.foreground import run_confined
-from caloron.agents.processes import descendants
-from caloron.agents.sandbox import Bubblewrap
-from caloron.agents.watch import Watch
-from caloron.ports import Confinement
+from caloron.agents.sandbox.bubblewrap import Bubblewrap
+from caloron.agents.supervise import watch
+from caloron.agents.supervise.processes import descendants
+from caloron.agents.supervise.supervise import Buffer, Limits, supervise
+from caloron.agents.supervise.transcript import Transcript
+from caloron.agents.supervise.watch import Watch
+from caloron.ports import SandboxSpec
 from tests.integration.agents.conftest import Attempt, until
 
 
@@ -26,7 +27,7 @@ def _watch(folder: Path, **limits: int) -> Watch:
 
 
 def test_a_family_within_its_limits_is_left_alone(tmp_path: Path) -> None:
-    assert _watch(tmp_path).look([os.getpid()]) == ""
+    assert _watch(tmp_path).check([os.getpid()]) == ""
 
 
 def test_memory_is_counted_over_all_processes(tmp_path: Path) -> None:
@@ -40,8 +41,8 @@ def test_memory_is_counted_over_all_processes(tmp_path: Path) -> None:
             assert each.stdout is not None
             assert each.stdout.readline() == b"ready\n"
         family = [each.pid for each in hogs]
-        assert _watch(tmp_path, memory_mb=80).look(family[:2]) == ""
-        assert "MB of memory, of 80 allowed" in _watch(tmp_path, memory_mb=80).look(family)
+        assert _watch(tmp_path, memory_mb=80).check(family[:2]) == ""
+        assert "MB of memory, of 80 allowed" in _watch(tmp_path, memory_mb=80).check(family)
     finally:
         for each in hogs:
             each.communicate(b"\n")
@@ -54,10 +55,10 @@ def test_disk_is_counted_in_every_folder_and_no_link_is_followed(tmp_path: Path)
     place = tmp_path / "place" / "deep"
     place.mkdir(parents=True)
     (place / "link").symlink_to(outside)
-    assert _watch(place.parent, disk_mb=2).look([]) == ""
+    assert _watch(place.parent, disk_mb=2).check([]) == ""
     for name in ("a", "b", "c"):
         (place / name).write_bytes(os.urandom(1 << 20))
-    assert _watch(place.parent, disk_mb=2).look([]) == "3 MB on disk, of 2 allowed"
+    assert _watch(place.parent, disk_mb=2).check([]) == "3 MB on disk, of 2 allowed"
 
 
 def test_what_is_open_and_in_no_folder_is_counted_once(tmp_path: Path) -> None:
@@ -68,11 +69,11 @@ def test_what_is_open_and_in_no_folder_is_counted_once(tmp_path: Path) -> None:
     try:
         os.write(handle, bytes(30 << 20))
         os.write(file, os.urandom(3 << 20))
-        assert _watch(tmp_path, disk_mb=2).look([os.getpid()]) == "3 MB on disk, of 2 allowed"
-        assert _watch(tmp_path, disk_mb=5).look([os.getpid()]) == ""
+        assert _watch(tmp_path, disk_mb=2).check([os.getpid()]) == "3 MB on disk, of 2 allowed"
+        assert _watch(tmp_path, disk_mb=5).check([os.getpid()]) == ""
         # The same file in a child is the same file.
         me = [os.getpid(), os.getpid()]
-        assert _watch(tmp_path, disk_mb=5).look(me) == ""
+        assert _watch(tmp_path, disk_mb=5).check(me) == ""
     finally:
         for each in (handle, file, again):
             os.close(each)
@@ -129,14 +130,19 @@ def test_memory_that_the_kernel_holds_for_a_sandbox_is_counted(tmp_path: Path, h
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "hog.py").write_text(hog)
-    confined = Bubblewrap().confine(("python3", "hog.py"), Confinement(workspace=workspace))
+    confined = Bubblewrap().confine(("python3", "hog.py"), SandboxSpec(workspace=workspace))
     for allowed, over in ((45, True), (2000, False)):
         log = tmp_path / f"log-{allowed}"
         cancelled = threading.Event()
         looking = _watch(tmp_path, memory_mb=allowed)
         stop = threading.Thread(target=_cancel_when_ready, args=(log, looking, cancelled))
         stop.start()
-        ended = run_confined(confined, log, limit_s=120, watch=looking, cancelled=cancelled)
+        ended = supervise(
+            confined,
+            Limits(120, watch=looking),
+            stdout=Transcript(log, 1 << 16),
+            cancelled=cancelled.is_set,
+        )
         cancelled.set()
         stop.join()
         assert ("MB of memory, of 45 allowed" in ended.over) is over, ended
@@ -164,9 +170,9 @@ def test_sockets_are_measured_only_if_they_could_be_too_many(
     script.write_text(f"open({str(marker)!r}, 'w').close()\nprint(0)\n")
     monkeypatch.setattr(watch, "_MEASURE", str(script))
     line = "import socket, time; s = [socket.socketpair() for _ in range(40)]; time.sleep(3)"
-    confined = Bubblewrap().confine(("python3", "-c", line), Confinement(workspace=workspace))
+    confined = Bubblewrap().confine(("python3", "-c", line), SandboxSpec(workspace=workspace))
     looking = _watch(tmp_path, memory_mb=memory_mb)
-    run_confined(confined, tmp_path / "log", limit_s=120, watch=looking)
+    supervise(confined, Limits(120, watch=looking), stdout=Buffer())
     assert marker.exists() is measured
 
 
@@ -177,7 +183,7 @@ def test_a_sandbox_that_is_being_made_is_not_blamed_for_our_own_files(tmp_path: 
             own = str(Path("/proc/self/ns/mnt").readlink())
             place = Path(f"/proc/{half_made.pid}/ns/mnt")
             until(lambda: str(place.readlink()) != own, "a mount namespace")
-            assert _watch(tmp_path, memory_mb=20).look([half_made.pid]) == ""
+            assert _watch(tmp_path, memory_mb=20).check([half_made.pid]) == ""
         finally:
             half_made.kill()
 

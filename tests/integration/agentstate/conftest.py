@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from caloron.agentstate.home import AgentHome
-from caloron.cli.agent_state import main
+from caloron.agentstate.instance import AgentInstance
+from caloron.cli.commands.agent_state.main import main
 
 DATA = Path(__file__).parents[2] / "data" / "agent-state"
 CALORON = (sys.executable, "-c", "from caloron.cli.start import run; run()")
@@ -59,12 +59,12 @@ def where(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def home(where: Path) -> Iterator[AgentHome]:
-    with AgentHome(where) as made:
+def home(where: Path) -> Iterator[AgentInstance]:
+    with AgentInstance(where) as made:
         yield made
 
 
-def shift_clock(home: AgentHome, ms: int) -> None:
+def shift_clock(home: AgentInstance, ms: int) -> None:
     with home.db.transaction("test") as connection:
         connection.execute("UPDATE caloron_clock_offset SET ms = ms + ?", (ms,))
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from caloron.agentstate.file import MIGRATION_NAMES, MIGRATIONS
-from caloron.cli.agent_state_words import CALLS
-from caloron.cli.main import main as caloron
+from caloron.agentstate.database import MIGRATION_NAMES, MIGRATIONS
+from caloron.cli.app import main as caloron
+from caloron.cli.commands.agent_state.words import CALLS
 from tests.integration.agentstate.conftest import CALORON, Answer, agent_state, called
 
 _SOURCES = Path(__file__).parents[3] / "src"
@@ -391,14 +391,15 @@ def test_a_call_is_dispatched_before_anything_heavy_is_imported(where: Path) -> 
             check=True,
         )
         modules = set(ran.stderr.rpartition("@")[2].split())
-        assert "caloron.cli.agent_state" in modules
+        assert "caloron.cli.commands.agent_state.main" in modules
         assert modules.isdisjoint(HEAVY)
 
 
 def test_a_defect_is_short_on_the_terminal_and_whole_in_a_file(where: Path, tmp_path: Path) -> None:
     code = (
         "import sys; sys.argv = ['caloron', 'agent-state', 'errands', 'list']\n"
-        "from caloron.cli import agent_state_errands, start\n"
+        "from caloron.cli import start\n"
+        "from caloron.cli.commands.agent_state import errands as agent_state_errands\n"
         "agent_state_errands.READING['list'] = lambda given: 1 / 0\n"
         "start.run()"
     )
@@ -411,7 +412,7 @@ def test_a_defect_is_short_on_the_terminal_and_whole_in_a_file(where: Path, tmp_
         check=False,
     )
     assert ran.returncode == 1
-    assert "sorry, that is a defect" in ran.stderr
+    assert "Internal error, please report it" in ran.stderr
     assert "Traceback" not in ran.stderr
     (log,) = (tmp_path / "home" / "logs").iterdir()
     assert "ZeroDivisionError" in log.read_text("utf-8")

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from caloron.agentstate.cycles import Cycles
-from caloron.agentstate.cycles.log import Log
-from caloron.agentstate.cycles.state import CycleState, apply
-from caloron.agentstate.home import AgentHome
+from caloron.agentstate.instance import AgentInstance
+from caloron.cycles import Cycles
+from caloron.cycles.state import CycleState, apply
+from caloron.cycles.storage import Log
 from caloron.errors import StoreError
 from tests.integration.agentstate.cycles.conftest import UNKNOWN, Agent
 from tests.support.claimers import PROCESSES
@@ -96,7 +96,7 @@ def test_each_write_sync_and_rename_of_a_cycle_may_fail(tmp_path: Path, code: in
             steps = steps_of(agent)
             for step in steps[:number]:
                 step()
-            before = agent.cycles.look().state
+            before = agent.cycles.load().state
             with pytest.MonkeyPatch.context() as patch:
                 disk = FailingOnce(patch, k, code)
                 refused = _refused(steps[number], agent)
@@ -104,7 +104,7 @@ def test_each_write_sync_and_rename_of_a_cycle_may_fail(tmp_path: Path, code: in
                 assert not refused
                 break
             failed.add(disk.failed)
-            state = agent.cycles.look().state
+            state = agent.cycles.load().state
             # Whatever was not refused has happened.
             assert refused or state == told_by_the_log(agent) != before
             assert state == before or state == told_by_the_log(agent), (number, k, disk.failed)
@@ -156,9 +156,9 @@ def test_a_log_that_the_disk_has_no_room_for_is_as_it_was(tmp_path: Path, more: 
     agent = Agent(tmp_path)
     agent.whole_cycle()
     agent.cycles.begin(holder=UNKNOWN)
-    before = agent.places.log.read_bytes(), agent.cycles.look()
+    before = agent.places.log.read_bytes(), agent.cycles.load()
     _in_a_process(_act_on_a_full_disk, tmp_path, more)
-    assert (agent.places.log.read_bytes(), agent.cycles.look()) == before
+    assert (agent.places.log.read_bytes(), agent.cycles.load()) == before
     assert agent.cycles.act("there is room again").steps == 1
 
 
@@ -182,18 +182,18 @@ def test_an_end_that_only_the_log_had_room_for_counts_and_says_so(tmp_path: Path
     before = agent.places.state.read_bytes()
     _in_a_process(_end_on_a_full_disk, tmp_path)
     assert agent.places.state.read_bytes() == before
-    assert agent.cycles.look().state.status == "ended"
+    assert agent.cycles.load().state.status == "ended"
     assert agent.cycles.begin(holder=UNKNOWN)[1].outcome == "ended"
 
 
 def _use_a_full_disk(where: Path) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with AgentHome(where) as home:
-        home.errands.enqueue("first", "x", {})
+    with AgentInstance(where) as home:
+        home.work_items.enqueue("first", "x", {})
         size = max(file.stat().st_size for file in where.iterdir())
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
         large = {"text": "x" * 4000}
-        tries = [partial(home.errands.enqueue, f"i{n}", "x", large) for n in range(200)]
+        tries = [partial(home.work_items.enqueue, f"i{n}", "x", large) for n in range(200)]
         refusals = [error for error in map(refusal, tries) if error is not None]
         assert refusals
         assert all(str(where / "state.sqlite") in str(error) for error in refusals)
@@ -201,13 +201,13 @@ def _use_a_full_disk(where: Path) -> None:
 
 def test_a_full_disk_refuses_an_errand_whole_and_names_the_file(where: Path) -> None:
     _in_a_process(_use_a_full_disk, where)
-    with AgentHome(where) as home:
+    with AgentInstance(where) as home:
         assert home.db.rows("PRAGMA integrity_check")[0][0] == "ok"
         items = {row["id"] for row in home.db.rows("SELECT id FROM work_items")}
         told = {row["work_item_id"] for row in home.db.rows("SELECT work_item_id FROM events")}
         assert items == told
         assert "first" in items
-        assert home.errands.enqueue("room again", "x", {}).inserted
+        assert home.work_items.enqueue("room again", "x", {}).inserted
 
 
 def _as_nobody(where: Path, folder: Path) -> None:
@@ -220,7 +220,7 @@ def _as_nobody(where: Path, folder: Path) -> None:
     for act, file in (
         (lambda: agent.cycles.begin(holder=UNKNOWN), agent.places.lock),
         (lambda: agent.cycles.request_stop("x"), agent.places.stop),
-        (lambda: AgentHome(where).errands.enqueue("b", "x", {}), where / "state.sqlite"),
+        (lambda: AgentInstance(where).work_items.enqueue("b", "x", {}), where / "state.sqlite"),
         (lambda: Log(agent.places.log).append({"at": "", "cycle": 1, "event": "x"}),
          agent.places.log),
     ):  # fmt: skip
@@ -235,8 +235,8 @@ def test_what_belongs_to_somebody_else_is_named_and_stays_as_it_is(
 ) -> None:
     agent = Agent(tmp_path / "cycles")
     agent.whole_cycle()
-    with AgentHome(where) as home:
-        home.errands.enqueue("a", "x", {})
+    with AgentInstance(where) as home:
+        home.work_items.enqueue("a", "x", {})
     readable = [tmp_path, *tmp_path.parents][:4]
     before = {path: path.stat().st_mode for path in readable}
     for path in readable:
@@ -260,4 +260,4 @@ def test_a_state_that_cannot_be_read_is_named_and_not_taken_for_none(tmp_path: P
     agent.places.state.unlink()
     agent.places.state.mkdir()
     with pytest.raises(StoreError, match=r"allegro\.json"):
-        Cycles(agent.places).look()
+        Cycles(agent.places).load()

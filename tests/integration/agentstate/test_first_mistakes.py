@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agentstate.home import AgentHome
+from caloron.agentstate.instance import AgentInstance
 from tests.integration.agentstate.conftest import CALORON, agent_state, called
 
 
@@ -76,12 +76,12 @@ def test_a_wrong_use_says_what_is_right(empty: Path, line: str, said: str) -> No
 
 
 def test_a_refusal_says_what_can_be_done_in_that_state(empty: Path) -> None:
-    with AgentHome(empty) as home:
+    with AgentInstance(empty) as home:
         for item in ("waits", "busy", "parked", "over"):
-            home.errands.enqueue(item, "x", {})
-        home.errands.claim("busy", "forge")
-        home.errands.park("parked", "sure?")
-        home.errands.resolve("over", "done")
+            home.work_items.enqueue(item, "x", {})
+        home.work_items.claim("busy", "forge")
+        home.work_items.park("parked", "sure?")
+        home.work_items.resolve("over", "done")
     for line, hint in (
         ("retry --id waits", "it waits already: errands claim --id waits"),
         ("reopen --id waits", "it waits already"),
@@ -107,9 +107,9 @@ def test_a_folder_in_the_place_of_the_file_is_called_one(empty: Path) -> None:
 
 @pytest.mark.parametrize("text", ["Nov 16 2026", "16 Nov 2026", "Nov 16, 2026 08:00", "2026/11/16"])
 def test_a_time_may_be_written_as_agent_state_takes_it(empty: Path, text: str) -> None:
-    with AgentHome(empty) as home:
-        home.diary.append("before", {}, ts=1_794_600_000_000)
-        home.diary.append("after", {}, ts=1_794_950_000_000)
+    with AgentInstance(empty) as home:
+        home.events.append("before", {}, ts=1_794_600_000_000)
+        home.events.append("after", {}, ts=1_794_950_000_000)
     assert [row["type"] for row in called("events", "since", text).lines] == ["after"]
     wrong = called("events", "since", "Nov 31 2026")
     assert wrong.code == 1
@@ -124,7 +124,7 @@ def test_the_help_of_a_hook_names_its_environment(empty: Path, words: tuple[str,
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(empty: Path) -> None:
-    with AgentHome(empty) as home, home.db.transaction("test") as connection:
+    with AgentInstance(empty) as home, home.db.transaction("test") as connection:
         connection.execute(
             "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
             " INSERT INTO events (ts, type, payload) SELECT i, 'x', '{}' FROM n"

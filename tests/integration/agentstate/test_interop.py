@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agentstate.home import AgentHome
-from caloron.errors import HeldByAnother, PreconditionFailed
+from caloron.agentstate.instance import AgentInstance
+from caloron.errors import InUse, PreconditionFailed
 from tests.integration.agentstate.conftest import DATA, agent_state, foreign, shift_clock
 
 TEN_MINUTES = 600_000
@@ -92,7 +92,7 @@ class AgentState:
 
 
 @pytest.fixture
-def theirs(home: AgentHome, where: Path) -> AgentState:
+def theirs(home: AgentInstance, where: Path) -> AgentState:
     return AgentState(where)
 
 
@@ -105,7 +105,7 @@ def _schema(path: Path) -> dict[tuple[str, str], str]:
 
 
 def test_the_tables_and_indices_equal_the_originals_and_all_else_is_named_caloron(
-    home: AgentHome, where: Path
+    home: AgentInstance, where: Path
 ) -> None:
     original = _schema(DATA / "state.sqlite")
     ours = _schema(where / "state.sqlite")
@@ -116,7 +116,7 @@ def test_the_tables_and_indices_equal_the_originals_and_all_else_is_named_caloro
     assert [row["version"] for row in versions] == ["0001"]
 
 
-def test_their_migration_runner_finds_nothing_to_do(home: AgentHome, where: Path) -> None:
+def test_their_migration_runner_finds_nothing_to_do(home: AgentInstance, where: Path) -> None:
     theirs = foreign(where)
     theirs.execute(
         "CREATE TABLE IF NOT EXISTS schema_migrations"
@@ -127,97 +127,97 @@ def test_their_migration_runner_finds_nothing_to_do(home: AgentHome, where: Path
 
 
 def test_a_whole_life_of_an_item_by_their_statements_in_a_file_of_ours(
-    home: AgentHome, theirs: AgentState
+    home: AgentInstance, theirs: AgentState
 ) -> None:
-    home.errands.enqueue("m1", "review", {"pr": 1}, notes="first")
+    home.work_items.enqueue("m1", "review", {"pr": 1}, notes="first")
     assert theirs.replay(0) == ["m1"]
     assert theirs.claim("m1", "forge")["owner_agent"] == "forge"
     assert theirs.claim("m1", "other")["owner_agent"] == "other"
     assert theirs.resolve("m1", "failed", "broke")["notes"] == "broke"
-    assert home.errands.earlier_notes("m1")[0][1] == "first"
-    assert [event.type for event in home.diary.of("m1")] == [
+    assert home.work_items.earlier_notes("m1")[0][1] == "first"
+    assert [event.type for event in home.events.of("m1")] == [
         "work_item_created", "work_item_claimed", "work_item_claimed", "work_item_resolved",
     ]  # fmt: skip
 
 
-def test_what_they_hand_in_is_claimed_by_us(home: AgentHome, theirs: AgentState) -> None:
+def test_what_they_hand_in_is_claimed_by_us(home: AgentInstance, theirs: AgentState) -> None:
     theirs.enqueue("n1")
-    held = home.errands.claim_next("forge")
+    held = home.work_items.claim_next("forge")
     assert held is not None
-    assert held.errand.id == "n1"
+    assert held.item.id == "n1"
     theirs.enqueue("n2", status="waiting_human")
-    assert home.errands.answer("n2", "go").status == "pending"
+    assert home.work_items.answer("n2", "go").status == "pending"
 
 
 def test_their_claim_of_a_leased_item_is_refused_by_the_file(
-    home: AgentHome, theirs: AgentState
+    home: AgentInstance, theirs: AgentState
 ) -> None:
-    home.errands.enqueue("a", "review", {})
-    held = home.errands.claim("a", "forge")
+    home.work_items.enqueue("a", "review", {})
+    held = home.work_items.claim("a", "forge")
     with pytest.raises(sqlite3.IntegrityError, match="leased to its owner"):
         theirs.claim("a", "other")
-    assert home.errands.resolve("a", "done", token=held.lease.token).owner_agent == "forge"
+    assert home.work_items.resolve("a", "done", token=held.lease.token).owner_agent == "forge"
 
 
 def test_their_claim_protects_the_item_from_us_for_ten_minutes_after_their_last_sign(
-    home: AgentHome, theirs: AgentState
+    home: AgentInstance, theirs: AgentState
 ) -> None:
     theirs.enqueue("a")
     theirs.claim("a", "theirs")
-    with pytest.raises(HeldByAnother, match="held by theirs"):
-        home.errands.claim("a", "forge")
-    assert home.errands.replay() == []
+    with pytest.raises(InUse, match="held by theirs"):
+        home.work_items.claim("a", "forge")
+    assert home.work_items.replay() == []
     shift_clock(home, TEN_MINUTES - 1000)
-    assert home.errands.claim_next("forge") is None
+    assert home.work_items.claim_next("forge") is None
     shift_clock(home, 2000)
-    assert [one.why for one in home.errands.replay()] == ["stale"]
-    assert home.errands.claim("a", "forge").lease.attempt == 2
+    assert [one.why for one in home.work_items.replay()] == ["stale"]
+    assert home.work_items.claim("a", "forge").lease.attempt == 2
 
 
 def test_their_claim_of_an_item_whose_lease_is_over_fences_us(
-    home: AgentHome, theirs: AgentState
+    home: AgentInstance, theirs: AgentState
 ) -> None:
-    home.errands.enqueue("a", "review", {})
-    held = home.errands.claim("a", "forge")
+    home.work_items.enqueue("a", "review", {})
+    held = home.work_items.claim("a", "forge")
     shift_clock(home, TEN_MINUTES + 1)
     theirs.claim("a", "other")
-    with pytest.raises(HeldByAnother, match="its owner is other"):
-        home.errands.resolve("a", "done", token=held.lease.token)
+    with pytest.raises(InUse, match="its owner is other"):
+        home.work_items.resolve("a", "done", token=held.lease.token)
 
 
 def test_what_they_ended_meanwhile_is_noticed_by_our_next_fenced_write(
-    home: AgentHome, theirs: AgentState
+    home: AgentInstance, theirs: AgentState
 ) -> None:
-    home.errands.enqueue("a", "review", {})
-    held = home.errands.claim("a", "forge")
+    home.work_items.enqueue("a", "review", {})
+    held = home.work_items.claim("a", "forge")
     theirs.resolve("a", "cancelled", "not wanted")
-    with pytest.raises(HeldByAnother):
-        home.errands.renew("a", held.lease.token)
+    with pytest.raises(InUse):
+        home.work_items.renew("a", held.lease.token)
     with pytest.raises(PreconditionFailed, match="cancelled"):
-        home.errands.resolve("a", "done", token=held.lease.token)
+        home.work_items.resolve("a", "done", token=held.lease.token)
 
 
 def test_an_end_of_ours_is_not_undone_by_a_claim_that_they_had_decided_before(
-    home: AgentHome, theirs: AgentState
+    home: AgentInstance, theirs: AgentState
 ) -> None:
-    home.errands.enqueue("a", "review", {})
+    home.work_items.enqueue("a", "review", {})
     seen = theirs.read("a")
-    home.errands.resolve("a", "done", notes="merged")
+    home.work_items.resolve("a", "done", notes="merged")
     with pytest.raises(sqlite3.IntegrityError, match="has ended"):
         theirs.claim("a", "other", seen)
-    assert home.errands.get("a").status == "done"
+    assert home.work_items.get("a").status == "done"
 
 
 def test_an_annotation_of_ours_outlives_one_that_they_had_begun_before(
-    home: AgentHome, theirs: AgentState
+    home: AgentInstance, theirs: AgentState
 ) -> None:
-    home.errands.enqueue("a", "review", {})
-    home.errands.annotate("a", {"old": 1})
+    home.work_items.enqueue("a", "review", {})
+    home.work_items.annotate("a", {"old": 1})
     seen = theirs.read("a")
     mine = {"session_id": "s1", "nested": {"x": [1, None]}, "yes": True, "no": False, "u": "ü"}
-    home.errands.annotate("a", mine)
+    home.work_items.annotate("a", mine)
     theirs.annotate("a", {"host": "grove", "old": 2}, seen)
-    assert json.loads(home.errands.get("a").notes or "") == mine | {"old": 2, "host": "grove"}
+    assert json.loads(home.work_items.get("a").notes or "") == mine | {"old": 2, "host": "grove"}
 
 
 def test_a_file_that_we_used_serves_every_reading_of_the_original(tmp_path: Path) -> None:

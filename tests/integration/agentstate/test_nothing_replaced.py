@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agentstate.file import MIGRATIONS, MIGRATIONS_TABLE, open_file
-from caloron.agentstate.home import AgentHome
-from caloron.errors import HeldByAnother
+from caloron.agentstate.database import MIGRATIONS, MIGRATIONS_TABLE, open_database
+from caloron.agentstate.instance import AgentInstance
+from caloron.errors import InUse
 from caloron.ledger.ledger import Ledger
 from caloron.store.database import Database
 from tests.integration.agentstate.conftest import DATA, agent_state, foreign, shift_clock
@@ -20,17 +20,17 @@ EVENT = "(1, 1, 'forged', NULL, NULL, '{}')"
 
 
 @pytest.fixture(params=["keys off", "keys on", "keys on, triggers recurse"])
-def theirs(home: AgentHome, where: Path, request: pytest.FixtureRequest) -> sqlite3.Connection:
+def theirs(home: AgentInstance, where: Path, request: pytest.FixtureRequest) -> sqlite3.Connection:
     """Another program on the file, with the settings that change what REPLACE does."""
-    home.errands.enqueue("a", "review", {"pr": 1}, notes="first", priority=3)
-    home.errands.claim("a", "forge")
+    home.work_items.enqueue("a", "review", {"pr": 1}, notes="first", priority=3)
+    home.work_items.claim("a", "forge")
     connection = foreign(where)
     connection.execute(f"PRAGMA foreign_keys = {int('keys on' in request.param)}")
     connection.execute(f"PRAGMA recursive_triggers = {int('recurse' in request.param)}")
     return connection
 
 
-def _all(home: AgentHome) -> list[tuple[object, ...]]:
+def _all(home: AgentInstance) -> list[tuple[object, ...]]:
     tables = ("work_items", "events", "caloron_leases", "caloron_notes")
     return [tuple(row) for name in tables for row in home.db.rows(f"SELECT * FROM {name}")]
 
@@ -50,9 +50,9 @@ def _all(home: AgentHome) -> list[tuple[object, ...]]:
     ],
 )
 def test_what_stands_in_the_file_is_refused_to_whoever_would_replace_it(
-    home: AgentHome, theirs: sqlite3.Connection, statement: str
+    home: AgentInstance, theirs: sqlite3.Connection, statement: str
 ) -> None:
-    home.errands.enqueue("b", "review", {})
+    home.work_items.enqueue("b", "review", {})
     before = _all(home)
     with pytest.raises(sqlite3.IntegrityError):
         theirs.execute(statement)
@@ -60,7 +60,7 @@ def test_what_stands_in_the_file_is_refused_to_whoever_would_replace_it(
 
 
 def test_every_other_way_to_add_a_row_behaves_as_in_agent_state(
-    home: AgentHome, theirs: sqlite3.Connection
+    home: AgentInstance, theirs: sqlite3.Connection
 ) -> None:
     before = _all(home)
     theirs.execute(f"INSERT OR IGNORE INTO work_items VALUES {ROW}")
@@ -71,41 +71,41 @@ def test_every_other_way_to_add_a_row_behaves_as_in_agent_state(
     theirs.execute(f"REPLACE INTO work_items VALUES {ROW.replace('a', 'new', 1)}")
     theirs.execute("REPLACE INTO events (ts, type, payload) VALUES (1, 'x', '{}')")
     theirs.execute("INSERT INTO events VALUES (70, 1, 'x', NULL, NULL, '{}')")
-    assert home.errands.get("new").status == "pending"
-    assert [event.id for event in home.diary.since(0)][:2] == [3, 70]
+    assert home.work_items.get("new").status == "pending"
+    assert [event.id for event in home.events.since(0)][:2] == [3, 70]
 
 
 def test_a_claim_in_the_holders_own_name_is_refused_while_the_lease_holds(
-    home: AgentHome, where: Path
+    home: AgentInstance, where: Path
 ) -> None:
-    home.errands.enqueue("a", "review", {})
-    held = home.errands.claim("a", "forge")
+    home.work_items.enqueue("a", "review", {})
+    held = home.work_items.claim("a", "forge")
     claim = (
         "UPDATE work_items SET status = 'in_flight', owner_agent = 'forge', updated_at = ?"
         " WHERE id = 'a'"
     )
     theirs = foreign(where)
     with pytest.raises(sqlite3.IntegrityError, match="leased to its owner"):
-        theirs.execute(claim, (held.errand.updated_at + 1,))
-    assert home.errands.lease("a") == held.lease
+        theirs.execute(claim, (held.item.updated_at + 1,))
+    assert home.work_items.lease("a") == held.lease
     # Over, it may be taken, and whoever held it is told.
     shift_clock(home, 600_001)
-    theirs.execute(claim, (held.errand.updated_at + 600_002,))
-    with pytest.raises(HeldByAnother, match="is lost"):
-        home.errands.resolve("a", "done", token=held.lease.token)
+    theirs.execute(claim, (held.item.updated_at + 600_002,))
+    with pytest.raises(InUse, match="is lost"):
+        home.work_items.resolve("a", "done", token=held.lease.token)
     # A program that knows no leases says so once more without losing its own.
     (token,) = theirs.execute("SELECT token FROM caloron_leases").fetchone()
-    theirs.execute(claim, (held.errand.updated_at + 600_003,))
-    assert home.errands.lease("a").token == token
+    theirs.execute(claim, (held.item.updated_at + 600_003,))
+    assert home.work_items.lease("a").token == token
 
 
-def test_our_own_claim_again_after_the_lease_is_no_strangers(home: AgentHome) -> None:
-    home.errands.enqueue("a", "review", {})
-    home.errands.claim("a", "forge")
+def test_our_own_claim_again_after_the_lease_is_no_strangers(home: AgentInstance) -> None:
+    home.work_items.enqueue("a", "review", {})
+    home.work_items.claim("a", "forge")
     shift_clock(home, 600_001)
-    again = home.errands.claim("a", "forge")
+    again = home.work_items.claim("a", "forge")
     assert (again.lease.attempt, again.lease.token) == (2, 2)
-    assert home.errands.resolve("a", "done", token=2).status == "done"
+    assert home.work_items.resolve("a", "done", token=2).status == "done"
 
 
 @pytest.fixture
@@ -128,15 +128,15 @@ def older(where: Path) -> Path:
 
 
 def test_leases_of_a_file_from_before_go_on(older: Path, where: Path) -> None:
-    assert len(open_file(older).migrated) == 1
-    with AgentHome(where) as home:
-        assert home.errands.lease("a") == (5, "forge", 99999999999999, 2)
-        with pytest.raises(HeldByAnother):
-            home.errands.claim("a", "forge")
-        assert home.errands.resolve("a", "done", token=5).status == "done"
-        held = home.errands.claim_next("other")
+    assert len(open_database(older).migrated) == 1
+    with AgentInstance(where) as home:
+        assert home.work_items.lease("a") == (5, "forge", 99999999999999, 2)
+        with pytest.raises(InUse):
+            home.work_items.claim("a", "forge")
+        assert home.work_items.resolve("a", "done", token=5).status == "done"
+        held = home.work_items.claim_next("other")
         assert held is not None
-        assert held.errand.id == "b"
+        assert held.item.id == "b"
 
 
 def test_the_ledgers_diary_cannot_be_replaced_either(tmp_path: Path) -> None:

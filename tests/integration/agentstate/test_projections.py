@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 
 from caloron.agentstate.dashboard import dashboard
-from caloron.agentstate.home import AgentHome
-from caloron.agentstate.retro import percentiles, retro, write_weekly
-from caloron.agentstate.weeks import last_week, milliseconds, week_named, week_of
+from caloron.agentstate.events import parse_time
+from caloron.agentstate.instance import AgentInstance
+from caloron.agentstate.weekly_retro import (
+    last_week,
+    percentiles,
+    retro,
+    week_named,
+    week_of,
+    write_weekly,
+)
 from caloron.errors import CaloronError
 from tests.integration.agentstate.conftest import shift_clock
 
@@ -23,7 +30,7 @@ def section(page: str, title: str) -> list[str]:
     return [line for line in after.partition("\n## ")[0].splitlines() if line]
 
 
-def test_the_counts_are_those_of_the_whole_file_however_large(home: AgentHome) -> None:
+def test_the_counts_are_those_of_the_whole_file_however_large(home: AgentInstance) -> None:
     with home.db.transaction("fill") as connection:
         connection.executemany(
             "INSERT INTO work_items VALUES (?, ?, '{}', ?, NULL, ?, ?, NULL)",
@@ -39,13 +46,13 @@ def test_the_counts_are_those_of_the_whole_file_however_large(home: AgentHome) -
     assert rows[-1] == "_… and 550 more, all of them changed later._"
 
 
-def test_the_longest_untouched_is_first_and_says_why_it_needs_somebody(home: AgentHome) -> None:
+def test_the_longest_untouched_is_first_and_says_why_it_needs_somebody(home: AgentInstance) -> None:
     for item in ("stuck", "asked", "later", "fresh"):
-        home.errands.enqueue(item, "review", {}, delay_ms=HOUR * 100 if item == "later" else 0)
-    home.errands.claim("stuck", "forge")
-    home.errands.park("asked", "May I?")
+        home.work_items.enqueue(item, "review", {}, delay_ms=HOUR * 100 if item == "later" else 0)
+    home.work_items.claim("stuck", "forge")
+    home.work_items.park("asked", "May I?")
     shift_clock(home, 25 * HOUR)
-    home.errands.annotate("fresh", {})
+    home.work_items.annotate("fresh", {})
     page = dashboard(home.db)
     listed = [row for row in section(page, "Open work items") if "| 1 d |" in row]
     rows = {row.split(" | ")[0][2:]: row for row in listed}
@@ -53,13 +60,13 @@ def test_the_longest_untouched_is_first_and_says_why_it_needs_somebody(home: Age
     assert "stale: no sign" in rows["stuck"]
     assert "waits for a person, 1 d" in rows["asked"]
     assert "not before" in rows["later"]
-    assert "**1 in flight without a sign of whoever claimed it.**" in page
+    assert "**1 in flight without a sign of the claimant.**" in page
 
 
 def test_a_page_is_the_same_for_the_same_state_and_is_never_half_of_one(
-    home: AgentHome, where: Path
+    home: AgentInstance, where: Path
 ) -> None:
-    home.errands.enqueue("a | b\nc", "x|y", {})
+    home.work_items.enqueue("a | b\nc", "x|y", {})
     path = home.regenerate_dashboard()
     first = path.read_text("utf-8")
     path.unlink()
@@ -69,33 +76,33 @@ def test_a_page_is_the_same_for_the_same_state_and_is_never_half_of_one(
     assert {name for name in left if not name.startswith("state.sqlite")} == {"dashboard.md"}
 
 
-def _past(home: AgentHome, day: str) -> None:
+def _past(home: AgentInstance, day: str) -> None:
     """From now on it is that day, as far as the file knows."""
-    wanted = milliseconds(f"{day}T12:00:00Z")
+    wanted = parse_time(f"{day}T12:00:00Z")
     with home.db.transaction("test") as connection:
         (now,) = connection.execute("SELECT ms FROM caloron_clock").fetchone()
         connection.execute("UPDATE caloron_clock_offset SET ms = ms + ?", (wanted - now,))
 
 
-def _week_of_work(home: AgentHome, day: str, done: int, failed: int) -> None:
+def _week_of_work(home: AgentInstance, day: str, done: int, failed: int) -> None:
     _past(home, day)
     for n in range(done + failed):
-        home.errands.enqueue(f"{day}-{n}", "review", {})
-        home.errands.claim(f"{day}-{n}", "forge")
+        home.work_items.enqueue(f"{day}-{n}", "review", {})
+        home.work_items.claim(f"{day}-{n}", "forge")
         shift_clock(home, HOUR * (n + 1) // 10)
         fails = n >= done
-        home.errands.resolve(
+        home.work_items.resolve(
             f"{day}-{n}", "failed" if fails else "done", notes=f"broke {n}" if fails else ""
         )
 
 
-def test_a_retro_tells_throughput_times_failures_and_the_weeks_before(home: AgentHome) -> None:
+def test_a_retro_tells_throughput_times_failures_and_the_weeks_before(home: AgentInstance) -> None:
     _week_of_work(home, "2026-11-04", done=3, failed=1)
     _week_of_work(home, "2026-11-11", done=2, failed=2)
     with home.db.transaction("test") as connection:
         connection.execute(
             "INSERT INTO events (ts, type, payload) VALUES (?, 'work_item_resolved', 'no json')",
-            (milliseconds("2026-11-12"),),
+            (parse_time("2026-11-12"),),
         )
     page = retro(home.db, week_named("2026-W46"))
     assert section(page, "Work item resolutions")[2:] == [
@@ -116,7 +123,7 @@ def test_a_retro_tells_throughput_times_failures_and_the_weeks_before(home: Agen
 
 
 def test_a_retro_that_somebody_edited_is_kept_beside_the_new_one(
-    home: AgentHome, where: Path
+    home: AgentInstance, where: Path
 ) -> None:
     path, aside = write_weekly(where, "2026-W46")
     assert aside is None
@@ -146,7 +153,7 @@ def test_a_retro_that_somebody_edited_is_kept_beside_the_new_one(
         "9999-W52",
     ],
 )
-def test_a_week_that_no_year_has_is_refused(home: AgentHome, where: Path, label: str) -> None:
+def test_a_week_that_no_year_has_is_refused(home: AgentInstance, where: Path, label: str) -> None:
     with pytest.raises(CaloronError, match="there is no week"):
         write_weekly(where, label)
     assert not (where / "retros").exists()
@@ -156,7 +163,7 @@ def test_weeks_belong_to_the_year_of_their_thursday() -> None:
     assert week_of(datetime(2027, 1, 3, tzinfo=UTC).date()).label == "2026-W53"
     assert last_week(datetime(2026, 11, 16, 0, 0, tzinfo=UTC)).label == "2026-W46"
     week = week_named("2026-W46")
-    assert (week.begins, week.ends) == (milliseconds("2026-11-09"), milliseconds("2026-11-16"))
+    assert (week.begins, week.ends) == (parse_time("2026-11-09"), parse_time("2026-11-16"))
     assert week_named("2021-W01").earlier(1).label == "2020-W53"
 
 
@@ -172,7 +179,7 @@ def test_weeks_belong_to_the_year_of_their_thursday() -> None:
     ],
 )
 def test_times_are_taken_as_people_write_them(text: str, ms: int) -> None:
-    assert milliseconds(text) == ms
+    assert parse_time(text) == ms
 
 
 def test_percentiles_are_values_that_were_seen() -> None:

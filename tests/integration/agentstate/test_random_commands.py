@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from caloron.agentstate.home import AgentHome
+from caloron.agentstate.instance import AgentInstance
 from caloron.agentstate.records import TERMINAL
 from caloron.errors import CaloronError
 from tests.integration.agentstate.conftest import shift_clock
@@ -37,7 +37,7 @@ class Commands(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._folder = tempfile.TemporaryDirectory(prefix="caloron-model-")
-        self.home = AgentHome(Path(self._folder.name) / "agent")
+        self.home = AgentInstance(Path(self._folder.name) / "agent")
         self.home.db.rows("PRAGMA synchronous = OFF")
         self.items: dict[str, Model] = {}
         self.now = 0
@@ -64,29 +64,29 @@ class Commands(RuleBasedStateMachine):
 
     @rule(item=ITEMS, priority=st.integers(0, 2))
     def enqueue(self, item: str, priority: int) -> None:
-        done = self.home.errands.enqueue(item, "review", {}, priority=priority)
+        done = self.home.work_items.enqueue(item, "review", {}, priority=priority)
         assert done.inserted is (item not in self.items)
         # Within one ms the id decides.
-        self.items.setdefault(item, Model(done.errand.created_at, priority))
+        self.items.setdefault(item, Model(done.item.created_at, priority))
 
     @rule(item=ITEMS, owner=OWNERS)
     def claim(self, item: str, owner: str) -> None:
         model = self.items.get(item)
         free = model is not None and self.free(model)
-        if self.allowed(item, free, lambda: self._hold(self.home.errands.claim(item, owner))):
+        if self.allowed(item, free, lambda: self._hold(self.home.work_items.claim(item, owner))):
             self._claimed(item, owner)
 
     @rule(owner=OWNERS)
     def claim_next(self, owner: str) -> None:
         waiting = [(-m.priority, m.order, item) for item, m in self.items.items() if self.free(m)]
-        held = self.home.errands.claim_next(owner)
-        assert (held.errand.id if held else None) == (min(waiting)[2] if waiting else None)
+        held = self.home.work_items.claim_next(owner)
+        assert (held.item.id if held else None) == (min(waiting)[2] if waiting else None)
         if held:
             self._hold(held)
-            self._claimed(held.errand.id, owner)
+            self._claimed(held.item.id, owner)
 
     def _hold(self, held) -> None:
-        self.tokens[held.errand.id] = held.lease.token
+        self.tokens[held.item.id] = held.lease.token
 
     def _claimed(self, item: str, owner: str) -> None:
         model = self.items[item]
@@ -101,7 +101,7 @@ class Commands(RuleBasedStateMachine):
         may = model is not None and model.status not in TERMINAL
         if fenced:
             may = may and model is not None and model.status == "in_flight"
-        errands = self.home.errands
+        errands = self.home.work_items
         if self.allowed(item, may, lambda: errands.resolve(item, status, notes="end", token=token)):
             assert model is not None
             model.status = status
@@ -116,30 +116,30 @@ class Commands(RuleBasedStateMachine):
     def renew(self, item: str) -> None:
         model, token = self.items.get(item), self.tokens.get(item, -1)
         may = model is not None and model.status == "in_flight"
-        if self.allowed(item, may, lambda: self.home.errands.renew(item, token)):
+        if self.allowed(item, may, lambda: self.home.work_items.renew(item, token)):
             assert model is not None
             model.expires = self.now + LEASE_MS
 
     @rule(item=ITEMS)
     def release(self, item: str) -> None:
         self._move(item, ("in_flight",), "pending", "released",
-                   lambda: self.home.errands.release(item))  # fmt: skip
+                   lambda: self.home.work_items.release(item))  # fmt: skip
 
     @rule(item=ITEMS)
     def park(self, item: str) -> None:
         if self._move(item, ("pending", "in_flight"), "waiting_human", "parked",
-                      lambda: self.home.errands.park(item, "?")):  # fmt: skip
+                      lambda: self.home.work_items.park(item, "?")):  # fmt: skip
             self._annotated(item, {"question": "?"})
 
     @rule(item=ITEMS)
     def answer(self, item: str) -> None:
         if self._move(item, ("waiting_human",), "pending", "answered",
-                      lambda: self.home.errands.answer(item, "!")):  # fmt: skip
+                      lambda: self.home.work_items.answer(item, "!")):  # fmt: skip
             self._annotated(item, {"answer": "!"})
 
     @rule(item=ITEMS)
     def reopen(self, item: str) -> None:
-        self._move(item, TERMINAL, "pending", "reopened", lambda: self.home.errands.reopen(item))
+        self._move(item, TERMINAL, "pending", "reopened", lambda: self.home.work_items.reopen(item))
 
     @rule(item=ITEMS)
     def retry(self, item: str) -> None:
@@ -150,14 +150,14 @@ class Commands(RuleBasedStateMachine):
             and model is not None
             and (model.status == "failed" or (model.status == "in_flight" and self.free(model)))
         )
-        if self.allowed(item, may, lambda: self.home.errands.retry(item)):
+        if self.allowed(item, may, lambda: self.home.work_items.retry(item)):
             assert model is not None
             model.status = "pending"
             model.events.append("reopened")
 
     @rule(item=ITEMS, key=st.sampled_from(["k", "l"]), value=st.integers(0, 3))
     def annotate(self, item: str, key: str, value: int) -> None:
-        if self.allowed(item, True, lambda: self.home.errands.annotate(item, {key: value})):
+        if self.allowed(item, True, lambda: self.home.work_items.annotate(item, {key: value})):
             self._annotated(item, {key: value})
             self.items[item].events.append("annotated")
 
@@ -181,17 +181,17 @@ class Commands(RuleBasedStateMachine):
 
     @invariant()
     def the_file_says_what_the_model_says(self) -> None:
-        from caloron.agentstate.notes import base_of
+        from caloron.agentstate.records import base_of
 
         for item, model in self.items.items():
-            found = self.home.errands.get(item)
+            found = self.home.work_items.get(item)
             assert found.status == model.status
             assert found.owner_agent == model.owner
             assert base_of(found.notes) == (model.notes or {})
-            assert self.home.errands.lease(item).attempt == model.attempts
-            told = [e.type.removeprefix("work_item_") for e in self.home.diary.of(item)]
+            assert self.home.work_items.lease(item).attempt == model.attempts
+            told = [e.type.removeprefix("work_item_") for e in self.home.events.of(item)]
             assert told == model.events
-        replayed = {one.errand.id for one in self.home.errands.replay()}
+        replayed = {one.item.id for one in self.home.work_items.replay()}
         assert replayed == {item for item, model in self.items.items() if self.free(model)}
 
 

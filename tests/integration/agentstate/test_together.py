@@ -7,9 +7,9 @@ import sqlite3
 import time
 from pathlib import Path
 
-from caloron.agentstate.cycles import Cycles
-from caloron.agentstate.home import AgentHome
-from caloron.errors import HeldByAnother
+from caloron.agentstate.instance import AgentInstance
+from caloron.cycles import Cycles
+from caloron.errors import InUse
 from tests.integration.agentstate.conftest import foreign
 from tests.integration.agentstate.cycles.conftest import Agent
 from tests.support.claimers import PROCESSES, fill
@@ -21,13 +21,13 @@ def _ours(told: tuple[Path, str]) -> list[str]:
     """Claims with a lease, looks that nobody interferes, and ends with the token."""
     where, name = told
     mine = []
-    with AgentHome(where) as home:
-        while (held := home.errands.claim_next(name)) is not None:
-            home.errands.annotate(held.errand.id, {"by": name})
-            assert home.errands.get(held.errand.id).owner_agent == name
-            done = home.errands.resolve(held.errand.id, "done", token=held.lease.token)
+    with AgentInstance(where) as home:
+        while (held := home.work_items.claim_next(name)) is not None:
+            home.work_items.annotate(held.item.id, {"by": name})
+            assert home.work_items.get(held.item.id).owner_agent == name
+            done = home.work_items.resolve(held.item.id, "done", token=held.lease.token)
             assert done.owner_agent == name
-            mine.append(held.errand.id)
+            mine.append(held.item.id)
     return mine
 
 
@@ -70,9 +70,9 @@ def test_a_program_without_leases_takes_nothing_from_those_that_have_one(tmp_pat
         parts = pool.map(_work, [(where, name) for name in names], chunksize=1)
     ours = [item for part in parts[:3] for item in part]
     assert len(ours) == len(set(ours)), "an item of ours was done twice"
-    with AgentHome(where) as home:
+    with AgentInstance(where) as home:
         for item in items:
-            row = home.errands.get(item)
+            row = home.work_items.get(item)
             if item in ours:
                 assert row.status == "done"
                 assert (row.owner_agent or "").startswith("ours")
@@ -80,7 +80,7 @@ def test_a_program_without_leases_takes_nothing_from_those_that_have_one(tmp_pat
             else:
                 assert row.status == "in_flight"
                 assert (row.owner_agent or "").startswith("theirs")
-                assert home.errands.lease(item).holder == row.owner_agent
+                assert home.work_items.lease(item).holder == row.owner_agent
 
 
 def _wake(folder: Path) -> int:
@@ -90,7 +90,7 @@ def _wake(folder: Path) -> int:
     """
     try:
         looked, _ = Cycles(Agent(folder).places).begin()
-    except HeldByAnother:
+    except InUse:
         return 0
     assert looked.state.holder is not None
     assert looked.state.holder["pid"] == os.getpid()

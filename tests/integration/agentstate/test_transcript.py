@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from caloron.agentstate.weeks import last_week
+from caloron.agentstate.weekly_retro import last_week
 from tests.integration.agentstate.conftest import DATA, Answer, agent_state, called
 
 CALLS = [json.loads(line) for line in (DATA / "transcript.jsonl").read_text("utf-8").splitlines()]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from caloron.cli.main import main
+from caloron.cli.app import main
 
 Run = Callable[..., tuple[int, dict[str, Any]]]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from caloron.domain.observations import marker_key
-from caloron.engine.graph_home import GraphHome, Wishes
-from caloron.engine.tick import Saved
-from caloron.forge.local import LocalForge
+from caloron.domain.model.snapshots import marker_key
+from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
+from caloron.engine.tick import TickResult
+from caloron.forge.local.forge import LocalForge
 from caloron.graph.prepare import prepare
-from caloron.ledger.projections import kv_path
+from caloron.ledger.state_file import kv_path
 from caloron.stages.compositions import composition
 from tests.integration.engine.test_every_stage_matters import MiniSprint
 
@@ -23,21 +23,21 @@ class GraphSprint(MiniSprint):
 
     def __init__(self, home: Path) -> None:
         super().__init__(home / "projects" / "shop" / "ledger.sqlite")
-        self._at = GraphHome(home)
+        self._at = GraphRuntime(home)
         self._prepared = prepare(composition("sprint_tick_stateful") or b"", self._at.catalogue)
         self.ticks = 0
 
-    def tick(self) -> Saved:
+    def tick(self) -> TickResult:
         self.world.poll()
-        self.ledger.tell(self.id, self.world.news)
+        self.ledger.append_facts(self.id, self.world.news)
         self.world.news.clear()
         self.ticks += 1
-        wishes = Wishes(run_id=f"tick-{self.ticks}", cached=False)
-        told = self._at.run(self._prepared, {"sprint_id": self.id}, wishes).output
+        options = RunOptions(run_id=f"tick-{self.ticks}", cached=False)
+        told = self._at.run(self._prepared, {"sprint_id": self.id}, options).output
         assert told["persisted_path"] == str(kv_path(self.id))
         taken = tuple(told["actions_taken"])
         state = self.ledger.state(self.id)
-        saved = Saved(state=state, moves=(), actions_taken=taken, changed=told["changed"])
+        saved = TickResult(state=state, moves=(), actions_taken=taken, changed=told["changed"])
         self.saved.append(saved)
         return saved
 
@@ -102,7 +102,7 @@ def test_facts_that_came_during_a_tick_wait_for_the_next_one(run: Any, shop: Pat
     assert told["facts"]
     sprint.world.comment(1, "said meanwhile")
     sprint.world.poll()
-    sprint.ledger.tell(sprint.id, sprint.world.news)
+    sprint.ledger.append_facts(sprint.id, sprint.world.news)
     late = {"state": told["state"], "now": told["now"], "loaded": told["loaded"]}
     answer = {"sprint_id": sprint.id, "tick_result": late}
     assert run("stage", "run", "save_tick_state", "--input", json.dumps(answer))[0] == 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from caloron.cli.main import main
+from caloron.cli.app import main
 from caloron.store.lock import ProcessLock
 
 _DAY_S = 86_400
@@ -170,7 +170,7 @@ def test_logs_that_were_cleaned_away_are_not_called_work_that_never_ran(run, old
     assert run("clean", "--yes")[0] == 0
     code, told = run("logs", "a", "--sprint", "1")
     assert code == 3
-    assert "cleaned away" in told["error"]["message"]
+    assert "removed by" in told["error"]["message"]
     assert told["error"]["hint"].endswith("caloron trace a --sprint demo-1")
     assert "nothing has run" in run("logs", "ghost", "--sprint", "1")[1]["error"]["message"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.cli.main import main
+from caloron.cli.app import main
 
 _CALORON = """#!/bin/sh
 exec "{python}" -m caloron.cli "$@"

@@ -115,7 +115,7 @@ def test_a_sprint_that_has_ended_is_looked_back_at(
 
 
 def test_what_agents_said_on_the_forge_is_in_the_look_back(run: Run, sprinted: Path) -> None:
-    from caloron.forge.local import LocalForge
+    from caloron.forge.local.forge import LocalForge
 
     forge = LocalForge(sprinted)
     body = "---\ncaloron_feedback:\n  task_id: a\n  task_clarity: 2\n  self_assessment: failed\n---"

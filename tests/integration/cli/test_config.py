@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from caloron.cli.main import main
+from caloron.cli.app import main
 from caloron.errors import NotFound, UsageError
 from caloron.ledger import locate
 from caloron.ledger.projects import list_projects, load_project, save_config, set_active
@@ -160,7 +160,7 @@ def test_the_active_project_is_the_last_one_made_or_the_one_chosen(run, file):
 
 def test_a_spoilt_active_file_is_named(run, file, home):
     (home / "active").write_text("../../etc\n")
-    with pytest.raises(UsageError, match="no project name"):
+    with pytest.raises(UsageError, match="not a project name"):
         load_project()
 
 

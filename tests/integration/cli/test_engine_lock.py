@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from caloron.cli.main import main
-from caloron.errors import HeldByAnother
+from caloron.cli.app import main
+from caloron.errors import InUse
 from caloron.store.lock import (
-    Holder,
+    ProcessIdentity,
     ProcessLock,
     boot_id,
     holder,
     single_instance,
-    this_holder,
+    this_process,
 )
 
 HOLD = """
@@ -57,7 +57,7 @@ def other(path):
 
 
 def test_whoever_is_refused_learns_who_holds_it_and_how_to_stop_it(path, other):
-    with pytest.raises(HeldByAnother) as refused:
+    with pytest.raises(InUse) as refused:
         ProcessLock(path).acquire("shop-4")
     message = str(refused.value)
     assert f"process {other.pid}" in message
@@ -115,12 +115,12 @@ def test_nonsense_in_the_file_of_a_held_lock_is_no_obstacle(path):
     lock.acquire("shop-1")
     path.write_text("{half")
     assert holder(path) == {}
-    with pytest.raises(HeldByAnother, match="process \\?"):
+    with pytest.raises(InUse, match="process \\?"):
         ProcessLock(path).acquire("shop-2")
     lock.release()
 
 
-def foreign(process: Holder, **changes: Any) -> dict[str, Any]:
+def foreign(process: ProcessIdentity, **changes: Any) -> dict[str, Any]:
     """What a lock says of a process that has the same number somewhere else."""
     known = process._replace(**changes)
     return {
@@ -161,7 +161,7 @@ def test_stop_signals_no_process_that_only_has_the_number_of_the_holder(
     path = tmp_path / "projects" / "shop" / "engine.lock"
     lock = ProcessLock(path)
     lock.acquire("shop-3")
-    path.write_text(json.dumps(foreign(this_holder(bystander.pid), **changes)))
+    path.write_text(json.dumps(foreign(this_process(bystander.pid), **changes)))
     try:
         assert main(["stop", "--project", "shop"]) == 8
     finally:
@@ -172,17 +172,17 @@ def test_stop_signals_no_process_that_only_has_the_number_of_the_holder(
 
 def test_the_hint_names_a_process_to_kill_only_if_it_is_the_holder(path, bystander):
     with single_instance(path, "the shell"):
-        with pytest.raises(HeldByAnother) as refused, single_instance(path, "the shell"):
+        with pytest.raises(InUse) as refused, single_instance(path, "the shell"):
             pass
         assert refused.value.hint.endswith(f"kill {os.getpid()}")
-        other = foreign(this_holder(bystander.pid), namespace="pid:[1]", host="box")
+        other = foreign(this_process(bystander.pid), namespace="pid:[1]", host="box")
         path.write_text(json.dumps(other))
-        with pytest.raises(HeldByAnother) as refused, single_instance(path, "the shell"):
+        with pytest.raises(InUse) as refused, single_instance(path, "the shell"):
             pass
         assert refused.value.hint.endswith("stop it on box")
 
 
 def test_a_signal_reaches_the_process_itself(bystander):
-    assert this_holder(bystander.pid).send_signal(signal.SIGTERM)
+    assert this_process(bystander.pid).send_signal(signal.SIGTERM)
     assert bystander.wait() == -signal.SIGTERM
-    assert not this_holder(bystander.pid).send_signal(signal.SIGTERM)
+    assert not this_process(bystander.pid).send_signal(signal.SIGTERM)

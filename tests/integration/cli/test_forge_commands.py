@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from caloron.cli.main import main
-from caloron.domain.observations import marker
-from caloron.forge.local import LocalForge
+from caloron.cli.app import main
+from caloron.domain.model.snapshots import marker
+from caloron.forge.local.forge import LocalForge
 from caloron.ledger.wake import Wake
 
 BRANCH = "agent/basket/shop-1"

@@ -18,17 +18,16 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from caloron.cli.main import main
-from caloron.engine import run_traces
+from caloron.cli.app import main
+from caloron.engine.graphs import traces as run_traces
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import GraphError
-from caloron.graph.examples import try_examples
-from caloron.graph.journal import SqliteJournal
-from caloron.graph.native import Functions
-from caloron.graph.parse import parse_graph
-from caloron.graph.runners import Runners
-from caloron.graph.spec import Example, define
+from caloron.graph.parser import parse_graph
+from caloron.graph.runners.examples import run_examples
+from caloron.graph.runners.functions import FunctionRunner, RunnerChain
+from caloron.graph.stage import Example, define
 from caloron.graph.stdlib import StandardLibrary, standard_stages
+from caloron.graph.storage.journal import SqliteJournal
 from caloron.graph.types import ANY
 from scripts.graph_schema import graph_schema
 from tests.support.noether import VECTORS, wrapped
@@ -186,14 +185,12 @@ def test_a_stage_that_goes_wrong_is_told_with_its_node(code, said, run, tmp_path
     assert listed["status"] == "Failed"
 
 
-def test_a_dry_run_names_the_stages_and_runs_none(run, tmp_path, capsys):
+def test_a_dry_run_names_the_stages_and_runs_none(run, tmp_path):
     graph = _file(tmp_path, _BOTH)
     code, told = run("graph", "run", graph, "--dry-run")
     assert code == 9
     assert [one["target"] for one in told["planned_actions"]] == ["text_upper", "text_length"]
     assert run("graph", "trace")[1]["data"]["runs"] == []
-    assert main(["graph", "run", graph, "--noether", "--dry-run"]) == 0
-    assert json.loads(capsys.readouterr().out)["data"]["mode"] == "dry-run"
 
 
 def test_a_plan_tells_order_and_cost(run, tmp_path):
@@ -308,10 +305,10 @@ def test_examples_of_a_stage_do_not_reach_the_world_either(tmp_path):
 
     example = Example(1, {"bytes_written": 1, "path": str(tmp_path / "written")})
     stage = msgspec.structs.replace(define("careless", ANY, ANY), examples=(example,))
-    functions = Functions()
+    functions = FunctionRunner()
     functions.add(stage, careless)
     catalogue = Catalogue([*standard_stages(), stage])
-    tried = try_examples(stage, catalogue, Runners(functions, StandardLibrary()))
+    tried = run_examples(stage, catalogue, RunnerChain(functions, StandardLibrary()))
     assert not (tmp_path / "written").exists()
     assert tried.state == "failed"
     assert "write_file may not run here" in tried.reasons[0]
@@ -349,12 +346,6 @@ def test_a_stage_is_found_alike_by_a_graph_a_drawing_and_map(run, tmp_path):
         mapped = {"op": "Stage", "id": "map", "config": {"stage_id": reference}}
         told = run("graph", "run", _file(tmp_path, mapped), "--input", '{"items": [1]}')[1]
         assert told["data"]["output"] == [3]
-
-
-def test_noether_answers_for_what_is_not_there(tmp_path, capsys):
-    assert main(["graph", "run", "gone.json", "--noether"]) == 1
-    assert main(["graph", "run", _file(tmp_path, {"op": "Stage", "id": "gone"}), "--noether"]) == 1
-    assert json.loads(capsys.readouterr().err.split("\n}\n")[1] + "}")["ok"] is False
 
 
 _KEY = "sk-planted-0123456789abcdef"

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from caloron.cli.main import main
+from caloron.cli.app import main
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_name_that_could_leave_its_place_is_refused(run, home, name):
 def test_an_unknown_framework_is_refused_with_the_known_ones(run):
     code, said = run("init", "shop", "--framework", "zork")
     assert code == 2
-    assert "'zork'" in said["error"]["message"]
+    assert "zork" in said["error"]["message"]
     assert "stub, command" in said["error"]["hint"]
 
 

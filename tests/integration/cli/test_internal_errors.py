@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.cli import main as program
+from caloron.cli import app as program
 
 
 def test_the_file_has_no_secret_and_only_its_owner_reads_it(

@@ -9,8 +9,8 @@ import click
 import yaml
 
 from caloron import __version__
-from caloron.cli.main import COMMANDS, cli, main
-from caloron.cli.tree import leaves
+from caloron.cli.app import COMMANDS, cli, main
+from caloron.cli.commands.meta import leaves
 
 
 def by_words(commands: list[dict[str, Any]], *before: str) -> dict[tuple[str, ...], dict[str, Any]]:
@@ -99,7 +99,7 @@ def test_a_skill_never_writes_over_what_is_something_else(run, tmp_path: Path, c
     mine.write_text(mine.read_text() + "old\n")
     capsys.readouterr()
     assert main(["skill", "--out", str(mine)]) == 0
-    assert "in place of" in capsys.readouterr().out
+    assert "Replaced" in capsys.readouterr().out
     assert not mine.read_text().endswith("old\n")
 
 

@@ -16,7 +16,7 @@ HEAVY = (
     "caloron.agents", "caloron.domain", "caloron.engine", "caloron.forge", "caloron.git",
     "caloron.ledger.ledger", "caloron.ledger.projects", "caloron.stages", "caloron.store.queue",
 )  # fmt: skip
-CALORON = "import sys; from caloron.cli.main import main; code = main({arguments!r})"
+CALORON = "import sys; from caloron.cli.app import main; code = main({arguments!r})"
 
 
 def run(code: str) -> str:
@@ -59,12 +59,17 @@ def finished_sprint(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("finished_sprint")
-@pytest.mark.parametrize("arguments", [["status"], ["status", "--output", "json"], ["history"]])
+@pytest.mark.parametrize("arguments", [["status"], ["status", "-o", "json"], ["history"]])
 def test_looking_at_a_finished_sprint_imports_little_beyond_click_and_sqlite3(arguments):
     modules = modules_after(f"{CALORON.format(arguments=arguments)}; assert code == 0")
-    assert {"click", "sqlite3", "caloron.cli.status"} <= modules
+    assert {"click", "sqlite3", "caloron.cli.project_view"} <= modules
     assert "msgspec" not in modules
     if arguments[0] == "status":
         assert modules.isdisjoint(HEAVY)
     others = {name.partition(".")[0] for name in modules - modules_after("import click, sqlite3")}
     assert others - set(sys.stdlib_module_names) == {"caloron"}
+
+
+def test_help_imports_no_command():
+    modules = modules_after(f"{CALORON.format(arguments=['--help'])}; assert code == 0")
+    assert modules.isdisjoint({"yaml", "msgspec", "rich", "caloron.engine", "caloron.cli.commands"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from caloron.cli.main import main
+from caloron.cli.app import main
 
 
 def test_the_example_is_written_once_and_is_understood(run, home: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from caloron.cli import discard
-from caloron.cli.approval import _prompt_until
+from caloron.cli.commands.sprint import discard
+from caloron.cli.commands.sprint.plan import _prompt_until
 from caloron.git.command import git, git_environment
 
 
@@ -51,7 +51,9 @@ def test_the_line_that_undoes_a_sprint_runs_nothing_else(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(discard, "merge_commits", lambda _: [merged])
     project = SimpleNamespace(git_here=forge, is_remote=False, forge_git=forge)
-    state = SimpleNamespace(sprint=SimpleNamespace(main=main, id="shop-1"))
+    state = SimpleNamespace(
+        sprint=SimpleNamespace(settings=SimpleNamespace(main_branch=main), id="shop-1")
+    )
     line = discard._undo(cast(Any, project), cast(Any, state))
     environment = git_environment()
     done = subprocess.run(line, shell=True, cwd=tmp_path, env=environment, check=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from caloron.cli.main import main
+from caloron.cli.app import main
 from caloron.store.lock import ProcessLock
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from caloron.engine.schedule_runs import ScheduleRuns
+from caloron.schedule.scheduler import RunStore
 from tests.support.loopback import Loopback
 from tests.support.shell import until
 
@@ -43,9 +43,9 @@ def _config(place: Path, *jobs: dict[str, Any], **more: Any) -> str:
 
 
 def _make_due(home: Path, config: str, *names: str) -> None:
-    runs = ScheduleRuns(home / "schedule", Path(config))
+    runs = RunStore(home / "schedule", Path(config))
     for name in names:
-        runs.meet(name, RARELY, 1_700_000_000)
+        runs.register(name, RARELY, 1_700_000_000)
     runs.close()
 
 
@@ -103,7 +103,7 @@ def test_a_webhook_that_is_not_there_spoils_no_run(
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        ({"cron": "61 * * * *"}, "minute: '61' is not from 0 to 59"),
+        ({"cron": "61 * * * *"}, "Bad minute"),
         ({"cron": "0 0 30 2"}, "found 4"),
         ({"graph": "nowhere.json"}, "no file 'nowhere.json'"),
         ({"webhook": "ftp://x"}, "no address"),
@@ -126,7 +126,7 @@ def test_a_bad_job_is_told_before_anything_runs(
 def test_everything_that_is_wrong_with_a_job_is_told_at_once(run: Any, place: Path) -> None:
     bad = {"cron": "61 * * * *", "graph": "nowhere.json", "webhook": "ftp://x", "timeout_s": 0}
     message = run("schedule", "check", "--config", _config(place, bad))[1]["error"]["message"]
-    for said in ("'61' is not", "no file 'nowhere.json'", "no address", "timeout_s"):
+    for said in ("Bad minute", "no file 'nowhere.json'", "no address", "timeout_s"):
         assert said in message
     assert message.count("jobs[0] (up)") == 4
 

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from pathlib import Path
 
-from caloron.cli.main import main
+from caloron.cli.app import main
 
 
 def test_a_trace_tells_everything_that_happened_in_order(run, sprinted: Path, capsys) -> None:
@@ -72,7 +72,7 @@ def test_a_changed_cost_changes_exactly_the_cost_that_is_told(run, sprinted: Pat
     with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
         (raw,) = ledger.execute("SELECT data FROM tasks WHERE id = 'a'").fetchone()
         task = json.loads(raw)
-        task["spent"]["usd"] = 1.25
+        task["usage"]["spent"]["usd"] = 1.25
         ledger.execute("UPDATE tasks SET data = ?", (json.dumps(task).encode(),))
     after = run("trace", "a")[1]["data"]
     assert after.pop("cost_usd") == 1.25
@@ -133,7 +133,7 @@ def test_status_says_who_declined_a_plan(run, sprinted: Path, capsys) -> None:
         held = json.dumps({"number": 7, "declined": "ada"})
         ledger.execute(
             "UPDATE sprints SET phase = 'approval', data ="
-            " CAST(json_set(CAST(data AS TEXT), '$.held_plan', json(?)) AS BLOB)",
+            " CAST(json_set(CAST(data AS TEXT), '$.planning.approval', json(?)) AS BLOB)",
             (held,),
         )
     assert run("status")[1]["data"]["last_sprint"]["declined"] == "ada"

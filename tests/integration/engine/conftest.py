@@ -11,21 +11,25 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from caloron.agents import launch
-from caloron.domain.actions import Effect, StartWork
-from caloron.domain.sprint import Role, Sprint, Work
-from caloron.engine.bell import Bell
-from caloron.engine.effects import Effects
-from caloron.engine.runs import RunDirs
-from caloron.engine.workers import Workers
-from caloron.engine.workshop import Workshop
+from caloron.agents.supervise import launch
+from caloron.domain.model.effects import Effect, StartWork
+from caloron.domain.model.roles import Role
+from caloron.domain.model.sprint import Planning, Sprint
+from caloron.domain.model.task import Work
+from caloron.engine.forge.executor import EffectExecutor
+from caloron.engine.forge.operations import ForgeOperations
+from caloron.engine.forge.poller import Poller
+from caloron.engine.runs.run_dirs import RunDirs
+from caloron.engine.runs.runtime import SprintRuntime
+from caloron.engine.runs.workers import Workers
+from caloron.engine.signals import LoopSignal
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
 from caloron.ledger.journal import Entry, Journal
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.projects import Project
 from caloron.ledger.settings import ProjectConfig
-from caloron.ledger.work import Claimed, WorkQueue
+from caloron.ledger.work_queue import Claimed, WorkQueue
 from caloron.ports import Checks, Clock, Forge, Remote
 from caloron.store.redact import Redactor
 from tests.unit.domain.world import planned
@@ -33,18 +37,18 @@ from tests.unit.domain.world import planned
 ITEM = "shop-1/a/1-implement"
 
 
-class QuietBell:
+class QuietSignal:
     """Keeps what went wrong."""
 
     def __init__(self) -> None:
-        self.faults: list[BaseException] = []
+        self.errors: list[BaseException] = []
         self.rung = threading.Event()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         self.rung.set()
 
-    def fault(self, error: BaseException) -> None:
-        self.faults.append(error)
+    def fail(self, error: BaseException) -> None:
+        self.errors.append(error)
 
 
 class FixedClock:
@@ -85,11 +89,16 @@ class Engine:
         self.ledger = Ledger(self.project.ledger)
         # Processes are killed here, not the machine.
         self.ledger.db.rows("PRAGMA synchronous = OFF")
-        given = Sprint(id="shop", number=0, goal="g", given_plan=(planned("a"), planned("b")))
+        given = Sprint(
+            id="shop",
+            number=0,
+            goal="g",
+            planning=Planning(given_plan=(planned("a"), planned("b"))),
+        )
         self.sprint = self.ledger.create_sprint(given, {}).id
         self.journal = Journal(self.ledger, self.sprint)
         self.queue = WorkQueue(self.ledger, self.sprint, holder="test", lease_ms=3_600_000)
-        self.bell = QuietBell()
+        self.signal = QuietSignal()
         self.runs = RunDirs(self.project.runs)
         self._mirror: Mirror | None = None
 
@@ -117,25 +126,33 @@ class Engine:
         (found,) = self.journal.due()
         return found
 
-    def effects(self, forge: ScriptedForge) -> Effects:
-        return Effects(
-            self.journal,
+    def effects(self, forge: ScriptedForge, poller: Poller | None = None) -> EffectExecutor:
+        clock = cast(Clock, FixedClock())
+        operations = ForgeOperations(
             cast(Forge, forge),
             cast(Mirror, self._mirror),
-            self.runs,
-            cast(Clock, FixedClock()),
-            cast(Bell, self.bell),
             Redactor(),
+            clock,
+            lambda: self.ledger.state(self.sprint),
         )
+        signal = cast(LoopSignal, self.signal)
+        return EffectExecutor(self.journal, operations, self.runs, clock, signal, poller=poller)
+
+    def poller(self, forge: ScriptedForge) -> Poller:
+        signal = cast(LoopSignal, self.signal)
+        return Poller(self.ledger, self.sprint, cast(Forge, forge), signal, 1.0)
 
     def workers(self, *, parallel: int = 4) -> Workers:
-        return self.workshop(parallel=parallel).workers
+        return self.runtime(parallel=parallel).workers
 
-    def workshop(self, *, parallel: int = 4) -> Workshop:
+    def runtime(self, *, parallel: int = 4) -> SprintRuntime:
         state = self.ledger.state(self.sprint)
-        state.sprint.unsandboxed, state.sprint.parallel = True, parallel
-        bell = cast(Bell, self.bell)
-        return Workshop(self.project, state, self.queue, self.mirror, bell)
+        settings = state.sprint.settings
+        state.sprint.settings = msgspec.structs.replace(
+            settings, unsandboxed=True, parallel=parallel
+        )
+        signal = cast(LoopSignal, self.signal)
+        return SprintRuntime(self.project, state, self.queue, self.mirror, signal)
 
     def start_work(self, item: str = ITEM, role: Role = "implement") -> Claimed:
         self.plan(StartWork(task="a", work=Work(item=item, role=role)))

@@ -9,25 +9,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol, cast
 
-from caloron.domain.facts import WorkEnded
-from caloron.domain.merging import Link
-from caloron.domain.observations import PullSeen
-from caloron.domain.sprint import AGENT_ROLES, Sprint, State, Task, Work
-from caloron.domain.supervise import Limits
-from caloron.engine.bell import Bell
-from caloron.engine.effects import Effects
-from caloron.engine.poller import Poller
-from caloron.engine.runs import RunDirs
-from caloron.engine.tick import run_tick
+from caloron.domain.model.facts import WorkEnded
+from caloron.domain.model.merge import Link
+from caloron.domain.model.roles import AGENT_ROLES
+from caloron.domain.model.snapshots import PullSnapshot
+from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
+from caloron.domain.model.task import Task, Work
+from caloron.domain.rules.supervisor import Limits
+from caloron.engine.forge.executor import EffectExecutor
+from caloron.engine.forge.operations import ForgeOperations
+from caloron.engine.forge.poller import Poller
+from caloron.engine.runs.run_dirs import RunDirs
+from caloron.engine.signals import LoopSignal
+from caloron.engine.tick import tick
 from caloron.git.command import git, git_environment
 from caloron.git.mirror import Conflict, Mirror
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger
-from caloron.ledger.work import Claimed, WorkQueue
+from caloron.ledger.work_queue import Claimed, WorkQueue
 from caloron.ports import Forge
-from caloron.stages.context import TickContext
+from caloron.stages.ledger_access import TickContext
 from caloron.store.redact import Redactor
-from tests.integration.engine.conftest import QuietBell
+from tests.integration.engine.conftest import QuietSignal
 from tests.unit.domain.world import planned
 
 _NO_LIMITS = Limits(stall_s=1e9, timeout_s=1e9, grace_s=1e9)
@@ -80,21 +83,24 @@ class Loop:
             id="shop",
             number=0,
             goal="a shop",
-            given_plan=(planned("a"), planned("b", "a")),
-            author=forge.author,
-            reviewer=forge.reviewer,
-            main=forge.main,
+            planning=Planning(given_plan=(planned("a"), planned("b", "a"))),
+            settings=SprintSettings(
+                author=forge.author, reviewer=forge.reviewer, main_branch=forge.main
+            ),
         )
         self.sprint = self.ledger.create_sprint(given, {}).id
         self.mirror = Mirror(home / "mirror.git", forge.remote(), forge.main)
         self.mirror.ensure()
         self.queue = WorkQueue(self.ledger, self.sprint, holder="test", lease_ms=3_600_000)
         self.journal = Journal(self.ledger, self.sprint)
-        self.bell = QuietBell()
-        bell = cast(Bell, self.bell)
+        self.signal = QuietSignal()
+        signal = cast(LoopSignal, self.signal)
         runs = RunDirs(home / "runs")
-        self.effects = Effects(self.journal, forge, self.mirror, runs, self.clock, bell, Redactor())
-        self.poller = Poller(self.ledger, self.sprint, forge, bell, 1.0)
+        operations = ForgeOperations(
+            forge, self.mirror, Redactor(), self.clock, lambda: self.ledger.state(self.sprint)
+        )
+        self.effects = EffectExecutor(self.journal, operations, runs, self.clock, signal)
+        self.poller = Poller(self.ledger, self.sprint, forge, signal, 1.0)
         self.poller.begin()
         self._claims: dict[str, Claimed] = {}
         self._mains: dict[str, str] = {}
@@ -128,24 +134,24 @@ class Loop:
         return work.role if work else ""
 
     def issue(self, name: str = "a") -> int:
-        number = self.task(name).issue
+        number = self.task(name).links.issue
         assert number is not None
         return number
 
     def pull(self, name: str = "a") -> int:
-        number = self.task(name).pull
+        number = self.task(name).links.pull
         assert number is not None
         return number
 
-    def pulls(self, name: str = "a") -> list[PullSeen]:
-        found = [p for p in self.forge.pulls() if p.branch == self.task(name).branch]
+    def pulls(self, name: str = "a") -> list[PullSnapshot]:
+        found = [p for p in self.forge.pulls() if p.branch == self.task(name).change.branch]
         return sorted(found, key=lambda pull: pull.number)
 
     # Going on
 
     def tick(self) -> None:
         context = TickContext(ledger=self.ledger, clock=self.clock, limits=_NO_LIMITS)
-        run_tick(context, self.sprint)
+        tick(context, self.sprint)
         while claimed := self.queue.claim(_ROLES, cap=99):
             self._claims[claimed.item] = claimed
             self._mains[claimed.item] = self.mirror.fetch_main()
@@ -167,7 +173,7 @@ class Loop:
             before = self.state
             self.tick()
             acted = self.perform(merges=merges)
-            assert not self.bell.faults, self.bell.faults
+            assert not self.signal.errors, self.signal.errors
             if not (news or acted) and self.state == before and not self._waiting_facts():
                 return
         raise AssertionError("it never comes to rest")
@@ -180,7 +186,7 @@ class Loop:
         work, task = self.work(name), self.task(name)
         base = work.head or self.mirror.fetch_main()
         if work.head and not self.mirror.has(work.head):
-            self.mirror.fetch_branch(task.branch)
+            self.mirror.fetch_branch(task.change.branch)
         head = base
         conflicts: tuple[str, ...] = ()
         tree = ""
@@ -212,7 +218,7 @@ class Loop:
         commit = base
         chain: list[Link] = []
         conflicts: tuple[str, ...] = ()
-        for head in work.heads or ((work.head,) if work.head else ()):
+        for head in work.batch or ((work.head,) if work.head else ()):
             merged = self.mirror.merge(commit, head, "Merge for verification")
             if isinstance(merged, Conflict):
                 conflicts += merged.files
@@ -263,4 +269,4 @@ class Loop:
             assert self.role() == "fix"
         elif state == "merging":
             self.finish(merges=False)
-            assert self.task().merging
+            assert self.task().merge.merging

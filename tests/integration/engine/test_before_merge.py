@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from caloron.domain.actions import Merge
-from caloron.domain.observations import ReviewSeen, marker
-from caloron.domain.sprint import Task
-from caloron.engine.before_merge import BeforeMerge
+from caloron.domain.model.effects import Merge
+from caloron.domain.model.snapshots import ReviewSnapshot, marker
+from caloron.domain.model.task import MergeState, ReviewState, Task
+from caloron.engine.forge.merge_gate import MergeGate
 from caloron.errors import StaleHead
 from caloron.git.mirror import Mirror
 from caloron.ports import Checks, Clock, Forge
@@ -21,38 +21,44 @@ EFFECT = Merge(key="merge/7/c2/c1", task="a", pull=7, head=HEAD, base="c1", mess
 
 
 class ForgeThatAnswers:
-    def __init__(self, *reviews: ReviewSeen) -> None:
+    def __init__(self, *reviews: ReviewSnapshot) -> None:
         self._reviews = list(reviews)
 
-    def reviews(self, pull: int) -> list[ReviewSeen]:
+    def reviews(self, pull: int) -> list[ReviewSnapshot]:
         return self._reviews
 
     def checks(self, head: str) -> Checks:
         return Checks(state="green")
 
 
-def said(version: int, verdict: Any, author: str, body: str = "") -> ReviewSeen:
-    return ReviewSeen(
+def said(version: int, verdict: Any, author: str, body: str = "") -> ReviewSnapshot:
+    return ReviewSnapshot(
         version=version, id=version, pull=7, head=HEAD, verdict=verdict, author=author, body=body
     )
 
 
-def look(task: Task, *reviews: ReviewSeen) -> None:
+def look(task: Task, *reviews: ReviewSnapshot) -> None:
     state = new_state(planned("a"))
     state.tasks["a"] = task
     forge = cast(Forge, ForgeThatAnswers(*reviews))
-    BeforeMerge(forge, cast(Mirror, None), cast(Clock, None), lambda: state).look(EFFECT)
+    MergeGate(forge, cast(Mirror, None), cast(Clock, None), lambda: state).look(EFFECT)
 
 
 def test_a_verdict_of_ours_that_was_taken_back_does_not_stop_a_merge() -> None:
     no = said(2, "changes_requested", "caloron", f"CHANGES_NEEDED: more\n\n{marker(OURS)}")
     yes = said(1, "approved", "ada")
     with pytest.raises(StaleHead, match="caloron asked for changes"):
-        look(Task(plan=planned("a"), merging=HEAD), yes, no)
-    look(Task(plan=planned("a"), merging=HEAD, void=(OURS,)), yes, no)
+        look(Task(plan=planned("a"), merge=MergeState(merging=HEAD)), yes, no)
+    look(
+        Task(plan=planned("a"), merge=MergeState(merging=HEAD), review=ReviewState(voided=(OURS,))),
+        yes,
+        no,
+    )
 
 
 def test_a_later_no_of_a_person_stops_a_merge() -> None:
-    task = Task(plan=planned("a"), merging=HEAD, void=(OURS,))
+    task = Task(
+        plan=planned("a"), merge=MergeState(merging=HEAD), review=ReviewState(voided=(OURS,))
+    )
     with pytest.raises(StaleHead, match="ada asked for changes"):
         look(task, said(1, "approved", "caloron"), said(2, "changes_requested", "ada"))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 
-from caloron.engine.bounded_http import BoundedServer
+from caloron.engine.forge.bounded_http import BoundedServer
 
 _PLACES = 4
 

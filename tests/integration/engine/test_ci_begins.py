@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from caloron.forge.local import LocalForge, create_local_forge
+from caloron.forge.local.forge import LocalForge, create_local_forge
 from caloron.ports import Checks, Forge
 from tests.integration.engine.loop import Loop
 from tests.integration.engine.test_reaction_table import PersonAtLocalForge
@@ -57,11 +57,11 @@ def test_a_ci_that_has_not_reported_is_waited_for_a_while_and_no_longer(
     forge: ForgeWithCI, tmp_path: Path
 ) -> None:
     loop = decided(forge, tmp_path, ".gitlab-ci.yml")
-    waits = loop.task().waits
+    waits = loop.task().merge.waiting
     assert waits is not None
     assert waits.what == "waits for the forge's CI: nothing reported yet"
     assert [p.state for p in loop.pulls()] == ["open"]
-    loop.clock.time = loop.task().seen_at + 60
+    loop.clock.time = loop.task().review.seen_at + 60
     loop.settle()
     assert loop.status() == "Done"
     loop.close()
@@ -70,7 +70,7 @@ def test_a_ci_that_has_not_reported_is_waited_for_a_while_and_no_longer(
 def test_a_ci_that_reports_meanwhile_decides(forge: ForgeWithCI, tmp_path: Path) -> None:
     loop = decided(forge, tmp_path, ".gitlab-ci.yml")
     forge.state = Checks(state="red", detail="build")
-    loop.clock.time = loop.task().seen_at + 60
+    loop.clock.time = loop.task().review.seen_at + 60
     loop.settle()
     assert (loop.role(), loop.work().reason) == ("fix", "the forge's CI failed: build")
     loop.close()

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,9 +16,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from caloron.agents import attempt, launch
-from caloron.agents.workspaces import create_workspace
-from caloron.domain.actions import (
+from caloron.agents.supervise import attempt, launch
+from caloron.agents.workspace.workspaces import create_workspace
+from caloron.domain.model.effects import (
     AddLabel,
     CloseIssue,
     CreateIssue,
@@ -28,38 +29,38 @@ from caloron.domain.actions import (
     PostReview,
     Push,
 )
-from caloron.domain.facts import EffectDone, EffectFailed, WorkEnded
-from caloron.domain.observations import (
-    BranchSeen,
-    CommentSeen,
-    IssueSeen,
-    PullSeen,
-    ReviewSeen,
+from caloron.domain.model.facts import EffectDone, EffectFailed, WorkEnded
+from caloron.domain.model.snapshots import (
+    BranchSnapshot,
+    CommentSnapshot,
+    IssueSnapshot,
+    PullSnapshot,
+    ReviewSnapshot,
     Verdict,
 )
-from caloron.domain.sprint import Work
-from caloron.domain.supervise import Limits
-from caloron.engine import effects as effects_module
-from caloron.engine import engine as engine_module
-from caloron.engine.bell import Bell
-from caloron.engine.poller import Poller
-from caloron.errors import ForgeError, ForgeUnavailable, NotYet, WaitsForPeople
-from caloron.ledger.work import INTERRUPTED, WorkQueue
+from caloron.domain.model.task import Work
+from caloron.domain.rules.supervisor import Limits
+from caloron.engine import loop as engine_module
+from caloron.engine.forge import executor as effects_module
+from caloron.engine.forge.poller import Poller
+from caloron.engine.signals import LoopSignal
+from caloron.errors import ApprovalMissing, ForgeError, ForgeUnavailable, NotYet
+from caloron.ledger.work_queue import INTERRUPTED, WorkQueue
 from caloron.ports import Clock, Forge, Merged, Poll
-from caloron.stages.catalogue import load_tick_state
-from caloron.stages.context import TickContext
+from caloron.stages.ledger_access import TickContext
+from caloron.stages.tick import load_tick_state
 from caloron.store import database, files
 from caloron.store import queue as store
 from tests.integration.agents.conftest import lives, until
 from tests.integration.engine.conftest import ITEM, Engine, FixedClock, ScriptedForge
 
-ISSUE = IssueSeen(version=1, number=7, title="t", body="b", state="open", author="caloron")
-PULL = PullSeen(
+ISSUE = IssueSnapshot(version=1, number=7, title="t", body="b", state="open", author="caloron")
+PULL = PullSnapshot(
     version=1, number=9, title="t", body="b", state="open", author="caloron", branch="x", head="h"
 )
-MAIN = BranchSeen(version=1, name="main", commit="m")
-COMMENT = CommentSeen(version=1, id=1, issue=7, author="caloron", body="b")
-REVIEW = ReviewSeen(version=1, id=2, pull=9, head="h", verdict="approved", author="caloron")
+MAIN = BranchSnapshot(version=1, name="main", commit="m")
+COMMENT = CommentSnapshot(version=1, id=1, issue=7, author="caloron", body="b")
+REVIEW = ReviewSnapshot(version=1, id=2, pull=9, head="h", verdict="approved", author="caloron")
 
 CREATE = CreateIssue(key="issue/x", task="a", title="t", body="b", labels=())
 LABEL = AddLabel(key="label/x", task="a", issue=7, label="caloron:done")
@@ -154,7 +155,7 @@ def test_rule_3_after_a_gap_in_the_loop_nothing_is_reaped_or_counted_as_a_stall(
         ledger=engine.ledger, clock=cast(Clock, FixedClock()), limits=Limits(), grace=True
     )
     workers = engine.workers()
-    told = load_tick_state.execute({"sprint_id": engine.sprint}, context)
+    told = load_tick_state({"sprint_id": engine.sprint}, context)
     assert told["agents"].value == ()
     workers.reconcile(grace=True)
     assert engine.status() == "in_flight"
@@ -172,7 +173,7 @@ def test_rule_3_leases_know_only_the_databases_clock(
 
 
 def test_rule_4_the_cap_is_exact_with_many_workers_at_once(engine: Engine) -> None:
-    from caloron.domain.actions import StartWork
+    from caloron.domain.model.effects import StartWork
 
     items = [f"shop-1/a/{n}-fix" for n in range(20)]
     engine.plan(*(StartWork(task="a", work=Work(item=i, role="fix")) for i in items))
@@ -207,10 +208,10 @@ FOUND: list[tuple[Effect, dict[str, Any], str]] = [
         {"find_review": REVIEW},
         "review",
     ),
-    (PUSH, {"branch": BranchSeen(version=1, name="x", commit="h")}, "push"),
+    (PUSH, {"branch": BranchSnapshot(version=1, name="x", commit="h")}, "push"),
     (
         MERGE,
-        {"pull": PullSeen(
+        {"pull": PullSnapshot(
             version=2, number=9, title="t", body="b", state="merged", author="caloron",
             branch="x", head="h",
         ), "branch": MAIN},
@@ -258,7 +259,7 @@ def test_rule_5_the_intention_is_on_disk_before_the_effect_is_done(engine: Engin
     states: list[str] = []
 
     class Looking(ScriptedForge):
-        def create_issue(self, *args: Any) -> IssueSeen:
+        def create_issue(self, *args: Any) -> IssueSnapshot:
             row = engine.ledger.db.row("SELECT state FROM actions")
             states.append(row["state"] if row else "")
             return ISSUE
@@ -379,7 +380,7 @@ def test_rule_7_a_person_who_says_no_before_the_merge_is_done_is_heard(
 
 def test_a_merge_that_lacks_an_approval_waits_and_fills_no_diary(engine: Engine) -> None:
     engine.plan(MERGE)
-    missing = WaitsForPeople("waits for 1 more approval by people")
+    missing = ApprovalMissing("waits for 1 more approval by people")
     effects = engine.effects(ScriptedForge(reviews=[], pull=PULL, branch=MAIN, merge=missing))
     effects.perform(engine.entry())
     (told,) = engine.facts()
@@ -392,14 +393,16 @@ def test_rule_7_a_look_at_the_forge_that_fails_tells_nothing_and_is_made_again(
     engine: Engine,
 ) -> None:
     forge = ScriptedForge(poll=ForgeUnavailable("no answer"))
-    poller = Poller(engine.ledger, engine.sprint, cast(Forge, forge), cast(Bell, engine.bell), 0.01)
+    poller = Poller(
+        engine.ledger, engine.sprint, cast(Forge, forge), cast(LoopSignal, engine.signal), 0.01
+    )
     poller.start()
     until(lambda: forge.asked.count("poll") >= 2, "it looks again")
     assert engine.facts() == ()
     forge.answers = {"poll": Poll((MAIN,), "5")}
     until(lambda: engine.facts() == (MAIN,), "what is new is told")
     poller.stop()
-    assert engine.bell.faults == []
+    assert engine.signal.errors == []
     assert engine.ledger.get(f"forge_cursor/{engine.sprint}") == "5"
 
 
@@ -407,16 +410,15 @@ def test_nothing_is_done_to_a_forge_that_was_away_and_was_not_looked_at_since(
     engine: Engine,
 ) -> None:
     """A person may have said no meanwhile: that is heard first."""
-    lost: list[str] = []
     forge = ScriptedForge(find_issue=None, create_issue=ForgeUnavailable("no answer"))
-    effects = engine.effects(forge)
-    effects.lost = lambda: lost.append("lost")
+    poller = engine.poller(forge)
+    effects = engine.effects(forge, poller)
     engine.plan(CREATE)
     effects.perform(engine.entry())
-    assert lost == ["lost"]
+    assert poller.epoch is None
     engine.ledger.db.rows("UPDATE actions SET not_before = 0")
     forge.asked.clear()
-    effects.dispatch(None)
+    effects.dispatch(poller.epoch)
     effects.close()
     assert forge.asked == []
     forge.answers["create_issue"] = ISSUE
@@ -427,12 +429,11 @@ def test_nothing_is_done_to_a_forge_that_was_away_and_was_not_looked_at_since(
 
 
 def test_a_forge_that_only_has_to_finish_something_is_not_away(engine: Engine) -> None:
-    lost: list[str] = []
-    effects = engine.effects(ScriptedForge(create_issue=NotYet("soon")))
-    effects.lost = lambda: lost.append("lost")
+    forge = ScriptedForge(create_issue=NotYet("soon"))
+    poller = engine.poller(forge)
     engine.plan(CREATE)
-    effects.perform(engine.entry())
-    assert lost == []
+    engine.effects(forge, poller).perform(engine.entry())
+    assert poller.epoch is not None
 
 
 def test_the_loop_neither_acts_nor_ends_before_it_has_looked_after_an_outage() -> None:
@@ -445,36 +446,37 @@ def test_the_loop_neither_acts_nor_ends_before_it_has_looked_after_an_outage() -
         outage = None
 
         @property
-        def sight(self) -> int | None:
+        def epoch(self) -> int | None:
             return next(looks)
 
     def tick(*, grace: bool) -> object:
         phase = ticks.pop(0)
         said.append(f"tick: {phase}")
-        sprint = SimpleNamespace(phase=phase, halted="")
+        sprint = SimpleNamespace(phase=phase, availability=SimpleNamespace(pause_reason=""))
         return SimpleNamespace(state=SimpleNamespace(sprint=sprint), moves=())
 
-    def act(_state: object, *, sight: int | None, grace: bool) -> None:
-        said.append(f"act: {sight}")
+    def act(_state: object, *, epoch: int | None, grace: bool) -> None:
+        said.append(f"act: {epoch}")
 
-    loop = SimpleNamespace(
-        grace=SimpleNamespace(is_on=lambda: False), tick=tick, tell=lambda _: None,
-        act=act, pause=lambda _: 0.0, poller=Looking(), _stop=threading.Event(),
-        bell=SimpleNamespace(faults=[]), workers=SimpleNamespace(idle=False),
+    loop = cast(engine_module.Engine, SimpleNamespace(
+        _sleep_detector=SimpleNamespace(in_grace=lambda: False), tick=tick, _report=lambda _: None,
+        act=act, wait_s=lambda _: 0.0, poller=Looking(), _stop_requested=threading.Event(),
+        signal=SimpleNamespace(errors=[]), workers=SimpleNamespace(idle=False),
         wake=SimpleNamespace(wait=lambda _: None),
-    )  # fmt: skip
-    engine_module.Engine._loop(cast(engine_module.Engine, loop))
+    ))  # fmt: skip
+    until_end = partial(engine_module.Engine._until_end, loop)
+    engine_module.Engine.drive(loop, until_end)
     assert said == ["tick: ended", "act: None", "tick: running", "act: 1", "tick: ended"]
 
 
 def test_rule_8_large_outputs_are_files_and_the_ledger_keeps_a_reference(engine: Engine) -> None:
-    outcomes = engine.workshop().outcomes
+    collector = engine.runtime().collector
     run_dir = engine.runs.of("i", 1)
     run_dir.mkdir(parents=True)
     (run_dir / "spec.json").write_text('{"framework": "stub"}')
     (run_dir / "output.log").write_text("x" * 1_000_000 + "\nAPPROVED\n")
     told = [
-        outcomes.ended("a", Work(item="i", role=role), 1, {"exit_code": 0}, None)
+        collector.ended("a", Work(item="i", role=role), 1, {"exit_code": 0}, None)
         for role in ("review", "verify")
     ]  # fmt: skip
     assert told[0].answer.endswith("APPROVED\n")

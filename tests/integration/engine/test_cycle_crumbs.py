@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agentstate.cycles.report import breadcrumb
-from caloron.agentstate.cycles.state import CycleState
-from caloron.domain.actions import Describe, ReportProgress
-from caloron.domain.sections import has_section
-from caloron.engine import cycle_crumbs
-from caloron.engine.cycle_crumbs import Left, Place, Trail, effects_for, leave
+from caloron.cycles.report import breadcrumb
+from caloron.cycles.state import CycleState
+from caloron.domain.model.effects import Describe, ReportProgress
+from caloron.domain.model.snapshots import has_section
+from caloron.engine import cycle_breadcrumbs as cycle_crumbs
+from caloron.engine.cycle_breadcrumbs import Left, Place, Trail, effects_for, leave
 from caloron.errors import ForgeError, ForgeUnavailable, NotFound
-from caloron.forge.local import LocalForge, create_local_forge
+from caloron.forge.local.forge import LocalForge, create_local_forge
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.projects import Project, create_project
 from caloron.ledger.settings import ProjectConfig
@@ -42,7 +42,7 @@ def state(cycle: int, step: str = "wrote a test", *, agent: str = "allegro") -> 
         last_action=step,
         last_action_result="success",
         work_in_progress="issue 1",
-        work_since=1,
+        work_cycles=cycle,
         seq=10 * cycle,
     )
 

@@ -1,7 +1,7 @@
 """Deleting any step from the tick breaks a sprint, for the reason that this step owns.
 
-A whole small sprint runs through the real `run_tick` on a real ledger; forge and agents are the
-ones of `World`. Each stage of the shipped graph in turn is replaced by one that passes on what it
+A whole small sprint runs through the shipped graph on a real ledger; forge and agents are those of
+`World`. Each stage of the shipped graph in turn is replaced by one that passes on what it
 got, or deleted from the graph.
 """
 
@@ -10,32 +10,31 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from importlib import import_module
+from inspect import getfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from caloron.domain.sprint import Sprint
-from caloron.domain.supervise import Limits
+from caloron.domain.model.sprint import Planning, Sprint
+from caloron.domain.rules.supervisor import Limits
 from caloron.engine import tick as tick_module
-from caloron.engine.tick import GRAPH, Saved, run_tick, tick_graph
+from caloron.engine.tick import GRAPH, TickResult, run_tick_graph, tick_graph
 from caloron.errors import CaloronError
-from caloron.graph.datum import Datum
-from caloron.graph.jsontext import Json
+from caloron.graph.json_text import Json
 from caloron.graph.nodes import Stage, walk
-from caloron.graph.parse import parse_graph
-from caloron.graph.protocols import Call
-from caloron.graph.spec import StageSpec
+from caloron.graph.parser import parse_graph
+from caloron.graph.runtime.protocols import Call, Value
+from caloron.graph.stage import StageSpec
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, StaleTick
-from caloron.ledger.projections import kv_path
-from caloron.ledger.work import WorkQueue
-from caloron.stages.catalogue import CatalogueStages
-from caloron.stages.catalogue.shapes import state_of
+from caloron.ledger.state_file import kv_path
+from caloron.ledger.work_queue import WorkQueue
+from caloron.stages.catalogue import CatalogueStages, stage_function
 from caloron.stages.compositions import composition
-from caloron.stages.context import TickContext
+from caloron.stages.ledger_access import TickContext
+from caloron.stages.values import decode_state
 from tests.unit.domain.world import World, new_state, planned
 
 PLAN = (planned("a"), planned("b", "a"))
@@ -56,9 +55,9 @@ class Replaced(CatalogueStages):
         super().__init__(context)
         self._instead = instead
 
-    def run(self, stage: StageSpec, given: Datum, call: Call) -> Json | Datum:
+    def run(self, stage: StageSpec, given: Value, call: Call) -> Json | Value:
         if stage.name in self._instead:
-            return Datum(self._instead[stage.name](given.value))
+            return Value(self._instead[stage.name](given.value))
         return super().run(stage, given, call)
 
 
@@ -69,18 +68,18 @@ class MiniSprint:
         self.ledger = Ledger(path)
         # What is asked here is what the loop decides, not how durable it is.
         self.ledger.db.rows("PRAGMA synchronous = OFF")
-        given = Sprint(id="shop", number=0, goal="a shop", given_plan=PLAN)
+        given = Sprint(id="shop", number=0, goal="a shop", planning=Planning(given_plan=PLAN))
         self.id = self.ledger.create_sprint(given, {}).id
         self.world = World(new_state(*PLAN))
         self.clock = FixedClock()
         self.journal = Journal(self.ledger, self.id)
         self.queue = WorkQueue(self.ledger, self.id, holder="test", lease_ms=60_000)
-        self.saved: list[Saved] = []
+        self.saved: list[TickResult] = []
         self.instead: dict[str, Callable[[Json], Json]] = {}
 
-    def tick(self) -> Saved:
+    def tick(self) -> TickResult:
         self.world.poll()
-        self.ledger.tell(self.id, self.world.news)
+        self.ledger.append_facts(self.id, self.world.news)
         self.world.news.clear()
         self.clock.time += 1
         context = TickContext(
@@ -88,7 +87,7 @@ class MiniSprint:
             clock=self.clock,
             limits=Limits(stall_s=1200, timeout_s=10**9, grace_s=300),
         )
-        saved = run_tick(context, self.id, runner=Replaced(context, self.instead))
+        saved = run_tick_graph(context, self.id, runner=Replaced(context, self.instead))
         self.saved.append(saved)
         return saved
 
@@ -216,13 +215,13 @@ def test_without_load_tick_state_the_tick_decides_on_a_state_that_is_over(
     sprint: MiniSprint,
 ) -> None:
     """What it passes on is the state of its first look."""
-    from caloron.stages.catalogue.load_tick_state import execute
+    from caloron.stages.tick import load_tick_state
 
     kept: list[Json] = []
     context = TickContext(ledger=sprint.ledger, clock=sprint.clock, limits=Limits())
 
     def first_look(given: Json) -> Json:
-        kept.append(kept[0] if kept else execute(given, context))
+        kept.append(kept[0] if kept else load_tick_state(given, context))
         return kept[-1]
 
     sprint.instead["load_tick_state"] = first_look
@@ -255,7 +254,7 @@ def test_without_a_stage_on_the_way_from_events_to_rows_no_task_gets_its_issue(
 ) -> None:
     sprint.instead[stage] = instead
     assert sprint.run() == {"a": "Ready", "b": "Pending"}
-    assert sprint.ledger.state(sprint.id).tasks["a"].issue is None
+    assert sprint.ledger.state(sprint.id).tasks["a"].links.issue is None
 
 
 @pytest.mark.parametrize(
@@ -348,10 +347,9 @@ def test_an_idle_tick_writes_nothing(sprint: MiniSprint) -> None:
 
 def test_no_stage_of_the_tick_calls_another_stage_or_the_engine() -> None:
     for name in _stages():
-        module = import_module(f"caloron.stages.catalogue.{name}")
-        source = Path(module.__file__ or "").read_text("utf-8")
-        names = set(re.findall(r"caloron\.stages\.catalogue\.(\w+)", source))
-        assert names <= {"alone", "at_forge", "of_sprint", "shapes"}, name
+        source = Path(getfile(stage_function(name))).read_text("utf-8")
+        names = set(re.findall(r"caloron\.stages\.(\w+)", source))
+        assert names <= {"forge_access", "ledger_access", "values"}, name
         assert "caloron.engine" not in source, name
 
 
@@ -361,20 +359,20 @@ def test_values_of_a_tick_are_the_same_when_they_are_written_between_its_stages(
     """In one process stages hand their values on; another process would get them as text."""
 
     def by_text(name: str) -> Callable[[Json], Json]:
-        execute = import_module(f"caloron.stages.catalogue.{name}").execute
-        return lambda given: json.loads(Datum(execute(json.loads(Datum(given).text))).text)
+        execute = stage_function(name)
+        return lambda given: json.loads(Value(execute(json.loads(Value(given).text))).text)
 
     for name in _stages():
         if name not in ("load_tick_state", "save_tick_state"):
             sprint.instead[name] = by_text(name)
     assert sprint.run() == {"a": "Done", "b": "Done"}
-    assert list(state_of(json.loads(Datum(_state(sprint)).text)).tasks) == ["a", "b"]
+    assert list(decode_state(json.loads(Value(_state(sprint)).text)).tasks) == ["a", "b"]
 
 
 def _state(sprint: MiniSprint) -> Json:
-    from caloron.stages.catalogue.shapes import held_state
+    from caloron.stages.values import in_process_state
 
-    return held_state(sprint.ledger.state(sprint.id))
+    return in_process_state(sprint.ledger.state(sprint.id))
 
 
 def test_in_one_process_nobody_writes_the_state_between_two_stages(
@@ -385,5 +383,5 @@ def test_in_one_process_nobody_writes_the_state_between_two_stages(
     def refuse(state: Any) -> Json:
         raise AssertionError("a stage asked for the state as JSON")
 
-    monkeypatch.setattr("caloron.stages.catalogue.shapes.state_json", refuse)
+    monkeypatch.setattr("caloron.stages.values.state_json", refuse)
     assert sprint.run() == {"a": "Done", "b": "Done"}

@@ -11,23 +11,22 @@ from typing import Any
 
 import pytest
 
-from caloron.engine.graph_home import GraphHome, Wishes
-from caloron.graph.effects import NETWORK, PURE, Effect
+from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
 from caloron.graph.errors import StageFailed
 from caloron.graph.nodes import Graph, Stage
 from caloron.graph.prepare import prepare
-from caloron.graph.spec import define
+from caloron.graph.stage import NETWORK, PURE, Effect, define
 from caloron.graph.types import ANY
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
 
 
 def _answer(home: Path, code: str, given: Any, *effects: Effect) -> Any:
-    at = GraphHome(home)
+    at = GraphRuntime(home)
     stage = define("s", ANY, ANY, code=code, language="python", effects=effects or (PURE,))
     at.catalogue.add(stage)
     prepared = prepare(Graph("g", "1", Stage(stage.id)), at.catalogue)
-    return at.run(prepared, given, Wishes(run_id="r", cached=False)).output
+    return at.run(prepared, given, RunOptions(run_id="r", cached=False)).output
 
 
 def test_only_stages_that_declare_the_network_have_it_and_it_is_the_public_one(tmp_path):

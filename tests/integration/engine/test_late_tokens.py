@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from caloron.engine.tokens import tokens_of
-from caloron.engine.workshop import known_secrets
+from caloron.engine.forge.connect import tokens_of
+from caloron.engine.runs.runtime import known_secrets
 from caloron.forge.tokens import Token
 from caloron.ledger.settings import ProjectConfig
 from caloron.store.redact import RedactingStream, Redactor, learned_secrets

@@ -9,17 +9,18 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from caloron.domain.actions import MakeRevert, Merge, OpenPull, Push
-from caloron.domain.facts import EffectDone, EffectFailed, Fact
-from caloron.domain.observations import BranchSeen, PullSeen, marker
-from caloron.domain.sprint import Sprint, State
-from caloron.engine import landed
-from caloron.engine.bell import Bell
-from caloron.engine.effects import Effects
-from caloron.engine.landed import make_revert
-from caloron.engine.runs import RunDirs
+from caloron.domain.model.effects import MakeRevert, Merge, OpenPull, Push
+from caloron.domain.model.facts import EffectDone, EffectFailed, Fact
+from caloron.domain.model.snapshots import BranchSnapshot, PullSnapshot, marker
+from caloron.domain.model.sprint import Sprint, State
+from caloron.engine.forge import merge_result
+from caloron.engine.forge.executor import EffectExecutor
+from caloron.engine.forge.merge_result import make_revert
+from caloron.engine.forge.operations import ForgeOperations
+from caloron.engine.runs.run_dirs import RunDirs
+from caloron.engine.signals import LoopSignal
 from caloron.errors import MergeConflict
-from caloron.forge.local import LocalForge, create_local_forge
+from caloron.forge.local.forge import LocalForge, create_local_forge
 from caloron.git.command import git
 from caloron.git.mirror import Conflict, Mirror
 from caloron.ledger.journal import Journal
@@ -66,15 +67,16 @@ class Bench:
         sprint = Sprint(id="demo", number=0, goal="g", phase="running")
         self.sprint = self.ledger.create_sprint(sprint, {}).id
         self.journal = Journal(self.ledger, self.sprint)
-        self.effects = Effects(
-            self.journal,
+        clock = Clock()
+        self.operations = ForgeOperations(
             cast(Forge, self.blind),
             self.mirror,
-            RunDirs(place / "runs"),
-            Clock(),
-            Bell(Wake(place / "wake")),
             Redactor(),
+            clock,
+            lambda: self.ledger.state(self.sprint),
         )
+        runs, signal = RunDirs(place / "runs"), LoopSignal(Wake(place / "wake"))
+        self.effects = EffectExecutor(self.journal, self.operations, runs, clock, signal)
         self.head = self.commit("a.txt", "a\n", self.main)
         key = "pull/demo-1/a/1"
         self.do(Push(key="push/a", task="a", branch=BRANCH, old="", new=self.head))
@@ -166,9 +168,9 @@ def test_a_merge_into_a_main_that_moved_is_told_with_another_tree(bench: Bench) 
 
 def test_a_merge_whose_answer_was_lost_is_told_exactly_as_if_it_had_come(bench: Bench) -> None:
     bench.blind.before_merge = lambda: bench.push_main("b.txt", "b\n")
-    first = bench.effects._changes.do(bench.merge())
+    first = bench.operations.do(bench.merge())
     bench.push_main("c.txt", "c\n")
-    again = bench.effects._changes.find(bench.merge())
+    again = bench.operations.find(bench.merge())
     assert again is not None
     assert done(list(again)) == done(list(first))
 
@@ -177,7 +179,7 @@ def test_a_merge_by_a_person_is_not_taken_for_ours(bench: Bench) -> None:
     person = LocalForge(bench.place, actor="ada")
     person.merge(1, bench.head, "", "Merge branch a")
     person.close()
-    found = bench.effects._changes.find(bench.merge())
+    found = bench.operations.find(bench.merge())
     assert found is not None
     assert not done(list(found)).by_us
     assert not done(bench.do(bench.merge())).by_us
@@ -201,7 +203,7 @@ class ForgeWithAnotherBranch(BlindForge):
 
     commit = ""
 
-    def pull(self, number: int) -> PullSeen:
+    def pull(self, number: int) -> PullSnapshot:
         seen = self._forge.pull(number)
         if not self.commit:
             return seen
@@ -216,10 +218,10 @@ class ForgeWithAnotherBranch(BlindForge):
 def test_what_was_merged_into_another_branch_is_not_told_as_a_merge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: bool
 ) -> None:
-    monkeypatch.setattr(landed, "_PAUSES_S", (0.0,))
+    monkeypatch.setattr(merge_result, "_PAUSES_S", (0.0,))
     bench = Bench(tmp_path)
     elsewhere = ForgeWithAnotherBranch(bench.forge)
-    bench.effects._changes._forge = cast(Forge, elsewhere)
+    bench.operations._forge = cast(Forge, elsewhere)
     commit = bench.commit("dev.txt", "dev\n", bench.head) if fetched else "d" * 40
     elsewhere.before_merge = lambda: setattr(elsewhere, "commit", commit)
     facts = bench.do(bench.merge())
@@ -228,7 +230,7 @@ def test_what_was_merged_into_another_branch_is_not_told_as_a_merge(
         "elsewhere",
         f"pull request #1 was merged as {commit[:12]}, which is not on main",
     )
-    assert [f.state for f in facts if isinstance(f, PullSeen)][-1] == "closed"
+    assert [f.state for f in facts if isinstance(f, PullSnapshot)][-1] == "closed"
     assert not [f for f in facts if isinstance(f, EffectDone) and f.kind == "merge"]
     bench.effects.close()
     bench.ledger.close()
@@ -262,10 +264,10 @@ def test_that_the_ci_is_still_pending_is_not_written_into_the_diary_again_and_ag
 
 def test_a_merge_that_came_too_late_is_told_with_the_main_that_was_there(bench: Bench) -> None:
     bench.push_main("b.txt", "b\n")
-    bench.effects._changes._forge = bench.forge
+    bench.operations._forge = bench.forge
     facts = bench.do(bench.merge())
     assert failed(facts).refusal == "stale_base"
-    mains = [f.commit for f in facts if isinstance(f, BranchSeen)]
+    mains = [f.commit for f in facts if isinstance(f, BranchSnapshot)]
     assert mains == [bench.mirror.fetch_main()]
 
 
@@ -326,10 +328,10 @@ def test_a_fast_forwarded_merge_is_taken_out_too(bench: Bench) -> None:
 def test_the_same_revert_made_twice_is_the_same_commit(bench: Bench) -> None:
     merged = done(bench.do(bench.merge())).commit
     effect = bench.revert(merged)
-    first = bench.effects._changes.do(effect)
+    first = bench.operations.do(effect)
     bench.push_main("c.txt", "c\n")
-    assert bench.effects._changes.find(effect) == first
-    assert bench.effects._changes.do(effect) == first
+    assert bench.operations.find(effect) == first
+    assert bench.operations.do(effect) == first
 
 
 def test_a_revert_of_what_was_changed_since_is_a_conflict_that_names_the_file(

@@ -11,13 +11,14 @@ from typing import TypeVar
 
 import pytest
 
-from caloron.domain.actions import Moved
-from caloron.domain.observations import IssueSeen
-from caloron.domain.plan import PlannedTask
-from caloron.domain.sprint import State
-from caloron.engine.engine import Answer, Engine
-from caloron.engine.session import Choices, Session, held
-from caloron.forge.local import LocalForge
+from caloron.domain.model.effects import Moved
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.snapshots import IssueSnapshot
+from caloron.domain.model.sprint import State
+from caloron.engine.loop import Engine
+from caloron.engine.session import Choices, Session, exclusive
+from caloron.engine.signals import APPROVED, ON_FORGE, Approval
+from caloron.forge.local.forge import LocalForge
 from caloron.ledger.projects import load_project
 from tests.acceptance.home import Home, writes
 
@@ -27,29 +28,29 @@ T = TypeVar("T")
 class Somebody:
     """Looks on, and answers for the plan as a test says."""
 
-    def __init__(self, thinks: Callable[[Callable[[], bool]], Answer]) -> None:
+    def __init__(self, thinks: Callable[[Callable[[], bool]], Approval]) -> None:
         self._thinks = thinks
         self.lines: list[str] = []
 
-    def moved(self, state: State, moves: tuple[Moved, ...]) -> None: ...
-    def seen(self, state: State) -> None: ...
+    def transitions(self, state: State, moves: tuple[Moved, ...]) -> None: ...
+    def state(self, state: State) -> None: ...
 
-    def told(self, line: str) -> None:
+    def message(self, line: str) -> None:
         self.lines.append(line)
 
-    def approves(self, state: State, meanwhile: Callable[[], bool]) -> Answer:
-        return self._thinks(meanwhile)
+    def approve_plan(self, state: State, poll: Callable[[], bool]) -> Approval:
+        return self._thinks(poll)
 
 
-def nobody_here(_: Callable[[], bool]) -> Answer:
-    return "wait"
+def nobody_here(_: Callable[[], bool]) -> Approval:
+    return ON_FORGE
 
 
-def thinks_until_decided(meanwhile: Callable[[], bool]) -> Answer:
+def thinks_until_decided(poll: Callable[[], bool]) -> Approval:
     """As the prompt of a terminal does where nobody types."""
-    while not meanwhile():
+    while not poll():
         time.sleep(0.05)
-    return "wait"
+    return ON_FORGE
 
 
 class Running:
@@ -72,8 +73,8 @@ class Running:
             time.sleep(0.05)
         raise AssertionError("it never comes")
 
-    def plan_issue(self) -> IssueSeen:
-        def look() -> IssueSeen | None:
+    def plan_issue(self) -> IssueSnapshot:
+        def look() -> IssueSnapshot | None:
             return next((i for i in self.person.issues() if "caloron:plan" in i.labels), None)
 
         return self.wait_for(look)
@@ -105,7 +106,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 @contextmanager
 def running(watcher: Somebody) -> Iterator[Running]:
     plan = (PlannedTask(id="a", title="First", agent_prompt="Do it"),)
-    with held(load_project("demo")) as session:
+    with exclusive(load_project("demo")) as session:
         choices = Choices(unsandboxed=True)
         name = session.begin("a goal", plan, choices, parallel=2, ask=True, plan_on_forge=True)
         made = Running(session, session.engine(name, watcher), watcher)
@@ -117,7 +118,7 @@ def running(watcher: Somebody) -> Iterator[Running]:
 
 @pytest.mark.parametrize("thinks", [nobody_here, thinks_until_decided])
 def test_a_plan_is_edited_and_approved_on_the_forge_and_then_runs(
-    home: Home, thinks: Callable[[Callable[[], bool]], Answer]
+    home: Home, thinks: Callable[[Callable[[], bool]], Approval]
 ) -> None:
     with running(Somebody(thinks)) as sprint:
         issue = sprint.plan_issue()
@@ -128,12 +129,12 @@ def test_a_plan_is_edited_and_approved_on_the_forge_and_then_runs(
         state = sprint.end()
         assert {i: str(t.status) for i, t in state.tasks.items()} == {"b": "Done"}
         assert sprint.person.issue(issue.number).state == "closed"
-        assert f"#{state.tasks['b'].issue} `b`" in sprint.comments(issue.number)[-1]
+        assert f"#{state.tasks['b'].links.issue} `b`" in sprint.comments(issue.number)[-1]
 
 
 @pytest.mark.parametrize("thinks", [nobody_here, thinks_until_decided])
 def test_closing_the_issue_ends_it_as_a_plan_that_was_not_approved(
-    home: Home, thinks: Callable[[Callable[[], bool]], Answer]
+    home: Home, thinks: Callable[[Callable[[], bool]], Approval]
 ) -> None:
     with running(Somebody(thinks)) as sprint:
         issue = sprint.plan_issue()
@@ -145,7 +146,7 @@ def test_closing_the_issue_ends_it_as_a_plan_that_was_not_approved(
 
 
 def test_a_yes_at_the_terminal_is_enough(home: Home) -> None:
-    with running(Somebody(lambda _: True)) as sprint:
+    with running(Somebody(lambda _: APPROVED)) as sprint:
         state = sprint.end()
         assert {i: str(t.status) for i, t in state.tasks.items()} == {"a": "Done"}
         issue = sprint.plan_issue()

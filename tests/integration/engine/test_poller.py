@@ -9,20 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from caloron.domain.observations import BranchSeen, IssueSeen, Snapshot
-from caloron.domain.sprint import Sprint
-from caloron.engine.bell import Bell
-from caloron.engine.poller import Poller, pause_after
-from caloron.engine.told import Told
+from caloron.domain.model.snapshots import BranchSnapshot, IssueSnapshot, Snapshot
+from caloron.domain.model.sprint import Sprint
+from caloron.engine.forge.poller import Poller, SnapshotFilter, pause_after
+from caloron.engine.signals import LoopSignal
 from caloron.errors import ForgeError, ForgePaused, ForgeUnavailable
 from caloron.ledger.ledger import Ledger
-from caloron.ledger.outages import read_outage
+from caloron.ledger.reading import read_outage
 from caloron.ledger.wake import Wake
 from caloron.ports import Poll
 
 
-def issue(title: str, version: int) -> IssueSeen:
-    return IssueSeen(version=version, number=1, title=title, body="", state="open", author="ada")
+def issue(title: str, version: int) -> IssueSnapshot:
+    return IssueSnapshot(
+        version=version, number=1, title=title, body="", state="open", author="ada"
+    )
 
 
 class Scripted:
@@ -34,8 +35,8 @@ class Scripted:
         self.answers = list(answers)
         self.looks = 0
 
-    def branch(self, name: str) -> BranchSeen:
-        return BranchSeen(version=1, name=name, commit="a" * 40)
+    def branch(self, name: str) -> BranchSnapshot:
+        return BranchSnapshot(version=1, name=name, commit="a" * 40)
 
     def poll(self, cursor: str) -> Poll:
         self.looks += 1
@@ -54,12 +55,12 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def poller(ledger: Ledger, forge: Scripted, tmp_path: Path, every_s: float = 600.0) -> Poller:
-    return Poller(ledger, "shop-1", forge, Bell(Wake(tmp_path / "wake")), every_s)  # type: ignore[arg-type]
+    return Poller(ledger, "shop-1", forge, LoopSignal(Wake(tmp_path / "wake")), every_s)  # type: ignore[arg-type]
 
 
 def told(ledger: Ledger) -> list[str]:
     facts = ledger.load("shop-1").facts
-    return [fact.title for fact in facts if isinstance(fact, IssueSeen)]
+    return [fact.title for fact in facts if isinstance(fact, IssueSnapshot)]
 
 
 def until(happened: Callable[[], object]) -> None:
@@ -80,21 +81,21 @@ def test_a_change_that_a_person_takes_back_after_our_own_is_told(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     """We told A, our own effect told B, and a person made it A again: that is news."""
-    remembered = Told()
+    remembered = SnapshotFilter()
     forge = Scripted((issue("A", 1),), (issue("A", 9),))
-    looking = Poller(ledger, "shop-1", forge, Bell(Wake(tmp_path / "wake")), 600, remembered)  # type: ignore[arg-type]
+    looking = Poller(ledger, "shop-1", forge, LoopSignal(Wake(tmp_path / "wake")), 600, remembered)  # type: ignore[arg-type]
     assert looking.poll()
-    remembered.note([issue("B", 5)])
+    remembered.record([issue("B", 5)])
     assert looking.poll()
     assert told(ledger) == ["A", "A"]
 
 
 def test_an_old_picture_that_is_told_late_is_put_right_by_the_next_look() -> None:
-    remembered = Told()
-    assert remembered.news([issue("A", 1)])
-    assert not remembered.news([issue("A", 5)])
-    remembered.note([issue("B", 3)])
-    assert remembered.news([issue("A", 6)])
+    remembered = SnapshotFilter()
+    assert remembered.new_ones([issue("A", 1)])
+    assert not remembered.new_ones([issue("A", 5)])
+    remembered.record([issue("B", 3)])
+    assert remembered.new_ones([issue("A", 6)])
 
 
 def test_looks_without_news_write_nothing(ledger: Ledger, tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_whoever_wakes_the_poller_makes_it_look_at_once_and_a_burst_is_one_look(
     looking.start()
     try:
         for _ in range(50):
-            looking.look_now()
+            looking.wake_up()
         until(lambda: told(ledger) == ["A"])
         time.sleep(0.3)
         assert forge.looks <= 2
@@ -129,10 +130,10 @@ def test_a_webhook_long_after_a_slow_look_does_not_wait_as_long_as_that_look_too
     pauses: list[float] = []
     monkeypatch.setattr(looking._end, "wait", pauses.append)
     looking._look_s, looking._looked_at = 100.0, time.monotonic() - 200
-    looking.look_now()
+    looking.wake_up()
     looking._sleep(600)
     looking._looked_at = time.monotonic()
-    looking.look_now()
+    looking.wake_up()
     looking._sleep(600)
     assert pauses[0] < 1
     assert 90 < pauses[1] <= 100
@@ -155,7 +156,7 @@ def test_webhooks_without_end_leave_the_forge_alone_for_as_long_as_a_look_takes(
     looking.start()
     try:
         while len(spans) < 4:
-            looking.look_now()
+            looking.wake_up()
             time.sleep(0.01)
     finally:
         looking.stop()
@@ -186,12 +187,12 @@ def test_a_quota_is_shown_with_its_end_and_goes_away_by_itself(
 def test_a_poller_that_fails_in_a_way_nobody_thought_of_stops_the_loop_with_it(
     ledger: Ledger, tmp_path: Path
 ) -> None:
-    bell = Bell(Wake(tmp_path / "wake"))
+    signal = LoopSignal(Wake(tmp_path / "wake"))
     fault = RuntimeError("nobody thought of this")
-    looking = Poller(ledger, "shop-1", Scripted(fault), bell, 0.01)  # type: ignore[arg-type]
+    looking = Poller(ledger, "shop-1", Scripted(fault), signal, 0.01)  # type: ignore[arg-type]
     looking.start()
     try:
-        until(lambda: bell.faults == [fault])
+        until(lambda: signal.errors == [fault])
     finally:
         looking.stop()
 
@@ -201,11 +202,11 @@ def test_after_an_outage_the_forge_counts_as_seen_only_once_a_look_succeeds(
 ) -> None:
     looking = poller(ledger, Scripted((issue("A", 1),)), tmp_path)
     looking.poll()
-    assert looking.sees
-    looking.lost()
-    assert not looking.sees
+    assert looking.is_current
+    looking.report_unreachable()
+    assert not looking.is_current
     looking.poll()
-    assert looking.sees
+    assert looking.is_current
 
 
 def test_a_look_that_was_begun_before_the_outage_does_not_count_as_one_after_it(
@@ -216,15 +217,15 @@ def test_a_look_that_was_begun_before_the_outage_does_not_count_as_one_after_it(
     answer = forge.poll
 
     def lost_meanwhile(cursor: str) -> Poll:
-        looking.lost()
+        looking.report_unreachable()
         return answer(cursor)
 
     forge.poll = lost_meanwhile  # type: ignore[method-assign]
     looking.poll()
-    assert not looking.sees
+    assert not looking.is_current
     forge.poll = answer  # type: ignore[method-assign]
     looking.poll()
-    assert looking.sees
+    assert looking.is_current
 
 
 def test_an_effect_without_an_answer_makes_the_poller_look_at_once(
@@ -234,8 +235,8 @@ def test_an_effect_without_an_answer_makes_the_poller_look_at_once(
     looking = poller(ledger, forge, tmp_path, every_s=600.0)
     looking.start()
     try:
-        looking.lost()
-        until(lambda: looking.sees)
+        looking.report_unreachable()
+        until(lambda: looking.is_current)
         assert forge.looks == 1
     finally:
         looking.stop()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.forge.local import LocalForge, create_local_forge
+from caloron.forge.local.forge import LocalForge, create_local_forge
 from caloron.ports import Forge
 from tests.integration.engine.loop import Loop, Person
 from tests.integration.forge.people import Clone
@@ -163,9 +163,9 @@ def test_a_person_who_pushes_to_the_branch_makes_the_change(
     loop: Loop, person: Person, state: str
 ) -> None:
     loop.bring_to(state)
-    commit = person.push(loop.task().branch, "hers.txt")
+    commit = person.push(loop.task().change.branch, "hers.txt")
     act(loop, state)
-    assert (loop.task().head, loop.role()) == (commit, "verify")
+    assert (loop.task().change.head, loop.role()) == (commit, "verify")
     ends_well(loop)
     assert "hers.txt" in on_main(loop)
 
@@ -173,7 +173,7 @@ def test_a_person_who_pushes_to_the_branch_makes_the_change(
 @each_state
 def test_a_person_who_approves_needs_no_reviewer(loop: Loop, person: Person, state: str) -> None:
     loop.bring_to(state)
-    head = loop.task().head
+    head = loop.task().change.head
     person.approve(loop.pull())
     act(loop, state)
     if state == "verifying":
@@ -190,7 +190,7 @@ def test_a_person_who_requests_changes_gets_them_made(
     loop: Loop, person: Person, state: str
 ) -> None:
     loop.bring_to(state)
-    head = loop.task().head
+    head = loop.task().change.head
     person.request_changes(loop.pull(), "no globals please")
     act(loop, state)
     assert loop.role() == "fix"
@@ -302,7 +302,7 @@ def test_a_person_who_deletes_the_branch_gets_another_pull_request(
     """Whether the forge closes the pull request then, and when, changes nothing."""
     loop.bring_to(state)
     number = loop.pull()
-    person.delete_branch(loop.task().branch)
+    person.delete_branch(loop.task().change.branch)
     if forge_closes == "at once":
         person.close_pull(number)
     act(loop, state)
@@ -310,8 +310,8 @@ def test_a_person_who_deletes_the_branch_gets_another_pull_request(
         person.close_pull(number)
     ends_well(loop)
     assert [p.state for p in loop.pulls()] == ["closed", "merged"]
-    assert loop.task().generation == 2
-    assert loop.task().incident == 0
+    assert loop.task().links.generation == 2
+    assert loop.task().escalation.number == 0
 
 
 @each_state
@@ -353,9 +353,9 @@ def test_a_person_who_pushes_before_the_agent_did_makes_the_change(
     loop: Loop, person: Person
 ) -> None:
     loop.settle()
-    commit = person.push(loop.task().branch, "hers.txt")
+    commit = person.push(loop.task().change.branch, "hers.txt")
     loop.finish()
-    assert loop.task().head == commit
+    assert loop.task().change.head == commit
     ends_well(loop)
     assert "hers.txt" in on_main(loop)
 
@@ -368,11 +368,11 @@ def test_a_person_may_take_over_push_and_give_back(loop: Loop, person: Person, s
     loop.settle()
     assert loop.task().reason == f"taken over by {person.name}"
     assert not [p for p in loop.pulls() if p.state == "merged"]
-    commit = person.push(loop.task().branch, "hers.txt")
+    commit = person.push(loop.task().change.branch, "hers.txt")
     loop.settle()
     person.comment(loop.issue(), "resolved")
     loop.settle()
-    assert (loop.task().head, loop.role()) == (commit, "verify")
+    assert (loop.task().change.head, loop.role()) == (commit, "verify")
     ends_well(loop)
 
 
@@ -434,10 +434,10 @@ def test_a_person_may_push_to_a_branch_that_has_no_pull_request_yet(
     loop.settle()
     person.comment(loop.issue(), "caloron:take-over")
     loop.settle()
-    commit = person.push(loop.task().branch, "hers.txt")
+    commit = person.push(loop.task().change.branch, "hers.txt")
     person.comment(loop.issue(), "caloron:retry")
     loop.settle()
-    assert (loop.task().head, loop.role()) == (commit, "verify")
+    assert (loop.task().change.head, loop.role()) == (commit, "verify")
     ends_well(loop)
 
 

@@ -13,27 +13,27 @@ from typing import Any
 
 import pytest
 
-from caloron.agents import launch
-from caloron.domain.actions import CreateIssue, StartWork
-from caloron.domain.budget import Usage
-from caloron.domain.cron import parse_cron
-from caloron.domain.facts import RunInterrupted
-from caloron.domain.plan import PlannedTask
-from caloron.domain.sprint import Work
-from caloron.engine import engine as engine_module
+from caloron.agents.supervise import launch
+from caloron.domain.model.effects import CreateIssue, StartWork
+from caloron.domain.model.facts import RunInterrupted
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.task import Work
+from caloron.domain.model.usage import Usage
+from caloron.engine import loop as engine_module
 from caloron.engine import session as session_module
-from caloron.engine.grace import Grace
-from caloron.engine.poller import Poller
-from caloron.engine.run_traces import RunTraces
-from caloron.engine.schedule_config import Job, Schedule
-from caloron.engine.scheduled_graphs import ScheduledGraphs
-from caloron.engine.session import Choices, Session, held
+from caloron.engine.forge.poller import Poller
+from caloron.engine.graphs.traces import RunTraces
+from caloron.engine.loop import SleepDetector
+from caloron.engine.session import Choices, Session, exclusive
 from caloron.engine.tick import GRAPH, tick_graph
 from caloron.errors import ForgeError, ForgeUnavailable, StoreError
-from caloron.forge.local import LocalForge
+from caloron.forge.local.forge import LocalForge
 from caloron.git.command import GitError
-from caloron.graph.trace import Trace
+from caloron.graph.runtime.protocols import Trace
 from caloron.ledger.projects import load_project
+from caloron.schedule.config import Job, Schedule
+from caloron.schedule.cron import parse_cron
+from caloron.schedule.jobs import ScheduledGraphs
 from caloron.stages.compositions import composition
 from caloron.store.lock import holder
 from tests.acceptance.home import Home, writes
@@ -54,7 +54,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 def begun(home: Home) -> Iterator[engine_module.Engine]:
     """A sprint of one task, and the engine that would run it."""
     plan = (PlannedTask(id="a", title="First", agent_prompt="Do it"),)
-    with held(load_project("demo")) as session:
+    with exclusive(load_project("demo")) as session:
         choices = Choices(unsandboxed=True)
         name = session.begin("a goal", plan, choices, parallel=2, ask=False)
         yield session.engine(name, Somebody(nobody_here))
@@ -90,7 +90,7 @@ def test_a_part_that_cannot_be_closed_keeps_no_other_open_and_hides_no_reason(
             engine.run()
         assert engine.wake._fd is None
     with begun(home) as engine:
-        monkeypatch.setattr(engine.workshop.pool, "close", broken)
+        monkeypatch.setattr(engine.runtime.pool, "close", broken)
         engine.request_stop()
         with pytest.raises(RuntimeError, match="does not close"):
             engine.run()
@@ -123,18 +123,17 @@ def test_an_effect_is_left_for_later_if_the_forge_was_away_since_the_tick_began(
     engine: Engine,
 ) -> None:
     forge = ScriptedForge(find_issue=None, poll=None)
-    effects = engine.effects(forge)
     looking: Any = forge
-    poller = Poller(engine.ledger, engine.sprint, looking, engine.bell, 1.0)  # type: ignore[arg-type]
-    effects.sight = lambda: poller.sight
+    poller = Poller(engine.ledger, engine.sprint, looking, engine.signal, 1.0)  # type: ignore[arg-type]
+    effects = engine.effects(forge, poller)
     engine.plan(CreateIssue(task="a", key="issue/a", title="t", body="b", labels=()))
-    sight = poller.sight
+    epoch = poller.epoch
     # Another effect got no answer while the tick decided.
-    poller.lost()
-    effects.dispatch(sight)
+    poller.report_unreachable()
+    effects.dispatch(epoch)
     # And a look that nothing was decided on yet does not make that good.
     poller._made_good = poller._losses
-    effects.dispatch(sight)
+    effects.dispatch(epoch)
     effects.close()
     assert forge.asked == []
 
@@ -164,11 +163,11 @@ def test_a_machine_that_slept_gets_one_lease_of_grace(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks = Clocks(monkeypatch)
-    grace = Grace(engine.ledger, 30.0, 5.0)
+    grace = SleepDetector(engine.ledger, 30.0, 5.0)
 
     def after(seconds: float, pass_time: Callable[[float], None] = clocks.run) -> bool:
         pass_time(seconds)
-        return grace.is_on()
+        return grace.in_grace()
 
     assert [after(s) for s in (0, 5, 34)] == [False, False, False]
     assert after(40, clocks.sleep)
@@ -177,9 +176,9 @@ def test_a_machine_that_slept_gets_one_lease_of_grace(
     assert [after(s) for s in (36, 25, 10)] == [True, True, False]
     # Between two processes: the agents of the earlier one slept too.
     clocks.sleep(100)
-    grace = Grace(engine.ledger, 30.0, 5.0)
+    grace = SleepDetector(engine.ledger, 30.0, 5.0)
     assert [after(s) for s in (1, 20)] == [True, True]
-    grace = Grace(engine.ledger, 30.0, 5.0)
+    grace = SleepDetector(engine.ledger, 30.0, 5.0)
     assert [after(s) for s in (1, 20)] == [True, False]
 
 
@@ -187,12 +186,12 @@ def test_a_clock_that_somebody_sets_is_no_sleep(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks = Clocks(monkeypatch)
-    grace = Grace(engine.ledger, 30.0, 5.0)
+    grace = SleepDetector(engine.ledger, 30.0, 5.0)
     found = []
     for change in (0.0, 3600.0, -7200.0, 3600.0):
         clocks.wall += change
         clocks.run(5)
-        found.append(grace.is_on())
+        found.append(grace.in_grace())
     assert found == [False, False, False, False]
 
 
@@ -210,13 +209,13 @@ def test_what_is_made_ready_after_a_stop_is_given_up(
         # Ctrl-C, while the workspace is made.
         workers.stopping.set()
 
-    monkeypatch.setattr(workers._assigner, "assign", assign)
+    monkeypatch.setattr(workers._preparer, "assign", assign)
     engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
-    workers.dispatch()
+    workers.dispatch(4)
     workers.wait()
     workers.stop()
     assert made == ["a workspace"]
-    assert engine.bell.faults == []
+    assert engine.signal.errors == []
     assert not (engine.runs.of(ITEM, 1) / "spec.json").exists(), "an agent was started"
     assert engine.status() == "pending"
 
@@ -225,7 +224,7 @@ def test_a_pause_after_losses_ends_with_a_stop(engine: Engine) -> None:
     workers = engine.workers()
     workers._lost[ITEM] = 30
     engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
-    workers.dispatch()
+    workers.dispatch(4)
     began = time.monotonic()
     workers.stop()
     # It would sleep for 30 s; a loaded machine needs far less for a stop.
@@ -264,7 +263,7 @@ def test_an_agent_that_cannot_be_stopped_is_reported(
     workers = engine.workers()
     workers._active[ITEM, 1] = threading.current_thread()
     workers.reconcile(grace=False)
-    until(lambda: bool(engine.bell.faults), "the error is reported")
+    until(lambda: bool(engine.signal.errors), "the error is reported")
 
 
 def test_a_run_whose_lease_is_lost_at_its_end_is_still_paid(
@@ -275,7 +274,7 @@ def test_a_run_whose_lease_is_lost_at_its_end_is_still_paid(
     engine.process.wait()
     workers = engine.workers()
     cost = RunInterrupted(item=ITEM, task="a", token=claimed.token, usage=Usage(usd=2.5))
-    ended = workers._outcomes.ended
+    ended = workers._collector.ended
 
     def slowly(*args: Any) -> Any:
         fact = ended(*args)
@@ -283,12 +282,12 @@ def test_a_run_whose_lease_is_lost_at_its_end_is_still_paid(
         engine.queue.interrupt(ITEM, claimed.token, "its lease was not renewed")
         return fact
 
-    monkeypatch.setattr(workers._outcomes, "ended", slowly)
-    monkeypatch.setattr(workers._outcomes, "interrupted", lambda *_: cost)
-    monkeypatch.setattr(workers._outcomes, "_take_commits", lambda *_: ("h", ()))
+    monkeypatch.setattr(workers._collector, "ended", slowly)
+    monkeypatch.setattr(workers._collector, "interrupted", lambda *_: cost)
+    monkeypatch.setattr(workers._collector, "_take_commits", lambda *_: ("h", ()))
     workers.adopt()
     workers.wait()
-    assert engine.bell.faults == []
+    assert engine.signal.errors == []
     assert engine.facts() == (cost,)
 
 
@@ -299,9 +298,9 @@ def test_an_interruption_is_waited_for_without_reading_the_whole_sprint(
         engine.plan(StartWork(task="a", work=Work(item=item, role="implement")))
     fact = RunInterrupted(item=ITEM, task="a", token=1, usage=Usage(usd=1.0))
     other = RunInterrupted(item=f"{ITEM}x", task="a", token=1, usage=Usage(usd=1.0))
-    engine.ledger.tell(engine.sprint, [other])
+    engine.ledger.append_facts(engine.sprint, [other])
     assert not engine.queue.interruption_waits(ITEM)
-    engine.ledger.tell(engine.sprint, [fact])
+    engine.ledger.append_facts(engine.sprint, [fact])
     assert engine.queue.interruption_waits(ITEM)
     workers = engine.workers()
     loads: list[str] = []
@@ -337,7 +336,7 @@ def test_agents_end_with_a_stop_also_if_the_ledger_cannot_be_written(
     workers.stop()
     engine.process.wait(60)
     assert not launch.is_alive(run_dir)
-    assert engine.bell.faults
+    assert engine.signal.errors
 
 
 # A full disk
@@ -354,7 +353,7 @@ def test_an_effect_that_meets_a_full_disk_ends_the_sprint_and_blames_no_task(
     effects.dispatch()
     until(lambda: effects.idle, "the effect was tried")
     effects.close()
-    assert engine.bell.faults == [error], "no retry helps"
+    assert engine.signal.errors == [error], "no retry helps"
     assert engine.facts() == (), "the task has not failed"
     assert engine.entry().intended, "it is done after a resume"
 
@@ -368,11 +367,11 @@ def test_work_that_meets_a_full_disk_ends_the_sprint_and_blames_no_task(
     def full(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(workers._assigner, "assign", full)
+    monkeypatch.setattr(workers._preparer, "assign", full)
     engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
-    workers.dispatch()
+    workers.dispatch(4)
     workers.wait()
-    assert engine.bell.faults == [error]
+    assert engine.signal.errors == [error]
     assert engine.facts() == ()
 
 
@@ -388,29 +387,29 @@ def test_a_failure_that_cannot_be_recorded_is_reported(
     def unable(*_: Any) -> Any:
         raise unwritable
 
-    monkeypatch.setattr(workers._assigner, "assign", failed)
+    monkeypatch.setattr(workers._preparer, "assign", failed)
     monkeypatch.setattr(engine.queue, "settle", unable)
     engine.plan(StartWork(task="a", work=Work(item=ITEM, role="implement")))
-    workers.dispatch()
+    workers.dispatch(4)
     workers.wait()
-    assert engine.bell.faults == [unwritable]
+    assert engine.signal.errors == [unwritable]
 
 
 def test_a_look_that_cannot_be_recorded_ends_the_sprint(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forge: Any = ScriptedForge(poll=ForgeUnavailable("no answer"))
-    poller = Poller(engine.ledger, engine.sprint, forge, engine.bell, 0.01)  # type: ignore[arg-type]
+    poller = Poller(engine.ledger, engine.sprint, forge, engine.signal, 0.01)  # type: ignore[arg-type]
     unwritable = StoreError("ledger.sqlite: unable to open database file")
 
     def unable(*_: Any) -> Any:
         raise unwritable
 
-    monkeypatch.setattr("caloron.engine.poller.keep_outage", unable)
+    monkeypatch.setattr("caloron.engine.forge.poller.store_outage", unable)
     poller.start()
-    until(lambda: bool(engine.bell.faults), "the error is reported")
+    until(lambda: bool(engine.signal.errors), "the error is reported")
     poller.stop()
-    assert engine.bell.faults == [unwritable]
+    assert engine.signal.errors == [unwritable]
 
 
 # Traces and schedules
@@ -453,7 +452,7 @@ def test_a_scheduled_tick_without_a_sprint_fails_with_a_reason(tmp_path: Path, g
     job = Job(name="tick", cron_text="* * * * *", cron=parse_cron("* * * * *"), graph=graph,
               input=given, webhook="", timeout_s=60, durable=False)  # fmt: skip
     schedule = Schedule(path=graph, jobs=(job,), stages=())
-    jobs = ScheduledGraphs(tmp_path, schedule, unsandboxed=True, tell=lambda _line: None)
+    jobs = ScheduledGraphs(tmp_path, schedule, unsandboxed=True, note=lambda _line: None)
     outcome = jobs.run(job, "run-1")
     assert not outcome.ok
     assert "names no sprint" in outcome.error

@@ -1,6 +1,7 @@
-"""The three graphs of a tick go through the same transitions: state in hand, in kv, in the ledger.
+"""The function of the loop and the three graphs of a tick go through the same transitions.
 
-The table is that of the equivalence test of the domain, which the graphs know nothing of.
+The graphs keep the state in hand, in kv and in the ledger. The table is that of the equivalence
+test of the domain, which the graphs know nothing of.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from caloron.domain.actions import Action, ReportProgress
-from caloron.domain.facts import Fact
-from caloron.domain.sprint import State
-from caloron.domain.supervise import AgentSeen, Limits
-from caloron.engine.graph_home import GraphHome, Wishes
-from caloron.engine.tick import run_tick
-from caloron.graph.datum import Datum
-from caloron.graph.jsontext import Json
+from caloron.domain.model.effects import Action, ReportProgress
+from caloron.domain.model.facts import Fact
+from caloron.domain.model.sprint import State
+from caloron.domain.rules.supervisor import AgentSeen, Limits
+from caloron.engine import tick as tick_module
+from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
+from caloron.engine.tick import TickResult, run_tick_graph, tick
+from caloron.graph.json_text import Json
 from caloron.graph.nodes import Graph, Stage
 from caloron.graph.prepare import Prepared, prepare
-from caloron.graph.protocols import Call
-from caloron.graph.spec import StageSpec
+from caloron.graph.runtime.protocols import Call, Value
+from caloron.graph.stage import StageSpec
 from caloron.ledger.journal import Journal
-from caloron.ledger.ledger import Ledger
+from caloron.ledger.ledger import Ledger, Loaded, TickCommit
 from caloron.stages.catalogue import CatalogueStages
-from caloron.stages.catalogue.shapes import plain, read, state_json, state_of
 from caloron.stages.compositions import composition
-from caloron.stages.context import TickContext
+from caloron.stages.ledger_access import TickContext
+from caloron.stages.values import decode_as, decode_state, state_json, to_json
 from tests.unit.domain.test_equivalence import (
     HAPPY,
     SPRINT,
@@ -46,7 +47,7 @@ KEY = f"caloron:{SPRINT}:state"
 LIMITS = Limits(stall_s=3600, timeout_s=10**6, grace_s=300)
 
 
-def shipped(name: str, home: GraphHome) -> Prepared:
+def shipped(name: str, home: GraphRuntime) -> Prepared:
     text = composition(name)
     assert text is not None
     return prepare(text, home.catalogue)
@@ -59,7 +60,7 @@ class InHand:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self.home = GraphHome(place)
+        self.home = GraphRuntime(place)
         self.prepared = shipped(self.name, self.home)
         self.kept: Json = {"state": state_json(start()), "interventions": {}}
         self.ticks = 0
@@ -67,10 +68,15 @@ class InHand:
     def tick(self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...]) -> Json:
         self.ticks += 1
         given = self.given(facts, now, agents)
-        return self.home.run(self.prepared, given, Wishes(run_id=f"t{self.ticks}")).output
+        return self.home.run(self.prepared, given, RunOptions(run_id=f"t{self.ticks}")).output
 
     def given(self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...]) -> Json:
-        told = {"facts": plain(facts), "now": now, "agents": plain(agents), "limits": plain(LIMITS)}
+        told = {
+            "facts": to_json(facts),
+            "now": now,
+            "agents": to_json(agents),
+            "limits": to_json(LIMITS),
+        }
         return told | self.kept
 
     def after(
@@ -78,8 +84,8 @@ class InHand:
     ) -> tuple[State, list[Action]]:
         result = self.tick(facts, now, agents)
         self.kept = {"state": result["state"], "interventions": result["interventions"]}
-        rows: list[Action] = read(result["rows"], list[Action], "rows")
-        return state_of(result["state"]), rows
+        rows: list[Action] = decode_as(result["rows"], list[Action], "rows")
+        return decode_state(result["state"]), rows
 
     def close(self) -> None:
         pass
@@ -99,19 +105,19 @@ class InKv(InHand):
         graph = Graph(stage, "0.1.0", Stage(stage))
         where = {"key": KEY, "namespace": "caloron"}
         prepared = prepare(graph, self.home.catalogue)
-        return self.home.run(prepared, given | where, Wishes(run_id="kv")).output
+        return self.home.run(prepared, given | where, RunOptions(run_id="kv")).output
 
     def after(
         self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...] = ()
     ) -> tuple[State, list[Action]]:
         # Another process, which knows nothing but the key.
-        self.home = GraphHome(self.place)
+        self.home = GraphRuntime(self.place)
         result = self.tick(facts, now, agents)
         kept = self._kv("kv_get", {})
         assert set(kept) == {"state", "interventions", "since"}
         assert kept["state"] == result["state"]
-        rows: list[Action] = read(result["rows"], list[Action], "rows")
-        return state_of(kept["state"]), rows
+        rows: list[Action] = decode_as(result["rows"], list[Action], "rows")
+        return decode_state(kept["state"]), rows
 
 
 class InLedger:
@@ -128,19 +134,22 @@ class InLedger:
         self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...] = ()
     ) -> tuple[State, list[Action]]:
         self.now = now
-        self.ledger.tell(self.id, [self._here(fact) for fact in facts])
+        self.ledger.append_facts(self.id, [self._here(fact) for fact in facts])
         context = TickContext(ledger=self.ledger, clock=self._clock(), limits=LIMITS)
-        stages = _Spied(context, plain([self._here(agent) for agent in agents]))
-        saved = run_tick(context, self.id, runner=stages)
-        assert self.ledger.state(self.id).tasks == saved.state.tasks
+        stages = _Spied(context, to_json([self._here(agent) for agent in agents]))
+        saved = run_tick_graph(context, self.id, runner=stages)
+        return self.finish(saved, stages.rows)
+
+    def finish(self, result: TickResult, actions: Any) -> tuple[State, list[Action]]:
+        assert self.ledger.state(self.id).tasks == result.state.tasks
         journal = Journal(self.ledger, self.id)
         while due := journal.due():
             # The table tells of what they did; an effect that is not done holds the end up.
             for entry in due:
                 journal.intend(entry)
                 journal.record(entry, [])
-        rows = json.dumps(plain(stages.rows)).replace(self.id, SPRINT)
-        return saved.state, msgspec.json.decode(rows, type=list[Action])
+        rows = json.dumps(to_json(actions)).replace(self.id, SPRINT)
+        return result.state, msgspec.json.decode(rows, type=list[Action])
 
     def _clock(self) -> Any:
         driver = self
@@ -161,29 +170,60 @@ class InLedger:
         self.ledger.close()
 
 
+class InFunction(InLedger):
+    """`tick`: the function that the loop runs."""
+
+    def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(place)
+        self._patch = patch
+
+    def after(
+        self, facts: tuple[Fact, ...], now: float, agents: tuple[AgentSeen, ...] = ()
+    ) -> tuple[State, list[Action]]:
+        self.now = now
+        self.ledger.append_facts(self.id, [self._here(fact) for fact in facts])
+        context = TickContext(ledger=self.ledger, clock=self._clock(), limits=LIMITS)
+        seen = tuple(self._here(agent) for agent in agents)
+        committed: list[Action] = []
+        commit_tick = self.ledger.commit_tick
+
+        def spy(loaded: Loaded, commit: TickCommit) -> None:
+            committed.extend(commit.actions)
+            commit_tick(loaded, commit)
+
+        with self._patch.context() as patched:
+            patched.setattr(tick_module, "agents_of", lambda _: seen)
+            patched.setattr(self.ledger, "commit_tick", spy)
+            result = tick(context, self.id)
+        return self.finish(result, committed)
+
+
 class _Spied(CatalogueStages):
     def __init__(self, context: TickContext, agents: Json) -> None:
         super().__init__(context)
         self._agents = agents
         self.rows: Any = ()
 
-    def run(self, stage: StageSpec, given: Datum, call: Call) -> Json | Datum:
+    def run(self, stage: StageSpec, given: Value, call: Call) -> Json | Value:
         if stage.name == "save_tick_state":
             self.rows = given.value["tick_result"]["rows"].value
         if stage.name == "check_agent_health" and self._agents:
-            given = Datum({**given.value, "agents": self._agents})
+            given = Value({**given.value, "agents": self._agents})
         return super().run(stage, given, call)
 
 
 Driver = InHand | InLedger
 
 
-@pytest.fixture(params=[InHand, InKv, InLedger], ids=["core", "kv", "stateful"])
+@pytest.fixture(
+    params=[InHand, InKv, InLedger, InFunction], ids=["core", "kv", "stateful", "function"]
+)
 def driver(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Driver]:
     monkeypatch.setenv("CALORON_HOME", str(tmp_path))
-    made: Driver = request.param(tmp_path)
+    function = request.param is InFunction
+    made: Driver = request.param(tmp_path, *([monkeypatch] if function else []))
     yield made
     made.close()
 

@@ -9,16 +9,17 @@ from typing import Any, cast
 
 import pytest
 
-from caloron.domain.actions import StartWork
-from caloron.domain.sprint import Role, Sprint, Work
-from caloron.engine.answering import nothing_begun, wait_until_it_answers
-from caloron.engine.session import Session
+from caloron.domain.model.effects import StartWork
+from caloron.domain.model.roles import Role
+from caloron.domain.model.sprint import Sprint
+from caloron.domain.model.task import Work
+from caloron.engine.session import Session, refuse_if_unreachable, wait_for_forge
 from caloron.errors import ForgeUnavailable
-from caloron.forge.local import LocalForge, create_local_forge
+from caloron.forge.local.forge import LocalForge, create_local_forge
 from caloron.git.command import GitError
 from caloron.ledger.ledger import Ledger
-from caloron.ledger.outages import read_outage
-from caloron.ports import About, Forge, Remote
+from caloron.ledger.reading import read_outage
+from caloron.ports import Forge, Remote, RepositoryInfo
 from caloron.store.database import open_read_only
 from tests.integration.engine.conftest import ITEM, Engine
 
@@ -33,11 +34,11 @@ def test_work_that_needs_a_forge_that_is_away_is_given_back_and_not_failed(
     workers = engine.workers()
     engine.mirror.remote = AWAY
     engine.plan(StartWork(task="a", work=Work(item=ITEM, role=role)))
-    workers.dispatch()
+    workers.dispatch(4)
     workers.wait()
     assert workers.idle
     assert engine.facts() == ()
-    assert engine.bell.faults == []
+    assert engine.signal.errors == []
     assert engine.queue.in_flight() == []
     # It waits in the queue, and not only for a moment's claim.
     assert engine.queue.has_pending((role,))
@@ -46,13 +47,13 @@ def test_work_that_needs_a_forge_that_is_away_is_given_back_and_not_failed(
     assert "did not answer git fetch" in told["reason"]
 
 
-def test_a_workshop_is_made_without_the_forge_and_says_that_it_is_away_when_it_opens(
+def test_a_runtime_is_made_without_the_forge_and_says_that_it_is_away_when_it_opens(
     engine: Engine,
 ) -> None:
     engine.mirror.remote = AWAY
-    workshop = engine.workshop()
+    runtime = engine.runtime()
     with pytest.raises(ForgeUnavailable, match="did not answer git fetch"):
-        workshop.open()
+        runtime.context.open()
 
 
 def test_what_git_says_about_the_network_is_told_apart_from_what_it_says_about_us(
@@ -76,7 +77,7 @@ class ForgeThatComesBack:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._forge, name)
 
-    def about(self) -> About:
+    def about(self) -> RepositoryInfo:
         if not self.pauses:
             raise ForgeUnavailable("connection refused")
         return self._forge.about()
@@ -106,7 +107,7 @@ def test_a_sprint_that_has_begun_waits_until_the_forge_and_its_git_answer(tmp_pa
         forge.pauses.append(seconds)
         shown.append(outage())
 
-    wait_until_it_answers(project, ledger, cast(Forge, forge), sprint, told.append, sleep)
+    wait_for_forge(project, ledger, cast(Forge, forge), sprint, told.append, sleep)
     assert forge.pauses == sorted(forge.pauses)
     assert len(forge.pauses) == 3
     assert told[0].startswith("forge does not answer since ")
@@ -134,6 +135,6 @@ def test_a_local_forge_and_a_sprint_that_has_ended_wait_for_nothing(
 
 def test_a_sprint_that_has_not_begun_is_refused_in_words() -> None:
     away = pytest.raises(ForgeUnavailable, match="no sprint was begun: no route")
-    with away as refused, nothing_begun():
+    with away as refused, refuse_if_unreachable():
         raise ForgeUnavailable("no route")
     assert "when the forge answers" in refused.value.hint

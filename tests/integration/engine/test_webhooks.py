@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from caloron.engine.webhooks import Webhooks, webhooks_of
+from caloron.engine.forge.webhooks import Webhooks, webhooks_of
 from caloron.errors import PreconditionFailed
 from caloron.ledger.settings import ProjectConfig
 

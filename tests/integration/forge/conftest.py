@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.forge.local import LocalForge, create_local_forge
+from caloron.forge.local.forge import LocalForge, create_local_forge
 from tests.integration.forge.people import Clone
 from tests.integration.forge.worlds import World, local_world
 

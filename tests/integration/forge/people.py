@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from caloron.domain.observations import PullSeen
+from caloron.domain.model.snapshots import PullSnapshot
 from caloron.ports import Forge
 
 
@@ -61,7 +61,7 @@ class Clone:
         files: dict[str, str] | None = None,
         body: str = "",
         start: str = "origin/main",
-    ) -> PullSeen:
+    ) -> PullSnapshot:
         """A pull request with one commit, pushed through the forge."""
         commit = self.commit(branch, files or {f"{branch.replace('/', '-')}.txt": branch}, start)
         seen = forge.branch(branch)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from caloron.domain.observations import IssueSeen, Verdict, marker
+from caloron.domain.model.snapshots import IssueSnapshot, Verdict, marker
 from caloron.errors import ForgeError, NotFound, UsageError
 from caloron.ports import Forge
 from tests.integration.forge.worlds import World, plain, review_body
@@ -71,7 +71,7 @@ def test_a_closed_issue_stays_closed_by_whoever_closed_it(world: World) -> None:
     assert plain(world.forge.close_issue(issue.number)) == plain(closed)
 
 
-def _closer(world: World, issue: IssueSeen) -> str:
+def _closer(world: World, issue: IssueSnapshot) -> str:
     """Gitea does not tell who closed an issue."""
     return issue.closed_by or ("anna" if world.kind == "gitea" else "")
 
@@ -241,7 +241,7 @@ def test_a_verdict_of_ours_is_a_review_and_never_a_comment(world: World) -> None
     world.forge.review(pull.number, pull.head, "approved", body)
     assert world.forge.comments(pull.number) == []
     told = [type(s).__name__ for s in world.forge.poll(start).snapshots]
-    assert (told.count("ReviewSeen"), told.count("CommentSeen")) == (1, 0)
+    assert (told.count("ReviewSnapshot"), told.count("CommentSnapshot")) == (1, 0)
 
 
 def test_a_review_with_an_unknown_verdict_or_half_a_commit_is_refused(world: World) -> None:

@@ -6,12 +6,12 @@ from typing import TypeVar
 
 import pytest
 
-from caloron.domain.observations import (
-    BranchSeen,
-    CommentSeen,
-    IssueSeen,
-    PullSeen,
-    ReviewSeen,
+from caloron.domain.model.snapshots import (
+    BranchSnapshot,
+    CommentSnapshot,
+    IssueSnapshot,
+    PullSnapshot,
+    ReviewSnapshot,
     marker,
 )
 from caloron.errors import UsageError
@@ -27,19 +27,19 @@ def test_what_happens_to_issues_is_told_by_the_next_poll(world: World) -> None:
     assert watch.look().keys() == {f"issue:{task.number}"}
 
     hers = anna.open_issue("hers", "text", ("caloron:task",))
-    seen = _only(watch, IssueSeen)
+    seen = _only(watch, IssueSnapshot)
     assert (seen.number, seen.author, seen.labels) == (hers, "anna", ("caloron:task",))
 
     anna.edit_issue(task.number, "another body, without the marker")
-    assert _only(watch, IssueSeen).body == "another body, without the marker"
+    assert _only(watch, IssueSnapshot).body == "another body, without the marker"
     anna.label(task.number, "caloron:blocked")
-    assert _only(watch, IssueSeen).labels == ("caloron:blocked", "caloron:task")
+    assert _only(watch, IssueSnapshot).labels == ("caloron:blocked", "caloron:task")
     anna.unlabel(task.number, "caloron:task")
-    assert _only(watch, IssueSeen).labels == ("caloron:blocked",)
+    assert _only(watch, IssueSnapshot).labels == ("caloron:blocked",)
     anna.close_issue(task.number)
-    assert _only(watch, IssueSeen).state == "closed"
+    assert _only(watch, IssueSnapshot).state == "closed"
     anna.reopen_issue(task.number)
-    assert _only(watch, IssueSeen).state == "open"
+    assert _only(watch, IssueSnapshot).state == "open"
     assert watch.look() == {}
 
 
@@ -49,12 +49,12 @@ def test_what_is_said_is_told_by_the_next_poll(world: World) -> None:
     pull = world.clone.open_pull(world.forge, "feature")
     watch.look()
     first = anna.comment(issue.number, "first")
-    assert _only(watch, CommentSeen).body == "first"
+    assert _only(watch, CommentSnapshot).body == "first"
     anna.comment(pull.number, "caloron:retry\n\nplease")
-    seen = _only(watch, CommentSeen)
+    seen = _only(watch, CommentSnapshot)
     assert (seen.issue, seen.author, seen.trusted) == (pull.number, "anna", True)
     anna.edit_comment(issue.number, first, "resolved")
-    assert _only(watch, CommentSeen).body == "resolved"
+    assert _only(watch, CommentSnapshot).body == "resolved"
     assert watch.look() == {}
 
 
@@ -63,18 +63,18 @@ def test_what_happens_to_pull_requests_is_told_by_the_next_poll(world: World) ->
     first = clone.commit("feature", {"a.txt": "1"})
     clone.push("feature")
     number = anna.open_pull("feature", "Closes #9")
-    seen = _only(watch, PullSeen)
+    seen = _only(watch, PullSnapshot)
     assert (seen.number, seen.branch, seen.head) == (number, "feature", first)
     assert (seen.author, seen.closes) == ("anna", (9,))
 
     second = clone.commit("feature", {"a.txt": "2"})
     clone.push("feature")
-    assert _only(watch, PullSeen).head == second
+    assert _only(watch, PullSnapshot).head == second
     third = clone.commit("rewritten", {"a.txt": "3"})
     clone.push("rewritten:feature")
-    assert _only(watch, PullSeen).head == third
+    assert _only(watch, PullSnapshot).head == third
     anna.close_pull(number)
-    assert _only(watch, PullSeen).state == "closed"
+    assert _only(watch, PullSnapshot).state == "closed"
     assert watch.look() == {}
 
 
@@ -87,8 +87,8 @@ def test_a_merge_by_a_person_is_told_with_main_and_the_issue_it_closes(world: Wo
     seen = watch.look()
     assert seen.keys() == {f"issue:{issue.number}", f"pull:{pull.number}", "branch:main"}
     merged, main = seen[f"pull:{pull.number}"], seen["branch:main"]
-    assert isinstance(merged, PullSeen)
-    assert isinstance(main, BranchSeen)
+    assert isinstance(merged, PullSnapshot)
+    assert isinstance(main, BranchSnapshot)
     assert (merged.state, merged.ended_by) == ("merged", "anna")
     assert merged.merge_commit == main.commit == main_of(world.forge)
     assert watch.look() == {}
@@ -99,13 +99,13 @@ def test_a_review_by_a_person_is_told_by_the_next_poll(world: World) -> None:
     pull = world.clone.open_pull(world.forge, "feature")
     watch.look()
     world.anna.review(pull.number, "changes_requested", "not yet")
-    seen = _only(watch, ReviewSeen)
+    seen = _only(watch, ReviewSnapshot)
     assert (seen.pull, seen.head, seen.verdict) == (pull.number, pull.head, "changes_requested")
     assert (seen.author, seen.body, seen.trusted) == ("anna", "not yet", True)
     world.anna.review(pull.number, "approved", "now it is")
     # Gitea withdraws her first verdict, and that is told as well.
     second, *first = reversed(list(watch.look().values()))
-    assert isinstance(second, ReviewSeen)
+    assert isinstance(second, ReviewSnapshot)
     assert (second.id > seen.id, second.verdict) == (True, "approved")
     assert [one.object for one in first] in ([], [seen.object])
     assert watch.look() == {}
@@ -115,7 +115,7 @@ def test_a_push_to_main_is_told_by_the_next_poll(world: World) -> None:
     watch = Watch(world.forge)
     commit = world.clone.commit("main", {"a.txt": "by hand"})
     world.clone.push("main")
-    assert _only(watch, BranchSeen).commit == commit
+    assert _only(watch, BranchSnapshot).commit == commit
     assert watch.look() == {}
 
 
@@ -141,7 +141,7 @@ def test_a_poll_from_an_old_cursor_tells_everything_since(world: World) -> None:
     world.anna.comment(issue.number, "resolved")
     world.forge.poll(world.forge.poll(old).cursor)
     objects = {type(s).__name__ for s in world.forge.poll(old).snapshots}
-    assert objects >= {"IssueSeen", "CommentSeen"}
+    assert objects >= {"IssueSnapshot", "CommentSnapshot"}
 
 
 def test_a_new_process_goes_on_from_the_cursor_of_the_last_one(world: World) -> None:

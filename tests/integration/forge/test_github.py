@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from caloron.errors import ForgeError, MergeConflict, StaleBase, StaleHead, WaitsForPeople
+from caloron.errors import ApprovalMissing, ForgeError, MergeConflict, StaleBase, StaleHead
 from caloron.forge.connect import connect
-from caloron.forge.remote import RemoteForge
+from caloron.forge.remote.forge import RemoteForge
 from caloron.ports import Checks
 from tests.support.github_api import LEFT_OUT, GithubApi
 
@@ -103,7 +103,7 @@ def test_every_request_is_one_of_the_description_and_says_its_version(
 
 
 def _labels(forge: RemoteForge) -> list[str]:
-    from caloron.forge.labels import _MEANINGS
+    from caloron.forge.remote.labels import _MEANINGS
 
     return [*_MEANINGS, "bug"]
 
@@ -137,7 +137,7 @@ def test_an_idle_poll_asks_only_whether_anything_changed(
         (
             405,
             "At least 2 approving reviews are required by reviewers with write access.",
-            WaitsForPeople,
+            ApprovalMissing,
         ),
     ],
 )

@@ -15,8 +15,14 @@ from typing import Any
 
 import pytest
 
-from caloron.domain.observations import BranchSeen, CommentSeen, IssueSeen, PullSeen, marker
-from caloron.engine.forges import notes_on, refuse_unfit
+from caloron.domain.model.snapshots import (
+    BranchSnapshot,
+    CommentSnapshot,
+    IssueSnapshot,
+    PullSnapshot,
+    marker,
+)
+from caloron.engine.forge.connect import notes_on, refuse_unfit
 from caloron.errors import (
     ForgeError,
     ForgePaused,
@@ -269,10 +275,10 @@ def test_a_poll_tells_issues_comments_pull_requests_and_main(
     refs = [{"ref": "refs/heads/master"}, {"ref": "refs/heads/new-topic", "object": {"sha": HEAD}}]
     github_api.reply("GET", f"{REPO}/git/matching-refs/{{ref}}", change=refs)
     told = {type(s): s for s in forge.poll("1000000000/1000000000/0").snapshots}
-    assert told.keys() >= {IssueSeen, CommentSeen, PullSeen, BranchSeen}
-    pull, main = told[PullSeen], told[BranchSeen]
-    assert isinstance(pull, PullSeen)
-    assert isinstance(main, BranchSeen)
+    assert told.keys() >= {IssueSnapshot, CommentSnapshot, PullSnapshot, BranchSnapshot}
+    pull, main = told[PullSnapshot], told[BranchSnapshot]
+    assert isinstance(pull, PullSnapshot)
+    assert isinstance(main, BranchSnapshot)
     assert (pull.number, pull.branch, main.name) == (NUMBER, "new-topic", "master")
     (asked,) = (a for a in github_api.asked if a.template == f"{REPO}/issues")
     assert asked.query["since"] == "2001-09-09T01:46:40Z"
@@ -489,7 +495,7 @@ def test_a_main_that_is_renamed_is_followed(github_api: GithubApi, forge: Forge)
     refs = [{"ref": "refs/heads/trunk", "object": {"sha": HEAD}}]
     github_api.reply("GET", f"{REPO}/git/matching-refs/{{ref}}", change=refs)
     told = forge.poll("1000000000/1000000000/0").snapshots
-    assert [(one.name, one.commit) for one in told if isinstance(one, BranchSeen)] == [
+    assert [(one.name, one.commit) for one in told if isinstance(one, BranchSnapshot)] == [
         ("trunk", HEAD)
     ]
     assert forge.main == "trunk"

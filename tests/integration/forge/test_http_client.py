@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,12 +25,12 @@ from caloron.errors import (
     NotFound,
     PreconditionFailed,
 )
-from caloron.forge.answers import User
-from caloron.forge.connection import Client
-from caloron.forge.http import Http
-from caloron.forge.line import Line
-from caloron.forge.seen import version
+from caloron.forge.api.types import User
+from caloron.forge.breaker import HostBreaker
+from caloron.forge.http import SIZE_LIMIT, ForgeHttp
+from caloron.forge.remote.snapshots import version
 from caloron.forge.tokens import Token, TokenSource
+from caloron.http import HttpClient
 from caloron.store import log
 from tests.support.loopback import Loopback
 
@@ -127,28 +129,28 @@ def wait() -> Wait:
 
 
 @pytest.fixture
-def http(server: Scripted, wait: Wait, monkeypatch: pytest.MonkeyPatch) -> Iterator[Http]:
+def http(server: Scripted, wait: Wait, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForgeHttp]:
     monkeypatch.setenv("FORGE_TOKEN", SECRET)
     token = Token(TokenSource(env="FORGE_TOKEN"), server.url, "token")
-    client = Client()
-    line = Line("forge", wait.now)
-    yield Http(f"{server.url}/api/v1", "o/r", token, line, client, {}, sleep=wait.sleep)
+    client = HttpClient(size_limit=SIZE_LIMIT)
+    breaker = HostBreaker("forge", wait.now)
+    yield ForgeHttp(f"{server.url}/api/v1", "o/r", token, breaker, client, {}, sleep=wait.sleep)
     client.close()
 
 
 def test_a_read_that_fails_in_passing_is_tried_again(
-    server: Scripted, http: Http, wait: Wait
+    server: Scripted, http: ForgeHttp, wait: Wait
 ) -> None:
     server.replies = [
         Reply(cut="before"), Reply(502), Reply(body={"login": "anna"}),
     ]  # fmt: skip
     assert http.get("/user").read(User).login == "anna"
     assert len(wait.slept) == 2
-    assert http.line.requests == {"GET": 3}
+    assert http.breaker.requests == {"GET": 3}
 
 
 def test_a_read_that_is_tried_again_is_in_the_log_without_the_token(
-    server: Scripted, http: Http, tmp_path: Path
+    server: Scripted, http: ForgeHttp, tmp_path: Path
 ) -> None:
     server.replies = [Reply(503, {"message": f"{SECRET} is not wanted now"}), Reply()]
     log.pin(log.log_of(tmp_path), sprint="shop-3")
@@ -167,7 +169,7 @@ def test_a_read_that_is_tried_again_is_in_the_log_without_the_token(
     "reply", [Reply(cut="before"), Reply(500), Reply(502), Reply(body={"id": 1}, cut="half")]
 )
 def test_a_change_whose_answer_is_lost_is_sent_once(
-    server: Scripted, http: Http, reply: Reply
+    server: Scripted, http: ForgeHttp, reply: Reply
 ) -> None:
     server.replies = [reply]
     with pytest.raises(ForgeUnavailable, match="did not answer POST"):
@@ -175,14 +177,14 @@ def test_a_change_whose_answer_is_lost_is_sent_once(
     assert [asked[0] for asked in server.asked] == ["POST"]
 
 
-def test_a_read_that_never_succeeds_ends(server: Scripted, http: Http) -> None:
+def test_a_read_that_never_succeeds_ends(server: Scripted, http: ForgeHttp) -> None:
     server.replies = [Reply(503)]
     with pytest.raises(ForgeUnavailable, match="HTTP 503"):
         http.get("issues")
-    assert http.line.requests == {"GET": 3}
+    assert http.breaker.requests == {"GET": 3}
 
 
-def test_parameters_are_encoded(server: Scripted, http: Http) -> None:
+def test_parameters_are_encoded(server: Scripted, http: ForgeHttp) -> None:
     http.get("issues", {"since": "2026-01-01T00:00:00+00:00", "q": "a&b ü#"})
     assert server.asked[0][2] == {"since": "2026-01-01T00:00:00+00:00", "q": "a&b ü#"}
 
@@ -198,7 +200,7 @@ def test_parameters_are_encoded(server: Scripted, http: Http) -> None:
 )
 def test_a_limit_pauses_every_request_to_the_host_until_it_is_over(
     server: Scripted,
-    http: Http,
+    http: ForgeHttp,
     wait: Wait,
     status: int,
     headers: dict[str, str],
@@ -222,7 +224,7 @@ def test_a_limit_pauses_every_request_to_the_host_until_it_is_over(
 
 
 def test_a_host_that_says_when_it_is_back_is_not_asked_before_and_that_is_no_quota(
-    server: Scripted, http: Http, wait: Wait
+    server: Scripted, http: ForgeHttp, wait: Wait
 ) -> None:
     server.replies = [Reply(503, {}, {"Retry-After": "90"}), Reply()]
     with pytest.raises(ForgeUnavailable, match="not available until 08:01 UTC") as down:
@@ -237,7 +239,7 @@ def test_a_host_that_says_when_it_is_back_is_not_asked_before_and_that_is_no_quo
 
 
 def test_a_quota_is_told_in_universal_time(
-    server: Scripted, http: Http, monkeypatch: pytest.MonkeyPatch
+    server: Scripted, http: ForgeHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
@@ -251,7 +253,7 @@ def test_a_quota_is_told_in_universal_time(
 
 
 def test_the_last_request_of_a_quota_is_answered_and_the_next_one_waits(
-    server: Scripted, http: Http
+    server: Scripted, http: ForgeHttp
 ) -> None:
     server.replies = [Reply(headers={"X-RateLimit-Remaining": "0"})]
     assert http.get("issues").status == 200
@@ -261,7 +263,7 @@ def test_the_last_request_of_a_quota_is_answered_and_the_next_one_waits(
 
 
 def test_a_host_that_does_not_answer_is_left_alone_and_then_tried_once(
-    server: Scripted, http: Http, wait: Wait
+    server: Scripted, http: ForgeHttp, wait: Wait
 ) -> None:
     server.replies = [Reply(cut="before")]
     for _ in range(5):
@@ -282,7 +284,9 @@ def test_a_host_that_does_not_answer_is_left_alone_and_then_tried_once(
     http.change("POST", "issues", {})
 
 
-def test_a_polled_read_that_did_not_change_is_the_same_answer(server: Scripted, http: Http) -> None:
+def test_a_polled_read_that_did_not_change_is_the_same_answer(
+    server: Scripted, http: ForgeHttp
+) -> None:
     server.replies = [
         Reply(body={"login": "anna"}, headers={"ETag": '"v1"'}),
         Reply(304),
@@ -297,7 +301,7 @@ def test_a_polled_read_that_did_not_change_is_the_same_answer(server: Scripted, 
 
 
 def test_an_answer_that_did_not_change_carries_the_time_of_now(
-    server: Scripted, http: Http
+    server: Scripted, http: ForgeHttp
 ) -> None:
     """The forge's clock goes on also while nothing happens; polls count by it."""
     then, now = "Mon, 16 Nov 2026 12:00:00 GMT", "Mon, 16 Nov 2026 12:00:09 GMT"
@@ -311,7 +315,7 @@ def test_an_answer_that_did_not_change_carries_the_time_of_now(
 
 
 def test_an_answer_whose_encoding_is_broken_is_one_that_did_not_come(
-    server: Scripted, http: Http
+    server: Scripted, http: ForgeHttp
 ) -> None:
     server.replies = [Reply(body=b"no gzip at all", headers={"Content-Encoding": "gzip"})]
     with pytest.raises(ForgeUnavailable, match="did not answer GET"):
@@ -322,7 +326,7 @@ def test_an_answer_whose_encoding_is_broken_is_one_that_did_not_come(
 
 @pytest.mark.parametrize("hours", [-10, -2, 0, 2, 10])
 def test_of_two_looks_within_a_second_the_later_is_the_newer_however_wrong_our_clock_is(
-    server: Scripted, http: Http, wait: Wait, hours: int
+    server: Scripted, http: ForgeHttp, wait: Wait, hours: int
 ) -> None:
     there = int(wait.time) + hours * 3600
     server.replies = [Reply(headers={"Date": formatdate(there, usegmt=True)})]
@@ -331,12 +335,12 @@ def test_of_two_looks_within_a_second_the_later_is_the_newer_however_wrong_our_c
         versions.append(version(there, http.get("issues").began_ms))
         wait.time += 0.002
     assert versions == sorted(set(versions))
-    before = http.line.now_there_ms()
+    before = http.breaker.server_time_ms()
     assert version(there, before) > versions[-1]
 
 
 def test_all_pages_are_read_from_our_own_address_whatever_the_link_says(
-    server: Scripted, http: Http
+    server: Scripted, http: ForgeHttp
 ) -> None:
     link = '<http://elsewhere.example/api/v1/repos/o/r/issues?page=2&limit=1>; rel="next"'
     server.replies = [
@@ -348,7 +352,9 @@ def test_all_pages_are_read_from_our_own_address_whatever_the_link_says(
     assert [asked[2] for asked in server.asked] == [{"limit": "1"}, {"limit": "1", "page": "2"}]
 
 
-def test_a_list_with_a_total_and_no_link_is_read_to_its_end(server: Scripted, http: Http) -> None:
+def test_a_list_with_a_total_and_no_link_is_read_to_its_end(
+    server: Scripted, http: ForgeHttp
+) -> None:
     total = {"X-Total-Count": "3"}
     server.replies = [
         Reply(body=[{"login": "a"}, {"login": "b"}], headers=total),
@@ -359,7 +365,7 @@ def test_a_list_with_a_total_and_no_link_is_read_to_its_end(server: Scripted, ht
 
 
 def test_a_redirect_is_followed_for_reads_on_the_same_host_only(
-    server: Scripted, http: Http
+    server: Scripted, http: ForgeHttp
 ) -> None:
     server.replies = [
         Reply(301, headers={"Location": "/api/v1/repositories/7"}), Reply(body={"login": "new"}),
@@ -374,11 +380,11 @@ def test_a_redirect_is_followed_for_reads_on_the_same_host_only(
 
 
 def test_an_answer_without_end_is_refused(
-    server: Scripted, http: Http, monkeypatch: pytest.MonkeyPatch
+    server: Scripted, http: ForgeHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("caloron.forge.connection._ANSWER_CAP", 1000)
+    monkeypatch.setattr(http._client, "_size_limit", 1000)
     server.replies = [Reply(body=b"x" * 2000)]
-    with pytest.raises(ForgeError, match="larger than"):
+    with pytest.raises(ForgeError, match=r"the answer to .* is over"):
         http.get("issues")
 
 
@@ -393,7 +399,7 @@ def test_an_answer_without_end_is_refused(
     ],
 )
 def test_a_refusal_says_what_and_why(
-    server: Scripted, http: Http, status: int, kind: type[CaloronError], words: str
+    server: Scripted, http: ForgeHttp, status: int, kind: type[CaloronError], words: str
 ) -> None:
     body = {"message": f"it is so {SECRET}", "errors": [{"message": "title is missing"}]}
     server.replies = [Reply(status, body)]
@@ -410,8 +416,10 @@ def test_a_token_that_was_replaced_is_read_again_once_and_the_request_sent_again
     file.write_text("first")
     file.chmod(0o600)
     token = Token(TokenSource(file=str(file)), server.url, "token")
-    client = Client()
-    http = Http(f"{server.url}/api/v1", "o/r", token, Line("forge", wait.now), client, {})
+    client = HttpClient(size_limit=SIZE_LIMIT)
+    http = ForgeHttp(
+        f"{server.url}/api/v1", "o/r", token, HostBreaker("forge", wait.now), client, {}
+    )
     http.get("issues")
     file.write_text("second")
     server.replies = [Reply(401), Reply(201), Reply(401)]
@@ -430,7 +438,9 @@ def test_a_token_that_was_replaced_is_read_again_once_and_the_request_sent_again
     client.close()
 
 
-def test_a_variable_whose_token_ran_out_says_to_stop_first(server: Scripted, http: Http) -> None:
+def test_a_variable_whose_token_ran_out_says_to_stop_first(
+    server: Scripted, http: ForgeHttp
+) -> None:
     http.get("issues")
     server.replies = [Reply(401)]
     with pytest.raises(ForgeUnavailable, match="FORGE_TOKEN any more") as refused:
@@ -439,19 +449,21 @@ def test_a_variable_whose_token_ran_out_says_to_stop_first(server: Scripted, htt
     assert len(server.asked) == 2
 
 
-def test_what_is_no_json_of_a_forge_is_said_to_be_none(server: Scripted, http: Http) -> None:
+def test_what_is_no_json_of_a_forge_is_said_to_be_none(server: Scripted, http: ForgeHttp) -> None:
     server.replies = [Reply(body=b"<html>sign in</html>")]
     with pytest.raises(ForgeError, match="not understood"):
         http.get("/user").read(User)
 
 
-def test_the_token_stands_in_the_header_and_nowhere_else(server: Scripted, http: Http) -> None:
+def test_the_token_stands_in_the_header_and_nowhere_else(server: Scripted, http: ForgeHttp) -> None:
     http.get("issues")
     assert server.asked[0][3]["authorization"] == f"token {SECRET}"
     assert SECRET not in repr(http) + repr(http.__dict__) + server.asked[0][1]
 
 
-def test_a_failure_of_the_connection_never_shows_the_token(http: Http, server: Scripted) -> None:
+def test_a_failure_of_the_connection_never_shows_the_token(
+    http: ForgeHttp, server: Scripted
+) -> None:
     server.close()
     with pytest.raises(ForgeUnavailable) as lost:
         http.get("issues")
@@ -459,3 +471,37 @@ def test_a_failure_of_the_connection_never_shows_the_token(http: Http, server: S
     while chain is not None:
         assert SECRET not in repr(chain)
         chain = chain.__cause__ or chain.__context__
+
+
+_READ_A_NEW_TYPE_AT_ONCE = """
+import sys, threading
+from caloron.forge.http import ForgeResponse
+
+sys.setswitchinterval(1e-6)
+SOURCE = '''
+import msgspec
+class Inner(msgspec.Struct):
+    text: "str | None" = None
+class Outer(msgspec.Struct):
+    first: "Inner"
+    more: "list[Inner]"
+'''
+for _ in range(500):
+    exec(SOURCE, globals())
+    answer = ForgeResponse(status=200, headers={}, began_ms=0, body=b'{"first": {}, "more": [{}]}')
+    threads = [threading.Thread(target=answer.read, args=(Outer,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_threads_that_read_a_new_type_at_once_do_not_crash_the_process() -> None:
+    done = subprocess.run(
+        (sys.executable, "-c", _READ_A_NEW_TYPE_AT_ONCE),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from caloron.errors import MergeConflict, UsageError
-from caloron.forge.local import LocalForge
+from caloron.forge.local.forge import LocalForge
 from tests.integration.forge.people import Clone
 
 

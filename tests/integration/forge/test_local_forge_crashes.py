@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from caloron.domain.observations import marker
-from caloron.forge.local import LocalForge, create_local_forge
+from caloron.domain.model.snapshots import marker
+from caloron.forge.local.forge import LocalForge, create_local_forge
 from tests.integration.forge.people import Clone, files_on_main, main_of, plain_git
 
 _ACT = """
 import sys
 from pathlib import Path
 from caloron.errors import CaloronError
-from caloron.forge.local import LocalForge, create_local_forge
+from caloron.forge.local.forge import LocalForge, create_local_forge
 project = Path(sys.argv[1])
 try:
     print({call})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from caloron.errors import PreconditionFailed, StoreError, UsageError
-from caloron.forge.local import LocalForge, create_local_forge
+from caloron.forge.local.forge import LocalForge, create_local_forge
 from caloron.store.database import Database
 from tests.integration.forge.people import Clone, files_on_main, main_of, plain_git
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from caloron.errors import ForgeError, ForgeUnavailable
-from caloron.forge import local_git
-from caloron.forge.local import LocalForge
+from caloron.forge.local import refs
+from caloron.forge.local.forge import LocalForge
 from caloron.store import database
 from tests.integration.forge.people import Clone, main_of
 
@@ -103,7 +103,7 @@ def test_a_lock_that_a_killed_git_left_long_ago_stops_nothing(
 )
 def test_a_push_whose_helper_was_killed_may_be_tried_again(said: str) -> None:
     """What git says when one of the processes that it starts for a push is killed."""
-    failure = local_git.failed_git(Path("mirror.git"), "push", 1, said)
+    failure = refs.forge_error(Path("mirror.git"), "push", 1, said)
     assert isinstance(failure, ForgeUnavailable)
 
 
@@ -111,16 +111,16 @@ def test_a_push_to_a_forge_that_is_gone_is_not_tried_again(
     forge: LocalForge, clone: Clone, tmp_path: Path
 ) -> None:
     head = clone.commit("feature", {"f": "1\n"})
-    gone = local_git.BareRepository(tmp_path / "gone.git")
+    gone = refs.ForgeRepository(tmp_path / "gone.git")
     done = gone.push_from(clone.path, "feature", head, "")
-    failure = local_git.git_failure(clone.path, ("push",), done)
+    failure = refs.forge_error(clone.path, "push", done.returncode, done.stderr.decode())
     assert not isinstance(failure, ForgeUnavailable), failure
 
 
 def test_a_merge_waits_for_another_one_but_not_for_ever(
     forge: LocalForge, clone: Clone, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_git, "_MERGE_WAIT_S", 0.1)
+    monkeypatch.setattr(refs, "_MERGE_WAIT_S", 0.1)
     pull = clone.open_pull(forge, "feature")
     cursor = forge.poll("").cursor
     with (project / "forge.lock").open("w") as held:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from caloron.domain.observations import BranchSeen
+from caloron.domain.model.snapshots import BranchSnapshot
 from caloron.errors import ForgeError, ForgeUnavailable, StaleHead
-from caloron.forge.local import LocalForge
+from caloron.forge.local.forge import LocalForge
 from tests.integration.forge.people import Clone, main_of, plain_git
 
 
@@ -20,7 +20,7 @@ def test_a_push_to_main_by_hand_is_polled_once(forge: LocalForge, clone: Clone) 
     clone.push("work:main")
     seen = forge.poll(cursor)
     (branch,) = seen.snapshots
-    assert isinstance(branch, BranchSeen)
+    assert isinstance(branch, BranchSnapshot)
     assert (branch.name, branch.commit) == ("main", commit)
     assert forge.poll(seen.cursor).snapshots == ()
 

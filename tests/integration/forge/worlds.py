@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from caloron.domain.observations import Snapshot, Verdict, marker, merge_observations
-from caloron.forge.local import LocalForge, create_local_forge
+from caloron.domain.model.snapshots import Snapshot, Verdict, marker, merge_observations
+from caloron.forge.local.forge import LocalForge, create_local_forge
 from caloron.ports import Forge
 from tests.integration.forge.people import Clone
 from tests.support.fault_proxy import FaultProxy

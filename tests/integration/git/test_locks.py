@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caloron.errors import CaloronError
-from caloron.git import locks
-from caloron.git.command import GitError, git
-from caloron.git.locks import patiently
+from caloron.git import command as git_command
+from caloron.git.command import GitError, git, retry_on_lock
 from caloron.git.mirror import Mirror
 from caloron.ports import Remote
 from tests.support.loopback import Loopback
@@ -24,7 +23,7 @@ from tests.support.loopback import Loopback
 
 @pytest.fixture(autouse=True)
 def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "_LOCK_TRIES", 3)
+    monkeypatch.setattr(git_command, "_LOCK_TRIES", 3)
 
 
 def old(path: Path) -> Path:
@@ -78,7 +77,7 @@ def test_a_lock_that_only_the_server_speaks_of_is_not_waited_for(tmp_path: Path)
         raise GitError(("push",), 1, "remote: error: cannot lock ref 'refs/heads/main'\nrejected")
 
     with pytest.raises(GitError):
-        patiently(repository, command)
+        retry_on_lock(repository, command)
     assert len(calls) == 1
     assert abandoned.exists()
 
@@ -94,7 +93,7 @@ def test_a_lock_beside_a_link_out_of_the_repository_stays(tmp_path: Path) -> Non
         raise GitError(("fetch",), 128, message)
 
     with pytest.raises(GitError):
-        patiently(repository, command)
+        retry_on_lock(repository, command)
     assert outside.exists()
 
 
@@ -133,7 +132,7 @@ def test_no_text_of_a_server_deletes_a_file_outside_the_repository(
         raise GitError(("fetch",), 128, text)
 
     with suppress(GitError):
-        patiently(place / "mirror.git", command)
+        retry_on_lock(place / "mirror.git", command)
     assert [file.exists() for file in outside] == [True, True, True]
 
 
@@ -151,6 +150,6 @@ def test_locks_that_a_dead_machine_left_are_removed_and_fresh_ones_stay(tmp_path
         git_calls.append(1)
         return git(repository, "config", "gc.auto", "0")
 
-    assert patiently(repository, command) == ""
+    assert retry_on_lock(repository, command) == ""
     assert len(git_calls) == 2
     assert [file.exists() for file in (*left, fresh)] == [False, False, False, True]

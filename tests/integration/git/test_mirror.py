@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from caloron.errors import NotFound
-from caloron.git.arrival import Terms, receive
-from caloron.git.bundle import BundleRefused
 from caloron.git.command import GitError, git, git_environment
+from caloron.git.incoming import BundleRefused, Terms, receive
 from caloron.git.mirror import Conflict, Merged, Mirror
 from caloron.ports import Remote
 
@@ -127,7 +126,7 @@ def test_the_same_merge_made_twice_is_the_same_commit(project: Project, tmp_path
     assert names == ["README", "a", "b", "c"]
     assert git(project.mirror.path, "rev-parse", f"refs/caloron/merges/{merged.commit}")
     assert project.mirror.is_ancestor(right, merged.commit)
-    assert project.mirror.ahead(left, merged.commit) == 3
+    assert project.mirror.commits_ahead(left, merged.commit) == 3
 
 
 def test_a_merge_of_a_direct_descendant_still_is_a_commit_with_two_parents(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from caloron.git.mirror import Mirror
+from caloron.git.repository_context import RepoContext, page, read_repository_context, rules_page
 from caloron.ports import Remote
-from caloron.stages.kickoff import RepoContext, fetch_repo_context, page, rules_page
 
 FILES = {
     "README.md": "# Shop\n",
@@ -41,7 +41,7 @@ def context(tmp_path: Path) -> RepoContext:
         subprocess.run(("git", *line), cwd=source, check=True)
     mirror = Mirror(tmp_path / "mirror.git", Remote(str(source)), "trunk")
     mirror.ensure()
-    return fetch_repo_context(mirror, mirror.fetch_main(), description="A shop", open_issues=3)
+    return read_repository_context(mirror, mirror.fetch_main(), description="A shop", open_issues=3)
 
 
 def test_languages_ci_rules_and_commits_are_found(context: RepoContext) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from caloron.git.command import GitError
-from caloron.git.commits import Size
 from caloron.git.mirror import Mirror
+from caloron.git.repository import Size
 from caloron.ports import Remote
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from caloron.forge.local_git import failed_git
-from caloron.git.command import GitError, git, git_remote, telling
+from caloron.forge.local.refs import forge_error
+from caloron.git.command import GitError, error_line, git, git_remote
 from caloron.ports import Remote
 
 _PROTECTED = """remote:
@@ -35,7 +35,7 @@ hint: Updates were rejected
     ],
 )  # fmt: skip
 def test_one_line_says_why(stderr: str, line: str) -> None:
-    assert telling(stderr) == line
+    assert error_line(stderr) == line
 
 
 def test_an_error_has_no_hints_of_git(tmp_path: Path) -> None:
@@ -52,4 +52,4 @@ def test_an_error_has_no_hints_of_git(tmp_path: Path) -> None:
     assert "hint: " in caught.value.stderr
     assert "hint:" not in str(caught.value)
     assert "[rejected]" in str(caught.value)
-    assert "hint:" not in str(failed_git(forge, "push", 1, caught.value.stderr))
+    assert "hint:" not in str(forge_error(forge, "push", 1, caught.value.stderr))

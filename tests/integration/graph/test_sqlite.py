@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.graph.sqlite import Database
+from caloron.graph.storage.sqlite import Database
 
 _SOURCES = Path(__file__).parents[3] / "src"
 
@@ -44,8 +44,8 @@ def test_a_cache_file_serves_processes_at_once(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from caloron.graph.cache import SqliteCache
-from caloron.graph.protocols import CacheKey
+from caloron.graph.storage.cache import SqliteCache
+from caloron.graph.runtime.protocols import CacheKey
 cache = SqliteCache(Path(sys.argv[1]), most_entries=500)
 for number in range(300):
     key = CacheKey("s", "c", str(number))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from caloron.domain.evaluate import evaluate
-from caloron.domain.facts import Fact
-from caloron.domain.sprint import Sprint
-from caloron.domain.turn import Decision
+from caloron.domain.model.facts import Fact
+from caloron.domain.model.sprint import Planning, Sprint, SprintSettings
+from caloron.domain.rules.evaluate import evaluate
+from caloron.domain.rules.evaluation import Decision
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, Loaded, TickCommit
 from tests.unit.domain.world import planned
@@ -25,7 +25,13 @@ class Book:
         self.ledger = Ledger(path)
         # No machine crashes here, so nothing needs to wait for the disk.
         self.ledger.db.rows("PRAGMA synchronous = OFF")
-        given = Sprint(id="shop", number=0, goal="a shop", given_plan=PLAN, created_at=1.0)
+        given = Sprint(
+            id="shop",
+            number=0,
+            goal="a shop",
+            planning=Planning(given_plan=PLAN),
+            settings=SprintSettings(created_at=1.0),
+        )
         self.sprint = self.ledger.create_sprint(given, {}).id
         self.journal = Journal(self.ledger, self.sprint)
 
@@ -33,7 +39,7 @@ class Book:
         return self.ledger.load(self.sprint)
 
     def tell(self, *facts: Fact) -> int:
-        return self.ledger.tell(self.sprint, facts)
+        return self.ledger.append_facts(self.sprint, facts)
 
     def decide(self, loaded: Loaded, now: float = 100.0) -> Decision:
         return evaluate(loaded.state, loaded.facts, now)

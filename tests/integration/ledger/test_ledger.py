@@ -7,22 +7,24 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from caloron.domain.actions import CancelWork, CreateIssue, RetryEffect, StartWork
-from caloron.domain.facts import EffectFailed, WorkEnded
-from caloron.domain.observations import BranchSeen, IssueSeen
-from caloron.domain.sprint import AGENT_ROLES, Sprint, State, Task, Work
-from caloron.domain.status import Status
+from caloron.domain.model.effects import CancelWork, CreateIssue, RetryEffect, StartWork
+from caloron.domain.model.facts import EffectFailed, WorkEnded
+from caloron.domain.model.roles import AGENT_ROLES
+from caloron.domain.model.snapshots import BranchSnapshot, IssueSnapshot
+from caloron.domain.model.sprint import Sprint, State
+from caloron.domain.model.status import Status
+from caloron.domain.model.task import Task, Work
 from caloron.errors import NotFound, StoreError
 from caloron.ledger import ledger as ledger_module
 from caloron.ledger.journal import Entry
 from caloron.ledger.ledger import StaleTick, TickCommit
-from caloron.ledger.work import WorkQueue
+from caloron.ledger.work_queue import WorkQueue
 from caloron.store import queue
 from tests.integration.ledger.conftest import Book
 
 
-def issue_of(effect: CreateIssue, number: int, version: int = 1) -> IssueSeen:
-    return IssueSeen(
+def issue_of(effect: CreateIssue, number: int, version: int = 1) -> IssueSnapshot:
+    return IssueSnapshot(
         version=version, number=number, title="t", body=effect.body, state="open", author="caloron"
     )
 
@@ -74,7 +76,7 @@ def test_of_two_ticks_on_one_state_the_second_writes_nothing(book: Book) -> None
 def test_a_tick_that_fails_in_the_middle_leaves_nothing(
     book: Book, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    book.tell(BranchSeen(version=1, name="main", commit="c1"))
+    book.tell(BranchSnapshot(version=1, name="main", commit="c1"))
     loaded = book.load()
     decision = book.decide(loaded)
     before = book.everything()
@@ -88,17 +90,17 @@ def test_a_tick_that_fails_in_the_middle_leaves_nothing(
 
 
 def test_a_tick_forgets_only_the_facts_that_it_took_in(book: Book) -> None:
-    book.tell(BranchSeen(version=1, name="main", commit="c1"))
+    book.tell(BranchSnapshot(version=1, name="main", commit="c1"))
     loaded = book.load()
-    book.tell(BranchSeen(version=2, name="main", commit="c2"))
+    book.tell(BranchSnapshot(version=2, name="main", commit="c2"))
     book.commit(loaded, book.decide(loaded))
     (left,) = book.load().facts
-    assert isinstance(left, BranchSeen)
+    assert isinstance(left, BranchSnapshot)
     assert left.commit == "c2"
 
 
 def test_a_fact_that_waits_is_not_told_twice(book: Book) -> None:
-    seen = BranchSeen(version=1, name="main", commit="c1")
+    seen = BranchSnapshot(version=1, name="main", commit="c1")
     assert (book.tell(seen, seen), book.tell(seen)) == (1, 0)
     ended = WorkEnded(item="x", task="a", role="review", token=3)
     assert (book.tell(ended), book.tell(ended)) == (1, 0)
@@ -107,10 +109,10 @@ def test_a_fact_that_waits_is_not_told_twice(book: Book) -> None:
 
 def test_an_older_picture_never_replaces_a_newer_one(book: Book) -> None:
     for version, commit in ((5, "new"), (3, "old")):
-        book.tell(BranchSeen(version=version, name="main", commit=commit))
+        book.tell(BranchSnapshot(version=version, name="main", commit=commit))
         book.tick()
     seen = book.load().state.objects["branch:main"]
-    assert isinstance(seen, BranchSeen)
+    assert isinstance(seen, BranchSnapshot)
     assert seen.commit == "new"
 
 
@@ -118,7 +120,7 @@ def test_more_facts_than_one_tick_takes_wait_for_the_next(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "_FACTS_PER_TICK", 2)
-    book.tell(*(BranchSeen(version=1, name=f"b{n}", commit="c") for n in range(5)))
+    book.tell(*(BranchSnapshot(version=1, name=f"b{n}", commit="c") for n in range(5)))
     for expected in (2, 2, 1, 0):
         loaded = book.load()
         assert len(loaded.facts) == expected
@@ -158,7 +160,7 @@ def test_an_effect_goes_from_planned_over_intended_to_done(book: Book) -> None:
     again = _due(book, entry)
     assert again.intended
     assert again.tries == 1
-    book.journal.record(entry, [BranchSeen(version=1, name="main", commit="c")])
+    book.journal.record(entry, [BranchSnapshot(version=1, name="main", commit="c")])
     assert entry.id not in {e.id for e in book.journal.due()}
     assert len(book.load().facts) == 1
     assert book.events("effect_done") == 1
@@ -312,7 +314,7 @@ def test_two_threads_that_tick_at_once_both_come_through(book: Book) -> None:
 def test_the_state_of_another_sprint_is_not_touched(book: Book) -> None:
     other = book.ledger.create_sprint(Sprint(id="shop", number=0, goal="other"), {}).id
     before = book.ledger.load(other)
-    book.tell(BranchSeen(version=1, name="main", commit="c1"))
+    book.tell(BranchSnapshot(version=1, name="main", commit="c1"))
     book.tick()
     assert book.ledger.load(other) == before
     assert isinstance(before.state, State)

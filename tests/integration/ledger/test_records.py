@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from caloron.domain.learnings import SprintRecord
-from caloron.domain.status import Status
-from caloron.domain.why import why, why_sprint
-from caloron.ledger import records
+from caloron.domain.model.status import FIRST_STEP, Status
+from caloron.domain.reporting.explain import why, why_sprint
+from caloron.domain.reporting.learnings import SprintRecord
+from caloron.ledger import run_history
 from caloron.ledger.glance import glance
 from caloron.ledger.ledger import Ledger, TickCommit, read_state
-from caloron.ledger.records import ended_records, keep_records
+from caloron.ledger.run_history import ended_records, store_records
 from caloron.store import queue
 from caloron.store.database import open_read_only
 from tests.integration.ledger.conftest import Book
@@ -33,7 +33,7 @@ def ended(book: Book) -> Book:
     sprint = msgspec.structs.replace(loaded.state.sprint, phase="ended", ended_at=101.0)
     state = msgspec.structs.replace(loaded.state, sprint=sprint, tasks=tasks)
     book.ledger.commit_tick(loaded, TickCommit(state=state))
-    keep_records(book.ledger)
+    store_records(book.ledger)
     assert book.count("records") == 1
     return book
 
@@ -66,7 +66,7 @@ def by_hand(book: Book) -> None:
 def sprint_by_hand(book: Book) -> None:
     (data,) = book.ledger.db.rows("SELECT data FROM sprints")[0]
     spent = {"usd": 5.0, "estimated_usd": 0, "tokens_in": 1, "tokens_out": 1, "runs": 1}
-    new = json.dumps(json.loads(data) | {"spent": spent}).encode()
+    new = json.dumps(json.loads(data) | {"usage": {"spent": spent}}).encode()
     book.ledger.db.rows("UPDATE sprints SET data = ?", (new,))
 
 
@@ -83,7 +83,7 @@ def one_more_run(book: Book) -> None:
 
 def an_end_of_a_run(book: Book) -> None:
     one_more_run(book)
-    keep_records(book.ledger)
+    store_records(book.ledger)
     with book.ledger.db.transaction("test") as connection:
         queue.begin_attempt(connection, f"{book.sprint}/a/1-fix", 1, 1000)
 
@@ -100,7 +100,7 @@ def test_whoever_changes_a_fact_takes_the_record_away(
     after = found(ended)
     if change is not one_more_run:
         assert after != before
-    keep_records(ended.ledger)
+    store_records(ended.ledger)
     assert (found(ended), ended.count("records")) == (after, 1)
 
 
@@ -116,15 +116,15 @@ def test_a_record_that_other_rules_made_is_not_believed(
 ) -> None:
     other = msgspec.structs.replace(found(ended), goal="from the record")
     ended.ledger.db.rows("UPDATE records SET data = ?", (msgspec.json.encode(other),))
-    monkeypatch.setattr(records, "_made_by", lambda: "other rules")
+    monkeypatch.setattr(run_history, "RECORD_VERSION", "other rules")
     assert found(ended).goal == "a shop"
-    keep_records(ended.ledger)
+    store_records(ended.ledger)
     assert [r["made_by"] for r in ended.ledger.db.rows("SELECT * FROM records")] == ["other rules"]
 
 
 def test_a_sprint_that_goes_on_has_no_record(book: Book) -> None:
     book.tick()
-    keep_records(book.ledger)
+    store_records(book.ledger)
     assert book.count("records") == 0
 
 
@@ -155,14 +155,21 @@ def test_a_ledger_of_the_last_release_gets_its_place_for_records(tmp_path: Path)
 def test_a_glance_says_of_every_task_what_the_whole_state_says(book: Book) -> None:
     book.tick()
     for status in Status:
-        for fields in ({}, {"issue": 7}, {"head": "h", "pushed": "h"}, {"interventions": 2}):
+        for issue, head, interventions in (
+            (None, "", 0),
+            (7, "", 0),
+            (None, "h", 0),
+            (None, "", 2),
+        ):
             loaded = book.load()
-            changed = {"status": status, "reason": "so it is"} | fields
-            task = msgspec.structs.replace(loaded.state.tasks["a"], **changed)
+            task = loaded.state.tasks["a"].copy()
+            task.status, task.step, task.reason = status, FIRST_STEP[status], "so it is"
+            task.links.issue, task.supervision.interventions = issue, interventions
+            task.change.adopt(head)
             state = msgspec.structs.replace(loaded.state, tasks=loaded.state.tasks | {"a": task})
             book.ledger.commit_tick(loaded, TickCommit(state=state))
             with book.ledger.db.snapshot() as connection:
-                seen, whole = glance(connection), read_state(connection)
+                (seen, _), whole = glance(connection), read_state(connection)
             assert why_sprint(seen.sprint) == why_sprint(whole.sprint)
             assert {n: why(seen, t) for n, t in seen.tasks.items()} == {
                 n: why(whole, t) for n, t in whole.tasks.items()

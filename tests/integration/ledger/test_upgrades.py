@@ -15,16 +15,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from caloron.domain.actions import Effect, Probe, StartWork
-from caloron.domain.facts import Fact
-from caloron.domain.learnings import Kept
-from caloron.domain.observations import Snapshot
-from caloron.domain.sprint import Sprint, Task
-from caloron.errors import HeldByAnother, StoreError
+from caloron.domain.model.effects import Effect, Probe, StartWork
+from caloron.domain.model.facts import Fact
+from caloron.domain.model.snapshots import Snapshot
+from caloron.domain.model.sprint import Sprint
+from caloron.domain.model.task import Task
+from caloron.domain.reporting.learnings import Kept
+from caloron.errors import InUse, StoreError
 from caloron.ledger import ledger as ledgers
 from caloron.ledger import upgrades
-from caloron.ledger.identity import open_ledger
 from caloron.ledger.ledger import MIGRATIONS, Ledger
+from caloron.ledger.reading import open_ledger
 from tests.integration.ledger.conftest import Book
 from tests.support.older_home import unpack
 
@@ -170,7 +171,7 @@ def test_nothing_is_upgraded_while_an_engine_of_the_older_version_writes(
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as engine:
         assert engine.stdout is not None
         assert engine.stdout.readline() == b"held\n"
-        with pytest.raises(HeldByAnother, match="an older Caloron is at work"):
+        with pytest.raises(InUse, match="an older Caloron is at work"):
             Ledger(path)
         assert stored(path) == before
         engine.communicate()

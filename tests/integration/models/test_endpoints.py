@@ -257,7 +257,7 @@ def test_auto_takes_the_first_that_is_there(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv(key)
     assert "neither a program nor a key" in chosen_model().reason
     monkeypatch.setenv("CALORON_LLM_PROVIDER", "codex-cli")
-    with pytest.raises(UsageError, match="keeps programs out"):
+    with pytest.raises(UsageError, match="excludes programs"):
         chosen_model()
 
 

@@ -12,16 +12,16 @@ import pytest
 
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import ExecutionError
-from caloron.graph.jsontext import canonical
+from caloron.graph.json_text import canonical
 from caloron.graph.prepare import prepare
-from caloron.graph.run import Limits, Settings, run
+from caloron.graph.runtime.run import RunLimits, Settings, run
 from caloron.graph.stdlib import standard_stages
 from caloron.stages.catalogue import CatalogueStages, catalogue_stages
 from tests.support.endpoint import Endpoint, Reply, Request, openai
 from tests.support.noether import wrapped
 
 _STAGES = Catalogue([*standard_stages(), *catalogue_stages()])
-_NO_LIMITS = Limits()
+_NO_LIMITS = RunLimits()
 _COMPONENT = {"name": "Basket", "purpose": "holds things", "interface": "add(thing)"}
 _TASK = {"id": "basket", "title": "Basket", "depends_on": [], "agent_prompt": "Make it."}
 _ADVICE = {
@@ -61,7 +61,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Endpoint], None]:
     return use
 
 
-def _answer(name: str, given: Any, limits: Limits = _NO_LIMITS) -> Any:
+def _answer(name: str, given: Any, limits: RunLimits = _NO_LIMITS) -> Any:
     prepared = prepare(wrapped({"op": "Stage", "id": name}), _STAGES)
     return run(prepared, given, CatalogueStages(), Settings(limits=limits)).output
 
@@ -178,7 +178,7 @@ def test_a_model_has_no_longer_than_its_stage(use: Callable[[Endpoint], None]) -
     with Endpoint(Reply({}, before=lambda: gate.wait(60))) as endpoint:
         use(endpoint)
         with pytest.raises(ExecutionError, match=r"not done after|in time"):
-            _answer("architect_po", _GOOD["architect_po"][0], Limits(stage_seconds=0.5))
+            _answer("architect_po", _GOOD["architect_po"][0], RunLimits(stage_seconds=0.5))
         gate.set()
 
 

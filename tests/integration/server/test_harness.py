@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from caloron.engine.harness import Harness, Wishes
-from caloron.engine.harness_settings import harness_settings
+from caloron.server.harness import Harness, HarnessOptions
+from caloron.server.settings import harness_settings
 from tests.support.claude import claude
 from tests.support.json_schema import problems
 from tests.support.model_server import ModelServer, Rule, Turn, bash, write
@@ -205,7 +205,7 @@ def test_claude_code_asks_before_it_does_more_than_edit(
     env = {"CALORON_WORKTREE": str(place), "CALORON_ALLOW_DANGEROUS_CLAUDE": "1" if allowed else ""}
     settings = harness_settings(env, place.parent / "runs")
     home = place.parent / "agent-home"
-    command = Harness(settings, Wishes(unsandboxed=True))._command(home)
+    command = Harness(settings, HarnessOptions(unsandboxed=True))._command(home)
     assert ("--dangerously-skip-permissions" in command.argv) is allowed
     assert ("acceptEdits" in command.argv) is not allowed
 

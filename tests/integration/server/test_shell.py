@@ -61,7 +61,7 @@ def test_the_answers_have_the_shapes_of_old(shell: LiveShell) -> None:
     assert (row["pid"], row["alive"]) == (spawned["pid"], False)
     refused = shell.spawn(repo="nowhere")
     assert set(refused) == {"ok", "error"}
-    assert "no git repository" in refused["error"]
+    assert "not a git repository" in refused["error"]
 
 
 def test_what_cannot_be_taken_is_answered_and_changes_nothing(shell: LiveShell) -> None:
@@ -195,7 +195,7 @@ def test_a_living_agent_is_not_started_twice(shell: LiveShell) -> None:
     assert len({one["pid"] for one in told}) == 1
     assert shell.agent()["run"] == 1
     other = shell.spawn(task="t-2")
-    assert (other["ok"], "at work on task t-1" in other["error"]) == (False, True)
+    assert (other["ok"], "works on task t-1" in other["error"]) == (False, True)
     elsewhere = shell.spawn(sprint="s-2")
     assert elsewhere["pid"] != told[0]["pid"]
     assert len(shell.get("/status")["agents"]) == 2
@@ -250,7 +250,7 @@ def test_git_never_runs_where_an_agent_has_been(shell: LiveShell, root: Path) ->
     shell.ended()
     for name in ("repo", "worktree_base"):
         told = shell.spawn("bob", **{name: ".caloron/worktrees/ann-s-1"})
-        assert "where an agent works" in told["error"]
+        assert "workspace of an agent" in told["error"]
     shell.spawn()
     shell.ended()
     assert not trap.exists()
@@ -262,8 +262,8 @@ def test_nothing_outside_the_root_is_worked_in(shell: LiveShell, root: Path, pla
     (root / "out").symlink_to(root.parent / "outside")
     for name in ("repo", "worktree_base"):
         assert "outside" in shell.spawn(**{name: place})["error"]
-    assert "own files" in shell.spawn(repo=".git")["error"]
-    assert "own files" in shell.spawn(worktree_base=".git/x")["error"]
+    assert "files of a repository" in shell.spawn(repo=".git")["error"]
+    assert "files of a repository" in shell.spawn(worktree_base=".git/x")["error"]
     assert shell.get("/status") == {"agents": []}
 
 

@@ -15,7 +15,7 @@ import pytest
 from caloron.stages import catalogue
 from tests.support.shell import TOKEN, LiveShell, repository
 
-GRAPH = Path(catalogue.__file__).parents[1] / "compositions" / "spawn_agent.json"
+GRAPH = Path(catalogue.__file__).parent / "compositions" / "spawn_agent.json"
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from caloron.errors import HeldByAnother, StoreError
+from caloron.errors import InUse, StoreError
 from caloron.store import lock
-from caloron.store.lock import this_holder, turn
+from caloron.store.lock import file_lock, this_process
 
 
 def test_a_process_is_gone_when_it_ended_and_not_before() -> None:
     child = subprocess.Popen(["sleep", "60"])
-    holder = this_holder(child.pid)
+    holder = this_process(child.pid)
     assert holder.is_gone is False
     child.kill()
     # Dead, although nobody has waited for it yet.
@@ -27,15 +27,15 @@ def test_a_process_is_gone_when_it_ended_and_not_before() -> None:
 
 
 def test_another_process_with_the_same_number_is_another() -> None:
-    assert this_holder().is_gone is False
-    assert this_holder()._replace(started="1").is_gone is True
-    assert this_holder()._replace(boot="an earlier one").is_gone is True
+    assert this_process().is_gone is False
+    assert this_process()._replace(started="1").is_gone is True
+    assert this_process()._replace(boot="an earlier one").is_gone is True
 
 
 def test_of_a_process_elsewhere_nothing_is_known() -> None:
-    assert this_holder()._replace(host="elsewhere").is_gone is None
-    assert this_holder()._replace(namespace="pid:[1]").is_gone is None
-    assert this_holder()._replace(started="").is_gone is None
+    assert this_process()._replace(host="elsewhere").is_gone is None
+    assert this_process()._replace(namespace="pid:[1]").is_gone is None
+    assert this_process()._replace(started="").is_gone is None
 
 
 def test_turns_are_taken_one_after_the_other(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_turns_are_taken_one_after_the_other(tmp_path: Path) -> None:
 
     def work() -> None:
         for _ in range(20):
-            with turn(tmp_path / "lock"):
+            with file_lock(tmp_path / "lock"):
                 inside[0] += 1
                 most[0] = max(most[0], inside[0])
                 inside[0] -= 1
@@ -57,16 +57,16 @@ def test_turns_are_taken_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_a_turn_that_never_comes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(lock, "_TIMEOUT_S", 0.05)
     with (
-        turn(tmp_path / "lock"),
-        pytest.raises(HeldByAnother, match="busy with"),
-        turn(tmp_path / "lock"),
+        file_lock(tmp_path / "lock"),
+        pytest.raises(InUse, match="busy with"),
+        file_lock(tmp_path / "lock"),
     ):
         pass
 
 
 def test_a_lock_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="file/lock"), turn(tmp_path / "file" / "lock"):
+    with pytest.raises(StoreError, match="file/lock"), file_lock(tmp_path / "file" / "lock"):
         pass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caloron.agentstate.cycles.report import report_of
-from caloron.agentstate.cycles.state import CycleState, apply, read, render
+from caloron.cycles.report import report_of
+from caloron.cycles.state import CycleState, apply, read, render
 
 AT = st.sampled_from(["2026-04-06T22:00:00.000Z", "2026-04-06T22:15:00.000Z"])
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

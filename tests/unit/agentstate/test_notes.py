@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caloron.agentstate.notes import annotated, base_of, encode, resolved
+from caloron.agentstate.records import annotated, base_of, encode, resolved
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -11,8 +11,8 @@ import markdown  # type: ignore[import-untyped]
 import msgspec
 import pytest
 
-from caloron.cli.frameworks import require_framework
-from caloron.engine.confining import check_setting
+from caloron.agents.clis.registry import require_framework
+from caloron.engine.runs.sandbox_policy import check_setting
 from caloron.errors import CaloronError
 from caloron.ledger.settings import ProjectConfig, parse_setting
 from tests.support.command_lines import calls, problem, synopsis_calls

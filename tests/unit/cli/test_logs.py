@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caloron.agents.claude_code import ClaudeCodeRunner
-from caloron.cli import logs
+from caloron.agents.clis.claude import ClaudeCode
+from caloron.cli.commands.inspect import task as logs
 
 
 @settings(max_examples=200, deadline=None)
@@ -101,7 +101,7 @@ def test_the_last_line_of_claude_code_is_its_own(tmp_path: Path) -> None:
     end = {"type": "result", "subtype": "success", "num_turns": 3, "total_cost_usd": 0.12}
     file = tmp_path / "output.log"
     file.write_text(f"{json.dumps(said)}\n{json.dumps(end)}\n")
-    readable = ClaudeCodeRunner().readable
+    readable = ClaudeCode.format_line
     assert logs._last(file, 1, readable)[1] == "finished after 3 turns, 0.12 USD"
     raw, shown = logs._last(file, 2, readable)
     assert shown == "expiring() is tested.\nfinished after 3 turns, 0.12 USD"

@@ -9,9 +9,10 @@ import click
 import pytest
 
 from caloron import __version__
-from caloron.cli import main as program
-from caloron.cli.main import COMMANDS, cli, main
-from caloron.errors import HeldByAnother
+from caloron.cli import app as program
+from caloron.cli.app import COMMANDS, cli, main
+from caloron.cli.commands.meta import leaves
+from caloron.errors import InUse
 
 
 @pytest.fixture(autouse=True)
@@ -57,43 +58,12 @@ def is_group(name):
     return isinstance(command, click.Group) and not command.invoke_without_command
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_each_command_teaches_with_an_example(name, capsys):
-    assert main([name, "--help"]) == 0
-    said = capsys.readouterr().out
-    assert "Example" in said
-    assert f"caloron {name}" in said
-
-
-@pytest.mark.parametrize(
-    ("group", "command"),
-    [
-        *(("config", c) for c in ("get", "set", "list")),
-        *(("issue", c) for c in ("list", "show", "comment", "close", "reopen")),
-        *(("pr", c) for c in ("list", "show", "diff", "review", "merge", "close")),
-    ],
-)
-def test_the_help_of_each_nested_command_teaches_with_an_example(group, command, capsys):
-    assert main([group, command, "--help"]) == 0
-    said = capsys.readouterr().out
-    assert f"caloron {group} {command}" in said.partition("Example")[2]
-    assert "--output" in said
-    assert "--project" in said
-
-
-@pytest.mark.parametrize(
-    ("group", "command"),
-    [
-        *(("graph", c) for c in ("run", "check", "plan", "show", "trace", "test", "id")),
-        *(("stage", c) for c in ("list", "show", "run", "add", "test")),
-    ],
-)
-def test_the_help_of_what_needs_no_project_teaches_with_an_example(group, command, capsys):
-    assert main([group, command, "--help"]) == 0
-    said = capsys.readouterr().out
-    assert f"caloron {group} {command}" in said.partition("Example")[2]
-    assert "--output" in said
-    assert "--project" not in said
+@pytest.mark.parametrize("words", [leaf.words for leaf in leaves()], ids=" ".join)
+def test_the_help_of_each_command_teaches_with_an_example(words, capsys):
+    assert main([*words, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"caloron {' '.join(words)}" in text.partition("Example")[2]
+    assert "--output" in text
 
 
 def test_an_unknown_command_is_a_usage_error_in_text(capsys):
@@ -123,7 +93,7 @@ def test_a_group_without_a_command_prints_its_help(group, capsys):
 
 
 def test_a_failure_of_the_family_gives_its_own_exit_code(failing, capsys):
-    failing(HeldByAnother("held by process 7", hint="caloron stop"))
+    failing(InUse("held by process 7", hint="caloron stop"))
     assert main(["init"]) == 5
     assert capsys.readouterr().err == "error: held by process 7\nhint: caloron stop\n"
 

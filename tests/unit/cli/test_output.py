@@ -8,10 +8,11 @@ import pytest
 
 from caloron import __version__
 from caloron.cli import output
+from caloron.cli.format import printable, size
 
 
 def test_a_success_in_json_is_one_envelope(capsys):
-    output.begin(["status", "--output", "json"])
+    output.start(["status", "--output", "json"])
     output.success("status", {"project": "shop"}, "Project shop")
     said = json.loads(capsys.readouterr().out)
     assert said["ok"] is True
@@ -22,13 +23,13 @@ def test_a_success_in_json_is_one_envelope(capsys):
 
 
 def test_a_success_in_text_is_only_the_text(capsys):
-    output.begin(["status"])
+    output.start(["status"])
     output.success("status", {"project": "shop"}, "Project shop")
     assert capsys.readouterr().out == "Project shop\n"
 
 
 def test_a_failure_in_json_goes_to_standard_output_and_may_carry_data(capsys):
-    output.begin(["sprint", "-o", "json"])
+    output.start(["sprint", "-o", "json"])
     output.failure("sprint", "STOPPED", "it was stopped", hint="resume it", data={"tasks": []})
     captured = capsys.readouterr()
     said = json.loads(captured.out)
@@ -39,7 +40,7 @@ def test_a_failure_in_json_goes_to_standard_output_and_may_carry_data(capsys):
 
 
 def test_a_failure_in_text_goes_to_standard_error_with_its_hint(capsys):
-    output.begin([])
+    output.start([])
     output.failure("sprint", "STOPPED", "it was stopped", hint="resume it")
     captured = capsys.readouterr()
     assert captured.err == "error: it was stopped\nhint: resume it\n"
@@ -61,12 +62,12 @@ def test_a_failure_in_text_goes_to_standard_error_with_its_hint(capsys):
     ],
 )
 def test_the_form_is_known_before_the_command_line_is_understood(arguments, expected):
-    output.begin(arguments)
+    output.start(arguments)
     assert output.wants_json() is expected
 
 
 def test_text_of_others_cannot_steer_the_terminal():
-    shown = output.printable("a\x1b[2Jb\tc\nd\u202e\x9b")
+    shown = printable("a\x1b[2Jb\tc\nd\u202e\x9b")
     assert "\x1b" not in shown
     assert "\x9b" not in shown
     assert "\u202e" not in shown
@@ -75,7 +76,7 @@ def test_text_of_others_cannot_steer_the_terminal():
 
 
 def test_a_table_shows_the_list_that_the_answer_is_about(capsys):
-    output.begin(["history", "--output", "table"])
+    output.start(["history", "--output", "table"])
     rows = [
         {"id": 1, "goal": "a\nb\x1b[2J", "done": True, "parts": ["x", "y"], "more": {"a": 1}},
         {"id": 10, "goal": "z" * 100, "done": None, "parts": [], "more": {}},
@@ -92,19 +93,19 @@ def test_a_table_shows_the_list_that_the_answer_is_about(capsys):
 
 @pytest.mark.parametrize("data", [{"a": 1}, {"rows": []}, {"rows": ["a", "b"]}, {}])
 def test_what_is_no_list_of_records_is_told_as_text(capsys, data):
-    output.begin(["status", "--output", "table"])
+    output.start(["status", "--output", "table"])
     output.success("status", data, "as text")
     assert capsys.readouterr().out == "as text\n"
 
 
 def test_a_dry_run_says_what_would_be_done_and_exits_with_9(capsys):
     actions = [{"action": "delete", "target": "a\x1b", "bytes": 1_234_567}]
-    output.begin([])
+    output.start([])
     assert output.dry_run("clean", actions) == 9
     assert capsys.readouterr().out == "would delete a\ufffd (1.2 MB)\n"
     assert output.dry_run("clean", []) == 9
     assert capsys.readouterr().out == "would change nothing\n"
-    output.begin(["-ojson"])
+    output.start(["-ojson"])
     assert output.dry_run("clean", actions) == 9
     told = json.loads(capsys.readouterr().out)
     assert told["ok"] is told["dry_run"] is True
@@ -112,7 +113,7 @@ def test_a_dry_run_says_what_would_be_done_and_exits_with_9(capsys):
 
 
 def test_a_message_about_a_megabyte_is_short_and_cannot_steer_the_terminal(capsys):
-    output.begin([])
+    output.start([])
     output.failure("why", "NOT_FOUND", f"no task {'x' * 1_000_000}\x1b[2J")
     said = capsys.readouterr().err
     assert len(said) < 5000
@@ -124,4 +125,4 @@ def test_a_message_about_a_megabyte_is_short_and_cannot_steer_the_terminal(capsy
     [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (25_000, "25 kB"), (3_200_000_000, "3.2 GB")],
 )
 def test_sizes_are_said_as_people_say_them(count, said):
-    assert output.size(count) == said
+    assert size(count) == said

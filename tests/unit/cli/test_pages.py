@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.cli.pages import Item, Linked, Page, Section, as_text, render
-from caloron.cli.screen import cells
+from caloron.cli.render import Item, Linked, Page, Section, as_text, cells, render
 
 _ROWS = [
     ("task", "title", "cost"),
@@ -31,7 +30,7 @@ def test_columns_stand_below_each_other_also_where_letters_take_two_places() -> 
 def test_at_a_terminal_everything_fits_and_nothing_is_cut(
     monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
-    monkeypatch.setattr("caloron.cli.screen.is_terminal", lambda: True)
+    monkeypatch.setattr("caloron.cli.render.is_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", str(columns))
     text = as_text(_PAGE)
     assert max(cells(line) for line in text.splitlines()) <= columns
@@ -61,7 +60,7 @@ def test_logs_can_be_clicked_on_where_a_page_has_links() -> None:
 def test_the_table_of_a_report_fits_and_keeps_every_column(
     monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
-    monkeypatch.setattr("caloron.cli.screen.is_terminal", lambda: True)
+    monkeypatch.setattr("caloron.cli.render.is_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", str(columns))
     head = ("task", "title", "pull request", "change", "verified", "reviews", "cost", "time")
     row = ("shopping-list", "Show both lists on the command line and keep their order",

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from caloron.cli.plan_view import plan_tree
-from caloron.domain.plan import PlannedTask
+from caloron.cli.commands.sprint.plan import plan_tree
+from caloron.domain.model.plan import PlannedTask
 
 
 def task(name: str, *needs: str, title: str = "", **more: str) -> PlannedTask:

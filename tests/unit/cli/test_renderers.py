@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from caloron.cli import output
-from caloron.cli.history import _text as history_text
-from caloron.cli.live import LiveTable
-from caloron.cli.pages import Item, Linked, Page, Section, render
-from caloron.cli.plan_view import plan_tree
-from caloron.cli.screen import cells, folded
-from caloron.cli.status import _text as status_text
-from caloron.cli.trace import _text as trace_text
-from caloron.domain.plan import PlannedTask
-from caloron.domain.sprint import Sprint, State, Task
-from caloron.domain.status import Status
+from caloron.cli.commands.inspect.history import _text as history_text
+from caloron.cli.commands.inspect.status import _text as status_text
+from caloron.cli.commands.inspect.task import _trace_text as trace_text
+from caloron.cli.commands.sprint.live import LiveTable
+from caloron.cli.commands.sprint.plan import plan_tree
+from caloron.cli.format import printable
+from caloron.cli.render import Item, Linked, Page, Section, cells, folded, render, table
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.sprint import Sprint, State
+from caloron.domain.model.status import Status
+from caloron.domain.model.task import Task
 
 #: What could be read as markup, what steers a terminal, and what turns the direction of text.
 _BAD = (
@@ -48,12 +49,12 @@ def assert_harmless(text: str) -> None:
 
 
 def words(text: str) -> list[str]:
-    return " ".join(output.printable(text).split()).encode("utf-8", "replace").decode().split()
+    return " ".join(printable(text).split()).encode("utf-8", "replace").decode().split()
 
 
 def sprint_state(text: str, *, tasks: int = 3, planned: bool = True) -> State:
     sprint = Sprint(id="s-1", number=1, goal=text, phase="running" if planned else "planning")
-    sprint.stopped = text
+    sprint.planning.failure = text
     named = [
         Task(
             plan=PlannedTask(id=f"t{n}", title=text or "x", agent_prompt="x"),
@@ -73,9 +74,9 @@ def drawn(state: State, *notes: str, columns: int = 80, rows: int = 24) -> str:
     view.live.console = Console(
         file=screen, width=columns, height=rows, color_system=None, markup=was._markup, emoji=False
     )
-    view.seen(state)
+    view.state(state)
     for note in notes:
-        view.told(note)
+        view.message(note)
     view.live.console.print(view.live.get_renderable())
     return screen.getvalue()
 
@@ -155,7 +156,7 @@ def test_tables_trees_and_folded_lines_take_any_text(text: str) -> None:
         PlannedTask(id="b", title=text or "x", agent_prompt="x", depends_on=("a",)),
     )
     for seen in (
-        output.table([{"name": text, "list": [text, text]}, {"name": "b", "list": []}]),
+        table([{"name": text, "list": [text, text]}, {"name": "b", "list": []}]),
         plan_tree(plan, 60),
         folded(text, 40),
     ):
@@ -170,12 +171,12 @@ def test_whatever_a_command_answers_steers_no_terminal(text: str) -> None:
     printed: list[str] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("click.echo", lambda line, **_: printed.append(line))
-        output.begin([])
+        output.start([])
         for answer in (text, *answers):
             output.success("x", {}, answer)
         output.failure("x", "CODE", text, hint=text)
         output.dry_run("x", [{"action": text, "target": text}])
-        output.aside(text)
+        output.note(text)
     for line in printed:
         assert_harmless(line)
 

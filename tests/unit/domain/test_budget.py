@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caloron.domain.budget import Spent, Usage, allowance, guess_usd
-from caloron.domain.facts import RunInterrupted
-from caloron.engine.spending import Purse
+from caloron.domain.model.facts import RunInterrupted
+from caloron.domain.model.usage import Spent, Usage, allowance, guess_usd
+from caloron.engine.runs.budget import BudgetGuard
 from tests.unit.domain.world import planned, world
 
 _usd = st.floats(0, 1000)
@@ -60,8 +60,8 @@ def test_every_run_costs_once_however_often_its_end_is_told() -> None:
     fact = made.finish("a", usage=usage)
     made.tick(fact)
     made.tick(fact, fact)
-    assert made.state.sprint.spent == Spent(usd=0.5, tokens_in=10, tokens_out=5, runs=1)
-    assert made.task("a").spent == made.state.sprint.spent
+    assert made.state.sprint.usage.spent == Spent(usd=0.5, tokens_in=10, tokens_out=5, runs=1)
+    assert made.task("a").usage.spent == made.state.sprint.usage.spent
 
 
 def test_a_run_that_was_cut_short_costs_too_and_keeps_its_conversation() -> None:
@@ -72,34 +72,34 @@ def test_a_run_that_was_cut_short_costs_too_and_keeps_its_conversation() -> None
         item=item, task="a", token=1, usage=Usage(usd=0.2, estimated=True), session="s-1"
     )
     made.tick(cut, cut)
-    assert made.task("a").spent.usd == 0.2
-    assert made.state.sprint.spent.estimated_usd == 0.2
-    assert made.task("a").session == "s-1"
-    assert made.task("a").failures == 0
+    assert made.task("a").usage.spent.usd == 0.2
+    assert made.state.sprint.usage.spent.estimated_usd == 0.2
+    assert made.task("a").attempts.session == "s-1"
+    assert made.task("a").attempts.failures == 0
 
 
 def test_a_purse_keeps_what_runs_at_work_may_still_spend() -> None:
-    purse = Purse(3.0, 0.0, 2.0)
-    purse.metered = True
-    assert purse.allowance() == 2
-    purse.reserve(("a", 1), 2)
-    assert purse.allowance() == 1
-    purse.reserve(("b", 1), 1)
-    assert purse.allowance() == 0
-    assert not purse.exhausted, "a run at work may give something back"
-    purse.settle(("a", 1), 0.5)
-    assert purse.allowance() == 1.5
-    purse.settle(("b", 1), 1)
-    purse.spent = 3.0
-    assert purse.exhausted
-    assert "$3.00" in str(purse)
+    budget = BudgetGuard(3.0, 0.0, 2.0)
+    budget.is_metered = True
+    assert budget.allowance() == 2
+    budget.reserve(("a", 1), 2)
+    assert budget.allowance() == 1
+    budget.reserve(("b", 1), 1)
+    assert budget.allowance() == 0
+    assert not budget.is_exhausted, "a run at work may give something back"
+    budget.settle(("a", 1), 0.5)
+    assert budget.allowance() == 1.5
+    budget.settle(("b", 1), 1)
+    budget.spent = 3.0
+    assert budget.is_exhausted
+    assert "$3.00" in str(budget)
 
 
 def test_nobody_counts_what_nobody_tells() -> None:
-    purse = Purse(1.0, 0.0, 2.0)
-    assert purse.allowance() is None
-    assert not purse.exhausted
-    purse.settle(("a", 1), 0.0)
-    assert purse.allowance() is None
-    purse.settle(("b", 1), 1.5)
-    assert purse.exhausted
+    budget = BudgetGuard(1.0, 0.0, 2.0)
+    assert budget.allowance() is None
+    assert not budget.is_exhausted
+    budget.settle(("a", 1), 0.0)
+    assert budget.allowance() is None
+    budget.settle(("b", 1), 1.5)
+    assert budget.is_exhausted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from caloron.domain.actions import (
+from caloron.domain.model.effects import (
     CancelWork,
     Merge,
     OpenPull,
@@ -13,10 +13,10 @@ from caloron.domain.actions import (
     ReopenIssue,
     ReportProgress,
 )
-from caloron.domain.commands import word_of
-from caloron.domain.observations import CommentSeen, PullSeen, marker
-from caloron.domain.status import Status
-from caloron.domain.why import why
+from caloron.domain.model.snapshots import CommentSnapshot, PullSnapshot, marker
+from caloron.domain.model.status import Status
+from caloron.domain.reporting.explain import why
+from caloron.domain.rules.people.commands import word_of
 from tests.unit.domain.world import CALORON, PERSON, World, planned, world
 
 TAKE_OVER, RETRY = "caloron:take-over", "caloron:retry"
@@ -34,25 +34,25 @@ def in_review() -> World:
 
 
 def issue(made: World, task: str = "a") -> int:
-    found = made.task(task).issue
+    found = made.task(task).links.issue
     assert found is not None
     return found
 
 
 def pull(made: World, task: str = "a") -> int:
-    found = made.task(task).pull
+    found = made.task(task).links.pull
     assert found is not None
     return found
 
 
-def say(made: World, command: str, place: int | None = None) -> CommentSeen:
+def say(made: World, command: str, place: int | None = None) -> CommentSnapshot:
     seen = made.comment(place or issue(made), command)
     made.settle()
     return seen
 
 
 def answers(made: World) -> list[str]:
-    found = [o for o in made.objects.values() if isinstance(o, CommentSeen)]
+    found = [o for o in made.objects.values() if isinstance(o, CommentSnapshot)]
     return [o.body.split("\n\n<!--")[0] for o in found if "/answer/" in o.body]
 
 
@@ -101,7 +101,9 @@ def test_a_review_of_our_account_without_our_marker_is_a_persons() -> None:
 
 def test_a_review_with_our_marker_by_the_reviewing_account_is_ours() -> None:
     made = in_review()
-    made.state.sprint.reviewer = "caloron-reviewer"
+    made.state.sprint.settings = msgspec.structs.replace(
+        made.state.sprint.settings, reviewer="caloron-reviewer"
+    )
     made.review(pull(made), "approved", marker("review/x"), "caloron-reviewer")
     made.tick()
     assert made.role("a") == "review"
@@ -116,7 +118,7 @@ def test_taking_over_stops_the_agent_and_holds_the_dependents_without_a_new_issu
     assert made.queue == {}
     assert made.statuses() == {"a": "Escalated", "b": "Blocked"}
     assert made.task("a").reason == "taken over by ada"
-    assert made.task("a").escalation_issue is None
+    assert made.task("a").escalation.issue is None
     assert f"issue #{issue(made)}" in why(made.state, made.task("a"))
 
 
@@ -136,9 +138,9 @@ def test_given_back_with_a_branch_the_persons_commit_is_the_change() -> None:
     say(made, TAKE_OVER)
     made.branches["agent/a/shop-1"] = "hers"
     say(made, "resolved")
-    assert made.task("a").head == "hers"
+    assert made.task("a").change.head == "hers"
     assert made.role("a") == "verify"
-    assert made.pull(made.task("a").pull).head == "hers"
+    assert made.pull(made.task("a").links.pull).head == "hers"
     made.run()
     assert set(made.statuses().values()) == {"Done"}
     assert not [e for e in made.effects(Push) if isinstance(e, Push) and e.task == "a"]
@@ -151,7 +153,7 @@ def test_given_back_after_a_push_to_its_pull_request_that_commit_is_the_change()
     made.settle()
     assert made.status("a") is Status.ESCALATED
     say(made, "resolved", pull(made))
-    assert (made.task("a").head, made.role("a")) == (commit, "verify")
+    assert (made.task("a").change.head, made.role("a")) == (commit, "verify")
 
 
 def test_given_back_with_a_pull_request_of_their_own_that_is_the_change() -> None:
@@ -160,7 +162,7 @@ def test_given_back_with_a_pull_request_of_their_own_that_is_the_change() -> Non
     hers = made.open_pull(issue(made))
     made.settle()
     say(made, "resolved")
-    assert made.task("a").pull == hers.number
+    assert made.task("a").links.pull == hers.number
     assert made.role("a") == "verify"
 
 
@@ -179,7 +181,7 @@ def test_taking_over_in_the_middle_of_a_merge_takes_the_merge_back() -> None:
     made = in_review()
     made.review(pull(made), "approved")
     made.tick()
-    assert made.task("a").merging
+    assert made.task("a").merge.merging
     made.comment(issue(made), TAKE_OVER)
     made.settle()
     assert made.status("a") is Status.ESCALATED
@@ -195,11 +197,11 @@ def test_taking_over_in_the_middle_of_a_merge_takes_the_merge_back() -> None:
 def test_retry_begins_the_running_attempt_again_from_nothing() -> None:
     made = made_world()
     item = made.item("a")
-    made.task("a").session = "talk"
+    made.task("a").attempts.session = "talk"
     say(made, RETRY)
     assert made.item("a") != item
     assert made.role("a") == "implement"
-    assert made.task("a").session == ""
+    assert made.task("a").attempts.session == ""
     assert [m.reason for m in made.moves if m.old == m.new] == [
         "ada said caloron:retry: begun again"
     ]
@@ -246,7 +248,7 @@ def test_cancel_closes_issue_and_pull_request_and_holds_the_dependents() -> None
 @pytest.mark.parametrize("how", ["word", "reopen"])
 def test_a_cancelled_task_comes_back_with_what_its_branch_has(how: str) -> None:
     made = in_review()
-    head = made.task("a").head
+    head = made.task("a").change.head
     say(made, CANCEL)
     if how == "word":
         say(made, RETRY)
@@ -254,7 +256,7 @@ def test_a_cancelled_task_comes_back_with_what_its_branch_has(how: str) -> None:
         made.reopen_issue(issue(made))
         made.settle()
     assert made.issue(issue(made)).state == "open"
-    assert made.task("a").head == head
+    assert made.task("a").change.head == head
     assert made.role("a") == "review"
     assert len(made.effects(OpenPull)) == 2
     made.run()
@@ -275,7 +277,7 @@ def test_a_pull_request_that_opens_after_the_cancel_is_closed_too() -> None:
     made.tick()
     made.comment(issue(made), CANCEL)
     made.settle()
-    pulls = [o for o in made.objects.values() if isinstance(o, PullSeen)]
+    pulls = [o for o in made.objects.values() if isinstance(o, PullSnapshot)]
     assert [p.state for p in pulls] == ["closed"]
     assert made.status("a") is Status.CANCELLED
 
@@ -328,7 +330,9 @@ def test_a_cancelled_task_comes_back_also_when_its_sprint_had_ended() -> None:
 
 def test_an_answer_that_is_given_after_the_end_asks_no_model_again() -> None:
     made = made_world()
-    made.state.sprint.retro, made.state.sprint.retro_asked = "model", True
+    sprint = made.state.sprint
+    sprint.settings = msgspec.structs.replace(sprint.settings, retro_by="model")
+    sprint.retro.asked = True
     say(made, CANCEL)
     ended_at = made.state.sprint.ended_at
     made.comment(issue(made), APPROVE)
@@ -368,11 +372,11 @@ def test_an_approval_by_word_is_not_of_a_head_that_came_after_it() -> None:
     made.push(pull(made))
     made.settle()
     assert made.role("a") == "verify"
-    assert made.task("a").approval is None
-    head = made.task("a").head
+    assert made.task("a").review.approval is None
+    head = made.task("a").change.head
     (told,) = answers(made)
     assert told.endswith(f"the branch moved since, to {head}; look at that and say it again.")
-    assert said.object in made.task("a").heard
+    assert said.object in made.task("a").conversation.handled
     say(made, APPROVE)
     made.finish("a")
     assert made.status("a") is Status.DONE
@@ -387,7 +391,7 @@ def test_an_approval_by_word_that_is_read_late_is_not_of_the_head_that_came_mean
     made.settle()
     assert made.role("a") == "verify"
     made.tick(said)
-    assert made.task("a").approval is None
+    assert made.task("a").review.approval is None
 
 
 def test_an_approval_by_word_counts_after_a_later_picture_of_the_same_head() -> None:
@@ -396,7 +400,7 @@ def test_an_approval_by_word_counts_after_a_later_picture_of_the_same_head() -> 
     made.comment(number, APPROVE)
     seen = msgspec.structs.replace(made.pull(number), title="better", version=made.version + 9)
     made.tick(seen)
-    assert made.task("a").approval is not None
+    assert made.task("a").review.approval is not None
 
 
 @pytest.mark.parametrize("first_read", ["review", "comment"])
@@ -504,7 +508,7 @@ def test_what_was_said_before_an_incident_does_not_release_it() -> None:
         made.finish("a", exit_code=1, changes=False)
     made.settle()
     assert made.status("a") is Status.ESCALATED
-    assert PERSON in {o.author for o in made.objects.values() if isinstance(o, CommentSeen)}
+    assert PERSON in {o.author for o in made.objects.values() if isinstance(o, CommentSnapshot)}
 
 
 def test_what_was_said_on_a_persons_pull_request_before_it_was_the_tasks_is_no_command() -> None:
@@ -542,7 +546,7 @@ def told(made: World, n: int) -> list[str]:
     return [
         seen.body
         for seen in made.objects.values()
-        if isinstance(seen, CommentSeen) and seen.issue == n and "is no command" in seen.body
+        if isinstance(seen, CommentSnapshot) and seen.issue == n and "is no command" in seen.body
     ]
 
 
@@ -551,7 +555,7 @@ def test_what_looks_like_a_command_and_is_none_is_answered_once_with_those_there
     body: str,
 ) -> None:
     made = world(planned("a"))
-    n = made.task("a").issue or 0
+    n = made.task("a").links.issue or 0
     made.comment(n, body)
     made.settle()
     made.comment(n, "just talk: caloron:stop")
@@ -563,7 +567,7 @@ def test_what_looks_like_a_command_and_is_none_is_answered_once_with_those_there
 
 def test_strangers_and_we_ourselves_are_not_answered() -> None:
     made = world(planned("a"))
-    n = made.task("a").issue or 0
+    n = made.task("a").links.issue or 0
     made.comment(n, f"caloron:stop\n{marker('comment/x')}", "caloron")
     hers = made.comment(n, "caloron:stop", "eve")
     made.objects[hers.object] = msgspec.structs.replace(hers, trusted=False)
@@ -574,7 +578,7 @@ def test_strangers_and_we_ourselves_are_not_answered() -> None:
 
 def test_a_mistaken_word_that_is_put_right_by_an_edit_is_obeyed() -> None:
     made = world(planned("a"))
-    n = made.task("a").issue or 0
+    n = made.task("a").links.issue or 0
     said = made.comment(n, "caloron:cancle")
     made.settle()
     made.tick(msgspec.structs.replace(said, version=10**6, body="caloron:cancel"))

@@ -5,6 +5,7 @@ A rule that fails and names no task: the sprint pauses as it is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,16 +13,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from caloron.domain import evaluate as evaluation
-from caloron.domain.actions import CancelWork, PostComment
-from caloron.domain.facts import EffectDone, EffectFailed, PlanApproved, WorkEnded
-from caloron.domain.imports import Import, take_over
-from caloron.domain.merging import Verified
-from caloron.domain.sprint import Task, Work
-from caloron.domain.status import IllegalTransition, Status
-from caloron.domain.turn import RuleFailed, Turn
+from caloron.domain.model.effects import CancelWork, PostComment
+from caloron.domain.model.facts import EffectDone, EffectFailed, PlanApproved, WorkEnded
+from caloron.domain.model.merge import Verified
+from caloron.domain.model.status import IllegalTransition, Status
+from caloron.domain.model.task import Task, Work
+from caloron.domain.rules import evaluate as evaluation
+from caloron.domain.rules import workflow
+from caloron.domain.rules.evaluation import Evaluation, RuleFailed
+from caloron.domain.rules.people.state_file_edit import Import, take_over
 from tests.unit.domain.test_landing import land
 from tests.unit.domain.world import SPRINT, World, new_state, planned, world
+
+
+def _first(patch: pytest.MonkeyPatch, rule: Callable[[Evaluation, Task], None]) -> None:
+    """Put a rule at the head of the table."""
+    row = workflow.Rule(workflow.ALL, workflow.always, rule)
+    patch.setattr(workflow, "PEOPLE", (row, *workflow.PEOPLE))
+
+
+def _for_all(rule: Callable[[Evaluation], None]) -> workflow.QueueRule:
+    return workflow.QueueRule(workflow.ALL, rule, workflow.ALL)
+
 
 PLAN = (planned("bad"), planned("a"), planned("b", "a"), planned("c"))
 OTHERS = ("a", "b", "c")
@@ -33,7 +46,12 @@ def test_editing_a_task_to_done_while_its_merge_is_checked_blocks_no_other() -> 
     decision, _ = take_over(made.state, Import(statuses={"a": "Done"}, interventions={}), made.now)
     made.adopt(decision)
     done = made.task("a")
-    assert (done.landed, done.revert, done.merging, done.waits) == ("", None, "", None)
+    assert (done.merge.unverified, done.merge.revert, done.merge.merging, done.merge.waiting) == (
+        "",
+        None,
+        "",
+        None,
+    )
     for kind in ("merge", "revert", "open_pull"):
         made.news.append(
             EffectFailed(key="old", task="a", kind=kind, refusal="refused", message="no")
@@ -46,7 +64,7 @@ def test_a_done_task_of_an_older_ledger_that_still_has_merge_state_blocks_nobody
     made = world(planned("a"), planned("b"))
     made.settle()
     old = made.task("a")
-    old.status, old.landed, old.merging = Status.DONE, "c1", "c1"
+    old.status, old.merge.unverified, old.merge.merging = Status.DONE, "c1", "c1"
     made.queue.pop(made.item("a"))
     old.work = None
     made.run()
@@ -59,15 +77,15 @@ def test_an_illegal_move_escalates_its_task_alone_and_undoes_what_the_rule_had_b
     made = world(*PLAN)
     made.settle()
 
-    def breaks(turn: Turn, task: Task) -> None:
+    def breaks(evaluation: Evaluation, task: Task) -> None:
         if task.id == "bad" and task.status is Status.IN_PROGRESS:
-            task.head = "half-done"
-            turn.sprint.red_line = "half-done"
-            turn.comment(task, "half", "done", "half-done")
-            turn.state.tasks["c"].head = "half-done"
-            turn.move(task, Status.BLOCKED, "half-done")
+            task.change.head = "half-done"
+            evaluation.sprint.main_health.red_summary = "half-done"
+            evaluation.comment(task, "half", "done", "half-done")
+            evaluation.state.tasks["c"].change.head = "half-done"
+            evaluation.move(task, Status.BLOCKED, "half-done")
 
-    monkeypatch.setattr(evaluation, "react", breaks)
+    _first(monkeypatch, breaks)
     decision = made.tick()
     bad = decision.state.tasks["bad"]
     assert bad.status is Status.ESCALATED
@@ -86,17 +104,17 @@ def test_a_released_task_goes_on_where_the_rule_failed(monkeypatch: pytest.Monke
     made.settle()
     with monkeypatch.context() as broken:
 
-        def breaks(turn: Turn, task: Task) -> None:
+        def breaks(evaluation: Evaluation, task: Task) -> None:
             if task.id == "bad" and task.status is Status.IN_PROGRESS:
                 raise KeyError("a defect")
 
-        broken.setattr(evaluation, "react", breaks)
+        _first(broken, breaks)
         made.tick()
     made.run()
     assert {made.status(name) for name in OTHERS} == {Status.DONE}
     assert made.status("bad") is Status.ESCALATED
     assert made.state.sprint.phase == "ended"
-    made.comment(made.task("bad").issue or 0, "resolved")
+    made.comment(made.task("bad").links.issue or 0, "resolved")
     made.run()
     assert made.status("bad") is Status.DONE
 
@@ -109,16 +127,15 @@ def test_rules_that_never_come_to_rest_are_stopped_and_named(
         made = world(*PLAN)
         made.settle()
 
-        def restless(turn: Turn, act: bool = act) -> None:
-            task = turn.state.tasks["bad"]
+        def restless(evaluation: Evaluation, act: bool = act) -> None:
+            task = evaluation.state.tasks["bad"]
             if task.status is Status.IN_PROGRESS:
-                task.stale_merges += 1
+                task.merge.stale_merges += 1
                 if act:
-                    turn.comment(task, "again", str(task.stale_merges), "again")
+                    evaluation.comment(task, "again", str(task.merge.stale_merges), "again")
 
-        rules = (*evaluation.RULES, restless)
         with monkeypatch.context() as broken:
-            broken.setattr(evaluation, "RULES", rules)
+            broken.setattr(workflow, "QUEUES", (*workflow.QUEUES, _for_all(restless)))
             decision = made.tick()
         bad = decision.state.tasks["bad"]
         assert bad.status is Status.ESCALATED
@@ -135,18 +152,19 @@ def test_a_change_of_state_without_an_action_is_followed_to_its_end(
     made = world(*PLAN)
     made.settle()
 
-    def first(turn: Turn) -> None:
-        task = turn.state.tasks["bad"]
-        if task.stale_merges == 1:
-            task.stale_merges = 2
-            turn.note(task, "seen by the first rule")
+    def first(evaluation: Evaluation) -> None:
+        task = evaluation.state.tasks["bad"]
+        if task.merge.stale_merges == 1:
+            task.merge.stale_merges = 2
+            evaluation.note(task, "seen by the first rule")
 
-    def last(turn: Turn) -> None:
-        task = turn.state.tasks["bad"]
-        if task.stale_merges == 0:
-            task.stale_merges = 1
+    def last(evaluation: Evaluation) -> None:
+        task = evaluation.state.tasks["bad"]
+        if task.merge.stale_merges == 0:
+            task.merge.stale_merges = 1
 
-    monkeypatch.setattr(evaluation, "RULES", (first, *evaluation.RULES, last))
+    rules = (_for_all(first), *workflow.QUEUES, _for_all(last))
+    monkeypatch.setattr(workflow, "QUEUES", rules)
     assert made.tick().state.tasks["bad"].reason == "seen by the first rule"
 
 
@@ -158,7 +176,7 @@ def test_a_task_in_review_without_a_commit_waits_for_a_person_and_holds_no_slot(
     made.tick(msgspec.structs.replace(ended, head="", base=""))
     made.run()
     assert (made.status("bad"), made.status("a")) == (Status.ESCALATED, Status.DONE)
-    made.comment(made.task("bad").issue or 0, "resolved")
+    made.comment(made.task("bad").links.issue or 0, "resolved")
     made.run()
     assert made.status("bad") is Status.DONE
 
@@ -167,19 +185,17 @@ def test_a_task_in_review_without_a_commit_waits_for_a_person_and_holds_no_slot(
 
 #: The rules of a sprint whose failure concerns no task, as `evaluate` calls them.
 WIDE = (
-    "bind",
+    "workflow.forge.bind",
+    "workflow.queue.advance_merge_queue",
+    "workflow.slots.start_ready",
     "join",
     "_plan_judged",
     "_account",
-    "_hold_and_unblock",
-    "advance_reviews",
-    "advance_lane",
-    "_start_ready",
     "_end_or_go_on",
     "planning.advance",
     "plan_issue.advance",
     "plan_issue.conclude",
-    "progress.report",
+    "progress_page.report",
 )
 
 
@@ -191,18 +207,22 @@ def _break(broken: pytest.MonkeyPatch, name: str) -> None:
     name = name.rsplit(".", 1)[-1]
     real = getattr(module, name)
 
-    def breaks(turn: Turn, *given: Any) -> None:
-        real(turn, *given)
-        turn.sprint.red_line = "half-done"
-        for task in turn.state.tasks.values():
-            task.head = "half-done"
-            turn.comment(task, "half", "done", "half-done")
+    def breaks(evaluation: Evaluation, *given: Any) -> None:
+        real(evaluation, *given)
+        evaluation.sprint.main_health.red_summary = "half-done"
+        for task in evaluation.state.tasks.values():
+            task.change.head = "half-done"
+            evaluation.comment(task, "half", "done", "half-done")
         raise KeyError("a defect")
 
     breaks.__name__ = name
     broken.setattr(module, name, breaks)
-    rules = tuple(breaks if rule is real else rule for rule in evaluation.RULES)
-    broken.setattr(evaluation, "RULES", rules)
+    rules = workflow.QUEUES
+    broken.setattr(
+        workflow,
+        "QUEUES",
+        tuple(rule._replace(do=breaks) if rule.do is real else rule for rule in rules),
+    )
 
 
 @settings(
@@ -227,12 +247,13 @@ def test_a_rule_of_the_sprint_that_fails_pauses_it_and_nothing_is_lost(data: st.
         reason = f"internal error in rule {rule}: KeyError('a defect')"
         for paused in (decision, again):
             assert (paused.actions, paused.moves) == ((), ())
-            assert paused.state.sprint.halted == reason
+            assert paused.state.sprint.availability.pause_reason == reason
             assert paused.problems != ()
-        sprint = msgspec.structs.replace(decision.state.sprint, halted="")
+        sprint = decision.state.sprint.copy()
+        sprint.availability.pause_reason = ""
         assert (sprint, decision.state.tasks) == (before.sprint, before.tasks)
         assert made.news[: len(facts)] == facts
-        made.state.sprint.halted = ""
+        made.state.sprint.availability.pause_reason = ""
     _go_on(made)
     assert set(made.statuses().values()) == {"Done"}
     assert made.state.sprint.phase == "ended"
@@ -260,7 +281,7 @@ def test_each_rule_of_the_sprint_can_fail(name: str) -> None:
         with pytest.MonkeyPatch.context() as broken:
             _break(broken, name)
             failed += made.tick().problems
-        made.state.sprint.halted = ""
+        made.state.sprint.availability.pause_reason = ""
         if made.state.sprint.phase == "approval":
             made.news.append(PlanApproved())
         made.tick()
@@ -274,15 +295,17 @@ def test_a_rule_that_fails_for_one_task_again_and_again_pauses_the_sprint(
     """Leaving out the task that it names does not help."""
     made = world(*PLAN)
 
-    def breaks(turn: Turn) -> None:
+    def breaks(evaluation: Evaluation) -> None:
         raise IllegalTransition("bad", Status.DONE, Status.READY)
 
     with monkeypatch.context() as broken:
-        broken.setattr(evaluation, "RULES", (*evaluation.RULES, breaks))
+        broken.setattr(workflow, "QUEUES", (*workflow.QUEUES, _for_all(breaks)))
         paused = made.tick()
-    assert paused.state.sprint.halted.startswith("internal error in rule breaks: task bad: Done")
+    assert paused.state.sprint.availability.pause_reason.startswith(
+        "internal error in rule breaks: task bad: Done"
+    )
     assert paused.state.tasks["bad"].status is Status.IN_PROGRESS
-    made.state.sprint.halted = ""
+    made.state.sprint.availability.pause_reason = ""
     made.run()
     assert set(made.statuses().values()) == {"Done"}
 
@@ -295,29 +318,29 @@ _WORK = st.builds(
     item=st.just(f"{SPRINT}/bad/1-implement"),
     role=st.sampled_from(["implement", "review", "fix", "resolve", "check", "verify"]),
     head=_COMMIT,
-    heads=st.sampled_from([(), ("c1", "c9")]),
+    batch=st.sampled_from([(), ("c1", "c9")]),
 )
 _VERIFIED = st.builds(Verified, head=_COMMIT, base=_COMMIT, ok=st.booleans(), log=st.just(""))
 _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "status": st.sampled_from(list(Status)),
     "work": st.none(),
-    "held": st.none() | _WORK,
-    "held_from": st.sampled_from(list(Status)),
-    "head": _COMMIT,
-    "pushed": _COMMIT,
-    "empty": st.booleans(),
-    "judged": _COMMIT,
-    "merging": st.just(""),
-    "verified": st.none() | _VERIFIED,
-    "pull": st.none(),
-    "generation": st.integers(1, 3),
-    "failures": st.integers(0, 3),
-    "rejected": st.sampled_from([(), ("c1", "c2", "c9")]),
-    "stale_merges": st.integers(0, 6),
-    "taken_over": st.sampled_from(["", "ada"]),
-    "given_back": st.sampled_from(["", "ada"]),
-    "closed_by_person": st.booleans(),
-    "let_go": st.sampled_from([(), (1, 2, 3)]),
+    "escalation.resume_work": st.none() | _WORK,
+    "escalation.resume_as": st.sampled_from(list(Status)),
+    "change.head": _COMMIT,
+    "change.pushed": _COMMIT,
+    "change.is_empty": st.booleans(),
+    "review.posted_for": _COMMIT,
+    "merge.merging": st.just(""),
+    "merge.verified": st.none() | _VERIFIED,
+    "links.pull": st.none(),
+    "links.generation": st.integers(1, 3),
+    "attempts.failures": st.integers(0, 3),
+    "review.rejected": st.sampled_from([(), ("c1", "c2", "c9")]),
+    "merge.stale_merges": st.integers(0, 6),
+    "escalation.taken_over_by": st.sampled_from(["", "ada"]),
+    "escalation.handback_by": st.sampled_from(["", "ada"]),
+    "conversation.closed_by_person": st.booleans(),
+    "conversation.closing_pulls": st.sampled_from([(), (1, 2, 3)]),
 }
 
 
@@ -325,8 +348,11 @@ def _spoil(world: World, data: st.DataObject) -> None:
     """Give some fields of one task values that do not belong together."""
     names = data.draw(st.lists(st.sampled_from(sorted(_FIELDS)), min_size=1, unique=True))
     bad = world.task("bad")
+    world.damaged = True
     for name in names:
-        setattr(bad, name, data.draw(_FIELDS[name], label=name))
+        group, _, field = name.rpartition(".")
+        part = getattr(bad, group) if group else bad
+        setattr(part, field, data.draw(_FIELDS[name], label=name))
 
 
 def _stray_fact(world: World, data: st.DataObject) -> None:
@@ -337,9 +363,9 @@ def _stray_fact(world: World, data: st.DataObject) -> None:
     key = data.draw(
         st.sampled_from(
             [
-                f"merge/{bad.pull}/{bad.head}/c1",
-                f"push/{bad.branch}/new/{bad.head}",
-                f"review/{bad.pull}/{bad.head}/1/1-review-1",
+                f"merge/{bad.links.pull}/{bad.change.head}/c1",
+                f"push/{bad.change.branch}/new/{bad.change.head}",
+                f"review/{bad.links.pull}/{bad.change.head}/1/1-review-1",
                 f"pull/{SPRINT}/bad/1",
                 "unknown",
             ]
@@ -409,8 +435,8 @@ def test_whatever_is_wrong_with_one_task_the_others_are_done_and_a_person_can_en
     _go_on(made)
     assert {name: made.status(name) for name in OTHERS} == dict.fromkeys(OTHERS, Status.DONE)
     bad = made.task("bad")
-    if bad.status not in (Status.DONE, Status.CANCELLED) and bad.issue is not None:
-        made.close_issue(bad.issue)
+    if bad.status not in (Status.DONE, Status.CANCELLED) and bad.links.issue is not None:
+        made.close_issue(bad.links.issue)
         _go_on(made)
     assert made.status("bad") in (Status.DONE, Status.CANCELLED), made.task("bad")
     assert made.state.sprint.phase == "ended"

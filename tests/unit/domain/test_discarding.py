@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from caloron.domain.actions import CloseIssue, ClosePull, PostComment, ReportProgress
-from caloron.domain.discarding import KEY, can_be_discarded
-from caloron.domain.facts import SprintDiscarded
+import msgspec
+
+from caloron.domain.model.effects import CloseIssue, ClosePull, PostComment, ReportProgress
+from caloron.domain.model.facts import SprintDiscarded
+from caloron.domain.rules.discard import KEY, can_be_discarded
 from tests.unit.domain.world import World, new_state, planned, world
 
 UNWANTED = SprintDiscarded(by="ada")
@@ -24,7 +26,7 @@ def test_a_running_sprint_ends_with_everything_cancelled_and_closed() -> None:
     assert set(made.statuses().values()) == {"Cancelled"}
     assert made.state.sprint.phase == "ended"
     assert made.queue == {}
-    assert made.pull(made.task("a").pull or 0).state == "closed"
+    assert made.pull(made.task("a").links.pull or 0).state == "closed"
     issues = {o for o in made.state.objects.values() if o.object.startswith("issue:")}
     assert {getattr(issue, "state", "") for issue in issues} == {"closed"}
     assert not can_be_discarded(made.state)
@@ -46,7 +48,7 @@ def test_each_object_gets_one_word_and_is_closed_once_however_often_it_is_told()
 def test_what_was_merged_meanwhile_counts_as_done() -> None:
     made = world(planned("a"), planned("b"))
     made.bring_to_review("a")
-    made.merge_pull(made.task("a").pull or 0)
+    made.merge_pull(made.task("a").links.pull or 0)
     made.poll()
     _discard(made)
     assert made.statuses() == {"a": "Done", "b": "Cancelled"}
@@ -58,7 +60,7 @@ def test_a_sprint_that_is_done_cannot_be_discarded() -> None:
     made.run()
     before = made.state
     made.tick(UNWANTED)
-    assert made.state.sprint.discarded == ""
+    assert made.state.sprint.discard.by == ""
     assert made.statuses() == {"a": "Done"}
     assert made.state.sprint.phase == before.sprint.phase == "ended"
 
@@ -76,7 +78,7 @@ def test_a_close_that_the_forge_refuses_does_not_keep_the_sprint_from_ending() -
 
 def test_a_plan_that_waits_on_the_forge_is_closed_there_with_a_word() -> None:
     state = new_state(planned("a"), ask=True)
-    state.sprint.plan_on_forge = True
+    state.sprint.settings = msgspec.structs.replace(state.sprint.settings, plan_on_forge=True)
     made = World(state)
     made.settle()
     number = made.state.sprint.plan_issue
@@ -99,7 +101,7 @@ def test_an_issue_that_a_person_opened_gets_a_word_and_stays_open() -> None:
 
 def test_nothing_that_is_said_afterwards_brings_a_discarded_task_back() -> None:
     made = world(planned("a"))
-    number = made.task("a").issue or 0
+    number = made.task("a").links.issue or 0
     _discard(made)
     made.comment(number, "caloron:retry")
     made.reopen_issue(number)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.domain.actions import CreateIssue
-from caloron.domain.status import Status
-from caloron.domain.why import why
+from caloron.domain.model.effects import CreateIssue
+from caloron.domain.model.status import Status
+from caloron.domain.reporting.explain import why
 from tests.unit.domain.world import World, new_state, planned
 
 
 def begun(*names: str) -> World:
     """A sprint whose main was green when it began."""
     state = new_state(*(planned(name) for name in names))
-    state.sprint.baseline = ""
+    state.sprint.main_health.baseline = ""
     made = World(state)
     made.tick()
     (item,) = made.queue
-    made.end(item, how="make test")
+    made.end(item, verify_command="make test")
     made.settle()
     return made
 
@@ -27,7 +27,7 @@ def verify_main(made: World, **how: object) -> None:
     for _ in range(2):
         items = [i for i in made.queue if "/baseline/" in i]
         if items:
-            made.end(items[0], by="Ada", **how)  # type: ignore[arg-type]
+            made.end(items[0], main_author="Ada", **how)  # type: ignore[arg-type]
             made.settle()
 
 
@@ -58,7 +58,7 @@ def test_a_main_that_a_person_turned_red_is_told_to_people_and_no_agent_fixes_it
     verify_main(made, answer="1 failed")
     assert made.status("a") is Status.ESCALATED
     assert made.task("a").reason == f"main itself is red since {commit[:12]} by Ada: 1 failed"
-    assert made.task("a").rejected == ()
+    assert made.task("a").review.rejected == ()
     assert made.queue == {}
 
 
@@ -70,7 +70,7 @@ def test_once_main_is_put_right_and_a_person_says_so_the_change_is_merged() -> N
     verify_main(made)
     made.verify_fails.discard(commit)
     made.push_main()
-    made.comment(made.task("a").escalation_issue or 0, "resolved")
+    made.comment(made.task("a").escalation.issue or 0, "resolved")
     made.run()
     assert made.status("a") is Status.DONE
 
@@ -80,15 +80,15 @@ def test_a_change_that_is_red_on_a_green_main_that_moved_is_blamed_after_one_loo
     made.finish("a")
     made.push_main()
     made.settle()
-    made.verify_fails.add(made.task("a").head)
+    made.verify_fails.add(made.task("a").change.head)
     verify(made, "a")
-    assert made.task("a").rejected == ()
+    assert made.task("a").review.rejected == ()
     verify_main(made)
     assert made.role("a") == "fix"
     assert len(looks(made)) == 2, "main before the sprint, and now"
     # That main is green is known from now on.
     made.finish("a")
-    made.verify_fails.add(made.task("a").head)
+    made.verify_fails.add(made.task("a").change.head)
     verify(made, "a")
     assert made.role("a") == "fix"
     assert len(looks(made)) == 2
@@ -97,7 +97,7 @@ def test_a_change_that_is_red_on_a_green_main_that_moved_is_blamed_after_one_loo
 def test_on_the_main_that_the_sprint_began_with_a_red_change_is_blamed_at_once() -> None:
     made = begun("a")
     made.finish("a")
-    made.verify_fails.add(made.task("a").head)
+    made.verify_fails.add(made.task("a").change.head)
     verify(made, "a")
     assert made.role("a") == "fix"
     assert len(looks(made)) == 1
@@ -109,7 +109,7 @@ def test_on_a_main_that_our_own_merge_made_a_red_change_is_blamed_at_once() -> N
     made.finish("a")
     assert made.status("a") is Status.DONE
     made.finish("b")
-    made.verify_fails.add(made.task("b").head)
+    made.verify_fails.add(made.task("b").change.head)
     verify(made, "b")
     assert made.role("b") == "fix"
     assert len(looks(made)) == 1
@@ -133,13 +133,13 @@ def test_one_issue_tells_of_a_red_main_however_many_changes_wait_for_it() -> Non
     assert made.state.sprint.phase == "ended"
     made.verify_fails.discard(commit)
     made.push_main()
-    (issue,) = [t.escalation_issue for t in made.state.tasks.values() if t.escalation_issue]
+    (issue,) = [t.escalation.issue for t in made.state.tasks.values() if t.escalation.issue]
     made.comment(issue, "resolved")
     made.run()
     assert set(made.statuses().values()) == {"Done"}
 
 
-@pytest.mark.parametrize("how", [{"fault": "no disk"}, {}])
+@pytest.mark.parametrize("how", [{"internal_error": "no disk"}, {}])
 def test_where_main_cannot_be_looked_at_or_is_green_the_change_is_judged_by_its_result(
     how: dict[str, str],
 ) -> None:
@@ -147,7 +147,7 @@ def test_where_main_cannot_be_looked_at_or_is_green_the_change_is_judged_by_its_
     made.finish("a")
     made.push_main()
     made.settle()
-    made.verify_fails.add(made.task("a").head)
+    made.verify_fails.add(made.task("a").change.head)
     verify(made, "a")
     verify_main(made, **how)
     assert made.role("a") == "fix"

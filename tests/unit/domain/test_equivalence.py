@@ -10,21 +10,21 @@ import itertools
 
 import pytest
 
-from caloron.domain.actions import Action, CancelWork, ReportProgress, StartWork
-from caloron.domain.evaluate import evaluate
-from caloron.domain.facts import EffectDone, Fact, WorkEnded
-from caloron.domain.observations import (
-    BranchSeen,
-    IssueSeen,
-    PullSeen,
-    ReviewSeen,
+from caloron.domain.model.effects import Action, CancelWork, ReportProgress, StartWork
+from caloron.domain.model.facts import EffectDone, Fact, WorkEnded
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.snapshots import (
+    BranchSnapshot,
+    IssueSnapshot,
+    PullSnapshot,
+    ReviewSnapshot,
     Verdict,
     marker,
 )
-from caloron.domain.plan import PlannedTask
-from caloron.domain.sprint import Sprint, State
-from caloron.domain.supervise import AgentSeen, Limits, check_health, decide, intervene
-from caloron.domain.turn import Decision
+from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
+from caloron.domain.rules.evaluate import evaluate
+from caloron.domain.rules.evaluation import Decision
+from caloron.domain.rules.supervisor import AgentSeen, Limits, check_health, decide, intervene
 
 SPRINT = "sprint-compare"
 LETTER = {
@@ -44,7 +44,7 @@ Row = tuple[str, tuple[Fact, ...], str, set[str]]
 
 
 def issue(n: int, version: int = 1) -> Fact:
-    return IssueSeen(
+    return IssueSnapshot(
         version=version,
         number=n,
         title="t",
@@ -56,7 +56,7 @@ def issue(n: int, version: int = 1) -> Fact:
 
 
 def main(commit: str, version: int) -> Fact:
-    return BranchSeen(version=version, name="main", commit=commit)
+    return BranchSnapshot(version=version, name="main", commit=commit)
 
 
 def ended(n: int, work: str, head: str, *, base: str = "m0", said: str = "") -> Fact:
@@ -86,7 +86,7 @@ def merged(n: int, head: str, base: str) -> Fact:
 
 
 def pr(n: int, head: str, version: int, state: str = "open", generation: int = 1) -> Fact:
-    return PullSeen(
+    return PullSnapshot(
         version=version,
         number=99 + n + 100 * (generation - 1),
         title="t",
@@ -101,7 +101,7 @@ def pr(n: int, head: str, version: int, state: str = "open", generation: int = 1
 
 
 def review(id: int, n: int, head: str, verdict: Verdict, version: int) -> Fact:
-    return ReviewSeen(
+    return ReviewSnapshot(
         version=version, id=id, pull=99 + n, head=head, verdict=verdict, author="caloron",
         body="CHANGES_NEEDED: more tests" if verdict == "changes_requested" else "APPROVED",
     )  # fmt: skip
@@ -235,7 +235,15 @@ VARIANTS: dict[str, list[tuple[str, tuple[Fact, ...], str, set[str]]]] = {
 
 
 def start() -> State:
-    return State(sprint=Sprint(id=SPRINT, number=1, goal="auth", given_plan=DIAMOND, parallel=2))
+    return State(
+        sprint=Sprint(
+            id=SPRINT,
+            number=1,
+            goal="auth",
+            planning=Planning(given_plan=DIAMOND),
+            settings=SprintSettings(parallel=2),
+        )
+    )
 
 
 def told(action: Action) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from caloron.domain.budget import Spent
-from caloron.domain.estimate import Experience, estimate, experience, rounds
-from caloron.domain.plan import PlannedTask
-from caloron.domain.retro import Run
-from caloron.domain.sprint import Sprint, State, Task
-from caloron.domain.status import Status
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.sprint import Sprint, State
+from caloron.domain.model.status import Status
+from caloron.domain.model.task import Task, TaskUsage, Times
+from caloron.domain.model.usage import Spent
+from caloron.domain.reporting.estimate import Experience, estimate, experience, rounds
+from caloron.domain.reporting.kpis import Run
 
 
 def plan(*tasks: tuple[str, ...]) -> tuple[PlannedTask, ...]:
@@ -23,9 +24,8 @@ def earlier(usd: float, seconds: float, runs: int, status: Status = Status.DONE)
     task = Task(
         plan=plan(("t",))[0],
         status=status,
-        started_at=100.0,
-        completed_at=100.0 + seconds,
-        spent=Spent(usd=usd),
+        times=Times(started_at=100.0, completed_at=100.0 + seconds),
+        usage=TaskUsage(spent=Spent(usd=usd)),
     )
     return State(sprint=Sprint(id="p-1", number=1, goal="g"), tasks={"t": task})
 

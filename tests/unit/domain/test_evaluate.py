@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caloron.domain.actions import Action, CreateIssue, Merge, OpenPull, Push, StartWork
-from caloron.domain.evaluate import evaluate
-from caloron.domain.facts import EffectDone, EffectFailed, Fact, PlanApproved, WorkEnded
-from caloron.domain.observations import (
-    BranchSeen,
-    CommentSeen,
-    IssueSeen,
-    PullSeen,
-    ReviewSeen,
+from caloron.domain.model.effects import Action, CreateIssue, Merge, OpenPull, Push, StartWork
+from caloron.domain.model.facts import EffectDone, EffectFailed, Fact, PlanApproved, WorkEnded
+from caloron.domain.model.snapshots import (
+    BranchSnapshot,
+    CommentSnapshot,
+    IssueSnapshot,
+    PullSnapshot,
+    ReviewSnapshot,
     Snapshot,
     marker,
 )
-from caloron.domain.sprint import Sprint, State
-from caloron.domain.status import Status
-from caloron.domain.why import why, why_sprint
+from caloron.domain.model.sprint import Sprint, State
+from caloron.domain.model.status import Status
+from caloron.domain.reporting.explain import why, why_sprint
+from caloron.domain.rules.evaluate import evaluate
 from tests.unit.domain.world import CALORON, DIAMOND, PERSON, World, new_state, planned, world
 
 _replace = msgspec.structs.replace
@@ -57,7 +57,7 @@ def _stir(made: World, chance: random.Random) -> None:
         if chance.random() < 0.5:
             made.end(item)
     for task in made.state.tasks.values():
-        pull = made.pull(task.pull) if task.pull is not None else None
+        pull = made.pull(task.links.pull) if task.links.pull is not None else None
         if pull and pull.state == "open" and chance.random() < 0.4:
             chance.choice((
                 lambda n=pull.number: made.review(n, "approved"),
@@ -66,8 +66,8 @@ def _stir(made: World, chance: random.Random) -> None:
                 lambda n=pull.number: made.merge_pull(n),
                 lambda n=pull.number: made.push(n),
             ))()  # fmt: skip
-        elif task.issue and task.status is not Status.DONE and chance.random() < 0.2:
-            made.close_issue(task.issue)
+        elif task.links.issue and task.status is not Status.DONE and chance.random() < 0.2:
+            made.close_issue(task.links.issue)
     made.poll()
 
 
@@ -88,7 +88,7 @@ def test_order_and_repetition_of_one_set_of_facts_do_not_matter(
 
 def _snapshots(facts: list[Fact]) -> list[Snapshot]:
     """The last picture of each object among the facts."""
-    kinds = (IssueSeen, PullSeen, ReviewSeen, CommentSeen, BranchSeen)
+    kinds = (IssueSnapshot, PullSnapshot, ReviewSnapshot, CommentSnapshot, BranchSnapshot)
     newest: dict[str, Snapshot] = {}
     for fact in facts:
         if isinstance(fact, kinds):
@@ -120,27 +120,27 @@ def _statuses(state: State) -> dict[str, Status]:
     """
     refused = [
         EffectFailed(
-            key=f"merge/{task.pull}/{task.head}/x",
+            key=f"merge/{task.links.pull}/{task.change.head}/x",
             task=task.id,
             kind="merge",
             refusal="stale_head",
             message="its issue was closed",
         )
         for task in state.tasks.values()
-        if task.merging
-        and getattr(state.objects.get(f"issue:{task.issue}"), "state", "") == "closed"
+        if task.merge.merging
+        and getattr(state.objects.get(f"issue:{task.links.issue}"), "state", "") == "closed"
     ]
     made = [
         EffectDone(
-            key=f"merge/{task.pull}/{task.merging}/{task.verified.base}",
+            key=f"merge/{task.links.pull}/{task.merge.merging}/{task.merge.verified.base}",
             task=task.id,
             kind="merge",
             by_us=False,
         )
         for task in state.tasks.values()
-        if task.merging
-        and task.verified
-        and getattr(state.objects.get(f"pull:{task.pull}"), "state", "") == "merged"
+        if task.merge.merging
+        and task.merge.verified
+        and getattr(state.objects.get(f"pull:{task.links.pull}"), "state", "") == "merged"
     ]
     after = evaluate(state, (*made, *refused), 5000.0).state
     return {i: t.status for i, t in after.tasks.items()}
@@ -157,7 +157,7 @@ def test_an_older_version_that_arrives_later_is_ignored() -> None:
     made = world(planned("a"))
     made.bring_to_review("a")
     task = made.task("a")
-    old = made.pull(task.pull)
+    old = made.pull(task.links.pull)
     made.merge_pull(old.number)
     made.settle()
     assert made.status("a") is Status.DONE
@@ -169,8 +169,8 @@ def test_an_older_version_that_arrives_later_is_ignored() -> None:
 # Binding
 
 
-def issue_with(body: str, number: int, author: str = CALORON) -> IssueSeen:
-    return IssueSeen(
+def issue_with(body: str, number: int, author: str = CALORON) -> IssueSnapshot:
+    return IssueSnapshot(
         version=number, number=number, title="t", body=body, state="open", author=author
     )
 
@@ -180,14 +180,14 @@ def test_issues_are_bound_by_marker_and_never_by_position() -> None:
     bodies = {a.task: a.body for a in first.actions if isinstance(a, CreateIssue)}
     seen = (issue_with(bodies["b"], 1), issue_with(bodies["a"], 2))
     state = evaluate(first.state, seen, 2.0).state
-    assert {i: t.issue for i, t in state.tasks.items()} == {"a": 2, "b": 1}
+    assert {i: t.links.issue for i, t in state.tasks.items()} == {"a": 2, "b": 1}
 
 
 def test_a_strangers_marker_binds_nothing() -> None:
     first = evaluate(new_state(planned("a")), (), 1.0)
     fake = issue_with(marker("issue/shop-1/a"), 5, PERSON)
     state = evaluate(first.state, (fake,), 2.0).state
-    assert state.tasks["a"].issue is None
+    assert state.tasks["a"].links.issue is None
     assert state.tasks["a"].status is Status.READY
 
 
@@ -195,13 +195,13 @@ def test_of_two_issues_with_one_marker_the_first_counts_in_any_order() -> None:
     first = evaluate(new_state(planned("a")), (), 1.0)
     twins = [issue_with(marker("issue/shop-1/a"), n) for n in (8, 3)]
     for order in (twins, twins[::-1]):
-        assert evaluate(first.state, order, 2.0).state.tasks["a"].issue == 3
+        assert evaluate(first.state, order, 2.0).state.tasks["a"].links.issue == 3
 
 
 def test_an_issue_of_another_sprint_is_not_ours() -> None:
     first = evaluate(new_state(planned("a")), (), 1.0)
     other = issue_with(marker("issue/shop-10/a"), 3)
-    assert evaluate(first.state, (other,), 2.0).state.tasks["a"].issue is None
+    assert evaluate(first.state, (other,), 2.0).state.tasks["a"].links.issue is None
 
 
 def test_a_task_starts_only_with_its_issue_and_a_free_slot() -> None:
@@ -229,7 +229,7 @@ def test_a_sprint_whose_agents_do_well_ends_with_everything_merged() -> None:
     assert made.state.sprint.phase == "ended"
     assert made.effects(Merge)[0].task == "a"
     assert len(made.effects(Merge)) == 4
-    assert all(made.issue(t.issue).state == "closed" for t in made.state.tasks.values())
+    assert all(made.issue(t.links.issue).state == "closed" for t in made.state.tasks.values())
 
 
 def test_a_dependent_starts_when_its_dependency_is_merged_and_not_before() -> None:
@@ -258,7 +258,7 @@ def test_a_release_brings_the_task_and_its_dependents_back() -> None:
     for _ in range(2):
         made.finish("a", exit_code=1, changes=False)
     assert made.statuses() == {"a": "Escalated", "b": "Blocked", "c": "Blocked"}
-    escalation = made.task("a").escalation_issue
+    escalation = made.task("a").escalation.issue
     assert escalation is not None
     made.comment(escalation, "resolved")
     made.settle()
@@ -283,7 +283,7 @@ def test_only_a_whole_first_line_of_a_person_is_a_command(body: str, who: str) -
     made = world(planned("a"))
     for _ in range(2):
         made.finish("a", exit_code=1, changes=False)
-    escalation = made.task("a").escalation_issue
+    escalation = made.task("a").escalation.issue
     assert escalation is not None
     made.comment(escalation, body, who)
     made.settle()
@@ -357,7 +357,7 @@ def test_a_round_of_resolving_makes_a_new_review_but_does_not_count_to_the_cap()
         made.finish("a", conflicts=("x.py",))
         assert made.role("a") == "resolve"
     made.bring_to_review("a")
-    assert made.task("a").rejected == ()
+    assert made.task("a").review.rejected == ()
     made.finish("a")
     assert made.status("a") is Status.DONE
 
@@ -365,7 +365,7 @@ def test_a_round_of_resolving_makes_a_new_review_but_does_not_count_to_the_cap()
 def test_a_failed_verification_is_run_again_then_goes_to_its_agent_with_the_log() -> None:
     made = world(planned("a"))
     made.finish("a")
-    made.verify_fails.add(made.task("a").head)
+    made.verify_fails.add(made.task("a").change.head)
     made.finish("a")
     assert made.role("a") == "verify"
     made.finish("a")
@@ -416,15 +416,15 @@ def test_a_merge_that_comes_too_late_is_verified_and_tried_again_up_to_a_limit()
             assert made.role("a") == "verify"
             made.end(made.item("a"))
     assert refused > 2
-    assert (made.status("a"), made.task("a").merging) == (Status.ESCALATED, "")
+    assert (made.status("a"), made.task("a").merge.merging) == (Status.ESCALATED, "")
 
 
 def test_the_end_of_an_attempt_that_is_told_twice_is_taken_in_once() -> None:
     made = world(planned("a"))
     fact = made.finish("a", exit_code=1, changes=False)
-    assert made.task("a").failures == 1
+    assert made.task("a").attempts.failures == 1
     made.tick(fact)
-    assert made.task("a").failures == 1
+    assert made.task("a").attempts.failures == 1
     assert made.role("a") == "implement"
 
 
@@ -471,7 +471,7 @@ def test_a_bad_plan_gets_one_round_of_repair_with_its_errors() -> None:
     asked = evaluate(planning_state(), (), 1.0).state
     bad = '[{"id": "a", "title": "A", "agent_prompt": "do", "depends_on": ["x"]}]'
     again = evaluate(asked, (plan_answer(bad, 1),), 2.0)
-    assert again.state.sprint.plan_errors == ("task 'a' depends on unknown task 'x'",)
+    assert again.state.sprint.planning.errors == ("task 'a' depends on unknown task 'x'",)
     assert len(again.actions) == 1
     given_up = evaluate(again.state, (plan_answer("no", 2),), 3.0)
     assert given_up.state.sprint.phase == "ended"
@@ -485,7 +485,7 @@ def test_a_planner_that_crashes_is_tried_once_more() -> None:
     assert state.sprint.phase == "planning"
     state = evaluate(state, (plan_answer("", 2, exit_code=9),), 3.0).state
     assert state.sprint.phase == "ended"
-    assert "exit code 9" in state.sprint.stopped
+    assert "exit code 9" in state.sprint.planning.failure
 
 
 def test_no_issue_is_made_before_a_person_says_yes_to_the_plan() -> None:

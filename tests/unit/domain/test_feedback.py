@@ -7,8 +7,8 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from caloron.domain.feedback import ASSESSMENTS, Feedback, feedback_yaml, joined
-from caloron.domain.observations import marker, marker_key
+from caloron.domain.model.feedback import ASSESSMENTS, Feedback, feedback_yaml, joined
+from caloron.domain.model.snapshots import marker, marker_key
 
 #: Every character there is, lone halves of surrogate pairs too: agents write JSON.
 TEXT = st.text(st.characters(codec=None, exclude_categories=()))

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caloron.domain.actions import CreateIssue, PostComment, StartWork
-from caloron.domain.pauses import busy_slots
-from caloron.domain.sprint import Role
-from caloron.domain.status import Status
-from caloron.domain.turn import Turn
-from caloron.domain.why import why
+from caloron.domain.model.effects import CreateIssue, PostComment, StartWork
+from caloron.domain.model.roles import Role
+from caloron.domain.model.status import Status
+from caloron.domain.reporting.explain import why
+from caloron.domain.reporting.waiting import busy_slots
+from caloron.domain.rules.evaluation import Evaluation
 from tests.unit.domain.world import World, new_state, planned, world
 
 FIRST: tuple[Role, ...] = ("implement", "check")
@@ -103,9 +103,13 @@ def test_thirty_tasks_with_slow_agents_never_have_many_open_branches(parallel: i
     most_open = most_unapproved = 0
     for _ in range(400):
         slots.settle()
-        begun = [t for t in world.state.tasks.values() if t.status is not Status.DONE and t.head]
+        begun = [
+            t for t in world.state.tasks.values() if t.status is not Status.DONE and t.change.head
+        ]
         most_open = max(most_open, len(begun))
-        most_unapproved = max(most_unapproved, sum(t.judged != t.head for t in begun))
+        most_unapproved = max(
+            most_unapproved, sum(t.review.posted_for != t.change.head for t in begun)
+        )
         if not slots.running:
             break
         for item in sorted(slots.running):
@@ -144,7 +148,7 @@ def test_a_task_in_review_whose_verdict_is_lost_holds_no_slot() -> None:
     made.settle()
     assert made.role("still") == "review"
     _forget_its_work(made, "still")
-    made.task("still").judged = made.task("still").head
+    made.task("still").review.posted_for = made.task("still").change.head
     made.tick()
     assert made.status("next") is Status.IN_PROGRESS
     assert made.decides_no_more()
@@ -164,7 +168,7 @@ def test_a_task_whose_effects_are_on_their_way_keeps_its_slot() -> None:
 def test_the_effects_of_another_task_keep_no_slot() -> None:
     made = world(planned("still"), planned("other"), planned("next"), parallel=2)
     _forget_its_work(made, "still")
-    comment = PostComment(key="k", task="other", issue=made.task("other").issue or 0, body="")
+    comment = PostComment(key="k", task="other", issue=made.task("other").links.issue or 0, body="")
     made.journal.append(comment)
     made.known[comment.key] = comment
     made.tick()
@@ -181,7 +185,7 @@ def test_the_longest_chain_starts_first_in_whatever_order_the_issues_appear(
         (position,) = [n for n, effect in enumerate(made.journal) if effect.task == name]
         made.perform(position)
         made.tick()
-        begun = [task.id for task in made.state.tasks.values() if task.started_at is not None]
+        begun = [task.id for task in made.state.tasks.values() if task.times.started_at is not None]
         assert begun in ([], ["a"])
     made.settle()
     assert made.status("a") is Status.IN_PROGRESS
@@ -213,11 +217,11 @@ def test_reviews_go_before_fixes_and_fixes_before_new_changes(chains: tuple[int,
     """However long the chain of tasks that waits for each."""
 
     def priority(role: Role, chain: int) -> int:
-        turn = Turn(world(planned("a")).state, 0.0)
-        task = turn.state.tasks["a"]
-        task.chain = chain
-        turn.start(task, turn.new_work(task, role))
-        (action,) = turn.actions
+        evaluation = Evaluation(world(planned("a")).state, 0.0)
+        task = evaluation.state.tasks["a"]
+        vars(evaluation)["critical_path"] = lambda _: chain
+        evaluation.start(task, evaluation.new_work(task, role))
+        (action,) = evaluation.actions
         assert isinstance(action, StartWork)
         return action.priority
 

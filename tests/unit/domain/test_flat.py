@@ -6,9 +6,21 @@ from typing import Any
 
 import pytest
 
-from caloron.domain.flat import Event, Record, evaluate_flat, event_of, told
-from caloron.domain.observations import CommentSeen, IssueSeen, PullSeen, ReviewSeen, marker
-from caloron.domain.status import Status
+from caloron.domain.compat.stateless_protocol import (
+    ForgeEvent,
+    TaskRecord,
+    action_summary,
+    evaluate_stateless,
+    event_of_snapshot,
+)
+from caloron.domain.model.snapshots import (
+    CommentSnapshot,
+    IssueSnapshot,
+    PullSnapshot,
+    ReviewSnapshot,
+    marker,
+)
+from caloron.domain.model.status import Status
 
 LABELS = ("caloron:task",)
 
@@ -18,40 +30,40 @@ class Sprint:
 
     def __init__(self) -> None:
         self.tasks = {
-            "task-1": Record(agent_id="dev-1", reviewer_id="rev-1"),
-            "task-2": Record(agent_id="dev-2", reviewer_id="rev-1"),
-            "task-3": Record(agent_id="qa-1", depends_on=("task-1", "task-2")),
+            "task-1": TaskRecord(agent_id="dev-1", reviewer_id="rev-1"),
+            "task-2": TaskRecord(agent_id="dev-2", reviewer_id="rev-1"),
+            "task-3": TaskRecord(agent_id="qa-1", depends_on=("task-1", "task-2")),
         }
         self.now = 0.0
 
-    def tick(self, *events: Event, after_s: float = 1.0) -> list[str]:
+    def tick(self, *events: ForgeEvent, after_s: float = 1.0) -> list[str]:
         self.now += after_s
-        self.tasks, deeds = evaluate_flat(self.tasks, events, self.now, 3600.0)
-        return [told(deed) for deed in deeds]
+        self.tasks, deeds = evaluate_stateless(self.tasks, events, self.now, 3600.0)
+        return [action_summary(deed) for deed in deeds]
 
     @property
     def statuses(self) -> list[str]:
         return [str(task.status) for task in self.tasks.values()]
 
 
-def issue(number: int, task: str = "") -> Event:
-    return Event(type="issue_opened", issue_number=number, labels=LABELS, task_id=task)
+def issue(number: int, task: str = "") -> ForgeEvent:
+    return ForgeEvent(type="issue_opened", issue_number=number, labels=LABELS, task_id=task)
 
 
-def opened(number: int, issue: int, head: str = "") -> Event:
-    return Event(type="pr_opened", pr_number=number, linked_issue=issue, head=head)
+def opened(number: int, issue: int, head: str = "") -> ForgeEvent:
+    return ForgeEvent(type="pr_opened", pr_number=number, linked_issue=issue, head=head)
 
 
-def review(number: int, state: str, id: int = 0) -> Event:
-    return Event(type="pr_review_submitted", pr_number=number, review_state=state, review=id)
+def review(number: int, state: str, id: int = 0) -> ForgeEvent:
+    return ForgeEvent(type="pr_review_submitted", pr_number=number, review_state=state, review=id)
 
 
-def merged(number: int) -> Event:
-    return Event(type="pr_merged", pr_number=number)
+def merged(number: int) -> ForgeEvent:
+    return ForgeEvent(type="pr_merged", pr_number=number)
 
 
-def closed(number: int) -> Event:
-    return Event(type="pr_closed", pr_number=number)
+def closed(number: int) -> ForgeEvent:
+    return ForgeEvent(type="pr_closed", pr_number=number)
 
 
 @pytest.fixture
@@ -78,7 +90,10 @@ def test_the_comparison_sprint(sprint: Sprint) -> None:
     assert sprint.tick(merged(101)) == ["done:#11"]
     assert sprint.statuses == ["Done", "Done", "Ready"]
     assert sprint.tick(issue(12), opened(102, 12), merged(102)) == [
-        "spawn:qa-1", "review:PR#102", "done:#12"]  # fmt: skip
+        "spawn:qa-1",
+        "review:PR#102",
+        "done:#12",
+    ]
     assert sprint.statuses == ["Done", "Done", "Done"]
 
 
@@ -119,7 +134,7 @@ def test_a_closed_pull_request_goes_back_and_another_one_may_follow(in_review: S
 
 def test_a_merge_that_is_seen_first_is_the_end(sprint: Sprint) -> None:
     sprint.tick(issue(10))
-    assert sprint.tick(Event(type="pr_merged", pr_number=100, linked_issue=10)) == ["done:#10"]
+    assert sprint.tick(ForgeEvent(type="pr_merged", pr_number=100, linked_issue=10)) == ["done:#10"]
     assert sprint.tick(opened(100, 10), review(100, "approved")) == []
     assert sprint.statuses[0] == "Done"
 
@@ -145,26 +160,46 @@ def test_an_issue_finds_its_task_by_its_marker(sprint: Sprint) -> None:
 
 def test_nothing_is_not_a_number(sprint: Sprint) -> None:
     sprint.tick(issue(10))
-    none = Event(type="pr_opened", pr_number=7)
-    assert sprint.tick(none, Event(type="pr_merged"), Event(type="label_added")) == []
-    assert sprint.tick(Event(type="issue_opened", issue_number=12)) == []
+    none = ForgeEvent(type="pr_opened", pr_number=7)
+    assert sprint.tick(none, ForgeEvent(type="pr_merged"), ForgeEvent(type="label_added")) == []
+    assert sprint.tick(ForgeEvent(type="issue_opened", issue_number=12)) == []
 
 
-def _pull(state: Any) -> PullSeen:
-    return PullSeen(version=1, number=5, title="t", body="", state=state, author="a", branch="b",
-                    head="h", closes=(3,))  # fmt: skip
+def _pull(state: Any) -> PullSnapshot:
+    return PullSnapshot(
+        version=1,
+        number=5,
+        title="t",
+        body="",
+        state=state,
+        author="a",
+        branch="b",
+        head="h",
+        closes=(3,),
+    )
 
 
 def test_pictures_of_a_forge_are_events_too() -> None:
-    seen = IssueSeen(version=1, number=3, title="t", body=marker("issue/shop-1/task-2"),
-                     state="open", author="a", labels=LABELS)  # fmt: skip
-    assert event_of(seen) == issue(3, "task-2")
-    assert event_of(_pull("open")) == opened(5, 3, "h")
-    kinds = [event.type for state in ("merged", "closed") if (event := event_of(_pull(state)))]
+    seen = IssueSnapshot(
+        version=1,
+        number=3,
+        title="t",
+        body=marker("issue/shop-1/task-2"),
+        state="open",
+        author="a",
+        labels=LABELS,
+    )
+    assert event_of_snapshot(seen) == issue(3, "task-2")
+    assert event_of_snapshot(_pull("open")) == opened(5, 3, "h")
+    kinds = [
+        event.type for state in ("merged", "closed") if (event := event_of_snapshot(_pull(state)))
+    ]
     assert kinds == ["pr_merged", "pr_closed"]
-    said = ReviewSeen(version=1, id=-4, pull=5, head="h", verdict="approved", author="a")
-    assert event_of(said) == review(5, "approved", 4)
-    assert event_of(CommentSeen(version=1, id=1, issue=3, author="a", body="b")) is None
+    said = ReviewSnapshot(version=1, id=-4, pull=5, head="h", verdict="approved", author="a")
+    assert event_of_snapshot(said) == review(5, "approved", 4)
+    assert (
+        event_of_snapshot(CommentSnapshot(version=1, id=1, issue=3, author="a", body="b")) is None
+    )
 
 
 def test_the_records_that_were_given_are_not_changed(sprint: Sprint) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from caloron.domain.feedback import Feedback
-from caloron.domain.history import exit_code_of, history_record
-from caloron.domain.identities import manifest_of, next_version, versions_of
-from caloron.domain.plan import PlannedTask
-from caloron.domain.skills import default_skills
-from caloron.domain.status import Status
+from caloron.domain.compat.default_skills import default_skills
+from caloron.domain.model.feedback import Feedback
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.status import Status
+from caloron.domain.reporting.history import exit_code_of, history_record
+from caloron.domain.reporting.identities import manifest_of, next_version, versions_of
 from tests.unit.domain.test_retro import run, sprint_of, task
 
 
@@ -22,13 +22,13 @@ def test_a_manifest_says_only_what_is_decided() -> None:
     assert "model" not in found
     assert "skills" not in found
     assert len(found["behavior"]["system_override"]) == 500
-    named = manifest_of(plan, framework="claude-code", model="claude-x")
+    named = manifest_of(plan, framework="claude-code", model="claude/claude-x")
     assert named["model"] == {"preferred": ["claude/claude-x"]}
 
 
 def test_everybody_who_worked_has_a_version_with_what_was_really_used() -> None:
     said = Feedback(task_clarity=7, tools_used=("pytest",), notes="fine")
-    state = sprint_of(task("a", feedback=said), task("b", Status.ESCALATED), task("idle"))
+    state = sprint_of(task("a", log__feedback=said), task("b", Status.ESCALATED), task("idle"))
     runs = (
         run("a", framework="claude-code", model="opus", seconds=4.0, tools={"Edit": 2}),
         run("a", "review", framework="stub", model="r", seconds=1.0),
@@ -75,8 +75,8 @@ def test_every_skill_has_the_whole_shape_and_asks_for_nothing_that_is_not_there(
 
 def test_a_record_holds_every_number_of_its_own_sprint() -> None:
     said = Feedback(task_clarity=4, tools_used=("pytest",), blockers=('no "price" module',))
-    state = sprint_of(task("a", feedback=said), task("b", Status.ESCALATED, reason="stuck"))
-    state.sprint.ended_at = state.sprint.created_at + 60
+    state = sprint_of(task("a", log__feedback=said), task("b", Status.ESCALATED, reason="stuck"))
+    state.sprint.ended_at = state.sprint.settings.created_at + 60
     record = history_record(state, (run("a", seconds=5.0),))
     assert record["exit_code"] == 10
     assert (record["total_tasks"], record["completed_tasks"], record["failed_tasks"]) == (2, 1, 1)
@@ -86,7 +86,7 @@ def test_a_record_holds_every_number_of_its_own_sprint() -> None:
 
 
 def test_a_sprint_without_a_plan_has_zeros_and_a_clarity_that_nobody_told_is_not_there() -> None:
-    state = sprint_of(stopped="the planner failed")
+    state = sprint_of(planning__failure="the planner failed")
     record = history_record(state, ())
     assert (record["exit_code"], record["total_tasks"], record["completed_tasks"]) == (8, 0, 0)
     assert "avg_clarity" not in record

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caloron.domain.actions import CancelWork, StartWork
-from caloron.domain.budget import Usage
-from caloron.domain.evaluate import evaluate
-from caloron.domain.facts import Fact, Halt, RunInterrupted, WorkEnded
-from caloron.domain.insight import InsightProblem, parse_insight
-from caloron.domain.sprint import Paused, Sprint, State, Task
-from caloron.domain.status import Status
-from caloron.domain.turn import Decision
-from tests.unit.domain.world import planned
+from caloron.domain.model.effects import CancelWork, StartWork
+from caloron.domain.model.facts import Fact, Halt, RunInterrupted, WorkEnded
+from caloron.domain.model.retro_answer import InsightProblem, parse_insight
+from caloron.domain.model.sprint import Sprint, State, Unavailable
+from caloron.domain.model.status import Status
+from caloron.domain.model.task import ForgeLinks, Task
+from caloron.domain.model.usage import Usage
+from caloron.domain.rules.evaluate import evaluate
+from caloron.domain.rules.evaluation import Decision
+from tests.unit.domain.world import nested, planned
 
 ADVICE = {
     "category": "Tooling",
@@ -80,8 +81,13 @@ def test_no_text_makes_it_fail_in_another_way(text: str) -> None:
 
 
 def settled(*, retro: Any = "model", **fields: Any) -> State:
-    sprint = Sprint(id="shop-1", number=1, goal="g", phase="running", retro=retro, **fields)
-    return State(sprint=sprint, tasks={"a": Task(plan=planned("a"), status=Status.DONE, issue=1)})
+    sprint = nested(
+        Sprint, id="shop-1", number=1, goal="g", phase="running", settings__retro_by=retro, **fields
+    )
+    return State(
+        sprint=sprint,
+        tasks={"a": Task(plan=planned("a"), status=Status.DONE, links=ForgeLinks(issue=1))},
+    )
 
 
 def after(state: State, *facts: Fact, now: float = 50.0) -> Decision:
@@ -107,10 +113,10 @@ def test_the_model_is_asked_once_and_its_time_is_none_of_the_sprints() -> None:
     again = after(asked.state, now=60.0)
     assert (again.actions, again.state.sprint.phase) == ((), "retro")
     ended = after(again.state, answered(usage=Usage(usd=0.5, model="m")), now=70.0).state.sprint
-    assert (ended.phase, ended.ended_at, ended.retro_work) == ("ended", 50.0, None)
-    assert ended.insight is not None
-    assert (ended.insight.by, ended.insight.sentiment) == ("stub m", "mixed")
-    assert (ended.spent.usd, ended.retro_spent.usd) == (0.5, 0.5)
+    assert (ended.phase, ended.ended_at, ended.retro.work) == ("ended", 50.0, None)
+    assert ended.retro.answer is not None
+    assert (ended.retro.answer.by, ended.retro.answer.sentiment) == ("stub m", "mixed")
+    assert (ended.usage.spent.usd, ended.usage.retro_spent.usd) == (0.5, 0.5)
     assert after(State(sprint=ended, tasks=settled().tasks), now=99.0).actions == ()
 
 
@@ -118,31 +124,46 @@ def test_an_end_that_is_told_twice_counts_once() -> None:
     asked = after(settled()).state
     end = answered(usage=Usage(usd=0.5))
     twice = after(after(asked, end, end).state, end).state.sprint
-    assert (twice.spent.usd, twice.retro_spent.usd, twice.phase) == (0.5, 0.5, "ended")
+    assert (twice.usage.spent.usd, twice.usage.retro_spent.usd, twice.phase) == (0.5, 0.5, "ended")
 
 
 def test_a_run_that_was_cut_short_is_paid_by_the_retro() -> None:
     asked = after(settled()).state
     cut = RunInterrupted(item=ITEM, task="", token=1, usage=Usage(usd=0.25))
     sprint = after(asked, cut).state.sprint
-    assert (sprint.spent.usd, sprint.retro_spent.usd, sprint.phase) == (0.25, 0.25, "retro")
+    assert (sprint.usage.spent.usd, sprint.usage.retro_spent.usd, sprint.phase) == (
+        0.25,
+        0.25,
+        "retro",
+    )
 
 
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
-        (answered(exit_code=2, last_line="boom"), "exit code 2: boom"),
-        (answered(timed_out=True), "it ran out of time"),
-        (answered(trouble="quota", detail="later"), "quota: later"),
-        (answered(trouble="auth", detail="who"), "auth: who"),
-        (answered(fault="no clone"), "no clone"),
-        (answered(over="memory"), "memory"),
+        (answered(exit_code=2, last_line="boom"), "the model ended with exit code 2: boom"),
+        (answered(timed_out=True), "the model ran out of time"),
+        (
+            answered(provider_error="quota", provider_message="later"),
+            "the model failed (quota): later",
+        ),
+        (answered(provider_error="auth", provider_message="who"), "the model failed (auth): who"),
+        (answered(internal_error="no clone"), "no clone"),
+        (answered(limit_hit="memory"), "the model was ended: memory"),
     ],
 )
 def test_a_failure_ends_the_sprint_at_once_with_the_reason(end: WorkEnded, reason: str) -> None:
     sprint = after(after(settled()).state, end).state.sprint
-    assert (sprint.phase, sprint.insight, sprint.insight_problem) == ("ended", None, reason)
-    assert (sprint.halted, sprint.paused, sprint.stopped) == ("", {}, "")
+    assert (sprint.phase, sprint.retro.answer, sprint.retro.problem) == (
+        "ended",
+        None,
+        reason,
+    )
+    assert (
+        sprint.availability.pause_reason,
+        sprint.availability.providers,
+        sprint.planning.failure,
+    ) == ("", {}, "")
 
 
 def test_a_second_answer_in_another_form_is_the_last() -> None:
@@ -150,26 +171,29 @@ def test_a_second_answer_in_another_form_is_the_last() -> None:
     first = after(asked, answered(answer="no"))
     (start,) = first.actions
     assert isinstance(start, StartWork)
-    assert (start.work.item, start.work.asks) == (ITEM, 2)
-    assert "no JSON object" in first.state.sprint.retro_error
+    assert (start.work.item, start.work.tries) == (ITEM, 2)
+    assert "no JSON object" in first.state.sprint.retro.error
     second = after(first.state, answered(2, answer="no")).state.sprint
-    assert (second.phase, "no JSON object" in second.insight_problem) == ("ended", True)
+    assert (second.phase, "no JSON object" in second.retro.problem) == ("ended", True)
 
 
 def test_without_money_the_question_is_taken_back_and_the_sprint_ends_in_the_same_tick() -> None:
     decision = after(after(settled()).state, Halt(reason="the budget is used up"))
     assert decision.actions == (CancelWork(item=ITEM, reason="the budget is used up"),)
     sprint = decision.state.sprint
-    assert (sprint.phase, sprint.halted) == ("ended", "")
-    assert sprint.insight_problem == "the budget is used up"
+    assert (sprint.phase, sprint.availability.pause_reason) == ("ended", "")
+    assert sprint.retro.problem == "the budget is used up"
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"halted": "no key"}, "no key"),
+        ({"availability__pause_reason": "no key"}, "no key"),
         (
-            {"framework": "stub", "paused": {"stub": Paused(until=1e9, what="quota")}},
+            {
+                "settings__framework": "stub",
+                "availability__providers": {"stub": Unavailable(until=1e9, what="quota")},
+            },
             "stub: quota until 2001-09-09 01:46 UTC",
         ),
     ],
@@ -177,7 +201,7 @@ def test_without_money_the_question_is_taken_back_and_the_sprint_ends_in_the_sam
 def test_who_may_not_start_is_not_asked(fields: dict[str, Any], reason: str) -> None:
     decision = after(settled(**fields))
     sprint = decision.state.sprint
-    assert (decision.actions, sprint.phase, sprint.insight_problem) == ((), "ended", reason)
+    assert (decision.actions, sprint.phase, sprint.retro.problem) == ((), "ended", reason)
 
 
 def test_a_task_that_moves_again_takes_the_question_back_and_asks_anew_later() -> None:
@@ -186,7 +210,7 @@ def test_a_task_that_moves_again_takes_the_question_back_and_asks_anew_later() -
     decision = after(msgspec.structs.replace(asked, tasks={"a": moved}))
     assert CancelWork(item=ITEM, reason="the sprint goes on") in decision.actions
     sprint = decision.state.sprint
-    assert (sprint.phase, sprint.ended_at, sprint.retro_asked) == ("running", None, False)
+    assert (sprint.phase, sprint.ended_at, sprint.retro.asked) == ("running", None, False)
     again = after(State(sprint=sprint, tasks=settled().tasks))
     (start,) = again.actions
     assert isinstance(start, StartWork)

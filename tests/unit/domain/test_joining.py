@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from caloron.domain.actions import CreateIssue, Merge
-from caloron.domain.editing import read_text
-from caloron.domain.observations import CommentSeen, marker
-from caloron.domain.plan import PlannedTask
-from caloron.domain.sections import with_section
-from caloron.domain.status import Status
-from caloron.domain.texts import issue_body
+from caloron.domain.model.effects import CreateIssue, Merge
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.snapshots import CommentSnapshot, marker, with_section
+from caloron.domain.model.status import Status
+from caloron.domain.reporting.forge_texts import issue_body
+from caloron.domain.rules.evaluation import Evaluation
+from caloron.domain.rules.people.labelled_issues import read_text
 from tests.unit.domain.world import World, planned, world
 
 LABEL = "caloron:task"
@@ -25,7 +25,7 @@ def comments(made: World, number: int) -> list[str]:
     return [
         o.body
         for o in made.objects.values()
-        if isinstance(o, CommentSeen) and o.issue == number and "<!--" in o.body
+        if isinstance(o, CommentSnapshot) and o.issue == number and "<!--" in o.body
     ]
 
 
@@ -37,7 +37,7 @@ def test_a_labelled_issue_becomes_a_task_and_is_done_like_any_other() -> None:
     task = made.task(f"issue-{n}")
     assert (task.plan.title, task.plan.agent_prompt) == ("Dark mode", "Make it dark.")
     assert task.plan.acceptance == ("a switch", "no flicker")
-    assert task.issue == n
+    assert task.links.issue == n
     assert len(made.effects(CreateIssue)) == created
     assert "This is task `issue-" in comments(made, n)[0]
     made.run()
@@ -56,7 +56,7 @@ def test_an_issue_without_the_label_or_with_our_marker_joins_nothing() -> None:
 
 def test_it_may_depend_on_tasks_and_issues_and_what_is_not_known_is_told() -> None:
     made = world(planned("a"), planned("b", "a"))
-    first = made.open_issue("One", f"x\nDepends on: a, #{made.task('b').issue}", LABEL)
+    first = made.open_issue("One", f"x\nDepends on: a, #{made.task('b').links.issue}", LABEL)
     second = made.open_issue("Two", f"Depends on: `issue-{first}`, #999, nobody.", LABEL)
     made.settle()
     assert made.task(f"issue-{first}").plan.depends_on == ("a", "b")
@@ -64,7 +64,7 @@ def test_it_may_depend_on_tasks_and_issues_and_what_is_not_known_is_told() -> No
     told = comments(made, second)[0]
     assert "`#999`" in told
     assert "`nobody`" in told
-    assert made.task("a").chain == 4
+    assert Evaluation(made.state, 0.0).critical_path(made.task("a")) == 4
     made.run()
     assert set(made.statuses().values()) == {"Done"}
 
@@ -154,26 +154,26 @@ def test_a_body_of_ours_reads_back_as_the_text_that_it_was_made_from(plan: Plann
 
 def test_nothing_is_taken_for_an_edit_that_is_none() -> None:
     made = world(planned("a"))
-    made.label(made.task("a").issue or 0, LABEL, "help wanted")
+    made.label(made.task("a").links.issue or 0, LABEL, "help wanted")
     made.settle()
-    assert made.task("a").edits == 0
+    assert made.task("a").conversation.edits == 0
 
 
 def test_the_section_of_an_agent_in_an_issue_is_no_part_of_what_is_asked_for() -> None:
     made = world(planned("a"))
-    number = made.task("a").issue or 0
+    number = made.task("a").links.issue or 0
     text = "cycle 2\n- [ ] not asked for\n\nDepends on: #99"
     body = with_section(made.issue(number).body, "cycle/allegro", text, add=True)
     made.edit_issue(number, body)
     made.settle()
-    assert made.task("a").edits == 0
+    assert made.task("a").conversation.edits == 0
     made.edit_issue(number, body.replace("Do a", "Do it well"))
     made.settle()
     assert made.task("a").plan.agent_prompt == "Do it well"
     assert made.task("a").plan.acceptance == ()
     hers = made.open_issue("Dark mode", f"Make it dark.\n\n{body}", LABEL)
     made.settle()
-    (joined,) = [t for t in made.state.tasks.values() if t.issue == hers]
+    (joined,) = [t for t in made.state.tasks.values() if t.links.issue == hers]
     assert "allegro" not in joined.plan.agent_prompt
     assert joined.plan.acceptance == ()
 
@@ -181,7 +181,7 @@ def test_the_section_of_an_agent_in_an_issue_is_no_part_of_what_is_asked_for() -
 @pytest.mark.parametrize("with_marker", [True, False])
 def test_a_persons_text_is_what_is_asked_for_from_then_on(with_marker: bool) -> None:
     made = world(planned("a"))
-    number = made.task("a").issue or 0
+    number = made.task("a").links.issue or 0
     item = made.item("a")
     body = made.issue(number).body.replace("Do a", "Do it well\n\n- [ ] really")
     made.edit_issue(number, body if with_marker else body.split("<!--")[0])
@@ -189,7 +189,7 @@ def test_a_persons_text_is_what_is_asked_for_from_then_on(with_marker: bool) -> 
     task = made.task("a")
     assert (task.plan.agent_prompt, task.plan.acceptance) == ("Do it well", ("really",))
     assert made.item("a") == item
-    assert task.issue == number
+    assert task.links.issue == number
     made.run()
     assert made.status("a") is Status.DONE
 
@@ -197,12 +197,12 @@ def test_a_persons_text_is_what_is_asked_for_from_then_on(with_marker: bool) -> 
 def test_an_approval_of_the_old_text_is_not_enough() -> None:
     made = world(planned("a"))
     made.bring_to_review("a")
-    number = made.task("a").issue or 0
+    number = made.task("a").links.issue or 0
     made.end(made.item("a"))
     made.tick()
     made.perform(0)
     made.tick()
-    assert made.task("a").merging
+    assert made.task("a").merge.merging
     made.edit_issue(number, "Do something else")
     made.settle()
     assert not made.effects(Merge)
@@ -215,7 +215,7 @@ def test_a_reviewer_that_read_the_old_text_is_asked_again_if_it_approves() -> No
     made = world(planned("a"))
     made.bring_to_review("a")
     first = made.item("a")
-    made.edit_issue(made.task("a").issue or 0, "Do something else")
+    made.edit_issue(made.task("a").links.issue or 0, "Do something else")
     made.settle()
     assert made.item("a") == first
     made.finish("a")
@@ -291,8 +291,8 @@ def test_what_a_stranger_writes_into_their_own_issue_later_is_not_taken_in() -> 
 def test_a_persons_approval_stands_although_the_text_was_changed() -> None:
     made = world(planned("a"))
     made.bring_to_review("a")
-    made.review(made.task("a").pull or 0, "approved")
-    made.edit_issue(made.task("a").issue or 0, "Do something else")
+    made.review(made.task("a").links.pull or 0, "approved")
+    made.edit_issue(made.task("a").links.issue or 0, "Do something else")
     made.settle()
     assert made.status("a") is Status.DONE
 
@@ -356,7 +356,7 @@ def test_a_stranger_changes_what_is_asked_for_only_with_a_new_word() -> None:
     made.settle()
     assert made.task(name).plan.agent_prompt == "third text"
     # The word was about the text: nobody approved a commit with it.
-    assert made.task(name).approval is None
+    assert made.task(name).review.approval is None
     made.edit_issue(n, "evil")
     made.settle()
     assert made.task(name).plan.agent_prompt == "third text"
@@ -385,7 +385,7 @@ def test_a_word_on_a_commit_stays_one_while_the_text_is_the_approved_one() -> No
     made = world(planned("a"))
     name = f"issue-{approved_by_anna(made)}"
     made.bring_to_review(name)
-    made.comment(made.task(name).issue or 0, "caloron:approve", "anna")
+    made.comment(made.task(name).links.issue or 0, "caloron:approve", "anna")
     made.settle()
     assert made.status(name) is Status.DONE
 

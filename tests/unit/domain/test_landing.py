@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.domain.actions import ClosePull, MakeRevert, Merge, OpenPull, ReopenIssue
-from caloron.domain.facts import EffectDone
-from caloron.domain.status import Status
-from caloron.domain.why import why
+from caloron.domain.model.effects import ClosePull, MakeRevert, Merge, OpenPull, ReopenIssue
+from caloron.domain.model.facts import EffectDone
+from caloron.domain.model.status import Status
+from caloron.domain.reporting.explain import why
 from tests.unit.domain.test_evaluate import merge_is_due
 from tests.unit.domain.world import PERSON, World, planned, world
 
@@ -29,7 +29,7 @@ def land(*more: str) -> World:
 
 def reverted(made: World, *, until: type) -> None:
     """Main is red with `a`: go on until the effect of this kind is the next one."""
-    made.broken_together.append({made.task("a").head, theirs(made)})
+    made.broken_together.append({made.task("a").change.head, theirs(made)})
     for _ in range(2):
         made.end(made.item("a"))
         made.tick()
@@ -60,8 +60,8 @@ def test_a_merge_whose_tree_is_the_verified_one_completes_the_task_without_anoth
 def test_a_merge_into_a_main_that_moved_is_not_done_before_main_is_verified_again() -> None:
     made = land()
     task = made.task("a")
-    assert made.pull(task.pull).state == "merged"
-    assert (task.status, task.landed) == (Status.IN_REVIEW, made.branches["main"])
+    assert made.pull(task.links.pull).state == "merged"
+    assert (task.status, task.merge.unverified) == (Status.IN_REVIEW, made.branches["main"])
     assert (made.role("a"), made.work("a").head) == ("verify", "")
     assert why(made.state, task) == "merged, main is being verified again"
     made.finish("a")
@@ -80,10 +80,10 @@ def test_the_merge_that_the_poller_sees_first_waits_for_what_the_executor_tells(
     facts = made._do(merge)
     made.poll()
     made.tick()
-    assert made.pull(made.task("a").pull).state == "merged"
+    assert made.pull(made.task("a").links.pull).state == "merged"
     assert made.status("a") is Status.IN_REVIEW
     made.tick(*facts)
-    assert made.task("a").landed
+    assert made.task("a").merge.unverified
 
 
 def test_nothing_else_is_merged_while_a_result_is_not_settled() -> None:
@@ -91,7 +91,7 @@ def test_nothing_else_is_merged_while_a_result_is_not_settled() -> None:
     made.bring_to_review("b")
     made.finish("b")
     assert made.role("a") == "verify"
-    assert made.task("b").merging == ""
+    assert made.task("b").merge.merging == ""
     assert why(made.state, made.task("b")) == (
         "approved: waiting for its turn to merge, after the merge of a is settled"
     )
@@ -103,7 +103,7 @@ def test_nothing_else_is_merged_while_a_result_is_not_settled() -> None:
 def test_a_change_that_turned_main_red_is_taken_out_and_comes_back_in_a_new_pull_request() -> None:
     made = land()
     task = made.task("a")
-    old_pull, old_head, issue = task.pull, task.head, task.issue
+    old_pull, old_head, issue = task.links.pull, task.change.head, task.links.issue
     made.change_issue(issue or 0, state="closed", closed_by="caloron")
     reverted(made, until=Merge)
     task = made.task("a")
@@ -122,11 +122,11 @@ def test_a_change_that_turned_main_red_is_taken_out_and_comes_back_in_a_new_pull
     assert (task.status, work.role, work.onto_main) == (Status.IN_PROGRESS, "fix", True)
     assert work.head not in ("", old_head)
     assert "main was red with" in work.reason
-    assert (task.generation, task.pull, task.landed) == (2, None, "")
-    assert old_head in task.rejected
+    assert (task.links.generation, task.links.pull, task.merge.unverified) == (2, None, "")
+    assert old_head in task.review.rejected
     made.run()
     assert made.status("a") is Status.DONE
-    assert task.pull != old_pull
+    assert task.links.pull != old_pull
 
 
 def test_the_revert_is_verified_before_it_is_merged() -> None:
@@ -134,7 +134,7 @@ def test_the_revert_is_verified_before_it_is_merged() -> None:
     reverted(made, until=Merge)
     tree, green = made.verifications[-1]
     assert green
-    assert made.task("a").head not in tree
+    assert made.task("a").change.head not in tree
     merge = made.journal[0]
     assert isinstance(merge, Merge)
     assert merge.base == made.branches["main"]
@@ -152,10 +152,10 @@ def test_a_main_that_is_red_also_without_the_change_needs_a_person_and_holds_the
     assert "red also without" in made.task("a").reason
     assert made.effects(ClosePull)
     made.finish("b")
-    assert (made.status("b"), made.task("b").merging) == (Status.IN_REVIEW, "")
+    assert (made.status("b"), made.task("b").merge.merging) == (Status.IN_REVIEW, "")
     assert made.state.sprint.phase == "ended", "nothing can move without a person"
     made.verify_fails.clear()
-    made.comment(made.task("a").escalation_issue or 0, "resolved")
+    made.comment(made.task("a").escalation.issue or 0, "resolved")
     made.run()
     assert made.statuses() == {"a": "Done", "b": "Done"}
 
@@ -167,18 +167,18 @@ def test_a_revert_that_conflicts_needs_a_person() -> None:
     made.settle()
     assert made.status("a") is Status.ESCALATED
     assert "cannot be taken out: what came after it changed x.py" in made.task("a").reason
-    assert made.task("a").landed
+    assert made.task("a").merge.unverified
 
 
 def test_a_main_that_moved_again_is_verified_again_before_anything_is_taken_out() -> None:
     made = land()
-    made.broken_together.append({made.task("a").head, theirs(made)})
+    made.broken_together.append({made.task("a").change.head, theirs(made)})
     for _ in range(2):
         made.end(made.item("a"))
         made.broken_together.clear()
         made.push_main()
         made.settle()
-        made.broken_together.append({made.task("a").head, "c3"})
+        made.broken_together.append({made.task("a").change.head, "c3"})
     assert made.role("a") == "verify"
     made.broken_together.clear()
     made.finish("a")
@@ -210,7 +210,7 @@ def test_a_merge_that_was_found_to_be_a_persons_is_not_taken_out_either() -> Non
     key, commit = merge.key, made.branches["main"]
     told = EffectDone(key=key, task="a", kind="merge", commit=commit, tree="x", by_us=False)
     made.tick(told)
-    assert (made.status("a"), made.task("a").landed) == (Status.DONE, "")
+    assert (made.status("a"), made.task("a").merge.unverified) == (Status.DONE, "")
 
 
 def test_a_person_who_merges_the_revert_is_quicker_and_main_is_verified() -> None:
@@ -241,7 +241,7 @@ def test_a_person_who_closes_the_revert_has_the_word() -> None:
 def test_the_issue_is_open_again_before_the_agent_goes_on() -> None:
     made = land()
     reverted(made, until=ReopenIssue)
-    assert made.task("a").revert is not None
+    assert made.task("a").merge.revert is not None
     assert "a" not in [owner for owner, _ in made.queue.values()]
     made.settle()
     assert made.role("a") == "fix"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from caloron.domain.analysis import RULE, Finding
-from caloron.domain.learnings import (
+from caloron.domain.reporting.kpis import Kpis, trends
+from caloron.domain.reporting.learnings import (
     FORGET_AFTER,
     Kept,
     Noted,
@@ -18,8 +18,7 @@ from caloron.domain.learnings import (
     same_meaning,
     with_told,
 )
-from caloron.domain.retro import Kpis
-from caloron.domain.trends import trends
+from caloron.domain.reporting.retro_rules import RULE, Finding
 
 GOOD = Kpis(total_tasks=2, completed_tasks=2, completion_rate=1.0, clarity_count=2, avg_clarity=8.0)
 CLEARER = RULE["task-clarity"].description

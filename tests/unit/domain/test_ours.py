@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from caloron.domain.observations import IssueSeen, marker
-from caloron.domain.ours import last_number
+from caloron.domain.model.snapshots import IssueSnapshot, marker
+from caloron.domain.model.sprint import last_number
 
 
-def issue(body: str) -> IssueSeen:
-    return IssueSeen(version=1, number=1, title="t", body=body, state="closed", author="somebody")
+def issue(body: str) -> IssueSnapshot:
+    return IssueSnapshot(
+        version=1, number=1, title="t", body=body, state="closed", author="somebody"
+    )
 
 
 def test_the_last_number_is_that_of_the_same_name_alone() -> None:

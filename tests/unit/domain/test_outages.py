@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caloron.domain.outages import Outage, outage_after
+from caloron.domain.reporting.waiting import Outage, outage_after
 
 NOON = 1_790_000_000 // 86_400 * 86_400 + 12 * 3600.0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from caloron.domain.actions import CancelWork, Merge, Push, StartWork
-from caloron.domain.observations import PullSeen
-from caloron.domain.status import Status
+from caloron.domain.model.effects import CancelWork, Merge, Push, StartWork
+from caloron.domain.model.snapshots import PullSnapshot
+from caloron.domain.model.status import Status
 from tests.unit.domain.world import PERSON, World, planned, world
 
 
@@ -24,7 +24,7 @@ def number(found: int | None) -> int:
 
 def test_a_person_who_closes_the_issue_cancels_the_task_and_holds_its_dependents() -> None:
     made = in_review()
-    made.close_issue(number(made.task("a").issue))
+    made.close_issue(number(made.task("a").links.issue))
     made.settle()
     assert made.statuses() == {"a": "Cancelled", "b": "Blocked"}
     assert made.queue == {}
@@ -33,9 +33,9 @@ def test_a_person_who_closes_the_issue_cancels_the_task_and_holds_its_dependents
 
 def test_a_person_who_opens_the_issue_again_brings_the_task_back_to_its_pull_request() -> None:
     made = in_review()
-    made.close_issue(number(made.task("a").issue))
+    made.close_issue(number(made.task("a").links.issue))
     made.settle()
-    made.reopen_issue(number(made.task("a").issue))
+    made.reopen_issue(number(made.task("a").links.issue))
     made.settle()
     assert made.statuses() == {"a": "InReview", "b": "Pending"}
     made.run()
@@ -49,17 +49,17 @@ def test_an_issue_that_was_closed_while_its_branch_was_pushed_still_comes_back()
     for effect in list(made.journal):
         made.journal.remove(effect)
         made.refuse(effect, "refused")
-    made.close_issue(number(made.task("a").issue))
+    made.close_issue(number(made.task("a").links.issue))
     made.settle()
     assert made.status("a") is Status.CANCELLED
-    made.reopen_issue(number(made.task("a").issue))
+    made.reopen_issue(number(made.task("a").links.issue))
     made.run()
     assert made.status("a") is Status.DONE
 
 
 def test_a_person_who_merges_completes_the_task_and_stops_its_agent() -> None:
     made = in_review()
-    made.merge_pull(number(made.task("a").pull))
+    made.merge_pull(number(made.task("a").links.pull))
     made.settle()
     assert made.statuses() == {"a": "Done", "b": "InProgress"}
     assert "merged by ada" in made.task("a").reason
@@ -68,7 +68,7 @@ def test_a_person_who_merges_completes_the_task_and_stops_its_agent() -> None:
 def test_a_merge_that_is_seen_with_the_end_of_a_fix_pushes_nothing_more() -> None:
     made = in_review()
     made.finish("a", answer="CHANGES_NEEDED: x")
-    made.merge_pull(number(made.task("a").pull))
+    made.merge_pull(number(made.task("a").links.pull))
     made.end(made.item("a"))
     decision = made.tick()
     assert not [a for a in decision.actions if isinstance(a, Push)]
@@ -77,7 +77,7 @@ def test_a_merge_that_is_seen_with_the_end_of_a_fix_pushes_nothing_more() -> Non
 
 def test_a_persons_approval_replaces_the_reviewer() -> None:
     made = in_review()
-    made.review(number(made.task("a").pull), "approved")
+    made.review(number(made.task("a").links.pull), "approved")
     decision = made.tick()
     assert [type(a) for a in decision.actions] == [CancelWork, Merge]
     made.settle()
@@ -88,14 +88,14 @@ def test_a_persons_approval_overrides_a_reviewer_who_wanted_changes() -> None:
     made = in_review()
     made.finish("a", answer="CHANGES_NEEDED: x")
     assert made.role("a") == "fix"
-    made.review(number(made.task("a").pull), "approved")
+    made.review(number(made.task("a").links.pull), "approved")
     made.settle()
     assert made.status("a") is Status.DONE
 
 
 def test_a_person_who_then_wants_changes_after_all_gets_them() -> None:
     made = in_review()
-    pull = number(made.task("a").pull)
+    pull = number(made.task("a").links.pull)
     made.finish("a", answer="CHANGES_NEEDED: x")
     made.review(pull, "approved")
     made.tick()
@@ -106,7 +106,7 @@ def test_a_person_who_then_wants_changes_after_all_gets_them() -> None:
 
 def test_a_person_who_requests_changes_sends_the_task_back_to_its_agent() -> None:
     made = in_review()
-    made.review(number(made.task("a").pull), "changes_requested", "please no globals\nthanks")
+    made.review(number(made.task("a").links.pull), "changes_requested", "please no globals\nthanks")
     made.settle()
     work = made.work("a")
     assert (work.role, work.reason) == ("fix", "please no globals\nthanks")
@@ -115,26 +115,26 @@ def test_a_person_who_requests_changes_sends_the_task_back_to_its_agent() -> Non
 
 def test_a_comment_in_a_review_is_no_verdict() -> None:
     made = in_review()
-    made.review(number(made.task("a").pull), "commented", "nice")
+    made.review(number(made.task("a").links.pull), "commented", "nice")
     made.settle()
     assert made.role("a") == "review"
 
 
 def test_a_review_of_an_older_head_says_nothing_about_this_one() -> None:
     made = in_review()
-    pull = number(made.task("a").pull)
+    pull = number(made.task("a").links.pull)
     old = made.review(pull, "approved")
     made.news.clear()
     made.push(pull)
     made.tick(old)
     assert made.role("a") == "verify"
-    assert made.task("a").merging == ""
+    assert made.task("a").merge.merging == ""
 
 
 def test_a_conflict_is_resolved_although_a_person_approved_the_change() -> None:
     made = in_review()
     made.push_main()
-    made.review(number(made.task("a").pull), "approved")
+    made.review(number(made.task("a").links.pull), "approved")
     made.settle()
     made.finish("a", conflicts=("x.py",))
     assert made.role("a") == "resolve"
@@ -146,8 +146,8 @@ def test_a_failed_verification_is_fixed_although_a_person_approved_the_change() 
     made = in_review()
     task = made.task("a")
     made.push_main()
-    made.verify_fails.add(task.head)
-    made.review(number(task.pull), "approved")
+    made.verify_fails.add(task.change.head)
+    made.review(number(task.links.pull), "approved")
     made.settle()
     made.finish("a")
     made.finish("a")
@@ -159,12 +159,12 @@ def test_a_failed_verification_is_fixed_although_a_person_approved_the_change() 
 def test_an_approval_of_a_change_that_never_verified_does_not_merge_it() -> None:
     made = world(planned("a"), max_fix_rounds=0)
     made.finish("a")
-    head = made.task("a").head
+    head = made.task("a").change.head
     made.verify_fails.add(head)
     made.finish("a")
     made.finish("a")
     assert made.status("a") is Status.ESCALATED
-    made.review(number(made.task("a").pull), "approved")
+    made.review(number(made.task("a").links.pull), "approved")
     made.settle()
     assert made.role("a") == "verify"
     assert not made.effects(Merge)
@@ -172,13 +172,13 @@ def test_an_approval_of_a_change_that_never_verified_does_not_merge_it() -> None
 
 def test_a_pull_request_that_is_closed_is_reworked_in_a_new_one() -> None:
     made = in_review()
-    first = number(made.task("a").pull)
+    first = number(made.task("a").links.pull)
     made.close_pull(first)
     made.settle()
     assert made.work("a").role == "fix"
     assert "closed by ada" in made.work("a").reason
     made.bring_to_review("a")
-    second = number(made.task("a").pull)
+    second = number(made.task("a").links.pull)
     assert second != first
     made.close_pull(second)
     made.settle()
@@ -188,13 +188,13 @@ def test_a_pull_request_that_is_closed_is_reworked_in_a_new_one() -> None:
 
 def test_a_person_who_deletes_the_branch_of_their_own_pull_request_closed_it() -> None:
     made = world(planned("a"))
-    hers = made.open_pull(number(made.task("a").issue))
+    hers = made.open_pull(number(made.task("a").links.issue))
     made.settle()
     made.review(hers.number, "approved")
     made.delete_branch(hers.branch)
     made.finish("a")
     assert made.pull(hers.number).state == "closed"
-    assert (made.role("a"), made.task("a").pull) == ("fix", None)
+    assert (made.role("a"), made.task("a").links.pull) == ("fix", None)
     assert made.task("a").reason == "the branch ada/own was deleted by a person"
     made.run()
     assert made.status("a") is Status.DONE
@@ -202,7 +202,7 @@ def test_a_person_who_deletes_the_branch_of_their_own_pull_request_closed_it() -
 
 def test_a_pull_request_for_another_branch_is_closed_for_us_and_the_reason_says_so() -> None:
     made = in_review()
-    seen = made.pull(number(made.task("a").pull))
+    seen = made.pull(number(made.task("a").links.pull))
     made.tick(msgspec.structs.replace(seen, version=10**6, state="closed", base="dev"))
     assert made.role("a") == "fix"
     reason = f"pull request #{seen.number} is for dev now, not for main"
@@ -211,7 +211,7 @@ def test_a_pull_request_for_another_branch_is_closed_for_us_and_the_reason_says_
 
 def test_a_merge_that_went_into_another_branch_is_a_persons_to_decide() -> None:
     made = in_review()
-    made.review(number(made.task("a").pull), "approved")
+    made.review(number(made.task("a").links.pull), "approved")
     made.tick()
     (merge,) = [effect for effect in made.journal if isinstance(effect, Merge)]
     made.journal.remove(merge)
@@ -223,7 +223,7 @@ def test_a_merge_that_went_into_another_branch_is_a_persons_to_decide() -> None:
     assert made.task("a").reason == "it is not on main"
     assert not made.queue
     made.settle()
-    made.comment(number(made.task("a").escalation_issue), "resolved")
+    made.comment(number(made.task("a").escalation.issue), "resolved")
     made.settle()
     assert made.role("a") == "fix"
 
@@ -233,9 +233,9 @@ def test_a_pull_request_that_is_closed_while_its_task_is_escalated_can_still_be_
     for _ in range(2):
         made.finish("a", answer="hm")
     assert made.status("a") is Status.ESCALATED
-    made.close_pull(number(made.task("a").pull))
+    made.close_pull(number(made.task("a").links.pull))
     made.settle()
-    made.comment(number(made.task("a").escalation_issue), "resolved")
+    made.comment(number(made.task("a").escalation.issue), "resolved")
     made.settle()
     assert made.role("a") == "fix"
     made.run()
@@ -244,10 +244,10 @@ def test_a_pull_request_that_is_closed_while_its_task_is_escalated_can_still_be_
 
 def test_a_push_by_a_person_makes_their_commit_the_change() -> None:
     made = in_review()
-    commit = made.push(number(made.task("a").pull))
+    commit = made.push(number(made.task("a").links.pull))
     made.settle()
     task = made.task("a")
-    assert (task.head, task.pushed) == (commit, commit)
+    assert (task.change.head, task.change.pushed) == (commit, commit)
     assert made.role("a") == "verify"
 
 
@@ -256,28 +256,32 @@ def test_a_push_that_a_person_overtook_is_given_up_for_theirs() -> None:
     made.finish("a", answer="CHANGES_NEEDED: x")
     made.end(made.item("a"))
     made.tick()
-    commit = made.push(number(made.task("a").pull))
+    commit = made.push(number(made.task("a").links.pull))
     made.settle()
-    assert made.task("a").head == commit
+    assert made.task("a").change.head == commit
     made.run()
     assert set(made.statuses().values()) == {"Done"}
 
 
 def test_a_persons_own_pull_request_replaces_the_agents_work() -> None:
     made = world(planned("a"))
-    pull = made.open_pull(number(made.task("a").issue))
+    pull = made.open_pull(number(made.task("a").links.issue))
     made.settle()
     task = made.task("a")
-    assert (task.pull, task.head, task.branch) == (pull.number, pull.head, "ada/own")
+    assert (task.links.pull, task.change.head, task.change.branch) == (
+        pull.number,
+        pull.head,
+        "ada/own",
+    )
     assert made.role("a") == "verify"
     made.run()
     assert made.status("a") is Status.DONE
-    assert isinstance(made.objects[pull.object], PullSeen)
+    assert isinstance(made.objects[pull.object], PullSnapshot)
 
 
 def test_what_follows_a_persons_closed_pull_request_goes_to_the_tasks_own_branch() -> None:
     made = world(planned("a"))
-    pull = made.open_pull(number(made.task("a").issue))
+    pull = made.open_pull(number(made.task("a").links.issue))
     made.settle()
     made.close_pull(pull.number)
     made.run()
@@ -288,10 +292,10 @@ def test_what_follows_a_persons_closed_pull_request_goes_to_the_tasks_own_branch
 
 def test_a_persons_pull_request_is_never_overwritten_by_an_agent_that_was_at_work() -> None:
     made = in_review()
-    made.close_pull(number(made.task("a").pull))
+    made.close_pull(number(made.task("a").links.pull))
     made.settle()
     fix = made.item("a")
-    made.open_pull(number(made.task("a").issue))
+    made.open_pull(number(made.task("a").links.issue))
     made.end(fix)
     made.settle()
     assert not [e for e in made.effects(Push) if isinstance(e, Push) and e.branch == "ada/own"]
@@ -300,7 +304,7 @@ def test_a_persons_pull_request_is_never_overwritten_by_an_agent_that_was_at_wor
 def test_a_persons_pull_request_after_an_empty_change_is_merged_and_not_forgotten() -> None:
     made = world(planned("a"))
     made.finish("a", changes=False)
-    made.open_pull(number(made.task("a").issue))
+    made.open_pull(number(made.task("a").links.issue))
     made.run()
     assert "merged" in made.task("a").reason
 
@@ -311,7 +315,7 @@ def test_an_effect_that_nobody_needs_any_more_may_fail() -> None:
     made.tick()
     (post,) = made.journal
     made.journal.clear()
-    made.push(number(made.task("a").pull))
+    made.push(number(made.task("a").links.pull))
     made.tick()
     made.refuse(post, "refused")
     made.settle()
@@ -324,7 +328,7 @@ def test_a_verdict_that_comes_after_a_person_closed_the_pull_request_escalates_n
     made.tick()
     (post,) = made.journal
     made.journal.clear()
-    made.close_pull(number(made.task("a").pull))
+    made.close_pull(number(made.task("a").links.pull))
     made.refuse(post, "refused")
     made.tick()
     assert made.status("a") is Status.IN_PROGRESS
@@ -341,7 +345,7 @@ def test_effects_that_were_refused_are_all_tried_again_after_a_release() -> None
     made.settle()
     assert made.status("a") is Status.ESCALATED
     assert "no rights" in made.task("a").reason
-    made.comment(number(made.task("a").escalation_issue), "resolved")
+    made.comment(number(made.task("a").escalation.issue), "resolved")
     made.run()
     assert made.status("a") is Status.DONE
 
@@ -352,18 +356,18 @@ def test_an_escalation_that_is_over_before_its_issue_was_made_is_closed_all_the_
         made.end(made.item("a"), answer="hm")
         made.tick()
     assert made.status("a") is Status.ESCALATED
-    made.review(number(made.task("a").pull), "approved")
+    made.review(number(made.task("a").links.pull), "approved")
     made.tick()
     assert made.status("a") is Status.IN_REVIEW
     made.settle()
-    assert made.issue(made.task("a").escalation_issue).state == "closed"
+    assert made.issue(made.task("a").escalation.issue).state == "closed"
 
 
 @pytest.mark.parametrize("answer", ["APPROVED", "CHANGES_NEEDED: x"])
 def test_a_verdict_on_a_pull_request_that_was_just_closed_harms_nothing(answer: str) -> None:
     made = in_review()
     made.end(made.item("a"), answer=answer)
-    made.close_pull(number(made.task("a").pull), PERSON)
+    made.close_pull(number(made.task("a").links.pull), PERSON)
     decision = made.tick()
     assert [a.work.role for a in decision.actions if isinstance(a, StartWork)] == ["fix"]
     made.run()
@@ -383,10 +387,10 @@ def escalated() -> World:
 
 def test_a_push_to_an_escalated_task_is_the_answer_and_is_reviewed() -> None:
     made = escalated()
-    escalation = number(made.task("a").escalation_issue)
-    commit = made.push(number(made.task("a").pull))
+    escalation = number(made.task("a").escalation.issue)
+    commit = made.push(number(made.task("a").links.pull))
     made.settle()
-    assert (made.status("a"), made.task("a").head) == (Status.IN_REVIEW, commit)
+    assert (made.status("a"), made.task("a").change.head) == (Status.IN_REVIEW, commit)
     assert made.issue(escalation).state == "closed"
     moves = [move.reason for move in made.moves if move.task == "a"]
     assert "released by a push to agent/a/shop-1" in moves
@@ -396,13 +400,13 @@ def test_a_push_to_an_escalated_task_is_the_answer_and_is_reviewed() -> None:
 
 def test_a_push_to_a_task_that_was_taken_over_waits_for_the_word() -> None:
     made = in_review()
-    made.comment(number(made.task("a").issue), "caloron:take-over")
+    made.comment(number(made.task("a").links.issue), "caloron:take-over")
     made.settle()
-    made.push(number(made.task("a").pull))
-    made.review(number(made.task("a").pull), "changes_requested", "a note to myself")
+    made.push(number(made.task("a").links.pull))
+    made.review(number(made.task("a").links.pull), "changes_requested", "a note to myself")
     made.settle()
     assert made.status("a") is Status.ESCALATED
-    made.comment(number(made.task("a").issue), "resolved")
+    made.comment(number(made.task("a").links.issue), "resolved")
     made.settle()
     made.run()
     assert made.status("a") is Status.DONE
@@ -410,7 +414,7 @@ def test_a_push_to_a_task_that_was_taken_over_waits_for_the_word() -> None:
 
 def test_a_request_for_changes_on_an_escalated_task_goes_to_its_agent() -> None:
     made = escalated()
-    made.review(number(made.task("a").pull), "changes_requested", "make it blue")
+    made.review(number(made.task("a").links.pull), "changes_requested", "make it blue")
     made.settle()
     assert (made.role("a"), made.work("a").reason) == ("fix", "make it blue")
     assert made.status("a") is Status.IN_PROGRESS
@@ -420,7 +424,7 @@ def test_a_request_for_changes_on_an_escalated_task_goes_to_its_agent() -> None:
 
 def test_closing_the_pull_request_of_an_escalated_task_is_said_and_waits() -> None:
     made = escalated()
-    before, pull = made.task("a").reason, number(made.task("a").pull)
+    before, pull = made.task("a").reason, number(made.task("a").links.pull)
     made.close_pull(pull)
     made.settle()
     assert made.status("a") is Status.ESCALATED
@@ -430,7 +434,7 @@ def test_closing_the_pull_request_of_an_escalated_task_is_said_and_waits() -> No
 
 def test_what_a_stranger_reviews_on_an_escalated_task_is_no_answer() -> None:
     made = escalated()
-    said = made.review(number(made.task("a").pull), "changes_requested", "evil", "eve")
+    said = made.review(number(made.task("a").links.pull), "changes_requested", "evil", "eve")
     made.objects[said.object] = msgspec.structs.replace(said, trusted=False)
     made.news = []
     made.settle()

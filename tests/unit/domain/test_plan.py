@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caloron.domain import plan as plan_module
-from caloron.domain.plan import (
+from caloron.domain.model import plan as plan_module
+from caloron.domain.model.plan import (
     RESERVED,
     PlannedTask,
     PlanProblem,
@@ -21,8 +21,9 @@ from caloron.domain.plan import (
     find_plan,
     parse_plan,
 )
-from caloron.domain.sprint import ANALYST, PLANNER, REVIEWER, Sprint, State
-from caloron.domain.status import Status
+from caloron.domain.model.roles import ANALYST, PLANNER, REVIEWER
+from caloron.domain.model.sprint import MainHealth, Sprint, SprintSettings, State
+from caloron.domain.model.status import Status
 from tests.unit.domain.world import World
 
 
@@ -211,7 +212,13 @@ def test_an_id_that_the_sprint_uses_itself_is_not_for_a_task(name: str) -> None:
 
 def test_every_name_of_the_sprints_own_work_and_agents_is_reserved() -> None:
     """A goal without a plan on a main that is verified, with a model that looks back at the end."""
-    sprint = Sprint(id="shop-1", number=1, goal="a shop", baseline="", retro="model")
+    sprint = Sprint(
+        id="shop-1",
+        number=1,
+        goal="a shop",
+        main_health=MainHealth(baseline=""),
+        settings=SprintSettings(retro_by="model"),
+    )
     world = World(State(sprint=sprint))
     names = {REVIEWER, PLANNER, ANALYST}
     for _ in range(40):

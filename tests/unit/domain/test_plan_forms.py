@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from caloron.domain.plan import PlanProblem
-from caloron.domain.plan_forms import Plan, parse_plan_file, parse_plan_output
+from caloron.domain.compat.plan_forms import Plan, parse_plan_file, parse_plan_output
+from caloron.domain.model.plan import PlanProblem
 
 FRAMEWORKS = ("stub", "claude-code")
 

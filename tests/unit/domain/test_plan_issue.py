@@ -7,12 +7,12 @@ import json
 import msgspec
 import pytest
 
-from caloron.domain.actions import CreateIssue
-from caloron.domain.facts import PlanApproved, PlanEdited
-from caloron.domain.needs import needs_of
-from caloron.domain.observations import CommentSeen
-from caloron.domain.plan_issue import MAX_BODY, block_of, parse_block
-from caloron.domain.why import why_sprint
+from caloron.domain.model.effects import CreateIssue
+from caloron.domain.model.facts import PlanApproved, PlanEdited
+from caloron.domain.model.snapshots import CommentSnapshot
+from caloron.domain.reporting.explain import why_sprint
+from caloron.domain.reporting.inbox import needs_of
+from caloron.domain.rules.people.plan_issue import MAX_BODY, block_of, parse_block
 from tests.unit.domain.world import CALORON, PERSON, World, new_state, planned
 
 PLAN = (planned("a"), planned("b", "a"))
@@ -24,15 +24,15 @@ def phase(made: World) -> str:
 
 def held(*plan: object) -> World:
     state = new_state(*(plan or PLAN), ask=True)  # type: ignore[arg-type]
-    state.sprint.plan_on_forge = True
-    state.sprint.frameworks = ("stub",)
+    state.sprint.settings = msgspec.structs.replace(state.sprint.settings, plan_on_forge=True)
+    state.sprint.settings = msgspec.structs.replace(state.sprint.settings, frameworks=("stub",))
     made = World(state)
     made.settle()
     return made
 
 
 def number(made: World) -> int:
-    plan = made.state.sprint.held_plan
+    plan = made.state.sprint.planning.approval
     assert plan is not None
     assert plan.number is not None
     return plan.number
@@ -49,7 +49,7 @@ def said(made: World) -> list[str]:
     found = [
         (o.id, o.body.split("\n\n<!--")[0])
         for o in made.objects.values()
-        if isinstance(o, CommentSeen) and (o.issue, o.author) == (number(made), CALORON)
+        if isinstance(o, CommentSnapshot) and (o.issue, o.author) == (number(made), CALORON)
         if "<!--" in o.body
     ]
     return [text for _, text in sorted(found)]
@@ -80,7 +80,7 @@ def test_once_it_runs_the_issue_is_closed_and_names_the_issues_of_the_tasks() ->
     made = held()
     made.comment(number(made), "caloron:approve")
     made.settle()
-    issues = {t.id: t.issue for t in made.state.tasks.values()}
+    issues = {t.id: t.links.issue for t in made.state.tasks.values()}
     assert said(made) == [
         f"Approved. The tasks of this plan:\n\n- #{issues['a']} `a`\n- #{issues['b']} `b`"
     ]
@@ -121,7 +121,7 @@ def test_an_edit_of_the_block_replaces_the_plan_and_is_told() -> None:
     assert "| `b` | Something else | a |" in said(made)[0]
     made.comment(number(made), "caloron:approve")
     made.settle()
-    assert made.issue(made.task("b").issue).title == "Something else"
+    assert made.issue(made.task("b").links.issue).title == "Something else"
 
 
 def test_after_an_edit_the_table_says_what_the_block_says_and_words_of_people_stay() -> None:
@@ -203,15 +203,15 @@ def test_closing_the_issue_is_a_no_and_opening_it_again_lets_it_wait() -> None:
     made.close_issue(number(made))
     made.settle()
     assert phase(made) == "approval"
-    assert made.state.sprint.held_plan is not None
-    assert made.state.sprint.held_plan.declined == PERSON
+    assert made.state.sprint.planning.approval is not None
+    assert made.state.sprint.planning.approval.declined == PERSON
     assert "declined: ada closed issue" in why_sprint(made.state.sprint)
     assert "waits for your yes" not in why_sprint(made.state.sprint)
     (need,) = needs_of(made.state, running=False)
     assert "declined: ada" in need.why
     made.reopen_issue(number(made))
     made.settle()
-    assert made.state.sprint.held_plan.declined == ""
+    assert made.state.sprint.planning.approval.declined == ""
     assert "waits for your yes" in why_sprint(made.state.sprint)
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from caloron.domain.actions import Describe, ReportProgress
-from caloron.domain.facts import SprintDiscarded
-from caloron.domain.observations import CommentSeen, marker_key
-from caloron.domain.progress import page, progress_key, section_name
-from caloron.domain.sections import has_section
-from caloron.domain.sprint import Paused
+from caloron.domain.model.effects import Describe, ReportProgress
+from caloron.domain.model.facts import SprintDiscarded
+from caloron.domain.model.snapshots import CommentSnapshot, has_section, marker_key
+from caloron.domain.model.sprint import Unavailable
+from caloron.domain.reporting.progress_page import page, progress_key, section_name
 from tests.unit.domain.world import SPRINT, World, planned, world
 
 
-def comments(made: World, task: str) -> list[CommentSeen]:
+def comments(made: World, task: str) -> list[CommentSnapshot]:
     return [
         seen
         for seen in made.objects.values()
-        if isinstance(seen, CommentSeen) and marker_key(seen.body) == progress_key(SPRINT, task)
+        if isinstance(seen, CommentSnapshot) and marker_key(seen.body) == progress_key(SPRINT, task)
     ]
 
 
@@ -32,7 +32,7 @@ def test_each_task_has_one_comment_however_often_it_moves() -> None:
         assert len(comments(made, task)) == 1
         assert len(updates(made, task)) > 2
         (comment,) = comments(made, task)
-        assert comment.issue == made.task(task).issue
+        assert comment.issue == made.task(task).links.issue
         assert "is **Done**" in comment.body
 
 
@@ -41,9 +41,9 @@ def test_the_comment_says_what_the_ledger_knows_and_how_it_came_about() -> None:
     made.bring_to_review("a")
     task = made.task("a")
     body = comments(made, "a")[0].body
-    assert f"| branch | `{task.branch}` |" in body
-    assert f"| pull request | #{task.pull} open |" in body
-    assert f"| head | `{task.head[:12]}` |" in body
+    assert f"| branch | `{task.change.branch}` |" in body
+    assert f"| pull request | #{task.links.pull} open |" in body
+    assert f"| head | `{task.change.head[:12]}` |" in body
     assert "| waits for | " in body
     assert "Ready → InProgress" in body
     assert "InProgress → InReview: pull request" in body
@@ -52,9 +52,13 @@ def test_the_comment_says_what_the_ledger_knows_and_how_it_came_about() -> None:
 @pytest.mark.parametrize(("until", "shown"), [(1e6, True), (1000.0, False)])
 def test_only_a_limit_that_still_holds_is_a_reason_to_wait(until: float, shown: bool) -> None:
     made = world(planned("a"))
-    made.state.sprint.framework = "claude-code"
+    made.state.sprint.settings = msgspec.structs.replace(
+        made.state.sprint.settings, framework="claude-code"
+    )
     made.bring_to_review("a")
-    made.state.sprint.paused = {"claude-code": Paused(until=until, what="rate limit")}
+    made.state.sprint.availability.providers = {
+        "claude-code": Unavailable(until=until, what="rate limit")
+    }
     made.waiting = {"shop-1/a/4-fix"}
     made.finish("a", answer="CHANGES_NEEDED: no tests")
     assert made.item("a") in made.waiting
@@ -65,11 +69,11 @@ def test_each_piece_of_work_has_a_row_with_its_agent_attempts_commit_and_outcome
     made = world(planned("a"))
     made.state.attempts = {"shop-1/a/1-implement": 2}
     made.bring_to_review("a")
-    first = made.task("a").head
+    first = made.task("a").change.head
     made.finish("a", answer="CHANGES_NEEDED: no tests")
     made.run()
     body = comments(made, "a")[0].body
-    second = made.task("a").head
+    second = made.task("a").change.head
     assert [
         line for line in body.splitlines() if line.startswith(("| 1 ", "| 2 ", "| 3 ", "| 4 "))
     ] == [
@@ -84,7 +88,7 @@ def test_each_piece_of_work_has_a_row_with_its_agent_attempts_commit_and_outcome
 def test_a_task_that_waits_for_a_person_says_where_it_stopped_and_what_follows() -> None:
     made = world(planned("a"))
     made.bring_to_review("a")
-    head = made.task("a").head
+    head = made.task("a").change.head
     made.finish("a", answer="CHANGES_NEEDED: no tests")
     for _ in range(2):
         made.finish("a", changes=False, exit_code=3, session="talk")
@@ -92,16 +96,16 @@ def test_a_task_that_waits_for_a_person_says_where_it_stopped_and_what_follows()
     assert f"| stopped at | {head} on agent/a/shop-1 |" in body
     assert f"| then follows | fix from {head} with the conversation so far |" in body
     assert "goes on when a person says so |" in body
-    made.comment(made.task("a").escalation_issue or 0, "resolved")
+    made.comment(made.task("a").escalation.issue or 0, "resolved")
     made.settle()
     body = comments(made, "a")[0].body
     assert "then follows" not in body
-    assert "at work, again after: exit code 3" in body
+    assert "at work, again after: ended with exit code 3" in body
 
 
 def test_work_that_a_person_ended_says_so() -> None:
     made = world(planned("a"))
-    made.comment(made.task("a").issue or 0, "caloron:take-over")
+    made.comment(made.task("a").links.issue or 0, "caloron:take-over")
     made.settle()
     body = comments(made, "a")[0].body
     assert "| stopped at | nothing was pushed yet |" in body
@@ -121,9 +125,9 @@ def test_a_newer_word_takes_the_place_of_one_that_was_not_said_yet() -> None:
     made.bring_to_review("a")
     made.journal.clear()
     task = made.task("a")
-    made.close_pull(task.pull or 0)
+    made.close_pull(task.links.pull or 0)
     made.tick()
-    made.comment(task.issue or 0, "anything")
+    made.comment(task.links.issue or 0, "anything")
     made.tick()
     waiting = [e for e in made.journal if isinstance(e, ReportProgress)]
     assert len(waiting) == 1
@@ -167,18 +171,18 @@ def test_work_of_one_cycle_leaves_the_description_as_it_was() -> None:
 def test_with_the_second_cycle_the_description_has_a_section_that_is_kept_up_to_date() -> None:
     made = world(planned("a"))
     made.bring_to_review("a")
-    before = made.pull(made.task("a").pull).body
+    before = made.pull(made.task("a").links.pull).body
     rejected(made, "a")
-    body = made.pull(made.task("a").pull).body
+    body = made.pull(made.task("a").links.pull).body
     assert body.startswith(before)
     assert "### Cycle 2 of a" in body
     assert "**a** is **InProgress**" in body
     assert "an agent is fixing it" in body
     made.run()
-    pull = made.pull(made.task("a").pull)
+    pull = made.pull(made.task("a").links.pull)
     assert pull.body.count("<!-- caloron-section:") == 1
     assert "### Cycle 2 of a\n\n**a** is **Done**." in pull.body
-    assert pull.closes == made.pull(pull.number).closes == (made.task("a").issue,)
+    assert pull.closes == made.pull(pull.number).closes == (made.task("a").links.issue,)
     assert "| cycle | 2 |" in comments(made, "a")[0].body
 
 
@@ -195,7 +199,7 @@ def test_over_three_cycles_people_are_told_to_cut_it_smaller() -> None:
     made = world(planned("a"), max_fix_rounds=9)
     for cycle in (2, 3, 4):
         rejected(made, "a")
-        body = made.pull(made.task("a").pull).body
+        body = made.pull(made.task("a").links.pull).body
         assert f"### Cycle {cycle}" in body
         flag = "| too large | more than 3 cycles: cut it smaller |"
         assert (flag in body) == (cycle > 3)
@@ -205,7 +209,7 @@ def test_over_three_cycles_people_are_told_to_cut_it_smaller() -> None:
 def test_a_person_who_takes_the_section_out_does_not_get_it_again() -> None:
     made = world(planned("a"), max_fix_rounds=9)
     rejected(made, "a")
-    number = made.task("a").pull or 0
+    number = made.task("a").links.pull or 0
     made.edit_pull(number, "My own words.")
     made.settle()
     rejected(made, "a")
@@ -216,7 +220,7 @@ def test_a_person_who_takes_the_section_out_does_not_get_it_again() -> None:
 def test_what_a_person_writes_around_the_section_stays() -> None:
     made = world(planned("a"))
     rejected(made, "a")
-    number = made.task("a").pull or 0
+    number = made.task("a").links.pull or 0
     made.edit_pull(number, f"Before.\n\n{made.pull(number).body}\n\nAfter.")
     made.settle()
     made.run()
@@ -229,11 +233,11 @@ def test_what_a_person_writes_around_the_section_stays() -> None:
 def test_the_next_pull_request_of_a_task_gets_a_section_of_its_own() -> None:
     made = world(planned("a"), max_fix_rounds=9)
     rejected(made, "a")
-    first = made.task("a").pull or 0
+    first = made.task("a").links.pull or 0
     made.close_pull(first)
     made.settle()
     made.bring_to_review("a")
-    second = made.task("a").pull or 0
+    second = made.task("a").links.pull or 0
     assert second != first
     name = section_name(SPRINT, "a")
     assert has_section(made.pull(second).body, name)
@@ -242,10 +246,10 @@ def test_the_next_pull_request_of_a_task_gets_a_section_of_its_own() -> None:
 def test_a_pull_request_of_a_person_keeps_their_description() -> None:
     made = world(planned("a"), max_fix_rounds=9)
     made.settle()
-    hers = made.open_pull(made.task("a").issue or 0)
+    hers = made.open_pull(made.task("a").links.issue or 0)
     made.settle()
     rejected(made, "a", times=2)
-    assert made.task("a").pull == hers.number
+    assert made.task("a").links.pull == hers.number
     assert described(made, "a") == []
 
 
@@ -277,15 +281,15 @@ def test_the_last_twenty_moves_are_kept() -> None:
     made = world(planned("a"))
     task = made.task("a")
     for _ in range(15):
-        made.change_issue(task.issue or 0, state="closed", closed_by="ada")
+        made.change_issue(task.links.issue or 0, state="closed", closed_by="ada")
         made.poll()
         made.tick()
-        made.change_issue(task.issue or 0, state="open", closed_by="")
+        made.change_issue(task.links.issue or 0, state="open", closed_by="")
         made.poll()
         made.tick()
     task = made.task("a")
-    assert task.moved > 20
-    assert len(task.trail) == 20
+    assert task.log.moved > 20
+    assert len(task.log.status) == 20
 
 
 def test_words_of_agents_stay_words_in_the_table() -> None:

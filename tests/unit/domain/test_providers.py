@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from caloron.domain.actions import StartWork
-from caloron.domain.facts import Halt
-from caloron.domain.status import Status
-from caloron.domain.why import why, why_sprint
+from caloron.domain.model.effects import StartWork
+from caloron.domain.model.facts import Halt
+from caloron.domain.model.status import Status
+from caloron.domain.reporting.explain import why, why_sprint
 from tests.unit.domain.world import World, new_state, planned, world
 
 
@@ -22,7 +23,9 @@ def _starts(made: World, **end: object) -> StartWork:
 @pytest.fixture
 def made() -> World:
     made = world(planned("a"), planned("b"))
-    made.state.sprint.framework = "claude-code"
+    made.state.sprint.settings = msgspec.structs.replace(
+        made.state.sprint.settings, framework="claude-code"
+    )
     made.settle()
     return made
 
@@ -31,10 +34,12 @@ def test_a_quota_pauses_the_provider_until_its_reset_and_counts_no_failure(made:
     item = made.item("a")
     waiting = made.item("b")
     made.waiting = {waiting}
-    start = _starts(made, trouble="quota", reset_at=5000.0, detail="limit reached", exit_code=1)
+    start = _starts(
+        made, provider_error="quota", reset_at=5000.0, provider_message="limit reached", exit_code=1
+    )
     assert (start.work.item, start.not_before) == (item, 5000.0)
     assert made.held == {waiting: 5000.0}, "what waits for the same provider waits too"
-    assert made.task("a").failures == 0
+    assert made.task("a").attempts.failures == 0
     assert made.status("a") is Status.IN_PROGRESS
     made.waiting = {item, waiting}
     made.tick()
@@ -45,38 +50,41 @@ def test_a_quota_pauses_the_provider_until_its_reset_and_counts_no_failure(made:
 def test_a_rate_limit_without_a_reset_waits_longer_each_time(made: World) -> None:
     pauses = []
     for _ in range(9):
-        start = _starts(made, trouble="rate_limit")
+        start = _starts(made, provider_error="rate_limit")
         pauses.append(start.not_before - made.now)
         made.now = start.not_before
     assert pauses[:3] == [60, 120, 240]
     assert pauses[-1] == 3600
-    assert made.task("a").failures == 0
+    assert made.task("a").attempts.failures == 0
 
 
 def test_the_pause_is_over_once_the_provider_answers(made: World) -> None:
-    _starts(made, trouble="quota", reset_at=5000.0)
+    _starts(made, provider_error="quota", reset_at=5000.0)
     made.finish("a", framework="claude-code")
-    assert made.state.sprint.paused == {}
+    assert made.state.sprint.availability.providers == {}
 
 
 def test_a_refused_credential_halts_the_sprint_and_keeps_the_work(made: World) -> None:
     item = made.item("a")
-    start = _starts(made, trouble="auth", detail="invalid x-api-key", exit_code=1)
+    start = _starts(made, provider_error="auth", provider_message="invalid x-api-key", exit_code=1)
     assert start.work.item == item
-    assert "claude-code has no valid credential: invalid x-api-key" in made.state.sprint.halted
-    assert made.task("a").failures == 0
-    assert why_sprint(made.state.sprint) == made.state.sprint.halted
+    assert (
+        "claude-code has no valid credential: invalid x-api-key"
+        in made.state.sprint.availability.pause_reason
+    )
+    assert made.task("a").attempts.failures == 0
+    assert why_sprint(made.state.sprint) == made.state.sprint.availability.pause_reason
 
 
 @pytest.mark.parametrize("trouble", ["overflow", "crash", "budget"])
 def test_any_other_trouble_is_a_failure_and_the_second_one_asks_a_person(
     made: World, trouble: str
 ) -> None:
-    made.task("a").session = "s-1"
-    _starts(made, trouble=trouble, detail="why")
-    assert made.task("a").failures == 1
-    assert (made.task("a").session == "") is (trouble == "overflow")
-    made.finish("a", changes=False, trouble=trouble, detail="why")
+    made.task("a").attempts.session = "s-1"
+    _starts(made, provider_error=trouble, provider_message="why")
+    assert made.task("a").attempts.failures == 1
+    assert (made.task("a").attempts.session == "") is (trouble == "overflow")
+    made.finish("a", changes=False, provider_error=trouble, provider_message="why")
     assert made.status("a") is Status.ESCALATED
     assert made.task("a").reason == f"the agent failed ({trouble}): why"
 
@@ -87,16 +95,18 @@ def test_the_author_goes_on_with_its_conversation_and_the_reviewer_does_not(made
     assert made.role("a") == "review"
     made.finish("a", session="reviewer", answer="CHANGES_NEEDED: more")
     assert made.role("a") == "fix"
-    assert made.task("a").session == "author"
+    assert made.task("a").attempts.session == "author"
 
 
 def test_a_planner_without_quota_is_asked_again_after_the_reset() -> None:
     made = World(new_state())
-    made.state.sprint.framework = "claude-code"
+    made.state.sprint.settings = msgspec.structs.replace(
+        made.state.sprint.settings, framework="claude-code"
+    )
     made.tick()
     (item,) = made.queue
     for _ in range(3):
-        made.end(item, framework="claude-code", trouble="quota", reset_at=9000.0)
+        made.end(item, framework="claude-code", provider_error="quota", reset_at=9000.0)
         decision = made.tick()
         (start,) = decision.actions
         assert isinstance(start, StartWork)
@@ -108,4 +118,4 @@ def test_a_planner_without_quota_is_asked_again_after_the_reset() -> None:
 def test_a_halt_is_kept_until_somebody_goes_on(made: World) -> None:
     made.tick(Halt(reason="the budget of $1.00 is used up"))
     made.tick()
-    assert made.state.sprint.halted == "the budget of $1.00 is used up"
+    assert made.state.sprint.availability.pause_reason == "the budget of $1.00 is used up"

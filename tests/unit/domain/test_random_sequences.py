@@ -8,14 +8,14 @@ from functools import partial
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from caloron.domain.actions import Merge
-from caloron.domain.facts import Refusal
-from caloron.domain.landing import is_stuck
-from caloron.domain.observations import PullSeen, ReviewSeen, marker_key
-from caloron.domain.sprint import State
-from caloron.domain.status import SETTLED, Status
-from caloron.domain.turn import Decision
-from caloron.domain.why import why
+from caloron.domain.model.effects import Merge
+from caloron.domain.model.facts import Refusal
+from caloron.domain.model.snapshots import PullSnapshot, ReviewSnapshot, marker_key
+from caloron.domain.model.sprint import State
+from caloron.domain.model.status import SETTLED, Status
+from caloron.domain.reporting.explain import why
+from caloron.domain.rules.evaluation import Decision
+from caloron.domain.rules.post_merge_check import is_stuck
 from tests.unit.domain.world import DIAMOND, PERSON, World, new_state, planned
 
 PLANS = (
@@ -58,15 +58,15 @@ class Rules:
         for task in state.tasks.values():
             if task.work and task.work.role in FIRST:
                 assert all(state.tasks[d].status is Status.DONE for d in task.plan.depends_on)
-                assert task.issue is not None
+                assert task.links.issue is not None
 
     def _slots_are_kept(self, state: State) -> None:
         """A task is started only into a free slot; how many agents run is the queue's cap."""
         started = [
             t for t in state.tasks.values()
-            if t.work and t.work.role in FIRST and not t.work.taken_in and not t.incident
+            if t.work and t.work.role in FIRST and not t.work.last_token and not t.escalation.number
         ]  # fmt: skip
-        assert len(started) <= state.sprint.parallel
+        assert len(started) <= state.sprint.settings.parallel
 
     def _an_effect_keeps_its_content(self, decision: Decision) -> None:
         for action in decision.actions:
@@ -77,22 +77,23 @@ class Rules:
     def _only_what_is_approved_and_verified_is_merged(self, decision: Decision) -> None:
         for merge in (a for a in decision.actions if isinstance(a, Merge)):
             task = decision.state.tasks[merge.task]
-            assert task.verified is not None
-            assert task.verified.ok
-            if task.revert:
+            assert task.merge.verified is not None
+            assert task.merge.verified.ok
+            if task.merge.revert:
                 # It needs no review: it only takes out what turned main red.
                 continue
-            assert (task.verified.head, task.verified.base) == (merge.head, merge.base)
-            said = [*decision.state.objects.values(), task.approval]
+            assert (task.merge.verified.head, task.merge.verified.base) == (merge.head, merge.base)
+            said = [*decision.state.objects.values(), task.review.approval]
             reviews = [
                 o for o in said
-                if isinstance(o, ReviewSeen) and (o.pull, o.head) == (merge.pull, merge.head)
-                and o.verdict != "commented" and marker_key(o.body) not in (task.void or ("-",))
+                if isinstance(o, ReviewSnapshot) and (o.pull, o.head) == (merge.pull, merge.head)
+                and o.verdict != "commented"
+                and marker_key(o.body) not in (task.review.voided or ("-",))
             ]  # fmt: skip
             assert max(reviews, key=lambda r: r.version).verdict == "approved"
 
     def _one_merge_at_a_time(self, state: State) -> None:
-        assert sum(1 for t in state.tasks.values() if t.merging) <= 1
+        assert sum(1 for t in state.tasks.values() if t.merge.merging) <= 1
 
 
 def _steps(world: World) -> list[Callable[[], object]]:
@@ -109,12 +110,14 @@ def _steps(world: World) -> list[Callable[[], object]]:
             lambda i=item: world.end(i, answer="hm", exit_code=1, changes=False),
             lambda i=item: world.end(i, exit_code=1),
             lambda i=item: world.end(i, conflicts=("x.py",)),
-            lambda i=item: world.end(i, fault="no space"),
+            lambda i=item: world.end(i, internal_error="no space"),
         ]
     for task in world.state.tasks.values():
-        pick += _person_on(world, task.issue, task.escalation_issue, task.pull)
-        pick.append(lambda b=task.branch: world.delete_branch(b))
-    closed = [o for o in world.objects.values() if isinstance(o, PullSeen) and o.state == "closed"]
+        pick += _person_on(world, task.links.issue, task.escalation.issue, task.links.pull)
+        pick.append(lambda b=task.change.branch: world.delete_branch(b))
+    closed = [
+        o for o in world.objects.values() if isinstance(o, PullSnapshot) and o.state == "closed"
+    ]
     pick += [lambda n=pull.number: world.reopen_pull(n) for pull in closed]
     if len(world.state.tasks) < 6:
         pick.append(lambda: world.open_issue("More", _text(world), "caloron:task"))
@@ -130,10 +133,10 @@ def _text(world: World) -> str:
 
 def _break_together(world: World) -> None:
     """From now on two changes are red in one tree, or cannot be in one, though each is green."""
-    heads = [t.head for t in world.state.tasks.values() if t.head][:2]
+    heads = [t.change.head for t in world.state.tasks.values() if t.change.head][:2]
     if len(heads) == 2:
         world.broken_together.append(set(heads))
-    heads = [t.head for t in world.state.tasks.values() if t.head][-2:]
+    heads = [t.change.head for t in world.state.tasks.values() if t.change.head][-2:]
     if len(heads) == 2:
         world.conflicting.append(set(heads))
 
@@ -244,15 +247,17 @@ def _release_everything(world: World, rules: Rules) -> None:
     """What waits for a person goes on when the person acts: no status is a dead end."""
     escalated = [t for t in world.state.tasks.values() if t.status is Status.ESCALATED]
     cancelled = [t for t in world.state.tasks.values() if t.status is Status.CANCELLED]
-    places = [t.issue if t.escalation_issue is None else t.escalation_issue for t in escalated]
+    places = [
+        t.links.issue if t.escalation.issue is None else t.escalation.issue for t in escalated
+    ]
     if None in places:
         return  # The forge took neither its issue nor the one that asks a person.
     if not escalated and not cancelled:
         assert all(t.status is Status.DONE for t in world.state.tasks.values())
         return
     for task in cancelled:
-        assert task.issue is not None
-        world.comment(task.issue, "caloron:retry", PERSON)
+        assert task.links.issue is not None
+        world.comment(task.links.issue, "caloron:retry", PERSON)
     for place in places:
         assert place is not None
         world.comment(place, "resolved", PERSON)

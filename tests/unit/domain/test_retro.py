@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caloron.domain.analysis import RULES, analyze
-from caloron.domain.budget import Spent
-from caloron.domain.feedback import Feedback, joined
-from caloron.domain.merging import Verified
-from caloron.domain.needs import needs_of
-from caloron.domain.retro import (
+from caloron.domain.model.feedback import Feedback, joined
+from caloron.domain.model.merge import Verified
+from caloron.domain.model.sprint import Sprint, State
+from caloron.domain.model.status import Status
+from caloron.domain.model.task import Task
+from caloron.domain.model.usage import Spent
+from caloron.domain.reporting.inbox import needs_of
+from caloron.domain.reporting.kpis import (
     Kpis,
     RoleKpis,
     Run,
@@ -23,22 +25,21 @@ from caloron.domain.retro import (
     compute_kpis,
     role_kpis,
     tools_of,
+    trends,
     verification_of,
     work_time_s,
 )
-from caloron.domain.sprint import Sprint, State, Task
-from caloron.domain.status import Status
-from caloron.domain.trends import trends
-from tests.unit.domain.world import planned
+from caloron.domain.reporting.retro_rules import RULES, analyze
+from tests.unit.domain.world import nested, planned
 
 
 def task(name: str, status: Status = Status.DONE, *needs: str, **fields: Any) -> Task:
-    return Task(plan=planned(name, *needs), status=status, **fields)
+    return nested(Task, plan=planned(name, *needs), status=status, **fields)
 
 
 def sprint_of(*tasks: Task, **fields: Any) -> State:
     known: dict[str, Any] = {"id": "shop-1", "number": 1, "goal": "a shop", "phase": "ended"}
-    return State(sprint=Sprint(**known | fields), tasks={t.id: t for t in tasks})
+    return State(sprint=nested(Sprint, **known | fields), tasks={t.id: t for t in tasks})
 
 
 def run(name: str, role: Any = "implement", **fields: Any) -> Run:
@@ -55,13 +56,15 @@ def rules(state: State, *runs: Run) -> set[str]:
 
 
 def test_the_example_of_the_ancestor_gives_the_same_numbers() -> None:
-    found = numbers(sprint_of(task("a"), task("b"), created_at=36_000.0, ended_at=50_400.0))
+    found = numbers(
+        sprint_of(task("a"), task("b"), settings__created_at=36_000.0, ended_at=50_400.0)
+    )
     assert (found.total_tasks, found.completed_tasks, found.completion_rate) == (2, 2, 1.0)
     assert (found.sprint_days, found.tasks_per_day) == (0.2, 12.0)
 
 
 def test_a_sprint_without_tasks_has_zeros_and_no_means() -> None:
-    found = numbers(sprint_of(stopped="main is red"))
+    found = numbers(sprint_of(planning__failure="main is red"))
     assert (found.completion_rate, found.tasks_per_day, found.avg_interventions) == (0, 0, 0)
     assert (found.avg_clarity, found.avg_review_cycles, found.avg_tokens_per_task) == (None,) * 3
 
@@ -81,13 +84,17 @@ def test_escalated_and_blocked_tasks_are_counted_as_the_original_counts_them() -
 
 def test_an_agent_that_did_not_say_how_clear_a_task_was_does_not_lower_the_mean() -> None:
     said = [Feedback(task_clarity=clarity) for clarity in (8, 5, 0)]
-    found = numbers(sprint_of(*(task(str(n), feedback=f) for n, f in enumerate(said)), task("x")))
+    found = numbers(
+        sprint_of(*(task(str(n), log__feedback=f) for n, f in enumerate(said)), task("x"))
+    )
     assert (found.feedback_count, found.clarity_count, found.avg_clarity) == (3, 2, 6.5)
     assert found.high_clarity_pct == 50.0
 
 
 def test_interventions_count_for_good_although_the_ladder_forgives() -> None:
-    found = numbers(sprint_of(task("a", steps=3, interventions=0), task("b")))
+    found = numbers(
+        sprint_of(task("a", supervision__total=3, supervision__interventions=0), task("b"))
+    )
     assert (found.total_interventions, found.avg_interventions) == (3, 1.5)
     assert found.clean_task_pct == 50.0
 
@@ -101,7 +108,7 @@ def test_rounds_are_counted_by_work_and_not_by_attempts() -> None:
         run("a", "verify", number=3, end="failed"),
         run("a", "verify", number=8),
     ]
-    found = numbers(sprint_of(task("a", reviewed=("1", "2", "3"))), *runs)
+    found = numbers(sprint_of(task("a", review__reviewed=("1", "2", "3"))), *runs)
     assert (found.fix_rounds, found.conflict_count, found.failed_runs) == (2, 1, 1)
     assert (found.verify_runs, found.verify_failures) == (2, 1)
     assert (found.avg_review_cycles, found.review_loop_count) == (3.0, 1)
@@ -118,7 +125,7 @@ def test_rounds_are_counted_by_work_and_not_by_attempts() -> None:
     ],
 )
 def test_only_a_verification_that_ran_is_called_green(verified: Verified, words: str) -> None:
-    state = sprint_of(task("a", verified=verified))
+    state = sprint_of(task("a", merge__verified=verified))
     assert verification_of(state.tasks["a"]) == words
     assert numbers(state).tests_passing == (words == "green")
     assert numbers(state).red_merges == (words == "red, allowed")
@@ -134,11 +141,11 @@ def test_what_the_agents_cost_adds_up_to_what_the_sprint_spent(
     made, runs = [], [Run(item="shop-1/po/1-po", role="po", usd=planner / 100)]
     for number, (own, review) in enumerate(tasks):
         spent = Spent(usd=(own + review) / 100, tokens_in=own + review)
-        made.append(task(f"t{number}", spent=spent))
+        made.append(task(f"t{number}", usage__spent=spent))
         runs.append(run(f"t{number}", usd=own / 100, tokens=own))
         runs.append(run(f"t{number}", "review", number=3, usd=review / 100, tokens=review))
     total = planner + sum(own + review for own, review in tasks)
-    state = sprint_of(*made, spent=Spent(usd=total / 100, tokens_in=total))
+    state = sprint_of(*made, usage__spent=Spent(usd=total / 100, tokens_in=total))
     agents = agent_kpis(state, runs)
     assert sum(agent.cost_usd for agent in agents) == pytest.approx(total / 100, abs=0.001)
     assert sum(agent.tokens for agent in agents) == total
@@ -147,10 +154,17 @@ def test_what_the_agents_cost_adds_up_to_what_the_sprint_spent(
 def test_the_agents_of_a_role_are_counted_together() -> None:
     clear = Feedback(task_clarity=8)
     state = sprint_of(
-        task("a", feedback=clear, reviewed=("1", "2"), spent=Spent(usd=0.5, tokens_in=100)),
-        task("b", Status.ESCALATED, steps=2, spent=Spent(usd=1.5, tokens_in=300)),
-        spent=Spent(usd=2.75, tokens_in=400),
-        retro_spent=Spent(usd=0.25),
+        task(
+            "a",
+            log__feedback=clear,
+            review__reviewed=("1", "2"),
+            usage__spent=Spent(usd=0.5, tokens_in=100),
+        ),
+        task(
+            "b", Status.ESCALATED, supervision__total=2, usage__spent=Spent(usd=1.5, tokens_in=300)
+        ),
+        usage__spent=Spent(usd=2.75, tokens_in=400),
+        usage__retro_spent=Spent(usd=0.25),
     )
     runs = [run("a", seconds=60.0), run("b", seconds=120.0)]
     found = {role.role: role for role in role_kpis(agent_kpis(state, runs))}
@@ -182,14 +196,14 @@ def test_every_number_of_the_original_and_of_its_port_is_there() -> None:
 
 
 def test_a_run_that_was_cut_short_is_paid_by_the_agent_of_its_task() -> None:
-    state = sprint_of(task("a", spent=Spent(usd=0.75)), spent=Spent(usd=0.75))
+    state = sprint_of(task("a", usage__spent=Spent(usd=0.75)), usage__spent=Spent(usd=0.75))
     (agent,) = agent_kpis(state, [run("a", usd=0.5), run("a", end="interrupted")])
     assert (agent.agent, agent.cost_usd, agent.runs) == ("a", 0.75, 2)
 
 
 def test_tools_are_those_that_frameworks_count_else_those_that_agents_name() -> None:
     said = Feedback(tools_used=("make", "bash"))
-    state = sprint_of(task("a", feedback=said), task("b", feedback=said))
+    state = sprint_of(task("a", log__feedback=said), task("b", log__feedback=said))
     assert tools_of(state, [run("a", tools={"Edit": 3})]) == {"Edit": 3, "bash": 1, "make": 1}
 
 
@@ -204,7 +218,8 @@ def test_a_later_round_keeps_what_stood_in_the_way_before() -> None:
 def test_blockers_are_what_agents_say_and_why_a_person_is_needed_each_once() -> None:
     said = Feedback(blockers=('a "quoted"\nword', "slow"))
     state = sprint_of(
-        task("a", feedback=said), task("b", Status.ESCALATED, reason="no disk", feedback=said)
+        task("a", log__feedback=said),
+        task("b", Status.ESCALATED, reason="no disk", log__feedback=said),
     )
     assert blockers_of(state) == ('a "quoted" word', "slow", "b: no disk")
 
@@ -212,17 +227,21 @@ def test_blockers_are_what_agents_say_and_why_a_person_is_needed_each_once() -> 
 @pytest.mark.parametrize(
     ("rule", "state", "runs"),
     [
-        ("task-clarity", sprint_of(task("a", feedback=Feedback(task_clarity=4))), ()),
-        ("dependencies", sprint_of(task("a", feedback=Feedback(blockers=("b not in DAG",)))), ()),
-        ("tools", sprint_of(task("a", feedback=Feedback(blockers=("tool jq missing",)))), ()),
+        ("task-clarity", sprint_of(task("a", log__feedback=Feedback(task_clarity=4))), ()),
+        (
+            "dependencies",
+            sprint_of(task("a", log__feedback=Feedback(blockers=("b not in DAG",)))),
+            (),
+        ),
+        ("tools", sprint_of(task("a", log__feedback=Feedback(blockers=("tool jq missing",)))), ()),
         ("conflicts", sprint_of(task("a")), (run("a", "resolve"),)),
-        ("review-loops", sprint_of(task("a", reviewed=("1", "2", "3"))), ()),
-        ("interventions", sprint_of(task("a", steps=1)), ()),
+        ("review-loops", sprint_of(task("a", review__reviewed=("1", "2", "3"))), ()),
+        ("interventions", sprint_of(task("a", supervision__total=1)), ()),
         ("failures", sprint_of(task("a", Status.ESCALATED), task("b")), ()),
         ("many-failures", sprint_of(task("a", Status.ESCALATED), task("b")), ()),
         ("red-results", sprint_of(task("a")), (run("a", "verify", end="failed"),)),
-        ("tokens", sprint_of(task("a", spent=Spent(tokens_in=40_000))), ()),
-        ("no-plan", sprint_of(stopped="the plan is not valid"), ()),
+        ("tokens", sprint_of(task("a", usage__spent=Spent(tokens_in=40_000))), ()),
+        ("no-plan", sprint_of(planning__failure="the plan is not valid"), ()),
         ("no-feedback", sprint_of(task("a")), ()),
     ],
 )
@@ -230,26 +249,26 @@ def test_each_rule_speaks_of_its_own_number_and_is_silent_without(
     rule: str, state: State, runs: tuple[Run, ...]
 ) -> None:
     good = Feedback(task_clarity=8, self_assessment="completed")
-    assert rules(sprint_of(task("a", feedback=good))) == set()
+    assert rules(sprint_of(task("a", log__feedback=good))) == set()
     assert rule in rules(state, *runs)
     assert rules(state, *runs) <= {rule, "no-feedback", "failures", "many-failures"}
 
 
 def test_a_planner_that_named_the_files_is_not_asked_to_name_them() -> None:
     used = Spent(tokens_in=40_000)
-    named = task("a", spent=used)
+    named = task("a", usage__spent=used)
     named.plan = msgspec.structs.replace(named.plan, files=("a.py",))
     assert "tokens" not in rules(sprint_of(named))
-    assert "tokens" in rules(sprint_of(named, task("b", spent=used)))
+    assert "tokens" in rules(sprint_of(named, task("b", usage__spent=used)))
 
 
 @pytest.mark.parametrize(
     ("fields", "praised"),
     [
         ({}, True),
-        ({"cycle": 4}, False),
-        ({"reviewed": ("1", "2", "3")}, False),
-        ({"feedback": Feedback(task_clarity=3)}, False),
+        ({"log__cycle": 4}, False),
+        ({"review__reviewed": ("1", "2", "3")}, False),
+        ({"log__feedback": Feedback(task_clarity=3)}, False),
     ],
 )
 def test_what_a_page_criticises_it_does_not_praise(fields: dict[str, Any], praised: bool) -> None:
@@ -260,7 +279,7 @@ def test_what_a_page_criticises_it_does_not_praise(fields: dict[str, Any], prais
 
 
 def test_what_people_did_makes_a_task_less_than_clean() -> None:
-    found = numbers(sprint_of(task("a", acts=("review:1", "merge:2")), task("b")))
+    found = numbers(sprint_of(task("a", conversation__acts=("review:1", "merge:2")), task("b")))
     assert (found.human_acts, found.clean_task_pct, found.total_interventions) == (2, 50.0, 0)
 
 
@@ -282,10 +301,13 @@ def test_every_rule_is_tried_above() -> None:
     ("state", "mood"),
     [
         (sprint_of(task("a")), "neutral"),
-        (sprint_of(task("a", feedback=Feedback(task_clarity=9))), "positive"),
-        (sprint_of(task("a", feedback=Feedback(task_clarity=2))), "mixed"),
-        (sprint_of(task("a", Status.ESCALATED, feedback=Feedback(task_clarity=9))), "negative"),
-        (sprint_of(stopped="main is red"), "negative"),
+        (sprint_of(task("a", log__feedback=Feedback(task_clarity=9))), "positive"),
+        (sprint_of(task("a", log__feedback=Feedback(task_clarity=2))), "mixed"),
+        (
+            sprint_of(task("a", Status.ESCALATED, log__feedback=Feedback(task_clarity=9))),
+            "negative",
+        ),
+        (sprint_of(planning__failure="main is red"), "negative"),
     ],
 )
 def test_the_mood_is_that_of_the_agents_corrected_by_what_failed(state: State, mood: str) -> None:
@@ -294,7 +316,14 @@ def test_the_mood_is_that_of_the_agents_corrected_by_what_failed(state: State, m
 
 def test_a_task_that_needs_a_person_comes_with_the_commands_and_with_what_it_holds() -> None:
     state = sprint_of(
-        task("a", Status.ESCALATED, reason="no disk", escalation_issue=7, issue=1, works=1),
+        task(
+            "a",
+            Status.ESCALATED,
+            reason="no disk",
+            escalation__issue=7,
+            links__issue=1,
+            attempts__work_count=1,
+        ),
         task("b", Status.BLOCKED, "a"),
         task("c", Status.BLOCKED, "b"),
         task("d"),
@@ -316,12 +345,20 @@ def test_a_task_that_needs_a_person_comes_with_the_commands_and_with_what_it_hol
         ({"phase": "approval"}, "approval", "caloron resume shop-1"),
         ({"phase": "running"}, "resume", "caloron resume shop-1"),
         (
-            {"phase": "running", "halted": "the budget of $5", "budget_usd": 5.0},
+            {
+                "phase": "running",
+                "availability__pause_reason": "the budget of $5",
+                "settings__budget_usd": 5.0,
+            },
             "halted",
             "caloron resume shop-1 --budget 10",
         ),
-        ({"stopped": "red", "stopped_by": "red main"}, "stopped", "caloron resume shop-1"),
-        ({"stopped": "no plan"}, "no_plan", "caloron resume shop-1"),
+        (
+            {"planning__failure": "red", "planning__failure_kind": "red_main"},
+            "stopped",
+            "caloron resume shop-1",
+        ),
+        ({"planning__failure": "no plan"}, "no_plan", "caloron resume shop-1"),
     ],
 )
 def test_a_sprint_that_stands_still_needs_somebody(
@@ -337,9 +374,9 @@ def test_a_sprint_that_runs_or_is_done_needs_nobody() -> None:
 
 
 def test_numbers_survive_the_ledger() -> None:
-    state = sprint_of(task("a", feedback=Feedback(blockers=('"',))))
+    state = sprint_of(task("a", log__feedback=Feedback(blockers=('"',))))
     again = msgspec.json.decode(msgspec.json.encode(state.tasks["a"]), type=Task)
-    assert again.feedback == state.tasks["a"].feedback
+    assert again.log.feedback == state.tasks["a"].log.feedback
 
 
 def test_what_no_agent_told_is_no_zero_in_a_mean_and_no_progress() -> None:
@@ -351,7 +388,9 @@ def test_what_no_agent_told_is_no_zero_in_a_mean_and_no_progress() -> None:
         "avg_cost_per_task",
     } == set()
     told = sprint_of(
-        task("a", spent=Spent(usd=0.5, tokens_in=1500)), task("b"), task("c", spent=Spent())
+        task("a", usage__spent=Spent(usd=0.5, tokens_in=1500)),
+        task("b"),
+        task("c", usage__spent=Spent()),
     )
     found = numbers(told)
     assert (found.avg_tokens_per_task, found.avg_cost_per_task) == (1500.0, 0.5)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caloron.domain.review import Approved, ChangesNeeded, parse_verdict
+from caloron.domain.rules.verdicts import Approved, ChangesNeeded, parse_verdict
 
 
 @pytest.mark.parametrize("answer", ["APPROVED", "fine\n\n  APPROVED  \n\n", "\r\nAPPROVED\r\n"])

@@ -5,8 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caloron.domain.observations import issues_closed_by, marker, marker_key, without_markers
-from caloron.domain.sections import has_section, with_section, without_sections
+from caloron.domain.model.snapshots import (
+    has_section,
+    issues_closed_by,
+    marker,
+    marker_key,
+    with_section,
+    without_markers,
+    without_sections,
+)
 
 NAME = "shop-1/a"
 BODY = f"Closes #4\n\nAgent: a\n\n{marker('pull/shop-1/a/1')}"

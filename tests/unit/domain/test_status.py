@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 import caloron
-from caloron.domain.sprint import Task, enter
-from caloron.domain.status import (
+from caloron.domain.model.sprint import enter
+from caloron.domain.model.status import (
     HOLDS_DEPENDENTS,
     PHASES,
     SETTLED,
@@ -21,7 +21,8 @@ from caloron.domain.status import (
     Status,
     check_transition,
 )
-from caloron.domain.turn import Turn
+from caloron.domain.model.task import Task
+from caloron.domain.rules.evaluation import Evaluation
 from tests.unit.domain.world import new_state, planned
 
 FORBIDDEN = [(old, new) for old in Status for new in Status if new not in TRANSITIONS[old]]
@@ -57,24 +58,24 @@ def test_what_holds_dependents_is_settled_and_not_done() -> None:
 
 
 def test_a_move_keeps_time_and_reason_and_the_first_start() -> None:
-    turn, task = Turn(new_state(), 5.0), Task(plan=planned("a"), status=Status.READY)
-    turn.move(task, Status.IN_PROGRESS, "go")
-    assert (task.started_at, task.changed_at, task.reason) == (5.0, 5.0, "go")
-    turn.now = 6.0
-    turn.move(task, Status.IN_REVIEW)
-    turn.move(task, Status.IN_PROGRESS)
-    turn.now = 7.0
-    turn.move(task, Status.DONE, "merged")
-    assert (task.started_at, task.completed_at) == (5.0, 7.0)
-    assert [(m.old, m.new) for m in turn.moves][-1] == ("InProgress", "Done")
+    evaluation, task = Evaluation(new_state(), 5.0), Task(plan=planned("a"), status=Status.READY)
+    evaluation.move(task, Status.IN_PROGRESS, "go")
+    assert (task.times.started_at, task.times.changed_at, task.reason) == (5.0, 5.0, "go")
+    evaluation.now = 6.0
+    evaluation.move(task, Status.IN_REVIEW)
+    evaluation.move(task, Status.IN_PROGRESS)
+    evaluation.now = 7.0
+    evaluation.move(task, Status.DONE, "merged")
+    assert (task.times.started_at, task.times.completed_at) == (5.0, 7.0)
+    assert [(m.old, m.new) for m in evaluation.moves][-1] == ("InProgress", "Done")
 
 
 def test_staying_is_no_move_but_may_say_why() -> None:
-    turn, task = Turn(new_state(), 5.0), Task(plan=planned("a"), reason="old")
-    turn.move(task, Status.PENDING)
+    evaluation, task = Evaluation(new_state(), 5.0), Task(plan=planned("a"), reason="old")
+    evaluation.move(task, Status.PENDING)
     assert task.reason == "old"
-    turn.move(task, Status.PENDING, "new")
-    assert (task.reason, turn.moves) == ("new", [])
+    evaluation.move(task, Status.PENDING, "new")
+    assert (task.reason, evaluation.moves) == ("new", [])
 
 
 ALL_PHASES: tuple[Phase, ...] = get_args(Phase)

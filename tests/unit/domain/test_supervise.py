@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.domain.actions import (
+from caloron.domain.model.effects import (
     CancelWork,
     CreateIssue,
     PostComment,
@@ -12,11 +12,11 @@ from caloron.domain.actions import (
     ReportProgress,
     StartWork,
 )
-from caloron.domain.imports import Import, take_over
-from caloron.domain.status import Status
-from caloron.domain.supervise import AgentSeen, Limits, check_health, decide, intervene
-from caloron.domain.turn import Decision
-from caloron.domain.why import why
+from caloron.domain.model.status import Status
+from caloron.domain.reporting.explain import why
+from caloron.domain.rules.evaluation import Decision
+from caloron.domain.rules.people.state_file_edit import Import, take_over
+from caloron.domain.rules.supervisor import AgentSeen, Limits, check_health, decide, intervene
 from tests.unit.domain.world import World, planned, world
 
 LIMITS = Limits(stall_s=100, timeout_s=1000, grace_s=10)
@@ -84,9 +84,9 @@ def test_an_agent_that_takes_too_long_climbs_the_same_ladder_though_it_is_busy(
 
 def test_life_after_a_probe_clears_the_count(watch: Watch) -> None:
     watch.look(silent_s=101)
-    assert watch.world.task("a").interventions == 1
+    assert watch.world.task("a").supervision.interventions == 1
     watch.look(silent_s=2, after_s=5)
-    assert watch.world.task("a").interventions == 0
+    assert watch.world.task("a").supervision.interventions == 0
     again = watch.look(silent_s=101, after_s=200)
     assert kinds(again) == [Probe, PostComment]
 
@@ -103,16 +103,16 @@ def test_the_second_silence_of_an_agent_is_probed_as_really_as_the_first(watch: 
 def test_output_from_before_the_probe_forgives_nothing(watch: Watch) -> None:
     watch.look(silent_s=101)
     watch.look(silent_s=50, after_s=5)
-    assert watch.world.task("a").interventions == 1
+    assert watch.world.task("a").supervision.interventions == 1
 
 
 def test_after_a_restart_only_a_finished_attempt_clears_the_count(watch: Watch) -> None:
     watch.look(silent_s=101)
     watch.look(silent_s=112, after_s=11)
     watch.look(silent_s=0, running_s=1, after_s=5)
-    assert watch.world.task("a").interventions == 2
+    assert watch.world.task("a").supervision.interventions == 2
     watch.world.finish("a")
-    assert watch.world.task("a").interventions == 0
+    assert watch.world.task("a").supervision.interventions == 0
 
 
 def test_an_agent_of_work_that_is_over_is_not_judged(watch: Watch) -> None:
@@ -127,12 +127,12 @@ def test_a_release_starts_the_same_work_with_a_fresh_count(watch: Watch) -> None
         watch.look(silent_s=150, after_s=after)
     made = watch.world
     made.settle()
-    escalation = made.task("a").escalation_issue
+    escalation = made.task("a").escalation.issue
     assert escalation is not None
     made.comment(escalation, "resolved")
     made.settle()
     assert made.item("a") == item
-    assert made.task("a").interventions == 0
+    assert made.task("a").supervision.interventions == 0
     assert kinds(watch.look(silent_s=101)) == [Probe, PostComment]
 
 
@@ -193,7 +193,7 @@ def test_interventions_can_be_set_by_hand() -> None:
     decision, outcome = take_over(
         made.state, Import(statuses={}, interventions={"a": 2, "x": 1}), 1.0
     )
-    assert decision.state.tasks["a"].interventions == 2
+    assert decision.state.tasks["a"].supervision.interventions == 2
     assert outcome == {"a": "interventions set to 2"}
 
 
@@ -223,7 +223,7 @@ def test_every_waiting_task_says_what_it_waits_for() -> None:
     for _ in range(2):
         made.finish("a", changes=False)
     assert line("a").endswith(
-        f"comment `resolved` on issue #{made.task('a').escalation_issue} to go on"
+        f"comment `resolved` on issue #{made.task('a').escalation.issue} to go on"
     )
     assert line("b") == "held by a"
     made.run()

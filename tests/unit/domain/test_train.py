@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caloron.domain.actions import Merge
-from caloron.domain.facts import EffectDone
-from caloron.domain.status import Status
-from caloron.domain.why import why
+from caloron.domain.model.effects import Merge
+from caloron.domain.model.facts import EffectDone
+from caloron.domain.model.status import Status
+from caloron.domain.reporting.explain import why
 from tests.unit.domain.world import World, planned, world
 
 NAMES = "abcdefgh"
@@ -48,7 +48,7 @@ def verified(count: int) -> World:
 
 
 def head(made: World, name: str) -> str:
-    return made.task(name).head
+    return made.task(name).change.head
 
 
 def verify_once(made: World) -> None:
@@ -102,7 +102,7 @@ def test_one_ready_change_on_a_main_that_did_not_move_costs_no_verification_but_
 
 def test_one_ready_change_on_a_main_that_moved_costs_one() -> None:
     made = ready(1)
-    assert made.work("a").heads == ()
+    assert made.work("a").batch == ()
     verify_all(made)
     assert (statuses(made), len(made.verifications)) == ("D", 1)
 
@@ -113,7 +113,7 @@ def test_ready_changes_are_verified_once_together_and_merged_one_after_the_other
 ) -> None:
     made = ready(count)
     heads = tuple(head(made, name) for name in NAMES[:count])
-    assert made.work("a").heads == heads
+    assert made.work("a").batch == heads
     verify_all(made)
     assert statuses(made) == "D" * count
     assert len(made.verifications) == 1
@@ -146,7 +146,7 @@ def test_what_is_fresh_is_merged_at_once_without_a_train() -> None:
     assert made.status("a") is Status.DONE
     assert len(made.verifications) == 2
     made.finish("b")
-    assert made.work("b").heads == ()
+    assert made.work("b").batch == ()
 
 
 @pytest.mark.parametrize("culprit", range(8))
@@ -192,7 +192,7 @@ def test_the_culprit_gets_the_log_of_the_red_run() -> None:
     for _ in range(2):
         made.end(item, log="/runs/alone.log")
         made.settle()
-    assert made.work("a").log == "/runs/alone.log"
+    assert made.work("a").verify_log == "/runs/alone.log"
 
 
 def test_a_batch_that_is_red_only_once_is_merged() -> None:
@@ -213,7 +213,7 @@ def test_a_member_that_conflicts_in_the_batch_is_left_out_and_goes_on_alone() ->
     made.conflicting.append({head(made, "a"), head(made, "b")})
     verify_once(made)
     assert statuses(made) == "DVD"
-    assert made.work("b").heads == ()
+    assert made.work("b").batch == ()
     verify_once(made)
     assert made.role("b") == "resolve"
 
@@ -235,7 +235,7 @@ def test_a_main_moved_by_somebody_else_makes_the_batch_be_verified_again() -> No
     made.end(item)
     made.push_main()
     made.settle()
-    assert made.work("a").heads == tuple(head(made, name) for name in "abc")
+    assert made.work("a").batch == tuple(head(made, name) for name in "abc")
     verify_all(made)
     assert (statuses(made), len(made.verifications)) == ("DDD", 2)
     main_is_green(made)
@@ -248,7 +248,7 @@ def test_a_main_moved_between_two_merges_makes_the_rest_be_verified_again() -> N
     made.settle()
     assert statuses(made) == "DVV"
     assert not made.failed, "no merge was tried on a main that is known to have moved"
-    assert made.work("b").heads == (head(made, "b"), head(made, "c"))
+    assert made.work("b").batch == (head(made, "b"), head(made, "c"))
     verify_all(made)
     assert (statuses(made), len(made.verifications)) == ("DDD", 2)
     main_is_green(made)
@@ -259,7 +259,7 @@ def test_nobody_is_blamed_for_what_was_red_on_another_main() -> None:
     made.broken_together.append({made.trees[made.branches["main"]][-1], head(made, "b")})
     verify_once(made)
     verify_once(made)
-    assert made.work("a").heads == (head(made, "a"),)
+    assert made.work("a").batch == (head(made, "a"),)
     # While the first half is looked at, somebody puts main right.
     made.broken_together.clear()
     made.push_main()
@@ -278,17 +278,17 @@ def test_a_member_that_a_person_merged_into_another_main_does_not_count_as_verif
         key=merge.key, task="a", kind="merge", commit=commit, tree="another", by_us=False
     )
     made.tick(told)
-    assert (made.status("a"), made.task("b").merging) == (Status.DONE, "")
+    assert (made.status("a"), made.task("b").merge.merging) == (Status.DONE, "")
     assert made.role("b") == "verify"
 
 
 def test_a_member_that_is_withdrawn_while_it_is_verified_leaves_and_the_rest_starts_anew() -> None:
     for name in "abc":
         made = ready(3)
-        made.review(made.task(name).pull or 0, "changes_requested", "not like this")
+        made.review(made.task(name).links.pull or 0, "changes_requested", "not like this")
         made.settle()
         others = [n for n in "abc" if n != name]
-        assert made.work(others[0]).heads == tuple(head(made, n) for n in others)
+        assert made.work(others[0]).batch == tuple(head(made, n) for n in others)
         assert made.role(name) == "fix"
         verify_all(made)
         assert statuses(made) == "".join("G" if n == name else "D" for n in "abc")
@@ -300,7 +300,7 @@ def test_a_member_that_is_withdrawn_after_the_verification_makes_the_rest_be_ver
 ):
     made = verified(3)
     made.perform(0)
-    made.close_issue(made.task("b").issue or 0)
+    made.close_issue(made.task("b").links.issue or 0)
     made.settle()
     assert statuses(made)[0] == "D"
     assert made.status("b") is Status.CANCELLED
@@ -316,19 +316,19 @@ def test_all_members_are_withdrawn_while_the_merge_of_the_first_is_decided() -> 
     (merge,) = made.journal
     assert isinstance(merge, Merge)
     for name in "ab":
-        made.close_issue(made.task(name).issue or 0)
+        made.close_issue(made.task(name).links.issue or 0)
     made.perform(0)
     made.settle()
-    assert made.state.sprint.train is None
+    assert made.state.sprint.merge_train is None
     assert {made.status(name) for name in "ab"} == {Status.CANCELLED}
 
 
 def test_a_push_by_a_person_takes_the_change_out_of_the_train() -> None:
     made = ready(2)
-    made.push(made.task("b").pull or 0)
+    made.push(made.task("b").links.pull or 0)
     made.settle()
-    assert made.state.sprint.train is None
-    assert made.work("a").heads == ()
+    assert made.state.sprint.merge_train is None
+    assert made.work("a").batch == ()
 
 
 def test_each_member_says_who_it_travels_with() -> None:
@@ -341,7 +341,7 @@ def test_a_merge_that_comes_too_late_makes_the_batch_be_verified_again() -> None
     made = verified(2)
     made.refuse(made.journal.pop(0), "stale_base")
     made.settle()
-    assert made.work("a").heads == (head(made, "a"), head(made, "b"))
+    assert made.work("a").batch == (head(made, "a"), head(made, "b"))
     verify_all(made)
     assert statuses(made) == "DD"
 
@@ -357,8 +357,8 @@ def test_a_member_whose_tree_on_main_is_another_is_settled_before_the_others_go_
     made.push_main()
     made.perform(0)
     made.settle()
-    assert made.task("a").landed == made.pull(merge.pull).merge_commit  # type: ignore[union-attr]
-    assert made.state.sprint.train is None
+    assert made.task("a").merge.unverified == made.pull(merge.pull).merge_commit  # type: ignore[union-attr]
+    assert made.state.sprint.merge_train is None
     assert made.work("a").head == ""
     verify_all(made)
     assert statuses(made) == "DD"
@@ -374,7 +374,7 @@ def test_a_change_whose_ci_is_pending_lets_others_go_first_and_is_asked_again() 
         made.bring_to_review(name)
     made.checks[head(made, "a")] = "waiting"
     made.finish("a")
-    assert (made.task("a").merging, made.role("b")) == ("", "review")
+    assert (made.task("a").merge.merging, made.role("b")) == ("", "review")
     assert why(made.state, made.task("a")) == "no"
     made.finish("b")
     assert made.status("b") is Status.DONE
@@ -395,7 +395,7 @@ def test_the_pauses_grow_to_fifteen_seconds() -> None:
     made.finish("a")
     pauses = []
     for _ in range(8):
-        waits = made.task("a").waits
+        waits = made.task("a").merge.waiting
         assert waits is not None
         pauses.append(waits.until - made.now)
         made.now = waits.until
@@ -413,7 +413,7 @@ def test_a_ci_that_never_ends_needs_a_person_after_two_hours() -> None:
     made.settle()
     assert made.status("a") is Status.ESCALATED
     made.checks.clear()
-    made.comment(made.task("a").escalation_issue or 0, "resolved")
+    made.comment(made.task("a").escalation.issue or 0, "resolved")
     made.settle()
     assert made.status("a") is Status.DONE
 
@@ -425,10 +425,10 @@ def test_a_red_ci_sends_the_change_back_as_a_fix_round_that_an_approval_does_not
     old = head(made, "a")
     made.finish("a")
     assert made.role("a") == "fix"
-    made.review(made.task("a").pull or 0, "approved")
+    made.review(made.task("a").links.pull or 0, "approved")
     made.settle()
     assert made.role("a") == "fix"
-    assert made.task("a").rejected == (old,)
+    assert made.task("a").review.rejected == (old,)
     made.run()
     assert made.status("a") is Status.DONE
 
@@ -441,7 +441,7 @@ def test_a_train_waits_a_minute_for_the_ci_of_a_member_and_then_goes_on_without_
     assert len(made.verifications) == 1, "nothing is verified again while it waits"
     made.now += 61
     made.settle()
-    assert made.work("b").heads == (head(made, "b"), head(made, "c"))
+    assert made.work("b").batch == (head(made, "b"), head(made, "c"))
     verify_all(made)
     assert statuses(made) == "VDD"
     made.checks.clear()
@@ -456,7 +456,7 @@ def test_a_member_that_waits_for_its_ci_is_verified_alone_when_the_others_are_wi
     made = ready(2)
     made.checks[head(made, "a")] = "waiting"
     verify_once(made)
-    made.close_issue(made.task("b").issue or 0)
+    made.close_issue(made.task("b").links.issue or 0)
     made.checks.clear()
     made.now += 20
     made.settle()
@@ -490,7 +490,7 @@ def test_all_innocent_changes_are_merged_and_no_culprit_with_few_verifications(
             name = withdrawals.pop()
             if made.status(name) is Status.IN_REVIEW:
                 withdrawn.add(name)
-                made.close_issue(made.task(name).issue or 0)
+                made.close_issue(made.task(name).links.issue or 0)
         if moves and move:
             moves, moved = moves - 1, moved + 1
             made.push_main()

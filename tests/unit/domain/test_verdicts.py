@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.domain.observations import PART_BITS, ReviewSeen, Verdict, marker
-from caloron.domain.sprint import Sprint
-from caloron.domain.verdicts import latest
+from caloron.domain.model.snapshots import PART_BITS, ReviewSnapshot, Verdict, marker
+from caloron.domain.model.sprint import Sprint, SprintSettings
+from caloron.domain.rules.verdicts import latest
 
-SPRINT = Sprint(id="shop-1", number=1, goal="g", author="robot")
+SPRINT = Sprint(id="shop-1", number=1, goal="g", settings=SprintSettings(author="robot"))
 SECOND = 1 << 30
 
 
-def said(verdict: Verdict, author: str, id: int, at: int, look: int = 0) -> ReviewSeen:
+def said(verdict: Verdict, author: str, id: int, at: int, look: int = 0) -> ReviewSnapshot:
     body = marker("review/2/abc/1/x") if author == "robot" else ""
     version = at << PART_BITS | look
-    return ReviewSeen(
+    return ReviewSnapshot(
         version=version, id=id, pull=2, head="abc", verdict=verdict, author=author, body=body
     )
 

@@ -6,11 +6,11 @@ Nothing here decides: `World` only carries out actions and tells the resulting f
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from caloron.domain.actions import (
+from caloron.domain.model.effects import (
     Action,
     AddLabel,
     CancelWork,
@@ -35,29 +35,41 @@ from caloron.domain.actions import (
     SeeBranch,
     StartWork,
 )
-from caloron.domain.evaluate import evaluate
-from caloron.domain.facts import EffectDone, EffectFailed, Fact, Refusal, WorkEnded
-from caloron.domain.merging import Link
-from caloron.domain.observations import (
-    BranchSeen,
-    CommentSeen,
-    IssueSeen,
-    PullSeen,
-    ReviewSeen,
+from caloron.domain.model.facts import EffectDone, EffectFailed, Fact, Refusal, WorkEnded
+from caloron.domain.model.merge import Link
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.snapshots import (
+    BranchSnapshot,
+    CommentSnapshot,
+    IssueSnapshot,
+    PullSnapshot,
+    ReviewSnapshot,
     Snapshot,
     Verdict,
     marker_key,
+    with_section,
 )
-from caloron.domain.plan import PlannedTask
-from caloron.domain.sections import with_section
-from caloron.domain.sprint import Sprint, State, Task, Work
-from caloron.domain.status import Status
-from caloron.domain.turn import Decision
+from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
+from caloron.domain.model.status import Status
+from caloron.domain.model.task import Task, Work
+from caloron.domain.rules.evaluate import evaluate
+from caloron.domain.rules.evaluation import Decision
 
 CALORON = "caloron"
 PERSON = "ada"
 SPRINT = "shop-1"
 _replace = msgspec.structs.replace
+_Struct = TypeVar("_Struct", Sprint, Task)
+
+
+def nested(kind: type[_Struct], **fields: Any) -> _Struct:
+    """Make a struct of sub-structs: `links__issue=1` sets the field `issue` of its `links`."""
+    made = kind(**{name: value for name, value in fields.items() if "__" not in name})
+    for name, value in fields.items():
+        group, inner, field = name.partition("__")
+        if inner:
+            setattr(made, group, _replace(getattr(made, group), **{field: value}))
+    return made
 
 
 def planned(id: str, *needs: str, kind: Literal["change", "check"] = "change") -> PlannedTask:
@@ -74,10 +86,10 @@ def new_state(
         id=SPRINT,
         number=1,
         goal="a shop",
-        parallel=parallel,
-        max_fix_rounds=max_fix_rounds,
-        given_plan=plan,
-        ask_before_running=ask,
+        settings=SprintSettings(
+            parallel=parallel, max_fix_rounds=max_fix_rounds, ask_before_running=ask
+        ),
+        planning=Planning(given_plan=plan),
     )
     return State(sprint=sprint)
 
@@ -119,6 +131,8 @@ class World:
         #: Items that no worker has claimed yet, where a test cares.
         self.waiting: set[str] = set()
         self.unpolled: set[str] = set()
+        #: A test damaged a task: rules may lead elsewhere than they declare.
+        self.damaged = False
         first = self.commit()
         self.trees[first] = (first,)
         self._move_branch("main", first)
@@ -154,6 +168,11 @@ class World:
         return again.actions == () and again.moves == ()
 
     def adopt(self, decision: Decision) -> None:
+        for taken in () if self.damaged else decision.taken:
+            rule = f"{taken.rule.do.__name__}: {taken.before} → {taken.after}"
+            assert taken.after in taken.rule.then or taken.after == taken.before, rule
+        for task in decision.state.tasks.values():
+            assert task.step.status is task.status, (task.id, task.step, task.status)
         # An agent is free for everything that a test does not let wait.
         self.state = _replace(decision.state, queued=frozenset(self.waiting))
         self.moves += decision.moves
@@ -279,7 +298,7 @@ class World:
         held = [
             seen
             for seen in self.objects.values()
-            if isinstance(seen, CommentSeen) and marker_key(seen.body) == effect.marker
+            if isinstance(seen, CommentSnapshot) and marker_key(seen.body) == effect.marker
         ]
         if not held:
             return self._put_comment(effect.issue, effect.body, CALORON)
@@ -301,9 +320,9 @@ class World:
         if pull.state != "open":
             raise Refused("refused")
         task = self.state.tasks.get(effect.task)
-        if task and task.merging != effect.head:
+        if task and task.merge.merging != effect.head:
             raise Refused("stale_head")
-        if task and not task.landed and self.issue(task.issue).state == "closed":
+        if task and not task.merge.unverified and self.issue(task.links.issue).state == "closed":
             raise Refused("stale_head")
         if pull.branch not in self.branches:
             raise Refused("gone")
@@ -329,7 +348,9 @@ class World:
         self._move_branch(effect.branch, head)
         again = self.commit()
         return [
-            EffectDone(key=effect.key, task=effect.task, kind="revert", commit=head, again=again)
+            EffectDone(
+                key=effect.key, task=effect.task, kind="revert", commit=head, reapply_commit=again
+            )
         ]
 
     def merged_tree(self, tree: tuple[str, ...], head: str) -> tuple[str, ...]:
@@ -357,7 +378,7 @@ class World:
         changes: bool = True,
         exit_code: int = 0,
         conflicts: tuple[str, ...] = (),
-        fault: str = "",
+        internal_error: str = "",
         **more: Any,
     ) -> WorkEnded:
         """An agent, or a verification, comes to its end."""
@@ -385,7 +406,7 @@ class World:
             head=head,
             base=base,
             conflicts=conflicts,
-            fault=fault,
+            internal_error=internal_error,
             **more,
         )
         self.news.append(fact)
@@ -395,7 +416,7 @@ class World:
         """Merge what is to be verified on top of main, and say what that comes to."""
         tree = self.trees[self.branches["main"]]
         chain: list[Link] = []
-        for head in work.heads or ((work.head,) if work.head else ()):
+        for head in work.batch or ((work.head,) if work.head else ()):
             merged = self.merged_tree(tree, head)
             if not any(pair <= set(merged) and not pair <= set(tree) for pair in self.conflicting):
                 tree = merged
@@ -409,7 +430,7 @@ class World:
             "conflicts": (),
             "exit_code": int(red),
             "tree": _tree(tree),
-            "chain": tuple(chain) if work.heads else (),
+            "chain": tuple(chain) if work.batch else (),
         }
 
     def finish(self, task: str, **how: object) -> WorkEnded:
@@ -432,12 +453,14 @@ class World:
     def reopen_issue(self, number: int) -> None:
         self.news.append(self.change_issue(number, state="open", closed_by=""))
 
-    def comment(self, issue: int, body: str, who: str = PERSON) -> CommentSeen:
+    def comment(self, issue: int, body: str, who: str = PERSON) -> CommentSnapshot:
         seen = self._put_comment(issue, body, who)
         self.news.append(seen)
         return seen
 
-    def review(self, pull: int, verdict: Verdict, body: str = "", who: str = PERSON) -> ReviewSeen:
+    def review(
+        self, pull: int, verdict: Verdict, body: str = "", who: str = PERSON
+    ) -> ReviewSnapshot:
         seen = self._review(pull, self.pull(pull).head, verdict, body, who)
         self.news.append(seen)
         return seen
@@ -483,7 +506,7 @@ class World:
     def open_issue(self, title: str, body: str, *labels: str) -> int:
         seen = self._put_issue(title, body, PERSON, labels)
         self.news.append(seen)
-        assert isinstance(seen, IssueSeen)
+        assert isinstance(seen, IssueSnapshot)
         return seen.number
 
     def push_main(self) -> str:
@@ -493,7 +516,7 @@ class World:
         self.news.append(self.objects["branch:main"])
         return commit
 
-    def open_pull(self, issue: int, branch: str = "ada/own") -> PullSeen:
+    def open_pull(self, issue: int, branch: str = "ada/own") -> PullSnapshot:
         self._move_branch(branch, self.commit())
         seen = self._open_pull("mine", f"Closes #{issue}", branch, PERSON)
         self.news.append(seen)
@@ -510,14 +533,14 @@ class World:
     def statuses(self) -> dict[str, str]:
         return {i: str(t.status) for i, t in self.state.tasks.items()}
 
-    def pull(self, number: int | None) -> PullSeen:
+    def pull(self, number: int | None) -> PullSnapshot:
         found = self.objects[f"pull:{number}"]
-        assert isinstance(found, PullSeen)
+        assert isinstance(found, PullSnapshot)
         return found
 
-    def issue(self, number: int | None) -> IssueSeen:
+    def issue(self, number: int | None) -> IssueSnapshot:
         found = self.objects[f"issue:{number}"]
-        assert isinstance(found, IssueSeen)
+        assert isinstance(found, IssueSnapshot)
         return found
 
     def effects(self, kind: type[msgspec.Struct]) -> list[Effect | Probe]:
@@ -549,7 +572,7 @@ class World:
 
     def _put_issue(self, title: str, body: str, author: str, labels: tuple[str, ...]) -> Snapshot:
         return self._put(
-            IssueSeen(
+            IssueSnapshot(
                 version=self._next(),
                 number=self._number(),
                 title=title,
@@ -564,21 +587,21 @@ class World:
         old = self.issue(number)
         return self._put(_replace(old, version=self._next(), **changes))
 
-    def _put_comment(self, issue: int, body: str, author: str) -> CommentSeen:
-        seen = CommentSeen(
+    def _put_comment(self, issue: int, body: str, author: str) -> CommentSnapshot:
+        seen = CommentSnapshot(
             version=self._next(), id=self._number(), issue=issue, author=author, body=body
         )
         self._put(seen)
         return seen
 
-    def _open_pull(self, title: str, body: str, branch: str, author: str) -> PullSeen:
+    def _open_pull(self, title: str, body: str, branch: str, author: str) -> PullSnapshot:
         taken = any(_open_from(o, branch) for o in self.objects.values())
         if branch not in self.branches:
             raise Refused("gone")
         if taken:
             raise Refused("refused")
         closes = tuple(int(w[1:]) for w in body.split() if w.startswith("#"))
-        seen = PullSeen(
+        seen = PullSnapshot(
             version=self._next(),
             number=self._number(),
             title=title,
@@ -594,13 +617,13 @@ class World:
 
     def _review(
         self, number: int, head: str, verdict: Verdict, body: str, author: str = CALORON
-    ) -> ReviewSeen:
+    ) -> ReviewSnapshot:
         pull = self.pull(number)
         if pull.state != "open":
             raise Refused("refused")
         if pull.head != head:
             raise Refused("stale_head")
-        seen = ReviewSeen(
+        seen = ReviewSnapshot(
             version=self._next(),
             id=self._number(),
             pull=number,
@@ -612,7 +635,9 @@ class World:
         self._put(seen)
         return seen
 
-    def _end_pull(self, pull: PullSeen, state: Literal["closed", "merged"], who: str) -> PullSeen:
+    def _end_pull(
+        self, pull: PullSnapshot, state: Literal["closed", "merged"], who: str
+    ) -> PullSnapshot:
         merge = ""
         if state == "merged":
             merge = self.commit()
@@ -624,16 +649,16 @@ class World:
 
     def _move_branch(self, name: str, commit: str) -> None:
         self.branches[name] = commit
-        self._put(BranchSeen(version=self._next(), name=name, commit=commit))
+        self._put(BranchSnapshot(version=self._next(), name=name, commit=commit))
         if name == "main":
             self.news.append(self.objects["branch:main"])
         for seen in list(self.objects.values()):
-            if isinstance(seen, PullSeen) and seen.branch == name and seen.state == "open":
+            if isinstance(seen, PullSnapshot) and seen.branch == name and seen.state == "open":
                 self._put(_replace(seen, version=self._next(), head=commit))
 
 
 def _open_from(seen: Snapshot, branch: str) -> bool:
-    return isinstance(seen, PullSeen) and (seen.branch, seen.state) == (branch, "open")
+    return isinstance(seen, PullSnapshot) and (seen.branch, seen.state) == (branch, "open")
 
 
 def _tree(changes: tuple[str, ...]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from caloron.errors import UsageError
-from caloron.forge.addresses import Address, address_of, repo_of
+from caloron.forge.api.base import Address, address_of, repo_of
 
 GITHUB = Address("https://github.com", "https://api.github.com")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.forge.gitea import Gitea
-from caloron.forge.patterns import is_for
+from caloron.forge.api.gitea import Gitea, is_for
 
 
 @pytest.mark.parametrize(

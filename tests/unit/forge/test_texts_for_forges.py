@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.domain.observations import marker, marker_key
+from caloron.domain.model.snapshots import marker, marker_key
 from caloron.errors import ForgeError, NotFound, UsageError
-from caloron.forge.texts import fitting_body, fitting_title, require_branch, require_number
+from caloron.forge.validate import (
+    require_number,
+    require_remote_branch,
+    truncate_body,
+    truncate_title,
+)
 
 
 def test_a_body_that_is_too_long_is_cut_visibly_and_keeps_its_marker() -> None:
     body = "x" * 70_000 + "\n\n" + marker("issue/s-1/login")
-    cut = fitting_body(body, 65_536)
+    cut = truncate_body(body, 65_536)
     assert len(cut) == 65_536
     assert "The rest was cut" in cut
     assert marker_key(cut) == "issue/s-1/login"
-    assert fitting_body("short", 65_536) == "short"
+    assert truncate_body("short", 65_536) == "short"
 
 
 def test_a_title_is_one_line_of_a_length_that_every_forge_takes() -> None:
-    assert fitting_title("one\ntwo") == "one two"
-    assert len(fitting_title("ü" * 300)) == 255
+    assert truncate_title("one\ntwo") == "one two"
+    assert len(truncate_title("ü" * 300)) == 255
 
 
 def test_branches_of_people_are_taken_and_those_of_forks_are_not_pushed_to() -> None:
     for name in ("main", "Feature/X", "agent/login/s-1", "fix_#7"):
-        assert require_branch(name) == name
+        assert require_remote_branch(name) == name
     for name in ("", "-x", "a..b", "a b", "a\n", "/a", "a/", "a//b", ".a", "a.lock", "a:", ":a"):
         with pytest.raises((UsageError, ForgeError), match="branch"):
-            require_branch(name)
+            require_remote_branch(name)
     with pytest.raises(ForgeError, match="fork"):
-        require_branch("anna:feature")
+        require_remote_branch("anna:feature")
 
 
 def test_a_number_that_no_forge_has_is_not_asked_for() -> None:

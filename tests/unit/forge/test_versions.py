@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caloron.forge.seen import version
+from caloron.forge.remote.snapshots import version
 
 SECONDS = st.integers(1_000_000_000, 4_000_000_000)
 

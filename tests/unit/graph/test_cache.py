@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from caloron.graph.cache import SqliteCache
-from caloron.graph.effects import FALLIBLE, NON_DETERMINISTIC, PURE, Effect
 from caloron.graph.errors import GraphError, StageFailed
-from caloron.graph.memory import MemoryCache
-from caloron.graph.native import Functions
-from caloron.graph.profile import NOETHER, STRICT
-from caloron.graph.protocols import CacheKey
-from caloron.graph.run import Limits
-from tests.support.bench import Bench, const, parallel, sequence, stage
+from caloron.graph.runners.functions import FunctionRunner
+from caloron.graph.runtime.protocols import CacheKey
+from caloron.graph.runtime.run import RunLimits
+from caloron.graph.stage import FALLIBLE, PURE, Effect
+from caloron.graph.storage.cache import MemoryCache, SqliteCache
+from tests.support.bench import Bench, const, sequence, stage
 from tests.support.graphs import CONSTANTS, nodes, stages
 
 
@@ -29,7 +27,7 @@ def _bench() -> Bench:
     bench = Bench()
     bench.add("double", lambda value: [value, value])
     bench.add("is_five", lambda value: value == 5)
-    bench.add("dice", lambda value: value, NON_DETERMINISTIC)
+    bench.add("dice", lambda value: value, Effect("NonDeterministic"))
     return bench
 
 
@@ -74,18 +72,18 @@ def test_a_failure_is_not_remembered():
 def test_new_code_is_asked_again():
     bench, cache = _bench(), MemoryCache()
     bench.run(stage("double"), 1, cache=cache)
-    functions, double = Functions(installed="newer"), bench.catalogue.by_name("double")[0]
+    functions, double = FunctionRunner(version="2"), bench.catalogue.by_name("double")[0]
     functions.add(double, lambda value: "new answer")
     bench.functions = functions
     assert bench.run(stage("double"), 1, cache=cache).output == "new answer"
 
 
-def test_strict_calls_pure_only_what_does_nothing_else():
+def test_only_a_stage_without_other_effects_is_pure():
     bench, cache = _bench(), MemoryCache()
     bench.add("shell", lambda value: value, PURE, Effect("Process"))
-    for profile in (STRICT, STRICT, NOETHER, NOETHER):
-        bench.run(stage("shell"), 1, cache=cache, profile=profile)
-    assert bench.calls == {"shell": 3}
+    for _ in range(2):
+        bench.run(stage("shell"), 1, cache=cache)
+    assert bench.calls == {"shell": 2}
 
 
 def test_a_pure_stage_that_calls_an_impure_one_is_not_remembered():
@@ -104,19 +102,7 @@ def test_one_impure_call_among_pure_ones_is_enough():
     assert bench.calls == {"both": 2, "dice": 2, "double": 1}
 
 
-def test_under_noether_a_run_remembers_by_itself_but_not_within_branches():
-    bench = _bench()
-    twice = sequence(stage("is_five"), stage("is_five"), stage("is_five"))
-    outcome = bench.run(twice, 1, profile=NOETHER)
-    assert (outcome.cache_hits, outcome.cache_misses) == (1, 2)
-    assert bench.run(twice, 1, profile=NOETHER, memoize=False).cache_hits == 0
-    beside = parallel(a=twice, b=twice)
-    outcome = bench.run(beside, {"a": 1, "b": 1}, profile=NOETHER)
-    assert (outcome.cache_hits, outcome.cache_misses) == (0, 0)
-    assert bench.run(beside, {"a": 1, "b": 1}, cache=MemoryCache()).cache_hits > 0
-
-
-def test_without_a_cache_strict_remembers_nothing():
+def test_without_a_cache_nothing_is_reused():
     bench = _bench()
     bench.run(sequence(stage("is_five"), stage("is_five"), stage("is_five")), 1)
     assert bench.calls == {"is_five": 3}
@@ -199,11 +185,11 @@ def test_a_file_that_cannot_be_opened_costs_only_the_cache(tmp_path):
 _LEAVES = stages("double", "is_five", "boom") | CONSTANTS
 
 
-def _told(bench: Bench, root: Any, **options: Any) -> Any:
+def _result(bench: Bench, root: Any, **options: Any) -> Any:
     """What a user sees of a run, however it ended."""
     try:
         # One thread, because which of two failing branches is told is not settled otherwise.
-        outcome = bench.run(root, {"a": 5}, limits=Limits(threads=0), **options)
+        outcome = bench.run(root, {"a": 5}, limits=RunLimits(threads=0), **options)
     except GraphError as error:
         return type(error), str(error)
     return outcome.output, [(e.path, e.input_hash, e.output_hash) for e in outcome.trace.stages]
@@ -221,10 +207,9 @@ def test_cached_is_uncached(root):
 
     bench.add("boom", boom, PURE, FALLIBLE)
     cache = MemoryCache()
-    for profile in (STRICT, NOETHER):
-        plain = _told(bench, root, profile=profile, memoize=False)
-        for _ in range(2):
-            assert _told(bench, root, profile=profile, cache=cache) == plain
+    plain = _result(bench, root)
+    for _ in range(2):
+        assert _result(bench, root, cache=cache) == plain
 
 
 def test_a_constant_needs_no_cache():

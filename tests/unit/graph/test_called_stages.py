@@ -7,13 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from caloron.graph.effects import FALLIBLE, NETWORK, Effect
 from caloron.graph.errors import EffectRefused, ExecutionError, StageFailed, StageTimedOut
-from caloron.graph.journal import MemoryJournal
-from caloron.graph.memory import MemoryCache
 from caloron.graph.prepare import Permissions, prepare
-from caloron.graph.run import Limits
-from caloron.graph.spec import Lifecycle
+from caloron.graph.runtime.run import RunLimits
+from caloron.graph.stage import FALLIBLE, NETWORK, Effect, Lifecycle
+from caloron.graph.storage.cache import MemoryCache
+from caloron.graph.storage.journal import SqliteJournal
 from caloron.graph.types import ANY, NUMBER, TEXT, ListOf, record
 from tests.support.bench import Bench, const, retry, sequence, stage
 from tests.support.noether import wrapped
@@ -70,8 +69,8 @@ def test_no_two_inner_calls_share_a_key(bench):
     ]
 
 
-def test_inner_calls_that_ended_are_not_made_again_after_a_crash(bench):
-    journal, left = MemoryJournal(), [2]
+def test_inner_calls_that_ended_are_not_made_again_after_a_crash(bench, tmp_path):
+    journal, left = SqliteJournal(tmp_path), [2]
 
     def ask(value: Any) -> Any:
         if left[0] == 0:
@@ -90,8 +89,8 @@ def test_inner_calls_that_ended_are_not_made_again_after_a_crash(bench):
     assert bench.calls["ask"] == 4
 
 
-def test_what_a_resumed_inner_call_gave_makes_the_outer_one_impure(bench):
-    journal, cache, left = MemoryJournal(), MemoryCache(), [1]
+def test_what_a_resumed_inner_call_gave_makes_the_outer_one_impure(bench, tmp_path):
+    journal, cache, left = SqliteJournal(tmp_path), MemoryCache(), [1]
 
     def dice(value: Any) -> Any:
         if left[0] == 0:
@@ -128,7 +127,7 @@ def test_pure_inner_calls_are_remembered(bench):
 def test_the_time_of_a_stage_holds_for_what_it_calls(bench):
     bench.add("wait", lambda value, call: call.sleep(30), NETWORK)
     with pytest.raises(StageTimedOut):
-        bench.run(_each_of("wait"), {"items": [1]}, limits=Limits(stage_seconds=0.2))
+        bench.run(_each_of("wait"), {"items": [1]}, limits=RunLimits(stage_seconds=0.2))
 
 
 def test_a_stage_whose_time_is_over_calls_nothing_more(bench):
@@ -145,7 +144,7 @@ def test_a_stage_whose_time_is_over_calls_nothing_more(bench):
 
     bench.add("late", late)
     with pytest.raises(StageTimedOut):
-        bench.run(stage("late"), 1, limits=Limits(stage_seconds=0.1))
+        bench.run(stage("late"), 1, limits=RunLimits(stage_seconds=0.1))
     while not seen:
         pass
     assert "net" not in bench.calls
@@ -181,7 +180,8 @@ def test_a_name_given_as_data_means_what_it_means_in_a_graph(bench):
     newest = bench.catalogue.by_name("double")
     bench.catalogue.add(newest[0])
     other = next(one for one in newest if one.id != newest[0].id)
-    bench.catalogue.change(other.id, Lifecycle("Deprecated", newest[0].id))
+    deprecated = Lifecycle("Deprecated", newest[0].id)
+    bench.catalogue.add(msgspec.structs.replace(other, lifecycle=deprecated))
     assert bench.run(stage("double"), 2).output == 4
     assert bench.run(_each_of("double"), {"items": [2]}).output == [4]
     assert bench.run(_each_of(newest[0].id[:12]), {"items": [2]}).output == [4]

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import fcntl
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
+import msgspec
 import pytest
 
-from caloron.graph.effects import FALLIBLE, NETWORK, Effect
 from caloron.graph.errors import (
     BudgetExceeded,
     ExecutionError,
     JournalError,
-    RetryExhausted,
     RunConflict,
     RunTimedOut,
     StageFailed,
     StageTimedOut,
 )
-from caloron.graph.journal import MemoryJournal, SqliteJournal
 from caloron.graph.prepare import Permissions
-from caloron.graph.protocols import Entry, RunHeader
-from caloron.graph.run import Limits
+from caloron.graph.runtime.protocols import RunHeader
+from caloron.graph.runtime.run import RunLimits
+from caloron.graph.stage import FALLIBLE, NETWORK, Effect
+from caloron.graph.storage.journal import SqliteJournal
 from tests.support.bench import Bench, parallel, retry, sequence, stage
+
+
+def _journal() -> SqliteJournal:
+    return SqliteJournal(Path(mkdtemp()))
 
 
 class _Power:
@@ -73,13 +79,13 @@ def _run(bench: Bench, journal: Any, value: Any = 1, **options: Any) -> Any:
 
 def test_an_interrupted_run_goes_on_where_it_was_at_every_place():
     undisturbed = _bench(_Power(1000))
-    expected = _run(undisturbed, MemoryJournal())
+    expected = _run(undisturbed, _journal())
     total = sum(undisturbed.calls.values())
     for survived in range(total):
-        journal, power = MemoryJournal(), _Power(survived)
+        journal, power = _journal(), _Power(survived)
         bench = _bench(power)
         with pytest.raises(KeyboardInterrupt):
-            _run(bench, journal, limits=Limits(threads=0))
+            _run(bench, journal, limits=RunLimits(threads=0))
         power.calls = 1000
         resumed = _run(bench, journal)
         assert resumed.output == expected.output
@@ -90,7 +96,7 @@ def test_an_interrupted_run_goes_on_where_it_was_at_every_place():
 
 
 def test_a_run_that_has_ended_is_told_again_without_doing_anything():
-    bench, journal = _bench(_Power(1000)), MemoryJournal()
+    bench, journal = _bench(_Power(1000)), _journal()
     first = _run(bench, journal)
     bench.calls.clear()
     again = _run(bench, journal)
@@ -99,11 +105,10 @@ def test_a_run_that_has_ended_is_told_again_without_doing_anything():
     assert {entry.source for entry in again.trace.stages} == {"journal"}
 
 
-@pytest.mark.parametrize("kind", ["memory", "file"])
-def test_a_call_that_was_cut_short_is_told_so(kind, tmp_path):
+def test_a_call_that_was_cut_short_is_told_so(tmp_path):
     interrupted: list[bool] = []
     power = _Power(0)
-    journal: Any = MemoryJournal() if kind == "memory" else SqliteJournal(tmp_path)
+    journal: Any = SqliteJournal(tmp_path)
     bench = _bench(power, interrupted)
     with pytest.raises(KeyboardInterrupt):
         _run(bench, journal)
@@ -114,7 +119,7 @@ def test_a_call_that_was_cut_short_is_told_so(kind, tmp_path):
 
 
 def test_a_run_that_failed_fails_the_same_way_until_it_is_told_to_try_again():
-    bench, journal, broken = Bench(), MemoryJournal(), [True]
+    bench, journal, broken = Bench(), _journal(), [True]
 
     def mend(value: Any) -> Any:
         if broken:
@@ -134,9 +139,8 @@ def test_a_run_that_failed_fails_the_same_way_until_it_is_told_to_try_again():
     assert bench.calls == {"before": 1, "mend": 2}
 
 
-@pytest.mark.parametrize("kind", ["memory", "file"])
-def test_a_run_id_belongs_to_one_graph_and_one_input(kind, tmp_path):
-    journal: Any = MemoryJournal() if kind == "memory" else SqliteJournal(tmp_path)
+def test_a_run_id_belongs_to_one_graph_and_one_input(tmp_path):
+    journal: Any = SqliteJournal(tmp_path)
     bench = _bench(_Power(1000))
     _run(bench, journal)
     with pytest.raises(RunConflict, match="was begun with another input"):
@@ -147,23 +151,25 @@ def test_a_run_id_belongs_to_one_graph_and_one_input(kind, tmp_path):
 
 def test_a_durable_run_needs_a_name():
     with pytest.raises(RunConflict, match="needs a run id"):
-        _bench(_Power(9)).run(stage("act"), 1, journal=MemoryJournal())
+        _bench(_Power(9)).run(stage("act"), 1, journal=_journal())
 
 
 def test_a_stage_that_lies_about_being_pure_is_found_out():
-    bench, journal, answers = Bench(), MemoryJournal(), iter([1, 2])
+    bench, journal, answers = Bench(), _journal(), iter([1, 2])
     bench.add("liar", lambda _given: next(answers))
     bench.add("act", lambda value: value, NETWORK)
     root = sequence(stage("liar"), stage("act"))
     bench.run(root, 0, journal=journal, run_id="r")
-    key = ("r", "$.root.stages[0]")
-    del journal.entries[key]
+    recorded = journal.recorded("r", "$.root.stages[1]")
+    assert recorded is not None
+    other = msgspec.structs.replace(recorded, input_hash="of another answer")
+    journal.record("r", "$.root.stages[1]", other)
     with pytest.raises(RunConflict, match="gave another answer than"):
         bench.run(root, 0, journal=journal, run_id="r")
 
 
 def test_money_that_was_spent_before_counts():
-    bench, journal = Bench(), MemoryJournal()
+    bench, journal = Bench(), _journal()
     power = _Power(1)
 
     def pay(value: Any) -> Any:
@@ -182,7 +188,7 @@ def test_money_that_was_spent_before_counts():
 
 
 def test_what_says_nothing_about_a_call_is_not_recorded():
-    bench, journal = Bench(), MemoryJournal()
+    bench, journal = Bench(), _journal()
     bench.add("pay", lambda value: value, Effect("Cost", 4), NETWORK)
     root = {"op": "Branch", "predicate": {"op": "Const", "value": True}}
     root |= {"if_true": retry(stage("pay"), 3), "if_false": stage("pay")}
@@ -193,10 +199,10 @@ def test_what_says_nothing_about_a_call_is_not_recorded():
             1,
             journal=journal,
             run_id="r",
-            limits=Limits(run_seconds=5),
+            limits=RunLimits(run_seconds=5),
             clock=lambda: next(clock),
         )
-    assert all(entry is None for entry in journal.entries.values())
+    assert journal.recorded("r", "$.root.if_true.stage#1") is None
     assert bench.run(root, 1, journal=journal, run_id="r").output == 1
 
 
@@ -205,21 +211,16 @@ def test_what_says_nothing_about_a_call_is_not_recorded():
     [
         ("StageFailed", StageFailed),
         ("StageTimedOut", StageTimedOut),
-        ("RetryExhausted", RetryExhausted),
     ],
 )
 def test_a_recorded_failure_comes_back_as_what_it_was(failure, kind):
-    bench, journal = Bench(), MemoryJournal()
-    act = bench.add("act", lambda value: value, NETWORK)
+    bench, journal = Bench(), _journal()
+    bench.add("act", lambda value: value, NETWORK)
     bench.run(stage("act"), 1, journal=journal, run_id="r")
-    entry = journal.entries["r", "$.root"]
+    entry = journal.recorded("r", "$.root")
     assert entry is not None
-    journal.entries["r", "$.root"] = Entry(
-        stage_id=act.id,
-        input_hash=entry.input_hash,
-        duration_ms=1,
-        failure=(failure, "as it was"),
-    )
+    failed = msgspec.structs.replace(entry, output=None, failure=(failure, "as it was"))
+    journal.record("r", "$.root", failed)
     with pytest.raises(kind, match=r"\$\.root: as it was"):
         bench.run(stage("act"), 1, journal=journal, run_id="r")
 
@@ -232,7 +233,7 @@ def test_a_journal_in_a_file_keeps_every_kind_of_end(tmp_path):
     root = parallel(a=stage("act"), b=retry(stage("boom"), 2))
     for _ in range(2):
         with pytest.raises(ExecutionError, match="nope"):
-            bench.run(root, {}, journal=journal, run_id="a/b é", limits=Limits(threads=0))
+            bench.run(root, {}, journal=journal, run_id="a/b é", limits=RunLimits(threads=0))
     assert bench.calls == {"act": 1, "boom": 2}
     journal.close()
     reopened = SqliteJournal(tmp_path)
@@ -259,7 +260,7 @@ def test_two_cannot_run_the_same_at_once(tmp_path):
 
 
 def test_a_lack_of_money_can_be_mended_by_more():
-    bench, journal = Bench(), MemoryJournal()
+    bench, journal = Bench(), _journal()
     bench.add("pay", lambda value: value, Effect("Cost", 4), NETWORK)
     bench.add("boom", lambda value: value["nope"], Effect("Cost", 4), NETWORK)
     root = sequence(stage("pay"), retry(stage("boom"), 5))
@@ -272,10 +273,9 @@ def test_a_lack_of_money_can_be_mended_by_more():
     assert bench.calls == {"pay": 1, "boom": 5}
 
 
-@pytest.mark.parametrize("kind", ["memory", "file"])
-def test_a_call_that_succeeded_in_a_later_attempt_is_not_repeated(kind, tmp_path):
+def test_a_call_that_succeeded_in_a_later_attempt_is_not_repeated(tmp_path):
     bench, paid, broken = Bench(), [], [True]
-    journal: Any = MemoryJournal() if kind == "memory" else SqliteJournal(tmp_path)
+    journal: Any = SqliteJournal(tmp_path)
 
     def pay(value: Any) -> Any:
         paid.append(value)
@@ -303,7 +303,7 @@ def test_a_call_that_succeeded_in_a_later_attempt_is_not_repeated(kind, tmp_path
 
 def test_an_attempt_that_was_followed_by_another_stays_as_it_was():
     """Nested and with several stages in the body: only the last attempt is made again."""
-    bench, journal, broken = Bench(), MemoryJournal(), [True]
+    bench, journal, broken = Bench(), _journal(), [True]
     seen: list[str] = []
 
     def second(value: Any, call: Any) -> Any:
@@ -337,7 +337,7 @@ def test_an_attempt_that_was_followed_by_another_stays_as_it_was():
 
 
 def test_an_inner_call_that_succeeded_after_a_failed_one_is_not_repeated():
-    bench, journal, paid = Bench(), MemoryJournal(), []
+    bench, journal, paid = Bench(), _journal(), []
 
     def pay(value: Any) -> Any:
         paid.append(value)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.graph.effects import (
+from caloron.graph.errors import ParseError
+from caloron.graph.stage import (
     CAPABILITIES,
     FALLIBLE,
     KINDS,
@@ -17,9 +18,7 @@ from caloron.graph.effects import (
     kinds_of_words,
     parse_effects,
 )
-from caloron.graph.errors import ParseError
-from caloron.graph.profile import NOETHER
-from caloron.graph.specfile import spec_of
+from caloron.graph.stage_file import stage_of
 from tests.support.noether import VECTORS
 
 _SPEC = VECTORS["stages"][0]["spec"]
@@ -86,12 +85,12 @@ def test_the_words_of_a_simple_spec(word, effect):
 
 
 def test_what_noether_drops_without_a_word_is_refused_or_taken_by_strict():
-    assert spec_of(_SPEC | {"effects": ["bogus"]}, NOETHER).effects == (PURE,)
+    assert stage_of(_SPEC | {"effects": ["bogus"]}, strict=False).effects == (PURE,)
     with pytest.raises(ParseError, match=r"\$\.effects\[0\]: unknown effect 'bogus'"):
-        spec_of(_SPEC | {"effects": ["bogus"]})
+        stage_of(_SPEC | {"effects": ["bogus"]})
     cost = {"effect": "Cost", "cents": 7}
-    assert spec_of(_SPEC | {"effects": [cost]}, NOETHER).effects == (PURE,)
-    assert spec_of(_SPEC | {"effects": [cost]}).effects == (Effect("Cost", 7),)
+    assert stage_of(_SPEC | {"effects": [cost]}, strict=False).effects == (PURE,)
+    assert stage_of(_SPEC | {"effects": [cost]}).effects == (Effect("Cost", 7),)
 
 
 def test_words_on_the_command_line_may_be_spelled_in_several_ways():

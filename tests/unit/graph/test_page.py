@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from caloron.graph.absent import ABSENT
-from caloron.graph.jsontext import MAX_NESTING
+from caloron.graph.json_text import MAX_NESTING
 from caloron.graph.nodes import OPS
 from caloron.graph.stdlib import standard_stages
+from caloron.graph.stdlib.library import NOT_IMPLEMENTED
 
 _PAGE = (Path(__file__).parents[3] / "docs" / "graph.md").read_text("utf-8")
 
@@ -19,7 +19,7 @@ def test_the_code_of_the_page_runs():
     assert len(blocks) == 2
     names: dict[str, Any] = {}
     exec(compile("\n".join(blocks), "graph.md", "exec"), names)
-    assert names["outcome"].output == '{"n":42}'
+    assert names["result"].output == '{"n":42}'
 
 
 def test_every_operation_is_on_the_page_with_its_fields():
@@ -29,5 +29,8 @@ def test_every_operation_is_on_the_page_with_its_fields():
 
 
 def test_the_numbers_of_the_page_are_true():
-    assert f"{len(standard_stages()) - len(ABSENT)} of Noether's {len(standard_stages())}" in _PAGE
+    assert (
+        f"{len(standard_stages()) - len(NOT_IMPLEMENTED)} of Noether's {len(standard_stages())}"
+        in _PAGE
+    )
     assert f"nested {MAX_NESTING} deep" in _PAGE

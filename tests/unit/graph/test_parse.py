@@ -8,8 +8,7 @@ import pytest
 
 from caloron.graph.errors import ParseError
 from caloron.graph.nodes import OPS, Const, Retry, Stage
-from caloron.graph.parse import parse_graph
-from caloron.graph.profile import NOETHER, STRICT
+from caloron.graph.parser import parse_graph
 from tests.support.noether import VECTORS, wrapped
 
 _S = {"op": "Stage", "id": "s"}
@@ -76,10 +75,10 @@ def test_there_are_ten_ops_and_each_is_read():
         ),
     ],
 )
-@pytest.mark.parametrize("profile", [STRICT, NOETHER], ids=lambda p: p.name)
-def test_what_is_no_graph_is_refused_at_its_path(root, path, said, profile):
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_is_no_graph_is_refused_at_its_path(root, path, said, strict):
     with pytest.raises(ParseError) as refused:
-        parse_graph(wrapped(root), profile)
+        parse_graph(wrapped(root), strict=strict)
     assert refused.value.path == path
     assert said in str(refused.value)
     assert refused.value.exit_code == 1
@@ -88,12 +87,12 @@ def test_what_is_no_graph_is_refused_at_its_path(root, path, said, profile):
 @pytest.mark.parametrize("vector", [v for v in VECTORS["runs"] if v.get("error_kind") == "parse"])
 def test_what_noether_cannot_parse_neither_can_we(vector):
     with pytest.raises(ParseError):
-        parse_graph(json.dumps(vector["graph"]), NOETHER)
+        parse_graph(json.dumps(vector["graph"]), strict=False)
 
 
 def test_a_typing_error_in_a_field_is_told_by_strict_and_passed_over_by_noether():
     text = wrapped({"op": "Retry", "stage": _S, "max_attempts": 2, "backoff_ms": 5})
-    assert parse_graph(text, NOETHER).root == Retry(Stage("s"), 2)
+    assert parse_graph(text, strict=False).root == Retry(Stage("s"), 2)
     with pytest.raises(
         ParseError, match=r"\$\.root: unknown field backoff_ms; known here: .*delay"
     ):
@@ -107,14 +106,14 @@ def test_remarks_are_never_in_the_way():
 
 def test_a_field_given_twice_is_refused():
     text = '{"description":"","version":"","root":{"op":"Stage","id":"a","id":"b"}}'
-    for profile in (STRICT, NOETHER):
+    for strict in (True, False):
         with pytest.raises(ParseError, match=r"\$\.root: given more than once: id"):
-            parse_graph(text, profile)
+            parse_graph(text, strict=strict)
 
 
 def test_a_key_given_twice_in_a_value_is_refused_by_strict_and_the_last_counts_for_noether():
     text = '{"description":"","version":"","root":{"op":"Const","value":{"a":1,"a":2}}}'
-    assert parse_graph(text, NOETHER).root == Const({"a": 2})
+    assert parse_graph(text, strict=False).root == Const({"a": 2})
     with pytest.raises(ParseError, match=r"\$\.root\.value: given more than once: a"):
         parse_graph(text)
 

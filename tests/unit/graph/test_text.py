@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caloron.graph.errors import ParseError
-from caloron.graph.jsontext import MAX_NESTING, canonical, compact, decode
+from caloron.graph.json_text import MAX_NESTING, canonical, compact, decode
 
 _SCALARS = (
     st.none()
@@ -85,7 +85,7 @@ def test_nesting_up_to_the_limit_is_fine():
 
 
 def test_a_wide_integer_is_a_float_where_noether_reads_it_so():
-    assert decode("99999999999999999999", wide_integers=True) == 1e20
+    assert decode("99999999999999999999", allow_bigint=True) == 1e20
     assert compact(decode("[18446744073709551615,-9223372036854775808]")) == (
         "[18446744073709551615,-9223372036854775808]"
     )

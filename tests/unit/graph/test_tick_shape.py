@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from caloron.graph.effects import FALLIBLE, NETWORK
 from caloron.graph.errors import Refused
 from caloron.graph.prepare import prepare
-from caloron.graph.profile import NOETHER, STRICT
+from caloron.graph.stage import FALLIBLE, NETWORK
 from caloron.graph.types import ANY, NUMBER, TEXT, ListOf, MapOf, record, show
 from tests.support.bench import Bench, sequence, stage
 from tests.support.noether import wrapped
@@ -72,17 +71,16 @@ def bench() -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("profile", [STRICT, NOETHER], ids=lambda p: p.name)
-def test_it_fits_together_and_asks_for_what_its_stages_need(bench, profile):
-    checked = prepare(wrapped(TICK), bench.catalogue, profile).checked
+@pytest.mark.parametrize("strict", [True, False])
+def test_it_fits_together_and_asks_for_what_its_stages_need(bench, strict):
+    checked = prepare(wrapped(TICK), bench.catalogue, strict=strict).checked
     asked = "Record { agents: Map<Text, Any>, limit: Number, repo: Text, since: Text, state: Any }"
     assert show(checked.input) == asked
     assert show(checked.output) == "List<Any>"
 
 
-@pytest.mark.parametrize("profile", [STRICT, NOETHER], ids=lambda p: p.name)
-def test_it_runs_and_traces_every_stage_once(bench, profile):
-    outcome = bench.run(TICK, GIVEN, profile=profile)
+def test_it_runs_and_traces_every_stage_once(bench):
+    outcome = bench.run(TICK, GIVEN)
     assert outcome.output == [["r"], [], {"events": ["r"], "polled_at": "now"}]
     ids = {stage.id: stage.name for stage in bench.catalogue}
     names = [ids[entry.stage_id] for entry in outcome.trace.stages]
@@ -93,7 +91,7 @@ def test_strict_names_the_field_that_is_missing_or_wrong_in_the_input(bench):
     lacking = {name: value for name, value in GIVEN.items() if name != "agents"}
     with pytest.raises(Refused) as refused:
         bench.run(TICK, lacking)
-    (finding,) = refused.value.findings
+    (finding,) = refused.value.errors
     assert finding.path == "$.root.body.body.bindings.health"
     assert finding.expected == "Record { agents: Map<Text, Any>, limit: Number }"
     assert finding.reason.endswith("the field `agents` (Map<Text, Any>) is missing")

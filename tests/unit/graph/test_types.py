@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from caloron.graph.errors import ParseError
-from caloron.graph.shorthand import parse_shorthand
-from caloron.graph.typeparse import parse_type
+from caloron.graph.type_syntax import parse_shorthand, parse_type
 from caloron.graph.types import (
     ANY,
     BOOL,
@@ -23,7 +22,6 @@ from caloron.graph.types import (
     StreamOf,
     Union,
     Var,
-    kind_of,
     optional,
     record,
     show,
@@ -82,14 +80,6 @@ def test_the_types_of_the_standard_library_are_written_as_published(published):
 )
 def test_every_spelling_means_one_type(short, of):
     assert parse_shorthand(short) == of
-
-
-@pytest.mark.parametrize("kind", ["List", "Stream"])
-def test_the_spelling_that_noether_cannot_take_is_refused_in_its_profile(kind):
-    spelled = {"kind": kind, "value": {"kind": "Text"}}
-    with pytest.raises(ParseError, match="as a word"):
-        parse_shorthand(spelled, as_noether=True)
-    assert kind_of(parse_shorthand({"kind": kind, "value": "Text"}, as_noether=True)) == kind
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from caloron.graph.checker.subtyping import find_type_error, outer_misfit, same
 from caloron.graph.types import (
     ANY,
     BOOL,
@@ -12,8 +13,8 @@ from caloron.graph.types import (
     NUMBER,
     TEXT,
     VNODE,
-    Known,
     ListOf,
+    LiteralType,
     MapOf,
     NonEmpty,
     OneOf,
@@ -28,7 +29,6 @@ from caloron.graph.types import (
     record,
     show,
 )
-from caloron.graph.values import misfit, outer_misfit, same
 
 _PERCENT = Refined(NUMBER, Range(0.0, 100.0))
 
@@ -57,13 +57,13 @@ _PERCENT = Refined(NUMBER, Range(0.0, 100.0))
         (Refined(TEXT, OneOf(("a", "b"))), ["a"], ["c"]),
         (Refined(ANY, OneOf((1, None))), [1, None], [1.0, True, 0]),
         (Refined(ANY, NonEmpty()), ["x", [0], {"a": 0}], ["", [], {}, 5, None]),
-        (Known({"a": 1}), [{"a": 1}], [{"a": 1.0}, {}]),
+        (LiteralType({"a": 1}), [{"a": 1}], [{"a": 1.0}, {}]),
     ],
     ids=lambda one: show(one) if not isinstance(one, list) else "",
 )
 def test_values_fit_or_do_not(of, right, wrong):
-    assert [value for value in right if misfit(value, of) is not None] == []
-    assert [value for value in wrong if misfit(value, of) is None] == []
+    assert [value for value in right if find_type_error(value, of) is not None] == []
+    assert [value for value in wrong if find_type_error(value, of) is None] == []
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_values_fit_or_do_not(of, right, wrong):
     ],
 )
 def test_the_place_and_the_difference_are_told(value, of, told):
-    assert str(misfit(value, of)) == told
+    assert str(find_type_error(value, of)) == told
 
 
 def test_noether_looks_through_all_the_outer_layers_and_no_deeper():

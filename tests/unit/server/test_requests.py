@@ -67,7 +67,7 @@ def test_logs_are_asked_for_within_bounds(more: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("port", ["x", "-1", "65536", "7710.0", " 1", "\uff11"])
 def test_a_bad_port_is_said_to_be_one_and_never_7710(port: str) -> None:
-    with pytest.raises(UsageError, match="no port"):
+    with pytest.raises(UsageError, match="not a port"):
         shell_settings({"CALORON_SHELL_PORT": port, "CALORON_SHELL_TOKEN": "t"})
 
 

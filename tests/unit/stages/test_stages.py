@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from caloron.domain.actions import CancelWork, CreateIssue, Probe, RetryEffect, StartWork
-from caloron.domain.sprint import Work
-from caloron.domain.status import Status
-from caloron.domain.supervise import AgentSeen, Limits
-from caloron.forge import remote_poll
+from caloron.domain.model.effects import CancelWork, CreateIssue, Probe, RetryEffect, StartWork
+from caloron.domain.model.status import Status
+from caloron.domain.model.task import Work
+from caloron.domain.rules.supervisor import AgentSeen, Limits
+from caloron.forge.remote import poll as remote_poll
 from caloron.ledger.ledger import Loaded
-from caloron.stages.catalogue import (
-    check_agent_health,
-    dag_is_complete,
-    dag_validate,
-    execute_actions,
-    github_poll_events,
-    unblocked_tasks,
-)
-from caloron.stages.catalogue.load_tick_state import agents_of
-from caloron.stages.catalogue.shapes import held, held_state, plain, state_json, state_of
+from caloron.stages.dag import dag_is_complete, dag_validate, execute_actions, unblocked_tasks
+from caloron.stages.forge import github_poll_events
+from caloron.stages.supervisor import check_agent_health
+from caloron.stages.tick import agents_of
+from caloron.stages.values import decode_state, in_process, in_process_state, state_json, to_json
 from caloron.store.queue import InFlight
 from tests.unit.domain.world import DIAMOND, planned, world
 
@@ -28,7 +23,7 @@ def test_a_sprint_is_complete_when_no_task_can_move_without_a_person() -> None:
     made = world(*DIAMOND)
 
     def told() -> Any:
-        return dag_is_complete.execute({"state": held_state(made.state)})
+        return dag_is_complete({"state": in_process_state(made.state)})
 
     assert told() == {"complete": False, "total": 4, "done": 0, "blocked": 0, "cancelled": 0}
     for id, status in zip("abcd", ("DONE", "ESCALATED", "CANCELLED", "BLOCKED"), strict=True):
@@ -40,14 +35,14 @@ def test_a_sprint_is_complete_when_no_task_can_move_without_a_person() -> None:
 
 def test_a_plan_is_validated_without_any_effect() -> None:
     good = [{"id": "a", "title": "A", "agent_prompt": "do"}]
-    assert dag_validate.execute({"dag": good}) == {"valid": True, "errors": []}
-    bad = dag_validate.execute({"dag": [*good, *good]})
+    assert dag_validate({"dag": good}) == {"valid": True, "errors": []}
+    bad = dag_validate({"dag": [*good, *good]})
     assert bad == {"valid": False, "errors": ["task 'a' appears 2 times"]}
 
 
 def test_the_tasks_that_could_start_are_those_that_are_ready() -> None:
     made = world(planned("a"), planned("b"), planned("c", "a"), parallel=1)
-    (ready,) = unblocked_tasks.execute({"state": held_state(made.state)})["ready_tasks"]
+    (ready,) = unblocked_tasks({"state": in_process_state(made.state)})["ready_tasks"]
     assert (ready["task_id"], ready["agent_id"], ready["issue_number"]) == ("b", "b", 2)
 
 
@@ -57,10 +52,10 @@ def test_decisions_become_rows_in_order_and_are_told() -> None:
     cancel = CancelWork(item="s/a/1-fix", reason="r")
     probe = Probe(key="probe/x", task="a", item="i", reason="r")
     decided = {
-        "dag_actions": held((issue, start)),
-        "supervisor_actions": plain((cancel, RetryEffect(key="k", task="a"), probe)),
+        "dag_actions": in_process((issue, start)),
+        "supervisor_actions": to_json((cancel, RetryEffect(key="k", task="a"), probe)),
     }
-    told = execute_actions.execute(decided)
+    told = execute_actions(decided)
     assert told["rows"].value == (issue, start, cancel, RetryEffect(key="k", task="a"), probe)
     assert told["actions_taken"] == [
         "issue/x", "start:s/a/1-fix", "cancel:s/a/1-fix", "retry:k", "probe/x"]  # fmt: skip
@@ -72,24 +67,24 @@ def agent(role: str, silent_s: float) -> AgentSeen:
 
 def test_planning_and_verification_have_limits_of_their_own() -> None:
     seen = tuple(agent(role, 10**6) for role in ("po", "retro", "verify", "implement"))
-    given = {"agents": held(seen), "limits": plain(Limits())}
-    (health,) = check_agent_health.execute(given)["results"]
+    given = {"agents": in_process(seen), "limits": to_json(Limits())}
+    (health,) = check_agent_health(given)["results"]
     assert (health["agent"]["role"], health["status"]) == ("implement", "stalled")
 
 
 def test_polling_in_a_tick_is_reading_what_waits() -> None:
-    facts = held(())
-    assert github_poll_events.execute({"facts": facts})["events"] is facts
+    facts = in_process(())
+    assert github_poll_events({"facts": facts})["events"] is facts
 
 
 def test_the_order_of_the_plan_is_kept_where_the_order_of_members_is_not() -> None:
     state = world(planned("z"), planned("a"), planned("m")).state
     told = state_json(state)
     told["tasks"] = dict(sorted(told["tasks"].items()))
-    assert list(state_of(told).tasks) == ["z", "a", "m"]
-    assert state_of(told) == state
+    assert list(decode_state(told).tasks) == ["z", "a", "m"]
+    assert decode_state(told) == state
     told["order"] = ["m", "gone"]
-    assert list(state_of(told).tasks) == ["m", "a", "z"]
+    assert list(decode_state(told).tasks) == ["m", "a", "z"]
 
 
 def test_an_agent_is_known_by_its_lease_alone() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.store.database import store_error
-from caloron.store.statements import load_statements, with_prefix
+from caloron.store.database import load_statements, store_error, with_prefix
 
 
 def test_each_statement_of_a_file_is_found_under_its_name(tmp_path: Path) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 
-from caloron.graph.compat import mismatch
 from caloron.graph.errors import ParseError, StageFailed
-from caloron.graph.jsontext import Json, compact, decode
-from caloron.graph.shorthand import parse_shorthand
-from caloron.graph.stdlib.given import field, items, mapping, number, optional, text
+from caloron.graph.json_text import Json, compact, decode
+from caloron.graph.stdlib.input_fields import field, items, mapping, number, optional, text
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
@@ -50,7 +48,7 @@ def to_bool(given: Json) -> Json:
 
 def parse_json(given: Json) -> Json:
     try:
-        return decode(text(given), wide_integers=True)
+        return decode(text(given), allow_bigint=True)
     except ParseError as error:
         raise StageFailed(error.reason) from error
 
@@ -144,15 +142,6 @@ def validate_schema(given: Json) -> Json:
         if not right:
             errors.append(f"expected {wanted}")
     return {"errors": errors, "valid": not errors}
-
-
-def type_check(given: Json) -> Json:
-    try:
-        sub = parse_shorthand(field(given, "sub"), "$.sub")
-        reason = mismatch(sub, parse_shorthand(field(given, "sup"), "$.sup"))
-    except ParseError as error:
-        raise StageFailed(str(error)) from error
-    return {"compatible": reason is None, "reason": reason}
 
 
 def mark_done(given: Json) -> Json:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cmp_to_key
 
 from caloron.graph.errors import StageFailed
-from caloron.graph.jsontext import Json, compact
-from caloron.graph.protocols import Call
-from caloron.graph.stdlib.given import field, items, number, optional, text
+from caloron.graph.json_text import Json, compact
+from caloron.graph.runtime.protocols import Call
+from caloron.graph.stdlib.input_fields import field, items, number, optional, text
 
 
 def apply(given: Json, call: Call) -> Json:

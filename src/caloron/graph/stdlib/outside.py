@@ -1,16 +1,19 @@
-"""The world outside: files, HTTP, the environment, the terminal."""
+"""Stages that reach outside: files, HTTP, the environment, stored values."""
 
 from __future__ import annotations
 
-import sys
+import json
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 from caloron.graph.errors import StageFailed
-from caloron.graph.jsontext import Json
-from caloron.graph.protocols import Call
-from caloron.graph.remote import exchange
-from caloron.graph.stdlib.given import mapping, optional, text
+from caloron.graph.json_text import Json, compact
+from caloron.graph.runners.http import exchange
+from caloron.graph.runtime.protocols import Call
+from caloron.graph.stdlib.input_fields import field, mapping, optional, text
+from caloron.graph.storage.sqlite import Database
 
 _SECONDS = 30.0
 
@@ -30,18 +33,6 @@ def write_file(given: Json) -> Json:
     except (OSError, ValueError) as error:
         raise StageFailed(f"the file cannot be written: {error}") from error
     return {"bytes_written": len(content), "path": path}
-
-
-def stdin_read(_given: Json) -> Json:
-    try:
-        return sys.stdin.read()
-    except (OSError, ValueError) as error:
-        raise StageFailed(f"the standard input cannot be read: {error}") from error
-
-
-def stdout_write(given: Json) -> Json:
-    sys.stdout.write(text(given, "text"))
-    sys.stdout.flush()
 
 
 class Environment:
@@ -78,7 +69,68 @@ def _http(method: str, given: Json, body: str | None, call: Call) -> Json:
     seconds = _SECONDS if left is None else max(min(left, _SECONDS), 0.001)
     data = None if body is None else body.encode("utf-8")
     try:
-        status, told, received = exchange(method, url, headers, data, seconds)
+        status, received_headers, received = exchange(method, url, headers, data, seconds)
     except (OSError, ValueError) as error:
         raise StageFailed(f"{method} {url} failed: {error}") from error
-    return {"status": status, "headers": told, "body": received.decode("utf-8", "replace")}
+    return {
+        "status": status,
+        "headers": received_headers,
+        "body": received.decode("utf-8", "replace"),
+    }
+
+
+_TABLE = """CREATE TABLE IF NOT EXISTS kv (
+  namespace TEXT NOT NULL DEFAULT '', key TEXT NOT NULL, value TEXT NOT NULL,
+  PRIMARY KEY (namespace, key))"""
+_SET = "INSERT INTO kv VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+_GET = "SELECT value FROM kv WHERE namespace = ? AND key = ?"
+_DELETE = "DELETE FROM kv WHERE namespace = ? AND key = ?"
+_LIST = "SELECT key FROM kv WHERE namespace = ? AND key LIKE ? || '%' ORDER BY key"
+
+
+class KeyValues:
+    """The five kv stages, on a table of the shape that Noether's own database has."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+
+    def set(self, given: Json) -> Json:
+        self._execute(_SET, given, compact(field(given, "value")))
+        return "ok"
+
+    def get(self, given: Json) -> Json:
+        rows, _ = self._execute(_GET, given)
+        return json.loads(rows[0][0]) if rows else None
+
+    def delete(self, given: Json) -> Json:
+        _, changed = self._execute(_DELETE, given)
+        return changed > 0
+
+    def exists(self, given: Json) -> Json:
+        rows, _ = self._execute(_GET, given)
+        return bool(rows)
+
+    def keys(self, given: Json) -> Json:
+        """Per cent and underscore in a prefix are wild cards, as in Noether."""
+        prefix = optional(given, "prefix")
+        asked = {
+            "key": prefix if isinstance(prefix, str) else "",
+            "namespace": optional(given, "namespace"),
+        }
+        rows, _ = self._execute(_LIST, asked)
+        return [row[0] for row in rows]
+
+    def _execute(self, statement: str, given: Json, *more: str) -> tuple[list[tuple[str]], int]:
+        space = optional(given, "namespace")
+        values = (space if isinstance(space, str) else "", text(given, "key"), *more)
+        if self._directory is None:
+            raise StageFailed("no directory was given in which values can be kept")
+        try:
+            # Opened for each call: nothing tells when the last one was made.
+            path = self._directory / "kv.db"
+            database = Database(path, _TABLE, survives_power_loss=True)
+            with closing(database), database.transaction() as connection:
+                cursor = connection.execute(statement, values)
+                return cursor.fetchall(), cursor.rowcount
+        except (sqlite3.Error, OSError) as error:
+            raise StageFailed(f"the store of values cannot be used: {error}") from error

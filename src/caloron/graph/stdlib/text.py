@@ -1,19 +1,11 @@
-"""Texts: cases, parts, templates, patterns."""
+"""Texts: case, parts, templates."""
 
 from __future__ import annotations
 
-import json
-import sys
-
 from caloron.graph.errors import StageFailed
-from caloron.graph.jsontext import Json, sha256
-from caloron.graph.process import run_process
-from caloron.graph.protocols import Call
-from caloron.graph.stdlib import patterns
-from caloron.graph.stdlib.given import items, mapping, optional, text
+from caloron.graph.json_text import Json, sha256
+from caloron.graph.stdlib.input_fields import items, mapping, optional, text
 
-_PATTERN_SECONDS = 30.0
-_MOST_OUTPUT = 256 * 1024 * 1024
 #: Unicode's white space, which is a little less than what Python strips.
 _SPACE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
@@ -72,27 +64,3 @@ def hashed(given: Json) -> Json:
     if algorithm != "sha256":
         raise StageFailed(f"only sha256 is known, not {algorithm!r}")
     return {"algorithm": "sha256", "hash": sha256(text(given, "text"))}
-
-
-def match(given: Json, call: Call) -> Json:
-    return _matched({name: text(given, name) for name in ("pattern", "text")}, call)
-
-
-def substitute(given: Json, call: Call) -> Json:
-    fields = ("pattern", "text", "replacement")
-    return _matched({name: text(given, name) for name in fields}, call)
-
-
-def _matched(given: dict[str, str], call: Call) -> Json:
-    left = call.seconds_left()
-    ended = run_process(
-        [sys.executable, "-I", "-S", patterns.__file__],
-        json.dumps(given).encode(),
-        seconds=_PATTERN_SECONDS if left is None else min(left, _PATTERN_SECONDS),
-        stopped=call.stopped,
-        most_output=_MOST_OUTPUT,
-    )
-    if ended.code != 0 or ended.too_long:
-        reason = ended.stderr.strip() or "its answer is too long"
-        raise StageFailed(f"the pattern {given['pattern']!r} cannot be used: {reason}")
-    return json.loads(ended.stdout)

@@ -1,4 +1,4 @@
-"""The graphs that come with the program: package data, each resolved by its bare name.
+"""The compositions that come with the program, each resolved by its bare name.
 
 A composition is a JSON file in this folder; its name is the file's, without `.json`. Adding one is
 adding its file.
@@ -11,25 +11,28 @@ from importlib.resources import files
 from pathlib import Path
 
 _SUFFIX = ".json"
+#: Names of earlier versions.
+_ALIASES = {"sprint_tick": "sprint_tick_core"}
 
 
 @cache
 def composition_names() -> tuple[str, ...]:
-    """What can be named instead of a file, in alphabetical order."""
-    found = (entry.name for entry in files(__package__).iterdir())
-    return tuple(sorted(n.removesuffix(_SUFFIX) for n in found if n.endswith(_SUFFIX)))
+    """Return all names, in alphabetical order."""
+    entries = (entry.name for entry in files(__package__).iterdir())
+    names = (name.removesuffix(_SUFFIX) for name in entries if name.endswith(_SUFFIX))
+    return tuple(sorted((*names, *_ALIASES)))
 
 
 def composition(name: str) -> bytes | None:
-    """The text of the graph that a name means, with or without `.json`; None if it means none."""
+    """Return the text of a composition, with or without `.json`; None if there is none."""
     bare = name.removesuffix(_SUFFIX)
     if bare not in composition_names():
         return None
-    return files(__package__).joinpath(bare + _SUFFIX).read_bytes()
+    return files(__package__).joinpath(_ALIASES.get(bare, bare) + _SUFFIX).read_bytes()
 
 
 def graph_text(name: str) -> bytes | None:
-    """The text that a bare name of ours means, here: a file of that name in this folder wins."""
+    """Return the text of a composition, or of a file of its name in the current folder."""
     shipped = composition(name)
     if shipped is None:
         return None

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agentstate.cycles import Cycles, Places
-from caloron.agentstate.cycles.log import Log
-from caloron.store.lock import Holder
+from caloron.cycles import Cycles, Location
+from caloron.cycles.storage import Log
+from caloron.store.lock import ProcessIdentity
 
 #: Somebody of whom nothing is known but that they called.
-UNKNOWN = Holder(7, "", "", "", "elsewhere")
+UNKNOWN = ProcessIdentity(7, "", "", "", "elsewhere")
 
 
 class Agent:
     """The cycles of `allegro`, and a clock."""
 
     def __init__(self, folder: Path, rotate_bytes: int = 1 << 20) -> None:
-        self.places = Places("allegro", folder / "state/allegro.json", folder / "log/allegro.log")
+        self.places = Location("allegro", folder / "state/allegro.json", folder / "log/allegro.log")
         self.time = datetime(2026, 4, 6, 22, 0, tzinfo=UTC)
         self._rotate_bytes = rotate_bytes
 

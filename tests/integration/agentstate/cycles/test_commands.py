@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.cli.main import main
+from caloron.cli.app import main
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agentstate.cycles import Cycles, StopRequested, cycle, places_of
-from caloron.agentstate.cycles.log import KEPT, Log
-from caloron.agentstate.cycles.report import breadcrumb
-from caloron.errors import HeldByAnother, PreconditionFailed, UsageError
-from caloron.store.lock import this_holder
+from caloron.cycles import Cycles, StopRequested, cycle, location_of
+from caloron.cycles.storage import KEPT, Log
+from caloron.errors import InUse, PreconditionFailed, UsageError
+from caloron.store.lock import this_process
 from tests.integration.agentstate.cycles.conftest import UNKNOWN, Agent
 
 DAMAGES = {
@@ -40,11 +39,11 @@ def test_a_damaged_state_is_set_aside_and_made_anew_from_the_log(
     agent: Agent, damage: bytes
 ) -> None:
     agent.whole_cycle()
-    agent.cycles.begin(holder=this_holder(), work="issue 4")
+    agent.cycles.begin(holder=this_process(), work="issue 4")
     agent.cycles.act("pushed", artefact="branch x")
-    good = agent.cycles.look().state
+    good = agent.cycles.load().state
     agent.places.state.write_bytes(damage)
-    looked = agent.cycles.look()
+    looked = agent.cycles.load()
     assert looked.state == good
     assert str(agent.places.state) in looked.notices[0]
     assert agent.places.state.read_bytes() == damage, "looking changes nothing"
@@ -65,7 +64,7 @@ def test_the_number_in_a_file_that_cannot_be_believed_is_never_given_again(
         agent.whole_cycle(next_target="go on")
     agent.places.state.parent.mkdir(parents=True, exist_ok=True)
     agent.places.state.write_bytes(content)
-    assert agent.cycles.look().state.cycle_number == 41
+    assert agent.cycles.load().highest == 41
     looked, report = agent.cycles.begin(holder=UNKNOWN)
     assert report.cycle_number == 42
     assert "its number, 41, is kept" in looked.notices
@@ -75,7 +74,7 @@ def test_the_number_in_a_file_that_cannot_be_believed_is_never_given_again(
     else:
         assert "Cycle 41 was the last; nothing more is known of it." in report.text()
     agent.places.state.unlink()
-    assert agent.cycles.look().state.cycle_number == 42, "the log knows it too"
+    assert agent.cycles.load().state.cycle_number == 42, "the log knows it too"
 
 
 def test_an_open_cycle_goes_on_under_its_own_number_when_a_higher_one_turns_up(
@@ -126,7 +125,7 @@ def test_a_lost_log_is_begun_anew_with_all_that_the_state_knows(agent: Agent) ->
     agent.places.log.unlink()
     agent.cycles.begin(holder=UNKNOWN)
     agent.places.state.unlink()
-    state = agent.cycles.look().state
+    state = agent.cycles.load().state
     assert (state.cycle_number, state.next_target) == (4, "go on")
     assert state.previous is not None
     assert state.previous["cycle_number"] == 3
@@ -194,16 +193,16 @@ def test_a_crash_between_log_and_state_is_mended_by_the_next_look(agent: Agent) 
     before = agent.places.state.read_bytes()
     agent.cycles.act("pushed")
     agent.places.state.write_bytes(before)
-    assert agent.cycles.look().state.last_action == "pushed"
+    assert agent.cycles.load().state.last_action == "pushed"
 
 
 def test_a_second_wake_is_refused_with_the_name_of_the_holder(agent: Agent) -> None:
-    mine = this_holder()
+    mine = this_process()
     agent.cycles.begin(holder=mine)
     for holder in (mine, UNKNOWN):
-        with pytest.raises(HeldByAnother, match=f"held by process {mine.pid} on {mine.host}"):
+        with pytest.raises(InUse, match=f"held by process {mine.pid} on {mine.host}"):
             agent.cycles.begin(holder=holder)
-    assert agent.cycles.look().state.cycle_number == 1
+    assert agent.cycles.load().state.cycle_number == 1
 
 
 def test_twenty_minutes_without_a_sign_are_death(agent: Agent) -> None:
@@ -212,7 +211,7 @@ def test_twenty_minutes_without_a_sign_are_death(agent: Agent) -> None:
     agent.wait(15)
     agent.cycles.beat()
     agent.wait(20)
-    with pytest.raises(HeldByAnother, match="held by process 7 on elsewhere"):
+    with pytest.raises(InUse, match="held by process 7 on elsewhere"):
         agent.cycles.begin(holder=UNKNOWN)
     agent.wait(1)
     assert agent.cycles.report().outcome == "crashed"
@@ -230,7 +229,7 @@ def test_whoever_was_taken_for_dead_can_change_nothing_any_more(agent: Agent) ->
         lambda: agent.cycles.end(reason="late", cycle=1),
         lambda: agent.cycles.beat(cycle=1),
     ):
-        with pytest.raises(HeldByAnother, match="cycle 1 of allegro is over"):
+        with pytest.raises(InUse, match="cycle 1 of allegro is over"):
             late()
 
 
@@ -247,18 +246,18 @@ def test_a_dead_cycle_cannot_be_acted_on(agent: Agent) -> None:
     for step in steps:
         with pytest.raises(PreconditionFailed, match="cycle 1 of allegro is dead"):
             step()
-    assert agent.cycles.look().state.last_action == "pushed"
+    assert agent.cycles.load().state.last_action == "pushed"
 
 
 def test_whoever_began_a_cycle_and_lives_may_end_it_after_a_long_silence(agent: Agent) -> None:
-    agent.cycles.begin(holder=this_holder())
+    agent.cycles.begin(holder=this_process())
     agent.wait(60)
     assert agent.cycles.end(reason="a long build").status == "ended"
 
 
 def test_a_cycle_that_never_was_is_not_called_over(agent: Agent) -> None:
     agent.whole_cycle()
-    with pytest.raises(HeldByAnother, match="has had no cycle 7 yet: the last one is 1"):
+    with pytest.raises(InUse, match="has had no cycle 7 yet: the last one is 1"):
         agent.cycles.end(reason="r", cycle=7)
 
 
@@ -274,18 +273,18 @@ def test_looking_for_and_acting_as_nobody_leaves_nothing(agent: Agent) -> None:
 def test_recover_closes_what_is_dead_and_what_it_is_told_to(agent: Agent) -> None:
     assert agent.cycles.recover().notices == ()
     agent.cycles.begin(holder=UNKNOWN)
-    with pytest.raises(HeldByAnother):
+    with pytest.raises(InUse):
         agent.cycles.recover()
     looked = agent.cycles.recover(force=True)
     assert looked.notices == ("cycle 1 crashed: declared dead by hand",)
-    assert agent.cycles.look().state.status == "crashed"
+    assert agent.cycles.load().state.status == "crashed"
 
 
 def test_a_cycle_leaves_something_or_says_why_not(agent: Agent) -> None:
     agent.cycles.begin(holder=UNKNOWN)
     with pytest.raises(UsageError, match="leaves nothing"):
         agent.cycles.end(artefacts=(" ",), reason=" ")
-    assert agent.cycles.look().state.status == "open"
+    assert agent.cycles.load().state.status == "open"
     assert agent.cycles.end("failure", reason="the forge is away").reason == "the forge is away"
     with pytest.raises(PreconditionFailed, match="no cycle of allegro is open"):
         agent.cycles.end(reason="again")
@@ -298,7 +297,7 @@ def test_a_stop_request_is_honoured_on_wake_until_it_is_taken_back(agent: Agent)
     agent.cycles.end(reason="stopped")
     with pytest.raises(StopRequested, match="wait for the release"):
         agent.cycles.begin(holder=UNKNOWN)
-    assert agent.cycles.look().state.cycle_number == 1
+    assert agent.cycles.load().state.cycle_number == 1
     assert list(agent.cycles.log.entries())[-1]["event"] == "stopped"
     assert agent.cycles.clear_stop()
     assert not agent.cycles.clear_stop()
@@ -326,7 +325,7 @@ def test_a_long_log_is_put_aside_and_nothing_is_forgotten(tmp_path: Path) -> Non
     first = json.loads(agent.places.log.read_bytes().splitlines()[0])
     assert first["event"] == "snapshot"
     agent.places.state.unlink()
-    state = agent.cycles.look().state
+    state = agent.cycles.load().state
     assert (state.cycle_number, state.next_target) == (60, "go on")
     newest = agent.cycles.log.newest(30)
     assert [entry["cycle"] for entry in newest if entry["event"] == "begin"][-5:] == [
@@ -345,34 +344,33 @@ def test_a_crash_after_the_log_was_put_aside_loses_nothing(tmp_path: Path) -> No
 
 def test_a_block_that_fails_ends_its_cycle_as_a_failure_with_the_reason(agent: Agent) -> None:
     def divide() -> None:
-        with cycle("allegro", places=agent.places) as c:
+        with cycle("allegro", location=agent.places) as c:
             c.act("divided")
             raise ZeroDivisionError("by nothing")
 
     with pytest.raises(ZeroDivisionError):
         divide()
-    state = agent.cycles.look().state
+    state = agent.cycles.load().state
     assert (state.status, state.result) == ("ended", "failure")
     assert (state.last_action, state.last_action_result) == ("divided", "success")
     assert state.reason == "ZeroDivisionError: by nothing"
 
 
 def test_a_block_that_leaves_nothing_says_so(agent: Agent) -> None:
-    with cycle("allegro", places=agent.places) as c:
+    with cycle("allegro", location=agent.places) as c:
         assert c.number == 1
-    state = agent.cycles.look().state
+    state = agent.cycles.load().state
     assert (state.result, state.reason) == (
         "partial", "ended without an artefact and without a reason",
     )  # fmt: skip
 
 
 def test_a_block_reports_its_work_and_what_comes_next(agent: Agent) -> None:
-    with cycle("allegro", work="issue 4", places=agent.places) as c:
+    with cycle("allegro", work="issue 4", location=agent.places) as c:
         c.act("opened PR 12", artefact="PR 12")
         c.beat()
         c.plan("answer the review")
-        assert c.stop_requested == ""
-    with cycle("allegro", places=agent.places) as c:
+    with cycle("allegro", location=agent.places) as c:
         assert c.report.text().splitlines() == [
             "This is cycle 2 of allegro.",
             "Cycle 1 ended as success; its last step: opened PR 12 (success). It left: PR 12.",
@@ -381,7 +379,7 @@ def test_a_block_reports_its_work_and_what_comes_next(agent: Agent) -> None:
         ]
         c.because("nothing to review yet")
         c.work("")
-    state = agent.cycles.look().state
+    state = agent.cycles.load().state
     assert (state.work_in_progress, state.reason) == ("", "nothing to review yet")
 
 
@@ -391,15 +389,15 @@ def test_the_places_are_hermes_if_it_is_there_or_asked_for_else_the_home_of_calo
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CALORON_HOME", str(tmp_path / "caloron"))
     ours, theirs = tmp_path / "caloron/cycles", tmp_path / ".hermes"
-    assert places_of("a").state == ours / "a.json"
-    assert places_of("a").log == ours / "a.log"
-    assert places_of("a", hermes=True).log == theirs / "burn-logs/a.log"
+    assert location_of("a").state == ours / "a.json"
+    assert location_of("a").log == ours / "a.log"
+    assert location_of("a", hermes=True).log == theirs / "burn-logs/a.log"
     theirs.mkdir()
-    assert places_of("a").state == theirs / "burn-state/a.json"
-    assert places_of("a", hermes=False).state == ours / "a.json"
+    assert location_of("a").state == theirs / "burn-state/a.json"
+    assert location_of("a", hermes=False).state == ours / "a.json"
     for bad in ("", "..", "a/b", "-x", "a" * 65, "ä"):
         with pytest.raises(UsageError):
-            places_of(bad)
+            location_of(bad)
 
 
 def test_a_log_that_grows_is_not_read_whole_to_wake(
@@ -417,18 +415,6 @@ def test_a_log_that_grows_is_not_read_whole_to_wake(
 def test_looking_needs_no_right_to_write(agent: Agent) -> None:
     assert Cycles(agent.places).report().outcome == "first"
     assert not agent.places.state.parent.exists()
-
-
-def test_a_breadcrumb_names_the_cycle_that_it_tells_of(agent: Agent) -> None:
-    agent.cycles.begin(holder=UNKNOWN, work="issue 4")
-    agent.cycles.act("pushed")
-    agent.cycles.end(artefacts=("branch x",))
-    before = breadcrumb(agent.cycles.look().state)
-    agent.cycles.raise_to(50, "given elsewhere")
-    after = breadcrumb(agent.cycles.look().state)
-    assert before is not None
-    assert after == before
-    assert "cycle 1" in after.text
 
 
 def test_none_of_the_newest_lines_is_none(agent: Agent) -> None:

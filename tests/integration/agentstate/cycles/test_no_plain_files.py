@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agentstate.cycles import Cycles, Places
+from caloron.cycles import Cycles, Location
 from caloron.errors import StoreError
 
 
@@ -16,7 +16,7 @@ from caloron.errors import StoreError
 def test_what_is_no_plain_file_is_named_and_left_alone(
     tmp_path: Path, name: str, what: str
 ) -> None:
-    cycles = Cycles(Places("forge", tmp_path / "forge.json", tmp_path / "forge.log"))
+    cycles = Cycles(Location("forge", tmp_path / "forge.json", tmp_path / "forge.log"))
     cycles.begin()
     place = tmp_path / name
     place.unlink()
@@ -26,7 +26,7 @@ def test_what_is_no_plain_file_is_named_and_left_alone(
         place.mkdir()
     else:
         place.symlink_to(what)
-    for act in (cycles.look, cycles.begin, lambda: cycles.log.newest(5) and cycles.look()):
+    for act in (cycles.load, cycles.begin, lambda: cycles.log.newest(5) and cycles.load()):
         with pytest.raises(StoreError, match=f"cannot read {place}"):
             act()
     assert place.exists()

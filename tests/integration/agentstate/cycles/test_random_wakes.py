@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from caloron.agentstate.cycles.log import Log
-from caloron.agentstate.cycles.state import CycleState, apply
+from caloron.cycles.state import CycleState, apply
+from caloron.cycles.storage import Log
 from caloron.errors import CaloronError
 from tests.integration.agentstate.cycles.conftest import UNKNOWN, Agent
 
@@ -94,7 +94,7 @@ class Wakes(RuleBasedStateMachine):
 
     @invariant()
     def the_state_is_what_the_log_tells(self) -> None:
-        state = self.agent.cycles.look().state
+        state = self.agent.cycles.load().state
         assert state.cycle_number == self.number
         assert (state.status == "open") is self.open
         assert state.last_action == self.last

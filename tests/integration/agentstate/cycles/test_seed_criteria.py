@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agentstate.cycles.report import breadcrumb
+from caloron.cycles.report import breadcrumb
 from caloron.store import files
 from tests.integration.agentstate.conftest import CALORON
 from tests.integration.agentstate.cycles.conftest import UNKNOWN, Agent
@@ -119,10 +119,10 @@ def test_multi_cycle_tasks_leave_a_breadcrumb_for_their_issue_once_for_each_cycl
     # The trace itself; who puts it on the forge, and never twice, goes by its key.
     agent.cycles.begin(holder=UNKNOWN, work="issue 4")
     agent.cycles.act("pushed", artefact="branch x", next_target="open the PR")
-    first = breadcrumb(agent.cycles.look().state)
+    first = breadcrumb(agent.cycles.load().state)
     agent.cycles.end()
     agent.cycles.begin(holder=UNKNOWN)
-    second = breadcrumb(agent.cycles.look().state)
+    second = breadcrumb(agent.cycles.load().state)
     assert first is not None
     assert second is not None
     assert (first.task, first.key, second.key) == (
@@ -134,16 +134,16 @@ def test_multi_cycle_tasks_leave_a_breadcrumb_for_their_issue_once_for_each_cycl
     for _ in range(2):
         agent.cycles.end(reason="more to do")
         agent.cycles.begin(holder=UNKNOWN)
-    fourth = breadcrumb(agent.cycles.look().state)
+    fourth = breadcrumb(agent.cycles.load().state)
     assert fourth is not None
     assert "- more than 3 cycles: cut it smaller" in fourth.text
     agent.cycles.end(reason="done", work="")
-    assert breadcrumb(agent.cycles.look().state) is None
+    assert breadcrumb(agent.cycles.load().state) is None
 
 
 def test_the_state_survives_a_restart_of_the_agent_even_by_kill(tmp_path: Path) -> None:
     code = (
-        "import time\nfrom caloron.agentstate.cycles import cycle\n"
+        "import time\nfrom caloron.cycles import cycle\n"
         "c = cycle('allegro', work='issue 4')\nc.act('cloned the repository')\n"
         "print('ready', flush=True)\ntime.sleep(60)"
     )

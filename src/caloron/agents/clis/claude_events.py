@@ -1,0 +1,388 @@
+"""The event stream of Claude Code: one JSON object per line, read in constant memory.
+
+The stream is not trusted: an agent can write to the output of its own CLI, a kill cuts a line in
+half, a cap on the output leaves out the middle. A line that is no event is skipped.
+
+With a subscription the stream has the time at which a limit is reset. With a key it has how long
+the CLI waits before its next try, and nothing if that is longer than a minute.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from caloron.agents.clis.base import (
+    TEXT_LIMIT,
+    as_count,
+    as_dict,
+    as_list,
+    as_number,
+    as_text,
+    one_line,
+)
+from caloron.ports import AgentReport, Trouble
+
+SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+#: The parts of one message come close together; older ones are not seen again.
+_OPEN_MESSAGES = 64
+_TOOL_NAMES = 200
+_NAME_LENGTH = 80
+_EPOCH = re.compile(r"\|\s*(\d{10})\b")
+_CLOCK = re.compile(
+    r"resets?(?: at)? (?:(?P<month>[A-Z][a-z]{2}) (?P<day>\d{1,2})(?:,| at)? )?"
+    r"(?P<hour>\d{1,2})(?::(?P<minute>\d\d))?\s*(?P<half>[ap]m)(?: \((?P<zone>[\w/+-]+)\))?"
+)
+_QUOTA = re.compile(r"hit your \S*\s?\S*limit|usage limit|limit reached|out of .*usage", re.I)
+_OVERFLOW = re.compile(r"prompt is too long|context (window|limit)|context_length", re.I)
+_AUTH = re.compile(
+    r"invalid (api|bearer)|not logged in|please run /login|failed to authenticate"
+    r"|oauth token (has )?(expired|been revoked)|organization has been disabled",
+    re.I,
+)
+_BILLING = re.compile(r"credit balance is too low", re.I)
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+
+
+class _Event(msgspec.Struct, rename={"model_usage": "modelUsage"}):
+    """The fields that are read here; `Any`, so that one odd field spoils no event."""
+
+    type: Any = ""
+    subtype: Any = ""
+    session_id: Any = ""
+    model: Any = ""
+    message: msgspec.Raw = msgspec.Raw(b"null")
+    error: Any = ""
+    error_status: Any = None
+    retry_delay_ms: Any = None
+    rate_limit_info: Any = None
+    result: Any = None
+    is_error: Any = False
+    errors: Any = None
+    api_error_status: Any = None
+    num_turns: Any = 0
+    stop_reason: Any = ""
+    total_cost_usd: Any = None
+    usage: Any = None
+    model_usage: Any = None
+    permission_denials: Any = None
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+_ANY = msgspec.json.Decoder()
+
+
+def parse(line: bytes | str) -> _Event | None:
+    """Return an event, or None for anything else."""
+    try:
+        return _EVENT.decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def _message(event: _Event) -> dict[str, Any]:
+    try:
+        return as_dict(_ANY.decode(event.message))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return {}
+
+
+def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [part for part in as_list(content) if isinstance(part, dict)]
+
+
+class EventReader:
+    """Sums up the events of one attempt."""
+
+    def __init__(self) -> None:
+        self._last_message = ""
+        self._tools: dict[str, int] = {}
+        self._tokens_in = self._tokens_out = self._tokens_cached = 0
+        self._open_messages: dict[str, tuple[int, int, int]] = {}
+        self._turns = 0
+        self._model = self._session = ""
+        self._refusal = Refusal()
+        self._result: _Event | None = None
+
+    def feed(self, events: Iterable[bytes]) -> EventReader:
+        for line in events:
+            event = parse(line)
+            if event is None:
+                continue
+            if as_text(event.session_id) and SESSION.fullmatch(event.session_id):
+                self._session = event.session_id
+            match event.type:
+                case "assistant":
+                    self._feed_message(event)
+                case "result":
+                    self._result = event
+                case "rate_limit_event":
+                    self._refusal.record_limit(as_dict(event.rate_limit_info))
+                case "system" if event.subtype == "init":
+                    self._model = one_line(as_text(event.model), _NAME_LENGTH)
+                case "system" if event.subtype == "api_retry":
+                    delay = as_number(event.retry_delay_ms) / 1000
+                    self._refusal.record_retry(as_count(event.error_status), delay)
+        return self
+
+    def _feed_message(self, event: _Event) -> None:
+        message = _message(event)
+        self._refusal.kind = as_text(event.error)
+        if message.get("model") != "<synthetic>":
+            # The provider answered, so earlier refusals are over.
+            self._refusal.forget_retries()
+        identity = as_text(message.get("id"))
+        if identity not in self._open_messages:
+            self._turns += 1
+        self._count_tokens(identity, as_dict(message.get("usage")))
+        texts = []
+        for part in _parts(message):
+            if part.get("type") == "text":
+                texts.append(as_text(part.get("text")))
+            elif part.get("type") == "tool_use":
+                self._count_tool(one_line(as_text(part.get("name")), _NAME_LENGTH))
+        if any(texts):
+            self._last_message = "\n".join(texts)[:TEXT_LIMIT]
+
+    def _count_tool(self, name: str) -> None:
+        if name in self._tools or len(self._tools) < _TOOL_NAMES:
+            self._tools[name] = self._tools.get(name, 0) + 1
+
+    def _count_tokens(self, identity: str, usage: dict[str, Any]) -> None:
+        """Count the usage of a message once: each part of the message repeats it."""
+        before = self._open_messages.pop(identity, (0, 0, 0))
+        now = _tokens_of(usage)
+        self._tokens_in += now[0] - before[0]
+        self._tokens_out += now[1] - before[1]
+        self._tokens_cached += now[2] - before[2]
+        self._open_messages[identity] = now
+        if len(self._open_messages) > _OPEN_MESSAGES:
+            del self._open_messages[next(iter(self._open_messages))]
+
+    def report(self, ended_at: float) -> AgentReport:
+        """Return the report of an attempt whose last output was written at `ended_at`."""
+        result = self._result
+        if result is None:
+            return self._cut_short(ended_at)
+        tokens_in, tokens_out, tokens_cached = self._tokens(result)
+        text = as_text(result.result)[:TEXT_LIMIT] or self._last_message
+        trouble, detail, reset_at = self._trouble(result, text, ended_at)
+        cost = result.total_cost_usd
+        return AgentReport(
+            text=text,
+            tools=self._tools,
+            turns=as_count(result.num_turns) or self._turns,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            tokens_cached=tokens_cached,
+            cost_usd=as_number(cost) if cost is not None else None,
+            model=self._model,
+            session=self._session,
+            stop_reason=one_line(
+                as_text(result.subtype) if trouble else as_text(result.stop_reason), _NAME_LENGTH
+            ),
+            trouble=trouble,
+            detail=detail,
+            reset_at=reset_at,
+        )
+
+    def _cut_short(self, ended_at: float) -> AgentReport:
+        """Report on a run without a result: killed or crashed, so its cost is unknown."""
+        status, known = self._refusal.status, self._refusal.status in (401, 403, 429, 529)
+        trouble, reset_at = trouble_of(self._refusal, "", ended_at) if known else ("crash", None)
+        after = f" while the model's API answered {status}" if status else ""
+        return AgentReport(
+            text=self._last_message,
+            tools=self._tools,
+            turns=self._turns,
+            tokens_in=self._tokens_in,
+            tokens_out=self._tokens_out,
+            tokens_cached=self._tokens_cached,
+            model=self._model,
+            session=self._session,
+            trouble=trouble,
+            detail=f"it ended without a result{after}",
+            reset_at=reset_at,
+        )
+
+    def _trouble(
+        self, result: _Event, text: str, ended_at: float
+    ) -> tuple[Trouble, str, float | None]:
+        if not result.is_error and result.subtype == "success":
+            count = len(as_list(result.permission_denials))
+            return "", f"{count} of its tool calls were denied" if count else "", None
+        if result.subtype == "error_max_budget_usd":
+            return "budget", "the run has used up the budget that it was given", None
+        errors = [as_text(e) for e in as_list(result.errors)]
+        message = as_text(result.result) or "; ".join(errors) or as_text(result.subtype)
+        if result.subtype != "success":
+            return "crash", one_line(message), None
+        self._refusal.status = as_count(result.api_error_status)
+        trouble, reset_at = trouble_of(self._refusal, text, ended_at)
+        return trouble, one_line(message), reset_at
+
+    def _tokens(self, result: _Event) -> tuple[int, int, int]:
+        """Sum the usage by model: the plain usage leaves out answers that were not streamed."""
+        by_model = [as_dict(used) for used in as_dict(result.model_usage).values()]
+        if by_model:
+            names = ("inputTokens", "cacheCreationInputTokens")
+            read = sum(as_count(used.get(name)) for used in by_model for name in names)
+            written = sum(as_count(used.get("outputTokens")) for used in by_model)
+            cached = sum(as_count(used.get("cacheReadInputTokens")) for used in by_model)
+            return read, written, cached
+        return _tokens_of(as_dict(result.usage))
+
+
+def format_line(line: str) -> str:
+    """Return one line of the stream for people to read; empty: not worth showing."""
+    event = parse(line)
+    if event is None:
+        # Half an event is not worth showing; a plain message is.
+        return "" if line.lstrip().startswith("{") else line.rstrip()
+    match event.type:
+        case "assistant":
+            return "\n".join(filter(None, map(_format_tool_use, _parts(_message(event)))))
+        case "user":
+            return "\n".join(filter(None, map(_format_tool_result, _parts(_message(event)))))
+        case "result" if event.is_error:
+            return f"failed: {one_line(as_text(event.result) or as_text(event.subtype))}"
+        case "result":
+            cost = as_number(event.total_cost_usd)
+            return f"finished after {as_count(event.num_turns)} turns, {cost:.2f} USD"
+        case "system" if event.subtype == "api_retry":
+            delay = as_number(event.retry_delay_ms) / 1000
+            answered = (
+                f"answered {as_count(event.error_status)}" if event.error_status else "failed"
+            )
+            return f"the model's API {answered}; next try in {delay:.0f} s"
+    return ""
+
+
+def _format_tool_use(part: dict[str, Any]) -> str:
+    if part.get("type") == "text":
+        return as_text(part.get("text")).strip()
+    if part.get("type") != "tool_use":
+        return ""
+    arguments = as_dict(part.get("input"))
+    texts = (arguments[key] for key in _SUMMARY_KEYS if isinstance(arguments.get(key), str))
+    name, summary = one_line(as_text(part.get("name")), _NAME_LENGTH), next(texts, "")
+    return f"{name}: {one_line(summary, 200)}".rstrip(": ")
+
+
+#: The argument of a tool that says most in one line.
+_SUMMARY_KEYS = ("command", "file_path", "pattern", "path", "url", "query", "description", "prompt")
+
+
+def _format_tool_result(part: dict[str, Any]) -> str:
+    if part.get("type") != "tool_result":
+        return ""
+    content = part.get("content")
+    if isinstance(content, list):
+        content = " ".join(as_text(as_dict(item).get("text")) for item in content)
+    word = "failed: " if part.get("is_error") else ""
+    text = one_line(as_text(content), 120)
+    return f"  {word}{text}" if text else ""
+
+
+def _tokens_of(usage: dict[str, Any]) -> tuple[int, int, int]:
+    """Return the tokens read, written, and read from the cache, as each turn does again."""
+    names = ("input_tokens", "cache_creation_input_tokens")
+    read = sum(as_count(usage.get(name)) for name in names)
+    return (
+        read,
+        as_count(usage.get("output_tokens")),
+        as_count(usage.get("cache_read_input_tokens")),
+    )
+
+
+class Refusal:
+    """Requests that the provider refused, as the stream reports them."""
+
+    def __init__(self) -> None:
+        #: The class that the CLI itself gave the last error, such as `rate_limit`.
+        self.kind = ""
+        #: The HTTP status of the last refusal, 0 if there was none.
+        self.status = 0
+        self._delay_s = 0.0
+        self._resets_at: float | None = None
+        self._limit = False
+
+    def record_retry(self, status: int, delay_s: float) -> None:
+        self.status, self._delay_s = status, delay_s
+
+    def forget_retries(self) -> None:
+        self.status, self._delay_s = 0, 0.0
+
+    def record_limit(self, limit: dict[str, Any]) -> None:
+        """Record the state of a subscription's limit; only a rejection counts."""
+        self._limit = limit.get("status") == "rejected"
+        at = limit.get("resetsAt")
+        self._resets_at = float(at) if self._limit and isinstance(at, int | float) else None
+
+    @property
+    def is_quota(self) -> bool:
+        return self._limit
+
+    def over_at(self, text: str, ended_at: float) -> float | None:
+        """Return when to try again, if the stream or the message has it."""
+        if self._resets_at is not None:
+            return self._resets_at
+        named = _reset_in(text, ended_at)
+        if named is None and self._delay_s:
+            return ended_at + self._delay_s
+        return named
+
+
+def trouble_of(refusal: Refusal, text: str, ended_at: float) -> tuple[Trouble, float | None]:
+    """Return the class of an error, and until when it lasts if that is known."""
+    if refusal.is_quota or _QUOTA.search(text):
+        return "quota", refusal.over_at(text, ended_at)
+    if refusal.status in (401, 403) or refusal.kind == "authentication_failed":
+        return "auth", None
+    if refusal.kind == "billing_error" or _BILLING.search(text) or _AUTH.search(text):
+        # Waiting does not help: a person has to look at the account.
+        return "auth", None
+    if refusal.status in (429, 529) or refusal.kind in ("rate_limit", "overloaded"):
+        return "rate_limit", refusal.over_at(text, ended_at)
+    if _OVERFLOW.search(text):
+        return "overflow", None
+    return "crash", None
+
+
+def _reset_in(text: str, ended_at: float) -> float | None:
+    """Return the time that a message names: `…limit reached|1794808229`, `resets 5:50am (UTC)`."""
+    if epoch := _EPOCH.search(text):
+        return float(epoch[1])
+    named = _CLOCK.search(text)
+    if named is None:
+        return None
+    hour = int(named["hour"]) % 12 + (12 if named["half"] == "pm" else 0)
+    minute = int(named["minute"] or 0)
+    if minute > 59:
+        return None
+    now = datetime.fromtimestamp(ended_at, _zone(named["zone"]))
+    at = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+    if named["month"] is None:
+        return (at if at > now else at + timedelta(days=1)).timestamp()
+    try:
+        at = at.replace(month=_MONTHS.index(named["month"]) // 3 + 1, day=int(named["day"]))
+        return (at if at > now else at.replace(year=at.year + 1)).timestamp()
+    except ValueError:
+        return None
+
+
+def _zone(name: str | None) -> tzinfo | None:
+    """Return a time zone by its name, or that of this machine."""
+    try:
+        return ZoneInfo(name) if name else datetime.now().astimezone().tzinfo
+    except (ZoneInfoNotFoundError, ValueError):
+        return datetime.now().astimezone().tzinfo

@@ -1,0 +1,225 @@
+"""Workspaces of agents: clones that borrow the mirror's objects, complete or not there.
+
+Once an agent has been in a workspace, git runs there only through the sandbox (`commits`), since
+the agent may have planted configuration that runs programs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from caloron.errors import InUse
+from caloron.git.command import IDENTITY, GitError, git, git_environment, git_process
+from caloron.git.mirror import Mirror
+from caloron.store import log
+
+#: Caloron's own folder in a workspace; what is in it is never committed.
+OWN_FOLDER = ".caloron"
+
+_NO_PUSH = "/nonexistent/caloron-pushes-for-you"
+_TRAILER_HOOK = """#!/bin/sh
+git interpret-trailers --in-place --if-exists doNothing --trailer "Agent: {agent}" "$1"
+"""
+_LOOK_S = 0.05
+
+
+def create_workspace(
+    mirror: Mirror,
+    directory: Path,
+    *,
+    start: str,
+    branch: str,
+    merge: str = "",
+    restore: str = "",
+    agent: str = "",
+    identity: tuple[str, str],
+) -> None:
+    """A new workspace on `branch` at `start`; with `merge`, in the middle of that merge.
+
+    With `restore`, the files are as that commit has them: what an attempt that was cut short left.
+    """
+    if directory.exists():
+        raise InUse(
+            f"the workspace {directory} exists already",
+            hint="save what is in it (salvage) and remove it first",
+        )
+    fresh = clone(mirror, directory, identity)
+    git(fresh, "checkout", "--quiet", "-B", branch, start)
+    prepare_workspace(fresh, merge=merge, restore=restore, agent=agent, identity=identity)
+    fresh.rename(directory)
+
+
+def create_checkout(mirror: Mirror, directory: Path, commit: str) -> None:
+    """A clean copy of one commit, to be verified; one that stands there already is replaced."""
+    remove_workspace(directory)
+    fresh = clone(mirror, directory, IDENTITY)
+    git(fresh, "checkout", "--quiet", "--detach", commit)
+    fresh.rename(directory)
+
+
+def prepare_workspace(
+    workspace: Path, *, merge: str, restore: str, agent: str, identity: tuple[str, str]
+) -> None:
+    """Bring a fresh workspace into the state in which its agent starts."""
+    if agent:
+        hook = workspace / ".git" / "hooks" / "prepare-commit-msg"
+        hook.write_text(_TRAILER_HOOK.format(agent=agent), "utf-8")
+        hook.chmod(0o755)
+    if merge:
+        _begin_merge(workspace, merge, identity)
+    elif restore:
+        git(workspace, "read-tree", "-m", "-u", "HEAD", restore)
+
+
+def clone(mirror: Mirror, directory: Path, identity: tuple[str, str]) -> Path:
+    """Clone beside the final path, so that a workspace is either complete or not there."""
+    fresh = unfinished(directory)
+    remove_workspace(fresh)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    main = mirror.newest_main()
+    # Not `git clone`: it starts two more processes, and of a shallow repository it copies objects.
+    object_format = "sha256" if len(main) == 64 else "sha1"
+    options = ("--quiet", "--template=", f"--object-format={object_format}")
+    git(directory.parent, "init", *options, str(fresh.absolute()))
+    inside = fresh / ".git"
+    with (inside / "config").open("a", encoding="utf-8") as file:
+        file.write(
+            f"[user]\n\tname = {_quoted(identity[0])}\n\temail = {_quoted(identity[1])}\n"
+            '[gc]\n\tauto = 0\n[remote "origin"]\n'
+            f"\turl = {_quoted(str(mirror.path.absolute()))}\n\tpushurl = {_quoted(_NO_PUSH)}\n"
+            "\tfetch = +refs/heads/*:refs/remotes/origin/*\n"
+            f"[branch {_quoted(mirror.main)}]\n\tremote = origin\n"
+            f"\tmerge = {_quoted(f'refs/heads/{mirror.main}')}\n"
+        )
+    (inside / "HEAD").write_text(f"ref: refs/heads/{mirror.main}\n", "utf-8")
+    refs = (f"refs/heads/{mirror.main}", f"refs/remotes/origin/{mirror.main}")
+    (inside / "packed-refs").write_text("".join(f"{main} {ref}\n" for ref in refs), "utf-8")
+    alternates = inside / "objects" / "info" / "alternates"
+    alternates.write_text(f"{mirror.path.absolute() / 'objects'}\n", "utf-8")
+    if (mirror.path / "shallow").exists():
+        shutil.copy(mirror.path / "shallow", inside / "shallow")
+    for name in ("info", "hooks"):
+        (fresh / ".git" / name).mkdir(exist_ok=True)
+    exclude(fresh, (OWN_FOLDER,))
+    return fresh
+
+
+def _quoted(value: str) -> str:
+    """A value for a configuration file of git."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def exclude(workspace: Path, folders: Iterable[str]) -> None:
+    """Keep folders of ours out of what git sees as the agent's work."""
+    lines = "".join(f"/{folder}/\n" for folder in folders)
+    with (workspace / ".git" / "info" / "exclude").open("a", encoding="utf-8") as file:
+        file.write(lines)
+
+
+def _begin_merge(workspace: Path, commit: str, identity: tuple[str, str]) -> None:
+    arguments = ("merge", "--no-commit", "--no-ff", "--allow-unrelated-histories", commit)
+    done = git_process(workspace, *arguments, environment=git_environment(identity))
+    if done.returncode != 0 and not (workspace / ".git" / "MERGE_HEAD").exists():
+        raise GitError(arguments, done.returncode, done.stderr.decode("utf-8", "replace"))
+
+
+def remove_workspace(directory: Path) -> None:
+    """Delete a workspace, also one with read-only or very deep folders of its agent."""
+    if directory.is_symlink():
+        directory.unlink()
+    elif directory.exists() and not _remove(directory):
+        # The agent may have made folders read-only.
+        _run("chmod", "-R", "u+rwX", "--", directory)
+        if not _remove(directory):
+            raise OSError(f"{directory} cannot be removed")
+
+
+def _remove(directory: Path) -> bool:
+    # Our own library needs a descriptor, and a frame of its stack, for each folder on the way down.
+    return _run("rm", "-rf", "--", directory) == 0
+
+
+def _run(*argv: str | Path) -> int:
+    return subprocess.run(argv, capture_output=True, check=False, process_group=0).returncode
+
+
+def unfinished(directory: Path) -> Path:
+    """Return the path where a workspace is made before it is renamed; no agent was ever in it."""
+    return directory.with_name(f".{directory.name}.new")
+
+
+class Trash:
+    """A folder of things to delete; what is left there when this process ends goes next time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._news, self._closing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trash", daemon=True)
+
+    def open(self) -> None:
+        """Begin to delete, also what an earlier process left."""
+        self._thread.start()
+        self._news.set()
+
+    def put(self, path: Path) -> None:
+        """Take a file or folder away at once; its content is deleted later."""
+        if not os.path.lexists(path):
+            return
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.rename(self._folder / f"{time.time_ns()}-{path.name}")
+        except OSError as error:
+            log.debug("cannot rename what is not needed any more", error=error, path=path)
+            # It lies on another file system, or nothing can be written.
+            remove_workspace(path)
+        self._news.set()
+
+    def close(self, patience_s: float = 0.0) -> None:
+        """Delete no more, after this time at most."""
+        give_up = time.monotonic() + patience_s
+        while time.monotonic() < give_up and self._thread.is_alive() and self._left():
+            time.sleep(_LOOK_S)
+        self._closing.set()
+        self._news.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        # Fails if something is left, which the next start deletes.
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def _left(self) -> list[Path]:
+        return sorted(self._folder.iterdir()) if self._folder.is_dir() else []
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._news.wait()
+            self._news.clear()
+            if paths := self._left():
+                self._delete(*paths)
+
+    def _delete(self, *paths: Path) -> None:
+        if self._ended_well("rm", "-rf", "--", *paths) or self._closing.is_set():
+            return
+        # An agent may have removed its own permissions.
+        self._ended_well("chmod", "-R", "u+rwX", "--", *paths)
+        if not (self._closing.is_set() or self._ended_well("rm", "-rf", "--", *paths)):
+            log.warning("cannot delete what is not needed any more", paths=paths)
+
+    def _ended_well(self, *argv: str | Path) -> bool:
+        process = subprocess.Popen(
+            argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
+        )
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(_LOOK_S) == 0
+            if self._closing.is_set():
+                process.send_signal(signal.SIGKILL)

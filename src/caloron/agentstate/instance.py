@@ -1,0 +1,255 @@
+"""The folder of one agent: laid out once, never overwritten, and opened for programs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+from types import TracebackType
+from typing import NamedTuple
+
+from caloron import __version__
+from caloron.agentstate.dashboard import NOT_YET, dashboard
+from caloron.agentstate.database import MIGRATION_NAMES, MIGRATIONS, open_database
+from caloron.agentstate.events import EventLog
+from caloron.agentstate.weekly_retro import write_weekly
+from caloron.agentstate.work_items import WorkItems
+from caloron.errors import AlreadyExists, CaloronError, StoreError
+from caloron.store.files import read_plain, write_atomic
+
+
+class AgentInstance:
+    """The opened folder of an agent."""
+
+    def __init__(self, agent_dir: Path) -> None:
+        self.agent_dir = agent_dir
+        self.db = open_database(agent_dir / "state.sqlite")
+        self.work_items = WorkItems(self.db)
+        self.events = EventLog(self.db)
+        self.actions: tuple[Action, ...] = ()
+
+    @classmethod
+    def scaffolded(cls, agent_dir: Path, host: str, agent: str) -> AgentInstance:
+        """Lay out the folder and open it; `actions` lists the steps."""
+        actions = tuple(scaffold(agent_dir, host, agent))
+        instance = cls(agent_dir)
+        instance.actions = actions
+        return instance
+
+    def regenerate_dashboard(self) -> Path:
+        path = self.agent_dir / "dashboard.md"
+        write_atomic(path, dashboard(self.db).encode())
+        return path
+
+    def write_retro(self, week: str | None = None) -> Path:
+        return write_weekly(self.agent_dir, week)[0]
+
+    def close(self) -> None:
+        self.db.close()
+
+    def __enter__(self) -> AgentInstance:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+_DASHBOARD = """# AgentState dashboard
+
+{not_yet} for agent {agent} on {host}: `caloron agent-state dashboard regen`._
+"""
+_BRIDGE = """# {agent} on {host}
+
+This folder is yours: it outlives every run of you.
+
+- `state.sqlite`: your queue and your diary. Never open it by hand; use the commands below.
+- `dashboard.md`: how you stand. Made from the queue; edits are lost.
+- `retros/`: what each week came to.
+- `context/repos.md`, `context/channels.md`: what your operator tells you about your surroundings.
+- `persona.md`: who you are, put here by your host.
+
+```sh
+export MF_INSTANCE_DIR={place}
+caloron agent-state errands replay              # after a start: what to take up again
+caloron agent-state errands next --owner {agent}
+caloron agent-state errands resolve --id ID --status done --notes 'what came of it'
+caloron agent-state events append --type note --payload '{{"text":"…"}}' --actor {agent}
+caloron agent-state dashboard regen
+```
+
+Every command explains itself with `--help`.
+"""
+_REPOS = """# Repositories
+
+What {agent} should know about each repository: agent_dir it is, how it is tested, who decides.
+"""
+_CHANNELS = """# Channels
+
+Where {agent} is spoken to and agent_dir it answers.
+"""
+
+
+class StrictFailure(CaloronError):
+    """A migration is missing or empty: this installation is damaged."""
+
+    agent_state_exit = 3
+
+
+class Action(NamedTuple):
+    """One step of the scaffold, as its line tells it."""
+
+    kind: str
+    what: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"scaffold: {self.kind} {self.what}" + (f" ({self.reason})" if self.reason else "")
+
+
+def scaffold(agent_dir: Path, host: str, agent: str, *, strict: bool = False) -> list[Action]:
+    """Lay down what is missing in an agent's folder, and say what was done."""
+    _name(host, "host")
+    _name(agent, "agent")
+    if strict:
+        _require_migrations()
+    words = {"not_yet": NOT_YET, "host": host, "agent": agent, "place": quote(str(agent_dir))}
+    return [
+        _state(agent_dir / "state.sqlite"),
+        _file(agent_dir, "dashboard.md", _DASHBOARD, words),
+        _file(agent_dir, "CLAUDE.md", _BRIDGE, words),
+        _folder(agent_dir, "context"),
+        _file(agent_dir, "context/repos.md", _REPOS, words),
+        _file(agent_dir, "context/channels.md", _CHANNELS, words),
+        _folder(agent_dir, "retros"),
+    ]
+
+
+def edited_files(agent_dir: Path) -> dict[str, str]:
+    """Persona and context files of an agent that people wrote, without untouched placeholders."""
+    placeholders = {"context/repos.md": _REPOS, "context/channels.md": _CHANNELS}
+    texts: dict[str, str] = {}
+    for path in (agent_dir / "persona.md", *sorted((agent_dir / "context").glob("*.md"))):
+        name = path.relative_to(agent_dir).as_posix()
+        if path.is_symlink() or not path.is_file():
+            continue
+        text = read_plain(path).decode("utf-8", "replace")
+        if text.strip() and text != placeholders.get(name, "").format(agent=agent_dir.name):
+            texts[name] = text
+    return texts
+
+
+def _name(value: str, what: str) -> str:
+    if not NAME.fullmatch(value):
+        raise CaloronError(
+            f"{what} {value[:60]!r} cannot be used", hint="take letters, digits, '_' and '-'"
+        )
+    return value
+
+
+def _require_migrations() -> None:
+    problems = list(_migration_problems())
+    if problems:
+        raise StrictFailure("; ".join(problems), hint="install Caloron anew; nothing was changed")
+
+
+def _migration_problems() -> Iterator[str]:
+    there = {migration.name: migration for migration in MIGRATIONS}
+    for name in MIGRATION_NAMES:
+        if name not in there:
+            yield f"migration {name} is missing"
+        elif problem := there[name].problem():
+            yield f"migration {name} {problem}"
+
+
+def _state(path: Path) -> Action:
+    there = path.exists()
+    db = open_database(path)
+    applied = db.migrated
+    db.close()
+    if not there:
+        return Action("created", path.name)
+    if not applied:
+        return Action("skipped", path.name, "exists")
+    named = ", ".join(applied)
+    return Action(
+        "skipped", path.name, f"present, applied {len(applied)} new migration(s): {named}"
+    )
+
+
+def _file(agent_dir: Path, name: str, text: str, words: dict[str, str]) -> Action:
+    path = agent_dir / name
+    if path.exists():
+        return Action("skipped", name, "exists")
+    write_atomic(path, text.format(**words).encode())
+    return Action("created", name)
+
+
+def _folder(agent_dir: Path, name: str) -> Action:
+    path = agent_dir / name
+    if path.is_dir():
+        return Action("skipped", f"{name}/", "exists")
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot make {path}: {error.strerror}", hint="make its folder writable for you"
+        ) from error
+    return Action("created", f"{name}/")
+
+
+_BUNDLE = Path(__file__).parent / "bundle"
+
+
+class Installed(NamedTuple):
+    """One file of the folder, and whether it had to be written."""
+
+    kind: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"skill: {self.kind} {self.what}"
+
+
+def bundle() -> dict[str, bytes]:
+    """Every file of the skill by its place in the folder."""
+    files = sorted(file for file in _BUNDLE.rglob("*") if file.suffix in (".md", ".yaml"))
+    return {
+        file.relative_to(_BUNDLE).as_posix(): file.read_bytes().replace(
+            b"VERSION_OF_CALORON", __version__.encode()
+        )
+        for file in files
+    }
+
+
+def install(agent_dir: Path, *, force: bool = False) -> list[Installed]:
+    """Write the folder; a file of somebody else in the way is never written over unasked."""
+    files = bundle()
+    there = {name: _read(agent_dir / name) for name in files}
+    changed = [name for name, found in there.items() if found not in (None, files[name])]
+    if changed and not force:
+        raise AlreadyExists(
+            f"{agent_dir / changed[0]} holds something else",
+            hint="choose another folder, or write over it with --force; nothing was changed",
+        )
+    for name, content in files.items():
+        if there[name] != content:
+            write_atomic(agent_dir / name, content)
+    return [
+        Installed("skipped" if there[name] == content else "wrote", name)
+        for name, content in files.items()
+    ]
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,528 @@
+"""`caloron issue` and `caloron pr`: a person takes part in a sprint through the forge."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from caloron.cli.app import Answer, DryRun, options, planned
+from caloron.cli.format import one_line
+from caloron.cli.output import is_terminal
+from caloron.cli.render import aligned, fitted, unmarked
+from caloron.domain.model.snapshots import (
+    CommentSnapshot,
+    IssueSnapshot,
+    PullSnapshot,
+    ReviewSnapshot,
+    Verdict,
+    marker,
+    marker_key,
+)
+from caloron.domain.rules.people.commands import APPROVE
+from caloron.errors import PreconditionFailed, StaleBase, UsageError
+from caloron.ids import sprint_number
+from caloron.ledger.locate import ProjectPaths, find_project, forge_kind
+from caloron.ledger.wake import Wake
+from caloron.ports import Forge, State
+from caloron.store import log
+
+#: The account of the engine: the acts of a person must never look like its own.
+_ENGINE = "caloron"
+_MERGE_TRIES = 3
+_MARKER_LINE = re.compile(r"\n*<!-- caloron:[^\s<>]+ -->|<!-- /?caloron-section:[^\s<>]+ -->\n?")
+#: A zero-width space, which keeps agents' words from becoming mentions and references.
+_ZERO_WIDTH = "\u200b"
+
+_number = click.argument("number", type=click.IntRange(min=1))
+_state = click.option(
+    "--state",
+    type=click.Choice(("open", "closed", "merged", "all")),
+    default="all",
+    show_default=True,
+)
+
+
+def person() -> str:
+    """The user's name in git, else the login name, but never the engine's own."""
+    for name in (_git_name(), _login_name()):
+        if name and name.casefold() != _ENGINE:
+            return name
+    return "you"
+
+
+def wake_engine(project: ProjectPaths) -> None:
+    """Let a running engine poll the forge at once."""
+    Wake(project.wake).poke()
+
+
+def _git_name() -> str:
+    try:
+        process = subprocess.run(
+            ["git", "config", "--get", "user.name"], capture_output=True, check=False
+        )
+    except OSError:
+        # Git is not installed.
+        return ""
+    return process.stdout.decode("utf-8", "replace").strip()
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        # The user has no name on this machine.
+        return ""
+
+
+@contextmanager
+def _forge_of(project: str | None, *, changes: bool = False) -> Iterator[Forge]:
+    """The forge of a project, acting as the user; after `changes` the engine is woken.
+
+    On a remote forge the account of the project's token acts.
+    """
+    paths = find_project(project)
+    forge = _open(paths)
+    try:
+        yield forge
+    finally:
+        forge.close()
+    if changes:
+        wake_engine(paths)
+
+
+def _open(paths: ProjectPaths) -> Forge:
+    if forge_kind(paths.config_file) == "local":
+        from caloron.forge.local.forge import LocalForge
+
+        return LocalForge(paths.path, actor=person())
+    from caloron.engine.forge.connect import open_forge
+    from caloron.ledger.projects import load_project
+
+    return open_forge(load_project(paths.name))
+
+
+@click.group()
+def issue() -> None:
+    """Read, comment and close issues on the forge of a project.
+
+    The engine reacts at once: closing the issue of a task cancels the task, and the comment
+    `resolved` on an escalation lets its task continue.
+
+    \b
+    Examples:
+      caloron issue list --state open
+      caloron issue comment 7 resolved
+    """
+
+
+@issue.command("list")
+@_state
+@options(project=True)
+def list_issues(state: State, project: str | None) -> Answer:
+    """List the issues.
+
+    \b
+    Example:
+      caloron issue list --state open --output json
+    """
+    with _forge_of(project) as forge:
+        issues = [(item, issue_data(item, forge)) for item in forge.issues(state)]
+    rows = [(*_issue_cells(item), data["url"]) for item, data in issues]
+    text = _table(("issue", "state", "title", "labels", "page"), rows) if rows else "No issues."
+    return Answer({"issues": [data for _, data in issues]}, text)
+
+
+@issue.command("show")
+@_number
+@options(project=True)
+def show_issue(number: int, project: str | None) -> Answer:
+    """Show one issue with its comments.
+
+    \b
+    Example:
+      caloron issue show 3
+    """
+    with _forge_of(project) as forge:
+        shown, comments = forge.issue(number), forge.comments(number)
+        data = issue_data(shown, forge)
+    data |= {"body": shown.body, "comments": [comment_data(c) for c in comments]}
+    return Answer(data, _issue_page(shown, comments, data["url"]))
+
+
+@issue.command("comment")
+@_number
+@click.argument("text")
+@options(project=True, dry_run=True)
+def comment_issue(number: int, text: str, dry_run: bool, project: str | None) -> Answer | DryRun:
+    """Comment on an issue or a pull request; TEXT `-` is read from standard input.
+
+    \b
+    Examples:
+      caloron issue comment 7 resolved
+      caloron issue comment 7 - < notes.md
+    """
+    body = sys.stdin.buffer.read().decode("utf-8", "replace") if text == "-" else text
+    if not body.strip():
+        raise UsageError(f"the comment on #{number} is empty", hint="give some text")
+    with _forge_of(project, changes=not dry_run) as forge:
+        if dry_run:
+            forge.comments(number)
+            return DryRun(planned("comment on", f"issue #{number}"))
+        written = forge.comment(number, body)
+        data = {"number": number, "url": forge.url(number), "comment": comment_data(written)}
+    return Answer(data, f"Commented on #{number} as {written.author}.")
+
+
+@issue.command("close")
+@_number
+@options(project=True, dry_run=True)
+def close_issue(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
+    """Close an issue; closing the issue of a task cancels the task.
+
+    \b
+    Example:
+      caloron issue close 3
+    """
+    with _forge_of(project, changes=not dry_run) as forge:
+        if dry_run:
+            forge.issue(number)
+            return DryRun(planned("close", f"issue #{number}"))
+        data = issue_data(forge.close_issue(number), forge)
+    return Answer(data, f"Issue #{number} is closed.")
+
+
+@issue.command("reopen")
+@_number
+@options(project=True, dry_run=True)
+def reopen_issue(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
+    """Open a closed issue again.
+
+    \b
+    Example:
+      caloron issue reopen 3
+    """
+    with _forge_of(project, changes=not dry_run) as forge:
+        if dry_run:
+            forge.issue(number)
+            return DryRun(planned("reopen", f"issue #{number}"))
+        data = issue_data(forge.reopen_issue(number), forge)
+    return Answer(data, f"Issue #{number} is open.")
+
+
+@click.group()
+def pr() -> None:
+    """Read, review and merge pull requests on the forge of a project.
+
+    The engine reacts at once: a task whose pull request you merge is done, and a task whose
+    changes you request goes back to its agent with your text.
+
+    \b
+    Examples:
+      caloron pr diff 5
+      caloron pr review 5 --request-changes "Please keep the old name as an alias"
+    """
+
+
+@pr.command("list")
+@_state
+@options(project=True)
+def list_pulls(state: State, project: str | None) -> Answer:
+    """List the pull requests.
+
+    \b
+    Example:
+      caloron pr list --state merged
+    """
+    with _forge_of(project) as forge:
+        pulls = [(pull, pull_data(pull, forge)) for pull in forge.pulls(state)]
+    rows = [(*_pull_cells(pull), data["url"]) for pull, data in pulls]
+    head = ("pull", "state", "title", "branch", "page")
+    text = _table(head, rows) if rows else "No pull requests."
+    return Answer({"pull_requests": [data for _, data in pulls]}, text)
+
+
+@pr.command("show")
+@_number
+@options(project=True)
+def show_pull(number: int, project: str | None) -> Answer:
+    """Show one pull request with its reviews and comments.
+
+    \b
+    Example:
+      caloron pr show 5
+    """
+    with _forge_of(project) as forge:
+        pull = forge.pull(number)
+        reviews, comments = forge.reviews(number), forge.comments(number)
+        data = pull_data(pull, forge)
+    data |= {
+        "body": pull.body,
+        "merge_commit": pull.merge_commit,
+        "comments": [comment_data(c) for c in comments],
+        "reviews": [review_data(r) for r in reviews],
+    }
+    return Answer(data, _pull_page(pull, reviews, comments, data["url"]))
+
+
+@pr.command("diff")
+@_number
+@options(project=True)
+def diff_pull(number: int, project: str | None) -> Answer:
+    """Show the changes of a pull request.
+
+    \b
+    Example:
+      caloron pr diff 5 | less
+    """
+    with _forge_of(project) as forge:
+        diff = forge.diff(number)
+    return Answer({"number": number, "diff": diff}, diff.rstrip("\n"), raw=not is_terminal())
+
+
+@pr.command("review")
+@_number
+@click.option("--approve", is_flag=True, help="Approve the change as it is.")
+@click.option("--request-changes", metavar="TEXT", help="Request changes; TEXT goes to the agent.")
+@click.option("--comment", "remark", metavar="TEXT", help="Comment without a decision.")
+@options(project=True, dry_run=True)
+def review_pull(
+    number: int,
+    approve: bool,
+    request_changes: str | None,
+    remark: str | None,
+    dry_run: bool,
+    project: str | None,
+) -> Answer | DryRun:
+    """Review the newest commit of a pull request.
+
+    \b
+    Examples:
+      caloron pr review 5 --approve
+      caloron pr review 5 --request-changes "An empty list must not crash"
+    """
+    verdict, body = _verdict(approve, request_changes, remark)
+    with _forge_of(project, changes=not dry_run) as forge:
+        pull = _open_pull(forge, number, "reviewed")
+        if dry_run:
+            return DryRun(_planned(f"say {verdict} on", pull))
+        write = _comment_verdict if forge.about().reviews == "comment" else _review
+        written = write(forge, pull, verdict, body)
+    data = {"number": number, "review": review_data(written)}
+    words = verdict.replace("_", " ")
+    return Answer(data, f"Pull request #{number}: {words} at {pull.head[:12]}.")
+
+
+@pr.command("merge")
+@_number
+@options(project=True, dry_run=True)
+def merge_pull(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
+    """Merge a pull request as it is now, on your own responsibility.
+
+    \b
+    Example:
+      caloron pr merge 5
+    """
+    with _forge_of(project, changes=not dry_run) as forge:
+        pull = _open_pull(forge, number, "merged")
+        if dry_run:
+            return DryRun(_planned("merge", pull))
+        merged = _merge(forge, pull)
+        data = pull_data(merged, forge) | {"merge_commit": merged.merge_commit}
+    return Answer(data, f"Pull request #{number} is merged as {merged.merge_commit[:12]}.")
+
+
+@pr.command("close")
+@_number
+@options(project=True, dry_run=True)
+def close_pull(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
+    """Close a pull request without merging it; its task goes back to work.
+
+    \b
+    Example:
+      caloron pr close 5
+    """
+    with _forge_of(project, changes=not dry_run) as forge:
+        pull = _open_pull(forge, number, "closed")
+        if dry_run:
+            return DryRun(_planned("close", pull))
+        data = pull_data(forge.close_pull(number), forge)
+    return Answer(data, f"Pull request #{number} is closed.")
+
+
+def _planned(action: str, pull: PullSnapshot) -> dict[str, Any]:
+    return planned(action, f"pull request #{pull.number} ({pull.branch} at {pull.head[:12]})")
+
+
+def _verdict(approve: bool, request_changes: str | None, remark: str | None) -> tuple[Verdict, str]:
+    chosen: list[tuple[Verdict, str]] = [("approved", "")] if approve else []
+    if request_changes is not None:
+        chosen.append(("changes_requested", request_changes))
+    if remark is not None:
+        chosen.append(("commented", remark))
+    if len(chosen) != 1:
+        raise UsageError(
+            "a review has exactly one verdict",
+            hint="use one of --approve, --request-changes TEXT, --comment TEXT",
+        )
+    verdict, body = chosen[0]
+    if verdict != "approved" and not body.strip():
+        raise UsageError("the text of the review is empty", hint="give some text")
+    return verdict, body
+
+
+def _review(forge: Forge, pull: PullSnapshot, verdict: Verdict, body: str) -> ReviewSnapshot:
+    return forge.review(pull.number, pull.head, verdict, body)
+
+
+def _comment_verdict(
+    forge: Forge, pull: PullSnapshot, verdict: Verdict, body: str
+) -> ReviewSnapshot:
+    """Write the verdict as a comment: the only account may not review its own pull requests."""
+    if verdict == "changes_requested":
+        key = f"review/{pull.number}/{pull.head}/by-hand/{time.time_ns()}"
+        return _review(forge, pull, verdict, f"CHANGES_NEEDED: {body}\n\n{marker(key)}")
+    comment = forge.comment(pull.number, APPROVE if verdict == "approved" else body)
+    return ReviewSnapshot(
+        version=comment.version,
+        id=-comment.id,
+        pull=pull.number,
+        head=pull.head,
+        verdict=verdict,
+        author=comment.author,
+        body=comment.body,
+    )
+
+
+def _open_pull(forge: Forge, number: int, act: str) -> PullSnapshot:
+    pull = forge.pull(number)
+    if pull.state != "open":
+        raise PreconditionFailed(
+            f"pull request #{number} is {pull.state} already; only an open one can be {act}",
+            hint="caloron pr list --state open",
+        )
+    return pull
+
+
+def _merge(forge: Forge, pull: PullSnapshot) -> PullSnapshot:
+    """Merge into main as it is now, also when the engine merges something else meanwhile."""
+    message = f"Merge pull request #{pull.number}: {pull.title}"
+    for _ in range(_MERGE_TRIES - 1):
+        try:
+            return forge.merge(pull.number, pull.head, _base(forge), message).pull
+        except StaleBase as error:
+            log.info("main moved; the merge is repeated", error=error, pull=pull.number)
+    return forge.merge(pull.number, pull.head, _base(forge), message).pull
+
+
+def _base(forge: Forge) -> str:
+    main = forge.branch(forge.main)
+    if main is None:
+        raise PreconditionFailed(
+            f"the forge has no branch {forge.main}", hint=f"push one to {forge.remote().url}"
+        )
+    return main.commit
+
+
+def issue_data(issue: IssueSnapshot, forge: Forge) -> dict[str, Any]:
+    return {
+        "number": issue.number,
+        "title": issue.title,
+        "state": issue.state,
+        "url": forge.url(issue.number),
+        "author": issue.author,
+        "labels": list(issue.labels),
+    } | _task_of(issue, forge)
+
+
+def pull_data(pull: PullSnapshot, forge: Forge) -> dict[str, Any]:
+    return {
+        "number": pull.number,
+        "title": pull.title,
+        "state": pull.state,
+        "url": forge.url(pull.number, pull=True),
+        "author": pull.author,
+        "branch": pull.branch,
+        "head": pull.head,
+        "closes": list(pull.closes),
+    } | _task_of(pull, forge)
+
+
+def _task_of(item: IssueSnapshot | PullSnapshot, forge: Forge) -> dict[str, Any]:
+    """The task that our marker names; a marker on another author's object means nothing."""
+    parts = marker_key(item.body).split("/")
+    if item.author != forge.author or len(parts) < 3:
+        return {}
+    # `number` is that of the issue or pull request.
+    return {"sprint_id": parts[1], "sprint_number": sprint_number(parts[1]), "task": parts[2]}
+
+
+def comment_data(comment: CommentSnapshot) -> dict[str, Any]:
+    return {"id": comment.id, "author": comment.author, "body": comment.body}
+
+
+def review_data(review: ReviewSnapshot) -> dict[str, Any]:
+    return {
+        "id": review.id,
+        "author": review.author,
+        "verdict": review.verdict,
+        "head": review.head,
+        "body": review.body,
+    }
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Rows under their heads; only a remote forge has pages."""
+    table = [head, *rows]
+    return "\n".join(aligned(table if any(row[-1] for row in rows) else [r[:-1] for r in table]))
+
+
+def _issue_cells(issue: IssueSnapshot) -> tuple[str, ...]:
+    return f"#{issue.number}", issue.state, one_line(issue.title), ", ".join(issue.labels)
+
+
+def _pull_cells(pull: PullSnapshot) -> tuple[str, ...]:
+    return f"#{pull.number}", pull.state, one_line(pull.title), pull.branch
+
+
+def _issue_page(issue: IssueSnapshot, comments: Iterable[CommentSnapshot], url: str) -> str:
+    about = f"opened by {issue.author}"
+    if issue.state == "closed" and issue.closed_by:
+        about += f", closed by {issue.closed_by}"
+    head = "\n".join(filter(None, ("  ".join(_issue_cells(issue)).rstrip(), url)))
+    return _page([head, about, _prose(issue.body)], comments)
+
+
+def _pull_page(
+    pull: PullSnapshot,
+    reviews: Iterable[ReviewSnapshot],
+    comments: Iterable[CommentSnapshot],
+    url: str,
+) -> str:
+    about = f"opened by {pull.author}, head {pull.head[:12]}"
+    if pull.state != "open" and pull.ended_by:
+        about += f", {pull.state} by {pull.ended_by}"
+    if pull.closes:
+        about += f", closes {', '.join(f'#{n}' for n in pull.closes)}"
+    verdicts = [
+        f"-- {r.author}: {r.verdict.replace('_', ' ')} ({r.head[:12]})\n{_prose(r.body)}".rstrip()
+        for r in reviews
+    ]
+    head = "\n".join(filter(None, ("  ".join(_pull_cells(pull)), url)))
+    return _page([head, about, _prose(pull.body), *verdicts], comments)
+
+
+def _page(parts: list[str], comments: Iterable[CommentSnapshot]) -> str:
+    parts += [f"-- {comment.author} wrote\n{_prose(comment.body)}" for comment in comments]
+    return fitted("\n\n".join(filter(None, parts)))
+
+
+def _prose(body: str) -> str:
+    return unmarked(_MARKER_LINE.sub("", body).replace(_ZERO_WIDTH, "")).strip()

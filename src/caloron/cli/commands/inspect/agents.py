@@ -1,0 +1,369 @@
+"""`caloron agents`: the agents of a project with attempts, time and cost."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from caloron.cli.app import Answer, options
+from caloron.cli.format import counted
+from caloron.cli.project_view import require_ledger
+from caloron.cli.render import aligned, fitted
+from caloron.domain.model.roles import REVIEWER, ROLES, SPRINT_ROLES, Role, WorkId
+from caloron.durations import span
+from caloron.errors import CaloronError, NotFound, StoreError
+from caloron.ledger.legacy import legacy_agents
+from caloron.ledger.locate import ProjectPaths, find_project, require_id
+from caloron.ledger.run_history import all_runs, sprint_numbers
+from caloron.slicing import cut_smaller, to_slice
+from caloron.store import log
+
+_TASKS = """
+SELECT sprint, id, status,
+       json_array_length(CAST(data AS TEXT), '$.review.reviewed') AS rounds
+FROM tasks
+"""
+#: Lines of an agent's diary that are shown.
+_DIARY = 20
+#: Cycles of an agent that are listed.
+_CYCLES = 20
+
+
+class _Item(NamedTuple):
+    sprint: str
+    task: str
+    #: `<n>-<role>`.
+    work: str
+
+    @property
+    def role(self) -> Role:
+        return WorkId.parse(f"{self.sprint}/{self.task}/{self.work}").role
+
+    @property
+    def agent(self) -> str:
+        return ROLES[self.role].shared_agent or self.task
+
+
+@click.group(invoke_without_command=True)
+@options(project=True)
+@click.pass_context
+def agents(context: click.Context, project: str | None) -> Answer | None:
+    """List the agents of the project, or show one (bare `agents` lists).
+
+    \b
+    Examples:
+      caloron agents
+      caloron agents show reviewer-1
+    """
+    return _list(project) if context.invoked_subcommand is None else None
+
+
+@agents.command("list")
+@options(project=True)
+def list_agents(project: str | None) -> Answer:
+    """List the agents: their tasks, attempts, review rounds, time and cost.
+
+    \b
+    Example:
+      caloron agents list --output table
+    """
+    return _list(project)
+
+
+@agents.command()
+@click.argument("name")
+@options(project=True)
+def show(name: str, project: str | None) -> Answer:
+    """Show one agent: each piece of work it did, its last cycles, its queue, diary and retros.
+
+    The last part opens the agent's next prompt. The ledger is right where the agent's folder
+    differs from it: that is reported, and `caloron state verify --repair` exports it again.
+
+    \b
+    Example:
+      caloron agents show fix-login
+    """
+    versions = _imported(project).get(name, [])
+    if not versions:
+        require_id(name, "agent")
+    works = [work for work in _works(project) if work["agent_id"] == name]
+    if not works and not versions:
+        raise NotFound(f"no agent {name!r} has worked here", hint="caloron agents list")
+    data = _agent(name, works) if works else _imported_agent(name, versions)
+    by_sprint = [_in_sprint(name, own) for own in _by_sprint(works)]
+    lines = aligned(_table([data]))
+    lines += ["", *aligned(_work_table(works, by_sprint))] if works else []
+    lines += [f"{s}  {t}  {n} cycles, {cut_smaller(n)}" for (s, t), n in _to_slice(works)]
+    lines += [_version(version) for version in versions]
+    runs = [{k: v for k, v in work.items() if k != "agent_id"} for work in works]
+    own = _agent_dir_of(find_project(project), name)
+    if own["about"]:
+        lines += ["", own["about"]]
+    for wrong in own["differences"]:
+        said = f"{wrong['target']}: {wrong['found']} here, and {wrong['expected']} by the ledger"
+        lines.append(f"Folder and ledger differ: {said} (caloron state verify --repair)")
+    data |= {"by_sprint": by_sprint, "work": runs, "adopted_versions": versions} | own
+    return Answer(data, fitted("\n".join(lines)))
+
+
+def _by_sprint(works: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The work of each sprint: a task of a later one may have the same id and is another task."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for work in works:
+        found.setdefault(work["sprint_id"], []).append(work)
+    return list(found.values())
+
+
+_SUMS = (
+    "tasks",
+    "done",
+    "rounds",
+    "attempts",
+    "failed_attempts",
+    "duration_s",
+    "cost_usd",
+    "tokens",
+)
+
+
+def _in_sprint(name: str, works: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same numbers as of all sprints, of one."""
+    sums = _agent(name, works)
+    sprint = {"sprint_id": works[0]["sprint_id"], "number": works[0]["number"]}
+    return sprint | {key: sums[key] for key in _SUMS}
+
+
+def _work_table(
+    works: list[dict[str, Any]], by_sprint: list[dict[str, Any]]
+) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("task", "work", "attempts", "failed", "time", "cost")]
+    for sums, own in zip(by_sprint, _by_sprint(works), strict=True):
+        tried = f"{counted(sums['attempts'], 'attempt')}, {counted(sums['rounds'], 'round')}"
+        took = f"{span(sums['duration_s'])}, ${sums['cost_usd']:.2f}"
+        rows.append((f"Sprint {sums['sprint_id']}: {tried}, {took}",))
+        rows += [
+            (
+                f"  {work['task']}", work["work"], str(work["attempts"]),
+                str(work["failed_attempts"]), span(work["duration_s"]), f"${work['cost_usd']:.2f}",
+            )
+            for work in own
+        ]  # fmt: skip
+    return rows
+
+
+def _to_slice(works: list[dict[str, Any]]) -> list[tuple[tuple[str, str], int]]:
+    """The tasks that took too many cycles, and how many."""
+    woken: Counter[tuple[str, str]] = Counter()
+    for work in works:
+        if work["agent_id"] == work["task"]:
+            woken[work["sprint_id"], work["task"]] += work["attempts"]
+    return [(task, cycles) for task, cycles in woken.items() if to_slice(cycles)]
+
+
+def _agent_dir_of(found: ProjectPaths, name: str) -> dict[str, Any]:
+    """The content of the agent's own folder."""
+    from caloron.engine.agent_view import (
+        cycles_in,
+        describe,
+        events_of,
+        last_cycles,
+        queue_of,
+        retros_of,
+    )
+
+    agent_dir = found.agents / name
+    differences = _exported(found, agent_dir)
+    state = cycles_in(agent_dir).load().state
+    own = {
+        "agent_dir": str(agent_dir),
+        "about": "",
+        "cycle": {
+            "number": state.cycle_number,
+            "status": state.status,
+            "last_action": state.last_action,
+            "last_action_result": state.last_action_result,
+            "result": state.result,
+            "work_in_progress": state.work_in_progress,
+            "next_target": state.next_target,
+        },
+        "cycles": [past._asdict() for past in last_cycles(agent_dir, _CYCLES)],
+        "differences": differences,
+        "queue": [],
+        "diary": [],
+        "retros": [str(page) for page in retros_of(agent_dir)],
+    }
+    # A file that cannot be read is among the differences, and hides nothing else.
+    with suppress(StoreError):
+        own |= {
+            "about": describe(found.agents, name),
+            "queue": queue_of(agent_dir),
+            "diary": events_of(agent_dir, _DIARY),
+        }
+    return own
+
+
+def _exported(found: ProjectPaths, agent_dir: Path) -> list[dict[str, str]]:
+    """Bring the folder up to the ledger; return the differences that were there before."""
+    from caloron.engine.agent_dirs import differences, export
+
+    if not found.ledger.exists():
+        return []
+    with closing(require_ledger(found)) as connection:
+        before = [difference._asdict() for difference in differences(agent_dir, connection)]
+        try:
+            export(agent_dir, connection)
+        except (CaloronError, OSError, sqlite3.Error) as error:
+            log.warning("the folder of an agent is not updated", error=error, agent=agent_dir.name)
+    return before
+
+
+def _list(project: str | None) -> Answer:
+    by_agent: dict[str, list[dict[str, Any]]] = {}
+    for work in _works(project):
+        by_agent.setdefault(work["agent_id"], []).append(work)
+    rows = [_agent(name, works) for name, works in by_agent.items()]
+    rows += [_imported_agent(n, v) for n, v in _imported(project).items() if n not in by_agent]
+    rows.sort(key=lambda row: str(row["agent_id"]))
+    text = "\n".join(aligned(_table(rows))) if rows else "No agent has worked yet."
+    return Answer({"agents": rows}, text, command="agents.list")
+
+
+def _imported(project: str | None) -> dict[str, list[dict[str, Any]]]:
+    """The agents imported from an older version."""
+    found = find_project(project)
+    if not found.ledger.exists():
+        from caloron.ledger.projects import load_project
+
+        return legacy_agents(None, load_project(found.name).workspace)
+    with closing(require_ledger(found)) as connection:
+        return legacy_agents(connection, None)
+
+
+def _imported_agent(name: str, versions: list[dict[str, Any]]) -> dict[str, Any]:
+    """An imported agent: only its versions were recorded; unknown numbers are null, not 0."""
+    unknown = ("tasks", "done", "rounds", "attempts", "failed_attempts", "duration_s", "cost_usd")
+    return {
+        "agent_id": name,
+        "sprints": len(_words(versions, "sprint_id")),
+        **dict.fromkeys((*unknown, "tokens")),
+        "roles": [],
+        "frameworks": _words(versions, "framework"),
+        "models": _words(versions, "model"),
+        "adopted": True,
+    }
+
+
+def _words(versions: list[dict[str, Any]], key: str) -> list[str]:
+    return sorted({text for v in versions if isinstance(text := v.get(key), str) and text})
+
+
+def _version(version: dict[str, Any]) -> str:
+    parts = (version.get(key) for key in ("version", "sprint_id", "framework", "model"))
+    return "  imported: version " + ", ".join(str(part) for part in parts if part)
+
+
+def _works(project: str | None) -> list[dict[str, Any]]:
+    """Each work item of an agent with all its attempts."""
+    found = find_project(project)
+    if not found.ledger.exists():
+        return []
+    connection = require_ledger(found)
+    try:
+        rounds = {(row["sprint"], row["id"]): row for row in connection.execute(_TASKS)}
+        numbers = sprint_numbers(connection)
+        works = list(_collect(connection, rounds))
+        return [work | {"number": numbers[work["sprint_id"]]} for work in works]
+    finally:
+        connection.close()
+
+
+def _collect(
+    connection: sqlite3.Connection, tasks: dict[tuple[str, str], sqlite3.Row]
+) -> Iterator[dict[str, Any]]:
+    works: dict[str, dict[str, Any]] = {}
+    for run in all_runs(connection):
+        item = _item(run.item)
+        if not ROLES[run.role].needs_agent:
+            continue
+        work = works.setdefault(run.item, _new(item, tasks.get((item.sprint, item.task))))
+        work["attempts"] += 1
+        work["failed_attempts"] += run.end == "failed"
+        work["duration_s"] += run.seconds
+        work["cost_usd"] += run.usd
+        work["tokens"] += run.tokens
+        work["framework"] = run.framework or work["framework"]
+        work["model"] = run.model or work["model"]
+    yield from works.values()
+
+
+def _item(name: str) -> _Item:
+    return _Item(*name.split("/"))
+
+
+def _new(item: _Item, task: sqlite3.Row | None) -> dict[str, Any]:
+    return {
+        "agent_id": item.agent,
+        "sprint_id": item.sprint,
+        "task": item.task,
+        "work": item.work,
+        "role": item.role,
+        "status": task["status"] if task else "",
+        "rounds": (task["rounds"] or 0) if task else 0,
+        "attempts": 0,
+        "failed_attempts": 0,
+        "duration_s": 0.0,
+        "cost_usd": 0.0,
+        "tokens": 0,
+        "framework": "",
+        "model": "",
+    }
+
+
+def _agent(name: str, works: list[dict[str, Any]]) -> dict[str, Any]:
+    tasks = {(work["sprint_id"], work["task"]): work for work in works}
+    done = sum(work["status"] == "Done" for work in tasks.values())
+    rounds = sum(work["rounds"] for work in tasks.values())
+    return {
+        "agent_id": name,
+        "sprints": len({work["sprint_id"] for work in works}),
+        "tasks": len(tasks),
+        "done": done,
+        "rounds": len(works) if name == REVIEWER else rounds,
+        "attempts": sum(work["attempts"] for work in works),
+        "failed_attempts": sum(work["failed_attempts"] for work in works),
+        "duration_s": round(sum(work["duration_s"] for work in works), 1),
+        "cost_usd": round(sum(work["cost_usd"] for work in works), 4),
+        "tokens": sum(work["tokens"] for work in works),
+        "roles": sorted({work["role"] for work in works}),
+        "frameworks": sorted({work["framework"] for work in works if work["framework"]}),
+        "models": sorted({work["model"] for work in works if work["model"]}),
+        "adopted": False,
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    head = ("agent", "tasks", "attempts", "failed", "rounds", "time", "cost")
+    return [head, *map(_cells, rows)]
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    if row["adopted"]:
+        used = ", ".join((*row["frameworks"], *row["models"]))
+        about = f"imported from an older version{f' ({used})' if used else ''}"
+        return (f"{row['agent_id']}  {about}",)
+    # The planner and the retro work on whole sprints.
+    tasks = (
+        counted(row["sprints"], "sprint")
+        if set(row["roles"]) <= set(SPRINT_ROLES)
+        else f"{row['done']}/{row['tasks']}"
+    )
+    return (
+        row["agent_id"], tasks, str(row["attempts"]), str(row["failed_attempts"]),
+        str(row["rounds"]), span(row["duration_s"]), f"${row['cost_usd']:.2f}",
+    )  # fmt: skip

@@ -1,0 +1,384 @@
+"""`caloron show`, `metrics` and `retro`: the numbers of one sprint and of all, and its lessons."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from caloron.cli.app import Answer, named_sprint, options
+from caloron.cli.format import counted, dollars, printable
+from caloron.cli.output import is_terminal
+from caloron.cli.project_view import as_data, read_ledger
+from caloron.cli.render import Item, Page, Section, as_text, fitted, unmarked
+from caloron.domain.compat.legacy_sprints import summary_of
+from caloron.domain.model.sprint import State
+from caloron.domain.model.task import Task
+from caloron.domain.reporting.history import remembered, with_adopted
+from caloron.domain.reporting.kpis import (
+    Kpis,
+    Run,
+    blockers_of,
+    compute_kpis,
+    label,
+    tools_of,
+    trends,
+    verification_of,
+    worded,
+)
+from caloron.domain.reporting.learnings import (
+    FATE,
+    Kept,
+    SprintRecord,
+    as_of,
+    improvements,
+    same_meaning,
+)
+from caloron.durations import span
+from caloron.ledger.learnings import kept_in_file
+from caloron.ledger.legacy import LegacySprints, find_legacy_sprint, legacy_sprints
+from caloron.ledger.locate import ProjectPaths, find_project
+from caloron.ledger.projects import load_project
+from caloron.ledger.reading import open_ledger
+from caloron.ledger.retro_report import Retro, look_back, write_retro_report
+from caloron.ledger.run_history import (
+    REMEMBERED,
+    Figures,
+    ended_records,
+    figures_of,
+    find_sprint,
+    read_kept,
+)
+from caloron.ledger.state_file import iso
+
+
+@click.command()
+@click.argument("sprint", callback=named_sprint)
+@options(project=True)
+def show(sprint: str, project: str | None) -> Answer:
+    """Show SPRINT, by its id or its number, with each of its tasks.
+
+    \b
+    Examples:
+      caloron show 3
+      caloron show shop-3 --output json
+    """
+    data = _imported(find_project(project), sprint)
+    if data is None:
+        with read_ledger(project, sprint) as (_, connection):
+            data = _record(figures_of(connection, find_sprint(connection, sprint)))
+    return Answer(data, as_text(_page(data)))
+
+
+def _imported(paths: ProjectPaths, name: str) -> dict[str, Any] | None:
+    """A sprint imported from an older version; only its summary is available."""
+    connection = open_ledger(paths.ledger) if paths.ledger.exists() else None
+    try:
+        sprint = find_legacy_sprint(paths, connection, name)
+    finally:
+        if connection is not None:
+            connection.close()
+    if sprint is None:
+        return None
+    facts = summary_of(sprint.record)
+    failed = f"it ended with exit code {facts.exit_code}" if facts.exit_code else ""
+    return {
+        "sprint_id": sprint.id,
+        "number": sprint.number,
+        "goal": facts.goal,
+        "phase": "failed" if failed else "ended",
+        "stopped": failed,
+        "completed_at": facts.completed_at or None,
+        "duration_s": facts.duration_s,
+        "work_time_s": None,
+        "total_tasks": facts.total,
+        "completed_tasks": facts.completed,
+        "failed_tasks": facts.failed,
+        "avg_clarity": facts.clarity,
+        "supervisor_events": facts.interventions,
+        "human_acts": None,
+        "tests_passing": None,
+        "review_cycles": None,
+        "cost_usd": None,
+        "tokens": None,
+        "tools_used": dict.fromkeys(facts.tools, 1),
+        "blockers": list(facts.blockers),
+        "tasks": [],
+        "adopted": True,
+    }
+
+
+def _record(figures: Figures) -> dict[str, Any]:
+    state, runs = figures.state, figures.runs
+    kpis, sprint = compute_kpis(state, runs, time.time()), state.sprint
+    return {
+        "sprint_id": sprint.id,
+        "number": sprint.number,
+        "goal": sprint.goal,
+        "phase": sprint.phase,
+        "stopped": sprint.planning.failure,
+        "completed_at": iso(sprint.ended_at),
+        "duration_s": kpis.sprint_time_s,
+        "work_time_s": kpis.work_time_s,
+        "total_tasks": kpis.total_tasks,
+        "completed_tasks": kpis.completed_tasks,
+        "failed_tasks": kpis.total_tasks - kpis.completed_tasks,
+        "avg_clarity": kpis.avg_clarity,
+        "supervisor_events": kpis.total_interventions,
+        "human_acts": kpis.human_acts,
+        "tests_passing": kpis.tests_passing,
+        "review_cycles": sum(len(task.review.reviewed) for task in state.tasks.values()),
+        "cost_usd": kpis.cost_usd,
+        "tokens": kpis.total_tokens,
+        "tools_used": tools_of(state, runs),
+        "blockers": list(blockers_of(state)),
+        "tasks": [_task(state, task, runs) for task in state.tasks.values()],
+        "adopted": False,
+    }
+
+
+def _task(state: State, task: Task, runs: tuple[Run, ...]) -> dict[str, Any]:
+    own_runs = tuple(run for run in runs if run.task == task.id)
+    only_task = State(sprint=state.sprint, tasks={task.id: task})
+    return {
+        "id": task.id,
+        "title": task.plan.title,
+        "status": str(task.status),
+        "reason": task.reason,
+        "tests": verification_of(task),
+        "tools": sorted(tools_of(only_task, own_runs)),
+        "clarity": (task.log.feedback.task_clarity or None) if task.log.feedback else None,
+        "assessment": task.log.feedback.self_assessment if task.log.feedback else None,
+        "review_rounds": len(task.review.reviewed),
+        "runs": sum(run.role != "verify" for run in own_runs),
+        "cost_usd": round(task.usage.spent.usd, 4),
+        "tokens": task.usage.spent.tokens_in + task.usage.spent.tokens_out,
+        "issue_number": task.links.issue,
+        "pr_number": task.links.pull,
+    }
+
+
+_HEAD = ("task", "status", "tests", "reviews", "runs", "clarity", "cost", "tools", "reason")
+
+
+def _page(data: dict[str, Any]) -> Page:
+    done = f"{data['completed_tasks']}/{data['total_tasks']} tasks"
+    clarity = data["avg_clarity"]
+    lines = [
+        f"{data['phase']}, {span(data['duration_s'])} in total",
+        f"clarity: {'unknown' if clarity is None else f'{clarity}/10'}",
+        f"supervisor steps: {data['supervisor_events']}",
+        *([f"stopped: {data['stopped']}"] if data["stopped"] else []),
+    ]
+    if data["adopted"]:
+        lines.append("imported from an older version; only this summary is available")
+    else:
+        lines[0] += f", working time {span(data['work_time_s'])}"
+        lines[1:1] = [f"cost: ${data['cost_usd']:.2f}, {data['tokens']} tokens"]
+        lines[3] += f"; acts of people: {data['human_acts']}"
+        lines[3] += f"; tasks verified green: {data['tests_passing']}"
+    return Page(
+        title=f"Sprint {data['sprint_id']} (#{data['number']}): {done}",
+        lead=data["goal"],
+        sections=[
+            Section("In short", items=[Item(line) for line in lines]),
+            Section("Tasks", rows=[_HEAD, *(_row(task) for task in data["tasks"])]),
+            Section("Blockers", items=[Item(text) for text in data["blockers"][:10]]),
+        ],
+    )
+
+
+def _row(task: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        task["id"],
+        task["status"],
+        task["tests"] or "-",
+        str(task["review_rounds"]),
+        str(task["runs"]),
+        "-" if task["clarity"] is None else f"{task['clarity']}/10",
+        dollars(task["cost_usd"]),
+        ", ".join(task["tools"][:4]) or "-",
+        task["reason"],
+    )
+
+
+@click.command()
+@options(project=True)
+def metrics(project: str | None) -> Answer:
+    """Show the numbers of the ended sprints, and how the last one compares.
+
+    \b
+    Examples:
+      caloron metrics
+      caloron metrics --output json
+    """
+    paths = find_project(project)
+    records: list[SprintRecord] = []
+    kept = Kept()
+    if paths.ledger.exists():
+        with read_ledger(project) as (_, connection):
+            records, kept = ended_records(connection, last=0), read_kept(connection, -1)
+            earlier = legacy_sprints(paths, connection)
+    else:
+        earlier = legacy_sprints(paths, None)
+        kept = kept_in_file(load_project(paths.name).workspace)
+    if earlier.problem:
+        click.echo(f"warning: {printable(earlier.problem)}", err=True)
+    adopted = [remembered(s.id, s.record) for s in reversed(earlier.sprints)]
+    kept = with_adopted(kept, adopted)
+    data = {"project": paths.name} | _totals(kept.sprints, records, earlier)
+    data["trends"] = _trends(records)
+    data["improvements"] = [
+        {"id": i.id, "status": i.status, "priority": i.priority, "text": i.text}
+        for i in improvements(records[-REMEMBERED:], kept)
+    ]
+    return Answer(data, as_text(_metrics_page(data)))
+
+
+def _totals(
+    remembered: Sequence[SprintRecord], ended: Sequence[SprintRecord], earlier: LegacySprints
+) -> dict[str, Any]:
+    records = [*remembered, *ended]
+    kpis = [record.kpis for record in records]
+    total, done = sum(k.total_tasks for k in kpis), sum(k.completed_tasks for k in kpis)
+    clarity_n = sum(k.clarity_count for k in kpis)
+    clarity = sum((k.avg_clarity or 0.0) * k.clarity_count for k in kpis)
+    tools: Counter[str] = Counter()
+    for record in ended:
+        tools.update(record.tools)
+    for sprint in earlier.sprints:
+        tools.update(summary_of(sprint.record).tools)
+    return {
+        "total_sprints": len(records),
+        "adopted_sprints": len(records) - len(ended),
+        "total_tasks": total,
+        "completed_tasks": done,
+        "failed_tasks": total - done,
+        "completion_rate": round(done / total, 3) if total else 0.0,
+        "avg_clarity": round(clarity / clarity_n, 1) if clarity_n else None,
+        "clarity_n": clarity_n,
+        "avg_sprint_time_s": _mean([k.sprint_time_s for k in kpis]),
+        # Older versions did not record when their agents worked.
+        "avg_work_time_s": _mean([record.kpis.work_time_s for record in ended]),
+        "supervisor_events": sum(k.total_interventions for k in kpis),
+        "human_acts": sum(k.human_acts for k in kpis),
+        "tests_passing": sum(k.tests_passing for k in kpis),
+        "review_cycles": sum(record.review_cycles for record in records),
+        "fix_rounds": sum(k.fix_rounds for k in kpis),
+        "failed_runs": sum(k.failed_runs for k in kpis),
+        "cost_usd": round(sum(k.cost_usd for k in kpis), 4),
+        "total_tokens": sum(k.total_tokens for k in kpis),
+        "top_blockers": _top_blockers(records),
+        "top_tools": [list(entry) for entry in tools.most_common(5)],
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(sum(values) / len(values), 1) if values else 0.0
+
+
+def _top_blockers(records: Sequence[SprintRecord]) -> list[list[Any]]:
+    """Blockers with the same meaning count as one, shown in their first wording."""
+    counted: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for record in records:
+        for text in record.blockers:
+            key = same_meaning(text)
+            counted[key] += 1
+            first.setdefault(key, text)
+    return [[first[key][:200], times] for key, times in counted.most_common(5)]
+
+
+def _trends(records: Sequence[SprintRecord]) -> list[dict[str, Any]]:
+    if not records:
+        return []
+    earlier: list[Kpis] = [record.kpis for record in records[:-1]]
+    rows: list[dict[str, Any]] = as_data(trends(records[-1].kpis, earlier))
+    return rows
+
+
+_TREND = ("number", "last sprint", "mean before", "n", "")
+
+
+def _metrics_page(data: dict[str, Any]) -> Page:
+    share = f"{100 * data['completion_rate']:.0f} %"
+    clarity = data["avg_clarity"]
+    score = "unknown" if clarity is None else f"{clarity}/10 (n = {data['clarity_n']})"
+    took = f"{span(data['avg_sprint_time_s'])}, working time {span(data['avg_work_time_s'])}"
+    lines = [
+        f"tasks: {data['completed_tasks']} of {data['total_tasks']} done ({share})",
+        f"tasks not done: {data['failed_tasks']}",
+        f"clarity: {score}",
+        f"time per sprint: {took}",
+        f"tasks verified green: {data['tests_passing']}",
+        f"reviews: {data['review_cycles']}; fixes: {data['fix_rounds']}",
+        f"supervisor steps: {data['supervisor_events']}; acts of people: {data['human_acts']}",
+        f"failed runs: {data['failed_runs']}",
+        f"cost: ${data['cost_usd']:.2f}, {data['total_tokens']} tokens",
+    ]
+    rows = [
+        (
+            label(t["metric"]),
+            worded(t["metric"], t["now"]),
+            worded(t["metric"], t["before"]),
+            str(t["n"]),
+            t["direction"],
+        )
+        for t in data["trends"]
+    ]
+    live = [i for i in data["improvements"] if i["status"] != "retired"]
+    adopted = f", {data['adopted_sprints']} of them imported" if data["adopted_sprints"] else ""
+    return Page(
+        title=f"{data['project']}: {counted(data['total_sprints'], 'sprint')}{adopted}",
+        sections=[
+            Section("All sprints", items=[Item(line) for line in lines]),
+            Section("The last sprint beside earlier ones", rows=[_TREND, *rows]),
+            Section("Blockers", items=[Item(f"{n}x {text}") for text, n in data["top_blockers"]]),
+            Section("Tools", items=[Item(f"{n}x {name}") for name, n in data["top_tools"]]),
+            Section(
+                "Improvements", items=[Item(f"{FATE[i['status']]}: {i['text']}") for i in live[:8]]
+            ),
+        ],
+    )
+
+
+@click.command()
+@click.option(
+    "--sprint",
+    metavar="SPRINT",
+    callback=named_sprint,
+    help="The sprint: id or number (default: the last one).",
+)
+@options(project=True)
+def retro(sprint: str | None, project: str | None) -> Answer:
+    """Show the retro of the last sprint: numbers, trends, improvements, feedback.
+
+    It is computed from the ledger; each sprint that ends also writes it to
+    `workspace/retro_report.md` of the project.
+
+    \b
+    Examples:
+      caloron retro
+      caloron retro --sprint 3 --output json
+    """
+    with read_ledger(project, sprint) as (_, connection):
+        figures = figures_of(connection, find_sprint(connection, sprint or ""))
+        records, kept = ended_records(connection, last=0), read_kept(connection)
+    records, kept = as_of(figures.state.sprint.id, records, kept)
+    review = look_back(figures, records, improvements(records[-REMEMBERED:], kept), time.time())
+    page = write_retro_report(review)
+    text = fitted(unmarked(page)) if is_terminal() else page
+    return Answer(_retro_data(review, page), text.rstrip("\n"))
+
+
+def _retro_data(review: Retro, page: str) -> dict[str, Any]:
+    names = ("kpis", "agents", "roles", "feedback", "analysis", "trends", "improvements")
+    sprint = review.state.sprint
+    data = {name: as_data(getattr(review, name)) for name in names}
+    data |= {"model_analysis": as_data(sprint.retro.answer), "model_problem": sprint.retro.problem}
+    for improvement in data["improvements"]:
+        del improvement["key"]
+    return {"sprint_id": sprint.id, "number": sprint.number, **data, "report_markdown": page}

@@ -1,0 +1,506 @@
+"""`caloron report` and `caloron inbox`: what a sprint produced, and what needs a person."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+import msgspec
+
+from caloron.cli.app import Answer, options, sprint_argument
+from caloron.cli.format import counted, dollars, local_time
+from caloron.cli.project_view import (
+    ForgeLinks,
+    as_data,
+    display_phase,
+    inbox_data,
+    is_running,
+    known_forge,
+    orphaned_agents,
+    project_flag,
+    read_ledger,
+    take_command,
+    with_orphans,
+)
+from caloron.cli.render import FORMATS, Item, Linked, Page, Section, as_text, render
+from caloron.domain.model.snapshots import PullSnapshot, ReviewSnapshot
+from caloron.domain.model.sprint import State, pull_of
+from caloron.domain.model.status import Status
+from caloron.domain.model.task import Task
+from caloron.domain.reporting.explain import why
+from caloron.domain.reporting.inbox import Need, needs_of
+from caloron.domain.reporting.kpis import (
+    NOT_NEEDED,
+    STOPPED,
+    AgentKpis,
+    Kpis,
+    Run,
+    agent_kpis,
+    compute_kpis,
+    verification_of,
+)
+from caloron.domain.rules.verdicts import reason_of
+from caloron.durations import span
+from caloron.errors import CaloronError
+from caloron.failures import log_lines
+from caloron.git.mirror import Mirror
+from caloron.git.repository import Size
+from caloron.ledger.ledger import read_state
+from caloron.ledger.locate import ProjectPaths, find_project
+from caloron.ledger.projects import load_project
+from caloron.ledger.run_history import (
+    figures_of,
+    find_sprint,
+    lost_engines,
+    merging_sprints,
+    sprint_numbers,
+    waiting_states,
+)
+from caloron.ledger.state_file import iso
+from caloron.ports import Remote
+from caloron.store import log
+from caloron.store.lock import holder
+
+if TYPE_CHECKING:
+    from caloron.git.checkout import Checkout
+
+#: The owner of a run that belongs to no task.
+_OWNERS = {"po": "planner", "retro": "retro"}
+#: The inbox searches this many sprints for merged work that was not taken.
+_SEARCHED = 50
+
+
+class _Sprint(NamedTuple):
+    """Everything the report of one sprint is made from."""
+
+    paths: ProjectPaths
+    state: State
+    runs: tuple[Run, ...]
+    lost_engines: int
+    #: Its agents that run without an engine.
+    orphans: list[dict[str, Any]]
+    running: bool
+    #: The `--project` that printed commands need.
+    flags: str
+    now: float
+
+
+@click.command()
+@sprint_argument
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="The page as text, Markdown or one HTML file; with --output json it is in `page`.",
+)
+@options(project=True)
+def report(sprint: str | None, form: str, project: str | None) -> Answer:
+    """Show the report of the last sprint (or of SPRINT: its id or number).
+
+    What was merged, what waits for you and the commands for it, its cost, and its problems.
+
+    \b
+    Examples:
+      caloron report
+      caloron report 3 --format html > report.html
+      caloron report --output json
+    """
+    with read_ledger(project, sprint) as (paths, connection):
+        name = find_sprint(connection, sprint or "")
+        reported = _Sprint(
+            paths,
+            read_state(connection, name),
+            figures_of(connection, name).runs,
+            lost_engines(connection, name),
+            orphaned_agents(paths, connection, name),
+            is_running(paths, name),
+            project_flag(paths, project),
+            time.time(),
+        )
+    data = _report_data(reported)
+    page = render(_page(data), form)
+    if form != "text":
+        data["page"] = page
+    return Answer(data, page.rstrip("\n"))
+
+
+def _report_data(reported: _Sprint) -> dict[str, Any]:
+    paths, state, runs = reported.paths, reported.state, reported.runs
+    sprint, flags = state.sprint, reported.flags
+    needs = [
+        with_orphans(need, reported.orphans, flags)
+        for need in needs_of(state, running=reported.running, options=flags)
+    ]
+    mirror = Mirror(paths.mirror, Remote(str(paths.forge_git)), sprint.settings.main_branch)
+    links = ForgeLinks(paths)
+    return {
+        "sprint_id": sprint.id,
+        "number": sprint.number,
+        "project": paths.name,
+        "goal": sprint.goal,
+        "phase": sprint.phase,
+        "running": reported.running,
+        "standing": display_phase(
+            sprint.phase, running=reported.running, orphans=bool(reported.orphans)
+        ),
+        "stopped": sprint.planning.failure,
+        "started_at": iso(sprint.settings.created_at),
+        "ended_at": iso(sprint.ended_at) or "",
+        "baseline": sprint.main_health.baseline,
+        "main_before": _main_before(state, runs),
+        "verify": sprint.main_health.verify_line,
+        "sandboxed": not sprint.settings.unsandboxed,
+        "budget_usd": sprint.settings.budget_usd,
+        "agent_s": round(sum(run.seconds for run in runs if run.role != "verify"), 1),
+        "tasks": [_task(reported, task, mirror, links) for task in state.tasks.values()],
+        "needs": inbox_data(needs, {sprint.id: sprint.number}),
+        "rejections": _rejections(state),
+        "problems": _problems(reported),
+        "agents": as_data(agent_kpis(state, runs)),
+        "kpis": as_data(compute_kpis(state, runs, reported.now)),
+        "bring": take_command(load_project(paths.name), state, flags),
+    }
+
+
+def _main_before(state: State, runs: tuple[Run, ...]) -> str:
+    """The result of verifying main before the sprint, also where that stopped the sprint."""
+    sprint = state.sprint
+    checks = [run for run in runs if run.role == "verify" and not run.task]
+    if sprint.planning.failure_kind == "red_main":
+        red = sum(run.end == "failed" for run in checks)
+        return f"red ({red} of {len(checks)} runs)"
+    if not sprint.main_health.baseline and checks and sprint.planning.failure:
+        return "could not be verified"
+    return sprint.main_health.baseline or "not verified yet"
+
+
+def _task(reported: _Sprint, task: Task, mirror: Mirror, links: ForgeLinks) -> dict[str, Any]:
+    state = reported.state
+    pull = pull_of(state, task)
+    runs = [run for run in reported.runs if run.task == task.id]
+    size = _size(state, task, mirror)
+    is_active = reported.running or task.id in {agent["task"] for agent in reported.orphans}
+    return {
+        "id": task.id,
+        "title": task.plan.title,
+        "status": str(task.status),
+        "why": _why(state, task, runs, running=is_active) or task.reason,
+        "issue_number": task.links.issue,
+        "pr_number": task.links.pull,
+        "issue_url": links.issue(task.links.issue),
+        "pr_url": links.pull(task.links.pull),
+        "pr_state": pull.state if pull else None,
+        "pr_command": f"caloron pr show {task.links.pull}{reported.flags}"
+        if task.links.pull
+        else None,
+        "merge_commit": pull.merge_commit if pull else "",
+        "diff": asdict(size) if size else None,
+        "verification": verification_of(task),
+        "verify_log": task.merge.verified.log if task.merge.verified else "",
+        "reviews": _reviews(state, task),
+        "review_rounds": len(task.review.reviewed),
+        "runs": sum(run.role != "verify" for run in runs),
+        "agent_s": round(sum(run.seconds for run in runs if run.role != "verify"), 1),
+        "elapsed_s": _elapsed(task, runs, reported.now if is_active else None),
+        "cost_usd": round(task.usage.spent.usd, 4),
+        "tokens": task.usage.spent.tokens_in + task.usage.spent.tokens_out,
+        "interventions": task.supervision.total,
+    }
+
+
+def _why(state: State, task: Task, runs: list[Run], *, running: bool) -> str:
+    """Why the task is not done; in a stopped sprint no agent runs any more."""
+    if running or state.sprint.phase == "ended" or not task.work:
+        return why(state, task, time.time())
+    if task.work.item in (run.item for run in runs) and not state.sprint.availability.pause_reason:
+        # An interrupted attempt is queued again, but that is not what the agent was doing.
+        state = msgspec.structs.replace(state, queued=())
+    return f"stopped while {why(state, task, time.time())}"
+
+
+def _elapsed(task: Task, runs: list[Run], now: float | None) -> float | None:
+    """The seconds from its start to its end; `now` is the end of an active task."""
+    if task.times.started_at is None:
+        return None
+    if now is not None and task.status in (Status.IN_PROGRESS, Status.IN_REVIEW):
+        return round(now - task.times.started_at, 1)
+    last_run = max((run.started_at + run.seconds for run in runs), default=0.0)
+    return round(
+        (task.times.completed_at or max(task.times.changed_at, last_run)) - task.times.started_at, 1
+    )
+
+
+def _sorted_reviews(state: State) -> list[ReviewSnapshot]:
+    reviews = [item for item in state.objects.values() if isinstance(item, ReviewSnapshot)]
+    return sorted(reviews, key=lambda review: review.id)
+
+
+def _reviews(state: State, task: Task) -> list[dict[str, str]]:
+    return [
+        {"verdict": review.verdict, "author": review.author}
+        for review in _sorted_reviews(state)
+        if task.links.pull is not None and review.pull == task.links.pull
+    ]
+
+
+def _size(state: State, task: Task, mirror: Mirror) -> Size | None:
+    """The changed lines of the task; None where our own repository does not know."""
+    pull = pull_of(state, task)
+    base = task.merge.verified.base if task.merge.verified else ""
+    ends = (base, task.change.head)
+    if not base and pull and pull.merge_commit:
+        ends = (f"{pull.merge_commit}^1", pull.merge_commit)
+    if not all(ends):
+        return None
+    try:
+        return mirror.size(*ends)
+    except (CaloronError, OSError) as error:
+        log.debug("cannot count the lines of a change", error=error, task=task.id)
+        # Only the forge has the commit, or the mirror was removed.
+        return None
+
+
+def _rejections(state: State) -> list[dict[str, str]]:
+    """Every review that requested changes, with its reason."""
+    pulls = {o.number: o.branch for o in state.objects.values() if isinstance(o, PullSnapshot)}
+    reviews = [r for r in _sorted_reviews(state) if r.verdict == "changes_requested"]
+    return [
+        {"task": task.id, "author": review.author, "reason": reason_of(review)}
+        for task in state.tasks.values()
+        for review in reviews
+        if review.pull == task.links.pull
+        or (task.change.branch and pulls.get(review.pull) == task.change.branch)
+    ]
+
+
+def _problems(reported: _Sprint) -> list[dict[str, Any]]:
+    """Everything that failed, once each, with its log."""
+    grouped: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for run in reported.runs:
+        if run.end not in ("failed", "interrupted") or run.problem in (STOPPED, NOT_NEEDED):
+            continue
+        owner = run.task or _OWNERS.get(run.role, "main")
+        what = run.problem or run.end
+        problem = grouped.setdefault((owner, run.role, what), _problem(what, owner, run.role, 0))
+        problem |= {"times": problem["times"] + 1, "log": _log(reported.paths, run)}
+    problems, sprint = list(grouped.values()), reported.state.sprint
+    if reported.lost_engines:
+        what = "the engine was killed or crashed, and the sprint was resumed"
+        problems.append(_problem(what, times=reported.lost_engines))
+    if sprint.planning.failure:
+        problems.append(_problem(sprint.planning.failure, log=sprint.planning.failure_log))
+    for task in reported.state.tasks.values():
+        if (
+            task.status is Status.DONE
+            and verification_of(task) == "red, allowed"
+            and task.merge.verified
+        ):
+            what = "merged although red, as main was"
+            problems.append(_problem(what, task.id, "verify", log=task.merge.verified.log))
+    return problems
+
+
+def _problem(
+    what: str, task: str = "", role: str = "", times: int = 1, log: str = ""
+) -> dict[str, Any]:
+    return {"task": task, "role": role, "what": what, "times": times, "log": log}
+
+
+def _log(paths: ProjectPaths, run: Run) -> str:
+    """The log of a run; where the events do not name its folder, the folder of all its runs."""
+    parent = paths.runs / run.item
+    folders = [parent / str(run.token)] if run.token else []
+    if not run.token and parent.is_dir():
+        folders = [folder for folder in parent.iterdir() if folder.name.isdigit()]
+    file = folders[0] / "output.log" if len(folders) == 1 else parent
+    return next((str(path) for path in (file, parent) if path.exists()), "")
+
+
+def _page(data: dict[str, Any]) -> Page:
+    kpis = msgspec.convert(data["kpis"], Kpis)
+    merged = [t for t in data["tasks"] if t["status"] == "Done"]
+    others = [t for t in data["tasks"] if t["status"] != "Done"]
+    done = f"{kpis.completed_tasks} of {kpis.total_tasks} tasks done"
+    commands = [Item("Get the merged work:", [data["bring"]])] if data["bring"] else []
+    shows = [task["pr_command"] for task in merged if task["pr_command"]]
+    pages = [task["pr_url"] for task in merged if task["pr_url"]]
+    commands += [Item("Show the merged work:", shows, pages)] if shows else []
+    needs = [
+        need_item(msgspec.convert(need | {"sprint": need["sprint_id"]}, Need))
+        for need in data["needs"]
+    ]
+    return Page(
+        title=f"Sprint {data['sprint_id']}: {done}",
+        lead=data["goal"],
+        sections=[
+            Section("In short", items=[Item(line) for line in _in_short(data, kpis)]),
+            Section("Done", rows=[_HEAD, *(_done_row(t) for t in merged)], items=commands),
+            Section("Waits for you", items=needs),
+            Section("Not done", rows=[_LEFT, *(_left_row(t) for t in others)]),
+            Section("Changes requested", items=[_rejection_item(r) for r in data["rejections"]]),
+            Section("Problems", items=[_problem_item(p) for p in data["problems"]]),
+            Section("Agents", rows=[_AGENTS, *map(_agent_row, data["agents"])]),
+        ],
+    )
+
+
+def _in_short(data: dict[str, Any], kpis: Kpis) -> list[str]:
+    ended = f", ended {local_time(data['ended_at'])}" if data["ended_at"] else ""
+    began = f"began {local_time(data['started_at'])}"
+    took = f"{span(kpis.sprint_time_s)} in total, working time {span(kpis.work_time_s)}"
+    lines = [f"{data['standing']}: {began}{ended}, {took}"]
+    guess = f" (${kpis.estimated_cost_usd:.2f} of it estimated)" if kpis.estimated_cost_usd else ""
+    lines.append(
+        f"cost: ${kpis.cost_usd:.2f} of ${data['budget_usd']:.2f}{guess},"
+        f" {kpis.total_tokens} tokens; agents worked {span(data['agent_s'])}"
+    )
+    how = f" ({data['verify']})" if data["verify"] else ""
+    red = f" {kpis.verify_failures} of {kpis.verify_runs} runs red;" if kpis.verify_runs else ""
+    lines.append(
+        f"verification{how}: {kpis.tests_passing} of {kpis.completed_tasks} done tasks green;"
+        f"{red} main before: {data['main_before']}"
+    )
+    lines.append(
+        f"reviews: {sum(t['review_rounds'] for t in data['tasks'])}; fixes: {kpis.fix_rounds};"
+        f" conflicts: {kpis.conflict_count}; supervisor steps: {kpis.total_interventions};"
+        f" acts of people: {kpis.human_acts}"
+    )
+    if not data["sandboxed"]:
+        lines.append("WARNING: no sandbox; its agents could read and change all your files")
+    return lines
+
+
+_HEAD = ("task", "title", "pull request", "change", "verified", "reviews", "cost", "elapsed")
+_LEFT = ("task", "title", "status", "why", "reviews", "cost", "elapsed")
+_AGENTS = ("agent", "role", "runs", "failed", "time", "cost", "tokens", "clarity")
+
+
+def _done_row(task: dict[str, Any]) -> tuple[str, ...]:
+    diff = task["diff"]
+    change = (
+        f"{counted(diff['files'], 'file')} +{diff['added']} -{diff['removed']}" if diff else "-"
+    )
+    pull = f"#{task['pr_number']} {task['pr_state']}"
+    return (
+        task["id"],
+        task["title"],
+        Linked(pull, task["pr_url"]) if task["pr_number"] else task["why"],
+        change,
+        Linked(task["verification"] or "-", task["verify_log"]),
+        *_last_cells(task),
+    )
+
+
+def _left_row(task: dict[str, Any]) -> tuple[str, ...]:
+    return task["id"], task["title"], task["status"], task["why"], *_last_cells(task)
+
+
+def _last_cells(task: dict[str, Any]) -> tuple[str, str, str]:
+    elapsed = "-" if task["elapsed_s"] is None else span(task["elapsed_s"])
+    return str(task["review_rounds"]), dollars(task["cost_usd"]), elapsed
+
+
+def _agent_row(row: dict[str, Any]) -> tuple[str, ...]:
+    agent = msgspec.convert(row, AgentKpis)
+    return (
+        agent.agent,
+        agent.role,
+        str(agent.runs),
+        str(agent.failed_runs),
+        span(agent.time_s),
+        dollars(agent.cost_usd),
+        str(agent.tokens),
+        "-" if agent.clarity is None else f"{agent.clarity:.0f}/10",
+    )
+
+
+def need_item(need: Need) -> Item:
+    """One inbox item, as every page shows it."""
+    holds = f" (holds {', '.join(need.holds)})" if need.holds else ""
+    printed = [line for file in need.files for line in log_lines(file)]
+    text = f"{need.task or need.sprint}: {need.why}{holds}"
+    return Item(text, need.commands, need.files, printed)
+
+
+def _rejection_item(rejection: dict[str, str]) -> Item:
+    return Item(f"{rejection['task']}: {rejection['reason']} ({rejection['author']})")
+
+
+def _problem_item(problem: dict[str, Any]) -> Item:
+    times = f" ({problem['times']} times)" if problem["times"] > 1 else ""
+    owner = " ".join(part for part in (problem["task"], problem["role"]) if part)
+    text = f"{owner}: {problem['what']}{times}" if owner else problem["what"]
+    return Item(text, files=[problem["log"]] if problem["log"] else ())
+
+
+@click.command()
+@options(project=True)
+def inbox(project: str | None) -> Answer:
+    """List what waits for you in every sprint of the project, newest first.
+
+    \b
+    Examples:
+      caloron inbox
+      caloron inbox --output json
+    """
+    paths, states, agents, numbers = find_project(project), [], [], {}
+    if paths.ledger.exists():
+        with read_ledger(project) as (_, connection):
+            states = waiting_states(connection)
+            agents = orphaned_agents(paths, connection)
+            numbers = sprint_numbers(connection)
+    flags = project_flag(paths, project)
+    needs = [
+        with_orphans(need, [a for a in agents if a["sprint_id"] == need.sprint], flags)
+        for state in reversed(states)
+        for need in needs_of(state, running=is_running(paths, state.sprint.id), options=flags)
+    ]
+    needs += _to_take(paths, flags)
+    return Answer({"project": paths.name, "needs": inbox_data(needs, numbers)}, _inbox_text(needs))
+
+
+def _to_take(paths: ProjectPaths, flags: str) -> list[Need]:
+    """Merged work that is not in the user's branch, once no engine runs."""
+    from caloron.git.checkout import Checkout
+    from caloron.git.command import git
+
+    project = load_project(paths.name)
+    repository = project.repository
+    if not repository or not paths.ledger.exists() or holder(paths.engine_lock) is not None:
+        return []
+    checkout = Checkout(repository)
+    branch = f"refs/heads/{known_forge(paths)['main']}"
+    main = git(project.git_here, "rev-parse", "--verify", branch, check=False)
+    if not main or not checkout.top.is_dir() or checkout.contains(main):
+        return []
+    sprint = _newest_not_taken(paths, checkout)
+    why = f"merged work is not in the branch that is checked out in {repository}"
+    return [Need(kind="take", sprint=sprint, why=why, commands=(f"caloron take{flags}",))]
+
+
+def _newest_not_taken(paths: ProjectPaths, checkout: Checkout) -> str:
+    """The newest sprint with merged work that is missing in the branch."""
+    from caloron.cli.commands.sprint.take import merge_commits
+
+    with read_ledger(paths.name) as (_, connection):
+        merged = merging_sprints(connection, _SEARCHED)
+        for name in merged:
+            commits = merge_commits(read_state(connection, name))
+            if commits and not checkout.contains(*commits):
+                return name
+        return merged[0] if merged else find_sprint(connection)
+
+
+def _inbox_text(needs: list[Need]) -> str:
+    if not needs:
+        return "Nothing needs you."
+    count = "One thing needs you" if len(needs) == 1 else f"{len(needs)} things need you"
+    sections = [
+        Section(f"Sprint {name}", items=[need_item(n) for n in needs if n.sprint == name])
+        for name in dict.fromkeys(need.sprint for need in needs)
+    ]
+    return as_text(Page(title=count, sections=sections))

@@ -1,0 +1,395 @@
+"""`caloron status` and `caloron why`: where the project stands.
+
+People and scripts call them all day, so they read the tables of the ledger and import little: no
+YAML, no rules, no terminal library.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from caloron.cli.app import Answer, options
+from caloron.cli.format import one_line
+from caloron.cli.project_view import (
+    UNKNOWN_FORGE,
+    WITHOUT_ENGINE,
+    known_forge,
+    orphan_line,
+    orphaned_agents,
+    require_ledger,
+)
+from caloron.cli.render import aligned, fitted
+from caloron.errors import NotFound
+from caloron.ids import sprint_number
+from caloron.ledger.legacy import LegacySprint, legacy_sprints
+from caloron.ledger.locate import (
+    ProjectPaths,
+    find_project,
+    has_current_project,
+    plain_settings,
+    project_names,
+    repository_here,
+)
+from caloron.ledger.reading import open_ledger
+from caloron.slicing import cut_smaller, to_slice
+from caloron.store.lock import holder
+
+if TYPE_CHECKING:
+    from caloron.domain.model.task import Task
+
+_SHOWN = ("repo", "backend", "framework")
+#: The fields of the sprint's record, by the names in the output.
+_RECORDED = {
+    "baseline": "$.main_health.baseline",
+    "halted": "$.availability.pause_reason",
+    "verify": "$.main_health.verify_line",
+    "budget_usd": "$.settings.budget_usd",
+    "cost_usd": "$.usage.spent.usd",
+    "unsandboxed": "$.settings.unsandboxed",
+    "paused": "$.availability.providers",
+    "declined": "$.planning.approval.declined",
+    "failure": "$.planning.failure",
+}
+_BASELINES = {
+    "red": "MAIN IS RED, as you allowed",
+    "unverified": "NOTHING IS VERIFIED: no tests were found",
+    "off": "VERIFICATION IS SWITCHED OFF (verify = none)",
+}
+_FACTS = ", ".join(
+    f"json_extract(CAST(data AS TEXT), '{path}') AS {name}" for name, path in _RECORDED.items()
+)
+
+
+@click.command()
+@options(project=True)
+def status(project: str | None) -> Answer:
+    """Show the project, its last sprint and each task of it.
+
+    \b
+    Examples:
+      caloron status
+      caloron status --output json
+    """
+    if project is None and not has_current_project():
+        return _no_project()
+    paths = find_project(project)
+    data = _project(paths)
+    return Answer(data, _text(data, switched_off=_settings(paths).get("verify") == "none"))
+
+
+def _no_project() -> Answer:
+    """This folder has no project: say what to do next."""
+    known, repository = project_names(), repository_here()
+    text = 'No project is active. In a git repository, create one: caloron sprint "<goal>"'
+    if repository is not None:
+        text = f'{repository} has no project yet. Create one: caloron sprint "<goal>"'
+    if known:
+        switch = "" if repository else "caloron projects switch NAME, or "
+        text += f"\nOr choose one: {switch}--project NAME (known: {', '.join(known)})"
+    data = {"active": None, "projects": len(known), "repository": str(repository or "")}
+    return Answer(data, text)
+
+
+def _project(paths: ProjectPaths) -> dict[str, Any]:
+    settings = _settings(paths)
+    data: dict[str, Any] = {"project": paths.name, "path": str(paths.path)}
+    data |= {key: settings.get(key, "") for key in _SHOWN}
+    data["forge"] = _forge(paths, settings)
+    data |= {"total_sprints": 0, "last_sprint": None, "held_by": None}
+    who = holder(paths.engine_lock)
+    connection = open_ledger(paths.ledger) if paths.ledger.exists() else None
+    try:
+        if connection is not None:
+            data["total_sprints"] = connection.execute("SELECT count(*) FROM sprints").fetchone()[0]
+            data["last_sprint"] = _sprint(connection, who.get("sprint", "") if who else "")
+            if data["last_sprint"]:
+                name = data["last_sprint"]["sprint_id"]
+                data["last_sprint"]["running"] = orphaned_agents(paths, connection, name)
+        earlier = legacy_sprints(paths, connection, 1)
+    finally:
+        if connection is not None:
+            connection.close()
+    data["total_sprints"] += earlier.total
+    if data["last_sprint"] is None and earlier.sprints:
+        data["last_sprint"] = _imported(earlier.sprints[0])
+    if who is not None:
+        data["held_by"] = {key: who.get(key) for key in ("pid", "host", "started_at")}
+        name = str(who.get("sprint") or "")
+        data["held_by"] |= {"sprint_id": name, "number": sprint_number(name)}
+    return data
+
+
+def _settings(paths: ProjectPaths) -> dict[str, str]:
+    settings = plain_settings(paths.config_file)
+    if settings is not None:
+        return settings
+    # Only a file that was edited by hand needs the slow YAML parser.
+    from caloron.ledger.projects import load_project
+
+    config = load_project(paths.name).config
+    keys = (*_SHOWN, "forge", "verify", "host", "reviewer_token_env", "reviewer_token_file")
+    return {key: str(getattr(config, key)) for key in keys}
+
+
+def _forge(paths: ProjectPaths, settings: dict[str, str]) -> dict[str, str]:
+    """The forge and how verdicts are written there, without asking it."""
+    kind, known = settings.get("forge") or "local", known_forge(paths)
+    second_account = settings.get("reviewer_token_env") or settings.get("reviewer_token_file")
+    reviews = "review" if kind == "local" or second_account else "comment"
+    remembered = known if known["kind"] == kind else UNKNOWN_FORGE
+    return {
+        "kind": kind,
+        "url": remembered["url"] or settings.get("host", ""),
+        "account": remembered["author"] if remembered["url"] else "",
+        "reviewer": remembered["reviewer"] if remembered["url"] else "",
+        "reviews": reviews,
+    }
+
+
+def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | None:
+    """The running sprint, else the last one."""
+    row = connection.execute(
+        f"SELECT id, number, goal, phase, {_FACTS} FROM sprints"
+        " ORDER BY id = ? DESC, number DESC LIMIT 1",
+        (running,),
+    ).fetchone()
+    if row is None:
+        return None
+    tasks = connection.execute(
+        "SELECT id, status, reason, json_extract(CAST(data AS TEXT), '$.log.cycle') AS cycle"
+        " FROM tasks WHERE sprint = ? ORDER BY position",
+        (row["id"],),
+    ).fetchall()
+    return {
+        "sprint_id": row["id"],
+        "number": row["number"],
+        "goal": row["goal"],
+        "phase": row["phase"],
+        "baseline": row["baseline"] or "",
+        "verify": row["verify"] or "",
+        "halted": row["halted"] or "",
+        "budget_usd": row["budget_usd"] or 0.0,
+        "cost_usd": round(row["cost_usd"] or 0.0, 4),
+        "sandboxed": not row["unsandboxed"],
+        "paused": _pauses(row["paused"]),
+        "outage": _outage(connection, row["id"]),
+        "declined": row["declined"] or "",
+        "failure": row["failure"] or "",
+        "completed_tasks": sum(task["status"] == "Done" for task in tasks),
+        "total_tasks": len(tasks),
+        "tasks": [_task(task) for task in tasks],
+        "running": [],
+        "adopted": False,
+    }
+
+
+def _task(row: sqlite3.Row) -> dict[str, Any]:
+    cycle = row["cycle"] or 0
+    return dict(row) | {"cycle": cycle, "slice_it": to_slice(cycle)}
+
+
+def _pauses(recorded: str | None) -> list[dict[str, str]]:
+    """The unavailable providers, and until when, in UTC."""
+    pauses = json.loads(recorded or "{}").items()
+    return [
+        {"framework": name, "what": pause["what"], "until": _utc(pause["until"])}
+        for name, pause in pauses
+        if pause["until"] > time.time()
+    ]
+
+
+def _utc(at: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def _local(iso: str) -> str:
+    from datetime import datetime
+
+    from caloron.domain.reporting.waiting import clock_time
+
+    return clock_time(datetime.fromisoformat(iso).timestamp())
+
+
+def _outage(connection: sqlite3.Connection, sprint: str) -> str:
+    """Why the forge is unavailable, as far as the last engine knew."""
+    known = "SELECT 1 FROM kv WHERE key = ? AND value <> ''"
+    if connection.execute(known, (f"forge_outage/{sprint}",)).fetchone() is None:
+        return ""
+    from caloron.ledger.reading import read_outage
+
+    return str(read_outage(connection, sprint) or "")
+
+
+def _imported(sprint: LegacySprint) -> dict[str, Any]:
+    """The last sprint imported from an older version, until there is a new one."""
+    from caloron.domain.compat.legacy_sprints import summary_of
+
+    facts = summary_of(sprint.record)
+    return {
+        "sprint_id": sprint.id,
+        "number": sprint.number,
+        "goal": facts.goal,
+        "phase": "ended",
+        "baseline": "",
+        "verify": "",
+        "halted": "",
+        "budget_usd": 0.0,
+        "cost_usd": 0.0,
+        "sandboxed": None,
+        "paused": [],
+        "outage": "",
+        "declined": "",
+        "failure": "",
+        "completed_tasks": facts.completed,
+        "total_tasks": facts.total,
+        "tasks": [],
+        "running": [],
+        "adopted": True,
+    }
+
+
+def _text(data: dict[str, Any], *, switched_off: bool = False) -> str:
+    lines = [f"{data['project']}  ({data['path']})"]
+    lines += [f"  {key.capitalize():10} {data[key]}" for key in _SHOWN if data[key]]
+    lines += _forge_lines(data["forge"])
+    lines.append(f"  {'Sprints':10} {data['total_sprints']}")
+    sprint = data["last_sprint"]
+    if sprint is None:
+        return fitted("\n".join([*lines, 'No sprint yet. Start one: caloron sprint "<goal>"']))
+    lines.append(
+        f"Sprint {sprint['sprint_id']}: {_phase(data)},"
+        f" {sprint['completed_tasks']}/{sprint['total_tasks']} tasks done"
+    )
+    lines.append(f"  {one_line(sprint['goal'], 100)}")
+    if sprint["verify"]:
+        lines.append(f"  Verified by: {one_line(sprint['verify'], 100)}")
+    off = sprint["baseline"] == "unverified" and switched_off
+    if warning := _BASELINES.get("off" if off else sprint["baseline"]):
+        lines.append(f"  {warning}")
+    if sprint["cost_usd"]:
+        lines.append(f"  Spent ${sprint['cost_usd']:.2f} of ${sprint['budget_usd']:.2f}")
+    if sprint["adopted"]:
+        lines.append("  Imported from an older version; only its summary is available.")
+    elif not sprint["sandboxed"]:
+        lines.append("  WARNING: no sandbox; agents can read and change all your files")
+    for pause in sprint["paused"]:
+        what = f"{pause['framework']}: {pause['what']}"
+        lines.append(f"  Unavailable: {what} until {_local(pause['until'])}")
+    lines += [f"  {orphan_line(agent)}" for agent in sprint["running"]]
+    waits = (sprint["outage"], sprint["halted"], sprint["failure"])
+    lines += [f"  Waits: {one_line(why, 100)}" for why in waits if why]
+    rows = []
+    for task in sprint["tasks"]:
+        rows.append((task["id"], task["status"], one_line(task["reason"], 100)))
+        if flag := cut_smaller(task["cycle"]):
+            rows.append(("", "", f"{task['cycle']} cycles, {flag}"))
+    return fitted("\n".join([*lines, *aligned(rows, head=False, indent=2)]))
+
+
+def _forge_lines(forge: dict[str, str]) -> list[str]:
+    if forge["kind"] == "local":
+        return []
+    account = f" as {forge['account']}" if forge["account"] else ""
+    how = "verdict comments and the commit status caloron/review"
+    if forge["reviews"] == "review":
+        how = f"reviews by {forge['reviewer'] or 'the second account'}"
+    return [
+        f"  {'Forge':10} {forge['kind']}: {forge['url']}{account}",
+        f"  {'Reviews':10} {how}",
+    ]
+
+
+def _phase(data: dict[str, Any]) -> str:
+    """The phase for people: a sprint runs only while an engine holds the project."""
+    phase = data["last_sprint"]["phase"]
+    if phase == "ended":
+        return "ended"
+    engine = data["held_by"]
+    if engine and engine["sprint_id"] == data["last_sprint"]["sprint_id"]:
+        return f"{phase} (process {engine['pid']})"
+    resume = f"caloron resume {data['last_sprint']['sprint_id']}"
+    if phase == "approval" and data["last_sprint"]["declined"]:
+        return f"its plan was declined by {data['last_sprint']['declined']} ({resume})"
+    if phase == "approval":
+        return f"its plan waits for your approval ({resume})"
+    if data["last_sprint"]["running"]:
+        return f"{WITHOUT_ENGINE} (continue: {resume})"
+    return f"stopped (continue: {resume})"
+
+
+@click.command()
+@click.argument("task", required=False)
+@options(project=True)
+def why(task: str | None, project: str | None) -> Answer:
+    """Show what each unfinished task of the last sprint (or TASK alone) waits for.
+
+    \b
+    Examples:
+      caloron why
+      caloron why fix-login
+    """
+    # `status` does not need these, and has to start fast.
+    from caloron.domain.reporting.explain import why as reason_of
+    from caloron.domain.reporting.explain import why_sprint
+    from caloron.failures import log_lines
+    from caloron.ledger.glance import glance
+    from caloron.ledger.reading import read_outage
+
+    paths = find_project(project)
+    connection = require_ledger(paths)
+    try:
+        engine = holder(paths.engine_lock)
+        state, begun = glance(connection, (engine or {}).get("sprint", ""))
+        outage = str(read_outage(connection, state.sprint.id) or "")
+        running = orphaned_agents(paths, connection, state.sprint.id)
+    finally:
+        connection.close()
+    if task is not None and task not in state.tasks:
+        known = ", ".join(state.tasks) or "none yet"
+        raise NotFound(f"sprint {state.sprint.id} has no task {task!r}", hint=f"tasks: {known}")
+    stopped = state.sprint.phase != "ended" and engine is None
+    if stopped and not state.sprint.availability.pause_reason:
+        # An interrupted attempt is queued again, but that is not what the agent was doing.
+        state.queued -= begun
+    now = time.time()
+
+    def line(unfinished: Task) -> str:
+        reason = reason_of(state, unfinished, now)
+        if any(agent["task"] == unfinished.id for agent in running):
+            return reason
+        return f"stopped while {reason}" if stopped and unfinished.work else reason
+
+    tasks = [
+        {"id": t.id, "status": str(t.status), "why": line(t)}
+        for t in state.tasks.values()
+        if t.id == task or (task is None and t.status != "Done")
+    ]
+    data = {
+        "sprint_id": state.sprint.id,
+        "number": state.sprint.number,
+        "stopped": stopped,
+        "why": why_sprint(state.sprint, now),
+        "outage": outage,
+        "tasks": tasks,
+        "running": running,
+    }
+    reason = (
+        state.sprint.availability.pause_reason if state.tasks else why_sprint(state.sprint, now)
+    )
+    lines = [f"The sprint waits: {reason}" for reason in (reason, outage) if reason]
+    if log := state.sprint.planning.failure_log:
+        lines += [f"  | {line}" for line in log_lines(log)]
+        lines += [f"  {log}", f"Fix main and run: caloron resume {state.sprint.id}",
+                  f"Or continue anyway: caloron resume {state.sprint.id} --allow-red"]  # fmt: skip
+    lines += [f"{t['id']}: {t['status']}: {t['why'] or 'it is done'}" for t in tasks]
+    lines += [orphan_line(agent) for agent in running]
+    if stopped and not running:
+        lines.append(f"The sprint is stopped; continue it: caloron resume {state.sprint.id}")
+    return Answer(data, fitted("\n".join(lines)) or "Every task is done.")

@@ -1,0 +1,480 @@
+"""`caloron logs` and `caloron trace`: the output of a task's agents, and its history."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from caloron.answers import closing_words, feedback_in
+from caloron.cli.app import Answer, named_sprint, options, sprint_name
+from caloron.cli.format import printable
+from caloron.cli.project_view import require_ledger
+from caloron.cli.render import aligned, fitted
+from caloron.domain.reporting.kpis import Run
+from caloron.engine.runs.run_dirs import read_spec
+from caloron.errors import NotFound
+from caloron.ledger.locate import ProjectPaths, find_project, require_id
+from caloron.ledger.run_history import runs_below
+
+#: Bytes of a log that are read at once.
+_PIECE = 1 << 16
+#: Lines that are read before the shown ones, to find the start of a feedback block.
+_LONGEST_BLOCK = 100
+
+
+@click.command()
+@click.argument("task")
+@click.option(
+    "--sprint", metavar="SPRINT", callback=named_sprint, help="The sprint (default: the last one)."
+)
+@click.option(
+    "--tail",
+    type=click.IntRange(1, 1_000_000),
+    metavar="LINES",
+    default=1000,
+    show_default=True,
+    help="At most this many lines of each log, from its end.",
+)
+@options(project=True)
+def logs(task: str, sprint: str | None, tail: int, project: str | None) -> Answer:
+    """Show the output of the agents of TASK (`po` is the planner), oldest attempt first.
+
+    The feedback block at the end is left out: it is on the task's issue, and in the file that the
+    heading names.
+
+    \b
+    Examples:
+      caloron logs fix-login
+      caloron logs po --tail 20
+    """
+    from caloron.ledger.run_history import find_sprint, number_of, runs_below
+
+    found = find_project(project)
+    require_id(task, "task")
+    with closing(require_ledger(found)) as connection:
+        chosen = find_sprint(connection, sprint or "")
+        number = number_of(connection, chosen)
+        runs = runs_below(connection, f"{chosen}/{task}")
+    place = found.runs / chosen / task
+    if not place.is_dir():
+        _refuse_cleaned(found, chosen, task)
+        raise NotFound(
+            f"nothing has run for task {task!r} in sprint {chosen}", hint=_where(found, task)
+        )
+    numbers = {(run.item.rpartition("/")[2], run.token): run.attempt for run in runs}
+    attempts = [_attempt(run, numbers, tail) for run in _runs(place)]
+    data = {"sprint_id": chosen, "number": number, "task": task, "attempts": attempts}
+    return Answer(data, "\n".join(_text(a) for a in attempts), raw=True)
+
+
+def _where(found: ProjectPaths, task: str) -> str:
+    """The command that shows the newest sprint in which this task ran."""
+    numbers = [
+        int(place.name.removeprefix(f"{found.name}-"))
+        for place in found.runs.glob(f"{found.name}-*")
+        if place.name.removeprefix(f"{found.name}-").isdigit() and (place / task).is_dir()
+    ]
+    return f"caloron logs {task} --sprint {max(numbers)}" if numbers else "caloron status"
+
+
+def _refuse_cleaned(found: ProjectPaths, sprint: str, task: str) -> None:
+    """Refuse a task whose logs were removed by `caloron clean`."""
+    if not found.ledger.exists():
+        return
+    # "0" is the character that follows "/".
+    ends = (f"{sprint}/{task}/", f"{sprint}/{task}0")
+    query = """SELECT 1 FROM events WHERE work_item_id >= ? AND work_item_id < ?
+               AND +type = 'attempt_started' LIMIT 1"""
+    with closing(require_ledger(found)) as connection:
+        ran = connection.execute(query, ends).fetchone()
+    if ran:
+        raise NotFound(
+            f"the logs of task {task!r} in sprint {sprint} were removed by `caloron clean`",
+            hint=f"its events are kept: caloron trace {task} --sprint {sprint}",
+        )
+
+
+#: `<n>-<role>/<claim>`.
+_ATTEMPT = re.compile(r"\d+-[^/]+/\d+")
+
+
+def _runs(place: Path) -> list[Path]:
+    """`<n>-<role>/<claim>` in the order in which they began."""
+    # Skip files that a person or an editor left there.
+    found = [run for run in place.glob("*/*") if _ATTEMPT.fullmatch(str(run.relative_to(place)))]
+    attempts = [run for run in found if run.is_dir()]
+    return sorted(attempts, key=lambda run: (int(run.parent.name.split("-")[0]), int(run.name)))
+
+
+def _attempt(run: Path, numbers: dict[tuple[str, int], int], tail: int) -> dict[str, Any]:
+    work = run.parent.name
+    output, readable = _last(run / "output.log", tail, _reader(run))
+    return {
+        "work": work,
+        "role": work.split("-", 1)[1],
+        # A folder has the number of its claim; null: that claim began no attempt.
+        "attempt": numbers.get((work, int(run.name))),
+        "path": str(run),
+        "output": output,
+        "errors": _last(run / "stderr.log", tail, str)[0],
+        "readable": readable,
+    }
+
+
+def _reader(run: Path) -> Callable[[str], str]:
+    """How to make a line of this attempt readable: frameworks have protocols of their own."""
+    from caloron.agents.clis.registry import line_formatter
+
+    return line_formatter(read_spec(run).get("framework", ""))
+
+
+def _last(path: Path, count: int, readable: Callable[[str], str]) -> tuple[str, str]:
+    """The last lines of a log as it is, and the same made readable, without feedback blocks.
+
+    It is read from its end, in pieces, until there are enough readable lines: the size of a log
+    does not matter, and a line is never cut.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return "", ""
+    raw: list[str] = []
+    #: Readable lines, the last one first, each with the number of its line in `raw`.
+    shown: list[tuple[str, int]] = []
+    with file:
+        for line in _backwards(file):
+            text = line.decode("utf-8", "replace")
+            lines = readable(text).split("\n") if text else [""]
+            raw.append(text)
+            # Nothing of some lines is for people.
+            if lines != [""] or not text:
+                shown += [(part, len(raw)) for part in reversed(lines)]
+            if len(shown) >= count + _LONGEST_BLOCK and len(_without_feedback(shown)) >= count:
+                break
+    kept = _without_feedback(shown)[:count]
+    first = kept[-1][1] if len(kept) == count else len(raw)
+    return "".join(f"{line}\n" for line in reversed(raw[:first])), "\n".join(
+        part for part, _ in reversed(kept)
+    )
+
+
+def _without_feedback(shown: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Readable lines, the last one first, without those of feedback blocks."""
+    inside = feedback_in([part for part, _ in reversed(shown)])
+    return [line for line, of_block in zip(shown, reversed(inside), strict=True) if not of_block]
+
+
+def _backwards(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, the last one first."""
+    position, rest = file.seek(0, os.SEEK_END), b""
+    first, piece = True, _PIECE
+    while position:
+        size = min(piece, position)
+        position -= size
+        file.seek(position)
+        *lines, last = (file.read(size) + rest).split(b"\n")
+        rest, lines = (lines[0], [*lines[1:], last]) if lines else (last, [])
+        # A long line is put together in few steps.
+        piece = _PIECE if lines else 2 * piece
+        for line in reversed(lines):
+            # The end of the last line is not an empty line.
+            if line or not first:
+                yield line
+            first = False
+    if rest or not first:
+        yield rest
+
+
+def _text(attempt: dict[str, Any]) -> str:
+    number = attempt["attempt"]
+    which = f"attempt {number}" if number else "not begun"
+    parts = [fitted(printable(f"── {attempt['work']}, {which}  {attempt['path']}"))]
+    parts += [printable(attempt[key]).rstrip() for key in ("readable", "errors") if attempt[key]]
+    return "\n".join(parts)
+
+
+#: What is no task of a plan and has a story all the same: the planner, main before the sprint,
+#: and the model that looks back.
+_BESIDE = {
+    "po": "the planner",
+    "baseline": "the verification of main before the sprint",
+    "retro": "the model that looks back",
+}
+
+_NEWEST_SPRINT = """
+SELECT s.id FROM sprints s JOIN tasks t ON t.sprint = s.id
+WHERE t.id = ? ORDER BY s.number DESC LIMIT 1
+"""
+_NEWEST_RUN = """
+SELECT id FROM sprints s
+WHERE EXISTS (SELECT 1 FROM events WHERE work_item_id >= s.id || '/' || :task || '/'
+              AND work_item_id < s.id || '/' || :task || '0')
+ORDER BY number DESC LIMIT 1
+"""
+_TASK = """
+SELECT status, reason, json_extract(CAST(data AS TEXT), '$.plan.title') AS title,
+       json_extract(CAST(data AS TEXT), '$.usage.spent.usd') AS cost
+FROM tasks WHERE sprint = ? AND id = ?
+"""
+_EVENTS = """
+SELECT id, ts, type, actor, work_item_id AS item, payload FROM events
+WHERE work_item_id >= :item || '/' AND work_item_id < :item || '0'
+UNION ALL
+SELECT id, ts, type, actor, work_item_id, payload FROM events
+WHERE type IN ('task_moved', 'effect_done', 'effect_failed', 'state_imported')
+  AND json_extract(payload, '$.sprint') = :sprint
+  AND (json_extract(payload, '$.task') = :task OR json_type(payload, '$.changes."' || :task || '"') IS NOT NULL)
+ORDER BY id
+"""  # noqa: E501 - a condition of SQL reads best on one line
+_PENDING = """
+SELECT kind, key, tries, note FROM actions
+WHERE sprint = ? AND task = ? AND state IN ('planned', 'intended') ORDER BY id
+"""
+#: Each act on the forge once it is done, and while it is still to do.
+_EFFECTS = {
+    "create_issue": ("its issue was opened", "open its issue"),
+    "edit_issue": ("its issue was edited", "edit its issue"),
+    "reopen_issue": ("its issue was opened again", "open its issue again"),
+    "close_issue": ("its issue was closed", "close its issue"),
+    "comment": ("commented on its issue", "comment on its issue"),
+    "label": ("its issue was labelled", "label its issue"),
+    "progress": (
+        "the progress comment on its issue was updated", "update the progress comment on its issue"
+    ),
+    "describe": (
+        "the progress section of its pull request was updated",
+        "update the progress section of its pull request",
+    ),
+    "see_branch": ("its branch was looked up on the forge", "look its branch up on the forge"),
+    "push": ("its branch was pushed", "push its branch"),
+    "open_pull": ("its pull request was opened", "open its pull request"),
+    "close_pull": ("its pull request was closed", "close its pull request"),
+    "review": ("the review was written on the forge", "write the review on the forge"),
+    "merge": ("its pull request was merged", "merge its pull request"),
+    "revert": ("its merge was reverted on a branch", "revert its merge on a branch"),
+}  # fmt: skip
+_LONGEST = 200
+
+
+@click.command()
+@click.argument("task")
+@click.option(
+    "--sprint",
+    metavar="SPRINT",
+    callback=named_sprint,
+    help="The sprint (default: the newest with that task).",
+)
+@options(project=True)
+def trace(task: str, sprint: str | None, project: str | None) -> Answer:
+    """Show every event of TASK in order (`po` is the planner).
+
+    Moves, attempts with their time, reports and cost of agents, acts on the forge.
+
+    \b
+    Examples:
+      caloron trace fix-login
+      caloron trace po --sprint 3 --output json
+    """
+    found = find_project(project)
+    require_id(task, "task")
+    connection = require_ledger(found)
+    try:
+        chosen = sprint_name(found, sprint) if sprint else _newest(connection, task)
+        data = _story(connection, found, chosen, task)
+    finally:
+        connection.close()
+    return Answer(data, _trace_text(data))
+
+
+def _newest(connection: sqlite3.Connection, task: str) -> str:
+    row = connection.execute(_NEWEST_SPRINT, (task,)).fetchone()
+    if row is None and task in _BESIDE:
+        row = connection.execute(_NEWEST_RUN, {"task": task}).fetchone()
+        if row is None:
+            raise NotFound(f"{_BESIDE[task]} has not run in any sprint", hint="caloron history")
+    if row is None:
+        raise NotFound(f"no sprint has a task {task!r}", hint="caloron status")
+    return str(row["id"])
+
+
+def _story(
+    connection: sqlite3.Connection, found: ProjectPaths, sprint: str, task: str
+) -> dict[str, Any]:
+    known = connection.execute("SELECT number FROM sprints WHERE id = ?", (sprint,)).fetchone()
+    if known is None:
+        raise NotFound(f"there is no sprint {sprint}", hint="caloron history")
+    row = connection.execute(_TASK, (sprint, task)).fetchone()
+    if row is None and task not in _BESIDE:
+        raise NotFound(f"sprint {sprint} has no task {task!r}", hint="caloron status")
+    values = {"item": f"{sprint}/{task}", "sprint": sprint, "task": task}
+    raw = [_decoded(event) for event in connection.execute(_EVENTS, values)]
+    if not raw and row is None:
+        ran = connection.execute(_NEWEST_RUN, {"task": task}).fetchone()
+        hint = f"caloron trace {task} --sprint {ran['id']}" if ran else "caloron history"
+        raise NotFound(f"{_BESIDE[task]} did not run in sprint {sprint}", hint=hint)
+    runs = runs_below(connection, f"{sprint}/{task}")
+    reported = sum(run.usd for run in runs)
+    of_item: dict[str, list[Run]] = {}
+    for run in runs:
+        of_item.setdefault(run.item, []).append(run)
+    return {
+        "sprint_id": sprint,
+        "number": known["number"],
+        "task": task,
+        "title": row["title"] if row else "",
+        "status": row["status"] if row else "",
+        "reason": row["reason"] if row else "",
+        # What was cut short is in the task's own sum only.
+        "cost_usd": round((row["cost"] or 0.0) if row else reported, 4),
+        "events": [_entry(event, of_item.get(event["item"], [])) for event in raw],
+        "attempts": [_trace_attempt(run, found) for run in runs],
+        "pending": [dict(effect) for effect in connection.execute(_PENDING, (sprint, task))],
+    }
+
+
+def _decoded(row: sqlite3.Row) -> dict[str, Any]:
+    return dict(row) | {"payload": json.loads(row["payload"])}
+
+
+def _trace_attempt(run: Run, found: ProjectPaths) -> dict[str, Any]:
+    """One attempt with its outcome."""
+    ended, finished = run.end != "running", run.end in ("done", "failed")
+    return {
+        "item": run.item,
+        "role": run.role,
+        "attempt": run.attempt,
+        "started_at": _iso(_ms(run.started_at)),
+        "ended_at": _iso(_ms(run.started_at + run.seconds)) if ended else None,
+        "duration_s": round(run.seconds, 1) if ended else None,
+        "exit_code": run.exit_code if finished else None,
+        "cost_usd": round(run.usd, 4),
+        "tokens": run.tokens,
+        "model": run.model,
+        # The folder of each claim has its token's number, which is not the attempt's.
+        "logs": str(found.runs / run.item / str(run.token or "")),
+    }
+
+
+def _entry(event: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
+    return {
+        "at": _iso(event["ts"]),
+        "type": event["type"],
+        "work": event["item"].rpartition("/")[2] if event["item"] else "",
+        "what": _words(event, runs),
+        "payload": event["payload"],
+    }
+
+
+def _words(event: dict[str, Any], runs: Sequence[Run]) -> str:
+    """One event in a few words; `runs` are those of its work item."""
+    kind, payload, at = event["type"], event["payload"], event["ts"]
+    if kind == "work_item_claimed":
+        return f"taken by {event['actor'] or ''}"
+    if kind == "attempt_started":
+        begun = (run.attempt for run in runs if _ms(run.started_at) == at)
+        return f"attempt {next(begun, payload['attempt'])} began"
+    if kind == "attempt_ended":
+        took = (run.seconds for run in runs if _ms(run.started_at + run.seconds) == at)
+        return _ended(payload, next(took, None))
+    if kind in _WORDS:
+        return _WORDS[kind](payload)
+    details = ", ".join(f"{k} {v}" for k, v in payload.items() if k not in ("sprint", "task"))
+    return f"{kind.replace('_', ' ')}: {details}"
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _effect(payload: dict[str, Any]) -> str:
+    kind, parts = str(payload["kind"]), payload["key"].split("/")
+    if parts[0] == "escalation" and kind == "create_issue":
+        return "an issue that asks for a person was opened" + _because(payload["note"])
+    if kind == "label":
+        return f"label {parts[-1]} was put on its issue"
+    if kind == "comment":
+        return f"commented on its issue ({parts[3] if len(parts) > 3 else parts[-1]})"
+    return _act(kind, done=True) + _because(payload["note"])
+
+
+def _act(kind: str, *, done: bool) -> str:
+    known = _EFFECTS.get(kind)
+    return known[0 if done else 1] if known else kind.replace("_", " ")
+
+
+def _ended(payload: dict[str, Any], seconds: float | None) -> str:
+    took = "" if seconds is None else f" after {seconds:.1f} s"
+    end = (
+        "it took too long" if payload.get("timed_out") else f"exit code {payload.get('exit_code')}"
+    )
+    last_line = _because(closing_words(payload.get("last_line") or ""))
+    return f"ended{took}: {payload.get('over') or end}{last_line}"
+
+
+def _reported(payload: dict[str, Any]) -> str:
+    tokens = payload.get("tokens_in", 0) + payload.get("tokens_out", 0)
+    parts = [payload.get("framework", ""), payload.get("model", "")]
+    parts += [f"${payload['usd']:.4f}"] if payload.get("usd") else []
+    parts += [f"{tokens} tokens"] if tokens else []
+    parts += (
+        [f"{payload['trouble']}: {payload.get('detail', '')}"] if payload.get("trouble") else []
+    )
+    return f"the agent reported ({', '.join(filter(None, parts))})"
+
+
+def _because(reason: str | None) -> str:
+    line = " ".join((reason or "").split())
+    return f" ({line[:_LONGEST]})" if line else ""
+
+
+def _moved(payload: dict[str, Any]) -> str:
+    """A move; one without a change of status is shown by its reason alone."""
+    if payload["old"] == payload["new"]:
+        return str(payload.get("reason"))
+    return f"{payload['old']} → {payload['new']}{_because(payload.get('reason'))}".strip()
+
+
+_WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "task_moved": _moved,
+    "effect_done": _effect,
+    "effect_failed": lambda payload: (
+        f"the forge refused to {_act(payload['kind'], done=False)}{_because(payload['note'])}"
+    ),
+    "work_item_created": lambda payload: f"{payload['kind']} waits for a free place",
+    "agent_reported": _reported,
+    "work_item_resolved": lambda payload: (
+        f"closed as {payload['status']}{_because(closing_words(payload.get('notes') or ''))}"
+    ),
+    "work_item_reopened": lambda payload: f"to be done again{_because(payload.get('reason'))}",
+}
+
+
+def _iso(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _trace_text(data: dict[str, Any]) -> str:
+    cost = f", ${data['cost_usd']:.2f}" if data["cost_usd"] else ""
+    status = f": {data['status']}{_because(data['reason'])}" if data["status"] else ""
+    lines = [f"{data['task']} of {data['sprint_id']}{status}{cost}"]
+    rows: list[tuple[str, ...]] = []
+    day = ""
+    for entry in data["events"]:
+        at = datetime.fromisoformat(entry["at"]).astimezone()
+        if f"{at:%Y-%m-%d}" != day:
+            day = f"{at:%Y-%m-%d}"
+            rows.append((day,))
+        rows.append((f"{at:%H:%M:%S}", entry["work"], " ".join(entry["what"].split())))
+    lines += aligned(rows, head=False, indent=2)
+    lines += [f"  not done yet: {_act(p['kind'], done=False)}{_because(p['note'])}"
+              for p in data["pending"]]  # fmt: skip
+    return fitted("\n".join(lines))

@@ -1,0 +1,336 @@
+"""Commands about the program itself: `version`, `introspect`, `skill`, `completion`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from caloron import __version__
+from caloron.cli.app import Answer, DryRun, options, planned
+from caloron.errors import AlreadyExists, StoreError
+from caloron.store.files import write_atomic
+
+ACLI_VERSION = "0.1.0"
+
+
+@click.command()
+@options()
+def version() -> Answer:
+    """Print the version of Caloron and of the ACLI specification it follows.
+
+    \b
+    Example:
+      caloron version --output json
+    """
+    data = {"tool": "caloron", "version": __version__, "acli_version": ACLI_VERSION}
+    return Answer(data, f"caloron {__version__}\nacli {ACLI_VERSION}")
+
+
+#: The meaning of each exit code, for `skill` and for the reference.
+EXIT_CODES = {
+    0: ("SUCCESS", "done; of a sprint: every task is Done"),
+    1: ("GENERAL_ERROR", "an internal error, with its log; or you did not confirm"),
+    2: ("INVALID_ARGS", "usage: an argument, a plan, a fixture, a setting"),
+    3: ("NOT_FOUND", "a project, sprint, task, issue, pull request or file does not exist"),
+    4: ("PERMISSION_DENIED", "you may not read or write something"),
+    5: ("CONFLICT", "in use by another process, or it exists already"),
+    7: ("UPSTREAM_ERROR", "the forge failed"),
+    8: ("PRECONDITION_FAILED", "something must be fixed first"),
+    9: ("DRY_RUN", "a dry run: nothing was done"),
+    10: ("TASKS_NOT_DONE", "the sprint ended with tasks not done"),
+    11: ("STOPPED", "the sprint was stopped and can be resumed"),
+    12: ("GRAPH_FAILED", "a graph or a stage failed while it ran, or its examples did"),
+    130: ("INTERRUPTED", "Ctrl-C"),
+}
+
+_EXAMPLES = re.compile(r"^\s*Examples?:\s*$")
+
+
+class Leaf(NamedTuple):
+    """A command that can be run, with the words that call it."""
+
+    words: tuple[str, ...]
+    command: click.Command
+
+
+def describe() -> dict[str, Any]:
+    """The whole program as data: its commands with their arguments, options and examples."""
+    root, context = _root()
+    commands = [_command(child, name) for name, child in _children(root, context)]
+    return {
+        "name": "caloron",
+        "version": __version__,
+        "acli_version": ACLI_VERSION,
+        "commands": commands,
+    }
+
+
+def leaves() -> Iterator[Leaf]:
+    """Every command that can be run, without groups."""
+    root, context = _root()
+    yield from _leaves(root, context, ())
+
+
+def summary(command: click.Command) -> str:
+    """The first paragraph of the help, in one line."""
+    return " ".join((command.help or "").partition("\n\n")[0].split())
+
+
+def _root() -> tuple[click.Group, click.Context]:
+    from caloron.cli.app import cli
+
+    return cli, click.Context(cli, info_name="caloron")
+
+
+def _children(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(context):
+        child = group.get_command(context, name)
+        if child is not None and not child.hidden:
+            yield name, child
+
+
+def _leaves(
+    command: click.Command, context: click.Context, words: tuple[str, ...]
+) -> Iterator[Leaf]:
+    if not isinstance(command, click.Group):
+        yield Leaf(words, command)
+        return
+    if command.invoke_without_command and words:
+        yield Leaf(words, command)
+    for name, child in _children(command, context):
+        yield from _leaves(child, context, (*words, name))
+
+
+def _command(command: click.Command, name: str) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": name,
+        "description": summary(command),
+        "arguments": [_argument(p) for p in command.params if isinstance(p, click.Argument)],
+        "options": [
+            _option(p) for p in command.params if isinstance(p, click.Option) and not p.hidden
+        ],
+        "subcommands": [],
+    }
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=name)
+        entry["subcommands"] = [_command(child, n) for n, child in _children(command, context)]
+    else:
+        # Every command that changes something has --dry-run.
+        entry["idempotent"] = not any(o["name"] == "--dry-run" for o in entry["options"])
+    entry["examples"] = _examples(command)
+    return entry
+
+
+def _argument(parameter: click.Argument) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "type": _type(parameter),
+        "required": parameter.required,
+        "multiple": parameter.nargs != 1,
+    } | _choices(parameter)
+
+
+def _option(parameter: click.Option) -> dict[str, Any]:
+    name = max(parameter.opts, key=len)
+    default = None if parameter.required else parameter.get_default(click.Context(_ANY_COMMAND))
+    plain = isinstance(default, str | int | float | bool)
+    return {
+        "name": name,
+        "aliases": [other for other in parameter.opts if other != name],
+        "type": _type(parameter),
+        "metavar": None if parameter.is_flag else parameter.metavar or str(parameter.name).upper(),
+        "description": parameter.help or "",
+        "default": default if plain else None,
+        "required": parameter.required,
+        "multiple": parameter.multiple,
+    } | _choices(parameter)
+
+
+_ANY_COMMAND = click.Command("any")
+
+
+def _type(parameter: click.Parameter) -> str:
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        return "flag"
+    name = parameter.type.name
+    return {"text": "string", "integer range": "integer", "float range": "number"}.get(name, name)
+
+
+def _choices(parameter: click.Parameter) -> dict[str, Any]:
+    kind = parameter.type
+    return {"choices": [str(c) for c in kind.choices]} if isinstance(kind, click.Choice) else {}
+
+
+def _examples(command: click.Command) -> list[str]:
+    """The command lines of the last part of the help."""
+    lines = iter((command.help or "").splitlines())
+    for line in lines:
+        if _EXAMPLES.match(line):
+            break
+    return [line.strip() for line in lines if "caloron " in line]
+
+
+@click.command()
+@click.option("--acli-version", is_flag=True, help="Only the version of the ACLI specification.")
+@options()
+def introspect(acli_version: bool) -> Answer:
+    """Describe every command: its arguments, options, defaults and examples.
+
+    \b
+    Examples:
+      caloron introspect
+      caloron introspect --output json
+    """
+    if acli_version:
+        return Answer({"acli_version": ACLI_VERSION}, ACLI_VERSION)
+    program = describe()
+    lines = [f"caloron {program['version']}"]
+    for command in program["commands"]:
+        lines.append(f"  {command['name']:<11} {command['description']}")
+        lines += [f"    {sub['name']:<9} {sub['description']}" for sub in command["subcommands"]]
+    lines.append("All of it as data: caloron introspect --output json")
+    return Answer(program, "\n".join(lines))
+
+
+_HEAD = """---
+name: caloron
+description: Turn a goal into reviewed, tested, merged code with a team of agents.
+when_to_use: A change is large enough for several tasks, or must survive crashes, reviews and \
+verification on its way to main.
+---
+
+# Caloron {version}
+
+A goal becomes a plan of tasks; agents do them side by side in sandboxes; each result is reviewed,
+verified on top of main, and merged on the project's own forge. It can be stopped and resumed.
+
+Start like this:
+
+```sh
+cd ~/src/shop
+caloron sprint "Add a discount code to the basket" --yes --output json
+caloron report --output json
+caloron take --output json
+```
+"""
+
+#: The first bytes of every SKILL.md of ours.
+_OURS = b"---\nname: caloron\n"
+
+_OUTPUT = """## Answers
+
+`--output json` prints one envelope on standard output: `{"ok": true, "command", "data", "meta"}` or
+`{"ok": false, "command", "error": {"code", "message", "hint"}, "meta"}`. With text, errors go to
+standard error. A dry run answers `{"ok": true, "dry_run": true, "planned_actions": […]}`.
+"""
+
+
+@click.command()
+@click.option(
+    "--out",
+    metavar="FILE",
+    help="Write it to this file, and create missing folders; `-` prints it.",
+)
+@click.option("--force", is_flag=True, help="Overwrite a file with other content.")
+@options(dry_run=True)
+def skill(out: str | None, force: bool, dry_run: bool) -> Answer | DryRun:
+    """Print a SKILL.md that teaches an agent to use Caloron, made from the commands themselves.
+
+    \b
+    Examples:
+      caloron skill
+      caloron skill --out .claude/skills/caloron/SKILL.md
+    """
+    content = skill_text()
+    out = None if out == "-" else out
+    if out is None:
+        answer = Answer({"path": None, "content": content}, content.rstrip("\n"))
+        return DryRun() if dry_run else answer
+    path = Path(out).absolute()
+    replaced = _is_replaced(path, force=force)
+    if dry_run:
+        return DryRun(planned("write", str(path), bytes=len(content.encode())))
+    try:
+        write_atomic(path, content.encode())
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot write {path}: {error}", hint="choose another file") from error
+    text = f"{'Replaced' if replaced else 'Wrote'} {path}."
+    return Answer({"path": str(path), "content": content}, text)
+
+
+def _is_replaced(path: Path, *, force: bool) -> bool:
+    """True if the file exists; other content than our SKILL.md is refused without `force`."""
+    try:
+        with path.open("rb") as file:
+            ours = file.read(len(_OURS)) == _OURS
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot write {path}: {error}", hint="choose another file") from error
+    if not ours and not force:
+        raise AlreadyExists(
+            f"{path} exists already, and is not a SKILL.md of Caloron",
+            hint="choose another file, or overwrite it with --force; nothing was changed",
+        )
+    return True
+
+
+def skill_text() -> str:
+    """The whole SKILL.md."""
+    program = describe()
+    flat = [entry for command in program["commands"] for entry in _flat(command, "caloron")]
+    index = "\n".join(f"- `{name}`: {command['description']}" for name, command in flat)
+    sections = "\n".join(_section(name, command) for name, command in flat)
+    codes = "\n".join(f"- {code} `{name}`: {what}" for code, (name, what) in EXIT_CODES.items())
+    head = _HEAD.format(version=program["version"])
+    return f"{head}\n## Commands\n\n{index}\n\n{sections}\n{_OUTPUT}\n## Exit codes\n\n{codes}\n"
+
+
+def _flat(command: dict[str, Any], before: str) -> list[tuple[str, dict[str, Any]]]:
+    name = f"{before} {command['name']}"
+    if not command["subcommands"]:
+        return [(name, command)]
+    return [entry for sub in command["subcommands"] for entry in _flat(sub, name)]
+
+
+def _section(name: str, command: dict[str, Any]) -> str:
+    words = [a["name"].upper() for a in command["arguments"]]
+    lines = [f"## {' '.join((name, *words))}", "", command["description"], ""]
+    for option in command["options"]:
+        default = option["default"]
+        shown = "" if default in (None, False, "") else f" (default `{default}`)"
+        lines.append(f"- `{option['name']}`: {option['description']}{shown}")
+    if command["examples"]:
+        lines += ["", "```sh", *command["examples"], "```"]
+    return "\n".join((*lines, ""))
+
+
+_VARIABLE = "_CALORON_COMPLETE"
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@options()
+def completion(shell: str) -> Answer:
+    """Print the script that completes commands and options in SHELL.
+
+    \b
+    Examples:
+      eval "$(caloron completion bash)"
+      caloron completion zsh > ~/.zfunc/_caloron
+      caloron completion fish > ~/.config/fish/completions/caloron.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from caloron.cli.app import cli
+
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None, shell
+    # The script alone: `source()` would first run the shell to ask for its version.
+    complete = completion_class(cli, {}, "caloron", _VARIABLE)
+    script = complete.source_template % complete.source_vars()
+    return Answer({"shell": shell, "script": script}, script.strip("\n"))

@@ -1,0 +1,223 @@
+"""A new project: the defaults chosen for it, and its creation as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from caloron.agents.clis.registry import (
+    FRAMEWORKS,
+    framework_on_path,
+    installable,
+    require_framework,
+)
+from caloron.agents.workspace.project_detection import ProjectCommands, detect
+from caloron.cli.app import is_text
+from caloron.errors import AlreadyExists, CaloronError, PreconditionFailed, UsageError
+from caloron.git.checkout import Checkout
+from caloron.git.mirror import Mirror
+from caloron.ledger.locate import (
+    active_project_name,
+    find_project,
+    project_here,
+    project_names,
+    project_path,
+    projects_for,
+    repository_of,
+)
+from caloron.ledger.projects import Project, create_project, load_project, set_active
+from caloron.ledger.settings import ProjectConfig
+from caloron.ports import Remote
+
+if TYPE_CHECKING:
+    from caloron.domain.model.plan import PlannedTask
+    from caloron.engine.session import Choices
+
+_LONGEST_NAME = 64
+
+
+def framework_or_detected(name: str | None) -> str:
+    """The framework of a new project: the named one, else the agent CLI on PATH."""
+    if name is not None:
+        return require_framework(name)
+    if detected := framework_on_path():
+        return detected
+    agents = " or ".join(f"{info.title} (`{info.program}`)" for info in installable())
+    raise PreconditionFailed(
+        "no coding agent was found on PATH, and none was named",
+        hint=f"install {agents}, or choose with --framework: {', '.join(FRAMEWORKS)}",
+    )
+
+
+def create_active(config: ProjectConfig, populate: Callable[[Path], None]) -> Project:
+    """Create the project with the files that `populate` writes, and make it the active one."""
+    project = create_project(config, populate)
+    set_active(project.name)
+    return project
+
+
+class NewProject(NamedTuple):
+    """A project that does not exist yet, with every default that was chosen for it."""
+
+    project: Project
+    branch: str
+    commit: str
+    commands: ProjectCommands
+    framework_detected: bool
+
+    def data(self) -> dict[str, Any]:
+        config = self.project.config
+        return {
+            "name": self.project.name,
+            "path": str(self.project.path),
+            "repo": config.repo,
+            "branch": self.branch,
+            "commit": self.commit,
+            "forge": config.forge,
+            "framework": config.framework,
+            "setup": self.commands.setup,
+            "verify": self.commands.verify,
+            "found": self.commands.summary,
+            "network": config.network,
+            "network_roles": config.network_roles,
+            "budget_usd": config.budget_usd,
+        }
+
+    def text(self, verb: str = "is", budget_usd: float | None = None) -> str:
+        """The defaults, each with its reason or its consequence."""
+        config, commands = self.project.config, self.commands
+        at = f"branch {self.branch}" if self.branch else "no branch checked out"
+        detected = ", found on PATH" if self.framework_detected else ""
+        others = ", ".join(entry.replace("=", " ") for entry in config.network_roles)
+        nothing = "NOTHING FOUND: results would be merged on their review alone"
+        budget = f"${config.budget_usd:.2f} for each sprint"
+        if budget_usd is not None:
+            budget = f"${budget_usd:.2f} for this sprint; {budget} without --budget"
+        lines = [
+            f"Project {config.name} {verb} set up for {config.repo} ({at}, {self.commit[:9]}):",
+            f"  forge      {config.forge}, in {self.project.path}; your branches are not moved",
+            f"  framework  {config.framework}{detected}",
+            f"  setup      {commands.setup or 'nothing to install was found'}",
+            f"  verify     {commands.verify or nothing}",
+            f"  network    {config.network}: agents reach only their model ({others})",
+            f"  budget     {budget}",
+            "Other settings: caloron config set KEY VALUE",
+        ]
+        return "\n".join(lines)
+
+
+def find_or_draft(name: str | None, framework: str | None) -> tuple[Project, NewProject | None]:
+    """The project to act on; for a repository without one, the draft of a new project."""
+    if framework is not None:
+        require_framework(framework)
+    known = name if name is not None else project_here()
+    if known is not None:
+        return _existing(load_project(known), framework), None
+    checkout = _checkout_here()
+    if checkout is None:
+        raise _no_repository()
+    draft = _draft(checkout, framework)
+    return draft.project, draft
+
+
+def _no_repository() -> CaloronError:
+    """A sprint changes and pays for one project: outside of a repository it has to be named."""
+    active = find_project(active_project_name())
+    repository = f" for {path}" if (path := repository_of(active)) else ""
+    return UsageError(
+        "this folder is not in a git repository, so it does not say which project is meant",
+        hint=f"go to your repository, or name the project: --project {active.name} (the active"
+        f" one{repository}; known projects: {', '.join(project_names())})",
+    )
+
+
+def _checkout_here() -> Checkout | None:
+    try:
+        here = Path.cwd()
+    except OSError:
+        # The current folder was removed.
+        return None
+    return Checkout.around(here)
+
+
+def _existing(project: Project, framework: str | None) -> Project:
+    if framework in (None, project.config.framework):
+        return project
+    raise UsageError(
+        f"project {project.name} uses framework {project.config.framework}, not {framework}",
+        hint=f"caloron config set framework {framework} --project {project.name}",
+    )
+
+
+def _draft(checkout: Checkout, framework: str | None) -> NewProject:
+    if not is_text(str(checkout.top)):
+        raise PreconditionFailed(
+            f"the path {str(checkout.top)!r} is not UTF-8, so no setting can hold it",
+            hint="rename the folder",
+        )
+    commit = checkout.head()
+    chosen = framework_or_detected(framework)
+    if chosen == "command":
+        raise UsageError(
+            "framework `command` needs a command line",
+            hint=f"caloron init NAME --repo {checkout.top} --framework command, then "
+            'caloron config set command "my-agent {prompt_file}"',
+        )
+    name = _free_name(checkout.top.name)
+    config = ProjectConfig(name=name, framework=chosen, repo=str(checkout.top))
+    files = Mirror(checkout.top, Remote(""))
+    return NewProject(
+        Project(name, project_path(name), config),
+        checkout.branch(),
+        commit,
+        detect(files.files(commit), lambda path: files.read(commit, path)),
+        framework_detected=framework is None,
+    )
+
+
+def _free_name(folder: str) -> str:
+    """A valid name like the folder's that no project has."""
+    plain = unicodedata.normalize("NFKD", folder).encode("ascii", "ignore").decode().lower()
+    name = re.sub(r"[^a-z0-9_]+", "-", plain)[:_LONGEST_NAME].strip("-_") or "project"
+    free, number = name, 1
+    while os.path.lexists(project_path(free)):
+        number += 1
+        suffix = f"-{number}"
+        free = name[: _LONGEST_NAME - len(suffix)] + suffix
+    return free
+
+
+def create(
+    draft: NewProject, tasks: tuple[PlannedTask, ...] | None, choices: Choices
+) -> tuple[Project, bool]:
+    """Create the project whole, after every check that a sprint needs, or not at all.
+
+    The second value is False if another sprint in this repository created it meanwhile.
+    """
+    from caloron.engine.session import check_start
+    from caloron.forge.local.forge import create_local_forge
+
+    config = draft.project.config
+
+    def populate(directory: Path) -> None:
+        forge = create_local_forge(directory, source=Path(config.repo), name=config.name)
+        try:
+            check_start(
+                Project(config.name, directory, config),
+                forge,
+                tasks or (),
+                unsandboxed=choices.unsandboxed,
+            )
+        finally:
+            forge.close()
+
+    try:
+        return create_active(config, populate), True
+    except AlreadyExists:
+        if config.name not in projects_for(Path(config.repo)):
+            raise
+        return load_project(config.name), False

@@ -1,0 +1,159 @@
+"""`caloron org`: the conventions that the prompt of every agent contains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from caloron.agents.conventions import (
+    EXAMPLE,
+    ORGANISATION_FILE,
+    PROJECT_FILE,
+    Conventions,
+    load,
+    render,
+)
+from caloron.cli import output
+from caloron.cli.app import Answer, DryRun, Failure, options, planned
+from caloron.cli.format import printable
+from caloron.errors import AlreadyExists, CaloronError, NotFound, UsageError
+from caloron.ids import is_valid_id
+from caloron.ledger.locate import find_project, home
+from caloron.ledger.projects import load_project
+from caloron.store.files import write_atomic
+
+_conventions_option = click.option(
+    "--project",
+    "-p",
+    metavar="NAME|DIR",
+    help=f"Include the {PROJECT_FILE} of this project's main, or of this directory.",
+)
+
+
+@click.group()
+def org() -> None:
+    """Create, show and check the conventions for all agents.
+
+    \b
+    Examples:
+      caloron org init
+      caloron org show --project shop
+    """
+
+
+@org.command("init")
+@options(dry_run=True)
+def init_organisation(dry_run: bool) -> Answer | DryRun:
+    """Write an example of the organisation's conventions, for you to edit.
+
+    \b
+    Example:
+      caloron org init
+    """
+    file = home() / ORGANISATION_FILE
+    if file.exists():
+        raise AlreadyExists(f"{file} exists already", hint="edit it")
+    if dry_run:
+        return DryRun(planned("write", str(file), bytes=len(EXAMPLE.encode())))
+    write_atomic(file, EXAMPLE.encode())
+    return Answer({"path": str(file)}, f"Wrote {file}. Edit it, then: caloron org validate")
+
+
+@org.command()
+@_conventions_option
+@options()
+def show(project: str | None) -> Answer:
+    """Show the conventions as agents get them.
+
+    \b
+    Examples:
+      caloron org show
+      caloron org show --project ~/src/shop
+    """
+    conventions = _load(project)
+    data = _data(conventions)
+    empty = "There are no conventions. Start with: caloron org init"
+    lines = [data["rendered"] or empty, *(f"warning: {w}" for w in conventions.warnings)]
+    return Answer(data, "\n".join(lines))
+
+
+@org.command()
+@_conventions_option
+@options()
+def validate(project: str | None) -> Answer:
+    """Check the conventions: exit 0 if all is valid, 1 with warnings, 2 if they are not YAML.
+
+    \b
+    Examples:
+      caloron org validate
+      caloron org validate --project . --output json
+    """
+    conventions = _load(project)
+    if not conventions.sources and not conventions.warnings:
+        raise NotFound(f"there is no {ORGANISATION_FILE} in {home()}", hint="caloron org init")
+    data = _data(conventions) | {"valid": not conventions.warnings}
+    if not conventions.warnings:
+        return Answer(data, f"All is valid: {', '.join(conventions.sources)}")
+    if not output.wants_json():
+        click.echo(printable("\n".join(f"warning: {w}" for w in conventions.warnings)), err=True)
+    message = f"{len(conventions.warnings)} parts of the conventions are not valid"
+    hint = "see data.warnings" if output.wants_json() else "see the warnings above"
+    failure = Failure(CaloronError.code, message, hint)
+    return Answer(data, exit_code=CaloronError.exit_code, failure=failure)
+
+
+def _load(project: str | None) -> Conventions:
+    if project is None:
+        return load(home())
+    work_dir = load_project(project).workspace if is_valid_id(project) else None
+    return load(home(), _project_yaml(project), work_dir)
+
+
+def _project_yaml(project: str) -> str | None:
+    if is_valid_id(project):
+        from caloron.cli.project_view import known_forge
+
+        main = known_forge(find_project(project))["main"]
+        return _on_main(load_project(project).git_here, main)
+    directory = Path(project)
+    if not _is_directory(directory):
+        raise NotFound(
+            f"{project!r} is neither a project nor a directory", hint="caloron projects list"
+        )
+    file = directory / PROJECT_FILE
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"the conventions in {file} cannot be read: {error}", hint="make it UTF-8 text"
+        ) from error
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        # No directory can have this name.
+        return False
+
+
+def _on_main(forge: Path, main: str) -> str | None:
+    """The file as agents get it: from the forge's main, not from a checkout."""
+    from caloron.git.command import git_process
+
+    done = git_process(forge, "show", f"{main}:{PROJECT_FILE}")
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+
+
+def _data(conventions: Conventions) -> dict[str, Any]:
+    return {
+        "source": ", ".join(conventions.sources),
+        "organisation": conventions.organisation,
+        "is_empty": conventions.is_empty,
+        "rendered": render(conventions),
+        "warnings": list(conventions.warnings),
+    }

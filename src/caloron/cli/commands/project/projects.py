@@ -1,0 +1,385 @@
+"""`caloron projects` and `caloron clean`: manage projects and free their disk space."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from caloron.cli import output
+from caloron.cli.app import Answer, DryRun, NotConfirmed, confirm, options, planned
+from caloron.cli.format import size
+from caloron.cli.locks import ensure_unlocked, exclusive
+from caloron.cli.project_view import disk_usage, state_files
+from caloron.cli.render import aligned
+from caloron.domain.model.roles import CODE_ROLES
+from caloron.errors import CaloronError, PreconditionFailed
+from caloron.ids import ID_WORDS
+from caloron.ledger.locate import (
+    ProjectPaths,
+    active_project_name,
+    find_project,
+    home,
+    project_names,
+    require_id,
+    unusable_project_names,
+)
+from caloron.ledger.projects import load_project, set_active
+from caloron.ledger.reading import open_ledger
+
+_SHOWN = ("repo", "backend", "framework", "work_dir")
+_DAY_S = 86_400.0
+#: Sprints that nothing can continue. A stopped sprint waits for a person until it is resumed or
+#: discarded.
+_FINISHED = """
+SELECT id, ended_at FROM sprints s WHERE phase = 'ended' AND ended_at IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM tasks t
+                  WHERE t.sprint = s.id AND t.status NOT IN ('Done', 'Cancelled'))
+  AND (COALESCE(json_extract(CAST(data AS TEXT), '$.planning.failure'), '') = ''
+       OR COALESCE(json_extract(CAST(data AS TEXT), '$.discard.by'), '') <> '')
+ORDER BY number
+"""
+
+
+@click.group()
+def projects() -> None:
+    """List, switch and delete projects.
+
+    \b
+    Examples:
+      caloron projects list
+      caloron projects switch shop
+    """
+
+
+@projects.command("list")
+@options()
+def list_projects() -> Answer:
+    """List the projects; the active one has a star.
+
+    \b
+    Example:
+      caloron projects list --output table
+    """
+    active = _active()
+    rows = [_row(name, active) for name in project_names()]
+    rows += [_unusable(name) for name in unusable_project_names()]
+    lines = aligned([_cells(row) for row in rows], head=False)
+    text = "\n".join(lines) or "No project yet. Create one: caloron init NAME"
+    return Answer({"active": active, "projects": rows}, text)
+
+
+@projects.command()
+@click.argument("name")
+@options(dry_run=True)
+def switch(name: str, dry_run: bool) -> Answer | DryRun:
+    """Make NAME the active project.
+
+    \b
+    Example:
+      caloron projects switch shop
+    """
+    project = find_project(require_id(name, "project name"), need_ledger=False)
+    if dry_run:
+        return DryRun(planned("switch to project", project.name))
+    set_active(project.name)
+    return Answer({"active": project.name}, f"Project {project.name} is active.")
+
+
+@projects.command()
+@click.argument("name")
+@click.option("--force", "-f", is_flag=True, help="Do not ask to type the name again.")
+@options(dry_run=True)
+def delete(name: str, force: bool, dry_run: bool) -> Answer | DryRun:
+    """Delete project NAME with its forge, its history and its logs, for good.
+
+    Shows what is deleted, and asks to type the name again. Your own repository is not touched:
+    first bring what you want to keep to you (`caloron take`, or `git clone` of the project's
+    forge).
+
+    \b
+    Examples:
+      caloron projects delete scratch --dry-run
+      caloron projects delete scratch --force
+    """
+    project = find_project(require_id(name, "project name"), need_ledger=False)
+    if project.path.is_symlink():
+        raise PreconditionFailed(
+            f"{project.path} is a link to {os.readlink(project.path)}",  # noqa: PTH115
+            hint="remove the link yourself; nothing was deleted",
+        )
+    if warning := _not_taken(project):
+        output.note(warning)
+    if dry_run:
+        ensure_unlocked(project)
+        return DryRun(*_parts(project))
+    with exclusive(project):
+        parts = _parts(project)
+        if not force and not _typed_again(name, parts):
+            raise NotConfirmed(
+                "nothing was deleted: that was not the name of the project",
+                hint=f"type {name}, or use --force",
+            )
+        _delete(project)
+    total = sum(part["bytes"] for part in parts)
+    data = {"deleted": name, "bytes": total, "parts": parts, "active": _active()}
+    return Answer(data, f"Deleted project {name} ({size(total)}).")
+
+
+def _active() -> str | None:
+    """The active project; None if there is none, or it does not exist."""
+    try:
+        return find_project(active_project_name(), need_ledger=False).name
+    except CaloronError:
+        # The list of projects names the problem of each.
+        return None
+
+
+def _row(name: str, active: str | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name, "active": name == active}
+    try:
+        config = load_project(name).config
+    except CaloronError as error:
+        return row | dict.fromkeys(_SHOWN, "") | {"problem": str(error)}
+    return row | {key: getattr(config, key) for key in _SHOWN} | {"problem": ""}
+
+
+def _unusable(name: str) -> dict[str, Any]:
+    problem = f"this name cannot be used: rename its folder to {ID_WORDS}"
+    return {"name": name, "active": False} | dict.fromkeys(_SHOWN, "") | {"problem": problem}
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    name = f"{'*' if row['active'] else ' '} {row['name']}"
+    return name, row["framework"], row["problem"] or row["repo"]
+
+
+def _parts(project: ProjectPaths) -> list[dict[str, Any]]:
+    paths = (*sorted(project.path.iterdir()), *state_files(project.name))
+    return [planned("delete", str(path), bytes=disk_usage(path)) for path in paths]
+
+
+def _not_taken(paths: ProjectPaths) -> str:
+    """Warn of merged work that exists only in the project's own forge."""
+    from caloron.git.checkout import Checkout
+    from caloron.git.command import git
+
+    try:
+        project = load_project(paths.name, need_ledger=False)
+    except CaloronError:
+        # Without its settings, a project can still be deleted.
+        return ""
+    main = git(paths.forge_git, "rev-parse", "--verify", "refs/heads/main", check=False)
+    if project.is_remote or not main:
+        return ""
+    repo = project.repository
+    if repo and repo.is_dir() and Checkout(repo).contains(main):
+        return ""
+    where = f"the branch checked out in {repo}" if repo else "any repository of yours"
+    return (
+        f"the merged work of project {paths.name} is not in {where};"
+        f" to keep it: caloron take --project {paths.name}"
+    )
+
+
+def _typed_again(name: str, parts: list[dict[str, Any]]) -> bool:
+    output.note("\n".join(f"  {size(part['bytes']):>8}  {part['target']}" for part in parts))
+    question = f"Type {name} to delete all of it"
+    try:
+        return bool(click.prompt(question, default="", show_default=False, err=True) == name)
+    except click.Abort:
+        return False
+
+
+def _delete(project: ProjectPaths) -> None:
+    """Rename the folder first, so that a crash leaves no half of a project."""
+    from caloron.agents.workspace.workspaces import remove_workspace
+
+    was_active = _active() == project.name
+    renamed = project.path.with_name(f".deleted-{project.name}-{os.getpid()}")
+    leftovers = project.path.parent.glob(f".deleted-{project.name}-*")
+    try:
+        project.path.rename(renamed)
+        if was_active:
+            (home() / "active").unlink(missing_ok=True)
+        for file in state_files(project.name):
+            file.unlink(missing_ok=True)
+        for folder in {renamed, *_of_project(leftovers, project.name)}:
+            remove_workspace(folder)
+    except OSError as error:
+        raise PreconditionFailed(
+            f"project {project.name} could not be deleted whole: {error}",
+            hint=f"remove {renamed} yourself, and check {project.path}",
+        ) from error
+
+
+def _of_project(folders: Iterable[Path], name: str) -> list[Path]:
+    """What an earlier attempt could not remove; another project's name may begin like this one."""
+    return [f for f in folders if f.name.removeprefix(f".deleted-{name}-").isdigit()]
+
+
+class Item(NamedTuple):
+    """A file, a folder, a branch of the forge or saved work that can be removed."""
+
+    kind: str
+    target: str
+    bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        action = "forget" if self.kind == "salvage" else "delete"
+        return {"action": action, **self._asdict()}
+
+
+class CleanupPlan(NamedTuple):
+    items: list[Item]
+    kept: list[dict[str, Any]]
+
+
+@click.command()
+@click.option(
+    "--older-than",
+    "days",
+    type=click.IntRange(0, 36_500),
+    default=30,
+    show_default=True,
+    metavar="DAYS",
+    help="Logs, merged branches, setup caches and saved work of this age or older.",
+)
+@click.option("--salvage", is_flag=True, help="Also the saved work of interrupted attempts.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@options(project=True, dry_run=True)
+def clean(
+    days: int, salvage: bool, yes: bool, dry_run: bool, project: str | None
+) -> Answer | DryRun:
+    """Remove old logs, merged branches, caches and leftover workspaces, with their sizes.
+
+    Only of sprints whose tasks are all done or cancelled, and that do not wait for you. A workspace
+    with work that is saved nowhere else stays, and so do the history and everything on the forge
+    that is not merged.
+
+    \b
+    Examples:
+      caloron clean --dry-run
+      caloron clean --older-than 7 --yes
+    """
+    paths = find_project(project)
+    if dry_run:
+        ensure_unlocked(paths)
+        return DryRun(*(item.as_dict() for item in _cleanup_plan(paths, days, salvage).items))
+    with exclusive(paths):
+        plan = _cleanup_plan(paths, days, salvage)
+        total = sum(item.bytes for item in plan.items)
+        if plan.items and not yes:
+            output.note("\n".join(_lines(plan)))
+            if not confirm(f"Remove these {len(plan.items)} ({size(total)})?"):
+                raise NotConfirmed("nothing was removed", hint="answer y, or use --yes")
+        _remove(paths, plan.items)
+    removed = [item.as_dict() for item in plan.items]
+    end = f"Removed {len(plan.items)}, {size(total)}." if removed else "Nothing to remove."
+    data = {"project": paths.name, "removed": removed, "bytes": total, "kept": plan.kept}
+    return Answer(data, "\n".join((*_lines(plan), end)))
+
+
+def _cleanup_plan(paths: ProjectPaths, days: int, salvage: bool) -> CleanupPlan:
+    before = time.time() - days * _DAY_S
+    finished = _finished_sprints(paths)
+    old = [sprint for sprint, ended in finished.items() if ended <= before]
+    saved = _refs(paths, "refs/salvage", "refs/caloron/work")
+    items: list[Item] = []
+    kept: list[dict[str, Any]] = []
+    for sprint in finished:
+        workspaces = sorted((paths.runs / sprint).glob("*/*/*/workspace"))
+        unsaved = [w for w in workspaces if not _is_saved(paths, w, saved)]
+        kept += [{"target": str(w), "reason": "its work is saved nowhere else"} for w in unsaved]
+        if sprint in old and not unsaved:
+            items += _items("logs", paths.runs / sprint)
+            continue
+        for workspace in set(workspaces) - set(unsaved):
+            items += _items("workspace", workspace) + _items("home", workspace.parent / "home")
+    # The pool belongs to a running engine; none runs while we have the lock.
+    items += _items("pool", paths.path / "pool") + _items("trash", paths.path / "trash")
+    items += [
+        item for cache in _old_in(paths.path / "seeds", before) for item in _items("seed", cache)
+    ]
+    items += [item for log in _old_in(home() / "logs", before) for item in _items("defect", log)]
+    items += [Item("branch", name, 0) for name in _merged_branches(paths, old)]
+    if salvage:
+        of_old = tuple(f"refs/salvage/{sprint}/" for sprint in old)
+        items += [Item("salvage", ref, 0) for ref in saved if ref.startswith(of_old)]
+    return CleanupPlan(sorted(items), kept)
+
+
+def _items(kind: str, path: Path) -> list[Item]:
+    return [Item(kind, str(path), disk_usage(path))] if path.exists() else []
+
+
+def _finished_sprints(paths: ProjectPaths) -> dict[str, float]:
+    if not paths.ledger.exists():
+        return {}
+    with closing(open_ledger(paths.ledger)) as connection:
+        return {row["id"]: row["ended_at"] for row in connection.execute(_FINISHED)}
+
+
+def _is_saved(paths: ProjectPaths, workspace: Path, refs: list[str]) -> bool:
+    """True if our own repository has the agent's work; git never runs in a workspace."""
+    run = workspace.parent.relative_to(paths.runs)
+    role = run.parent.name.rpartition("-")[2]
+    return role not in CODE_ROLES or any(ref.endswith(f"/{run}") for ref in refs)
+
+
+def _refs(paths: ProjectPaths, *prefixes: str) -> list[str]:
+    if not paths.mirror.exists():
+        return []
+    from caloron.git.command import git
+
+    return git(paths.mirror, "for-each-ref", "--format=%(refname)", *prefixes).splitlines()
+
+
+def _merged_branches(paths: ProjectPaths, sprints: list[str]) -> list[str]:
+    """Agents' branches that main contains; an unmerged one is the only copy of its work."""
+    if not sprints or not paths.forge_git.exists():
+        return []
+    from caloron.git.command import git
+
+    form = "--format=%(refname:lstrip=2)"
+    merged = ("--merged=refs/heads/main", "refs/heads/agent")
+    names = git(paths.forge_git, "for-each-ref", form, *merged, check=False).splitlines()
+    return [name for name in names if name.rpartition("/")[2] in sprints]
+
+
+def _old_in(folder: Path, before: float) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        # The lock of a cache entry is as old as the entry, and needed as long as it exists.
+        if path.lstat().st_mtime <= before and path.suffix != ".lock":
+            yield path
+
+
+def _remove(paths: ProjectPaths, items: list[Item]) -> None:
+    from caloron.agents.workspace.workspaces import remove_workspace
+    from caloron.git.command import git
+
+    for item in items:
+        if item.kind == "salvage":
+            git(paths.mirror, "update-ref", "-d", item.target)
+            continue
+        if item.kind == "branch":
+            # `-d` checks again: a person may have pushed to it meanwhile.
+            git(paths.forge_git, "branch", "--quiet", "-d", "--", item.target)
+            continue
+        try:
+            remove_workspace(Path(item.target))
+        except OSError as error:
+            raise PreconditionFailed(
+                f"{item.target} cannot be removed: {error}",
+                hint="the items before it are removed; fix that and run it again",
+            ) from error
+
+
+def _lines(plan: CleanupPlan) -> list[str]:
+    lines = [f"  {size(item.bytes):>8}  {item.kind:<9}  {item.target}" for item in plan.items]
+    return lines + [f"  kept: {entry['target']}: {entry['reason']}" for entry in plan.kept]

@@ -1,0 +1,203 @@
+"""`caloron discard`: cancel what is left of a sprint that is not wanted any more."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from shlex import quote
+from typing import Any
+
+import click
+
+from caloron.cli import output
+from caloron.cli.app import (
+    Answer,
+    DryRun,
+    NotConfirmed,
+    confirm,
+    options,
+    planned,
+    sprint_argument,
+)
+from caloron.cli.commands.forge import person
+from caloron.cli.commands.sprint.take import merge_commits
+from caloron.cli.format import counted
+from caloron.cli.locks import ensure_unlocked
+from caloron.cli.project_view import known_forge, require_ledger
+from caloron.domain.model.snapshots import IssueSnapshot
+from caloron.domain.model.sprint import State, pull_of
+from caloron.domain.model.status import Status
+from caloron.domain.model.task import Task
+from caloron.domain.rules.discard import can_be_discarded, left_over
+from caloron.errors import PreconditionFailed
+from caloron.git.command import git
+from caloron.ledger.ledger import read_state
+from caloron.ledger.projects import Project, load_project
+from caloron.ledger.run_history import find_sprint
+
+
+@click.command()
+@sprint_argument
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@options(project=True, dry_run=True)
+def discard(sprint: str | None, yes: bool, dry_run: bool, project: str | None) -> Answer | DryRun:
+    """Cancel what is left of the last sprint (or of SPRINT): a held plan, unfinished tasks.
+
+    Unfinished tasks are cancelled, their issues and pull requests closed with a comment. Merged
+    work stays merged, branches and saved work are kept. It shows what is cancelled, and asks.
+
+    \b
+    Examples:
+      caloron discard --dry-run
+      caloron discard 3 --yes
+    """
+    loaded = load_project(project)
+    with closing(require_ledger(loaded)) as connection:
+        state = read_state(connection, find_sprint(connection, sprint or ""))
+    if not can_be_discarded(state) and not _is_interrupted(state):
+        return _nothing_to_discard(loaded, state)
+    if dry_run:
+        ensure_unlocked(loaded)
+        return DryRun(*_actions(state))
+    if not yes and not _confirmed(state):
+        raise NotConfirmed(
+            f"nothing was discarded: sprint {state.sprint.id} is unchanged",
+            hint="answer y, or use --yes",
+        )
+    data = _data(loaded, _discard(loaded, state.sprint.id))
+    return Answer(data, _text(data))
+
+
+def _is_interrupted(state: State) -> bool:
+    """True if an earlier discard was interrupted."""
+    return bool(state.sprint.discard.by) and state.sprint.phase != "ended"
+
+
+def _nothing_to_discard(project: Project, state: State) -> Answer:
+    name = state.sprint.id
+    if state.sprint.discard.by:
+        text = f"Sprint {name} was discarded already, by {state.sprint.discard.by}."
+        return Answer(_data(project, state), text)
+    undo = _undo(project, state)
+    raise PreconditionFailed(
+        f"sprint {name} has nothing left to discard: its work is "
+        + ("merged" if _merged(state) else "done"),
+        hint=f"do not take it; to undo it on the forge: {undo}" if undo else "caloron report",
+    )
+
+
+def _actions(state: State) -> list[dict[str, Any]]:
+    actions = [planned("discard sprint", state.sprint.id)]
+    for task in left_over(state):
+        actions.append(planned("cancel task", f"{task.id} ({task.status})"))
+        actions += [planned("close", target) for target in _open_objects(state, task)]
+    return actions
+
+
+def _open_objects(state: State, task: Task) -> list[str]:
+    pull = pull_of(state, task)
+    names = [f"pull request #{pull.number}"] if pull and pull.state == "open" else []
+    for number in (task.links.issue, task.escalation.issue):
+        issue = state.objects.get(f"issue:{number}")
+        if isinstance(issue, IssueSnapshot) and issue.state == "open":
+            names.append(f"issue #{number}")
+    return names
+
+
+def _confirmed(state: State) -> bool:
+    for action in _actions(state):
+        output.note(f"  {action['action']} {action['target']}")
+    if merged := _merged(state):
+        output.note(f"  merged work stays: {', '.join(merged)}")
+    return confirm("Discard this?")
+
+
+def _merged(state: State) -> list[str]:
+    """The tasks whose work is on main; a task with nothing to do is done without any."""
+    pulls = {t.id: pull_of(state, t) for t in state.tasks.values() if t.status is Status.DONE}
+    return [name for name, pull in pulls.items() if pull and pull.state == "merged"]
+
+
+def _discard(project: Project, name: str) -> State:
+    from caloron.engine.session import exclusive
+    from caloron.engine.signals import LineListener
+
+    with exclusive(project) as session:
+        return session.discard(name, person(), LineListener(output.note, name_sprint=False))
+
+
+def _data(project: Project, state: State) -> dict[str, Any]:
+    tasks = state.tasks.values()
+    return {
+        "project": project.name,
+        "sprint_id": state.sprint.id,
+        "number": state.sprint.number,
+        "discarded_by": state.sprint.discard.by,
+        "cancelled": [t.id for t in tasks if t.status is Status.CANCELLED],
+        "merged": _merged(state),
+        "closed": sorted(
+            name for name in set(state.sprint.discard.closing) if _is_closed(state, name)
+        ),
+        "kept": _kept(project, state.sprint.id),
+        "undo": _undo(project, state),
+    }
+
+
+def _is_closed(state: State, name: str) -> bool:
+    return getattr(state.objects.get(name), "state", "") == "closed"
+
+
+def _kept(project: Project, sprint: str) -> list[str]:
+    """The refs that hold the agents' work of the sprint: saved work, and branches."""
+    kept = []
+    for repository, patterns in (
+        (project.mirror, (f"refs/salvage/{sprint}", f"refs/caloron/work/{sprint}")),
+        (
+            project.git_here,
+            (f"refs/heads/agent/*/{sprint}", f"refs/remotes/forge/agent/*/{sprint}"),
+        ),
+    ):
+        if repository.is_dir():
+            refs = git(repository, "for-each-ref", "--format=%(refname)", *patterns, check=False)
+            kept += [f"{repository} {ref}" for ref in refs.splitlines()]
+    return kept
+
+
+def _undo(project: Project, state: State) -> str:
+    """The command that reverts what was merged; empty if there is none in one line."""
+    commits = merge_commits(state)
+    if not commits:
+        return ""
+    repository, main = project.git_here, state.sprint.settings.main_branch
+    parents = git(repository, "rev-list", "--no-walk", "--parents", *commits, check=False)
+    if any(len(line.split()) != 3 for line in parents.splitlines()):
+        return ""
+    order = git(repository, "rev-list", "--first-parent", main, check=False).splitlines()
+    newest_first = [commit[:12] for commit in order if commit in commits]
+    # The line is made to be pasted: a branch may be named `$(…)`.
+    folder, forge = quote(f"undo-{state.sprint.id}"), quote(_clone_url(project))
+    return (
+        f"git clone {forge} {folder} && git -C {folder} revert --no-edit -m 1 "
+        f"{' '.join(newest_first)} && git -C {folder} push origin {quote(main)}"
+    )
+
+
+def _clone_url(project: Project) -> str:
+    if not project.is_remote:
+        return str(project.forge_git)
+    return project.config.git_url or known_forge(project)["url"]
+
+
+def _text(data: dict[str, Any]) -> str:
+    count = counted(len(data["cancelled"]), "task")
+    lines = [f"Sprint {data['sprint_id']} is discarded: {count} cancelled."]
+    if data["closed"]:
+        closed = ", ".join(data["closed"])
+        closed = closed.replace("pull:", "pull request #").replace("issue:", "issue #")
+        lines.append(f"Closed: {closed}")
+    if data["kept"]:
+        lines += ["Kept, until `caloron clean` removes it:", *(f"  {ref}" for ref in data["kept"])]
+    if data["merged"]:
+        lines.append(f"Merged before, and still on the forge's main: {', '.join(data['merged'])}")
+    if data["undo"]:
+        lines.append(f"To undo that: {data['undo']}")
+    return "\n".join(lines)

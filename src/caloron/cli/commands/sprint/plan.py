@@ -1,0 +1,455 @@
+"""The plan of a sprint before it runs: shown as a tree, edited as YAML, approved by a person."""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+import msgspec
+import yaml
+
+from caloron.agents.clis.registry import FRAMEWORKS
+from caloron.cli.format import counted, printable
+from caloron.cli.output import is_terminal, wants_json
+from caloron.cli.render import cells, wrapped
+from caloron.domain.model.plan import PlannedTask, PlanProblem, parse_plan
+from caloron.domain.model.sprint import Sprint, State
+from caloron.domain.reporting.estimate import Estimate
+from caloron.durations import span
+from caloron.engine.runs.runtime import runner
+from caloron.engine.session import MAX_PLAN_BYTES
+from caloron.engine.signals import APPROVED, LATER, ON_FORGE, Approval
+from caloron.errors import CaloronError, PreconditionFailed, UsageError
+from caloron.ledger.projects import Project
+from caloron.store.files import write_atomic
+
+if TYPE_CHECKING:
+    pass  # MERGED
+
+
+#: How a plan is approved: ask on the terminal, approve it, keep it, or wait for the forge.
+ApprovalMode = Literal["ask", "yes", "hold", "forge"]
+
+_POLL_S = 0.5
+
+
+class Approver:
+    """Approves a plan, as the options or the person at the terminal decide."""
+
+    def __init__(
+        self,
+        approval: ApprovalMode,
+        project: Project,
+        page: Callable[[State], str],
+        *,
+        edit_first: bool = False,
+    ) -> None:
+        self._approval = approval
+        self._project = project
+        self._page = page
+        self._edit_first = edit_first
+        self._edited = False
+
+    @property
+    def talks(self) -> bool:
+        """True if it uses the terminal."""
+        return self._approval == "ask" or self._edit_first
+
+    @property
+    def holds(self) -> bool:
+        """True if the plan is only made and kept."""
+        return self._approval == "hold"
+
+    def answer(self, state: State, decided: Callable[[], bool] = lambda: False) -> Approval:
+        if self._edited:
+            # The edited plan is in the ledger now.
+            self._editor(state).forget()
+            self._edited = False
+        if self._edit_first:
+            self._edit_first = False
+            if plan := self._changed(state):
+                return plan
+        if self._approval != "ask":
+            return APPROVED if self._approval == "yes" else self._elsewhere(state)
+        return self._ask(state, decided)
+
+    def _elsewhere(self, state: State) -> Approval:
+        """Wait for the forge, or only until the plan is shown there."""
+        held = state.sprint.planning.approval
+        shown = held is not None and held.number is not None
+        waits = state.sprint.settings.plan_on_forge and not (self.holds and shown)
+        return ON_FORGE if waits else LATER
+
+    def _ask(self, state: State, decided: Callable[[], bool]) -> Approval:
+        # At the prompt Ctrl-C means no, and must not wait for the engine.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            while True:
+                click.echo(self._page(state))
+                word = self._word(state, decided)
+                if word == "":
+                    click.echo("\nIt was decided on the forge.")
+                    return ON_FORGE
+                if word in ("y", "yes"):
+                    return APPROVED
+                if word not in ("e", "edit"):
+                    return LATER
+                try:
+                    if plan := self._changed(state):
+                        return plan
+                except CaloronError as error:
+                    click.echo(f"{error}\n({error.hint})", err=True)
+        except (click.Abort, KeyboardInterrupt):
+            return LATER
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _word(self, state: State, decided: Callable[[], bool]) -> str:
+        """The decision of the person; empty: it was decided on the forge first."""
+        count = len(state.tasks)
+        these = "this task" if count == 1 else f"these {count} tasks"
+        question = f"Run {these}? y: yes, N: not now, e: edit [y/N/e]"
+        while True:
+            if state.sprint.settings.plan_on_forge:
+                text = _prompt_until(question, decided)
+                if text is None:
+                    return ""
+            else:
+                text = str(click.prompt(question, default="n", show_default=False))
+            word = text.strip().lower() or "n"
+            if word in ("y", "yes", "n", "no", "e", "edit"):
+                return word
+
+    def _changed(self, state: State) -> Approval | None:
+        plan = self._editor(state).edit(tuple(task.plan for task in state.tasks.values()))
+        self._edited = plan is not None
+        return Approval("edited", plan) if plan else None
+
+    def _editor(self, state: State) -> PlanEditor:
+        # MERGED
+
+        return PlanEditor(self._project, state.sprint.id)
+
+
+def _prompt_until(question: str, decided: Callable[[], bool]) -> str | None:
+    """A line from the terminal; None if the plan is decided before one is typed."""
+    click.echo(f"{question}: ", nl=False)
+    while not select.select([sys.stdin], [], [], _POLL_S)[0]:
+        if decided():
+            return None
+    return _line_of(sys.stdin.fileno())
+
+
+def _line_of(handle: int) -> str:
+    """Read exactly one line: `select` does not see what Python has buffered."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if not (byte := os.read(handle, 1)):
+            break
+        line += byte
+    if not line:
+        raise click.Abort
+    return line.decode("utf-8", "replace")
+
+
+_EDITORS = ("sensible-editor", "nano", "vim", "vi")
+_HEADER = """\
+# The plan of sprint {sprint}, which waits for your approval.
+#
+# Change, add, remove or reorder tasks, then save and exit. An unchanged or
+# empty file changes nothing. Each task has an id (a-z, 0-9, _ and -), a title
+# and an agent_prompt; it may have depends_on, acceptance, files,
+# kind (change or check) and framework ({frameworks}).
+
+"""
+_WIDTH = 78
+
+
+class PlanEditor:
+    """Edits the plan of one sprint; the edited file is kept until the plan is recorded."""
+
+    def __init__(self, project: Project, sprint: str) -> None:
+        self._project = project
+        self._sprint = sprint
+        self.file = project.path / "edits" / f"{sprint}.yml"
+
+    def edit(self, plan: tuple[PlannedTask, ...]) -> tuple[PlannedTask, ...] | None:
+        """The edited plan; None if it is unchanged."""
+        before = self._text(plan)
+        if self._kept(plan):
+            _print(f"Your last edit is kept: {self.file}")
+        else:
+            write_atomic(self.file, before.encode())
+        while True:
+            self._open(before)
+            try:
+                edited = self._read()
+            except FileNotFoundError:
+                edited = None
+            except PlanProblem as problem:
+                if not self._again(problem):
+                    return None
+                continue
+            if edited is None or edited == plan:
+                self.forget()
+                _print("The plan is unchanged.")
+                return None
+            return edited
+
+    def forget(self) -> None:
+        """Remove the edited file."""
+        self.file.unlink(missing_ok=True)
+
+    def _kept(self, plan: tuple[PlannedTask, ...]) -> bool:
+        """True if there is an edit that is not recorded yet."""
+        try:
+            return self._read() not in (None, plan)
+        except FileNotFoundError:
+            return False
+        except PlanProblem:
+            return True
+
+    def _text(self, plan: tuple[PlannedTask, ...]) -> str:
+        header = _HEADER.format(sprint=self._sprint, frameworks=", ".join(FRAMEWORKS))
+        return header + yaml.dump(
+            [_shown(task) for task in plan],
+            Dumper=_Dumper,
+            sort_keys=False,
+            allow_unicode=True,
+            # Short lists on one line, as people write them.
+            default_flow_style=None,
+            width=_WIDTH,
+        )
+
+    def _read(self) -> tuple[PlannedTask, ...] | None:
+        """The tasks in the file; None if it is empty."""
+        data = self.file.read_bytes()
+        if len(data) > MAX_PLAN_BYTES:
+            raise PlanProblem([f"it has {len(data)} bytes; at most {MAX_PLAN_BYTES} are allowed"])
+        try:
+            # Every field is text or a list of text: `no`, `1` and dates must stay what they are.
+            raw = yaml.load(data.decode("utf-8"), Loader=yaml.BaseLoader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = f"line {mark.line + 1}: " if mark else ""
+            raise PlanProblem([f"{line}{error.problem or error.context}"]) from error
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            raise PlanProblem([f"it is not YAML: {error}"]) from error
+        if raw in (None, "", []):
+            return None
+        if isinstance(raw, dict) and isinstance(raw.get("tasks"), list):
+            raw = raw["tasks"]
+        plan = parse_plan(raw, frameworks=FRAMEWORKS)
+        self._refuse_missing_agents(plan)
+        return plan
+
+    def _refuse_missing_agents(self, plan: tuple[PlannedTask, ...]) -> None:
+        for name in sorted({task.framework for task in plan if task.framework}):
+            try:
+                runner(self._project, name).check()
+            except CaloronError as error:
+                raise PlanProblem([f"framework {name}: {error}"]) from error
+
+    def _open(self, before: str) -> None:
+        """Run the editor; if it fails, the edited file is kept."""
+        argv = (*_editor(), str(self.file))
+        # Ctrl-C is for the editor now; a child does not inherit a Python handler.
+        old = signal.signal(signal.SIGINT, lambda *_: None)
+        try:
+            code = subprocess.run(
+                argv, stdout=None if is_terminal() else sys.stderr, check=False
+            ).returncode
+            why = f"ended with exit code {code}" if code else ""
+        except OSError as error:
+            why = f"cannot be started: {error.strerror}"
+        finally:
+            signal.signal(signal.SIGINT, old)
+        if not why:
+            return
+        kept = ""
+        if self.file.exists() and self.file.read_bytes() != before.encode():
+            kept = f"; your edit is kept in {self.file}"
+        else:
+            self.forget()
+        raise PreconditionFailed(
+            f"the editor {shlex.join(argv[:-1])} {why}; the plan is unchanged{kept}",
+            hint="choose another with VISUAL or EDITOR",
+        )
+
+    def _again(self, problem: PlanProblem) -> bool:
+        """Show the problems; True if the person wants to edit again."""
+        if wants_json() or not is_terminal() or not sys.stdin.isatty():
+            raise UsageError(
+                "the edited plan cannot be run: " + "; ".join(problem.errors),
+                hint=f"it is kept in {self.file}; edit it again to correct it",
+            )
+        _print("This plan cannot be run:")
+        for error in problem.errors:
+            _print(f"  {error}")
+        if click.confirm("Edit it again?", default=True):
+            return True
+        _print(f"The plan is unchanged; your edit is kept in {self.file}")
+        return False
+
+
+def _print(line: str) -> None:
+    click.echo(printable(line), err=wants_json() or not is_terminal())
+
+
+def _editor() -> tuple[str, ...]:
+    for variable in ("VISUAL", "EDITOR"):
+        try:
+            words = shlex.split(os.environ.get(variable, ""))
+        except ValueError as error:
+            raise PreconditionFailed(
+                f"{variable} cannot be read as a command: {error}", hint="correct it"
+            ) from error
+        if words:
+            return tuple(words)
+    for name in _EDITORS:
+        if shutil.which(name):
+            return (name,)
+    raise PreconditionFailed("no editor was found", hint="name one with VISUAL or EDITOR")
+
+
+def _shown(task: PlannedTask) -> dict[str, Any]:
+    """A task as people edit it: short fields first, the prompt at the end."""
+    fields = msgspec.to_builtins(task)
+    prompt = fields.pop("agent_prompt")
+    always = ("id", "title", "depends_on", "acceptance", "kind")
+    shown = {name: value for name, value in fields.items() if value or name in always}
+    return shown | {"agent_prompt": prompt}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as YAML blocks."""
+
+
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text_node)
+
+
+#: The maximum depth of the tree; deeper tasks name their dependencies in words.
+_DEEPEST = 6
+_LEAST_ROOM = 24
+_INDENT = "  "
+
+
+def plan_tree(plan: tuple[PlannedTask, ...], width: int) -> str:
+    """The tasks, each below its last dependency; its other dependencies are named."""
+    above, below = _arranged(plan)
+    tasks = {task.id: task for task in plan}
+    before = _before(plan)
+    lines: list[str] = []
+
+    def draw(name: str, first: str, rest: str) -> None:
+        children = below.get(name, [])
+        # The dependencies of the parent need not be named again.
+        shown = {above[name]} | before.get(above[name], set())
+        needs = [need for need in tasks[name].depends_on if need not in shown]
+        implied = {earlier for need in needs for earlier in before[need]}
+        notes = _notes(tasks[name], above[name], [n for n in needs if n not in implied])
+        lines.extend(_lines(tasks[name], notes, (first, rest), width, bool(children)))
+        for number, child in enumerate(children):
+            last = number == len(children) - 1
+            draw(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+
+    for name in below.get("", []):
+        draw(name, _INDENT, _INDENT)
+    return "\n".join(lines)
+
+
+def _before(plan: tuple[PlannedTask, ...]) -> dict[str, set[str]]:
+    """The direct and indirect dependencies of each task."""
+    before: dict[str, set[str]] = {}
+    while len(before) < len(plan):
+        for task in plan:
+            if task.id not in before and all(need in before for need in task.depends_on):
+                before[task.id] = set(task.depends_on).union(*(before[n] for n in task.depends_on))
+    return before
+
+
+def _arranged(plan: tuple[PlannedTask, ...]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """The parent of each task in the tree (empty: none), and the children of each."""
+    tasks = {task.id: task for task in plan}
+    order = {task.id: number for number, task in enumerate(plan)}
+    depth: dict[str, int] = {}
+    above: dict[str, str] = {}
+    waiting = list(tasks)
+    while waiting:
+        for name in waiting:
+            needs = tasks[name].depends_on
+            if all(need in depth for need in needs):
+                # The deepest dependency is the one that finishes last.
+                parent = max(needs, key=lambda need: (depth[need], order[need]), default="")
+                while parent and depth[parent] >= _DEEPEST:
+                    parent = above[parent]
+                above[name] = parent
+                depth[name] = 1 + max((depth[need] for need in needs), default=-1)
+        waiting = [name for name in waiting if name not in depth]
+    below: dict[str, list[str]] = {}
+    for name in sorted(tasks, key=lambda name: max(0, depth[name] - _DEEPEST)):
+        below.setdefault(above[name], []).append(name)
+    return above, below
+
+
+def _notes(task: PlannedTask, parent: str, others: list[str]) -> list[str]:
+    notes = []
+    if others:
+        also = "also after" if parent in task.depends_on else "after"
+        notes.append(f"{also} {', '.join(others)}")
+    if task.kind == "check":
+        notes.append("a check, changes nothing")
+    if task.framework:
+        notes.append(f"by {task.framework}")
+    return notes
+
+
+def _lines(
+    task: PlannedTask, notes: list[str], prefixes: tuple[str, str], width: int, has_children: bool
+) -> list[str]:
+    """One task: its id, its title and its notes, wrapped to the width."""
+    first, rest = prefixes
+    title = " ".join(printable(task.title).split())
+    text = f"{title} ({'; '.join(notes)})" if notes else title
+    start = f"{first}{task.id}  "
+    hang = rest + ("│  " if has_children else "   ")
+    room = width - cells(start)
+    if room < min(_LEAST_ROOM, cells(text)):
+        return [start.rstrip(), *(hang + line for line in wrapped(text, width - cells(hang)))]
+    head, *more = wrapped(text, room)
+    tail = wrapped(" ".join(more), width - cells(hang)) if more else []
+    return [start + head, *(hang + line for line in tail)]
+
+
+def estimate_text(sprint: Sprint, plan: tuple[PlannedTask, ...], estimate: Estimate) -> str:
+    """The estimated cost and time of the plan, their basis, and the budget."""
+    tasks = counted(len(plan), "task")
+    steps = f"{counted(estimate.steps, 'step')} after each other, " if estimate.steps > 1 else ""
+    lines = [f"{tasks}: {steps}up to {sprint.settings.parallel} at once"]
+    runs = f"about {counted(estimate.agent_runs, 'agent run')}"
+    if not estimate.tasks:
+        lines.append(f"estimate: {runs}; cost and time are unknown without an earlier sprint")
+    else:
+        cost = "cost unknown" if estimate.cost_usd is None else f"about ${estimate.cost_usd:.2f}"
+        time = (
+            "time unknown" if estimate.duration_s is None else f"about {span(estimate.duration_s)}"
+        )
+        sprints = counted(estimate.sprints, "earlier sprint")
+        basis = f"{counted(estimate.tasks, 'done task')} of {sprints}"
+        lines.append(f"estimate: {runs}, {cost}, {time} (by {basis})")
+    spent = f", of which ${sprint.usage.spent.usd:.2f} is spent" if sprint.usage.spent.usd else ""
+    lines.append(f"budget: ${sprint.settings.budget_usd:.2f}{spent}")
+    return "\n".join(lines)

@@ -1,0 +1,216 @@
+"""The answer of the command that drove a sprint: its plan, its tasks, and what to do next."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from caloron.cli import output
+from caloron.cli.app import Answer, Failure
+from caloron.cli.commands.sprint.plan import estimate_text, plan_tree
+from caloron.cli.commands.sprint.request import uncommitted_changes
+from caloron.cli.format import counted
+from caloron.cli.project_view import known_forge, project_flag, take_command
+from caloron.cli.render import folded, screen_width
+from caloron.domain.model.sprint import State
+from caloron.domain.model.status import Status
+from caloron.domain.model.task import Task
+from caloron.domain.reporting.estimate import Estimate, estimate, experience
+from caloron.domain.reporting.explain import why, why_sprint
+from caloron.domain.reporting.kpis import compute_kpis, sprint_time_s
+from caloron.durations import span
+from caloron.engine.session import Session
+from caloron.errors import PreconditionFailed
+from caloron.failures import log_lines
+from caloron.ledger.run_history import figures_of, last_figures
+from caloron.ledger.state_file import iso, kv_path
+
+TASKS_NOT_DONE = 10
+STOPPED = 11
+#: The estimate uses this many earlier sprints: older ones say little about the next one.
+_EXPERIENCE = 20
+
+
+def plan_page(session: Session, state: State) -> str:
+    """The plan as a tree, its estimate, and what agents do not see."""
+    sprint, plan = state.sprint, tuple(task.plan for task in state.tasks.values())
+    width = screen_width()
+    about = [
+        *estimate_text(sprint, plan, _estimate(session, state)).splitlines(),
+        uncommitted_changes(session.project)[1],
+    ]
+    parts = [f"\nThe plan of sprint {sprint.id}:\n", plan_tree(plan, width), ""]
+    return "\n".join([*parts, *(folded(line, width) for line in about if line)])
+
+
+def _estimate(session: Session, state: State) -> Estimate:
+    plan = tuple(task.plan for task in state.tasks.values())
+    with session.ledger.db.snapshot() as connection:
+        earlier = last_figures(connection, _EXPERIENCE)
+    known = experience(
+        (figures.state, figures.runs)
+        for figures in earlier
+        if figures.state.sprint.id != state.sprint.id
+    )
+    return estimate(plan, state.sprint.settings.parallel, known)
+
+
+def answer_held(session: Session, state: State, extra: dict[str, Any]) -> Answer:
+    """Show the plan: it is all that was asked for, so this is a success."""
+    name, project = state.sprint.id, session.project.name
+    run = f"caloron resume {name} --project {project}"
+    issue = state.sprint.plan_issue
+    url = (session.forge.url(issue) or f"issue #{issue}") if issue else ""
+    lines = (
+        plan_page(session, state),
+        "",
+        "Nothing was started: the plan waits for you.",
+        *([f"On the forge:  {url}, comment `caloron:approve` there"] if url else []),
+        f"Run it:        {run} --yes",
+        f"Change it:     {run} --edit",
+        f"Discard it:    caloron discard {name} --project {project}",
+    )
+    data = report(session, state) | extra | {"next": f"{run} --yes"}
+    data["estimate"] = msgspec.to_builtins(_estimate(session, state))
+    return Answer(data, "\n".join(lines))
+
+
+def answer_begun(session: Session, state: State, extra: dict[str, Any]) -> Answer:
+    tick = f"caloron tick --sprint {state.sprint.id}"
+    text = f"Sprint {state.sprint.id} is recorded. Drive it by repeating: {tick}"
+    return Answer(report(session, state) | extra | {"next": tick}, text)
+
+
+def sprint_answer(
+    session: Session, state: State, extra: dict[str, Any] | None = None
+) -> Answer | int:
+    """How the sprint ended, or why it stopped, and what to do next."""
+    data = report(session, state) | (extra or {})
+    if state.sprint.phase != "ended":
+        return _stopped_answer(session, state, data)
+    if state.sprint.planning.failure:
+        raise _without_plan(state)
+    done, total = data["completed_tasks"], data["total_tasks"]
+    if done < total:
+        resume = f"caloron resume {state.sprint.id} --project {session.project.name}"
+        hint = (
+            "caloron why; after you acted on the forge (comment `resolved`, reopen an issue),"
+            f" continue with: {resume}"
+        )
+        if data["bring"]:
+            hint += f"; get the merged work with: {data['bring']}"
+        message = f"sprint {state.sprint.id} ended with {total - done} of {total} tasks not done"
+        failure = Failure("TASKS_NOT_DONE", message, hint)
+        return Answer(data, exit_code=TASKS_NOT_DONE, failure=failure)
+    all_done = "its one task is done" if total == 1 else f"all {total} tasks are done"
+    took = f"{span(data['duration_s'])} (working time {span(data['work_time_s'])})"
+    text = f"Sprint {state.sprint.id}: {all_done}, in {took}."
+    text += "".join(f"\n  {t['id']}: {t['pr_url']}" for t in data["tasks"] if t["pr_url"])
+    if data["bring"]:
+        text += f"\nGet the result: {data['bring']}"
+    return Answer(data, text)
+
+
+def _stopped_answer(session: Session, state: State, data: dict[str, Any]) -> Answer | int:
+    sprint = state.sprint
+    hint = f"caloron resume {sprint.id} --project {session.project.name}"
+    if sprint.availability.pause_reason.startswith("the budget"):
+        hint += " --budget MORE"
+    if sprint.phase == "approval":
+        hint += " --yes"
+    if sprint.availability.pause_reason or sprint.phase == "approval":
+        failure = Failure("STOPPED", _stopped_line(state), hint)
+        return Answer(data, exit_code=STOPPED, failure=failure)
+    output.stopped(_stopped_line(state), resume=hint, data=data)
+    return STOPPED
+
+
+def _stopped_line(state: State) -> str:
+    sprint, tasks = state.sprint, state.tasks
+    if sprint.availability.pause_reason:
+        return f"sprint {sprint.id} waits: {sprint.availability.pause_reason}"
+    if sprint.phase == "approval":
+        return (
+            f"the plan of sprint {sprint.id} ({counted(len(tasks), 'task')}) waits for approval;"
+            " nothing was started (change it: caloron resume --edit; discard it: caloron discard)"
+        )
+    if not tasks:
+        return f"Sprint {sprint.id} was stopped: {why_sprint(sprint, time.time())}"
+    return f"Sprint {sprint.id} was stopped with {_done(state)} of {len(tasks)} tasks done"
+
+
+def _without_plan(state: State) -> PreconditionFailed:
+    """The sprint ended before its tasks: main is red, or there is no plan."""
+    sprint = state.sprint
+    if sprint.planning.failure_kind == "red_main":
+        printed = [f"  | {line}" for line in log_lines(sprint.planning.failure_log)]
+        return PreconditionFailed(
+            "\n".join([sprint.planning.failure, *printed]),
+            hint=f"fix main and run `caloron resume {sprint.id}`, or continue anyway with"
+            f" --allow-red; the whole output is in {sprint.planning.failure_log}",
+        )
+    hint = "fix that, then `caloron resume`; `caloron logs po` shows the output of the planner"
+    if sprint.planning.failure.startswith("the plan is not valid"):
+        hint = "rephrase the goal, give a plan with --plan FILE, or `caloron resume`"
+    return PreconditionFailed(
+        f"sprint {sprint.id} has no plan: {sprint.planning.failure}", hint=hint
+    )
+
+
+def _done(state: State) -> int:
+    return sum(task.status is Status.DONE for task in state.tasks.values())
+
+
+def report(session: Session, state: State) -> dict[str, Any]:
+    """The sprint as data, for every format of the output."""
+    project, sprint = session.project, state.sprint
+    return {
+        "sprint_id": sprint.id,
+        "number": sprint.number,
+        "project": project.name,
+        "goal": sprint.goal,
+        "phase": sprint.phase,
+        "duration_s": sprint_time_s(sprint, time.time()),
+        "work_time_s": _work_time_s(session, state),
+        "baseline": sprint.main_health.baseline,
+        "verify": sprint.main_health.verify_line,
+        "sandboxed": not sprint.settings.unsandboxed,
+        "budget_usd": sprint.settings.budget_usd,
+        "cost_usd": round(sprint.usage.spent.usd, 4),
+        "estimated_cost_usd": round(sprint.usage.spent.estimated_usd, 4),
+        "total_tasks": len(state.tasks),
+        "completed_tasks": _done(state),
+        "tasks": [_task(session, state, task) for task in state.tasks.values()],
+        "bring": take_command(project, state, project_flag(project, project.name)),
+        "forge": known_forge(project)["url"] if project.is_remote else str(project.forge_git),
+        "state_file": str(kv_path(sprint.id)),
+    }
+
+
+def _task(session: Session, state: State, task: Task) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "title": task.plan.title,
+        "kind": task.plan.kind,
+        "depends_on": list(task.plan.depends_on),
+        "status": str(task.status),
+        "why": why(state, task, time.time()),
+        "reason": task.reason,
+        "issue_number": task.links.issue,
+        "pr_number": task.links.pull,
+        "issue_url": session.forge.url(task.links.issue) if task.links.issue else "",
+        "pr_url": session.forge.url(task.links.pull, pull=True) if task.links.pull else "",
+        "review_rounds": len(task.review.reviewed),
+        "cost_usd": round(task.usage.spent.usd, 4),
+        "tokens": task.usage.spent.tokens_in + task.usage.spent.tokens_out,
+        "started_at": iso(task.times.started_at),
+        "completed_at": iso(task.times.completed_at),
+    }
+
+
+def _work_time_s(session: Session, state: State) -> float:
+    with session.ledger.db.snapshot() as connection:
+        figures = figures_of(connection, state.sprint.id)
+    return compute_kpis(figures.state, figures.runs, time.time()).work_time_s

@@ -1,0 +1,316 @@
+"""`caloron sprint`, `kickoff` and `resume`: run a new sprint, or continue one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from types import FrameType
+from typing import Any
+
+import click
+
+from caloron.cli import output
+from caloron.cli.app import (
+    Answer,
+    DryRun,
+    choice_options,
+    exclude_each_other,
+    named_sprint,
+    options,
+    planned,
+    sprint_name,
+)
+from caloron.cli.commands.sprint.live import LiveTable, listener_for
+from caloron.cli.commands.sprint.plan import ApprovalMode, Approver
+from caloron.cli.commands.sprint.request import (
+    SprintOptions,
+    SprintRequest,
+    ensure_project,
+    interrupted_planning_hint,
+    plan_dry_run,
+    plan_is_recorded,
+    resolve_request,
+    sprint_options,
+)
+from caloron.cli.commands.sprint.result import (
+    STOPPED,
+    answer_begun,
+    answer_held,
+    plan_page,
+    sprint_answer,
+)
+from caloron.cli.locks import ensure_unlocked
+from caloron.domain.model.sprint import State
+from caloron.domain.model.status import Status
+from caloron.engine.loop import Engine
+from caloron.engine.session import Choices, Session, exclusive, refuse_if_unreachable
+from caloron.engine.signals import Listener
+from caloron.errors import NotFound, PreconditionFailed
+from caloron.ledger.ledger import Ledger, read_state
+from caloron.ledger.locate import ProjectPaths
+from caloron.ledger.projects import load_project
+from caloron.ledger.reading import open_ledger
+
+
+@click.command()
+@click.argument("goal")
+@sprint_options
+@click.option("--plan-only", is_flag=True, help="Stop at the plan; `caloron resume --yes` runs it.")
+@click.option(
+    "--begin-only", is_flag=True, help="Only record the sprint; `caloron tick` drives it."
+)
+@click.option("--yes", "-y", is_flag=True, help="Run the plan without asking.")
+@click.option(
+    "--approve", is_flag=True, help="Hold the plan until a person approves it, as a forge issue."
+)
+@options(project=True, dry_run=True)
+def sprint(
+    goal: str,
+    plan_only: bool,
+    begin_only: bool,
+    yes: bool,
+    approve: bool,
+    dry_run: bool,
+    project: str | None,
+    **chosen: Any,
+) -> Answer | DryRun | int:
+    """Turn GOAL into tasks, let agents do them, and merge what is reviewed and verified.
+
+    In a git repository without a project, one is set up first, and its defaults are printed. On a
+    terminal the plan is shown, and you can edit it. Ctrl-C saves and stops; `caloron resume`
+    continues, also after a crash; `caloron take` brings the result into your branch.
+
+    With --approve the plan waits as an issue on Gitea or GitHub: a comment `caloron:approve` runs
+    it, an edit of its block changes it, closing it declines it. The local forge has no such issue.
+
+    \b
+    Exit codes: 0 every task is done; 10 it ended with tasks that need a person;
+    11 stopped and resumable; 12 the graph that plans failed; 2 usage; 3 not found;
+    5 in use by another process; 7 forge; 8 precondition.
+
+    \b
+    Examples:
+      caloron sprint "Add a health endpoint with tests"
+      caloron sprint "Release 2.0" --plan tasks.json --parallel 8 --yes
+      caloron sprint "Add a rate limiter" --graph full_cycle
+      caloron sprint "Fix the typo in the README" --single --budget 1
+    """
+    exclude_each_other(yes=yes, approve=approve)
+    exclude_each_other(begin_only=begin_only, plan_only=plan_only)
+    request = resolve_request(goal, project, SprintOptions(**chosen), dry_run=dry_run)
+    if dry_run:
+        return plan_dry_run(request, hold=plan_only or approve)
+    approval: ApprovalMode = "forge" if approve else "yes"
+    if plan_only:
+        approval = "hold"
+    elif _can_ask() and not yes and not begin_only:
+        approval = "ask"
+    return _run_new(request, approval, on_forge=approve, begin_only=begin_only)
+
+
+@click.command()
+@click.argument("goal")
+@sprint_options
+@options(project=True, dry_run=True)
+def kickoff(goal: str, dry_run: bool, project: str | None, **chosen: Any) -> Answer | DryRun | int:
+    """Plan GOAL and keep the plan for your approval: no issue is opened, no agent works on it.
+
+    The same as `caloron sprint GOAL --plan-only`. Exit 0: there is a plan, and `caloron resume
+    --yes` runs it; the planner is not asked again.
+
+    \b
+    Examples:
+      caloron kickoff "Add a health endpoint with tests"
+      caloron resume --yes
+    """
+    request = resolve_request(goal, project, SprintOptions(**chosen), dry_run=dry_run)
+    return plan_dry_run(request, hold=True) if dry_run else _run_new(request, "hold")
+
+
+def _run_new(
+    request: SprintRequest,
+    approval: ApprovalMode,
+    *,
+    on_forge: bool = False,
+    begin_only: bool = False,
+) -> Answer | int:
+    """Record a new sprint and drive it: to its end, or to its plan if that is to be held."""
+    extra = ensure_project(request)
+    with exclusive(request.project) as session:
+        session.messages += [f"the plan: {warning}" for warning in request.warnings]
+        with refuse_if_unreachable():
+            name = session.begin(
+                request.goal,
+                request.tasks,
+                request.choices,
+                parallel=request.parallel,
+                ask=approval != "yes",
+                plan_on_forge=on_forge,
+            )
+        if request.planning is not None:
+            plan_is_recorded(request.project, request.planning)
+        if begin_only:
+            return answer_begun(session, session.ledger.state(name), extra)
+        approver = _approver(session, approval)
+        state = _run(session, name, request.choices, approver)
+        if state.sprint.phase == "approval" and approver.holds:
+            return answer_held(session, state, extra)
+        return sprint_answer(session, state, extra)
+
+
+def _can_ask() -> bool:
+    return not output.wants_json() and output.is_terminal() and sys.stdin.isatty()
+
+
+def _approver(session: Session, approval: ApprovalMode, *, edit: bool = False) -> Approver:
+    return Approver(
+        approval, session.project, lambda state: plan_page(session, state), edit_first=edit
+    )
+
+
+@click.command()
+@click.argument("sprint_id", metavar="[SPRINT]", required=False, callback=named_sprint)
+@click.option("--yes", "-y", is_flag=True, help="Run a plan that is held for approval.")
+@click.option("--edit", is_flag=True, help="First edit a held plan in $VISUAL or $EDITOR.")
+@choice_options
+@options(project=True, dry_run=True)
+def resume(
+    sprint_id: str | None,
+    yes: bool,
+    edit: bool,
+    dry_run: bool,
+    project: str | None,
+    **chosen: Any,
+) -> Answer | DryRun | int:
+    """Continue the last sprint (or SPRINT) after a stop, a crash or your `resolved`.
+
+    A sprint that has nothing left to do returns the exit code it ended with.
+
+    \b
+    Examples:
+      caloron resume
+      caloron resume 3 --yes
+      caloron resume --edit
+    """
+    loaded = load_project(project)
+    planning = interrupted_planning_hint(loaded)
+    if not loaded.ledger.exists():
+        hint = planning or 'caloron sprint "<goal>"'
+        raise NotFound("this project has no sprint yet", hint=hint)
+    if planning:
+        output.note(planning)
+    wanted = sprint_name(loaded, sprint_id) if sprint_id else ""
+    if dry_run:
+        return _resume_dry_run(loaded, wanted)
+    approval: ApprovalMode = "yes" if yes else "ask" if _can_ask() else "hold"
+    with exclusive(loaded) as session:
+        name = wanted or _sprint_to_resume(session.ledger)
+        if edit:
+            _refuse_late_edit(session, name)
+        choices = Choices(**chosen)
+        session.wait_for_forge(name, output.note)
+        session.go_on(name, choices)
+        if approval == "hold" and session.ledger.state(name).sprint.settings.plan_on_forge:
+            approval = "forge"
+        state = _run(session, name, choices, _approver(session, approval, edit=edit))
+        return sprint_answer(session, state)
+
+
+def _sprint_to_resume(ledger: Ledger) -> str:
+    """The last sprint, unless it was discarded and an earlier one is unfinished."""
+    last = ledger.last_sprint()
+    unfinished = ledger.unfinished()
+    discarded = last not in unfinished and ledger.state(last).sprint.discard.by
+    return unfinished[-1] if discarded and unfinished else last
+
+
+def _refuse_late_edit(session: Session, name: str) -> None:
+    state = session.ledger.state(name)
+    if state.sprint.phase in ("running", "ended"):
+        raise PreconditionFailed(
+            f"the plan of sprint {name} cannot be edited any more: its tasks were started",
+            hint="`caloron status` shows them; nothing was changed",
+        )
+
+
+def _resume_dry_run(project: ProjectPaths, wanted: str) -> DryRun:
+    ensure_unlocked(project)
+    with closing(open_ledger(project.ledger)) as connection:
+        state = read_state(connection, wanted)
+    tasks = [
+        planned("go on with task", task.id)
+        for task in state.tasks.values()
+        if task.status not in (Status.DONE, Status.CANCELLED)
+    ]
+    if state.tasks and not tasks:
+        return DryRun()
+    return DryRun(planned("go on with sprint", state.sprint.id), *tasks)
+
+
+def _run(session: Session, name: str, choices: Choices, approver: Approver) -> State:
+    """Drive the sprint while a listener shows its progress; returns its last state."""
+    with listener_for(approver, json=output.wants_json()) as listener:
+        engine = session.engine(name, listener, debug=choices.debug)
+        for line in session.messages:
+            listener.message(line)
+        _show_conditions(session, engine, listener)
+        signals: list[int] = []
+
+        def stop_or_exit(number: int, _frame: FrameType | None) -> None:
+            if signals:
+                # The second signal: exit at once. Everything needed to resume is recorded.
+                os._exit(STOPPED)
+            signals.append(number)
+            listener.message("stopping: saving the agents' work (again to exit at once)")
+            if isinstance(listener, LiveTable):
+                listener.stopping()
+            engine.request_stop()
+
+        restore = _handle_signals(stop_or_exit)
+        try:
+            return engine.run()
+        finally:
+            restore()
+
+
+def _show_conditions(session: Session, engine: Engine, listener: Listener) -> None:
+    """Show what a user must know before agents start: their sandbox, and what they may cost."""
+    sprint = session.ledger.state(engine.sprint).sprint
+    if sprint.settings.unsandboxed:
+        listener.message(
+            "WARNING: no sandbox; agents can read and change all your files and use your network"
+        )
+    for warning in engine.runtime.context.warnings:
+        listener.message(f"conventions: {warning}")
+    for name in session.project.config.pass_env:
+        if name not in os.environ:
+            listener.message(f"pass_env names {name}, which is not set here: agents do not get it")
+    budget = engine.runtime.budget
+    if budget.is_metered:
+        before = f", of which ${budget.spent:.2f} was spent before" if budget.spent else ""
+        listener.message(f"budget: ${budget.budget:.2f}{before}")
+    if not session.in_step:
+        listener.message(
+            f"{session.project.config.repo} and the forge's main have diverged;"
+            " agents work from the forge's main"
+        )
+    for other in session.ledger.unfinished():
+        if other != engine.sprint:
+            listener.message(
+                f"sprint {other} is unfinished; continue it: caloron resume {other},"
+                f" or discard it: caloron discard {other}"
+            )
+
+
+def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> Callable[[], None]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, handler) for number in numbers]
+
+    def restore() -> None:
+        for number, old in zip(numbers, before, strict=True):
+            signal.signal(number, old)
+
+    return restore

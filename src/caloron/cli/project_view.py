@@ -1,0 +1,246 @@
+"""What commands read of a project: its ledger, its forge, agents that outlived their engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from caloron.errors import CaloronError, NotFound
+from caloron.ledger.legacy import find_legacy_sprint, legacy_sprints
+from caloron.ledger.locate import ProjectPaths, current_project_name, find_project, home
+from caloron.ledger.reading import open_ledger
+from caloron.store.database import store_error
+from caloron.store.lock import holder
+
+if TYPE_CHECKING:
+    from caloron.domain.model.sprint import State
+    from caloron.domain.reporting.inbox import Need
+    from caloron.ledger.projects import Project
+
+#: The displayed phase of a sprint whose engine was killed while its agents still run.
+WITHOUT_ENGINE = "without an engine"
+#: What is known of a forge before the first sprint on it.
+UNKNOWN_FORGE = {
+    "kind": "local", "url": "", "main": "main", "author": "caloron", "reviewer": "caloron",
+    "reviews": "review", "pages": "",
+}  # fmt: skip
+
+# The condition on the status stands twice: only then does SQLite use the small index of open work.
+_IN_FLIGHT = """
+SELECT w.id, l.token, (SELECT number FROM sprints
+                       WHERE id = substr(w.id, 1, instr(w.id, '/') - 1)) AS number
+FROM work_items w JOIN leases l ON l.item = w.id
+WHERE w.status = 'in_flight' AND w.status IN ('pending', 'in_flight') AND l.result IS NULL
+ORDER BY w.created_at, w.id
+"""
+_TICKED = "SELECT key FROM kv WHERE key LIKE 'visited/%'"
+
+
+def require_ledger(project: ProjectPaths) -> sqlite3.Connection:
+    """Open the ledger; a project without a sprint has none."""
+    if not project.ledger.exists():
+        raise NotFound(
+            f"project {project.name} has no sprint yet", hint='start one: caloron sprint "<goal>"'
+        )
+    return open_ledger(project.ledger)
+
+
+@contextmanager
+def read_ledger(
+    project: str | None, sprint: str | None = None
+) -> Iterator[tuple[ProjectPaths, sqlite3.Connection]]:
+    """A project and one consistent snapshot of its ledger, to read a sprint from."""
+    paths = find_project(project)
+    if not paths.ledger.exists():
+        _refuse_imported(paths, sprint)
+    connection = require_ledger(paths)
+    try:
+        connection.execute("BEGIN")
+        yield paths, connection
+    except sqlite3.Error as error:
+        raise store_error(paths.ledger, error) from error
+    finally:
+        connection.close()
+
+
+def _refuse_imported(project: ProjectPaths, sprint: str | None) -> None:
+    """Refuse a sprint of an older version: only its summary was recorded."""
+    known = legacy_sprints(project, None, 1).sprints
+    if not known:
+        return
+    imported = find_legacy_sprint(project, None, sprint) if sprint else known[0]
+    if imported is None:
+        raise NotFound(f"there is no sprint {sprint}", hint="caloron history lists them")
+    raise NotFound(
+        f"Sprint {imported.id} was imported from an older version; only its summary is available.",
+        hint=f"caloron show {imported.number}",
+    )
+
+
+def known_forge(project: ProjectPaths) -> dict[str, str]:
+    """What the ledger recorded about the forge when the last sprint began."""
+    if not project.ledger.exists():
+        return dict(UNKNOWN_FORGE)
+    with closing(open_ledger(project.ledger)) as connection:
+        row = connection.execute("SELECT value FROM kv WHERE key = 'forge'").fetchone()
+    return UNKNOWN_FORGE | (json.loads(row["value"]) if row else {})
+
+
+class ForgeLinks:
+    """The web pages of issues and pull requests, without asking the forge."""
+
+    def __init__(self, project: ProjectPaths) -> None:
+        forge = known_forge(project)
+        self._pages = forge["pages"]
+        self._pull_pages = forge.get("pull_pages", self._pages)
+
+    def issue(self, number: int | None) -> str:
+        return f"{self._pages}{number}" if self._pages and number else ""
+
+    def pull(self, number: int | None) -> str:
+        return f"{self._pull_pages}{number}" if self._pull_pages and number else ""
+
+
+def orphaned_agents(
+    project: ProjectPaths, connection: sqlite3.Connection, sprint: str = ""
+) -> list[dict[str, Any]]:
+    """The running agents of a sprint, or of any, that no engine drives.
+
+    The agents of a sprint that `caloron tick` drives are meant to run between two ticks.
+    """
+    if holder(project.engine_lock) is not None:
+        return []
+    scope = f"{sprint}/" if sprint else ""
+    ticked = {row["key"].removeprefix("visited/") for row in connection.execute(_TICKED)}
+    rows = [
+        row
+        for row in connection.execute(_IN_FLIGHT)
+        if row["id"].startswith(scope) and row["id"].partition("/")[0] not in ticked
+    ]
+    if not rows:
+        return []
+    from caloron.agents.supervise import launch
+    from caloron.domain.model.roles import WorkId
+
+    agents = []
+    for row in rows:
+        pid = launch.agent_pid(project.runs / row["id"] / str(row["token"]))
+        if pid:
+            work = WorkId.parse(row["id"])
+            agent = {"sprint_id": work.sprint, "number": row["number"], "task": work.task}
+            agents.append(agent | {"role": work.role, "pid": pid})
+    return agents
+
+
+def orphan_line(agent: dict[str, Any]) -> str:
+    return (
+        f"The engine was killed; agent {agent['task']} ({agent['role']}) still runs as process"
+        f" {agent['pid']}: `caloron resume {agent['sprint_id']}` takes it over,"
+        " `caloron stop` ends it"
+    )
+
+
+def with_orphans(need: Need, agents: list[dict[str, Any]], flags: str) -> Need:
+    """An inbox item that names the orphaned agents of its sprint: that sprint is not stopped."""
+    if need.kind != "resume" or not agents:
+        return need
+    import msgspec
+
+    why = "; ".join(orphan_line(agent) for agent in agents)
+    commands = (*need.commands, f"caloron stop{flags}")
+    return msgspec.structs.replace(need, why=why, commands=commands)
+
+
+def inbox_data(needs: Iterable[Need], numbers: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Inbox items as data; `numbers` maps the ids of sprints to their numbers."""
+    return [
+        {"kind": need["kind"], "sprint_id": (sprint := need.pop("sprint"))}
+        | {"number": numbers[sprint]}
+        | need
+        for need in as_data(list(needs))
+    ]
+
+
+def as_data(value: Any) -> Any:
+    """Structs as plain data, just as JSON has them."""
+    # Importing msgspec takes longer than all that `status` and `history` do.
+    import msgspec
+
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def is_running(project: ProjectPaths, sprint: str) -> bool:
+    """True while an engine drives this sprint."""
+    engine = holder(project.engine_lock)
+    return engine is not None and engine.get("sprint") == sprint
+
+
+def display_phase(phase: str, *, running: bool, orphans: bool = False) -> str:
+    """The phase as people see it: without an engine a sprint is stopped."""
+    if running or phase == "ended":
+        return phase
+    return WITHOUT_ENGINE if orphans else "stopped"
+
+
+def project_flag(paths: ProjectPaths, project: str | None) -> str:
+    """The `--project` that a printed command needs to act on this project when it is copied."""
+    if project is None:
+        return ""
+    try:
+        current = current_project_name()
+    except CaloronError:
+        # No project is current: the command has to name one.
+        current = ""
+    return "" if current == paths.name else f" --project {paths.name}"
+
+
+def take_command(project: Project, state: State, flags: str) -> str:
+    """The command that brings merged work to the user; empty if there is none to bring."""
+    from caloron.domain.model.status import Status
+
+    if not any(task.status is Status.DONE and task.links.pull for task in state.tasks.values()):
+        return ""
+    if project.repository:
+        return "" if _is_taken(project, state) else f"caloron take{flags}"
+    return "git pull" if project.is_remote else f"git clone {quote(str(project.forge_git))}"
+
+
+def _is_taken(project: Project, state: State) -> bool:
+    """True if the user's branch has everything that the sprint merged."""
+    from caloron.cli.commands.sprint.take import merge_commits
+    from caloron.git.checkout import Checkout
+
+    repository, commits = project.repository, merge_commits(state)
+    return bool(repository and commits and Checkout(repository).contains(*commits))
+
+
+def disk_usage(root: Path) -> int:
+    """The bytes of a file or of everything in a folder; links are not followed."""
+    total, remaining = 0, [str(root)]
+    while remaining:
+        path = remaining.pop()
+        try:
+            if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
+                with os.scandir(path) as entries:
+                    remaining += [entry.path for entry in entries]
+            else:
+                total += os.lstat(path).st_size
+        except OSError:
+            # It was removed meanwhile, or its path is too long: the size is only information.
+            continue
+    return total
+
+
+def state_files(project: str) -> list[Path]:
+    """The files that a project's sprints have outside its own folder."""
+    chosen = os.environ.get("CALORON_KV_DIR", "")
+    folder = Path(chosen) if chosen else home() / "kv"
+    pattern = re.compile(rf"{re.escape(project)}-\d+\.json(\..*)?")
+    return sorted(file for file in folder.glob(f"{project}-*") if pattern.fullmatch(file.name))

@@ -1,0 +1,1 @@
+"""Formats of the older Caloron and of other tools, read and written."""

@@ -1,0 +1,199 @@
+"""The forms in which a plan is written down: our list of tasks, and the original's whole DAG.
+
+The original's form is one object: `{sprint, agents, tasks, review_policy, escalation}`. What of it
+means nothing here is said, never dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from caloron.domain.model.plan import PlannedTask, PlanProblem, parse_plan
+
+_TASK_FIELDS = tuple(field.name for field in msgspec.structs.fields(PlannedTask))
+#: Fields that plans of older forms have, read here too.
+_READ_TOO = ("issue_template", "assigned_to")
+_TOP = ("sprint", "agents", "tasks", "review_policy", "escalation")
+#: Fields that stages of graphs give a task besides: where it stands, and what it is a part of.
+_NOT_OF_A_PLAN = (
+    "status", "agent_id", "reviewer_id", "issue_number", "pr_number", "started_at",
+    "completed_at", "intervention_count", "component",
+)  # fmt: skip
+_UNUSED_IN_A_TASK = {
+    "reviewed_by": "reviews are made by the sprint's own reviewer",
+    "github_issue_number": "the sprint opens an issue of its own",
+}
+#: What the original set in the plan and we set elsewhere.
+_ELSEWHERE = {
+    "sprint.id": "sprints are numbered here",
+    "sprint.goal": "the goal on the command line counts",
+    "sprint.start": "a sprint starts when it is started",
+    "sprint.max_duration_hours": "there is no such limit; `--budget` limits what it costs",
+    "review_policy.required_approvals": "one approval is asked for",
+    "review_policy.auto_merge": "what is approved and verified is merged",
+    "review_policy.max_review_cycles": "set it with `caloron config set max_fix_rounds N`",
+    "escalation.stall_threshold_minutes": "set it with `caloron config set stall_threshold_m N`",
+    "escalation.supervisor_id": "the supervisor is part of the sprint",
+    "escalation.human_contact": "`caloron inbox` and an issue tell the person",
+}
+#: Values that say what happens here anyway.
+_AS_HERE = {"review_policy.required_approvals": 1, "review_policy.auto_merge": True}
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A valid plan, and what of its file has no effect."""
+
+    tasks: tuple[PlannedTask, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def parse_plan_file(raw: object, *, frameworks: tuple[str, ...] = ()) -> Plan:
+    """The plan in a file of either form, or a `PlanProblem` that names every error."""
+    warnings: list[str] = []
+    if isinstance(raw, Mapping) and isinstance(raw.get("tasks"), list):
+        raw = _listed(raw, warnings)
+    elif isinstance(raw, list):
+        raw = [_without_unknown(item, n, warnings) for n, item in enumerate(raw)]
+    return Plan(tasks=parse_plan(raw, frameworks=frameworks), warnings=tuple(warnings))
+
+
+def parse_plan_output(raw: object, *, frameworks: tuple[str, ...] = ()) -> Plan:
+    """The plan in what a planning graph gave: a list of tasks, or an object that holds one.
+
+    `tasks` is a list, or an object of tasks by their ids; both may also stand in a `dag`.
+    """
+    held = raw
+    if isinstance(held, Mapping) and isinstance(held.get("dag"), Mapping | list):
+        held = held["dag"]
+    if isinstance(held, Mapping):
+        held = held.get("tasks")
+    if isinstance(held, Mapping):
+        held = [_named(name, record) for name, record in held.items()]
+    if not isinstance(held, list):
+        raise PlanProblem(["the graph gave no tasks: expected `tasks`, or a `dag` with them"])
+    return parse_plan_file([_only_planned(one) for one in held], frameworks=frameworks)
+
+
+def _named(name: Any, record: Any) -> Any:
+    """A task of a sprint's state, which need not say its prompt."""
+    if not isinstance(record, Mapping):
+        return record
+    title = record.get("title", name)
+    return {"id": name, "title": title, "agent_prompt": title, **record}
+
+
+def _only_planned(task: Any) -> Any:
+    """The task without what only a design or a running sprint has a use for."""
+    if not isinstance(task, Mapping):
+        return task
+    kept = {name: value for name, value in task.items() if name not in _NOT_OF_A_PLAN}
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def _listed(raw: Mapping[Any, Any], warnings: list[str]) -> list[Any]:
+    """The tasks of the original's object, in the form of our list."""
+    errors: list[str] = []
+    agents = _agents(raw.get("agents", []), errors, warnings)
+    tasks = []
+    for number, item in enumerate(raw["tasks"]):
+        if isinstance(item, Mapping):
+            _check_agents(item, f"tasks[{number}]", agents, errors)
+            tasks.append(_task(item, number, agents, warnings))
+        else:
+            tasks.append(item)
+    if errors:
+        raise PlanProblem(errors)
+    for section in ("sprint", "review_policy", "escalation"):
+        _unused_section(section, raw.get(section), warnings)
+    warnings += [f"{name}: not known; it has no effect" for name in raw if name not in _TOP]
+    return tasks
+
+
+def _agents(raw: object, errors: list[str], warnings: list[str]) -> dict[str, Mapping[Any, Any]]:
+    if not isinstance(raw, list):
+        errors.append("agents: expected a list of agents")
+        return {}
+    found: dict[str, Mapping[Any, Any]] = {}
+    for number, agent in enumerate(raw):
+        where = f"agents[{number}]"
+        name = agent.get("id") if isinstance(agent, Mapping) else None
+        if not isinstance(name, str) or not name:
+            errors.append(f"{where}.id: expected the name of an agent")
+        elif name in found:
+            errors.append(f"{where}.id: {name!r} is there twice")
+        else:
+            found[name] = agent
+            _unused_in_agent(agent, where, warnings)
+    return found
+
+
+def _unused_in_agent(agent: Mapping[Any, Any], where: str, warnings: list[str]) -> None:
+    unused = [f"{where}.{name}" for name in agent if name not in ("id", "role", "spec")]
+    spec = agent.get("spec")
+    if isinstance(spec, Mapping):
+        read = ("framework", "extra_instructions")
+        unused += [f"{where}.spec.{name}" for name in spec if name not in read]
+    elif spec is not None:
+        unused.append(f"{where}.spec")
+    warnings += [f"{name}: has no effect yet" for name in unused]
+
+
+def _check_agents(
+    item: Mapping[Any, Any],
+    where: str,
+    agents: Mapping[str, Mapping[Any, Any]],
+    errors: list[str],
+) -> None:
+    for field in ("assigned_to", "reviewed_by"):
+        name = item.get(field)
+        if name is None or (isinstance(name, str) and name in agents):
+            continue
+        known = ", ".join(agents) or "none"
+        errors.append(f"{where}.{field}: {name!r} is none of the agents ({known})")
+
+
+def _task(
+    item: Mapping[Any, Any],
+    number: int,
+    agents: Mapping[str, Mapping[Any, Any]],
+    warnings: list[str],
+) -> dict[Any, Any]:
+    task: dict[Any, Any] = _without_unknown(item, number, warnings)
+    if "agent_prompt" not in task and "issue_template" in item:
+        task["agent_prompt"] = item["issue_template"]
+    spec = agents.get(str(item.get("assigned_to")), {}).get("spec")
+    if isinstance(spec, Mapping):
+        if spec.get("framework") and not task.get("framework"):
+            task["framework"] = spec["framework"]
+        extra, prompt = spec.get("extra_instructions"), task.get("agent_prompt")
+        if isinstance(extra, str) and extra.strip() and isinstance(prompt, str):
+            task["agent_prompt"] = f"{prompt}\n\n{extra.strip()}"
+    return task
+
+
+def _without_unknown(item: Any, number: int, warnings: list[str]) -> Any:
+    """The task with what is read here; what looks like a misspelt field stays, to be refused."""
+    if not isinstance(item, Mapping):
+        return item
+    for name in item:
+        if name in _TASK_FIELDS or name in _READ_TOO:
+            continue
+        why = _UNUSED_IN_A_TASK.get(name, "not known")
+        warnings.append(f"tasks[{number}].{name}: {why}; it has no effect")
+    return {k: v for k, v in item.items() if k not in (*_READ_TOO, *_UNUSED_IN_A_TASK)}
+
+
+def _unused_section(section: str, content: object, warnings: list[str]) -> None:
+    if content is None:
+        return
+    if not isinstance(content, Mapping):
+        warnings.append(f"{section}: expected an object; it has no effect")
+        return
+    for name, value in content.items():
+        field = f"{section}.{name}"
+        if field in _AS_HERE and _AS_HERE[field] == value:
+            continue
+        warnings.append(f"{field}: {_ELSEWHERE.get(field, 'not known')}; it has no effect here")

@@ -1,0 +1,232 @@
+"""What the tick is told: forge snapshots, ends of work, and effects that were done or refused."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from caloron.domain.model.feedback import Feedback
+from caloron.domain.model.merge import Link
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.roles import ROLES, Role
+from caloron.domain.model.snapshots import (
+    BranchSnapshot,
+    CommentSnapshot,
+    IssueSnapshot,
+    PullSnapshot,
+    ReviewSnapshot,
+)
+from caloron.domain.model.usage import Usage
+
+Trouble = Literal["", "auth", "quota", "rate_limit", "overflow", "budget", "crash"]
+#: Why nothing was verified: main has no files yet, or no way to verify was found or wanted.
+Skipped = Literal["", "none", "unverified"]
+
+
+class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
+    """An attempt came to its end; one that was interrupted is not told, it is run again."""
+
+    item: str
+    task: str
+    role: Role
+    #: The fencing token of the claim that ended: one claim ends once.
+    token: int
+    exit_code: int = 0
+    timed_out: bool = False
+    last_line: str = ""
+    #: What the agent said: the tail of it, or all of it from a planner.
+    answer: str = ""
+    #: The commit that the work left; equal to `base` when nothing was committed.
+    head: str = ""
+    base: str = ""
+    #: Files that could not be merged, or that still hold conflict markers.
+    conflicts: tuple[str, ...] = ()
+    log: str = ""
+    #: Something of ours failed around the agent: what it was.
+    internal_error: str = ""
+    #: The limit that the agent was ended for, such as its memory.
+    limit_hit: str = ""
+    #: Who the agent was, and what its provider refused.
+    framework: str = ""
+    provider_error: Trouble = ""
+    provider_message: str = ""
+    reset_at: float | None = None
+    stop_reason: str = ""
+    #: The conversation, to go on with it in the next round.
+    session: str = ""
+    usage: Usage | None = None
+    feedback: Feedback | None = None
+    #: The shell line that verified, or why nothing was verified.
+    verify_command: str = ""
+    skipped: Skipped = ""
+    #: Of a verification of main alone: who made its newest commit.
+    main_author: str = ""
+    #: The tree that was verified.
+    tree: str = ""
+    #: Of a batch, what was verified, in order; who is not in it could not be merged there.
+    chain: tuple[Link, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return f"{self.item}#{self.token}"
+
+
+class Result(msgspec.Struct, frozen=True):
+    """How an attempt ended, in the one interpretation that all rules share."""
+
+    kind: Literal[
+        "committed", "unchanged", "answered", "green", "red", "conflict", "refused", "failed"
+    ]
+    #: Why, as the predicate of a sentence, such as "ran out of time"; of a red verification, the
+    #: line that shows it.
+    reason: str = ""
+
+
+#: The provider refuses every request: no agent fails because of that.
+PROVIDER_REFUSALS: tuple[Trouble, ...] = ("auth", "quota", "rate_limit")
+
+
+def classify(fact: WorkEnded) -> Result:
+    """Interpret the end of an attempt.
+
+    Commits count although the agent failed afterwards; everything else of a failed agent does not.
+    """
+    spec = ROLES[fact.role]
+    if fact.provider_error in PROVIDER_REFUSALS:
+        return Result("refused", _failure(fact))
+    if fact.internal_error:
+        return Result("failed", fact.internal_error)
+    if fact.conflicts:
+        return Result("conflict", ", ".join(fact.conflicts))
+    if not spec.needs_agent:
+        return Result("red", red_line(fact)) if is_red(fact) else Result("green", fact.skipped)
+    if spec.writes_code and fact.head != fact.base:
+        return Result("committed")
+    if failure := _failure(fact):
+        return Result("failed", failure)
+    return Result("unchanged" if spec.writes_code else "answered", fact.last_line)
+
+
+def _failure(fact: WorkEnded) -> str:
+    if fact.timed_out:
+        return "ran out of time"
+    if fact.limit_hit:
+        return f"was ended: {fact.limit_hit}"
+    if fact.provider_error:
+        return f"failed ({fact.provider_error}): {fact.provider_message or fact.last_line}"
+    if fact.exit_code:
+        return f"ended with exit code {fact.exit_code}: {fact.last_line or 'no output'}"
+    return ""
+
+
+def is_red(fact: WorkEnded) -> bool:
+    """True if a verification failed. A batch may have conflicts as well."""
+    return bool(fact.exit_code or fact.timed_out or fact.limit_hit)
+
+
+def red_line(fact: WorkEnded) -> str:
+    """The line that shows why a verification is red."""
+    if fact.timed_out:
+        return "it ran out of time"
+    return fact.limit_hit or fact.last_line or f"exit code {fact.exit_code}"
+
+
+class RunInterrupted(msgspec.Struct, frozen=True, kw_only=True, tag="run_interrupted"):
+    """An attempt was cut short and is run again: what it used, and its conversation."""
+
+    item: str
+    task: str
+    token: int
+    usage: Usage
+    session: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.item}#{self.token}#interrupted"
+
+
+class Halt(msgspec.Struct, frozen=True, kw_only=True, tag="halt"):
+    """Nothing more may be started until a person says so."""
+
+    reason: str
+    id: str = "halt"
+
+
+#: `gone`: the branch is not there any more; `waiting`: the forge's CI has not ended; `checks`:
+#: it is red; `elsewhere`: it was merged, but not into main.
+Refusal = Literal[
+    "stale_head", "stale_base", "conflict", "gone", "waiting", "checks", "elsewhere", "refused"
+]
+
+
+class EffectDone(msgspec.Struct, frozen=True, kw_only=True, tag="effect_done"):
+    key: str
+    task: str
+    kind: str
+    #: The commit that a push put on the branch, a merge on main, or a look found there.
+    commit: str = ""
+    #: Of a merge, the tree of that commit.
+    tree: str = ""
+    #: Of a merge: it is not a person's own.
+    by_us: bool = True
+    #: Of a revert, the commit that brings the change back.
+    reapply_commit: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.key}#done"
+
+
+class EffectFailed(msgspec.Struct, frozen=True, kw_only=True, tag="effect_failed"):
+    key: str
+    task: str
+    kind: str
+    refusal: Refusal
+    message: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.key}#failed"
+
+
+class PlanApproved(msgspec.Struct, frozen=True, tag="plan_approved"):
+    """A person looked at the plan and said yes."""
+
+    id: str = "plan_approved"
+
+
+class PlanEdited(msgspec.Struct, frozen=True, kw_only=True, tag="plan_edited"):
+    """A person put other tasks in the place of a plan that waits for approval."""
+
+    tasks: tuple[PlannedTask, ...]
+    #: When, in seconds since 1970: of two edits the later one counts.
+    at: float
+
+    @property
+    def id(self) -> str:
+        return f"plan_edited/{self.at}"
+
+
+class SprintDiscarded(msgspec.Struct, frozen=True, kw_only=True, tag="sprint_discarded"):
+    """A person does not want what is left of the sprint."""
+
+    by: str
+    id: str = "sprint_discarded"
+
+
+Fact = (
+    WorkEnded
+    | RunInterrupted
+    | Halt
+    | EffectDone
+    | EffectFailed
+    | PlanApproved
+    | PlanEdited
+    | SprintDiscarded
+    | IssueSnapshot
+    | PullSnapshot
+    | ReviewSnapshot
+    | CommentSnapshot
+    | BranchSnapshot
+)

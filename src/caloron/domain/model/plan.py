@@ -1,0 +1,172 @@
+"""A plan: the tasks of a sprint as planned, and everything that can be wrong with them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from itertools import islice
+from typing import Any, Literal
+
+import msgspec
+
+from caloron.ids import ID_WORDS, is_valid_id
+
+MAX_TASKS = 200
+MAX_TITLE = 200
+MAX_PROMPT = 64_000
+#: The framework of planned tasks and of harnesses that name none.
+DEFAULT_FRAMEWORK = "claude-code"
+#: Names of the sprint's own work and agents, in the place where those of a task have its id.
+RESERVED = frozenset({"baseline", "planner-1", "po", "retro", "retro-1", "reviewer-1"})
+
+#: Where a list of objects may begin. Each is read on to its end, so there is a limit to them.
+_LIST_OF_OBJECTS = re.compile(r"\[(?=\s*\{)")
+_MAX_BEGINNINGS = 100
+
+Kind = Literal["change", "check"]
+
+
+class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One task as the plan states it; during the sprint only a person changes its text."""
+
+    id: str
+    title: str
+    agent_prompt: str
+    depends_on: tuple[str, ...] = ()
+    kind: Kind = "change"
+    framework: str = ""
+    required_skills: tuple[str, ...] = ()
+    acceptance: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+class PlanProblem(ValueError):
+    """A plan that cannot be run; says everything that is wrong with it at once."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("; ".join(errors))
+        self.errors = tuple(errors)
+
+
+def find_plan(answer: str) -> list[Any]:
+    """The first JSON list of objects in a planner's answer."""
+    decoder = json.JSONDecoder()
+    for start in (m.start() for m in islice(_LIST_OF_OBJECTS.finditer(answer), _MAX_BEGINNINGS)):
+        try:
+            found, _ = decoder.raw_decode(answer, start)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, list) and found and all(isinstance(x, dict) for x in found):
+            return found
+    raise PlanProblem(["the answer holds no JSON list of task objects"])
+
+
+def parse_plan(raw: object, *, frameworks: tuple[str, ...] = ()) -> tuple[PlannedTask, ...]:
+    """The tasks of a plan, or a `PlanProblem` that names every error."""
+    if not isinstance(raw, list) or not raw:
+        raise PlanProblem(["a plan is a JSON list of at least one task object"])
+    if len(raw) > MAX_TASKS:
+        raise PlanProblem([f"the plan has {len(raw)} tasks; at most {MAX_TASKS} are allowed"])
+    errors: list[str] = []
+    tasks = [t for n, item in enumerate(raw) if (t := _parse_task(item, n, errors))]
+    if not errors:
+        errors = _structural_errors(tasks, frameworks)
+    if errors:
+        raise PlanProblem(errors)
+    return tuple(tasks)
+
+
+def _parse_task(item: object, position: int, errors: list[str]) -> PlannedTask | None:
+    name = item.get("id") if isinstance(item, dict) else None
+    where = f"task {name!r}" if isinstance(name, str) else f"task {position + 1}"
+    try:
+        task = msgspec.convert(item, PlannedTask)
+    except msgspec.ValidationError as error:
+        errors.append(f"{where}: {error}")
+        return None
+    errors += [f"{where}: {problem}" for problem in _misspelt(item)]
+    if task.id in RESERVED:
+        said = f"the id `{task.id}` is used by the sprint itself; choose another"
+        errors.append(f"{where}: {said}")
+    if not is_valid_id(task.id):
+        errors.append(f"{where}: an id is {ID_WORDS}")
+    for field, text, limit in (
+        ("title", task.title, MAX_TITLE),
+        ("agent_prompt", task.agent_prompt, MAX_PROMPT),
+    ):
+        if not text.strip():
+            errors.append(f"{where}: {field} is empty")
+        elif len(text) > limit:
+            errors.append(f"{where}: {field} has {len(text)} characters; at most {limit}")
+        elif "\0" in text:
+            errors.append(f"{where}: {field} holds a NUL character")
+    return task
+
+
+def _misspelt(item: object) -> list[str]:
+    """Fields that nobody reads but that look like one of ours: a typing error changes the plan."""
+    known = [field.name for field in msgspec.structs.fields(PlannedTask)]
+    keys = [str(key) for key in item if key not in known] if isinstance(item, dict) else []
+    close = {key: difflib.get_close_matches(key, known, 1, 0.8) for key in keys}
+    return [f"unknown field {k!r}; did you mean {v[0]!r}?" for k, v in close.items() if v]
+
+
+def _structural_errors(tasks: list[PlannedTask], frameworks: tuple[str, ...]) -> list[str]:
+    ids = [task.id for task in tasks]
+    errors = [
+        f"task {i!r} appears {ids.count(i)} times" for i in sorted(set(ids)) if ids.count(i) > 1
+    ]
+    for task in tasks:
+        for dependency in task.depends_on:
+            if dependency == task.id:
+                errors.append(f"task {task.id!r} depends on itself")
+            elif dependency not in ids:
+                errors.append(f"task {task.id!r} depends on unknown task {dependency!r}")
+        if frameworks and task.framework and task.framework not in frameworks:
+            known = ", ".join(frameworks)
+            errors.append(
+                f"task {task.id!r}: unknown framework {task.framework!r} (known: {known})"
+            )
+    if not errors and (cycle := find_cycle(tasks)):
+        errors.append(f"the dependencies form a cycle: {' → '.join(cycle)}")
+    return errors
+
+
+def find_cycle(tasks: list[PlannedTask]) -> list[str]:
+    """One cycle, its first task named again at the end; empty when there is none."""
+    waiting = {task.id: set(task.depends_on) for task in tasks}
+    while free := [i for i, needs in waiting.items() if not needs]:
+        for done in free:
+            del waiting[done]
+        for needs in waiting.values():
+            needs.difference_update(free)
+    if not waiting:
+        return []
+    path = [min(waiting)]
+    while (following := min(waiting[path[-1]])) not in path:
+        path.append(following)
+    return [*path[path.index(following) :], following]
+
+
+def chain_lengths(tasks: tuple[PlannedTask, ...]) -> dict[str, int]:
+    """How many tasks must follow each one, at the longest: what to start first."""
+    dependents: dict[str, list[str]] = {task.id: [] for task in tasks}
+    for task in tasks:
+        for dependency in task.depends_on:
+            dependents[dependency].append(task.id)
+    lengths: dict[str, int] = {}
+
+    def length(start: str) -> int:
+        stack = [start]
+        while stack:
+            top = stack[-1]
+            missing = [d for d in dependents[top] if d not in lengths]
+            if missing:
+                stack.extend(missing)
+                continue
+            lengths[top] = 1 + max((lengths[d] for d in dependents[top]), default=0)
+            stack.pop()
+        return lengths[start]
+
+    return {task.id: lengths.get(task.id) or length(task.id) for task in tasks}

@@ -1,0 +1,1 @@
+"""What people read: reasons, progress, inbox, KPIs, retro, texts for the forge."""

@@ -1,0 +1,182 @@
+"""One line for every task that is not done: why nothing happens, or what is happening."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from caloron.domain.model.roles import ROLES, Role
+from caloron.domain.model.status import FIRST_STEP, Status, Step
+from caloron.domain.reporting.waiting import busy_slots, why_paused
+
+if TYPE_CHECKING:
+    from caloron.domain.model.sprint import Sprint, State
+    from caloron.domain.model.task import Task
+
+
+def why(state: State, task: Task, now: float = 0.0) -> str:
+    """Why this task is not done, in one line; empty when it is.
+
+    A limit of a provider that has passed by `now` is no reason any more.
+    """
+    # States of other programs name no step.
+    step = task.step if task.step.status is task.status else FIRST_STEP[task.status]
+    line = _LINES[step]
+    return line if isinstance(line, str) else line(state, task, now)
+
+
+def why_sprint(sprint: Sprint, now: float = 0.0) -> str:
+    """Why there are no tasks yet, or why there will be none."""
+    if sprint.planning.failure:
+        # A verification of main comes before the plan: it is the reason by itself.
+        return (
+            sprint.planning.failure
+            if sprint.planning.failure.startswith("main ")
+            else f"no plan: {sprint.planning.failure}"
+        )
+    if sprint.availability.pause_reason:
+        return sprint.availability.pause_reason
+    if sprint.phase == "planning":
+        if sprint.main_health.work:
+            return "main is being verified before anything is begun"
+        if sprint.planning.work and (paused := why_paused(sprint, None, now)):
+            return paused
+        return "the planner is at work" if sprint.planning.work else "waiting for a plan"
+    if sprint.phase == "retro":
+        return "a model looks back at the sprint"
+    return _waits_for_yes(sprint) if sprint.phase == "approval" else ""
+
+
+def _waits_for_yes(sprint: Sprint) -> str:
+    if sprint.plan_declined:
+        return (
+            f"the plan was declined: {sprint.plan_declined} closed issue #{sprint.plan_issue};"
+            " open it again, or go on with `caloron resume --yes`"
+        )
+    if sprint.plan_issue is None:
+        return "the plan waits for your yes"
+    return f"the plan waits for your yes: comment `caloron:approve` on issue #{sprint.plan_issue}"
+
+
+def _reason(_state: State, task: Task, _now: float) -> str:
+    return task.reason
+
+
+def _why_pending(state: State, task: Task, _now: float) -> str:
+    if state.sprint.phase == "approval":
+        return _waits_for_yes(state.sprint)
+    missing = [d for d in task.plan.depends_on if state.tasks[d].status is not Status.DONE]
+    return f"waiting for {', '.join(missing)}" if missing else "about to be ready"
+
+
+def _why_ready(state: State, task: Task, _now: float) -> str:
+    if task.links.issue is None:
+        return "waiting for its issue on the forge"
+    busy, slots = busy_slots(state), state.sprint.settings.parallel
+    if busy >= slots:
+        return f"waiting for a free slot ({busy} of {slots} busy)"
+    begun = [t for t in state.tasks.values() if t.status in (Status.IN_PROGRESS, Status.IN_REVIEW)]
+    if len(begun) >= slots:
+        return f"waiting until one of {len(begun)} changes that were begun is merged"
+    return "about to start"
+
+
+def _why_working(state: State, task: Task, now: float) -> str:
+    work = task.work
+    if work is None:
+        return task.reason
+    if in_train := _why_in_train(state, task):
+        return in_train
+    spec = ROLES[work.role]
+    if work.item in state.queued:
+        return _why_queued(state, task, work.role, now)
+    if work.item in state.ended:
+        return spec.ended
+    line = f"{spec.running}, round {work.round}" if spec.shows_round else spec.running
+    silent = task.supervision.interventions
+    return f"{line} (silent: {silent} interventions)" if silent else line
+
+
+def _why_publishing(_state: State, task: Task, _now: float) -> str:
+    pushed = task.change.pushed == task.change.head
+    return "opening a pull request" if pushed else "its branch is being pushed"
+
+
+def _why_in_queue(state: State, task: Task, _now: float) -> str:
+    unsettled = [other.plan.id for other in state.tasks.values() if other.merge.unverified]
+    behind = f", after the merge of {unsettled[0]} is settled" if unsettled else ""
+    in_train = _why_in_train(state, task)
+    return in_train or f"approved: waiting for its turn to merge{behind}"
+
+
+def _why_waiting(state: State, task: Task, _now: float) -> str:
+    waits = task.merge.waiting
+    return _why_in_train(state, task) or (waits.what if waits else task.reason)
+
+
+def _why_merging(state: State, task: Task, _now: float) -> str:
+    return _why_in_train(state, task) or "being merged"
+
+
+def _why_in_train(state: State, task: Task) -> str:
+    """Who it is verified and merged with; empty: it goes alone."""
+    train = state.sprint.merge_train
+    names = [member.task for member in train.members] if train else []
+    others = [name for name in names if name != task.plan.id]
+    if not others or len(others) == len(names):
+        return ""
+    step = "waiting for its turn to merge"
+    if task.merge.waiting and task.merge.waiting.head == task.change.head:
+        step = task.merge.waiting.what
+    if task.merge.merging:
+        step = "being merged"
+    elif train and train.item:
+        step = "being verified together"
+    return f"in a train of {len(names)} with {', '.join(others)}: {step}"
+
+
+def _why_queued(state: State, task: Task, role: Role, now: float) -> str:
+    if state.sprint.availability.pause_reason:
+        return f"its {role} waits: {state.sprint.availability.pause_reason}"
+    paused = why_paused(state.sprint, task, now)
+    if paused and ROLES[role].needs_agent:
+        return f"its {role} waits: {paused}"
+    return f"its {role} waits for a free slot"
+
+
+def _why_escalated(_state: State, task: Task, _now: float) -> str:
+    return f"{task.reason}; {_how_to_release(task)}"
+
+
+def _how_to_release(task: Task) -> str:
+    place = task.links.issue if task.escalation.issue is None else task.escalation.issue
+    if place is None:
+        return "edit its status in the sprint's file to go on"
+    return f"comment `resolved` on issue #{place} to go on"
+
+
+_LINES: dict[Step, str | Callable[[State, Task, float], str]] = {
+    Step.WAITING: _why_pending,
+    Step.BLOCKED: _reason,
+    Step.READY: _why_ready,
+    Step.IMPLEMENTING: _why_working,
+    Step.FIXING: _why_working,
+    Step.RESOLVING: _why_working,
+    Step.CHECKING: _why_working,
+    Step.PUBLISHING: _why_publishing,
+    Step.REVIEW_QUEUED: "waiting for a review",
+    Step.VERIFYING: _why_working,
+    Step.MAIN_SUSPECT: _why_waiting,
+    Step.REVIEWING: _why_working,
+    Step.POSTING_VERDICT: "reviewed: the verdict is being posted",
+    Step.MERGE_QUEUED: _why_in_queue,
+    Step.MERGE_VERIFYING: _why_working,
+    Step.WAITING_FOR_CI: _why_waiting,
+    Step.MERGING: _why_merging,
+    Step.MERGED_UNVERIFIED: "merged, main is being verified again",
+    Step.REVERTING: "merged, but main is red with it: it is being taken out again",
+    Step.REVERTED: "taken out of main again: about to go back to its agent",
+    Step.ESCALATED: _why_escalated,
+    Step.DONE: "",
+    Step.CANCELLED: _reason,
+}

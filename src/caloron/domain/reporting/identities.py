@@ -1,0 +1,100 @@
+"""The agents of a sprint as files tell of them: a manifest per task, a version per agent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.roles import WorkId, is_work_id
+from caloron.domain.model.sprint import State
+from caloron.domain.reporting.kpis import AgentKpis, Run, agent_kpis
+
+_VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})", re.ASCII)
+_PERSONALITIES = {"reviewer": "reviewer", "planner": "product-owner"}
+_SYSTEM_OVERRIDE = 500
+
+
+def agent_of_item(item: str) -> str:
+    """Return the agent that does a piece of work; empty: no agent does it."""
+    return WorkId.parse(item).agent if is_work_id(item) else ""
+
+
+def manifest_of(task: PlannedTask, *, framework: str, model: str = "") -> dict[str, Any]:
+    """The agent of a task in the form of an `.agent` file: only what is decided about it."""
+    manifest: dict[str, Any] = {
+        "name": f"caloron-agent-{task.id}",
+        "version": "1.0.0",
+        "description": task.title,
+        "tags": [task.kind, task.framework or framework, *task.required_skills[:5]],
+    }
+    if model:
+        manifest["model"] = {"preferred": [model]}
+    if task.required_skills:
+        manifest["skills"] = list(task.required_skills)
+    return manifest | {
+        "behavior": {
+            "persona": f"developer-{task.id}",
+            "on_error": "retry",
+            "system_override": task.agent_prompt[:_SYSTEM_OVERRIDE],
+        },
+        "trust": {"filesystem": "scoped", "exec": "sandboxed", "scope": ["."]},
+    }
+
+
+def versions_of(state: State, runs: Sequence[Run], stall_m: float) -> dict[str, dict[str, Any]]:
+    """Each agent that worked in the sprint, as an entry of `agent_versions.json`."""
+    return {
+        kpis.agent: _version(state, kpis, _runs_of(kpis.agent, runs), stall_m)
+        for kpis in agent_kpis(state, runs)
+        if kpis.runs
+    }
+
+
+def _runs_of(agent: str, runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if agent_of_item(run.item) == agent]
+
+
+def _version(state: State, kpis: AgentKpis, runs: Sequence[Run], stall_m: float) -> dict[str, Any]:
+    sprint, task = state.sprint, state.tasks.get(kpis.agent)
+    began = min((run.started_at for run in runs), default=sprint.settings.created_at)
+    told = task.log.feedback if task else None
+    tools = {name for run in runs for name in run.tools} | set(told.tools_used if told else ())
+    used = [run for run in runs if run.framework] or list(runs)
+    return {
+        "version": "1.0",
+        "created_at": datetime.fromtimestamp(began, UTC).isoformat(),
+        "sprint_id": sprint.id,
+        "personality": _PERSONALITIES.get(kpis.role, "developer"),
+        "model": used[-1].model if used else "",
+        "framework": (used[-1].framework if used else "") or sprint.settings.framework,
+        "capabilities": list(task.plan.required_skills) if task else [],
+        "extra_instructions": "",
+        "stall_threshold": round(stall_m) if stall_m == round(stall_m) else stall_m,
+        "changes": [{"field": "initial", "reason": f"worked in sprint {sprint.id}"}],
+        "performance": ({} if kpis.clarity is None else {"clarity": kpis.clarity})
+        | {
+            "completion_rate": _rate(kpis, task is not None),
+            "review_cycles": kpis.review_cycles,
+            "time_s": kpis.time_s,
+            "tools": sorted(tools),
+            "notes": told.notes if told else "",
+        },
+    }
+
+
+def _rate(kpis: AgentKpis, has_task: bool) -> float:
+    """A task is done or not; of a reviewer and a planner the runs that came to an end count."""
+    if has_task:
+        return float(kpis.tasks_completed)
+    return round(1 - kpis.failed_runs / kpis.runs, 3)
+
+
+def next_version(entries: Sequence[Any]) -> str:
+    """The version after those that somebody else wrote down."""
+    told = [str(entry.get("version")) for entry in entries if isinstance(entry, dict)]
+    found = [match for text in told if (match := _VERSION.fullmatch(text))]
+    major, minor = max(((int(m[1]), int(m[2])) for m in found), default=(1, -1))
+    return f"{major}.{minor + 1}"

@@ -1,0 +1,68 @@
+"""Why nobody may start: the slots are taken, or a provider lets nobody work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from caloron.domain.model.sprint import Sprint, State
+    from caloron.domain.model.task import Task
+
+
+def busy_slots(state: State) -> int:
+    """How many agents are at work, of as many as `--parallel` allows."""
+    works = [t.work for t in state.tasks.values() if t.work and t.work.role != "verify"]
+    running = [work for work in works if work.item not in state.queued | state.ended]
+    # After a resume with fewer slots, agents of before may still be at work.
+    return min(len(running), state.sprint.settings.parallel)
+
+
+def provider_of(sprint: Sprint, task: Task | None) -> str:
+    return (task.plan.framework if task else "") or sprint.settings.framework
+
+
+def why_paused(sprint: Sprint, task: Task | None, now: float = 0.0) -> str:
+    """Why the provider of a task's agent lets nobody work, in one line; empty: it does."""
+    name = provider_of(sprint, task)
+    pause = sprint.availability.providers.get(name)
+    if pause is None or pause.until <= now:
+        return ""
+    return f"{name}: {pause.what} until {clock_time(pause.until)}"
+
+
+def clock_time(at: float) -> str:
+    """A moment for people: in the time zone of this machine, which it names."""
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M %Z")
+
+
+_LONGEST = 200
+
+
+class Outage(NamedTuple):
+    """Since when, and until when if the forge says so; both in seconds since 1970."""
+
+    since: float
+    until: float | None
+    detail: str
+
+    def __str__(self) -> str:
+        if self.until is not None:
+            return f"forge quota until {_time(self.until, self.since)}"
+        return f"forge does not answer since {_time(self.since, self.since)} ({self.detail})"
+
+
+def outage_after(before: Outage | None, detail: str, until: float | None, now: float) -> Outage:
+    """The outage as it is after one more look that failed: it began with the first."""
+    detail = " ".join(detail.split())[:_LONGEST]
+    if before is None or (before.until is None) != (until is None):
+        return Outage(now, until, detail)
+    return Outage(before.since, until, before.detail if until is None else detail)
+
+
+def _time(at: float, near: float) -> str:
+    """The time of day; with the day if that is another."""
+
+    day, _, time = clock_time(at).partition(" ")
+    return time if clock_time(near).startswith(day) else f"{day} {time}"

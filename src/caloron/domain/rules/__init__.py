@@ -1,0 +1,1 @@
+"""The decision of a tick: pure rules over the state and the facts."""

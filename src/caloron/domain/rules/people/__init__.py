@@ -1,0 +1,1 @@
+"""Rules for what people do: commands, labelled issues, plan issues, edited files."""

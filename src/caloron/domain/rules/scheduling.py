@@ -1,0 +1,116 @@
+"""When a task may start: its dependencies are done, its issue exists, and a slot is free."""
+
+from __future__ import annotations
+
+from caloron.domain.model.effects import AddLabel
+from caloron.domain.model.roles import Role
+from caloron.domain.model.status import HOLDS_DEPENDENTS, SETTLED, Status
+from caloron.domain.model.task import Task
+from caloron.domain.rules import post_merge_check, verification
+from caloron.domain.rules.evaluation import Evaluation
+from caloron.domain.rules.results import open_pull
+from caloron.domain.rules.verdicts import approved_head
+
+_STARTED = (Status.IN_PROGRESS, Status.IN_REVIEW)
+
+
+def _dependencies(evaluation: Evaluation, task: Task) -> list[Task]:
+    return [evaluation.state.tasks[name] for name in task.plan.depends_on]
+
+
+def dependency_held(evaluation: Evaluation, task: Task) -> bool:
+    """A dependency is escalated, blocked or cancelled."""
+    return any(d.status in HOLDS_DEPENDENTS for d in _dependencies(evaluation, task))
+
+
+def block(evaluation: Evaluation, task: Task) -> None:
+    """Block the task."""
+    held = [d.id for d in _dependencies(evaluation, task) if d.status in HOLDS_DEPENDENTS]
+    if task.status is Status.READY:
+        evaluation.move(task, Status.PENDING)
+    evaluation.move(task, Status.BLOCKED, f"held by {', '.join(held)}")
+
+
+def no_dependency_held(evaluation: Evaluation, task: Task) -> bool:
+    """No dependency is escalated, blocked or cancelled any more."""
+    return not dependency_held(evaluation, task)
+
+
+def unblock(evaluation: Evaluation, task: Task) -> None:
+    """Let the task wait for its dependencies again."""
+    evaluation.move(task, Status.PENDING, "no longer held")
+
+
+def dependencies_done(evaluation: Evaluation, task: Task) -> bool:
+    """All dependencies are done."""
+    return all(d.status is Status.DONE for d in _dependencies(evaluation, task))
+
+
+def make_ready(evaluation: Evaluation, task: Task) -> None:
+    """Let the task wait for a slot."""
+    evaluation.move(task, Status.READY, "dependencies are done" if task.plan.depends_on else "")
+
+
+def start_ready(evaluation: Evaluation) -> None:
+    """Start ready tasks while slots are free, those on the longest chain first.
+
+    A change keeps its slot until it is approved: its review and its fixes must not wait for agents
+    that start others. Approved changes need no agent; there are at most as many of them as slots.
+    A task whose issue is still being created keeps its place, and so its slot.
+    """
+    parallel = evaluation.sprint.settings.parallel
+    started = [
+        task for task in evaluation.state.tasks.values() if _moves_by_itself(evaluation, task)
+    ]
+    unfinished = [task for task in started if not approved_head(evaluation, task)]
+    free = min(parallel - len(unfinished), 2 * parallel - len(started))
+    ready = [task for task in evaluation.state.tasks.values() if task.status is Status.READY]
+    for task in sorted(ready, key=lambda t: -evaluation.critical_path(t)):
+        if task.links.issue is None:
+            free -= evaluation.has_effects(task)
+        elif task.change.head:
+            evaluation.move(task, Status.IN_PROGRESS, "goes on with what its branch has")
+            if task.links.pull is None:
+                open_pull(evaluation, task)
+        elif free > 0:
+            free -= 1
+            evaluation.apply(task.id, _start, task)
+
+
+def _moves_by_itself(evaluation: Evaluation, task: Task) -> bool:
+    """True if the task was started and ends without a person and without the forge's CI.
+
+    No rule leaves a task without work, effects and approval: a damaged state costs no slot.
+    """
+    if task.status not in _STARTED:
+        return False
+    waiting = task.merge.waiting
+    if task.work or (waiting and waiting.head == task.change.head):
+        return task.work is not None
+    moves = evaluation.has_effects(task) or bool(approved_head(evaluation, task))
+    return moves and not needs_person(evaluation, task)
+
+
+def _start(evaluation: Evaluation, task: Task) -> None:
+    evaluation.move(task, Status.IN_PROGRESS)
+    role: Role = "check" if task.plan.kind == "check" else "implement"
+    evaluation.start(task, evaluation.new_work(task, role))
+    if task.links.issue is not None:
+        evaluation.do(
+            AddLabel(
+                key=f"label/{evaluation.sprint.id}/{task.id}/assigned",
+                task=task.id,
+                issue=task.links.issue,
+                label="caloron:assigned",
+            )
+        )
+
+
+def needs_person(evaluation: Evaluation, task: Task) -> bool:
+    """True if the task is settled, or if it waits for a merge that only a person can release."""
+    held = (
+        task.status is Status.IN_REVIEW
+        and not task.work
+        and post_merge_check.is_stuck(evaluation.state)
+    )
+    return task.status in SETTLED or held or verification.waits_for_main(evaluation.sprint, task)

@@ -1,0 +1,169 @@
+"""What a reviewer said: strictly one of two forms, on the last line that is not empty.
+
+An answer that contains both forms contradicts itself and is unclear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from caloron.domain.model.snapshots import (
+    PullSnapshot,
+    ReviewSnapshot,
+    Verdict,
+    marker_key,
+    moment,
+    without_markers,
+)
+from caloron.domain.model.sprint import Sprint, is_ours, pull_of
+from caloron.domain.model.task import Task
+
+if TYPE_CHECKING:
+    from caloron.domain.rules.evaluation import Evaluation
+
+_APPROVED = "APPROVED"
+_CHANGES_NEEDED = "CHANGES_NEEDED"
+
+
+class Approved(msgspec.Struct, frozen=True):
+    pass
+
+
+class ChangesNeeded(msgspec.Struct, frozen=True):
+    reason: str
+
+
+def holds_both(answer: str) -> bool:
+    lines = [line.strip() for line in answer.splitlines()]
+    return _APPROVED in lines and _CHANGES_NEEDED in answer
+
+
+def parse_verdict(answer: str) -> Approved | ChangesNeeded | None:
+    """The verdict, or None: an answer that is unclear or empty is never an approval."""
+    lines = [line.strip() for line in answer.splitlines() if line.strip()]
+    last = lines[-1] if lines else ""
+    if last == _APPROVED:
+        # An approval is final, so the other word must stand nowhere, in no form.
+        return None if _CHANGES_NEEDED in answer else Approved()
+    head, colon, reason = last.partition(":")
+    if head == _CHANGES_NEEDED and colon and reason.strip() and _APPROVED not in lines:
+        return ChangesNeeded(reason.strip())
+    return None
+
+
+class ReviewPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How many approvals a head needs, by whom, and which verdicts count."""
+
+    required_approvals: int = 1
+    #: Reviews with another verdict are remarks.
+    verdicts: tuple[Verdict, ...] = ("approved", "changes_requested")
+
+    def counts(self, sprint: Sprint, task: Task | None, review: ReviewSnapshot) -> bool:
+        """True for a trusted person, and for us unless the verdict was voided."""
+        if review.verdict not in self.verdicts:
+            return False
+        if is_ours(sprint, review):
+            return task is None or marker_key(review.body) not in task.review.voided
+        return review.trusted
+
+    def counted(
+        self,
+        sprint: Sprint,
+        task: Task | None,
+        reviews: Iterable[ReviewSnapshot],
+        pull: int,
+        head: str,
+    ) -> list[ReviewSnapshot]:
+        """The verdicts on one head: reviews on the forge, and approvals by command."""
+        by_command = [task.review.approval] if task and task.review.approval else []
+        return [
+            review
+            for review in (*reviews, *by_command)
+            if (review.pull, review.head) == (pull, head) and self.counts(sprint, task, review)
+        ]
+
+    def last_word(
+        self,
+        sprint: Sprint,
+        task: Task | None,
+        reviews: Iterable[ReviewSnapshot],
+        pull: int,
+        head: str,
+    ) -> ReviewSnapshot | None:
+        """The verdict that decides; an approval decides once there are enough of them."""
+        counted = self.counted(sprint, task, reviews, pull, head)
+        last = latest(sprint, counted)
+        if last is not None and last.verdict == "approved":
+            authors = {review.author for review in counted if review.verdict == "approved"}
+            return last if len(authors) >= self.required_approvals else None
+        return last
+
+
+POLICY = ReviewPolicy()
+
+
+def last_word(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> ReviewSnapshot | None:
+    """The verdict that decides about the current head."""
+    reviews = evaluation.reviews_of(pull.number)
+    return POLICY.last_word(evaluation.sprint, task, reviews, pull.number, pull.head)
+
+
+def latest(sprint: Sprint, said: Iterable[ReviewSnapshot]) -> ReviewSnapshot | None:
+    """The last of these words.
+
+    Comments and reviews are looked at one after the other: which of a person's request and a
+    verdict by comment, ours or a person's, came first within a second is not known, and then the
+    request counts.
+    """
+    said = sorted(said, key=lambda r: (r.version, r.id))
+    last = said[-1] if said else None
+    if last is None or not last.is_comment:
+        return last
+    objections = [
+        word
+        for word in said
+        if word.verdict == "changes_requested"
+        and moment(word.version) == moment(last.version)
+        and not is_ours(sprint, word)
+    ]
+    return objections[-1] if objections else last
+
+
+def by_person(evaluation: Evaluation, review: ReviewSnapshot, verdict: str) -> bool:
+    return review.verdict == verdict and not is_ours(evaluation.sprint, review)
+
+
+def approved_head(evaluation: Evaluation, task: Task) -> str:
+    """The head that may be merged, if the last word on it is an approval."""
+    pull = pull_of(evaluation.state, task)
+    if pull is None or pull.state != "open" or pull.head != task.change.head:
+        return ""
+    word = last_word(evaluation, task, pull)
+    return pull.head if word and word.verdict == "approved" else ""
+
+
+def take_back(evaluation: Evaluation, task: Task) -> None:
+    """Our own verdicts do not count any more, also one that is on its way: review again."""
+    ours = {
+        marker_key(review.body)
+        for review in evaluation.reviews_of(task.links.pull or 0)
+        if is_ours(evaluation.sprint, review)
+    }
+    task.review.voided = tuple(sorted({*task.review.voided, *ours, task.review.last_key} - {""}))
+    task.review.posted_for = ""
+    if task.merge.merging and not approved_head(evaluation, task):
+        task.merge.merging = ""
+
+
+def reason_of(review: ReviewSnapshot) -> str:
+    first = next((line for line in review.body.splitlines() if line.strip()), "")
+    return first.removeprefix("CHANGES_NEEDED:").strip() or "changes requested"
+
+
+def details_of(review: ReviewSnapshot) -> str:
+    """Everything the reviewer wrote, for the agent that has to act on it."""
+    text = without_markers(review.body)
+    return text.removeprefix("CHANGES_NEEDED:").strip() or "changes requested"

@@ -1,0 +1,238 @@
+"""The life of a task: one ordered table of rules.
+
+Rules look at snapshots and not at events, so a lost or repeated event changes nothing. For each
+task the first rule whose steps and condition match is applied; then the table is read again, until
+no rule changes anything. People's actions come first. `docs/workflow.md` is made from this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from caloron.domain.model.sprint import Sprint
+from caloron.domain.model.status import Status, Step
+from caloron.domain.model.task import Task
+from caloron.domain.rules import merge_queue as queue
+from caloron.domain.rules import post_merge_check, verification
+from caloron.domain.rules import pull_requests as forge
+from caloron.domain.rules import scheduling as slots
+from caloron.domain.rules.evaluation import Evaluation, Restless, RuleFailed, Taken
+from caloron.domain.rules.people import commands
+from caloron.domain.rules.people import labelled_issues as labels
+from caloron.domain.rules.steps import step_of
+
+#: No sprint needs as many: each pass follows one more consequence.
+_MAX_PASSES = 100
+
+
+class Rule(NamedTuple):
+    """In these steps, under this condition, this action is taken, and leads to these steps."""
+
+    steps: frozenset[Step]
+    when: Callable[[Evaluation, Task], bool]
+    do: Callable[[Evaluation, Task], None]
+    #: Empty: the task stays where it is.
+    then: frozenset[Step] = frozenset()
+
+
+class QueueRule(NamedTuple):
+    """A rule over all tasks in these steps, because they share main or the slots."""
+
+    steps: frozenset[Step]
+    do: Callable[[Evaluation], None]
+    then: frozenset[Step]
+
+
+def _steps(*names: Step) -> frozenset[Step]:
+    return frozenset(names)
+
+
+def always(_evaluation: Evaluation, _task: Task) -> bool:
+    """Always."""
+    return True
+
+
+ALL = frozenset(Step)
+OPEN = ALL - {Step.DONE, Step.CANCELLED}
+RUNNING = OPEN - {Step.ESCALATED}
+NOT_STARTED = _steps(Step.WAITING, Step.BLOCKED, Step.READY)
+IN_REVIEW = frozenset(step for step in Step if step.status is Status.IN_REVIEW)
+#: In review, and nothing is under way for the task.
+IDLE = _steps(Step.REVIEW_QUEUED, Step.POSTING_VERDICT, Step.MERGE_QUEUED, Step.WAITING_FOR_CI)
+AFTER_MERGE = _steps(Step.MERGED_UNVERIFIED, Step.REVERTING, Step.REVERTED)
+#: A head that is in review: it waits, or it was approved or answered already.
+HEAD_IN_REVIEW = IDLE | {Step.PUBLISHING}
+
+#: What people do, and what the forge shows.
+PEOPLE: tuple[Rule, ...] = (
+    Rule(ALL - {Step.DONE}, forge.pull_merged, forge.complete, _steps(Step.DONE)),
+    # An edit of the text takes our approval back.
+    Rule(ALL, always, forge.observe, IDLE),
+    Rule(ALL, commands.command_given, commands.obey, ALL),
+    Rule(NOT_STARTED, labels.label_removed, labels.remove_task, _steps(Step.CANCELLED)),
+    Rule(_steps(Step.CANCELLED), labels.label_restored, labels.restore_task, _steps(Step.WAITING)),
+    Rule(OPEN, forge.issue_closed, forge.cancel, _steps(Step.CANCELLED)),
+    Rule(_steps(Step.CANCELLED), forge.issue_closed, forge.remember_closed_issue),
+    Rule(_steps(Step.CANCELLED), forge.issue_reopened, forge.restore, _steps(Step.WAITING)),
+    Rule(_steps(Step.CANCELLED), forge.cancelled_with_open_pull, forge.close_pulls),
+    Rule(
+        OPEN,
+        forge.pull_was_closed,
+        forge.rework,
+        _steps(Step.FIXING, Step.PUBLISHING, Step.ESCALATED) | NOT_STARTED,
+    ),
+    Rule(_steps(Step.ESCALATED), forge.branch_pushed, forge.resume_with_push, HEAD_IN_REVIEW),
+    Rule(_steps(Step.ESCALATED), forge.approved_meanwhile, forge.resume_in_review, HEAD_IN_REVIEW),
+    Rule(
+        _steps(Step.ESCALATED),
+        forge.changes_requested_meanwhile,
+        forge.resume_with_fix,
+        _steps(Step.FIXING),
+    ),
+    Rule(RUNNING, forge.head_replaced, forge.adopt_head, HEAD_IN_REVIEW | NOT_STARTED),
+    Rule(
+        _steps(Step.REVIEWING, Step.FIXING),
+        forge.approved_by_person,
+        forge.stop_answered_work,
+        HEAD_IN_REVIEW,
+    ),
+    Rule(
+        _steps(Step.IMPLEMENTING),
+        forge.change_made_by_person,
+        forge.stop_implementing,
+        _steps(Step.PUBLISHING),
+    ),
+    Rule(
+        _steps(Step.FIXING, Step.RESOLVING),
+        forge.more_changes_requested,
+        forge.restart_fix,
+        _steps(Step.FIXING),
+    ),
+    Rule(_steps(Step.PUBLISHING), forge.pull_shows_head, forge.enter_review, IDLE),
+    Rule(
+        IN_REVIEW,
+        forge.changes_requested,
+        forge.send_back,
+        _steps(Step.FIXING, Step.ESCALATED),
+    ),
+)
+
+#: Dependents wait until their dependencies are done.
+DEPENDENCIES: tuple[Rule, ...] = (
+    Rule(
+        _steps(Step.WAITING, Step.READY), slots.dependency_held, slots.block, _steps(Step.BLOCKED)
+    ),
+    Rule(_steps(Step.BLOCKED), slots.no_dependency_held, slots.unblock, _steps(Step.WAITING)),
+    Rule(_steps(Step.WAITING), slots.dependencies_done, slots.make_ready, _steps(Step.READY)),
+)
+
+#: Each head is verified on top of main, then reviewed.
+REVIEW: tuple[Rule, ...] = (
+    Rule(
+        _steps(Step.MAIN_SUSPECT),
+        verification.red_result,
+        verification.settle_suspect,
+        IDLE | {Step.FIXING, Step.ESCALATED},
+    ),
+    Rule(IDLE, queue.change_missing, queue.escalate_missing, _steps(Step.ESCALATED)),
+    Rule(
+        IDLE,
+        queue.not_verified,
+        queue.start_verification,
+        _steps(Step.VERIFYING, Step.MERGE_VERIFYING),
+    ),
+    Rule(IDLE, queue.not_reviewed, queue.start_review, _steps(Step.REVIEWING)),
+)
+
+#: Tasks share main and the slots: these rules look at all of them at once.
+QUEUES: tuple[QueueRule, ...] = (
+    QueueRule(AFTER_MERGE, post_merge_check.advance, AFTER_MERGE | {Step.FIXING, Step.ESCALATED}),
+    QueueRule(
+        _steps(Step.MERGE_QUEUED, Step.MERGE_VERIFYING, Step.WAITING_FOR_CI),
+        queue.advance_merge_queue,
+        _steps(Step.MERGE_VERIFYING, Step.MERGING, Step.FIXING, Step.MAIN_SUSPECT),
+    ),
+    QueueRule(
+        _steps(Step.READY),
+        slots.start_ready,
+        _steps(Step.IMPLEMENTING, Step.CHECKING, Step.PUBLISHING),
+    ),
+)
+
+
+def run(evaluation: Evaluation) -> None:
+    """Apply the whole table until nothing changes."""
+    for _ in range(_MAX_PASSES):
+        before = _copy(evaluation)
+        _one_pass(evaluation)
+        if _copy(evaluation) == before:
+            return
+    _name_the_restless(evaluation)
+
+
+def _one_pass(evaluation: Evaluation) -> None:
+    evaluation.apply("", forge.bind)
+    for rules in (PEOPLE, DEPENDENCIES, REVIEW):
+        follow(evaluation, rules)
+    for rule in QUEUES:
+        evaluation.apply("", rule.do)
+        evaluation.set_steps()
+
+
+def follow(evaluation: Evaluation, rules: tuple[Rule, ...]) -> None:
+    """Apply rules to all tasks, until none of these rules changes a task any more."""
+    changed = True
+    while changed:
+        changed = False
+        for task in evaluation.state.tasks.values():
+            changed = _follow_task(evaluation, task, rules) or changed
+
+
+def _follow_task(evaluation: Evaluation, task: Task, rules: tuple[Rule, ...]) -> bool:
+    """Apply the first rule that changes the task, again and again; whether one did."""
+    for count in range(_MAX_PASSES):
+        task.step = step_of(evaluation, task)
+        if not any(_apply(evaluation, task, rule) for rule in rules if task.step in rule.steps):
+            return count > 0
+    last = evaluation.taken[-1].rule.do.__name__
+    error = Restless(f"it does not come to rest in {_MAX_PASSES} passes")
+    raise RuleFailed(task.id, last, error)
+
+
+def _apply(evaluation: Evaluation, task: Task, rule: Rule) -> bool:
+    """Take the action of a rule if its condition holds; whether that changed anything."""
+    if not evaluation.apply(task.id, rule.when, task):
+        return False
+    before, acted = task.copy(), len(evaluation.actions)
+    evaluation.apply(task.id, rule.do, task)
+    if task == before and len(evaluation.actions) == acted:
+        return False
+    task.step = step_of(evaluation, task)
+    evaluation.taken.append(Taken(rule, before.step, task.step))
+    return True
+
+
+def _copy(evaluation: Evaluation) -> tuple[int, int, Sprint, dict[str, Task]]:
+    """Everything that a rule may change: a change without an action has consequences, too."""
+    tasks = {name: task.copy() for name, task in evaluation.state.tasks.items()}
+    return len(evaluation.actions), len(evaluation.moves), evaluation.sprint.copy(), tasks
+
+
+def _name_the_restless(evaluation: Evaluation) -> None:
+    """Find the rule that still changes something, and the first task that it changes, if any."""
+    for rule in QUEUES:
+        before = _copy(evaluation)
+        evaluation.apply("", rule.do)
+        if _copy(evaluation) != before:
+            error = Restless(f"it does not come to rest in {_MAX_PASSES} passes")
+            raise RuleFailed(_changed_since(evaluation, *before), rule.do.__name__, error)
+    _one_pass(evaluation)
+
+
+def _changed_since(
+    evaluation: Evaluation, acted: int, moved: int, _sprint: Sprint, tasks: dict[str, Task]
+) -> str:
+    changed = (name for name, task in evaluation.state.tasks.items() if task != tasks.get(name))
+    done = (*evaluation.actions[acted:], *evaluation.moves[moved:])
+    return next(changed, "") or next((one.task for one in done if hasattr(one, "task")), "")

@@ -1,0 +1,206 @@
+"""Performs effects on the forge: intend, do, record; after a crash, look for traces first."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+from caloron.agents.supervise import launch
+from caloron.domain.model.effects import Effect, Probe
+from caloron.domain.model.facts import EffectFailed, Fact
+from caloron.engine.forge.operations import ForgeOperations
+from caloron.engine.forge.poller import Poller, SnapshotFilter
+from caloron.engine.runs.run_dirs import RunDirs
+from caloron.engine.signals import LoopSignal
+from caloron.errors import (
+    ForgeError,
+    ForgePaused,
+    ForgeUnavailable,
+    NotFound,
+    NotYet,
+)
+from caloron.git.command import GitError
+from caloron.ledger.journal import Entry, Journal
+from caloron.ports import Clock
+from caloron.store import log
+from caloron.store.crash import crashpoint
+from caloron.store.files import is_disk_full
+
+_THREADS = 4
+#: Short, because an unreachable forge gets no effect before a poll succeeds again.
+_PAUSE_S = 1.0
+#: How often a forge may call a conflict what git merges here: it has not looked at it yet.
+_DOUBTED_TRIES = 6
+
+
+class EffectExecutor:
+    """Drains the journal with a few threads; effects of one task keep their order."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        operations: ForgeOperations,
+        runs: RunDirs,
+        clock: Clock,
+        signal: LoopSignal,
+        *,
+        reported: SnapshotFilter | None = None,
+        poller: Poller | None = None,
+        only: str = "",
+    ) -> None:
+        """`poller`: performs no effect between an outage and the next poll.
+
+        `only`: performs only effects whose keys begin with this text, for a sprint that was
+        discarded. Of other effects only the traces of those that already happened are recorded.
+        """
+        self._journal = journal
+        self._operations = operations
+        self._runs = runs
+        self._clock = clock
+        self._signal = signal
+        self._reported = reported or SnapshotFilter()
+        self._poller = poller
+        self._only = only
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="effect")
+        self._running: set[int] = set()
+        #: How often an effect was refused for a reason that is not believed.
+        self._doubts: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    def dispatch(self, epoch: int | None = 0) -> float | None:
+        """Start what is due; the moment at which the next postponed effect is due, if any.
+
+        `epoch` is that of the look on which these effects were decided. An effect is left for
+        later once the forge did not answer since: what people did there meanwhile is not known.
+        """
+        next_due: float | None = None
+        for entry in self._journal.due():
+            if not self._still_sees(entry, epoch):
+                continue
+            if entry.not_before > self._clock.now():
+                next_due = min(next_due or entry.not_before, entry.not_before)
+                continue
+            with self._lock:
+                if entry.id in self._running:
+                    continue
+                self._running.add(entry.id)
+            self._pool.submit(self._run, entry, epoch)
+        return next_due
+
+    def _still_sees(self, entry: Entry, epoch: int | None) -> bool:
+        if isinstance(entry.effect, Probe):
+            return True
+        current = self._poller.epoch if self._poller else 0
+        return epoch is not None and current == epoch
+
+    @property
+    def idle(self) -> bool:
+        """True if no effect is being performed."""
+        with self._lock:
+            return not self._running
+
+    def close(self) -> None:
+        """Finish the effects that were begun, and begin no more."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self, entry: Entry, epoch: int | None) -> None:
+        try:
+            if self._still_sees(entry, epoch):
+                self.perform(entry)
+        except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
+            self._signal.fail(error)
+        finally:
+            with self._lock:
+                self._running.discard(entry.id)
+            self._signal.notify()
+
+    def perform(self, entry: Entry) -> None:
+        """Carry one effect through to its record."""
+        try:
+            self._carry_out(entry)
+        except ForgePaused as error:
+            _log(entry, "an effect is retried later", error)
+            self._journal.postpone(entry, error.until, str(error))
+        except ForgeUnavailable as error:
+            self._refuse_full_disk(error)
+            _log(entry, "an effect is retried later", error)
+            if self._poller and not isinstance(error, NotYet):
+                self._poller.report_unreachable()
+            self._journal.postpone(entry, self._clock.now() + _PAUSE_S, str(error))
+        except (ForgeError, NotFound, GitError) as error:
+            self._refuse_full_disk(error)
+            log.warning(
+                "the forge refused an effect",
+                error=error,
+                effect=entry.effect.key,
+                task=entry.effect.task,
+            )
+            self._refused(entry, error)
+
+    def _refuse_full_disk(self, error: Exception) -> None:
+        """A full disk is no answer of the forge: no task is to blame, and no retry helps."""
+        if is_disk_full(error, self._runs.root.parent):
+            raise error
+
+    def _carry_out(self, entry: Entry) -> None:
+        if isinstance(entry.effect, Probe):
+            self._probe(entry, entry.effect)
+        else:
+            self._reported.record(
+                execute(self._journal, self._operations, entry, entry.effect, only=self._only)
+            )
+
+    def _refused(self, entry: Entry, error: Exception) -> None:
+        doubts = self._doubts[entry.id]
+        if doubts < _DOUBTED_TRIES and self._operations.is_doubtful(entry.effect, error):
+            self._doubts[entry.id] += 1
+            pause = _PAUSE_S * 2**doubts
+            self._journal.postpone(entry, self._clock.now() + pause, str(error))
+            return
+        self._journal.refuse(
+            entry,
+            EffectFailed(
+                key=entry.effect.key,
+                task=entry.effect.task,
+                kind=entry.kind,
+                refusal=self._operations.refusal(entry.effect, error),
+                message=" ".join(str(error).split()),
+            ),
+            self._operations.after_refusal(entry.effect, error),
+        )
+
+    def _probe(self, entry: Entry, probe: Probe) -> None:
+        """Look at the process of a silent agent and write down what it does."""
+        run_dir = self._runs.newest(probe.item)
+        finding = launch.probe(run_dir) if run_dir else "no process was started"
+        if not entry.intended:
+            self._journal.intend(entry)
+        self._journal.record(entry, (), finding)
+
+
+def execute(
+    journal: Journal, operations: ForgeOperations, entry: Entry, effect: Effect, *, only: str = ""
+) -> tuple[Fact, ...]:
+    """Look for what may have been done already, do it if it is not there, and record it."""
+    found: tuple[Fact, ...] | None = None
+    of = f"{entry.kind}/{effect.task}"
+    if not entry.intended:
+        if not journal.intend(entry):
+            return ()
+        crashpoint("effect.intend", of)
+    if entry.intended or journal.looks_first:
+        found = operations.find(effect)
+    if found is None and not effect.key.startswith(only):
+        journal.drop(entry, "nobody wants it any more")
+        return ()
+    if found is None:
+        found = operations.do(effect)
+        crashpoint("effect.do", of)
+    journal.record(entry, found)
+    crashpoint("effect.record", of)
+    return found
+
+
+def _log(entry: Entry, message: str, error: Exception) -> None:
+    log.warning(message, error=error, effect=entry.effect.key, task=entry.effect.task)

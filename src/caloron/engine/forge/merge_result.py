@@ -1,0 +1,107 @@
+"""What a merge put on main, read in our own repository; and how it is taken out again.
+
+It only looks: what is changed on the forge is changed by the effect executor.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from caloron.domain.model.effects import MakeRevert, Merge
+from caloron.domain.model.facts import EffectDone
+from caloron.domain.model.snapshots import PullSnapshot
+from caloron.errors import ForgeError, ForgeUnavailable, MergeConflict, NotFound
+from caloron.git.command import GitError
+from caloron.git.mirror import Conflict, Mirror
+from caloron.git.repository import printable_names
+
+_PAUSES_S = (0.5, 1.0, 2.0)
+
+
+class MergedElsewhere(ForgeError):
+    """The forge says merged, but main does not have it: a person chose another branch."""
+
+
+def merge_result(mirror: Mirror, effect: Merge, pull: PullSnapshot, *, did_it: bool) -> EffectDone:
+    """The commit that the merge made and its tree, whoever asks and how often.
+
+    `did_it`: the forge says that we merged it. Else it is ours if it is called as we call it.
+    """
+    main = _main(mirror)
+    commit = pull.merge_commit or main
+    for pause in _PAUSES_S:
+        if _is_on_main(mirror, commit, main):
+            break
+        # What a forge has just merged may be a moment late for git.
+        time.sleep(pause)
+        main = _main(mirror)
+    if not _is_on_main(mirror, commit, main):
+        raise MergedElsewhere(
+            f"pull request #{pull.number} was merged as {commit[:12]}, which is not on"
+            f" {mirror.main}",
+            hint=f"merge its branch into {mirror.main} by hand, or choose its base again",
+        )
+    named = mirror.subject(commit) == first_line(effect.message)
+    return EffectDone(
+        key=effect.key,
+        task=effect.task,
+        kind="merge",
+        commit=commit,
+        tree=mirror.tree(commit),
+        by_us=did_it or named,
+    )
+
+
+def _is_on_main(mirror: Mirror, commit: str, main: str) -> bool:
+    return mirror.has(commit) and mirror.is_ancestor(commit, main)
+
+
+def _main(mirror: Mirror) -> str:
+    """Main as it is now; not to get it says nothing about what was done, so it is tried again."""
+    try:
+        return mirror.fetch_main()
+    except (GitError, NotFound) as error:
+        raise ForgeUnavailable(f"main cannot be fetched: {error}") from error
+
+
+@dataclass(frozen=True)
+class RevertMade:
+    """The commit that takes a merge out, and one on top of it that brings the change back."""
+
+    head: str
+    again: str
+
+
+def make_revert(mirror: Mirror, effect: MakeRevert) -> RevertMade:
+    """Both commits in our own repository; the same effect gives the same commits."""
+    main = _main(mirror)
+    before = _before(mirror, effect)
+    head = mirror.same_tree_as(before, effect.commit, effect.message)
+    merged = mirror.merge(main, head, "Merge for a look at conflicts")
+    if isinstance(merged, Conflict):
+        files = ", ".join(printable_names(merged.files))
+        raise MergeConflict(f"what came after it changed the same lines of {files}")
+    return RevertMade(head, bring_back(mirror, effect, head))
+
+
+def bring_back(mirror: Mirror, effect: MakeRevert, head: str) -> str:
+    """The change again, on top of what takes it out: a merge alone would bring nothing back."""
+    return mirror.same_tree_as(effect.commit, head, f"Again: {effect.message}")
+
+
+def _before(mirror: Mirror, effect: MakeRevert) -> str:
+    """Main as it was before the merge, however the forge merges."""
+    commit, parents = effect.commit, mirror.parents(effect.commit)
+    if len(parents) > 1 or mirror.subject(commit) == first_line(effect.merged_as):
+        return parents[0]
+    if commit == effect.head:
+        # Fast-forwarded: main was at the expected commit then.
+        return effect.base
+    # Rebased: as many commits as the change has are new on main.
+    start = mirror.merge_base(commit, effect.head)
+    return mirror.resolve(f"{commit}~{max(1, mirror.commits_ahead(start, effect.head))}")
+
+
+def first_line(message: str) -> str:
+    return message.strip().partition("\n")[0].strip()

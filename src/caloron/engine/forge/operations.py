@@ -1,0 +1,293 @@
+"""Each effect on the forge: how it is done, and how its traces are found again after a crash.
+
+In a sprint no other module changes anything on a forge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from caloron.domain.model.effects import (
+    AddLabel,
+    CloseIssue,
+    ClosePull,
+    CreateIssue,
+    Describe,
+    EditIssue,
+    Effect,
+    MakeRevert,
+    Merge,
+    OpenPull,
+    PostComment,
+    PostReview,
+    Probe,
+    Push,
+    ReopenIssue,
+    ReportProgress,
+    SeeBranch,
+)
+from caloron.domain.model.facts import EffectDone, Fact, Refusal
+from caloron.domain.model.snapshots import IssueSnapshot, Snapshot, with_section
+from caloron.domain.model.sprint import State
+from caloron.engine.forge.merge_gate import ChecksPending, LaterVeto, MergeGate
+from caloron.engine.forge.merge_result import MergedElsewhere, bring_back, make_revert, merge_result
+from caloron.errors import (
+    ApprovalMissing,
+    ChecksFailed,
+    ForgeError,
+    MergeConflict,
+    NotFound,
+    StaleBase,
+    StaleHead,
+)
+from caloron.git.mirror import Conflict, Mirror
+from caloron.ports import Clock, Forge
+from caloron.store import log
+from caloron.store.redact import Redactor
+
+
+class ForgeOperations:
+    """Does effects, and finds again what they left; called by their one executor."""
+
+    def __init__(
+        self,
+        forge: Forge,
+        mirror: Mirror,
+        redactor: Redactor,
+        clock: Clock,
+        state: Callable[[], State],
+    ) -> None:
+        self._forge = forge
+        self._mirror = mirror
+        self._redactor = redactor
+        self._before_merge = MergeGate(forge, mirror, clock, state)
+
+    def find(self, effect: Effect) -> tuple[Fact, ...] | None:
+        """What an effect that may have been done left on the forge; None: do it."""
+        forge = self._forge
+        match effect:
+            case CreateIssue():
+                return _seen(forge.find_issue(effect.key))
+            case PostComment():
+                return _seen(forge.find_comment(effect.issue, effect.key))
+            case OpenPull():
+                return _seen(forge.find_pull(effect.branch, effect.key))
+            case PostReview():
+                return _seen(forge.find_review(effect.pull, effect.key))
+            case Push():
+                there = forge.branch(effect.branch)
+                pushed = there is not None and there.commit == effect.new
+                return self._after_push(effect) if pushed else None
+            case Merge():
+                pull = forge.pull(effect.pull)
+                return self._after_merge(effect) if pull.state == "merged" else None
+            case (
+                AddLabel()
+                | CloseIssue()
+                | ReopenIssue()
+                | EditIssue()
+                | SeeBranch()
+                | ClosePull()
+                | ReportProgress()
+                | Describe()
+            ):
+                # Doing these looks at the object first.
+                return None
+            case MakeRevert():
+                seen = forge.branch(effect.branch)
+                return self._after_revert(effect, seen.commit) if seen else None
+
+    def do(self, effect: Effect) -> tuple[Fact, ...]:  # noqa: C901, PLR0912 - all changes in one place
+        forge, clean = self._forge, self._redactor.text
+        seen: Snapshot
+        match effect:
+            case CreateIssue():
+                seen = forge.create_issue(clean(effect.title), clean(effect.body), effect.labels)
+            case PostComment():
+                seen = forge.comment(effect.issue, clean(effect.body))
+            case ReportProgress():
+                return self._report_progress(effect)
+            case Describe():
+                return (self._describe(effect),)
+            case AddLabel() | CloseIssue() | ReopenIssue() | EditIssue():
+                seen = self._do_to_issue(effect)
+                if isinstance(effect, ReopenIssue):
+                    return (seen, _done(effect, "reopen_issue"))
+            case SeeBranch():
+                there = forge.branch(effect.branch)
+                return (_done(effect, "see_branch", there.commit if there else ""),)
+            case ClosePull():
+                pull = forge.pull(effect.pull)
+                seen = forge.close_pull(effect.pull) if pull.state == "open" else pull
+            case Push():
+                forge.push(self._mirror.path, effect.branch, effect.new, effect.old)
+                return self._after_push(effect)
+            case OpenPull():
+                seen = forge.open_pull(clean(effect.title), clean(effect.body), effect.branch)
+            case PostReview():
+                body = clean(effect.body)
+                seen = forge.review(effect.pull, effect.head, effect.verdict, body)
+            case Merge():
+                self._before_merge.look(effect)
+                message = clean(effect.message)
+                merged = forge.merge(effect.pull, effect.head, effect.base, message)
+                return self._after_merge(effect, did_it=merged.did_it)
+            case MakeRevert():
+                made = make_revert(self._mirror, effect)
+                forge.push(self._mirror.path, effect.branch, made.head, "")
+                return self._after_revert(effect, made.head)
+        return (seen,)
+
+    def _report_progress(self, effect: ReportProgress) -> tuple[Fact, ...]:
+        text, known = self._redactor.text(effect.body), effect.comment or self._comment_of(effect)
+        if not known:
+            return (self._forge.comment(effect.issue, text),)
+        try:
+            return (self._forge.edit_comment(effect.issue, known, text),)
+        except NotFound as error:
+            log.info("the progress comment is gone", error=error, issue=effect.issue)
+            # A person deleted it: they do not want it, and nothing waits for it.
+            return ()
+
+    def _comment_of(self, effect: ReportProgress) -> int | None:
+        found = self._forge.find_comment(effect.issue, effect.marker)
+        return found.id if found else None
+
+    def _describe(self, effect: Describe) -> Snapshot:
+        """Change a section that is not yet as it is to be; what people wrote around it stays."""
+        forge, number, text = self._forge, effect.number, self._redactor.text(effect.text)
+        seen = forge.pull(number) if effect.is_pull else forge.issue(number)
+        body = with_section(seen.body, effect.section, text, add=effect.add)
+        if body == seen.body:
+            return seen
+        return forge.edit_pull(number, body) if effect.is_pull else forge.edit_issue(number, body)
+
+    def _do_to_issue(
+        self, effect: AddLabel | CloseIssue | ReopenIssue | EditIssue
+    ) -> IssueSnapshot:
+        """Change an issue that is not yet as it is to be; what a person wrote there stays."""
+        forge, number = self._forge, effect.issue
+        issue = forge.issue(number)
+        match effect:
+            case AddLabel():
+                there = effect.label in issue.labels
+                return issue if there else forge.label(number, effect.label)
+            case CloseIssue():
+                return issue if issue.state == "closed" else forge.close_issue(number)
+            case ReopenIssue():
+                return issue if issue.state == "open" else forge.reopen_issue(number)
+            case EditIssue():
+                body = self._redactor.text(effect.body)
+                return forge.edit_issue(number, body) if issue.body == effect.old else issue
+
+    def after_refusal(self, effect: Effect | Probe, error: Exception) -> tuple[Snapshot, ...]:
+        """The pull request as it is: often a person's act there explains it.
+
+        Of a merge also its issue; of one that came too late main and the reviews, too.
+        """
+        if not isinstance(effect, PostReview | Merge) or isinstance(
+            error, ChecksPending | ApprovalMissing
+        ):
+            return ()
+        said = error.said if isinstance(error, LaterVeto) else ()
+        return (*said, *self._as_it_is(effect, error))
+
+    def _as_it_is(self, effect: PostReview | Merge, error: Exception) -> tuple[Snapshot, ...]:
+        try:
+            pull = self._forge.pull(effect.pull)
+            if not isinstance(effect, Merge):
+                return (pull,)
+            if isinstance(error, MergedElsewhere):
+                # For us it has ended without a merge.
+                pull = msgspec.structs.replace(pull, state="closed", merge_commit="")
+            issues = [self._forge.issue(number) for number in pull.closes]
+            if pull.state != "open" or not isinstance(error, StaleBase | StaleHead):
+                return (pull, *issues)
+            return (pull, *issues, *self._main(), *self._forge.reviews(effect.pull))
+        except (ForgeError, NotFound) as problem:
+            log.warning("cannot look at what was refused", error=problem, pull=effect.pull)
+            # The refusal itself is told, and is enough.
+            return ()
+
+    def is_doubtful(self, effect: Effect | Probe, error: Exception) -> bool:
+        """Whether a forge calls a conflict what git merges here, as a busy Gitea does for a while.
+
+        Its word for a conflict is the one for a change that it has not looked at yet.
+        """
+        if not (isinstance(effect, Merge) and isinstance(error, MergeConflict) and effect.base):
+            return False
+        known = self._mirror.has(effect.base) and self._mirror.has(effect.head)
+        merged = self._mirror.merge(effect.base, effect.head, "Trial") if known else None
+        return merged is not None and not isinstance(merged, Conflict)
+
+    def refusal(self, effect: Effect | Probe, error: Exception) -> Refusal:
+        """What kind of no it was; a branch that is not where it was may not be there at all."""
+        try:
+            gone = self._branch_is_gone(effect, error)
+        except (ForgeError, NotFound) as problem:
+            log.warning("cannot look for the branch", error=problem, effect=effect.key)
+            # Whether it is there is not known: the refusal stays what it is.
+            gone = False
+        return "gone" if gone else _kind_of(error)
+
+    def _branch_is_gone(self, effect: Effect | Probe, error: Exception) -> bool:
+        match effect:
+            case Push():
+                moved = isinstance(error, StaleHead) and bool(effect.old)
+                return moved and self._forge.branch(effect.branch) is None
+            case OpenPull():
+                return self._forge.branch(effect.branch) is None
+            case Merge() if isinstance(error, StaleHead):
+                pull = self._forge.pull(effect.pull)
+                return pull.state == "open" and self._forge.branch(pull.branch) is None
+            case _:
+                return False
+
+    def _after_push(self, effect: Push) -> tuple[Fact, ...]:
+        """The pull request with its new head: told together with the push."""
+        done = _done(effect, "push", effect.new)
+        return (done,) if effect.pull is None else (self._forge.pull(effect.pull), done)
+
+    def _after_merge(self, effect: Merge, *, did_it: bool = False) -> tuple[Fact, ...]:
+        """The merged pull request, where main is now, and what was put there."""
+        pull = self._forge.pull(effect.pull)
+        told = merge_result(self._mirror, effect, pull, did_it=did_it)
+        return (pull, *self._main(), told)
+
+    def _after_revert(self, effect: MakeRevert, head: str) -> tuple[Fact, ...]:
+        if not self._mirror.has(head):
+            self._mirror.fetch_branch(effect.branch)
+        again = bring_back(self._mirror, effect, head)
+        return (msgspec.structs.replace(_done(effect, "revert", head), reapply_commit=again),)
+
+    def _main(self) -> tuple[Snapshot, ...]:
+        main = self._forge.branch(self._forge.main)
+        return (main,) if main else ()
+
+
+def _done(effect: Effect, kind: str, commit: str = "") -> EffectDone:
+    return EffectDone(key=effect.key, task=effect.task, kind=kind, commit=commit)
+
+
+def _seen(found: Snapshot | None) -> tuple[Snapshot, ...] | None:
+    return None if found is None else (found,)
+
+
+def _kind_of(error: Exception) -> Refusal:
+    match error:
+        case StaleHead():
+            return "stale_head"
+        case StaleBase():
+            return "stale_base"
+        case MergeConflict():
+            return "conflict"
+        case ChecksPending() | ApprovalMissing():
+            return "waiting"
+        case ChecksFailed():
+            return "checks"
+        case MergedElsewhere():
+            return "elsewhere"
+        case _:
+            return "refused"

@@ -1,0 +1,1 @@
+"""Runs of agents and verifications: prepare, start, collect."""

@@ -1,0 +1,395 @@
+"""Prepares what an agent or a verification needs: a workspace, a prompt, a confined command."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from caloron.agents import conventions, prompting
+from caloron.agents.workspace.project_detection import SHELL, environment, with_path
+from caloron.domain.model.facts import Skipped
+from caloron.domain.model.merge import Link
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.model.roles import ANALYST, CODE_ROLES, PLANNER, SPRINT_ROLES, Role
+from caloron.domain.model.sprint import State
+from caloron.domain.model.task import Task, Work
+from caloron.domain.rules.evaluation import agent_of
+from caloron.engine.agent_dirs import AgentDirs
+from caloron.engine.forge.connect import NOTE
+from caloron.engine.runs.sandbox_policy import SandboxPolicy, model_of
+from caloron.engine.runs.workspaces import PreparedWorkspace, WorkspacePreparer
+from caloron.git.mirror import Conflict, Mirror
+from caloron.git.repository import TooLarge, printable_names
+from caloron.git.repository_context import page, read_repository_context, rules_page
+from caloron.ledger.learnings import context_for
+from caloron.ledger.ledger import Ledger
+from caloron.ledger.locate import home
+from caloron.ledger.projects import Project
+from caloron.ledger.retro_report import retro_material
+from caloron.ledger.settings import ProjectConfig
+from caloron.ports import AgentCli, AgentCommand, AgentRequest, SandboxedCommand
+from caloron.store.redact import Redactor
+
+_LOG_LIMIT = 20_000
+#: Agents have the supervisor; this only ends one that nobody watches any more.
+_UNWATCHED = 3.0
+#: Only these find programs that the branch installed; a judge must not run the author's programs.
+_WITH_BRANCH_PROGRAMS = (*CODE_ROLES, "verify")
+
+
+class PreparedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process to start, and what must be known again when it has ended."""
+
+    confined: SandboxedCommand
+    #: Environment that is told to the agent and never written down.
+    secrets: dict[str, str] = msgspec.field(default_factory=dict)
+    stdin: str = ""
+    limit_s: float
+    #: The commit that the work starts from.
+    base: str
+    #: The commit that a resolve round has to merge in.
+    merges: str = ""
+    conflicts: tuple[str, ...] = ()
+    framework: str = ""
+    #: Folders that setup made: not the agent's work.
+    products: tuple[str, ...] = ()
+    #: The shell line that verifies.
+    how: str = ""
+    #: The tree that is verified, and of a batch the tree after each of its changes.
+    tree: str = ""
+    chain: tuple[Link, ...] = ()
+    #: What the shim has to look at besides.
+    watch: dict[str, object] = msgspec.field(default_factory=dict)
+
+
+class NothingToRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The work is done without a process: what it came to."""
+
+    base: str
+    conflicts: tuple[str, ...] = ()
+    skipped: Skipped = ""
+    #: Setup failed, so verification did too: its log and its last line.
+    failed: str = ""
+    log: str = ""
+    how: str = ""
+    tree: str = ""
+    chain: tuple[Link, ...] = ()
+
+
+class PromptContext:
+    """Reads what prompts say besides the task."""
+
+    def __init__(
+        self, project: Project, ledger: Ledger, mirror: Mirror, agent_dirs: AgentDirs
+    ) -> None:
+        self._project = project
+        self._ledger = ledger
+        self._mirror = mirror
+        #: What an agent reads about itself before anything else.
+        self.opening = agent_dirs.opening
+        #: The organisation's conventions, for agents to read.
+        self.conventions = ""
+        #: Parts of the conventions that were not understood.
+        self.warnings: tuple[str, ...] = ()
+
+    def open(self) -> None:
+        """Read the conventions on main; this needs the forge."""
+        on_main = self._mirror.read(self._mirror.fetch_main(), "caloron.yml") or None
+        loaded = conventions.load(home(), on_main, self._project.workspace)
+        self.conventions, self.warnings = conventions.render(loaded), loaded.warnings
+
+    def lessons(self, sprint: str) -> str:
+        """What earlier sprints teach the planner of this one."""
+        return context_for(self._ledger, sprint)
+
+    def retro_material(self, sprint: str) -> Mapping[str, str]:
+        """The facts for the retro's model, by heading."""
+        return retro_material(self._ledger, sprint)
+
+    @cached_property
+    def repository(self) -> tuple[str, str]:
+        """The repository in lines, and its rules for contributors, as main was at the start."""
+        note = json.loads(self._ledger.get(NOTE) or "{}")
+        context = read_repository_context(
+            self._mirror,
+            self._mirror.newest_main(),
+            description=note.get("description", ""),
+            open_issues=note.get("open_issues"),
+        )
+        return page(context), rules_page(context)
+
+
+class AttemptPreparer:
+    """Turns work of the queue into a process to start."""
+
+    def __init__(
+        self,
+        config: ProjectConfig,
+        mirror: Mirror,
+        policy: SandboxPolicy,
+        workspaces: WorkspacePreparer,
+        runner: Callable[[str], AgentCli],
+        *,
+        context: PromptContext,
+        redactor: Redactor,
+        show_prompt: Callable[[str], None] | None = None,
+    ) -> None:
+        """`show_prompt` gets every prompt, for people who debug."""
+        self._config = config
+        self._mirror = mirror
+        self._policy = policy
+        self._workspaces = workspaces
+        self._runner = runner
+        self._context = context
+        self._redactor = redactor
+        self._show_prompt = show_prompt
+
+    def assign(
+        self,
+        state: State,
+        task: Task | None,
+        work: Work,
+        run_dir: Path,
+        budget_usd: float | None = None,
+    ) -> PreparedProcess | NothingToRun:
+        self._fetch(state, task, work)
+        if work.role == "verify":
+            return self._verification(task, work, run_dir)
+        return self._agent(state, task, work, run_dir, budget_usd)
+
+    def _fetch(self, state: State, task: Task | None, work: Work) -> None:
+        """A commit that a person pushed to a branch is not in our own repository yet."""
+        places = {t.change.head: (t.change.branch, t.links.pull) for t in state.tasks.values()}
+        if task:
+            places.setdefault(work.head, (task.change.branch, task.links.pull))
+        if task and task.merge.revert:
+            places[task.merge.revert.head] = (task.merge.revert.branch, task.merge.revert.pull)
+        for head in work.batch or (work.head,):
+            if head in places and head and not self._mirror.has(head):
+                self._mirror.fetch_head(head, *places[head])
+
+    def _verification(
+        self, task: Task | None, work: Work, run_dir: Path
+    ) -> PreparedProcess | NothingToRun:
+        """The merged result, or main itself, in a clean checkout, and the project's own test."""
+        base = commit = self._mirror.fetch_main()
+        chain: list[Link] = []
+        conflicts: tuple[str, ...] = ()
+        for head in work.batch or ((work.head,) if work.head else ()):
+            merged = self._mirror.merge(commit, head, "Merge for verification")
+            if isinstance(merged, Conflict):
+                conflicts += printable_names(merged.files)
+            else:
+                commit = merged.commit
+                chain.append(Link(head, merged.tree))
+        if conflicts and not chain:
+            return NothingToRun(base=base, conflicts=conflicts)
+        found: PreparedProcess | NothingToRun
+        try:
+            if not task and self._workspaces.setup.is_empty(base):
+                return NothingToRun(base=base, skipped="none")
+            found = self._verify(task, commit, run_dir)
+        except TooLarge as error:
+            found = NothingToRun(base=base, failed=str(error))
+        tree, links = self._mirror.tree(commit), tuple(chain) if work.batch else ()
+        return msgspec.structs.replace(found, base=base, tree=tree, chain=links)
+
+    def _verify(
+        self, task: Task | None, commit: str, run_dir: Path
+    ) -> PreparedProcess | NothingToRun:
+        """The project's own test on one commit."""
+        commands = self._workspaces.setup.commands(commit)
+        if problem := self._workspaces.setup.refusal(commit):
+            return NothingToRun(base=commit, failed=problem, how=commands.verify)
+        if not commands.verify and (task or not commands.setup):
+            return NothingToRun(base=commit, skipped="unverified")
+        place = self._workspaces.checkout(run_dir, commit, scope=task.id if task else "")
+        if not commands.verify and not place.setup_failed:
+            return NothingToRun(base=commit, skipped="unverified")
+        if place.setup_failed:
+            return NothingToRun(
+                base=commit, failed=place.setup_failed, log=str(place.log), how=commands.verify
+            )
+        return PreparedProcess(
+            confined=self._confine(
+                "verify",
+                AgentCommand(argv=(SHELL, "-c", f"exec 2>&1\n{commands.verify}")),
+                place,
+                {"CALORON_ROLE": "verify"},
+            ),
+            limit_s=self._config.verify_timeout_s,
+            base=commit,
+            how=commands.verify,
+            watch=self._policy.watch(place.workspace, place.home),
+        )
+
+    def _agent(
+        self,
+        state: State,
+        task: Task | None,
+        work: Work,
+        run_dir: Path,
+        budget_usd: float | None,
+    ) -> PreparedProcess:
+        framework = (task.plan.framework if task else "") or self._config.framework
+        session = task.attempts.session if task and work.role in CODE_ROLES else ""
+        place = self._workspaces.prepare(state, task, work, run_dir, restore=bool(session))
+        sandbox = self._policy.sandbox
+        prompt = self._prompt(state, task, work, place, restarted=bool(place.restored))
+        opening = prompting.opened(*self._context.opening(_who(task, work.role), work.item))
+        prompt = self._clean(opening) + prompt
+        if self._show_prompt:
+            self._show_prompt(f"asked of {work.item}:\n{prompt}")
+        command = self._runner(framework).command(
+            AgentRequest(
+                role=work.role,
+                task=task.id if task else "",
+                prompt=prompt,
+                workspace=sandbox.inside(place.workspace),
+                run_dir=run_dir,
+                home=place.home,
+                sandbox_home=sandbox.sandbox_home(place.home),
+                instructions=prompting.instructions(self._context.conventions),
+                model=model_of(self._config, work.role),
+                budget_usd=budget_usd,
+                session=session,
+                sessions=sessions_of(run_dir),
+            )
+        )
+        # What was written into the home since belongs to the agent too.
+        sandbox.give_ownership(place.home)
+        return PreparedProcess(
+            confined=self._confine(work.role, command, place, self._environment(state, task, work)),
+            secrets=command.secrets | self._passed_on(),
+            stdin=command.stdin,
+            limit_s=self._limit(work.role),
+            base=place.start,
+            merges=place.merges,
+            conflicts=place.conflicts,
+            framework=framework,
+            products=(*place.commands.products, *place.products),
+            watch=self._policy.watch(place.workspace, place.home),
+        )
+
+    def _confine(
+        self, role: str, command: AgentCommand, place: PreparedWorkspace, env: dict[str, str]
+    ) -> SandboxedCommand:
+        inside = self._policy.sandbox.inside(place.workspace)
+        argv = command.argv
+        if role in _WITH_BRANCH_PROGRAMS:
+            argv = with_path(place.commands, inside, argv)
+        return self._policy.confine(
+            role,
+            argv,
+            place.workspace,
+            place.home,
+            env=environment(place.commands, inside) | env | command.env,
+            read_only=command.read_only,
+            hosts=command.hosts,
+        )
+
+    def _prompt(
+        self,
+        state: State,
+        task: Task | None,
+        work: Work,
+        place: PreparedWorkspace,
+        *,
+        restarted: bool,
+    ) -> str:
+        nonce, sprint = secrets.token_hex(4), state.sprint
+        if work.role == "retro":
+            told = self._context.retro_material(sprint.id)
+            return self._clean(prompting.retro(told, sprint.retro.error, nonce=nonce))
+        repository, rules = self._context.repository
+        if task is None:
+            return self._clean(
+                prompting.po(
+                    sprint.goal,
+                    sprint.planning.errors,
+                    nonce=nonce,
+                    context=self._context.lessons(sprint.id),
+                    repository=repository,
+                    rules=rules,
+                    conventions=self._context.conventions,
+                    note=work.previous_failure,
+                )
+            )
+        about: prompting.About = {
+            "nonce": nonce,
+            "conventions": self._context.conventions,
+            "rules": rules,
+            "goal": sprint.goal,
+            "restarted": restarted,
+            "note": work.previous_failure,
+            "touches": task.plan.files if work.role in CODE_ROLES else (),
+        }
+        plan: PlannedTask = task.plan
+        asked = (plan.title, plan.agent_prompt, plan.acceptance)
+        match work.role:
+            case "review":
+                diff = "" if task.change.is_empty else self._diff(work.head)
+                text = prompting.review(*asked, diff, _log(work), **about)
+            case "fix":
+                text = prompting.fix(*asked, work.reason, _log(work), **about)
+            case "resolve":
+                text = prompting.resolve(*asked, printable_names(place.conflicts), **about)
+            case "check":
+                text = prompting.check(*asked, **about)
+            case "implement":
+                text = prompting.implement(*asked, task.links.issue or 0, **about)
+            case _:
+                raise ValueError(f"no prompt for the role {work.role}")
+        return self._clean(text)
+
+    def _clean(self, prompt: str) -> str:
+        return self._redactor.text(prompt)
+
+    def _diff(self, head: str) -> str:
+        return self._mirror.diff(self._mirror.fetch_main(), head)
+
+    def _passed_on(self) -> dict[str, str]:
+        """What the user lets agents have may be a key, so it is treated as one."""
+        return {name: os.environ[name] for name in self._config.pass_env if name in os.environ}
+
+    def _environment(self, state: State, task: Task | None, work: Work) -> dict[str, str]:
+        return {
+            "CALORON_ROLE": work.role,
+            "CALORON_TASK_ID": task.id if task else "",
+            "CALORON_SPRINT_ID": state.sprint.id,
+            "CALORON_AGENT_ID": _who(task, work.role),
+            "CALORON_ROUND": str(work.round),
+            "CALORON_SANDBOXED": "0" if self._policy.sandbox.name == "none" else "1",
+        }
+
+    def _limit(self, role: Role) -> float:
+        if role in SPRINT_ROLES:
+            return self._config.po_timeout_s
+        return self._config.timeout_s * _UNWATCHED
+
+
+def _who(task: Task | None, role: Role) -> str:
+    if task:
+        return agent_of(task, role)
+    return ANALYST if role == "retro" else PLANNER
+
+
+def sessions_of(run_dir: Path) -> Path:
+    """Where the conversations of a task are kept: runs/<sprint>/<task>/sessions."""
+    return run_dir.parent.parent / "sessions"
+
+
+def _log(work: Work) -> str:
+    """The end of the verification's log that this work is about."""
+    if not work.verify_log or not Path(work.verify_log).exists():
+        return ""
+    with Path(work.verify_log).open("rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - _LOG_LIMIT))
+        return file.read().decode("utf-8", "replace")

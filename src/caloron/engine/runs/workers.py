@@ -1,0 +1,466 @@
+"""Does the work of the queue: claims it, starts a shim for it, and collects what it came to.
+
+A worker owns no result: the shim holds the lease and writes the outcome, so an agent lives on
+when this process dies, and the next engine waits for it and collects in the same way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from caloron.agents.supervise import launch
+from caloron.agents.workspace.setup_cache import SetupCancelled
+from caloron.agents.workspace.workspaces import remove_workspace
+from caloron.domain.model.facts import RunInterrupted, WorkEnded
+from caloron.domain.model.roles import AGENT_ROLES, WorkId
+from caloron.domain.reporting.kpis import STOPPED
+from caloron.engine.runs.budget import BudgetGuard
+from caloron.engine.runs.collect import AttemptCollector
+from caloron.engine.runs.prepare import AttemptPreparer, NothingToRun, PreparedProcess
+from caloron.engine.runs.run_dirs import RunDirs, read_spec
+from caloron.engine.signals import LoopSignal
+from caloron.errors import CaloronError, ForgePaused, ForgeUnavailable, StoreError
+from caloron.git.command import GitError
+from caloron.git.incoming import HandOverCancelled
+from caloron.ledger.ledger import start_of
+from caloron.ledger.projects import Project
+from caloron.ledger.work_queue import INTERRUPTED, Claimed, WorkQueue, result_of
+from caloron.store import log
+from caloron.store import queue as store_queue
+from caloron.store.files import is_disk_full
+from caloron.store.redact import learned_secrets
+
+#: An attempt that is interrupted again and again waits before it is started once more.
+_QUICK_RESTARTS = 3
+_LONGEST_PAUSE_S = 30.0
+#: A git of ours that is killed as often as this, without a break, is a failure after all.
+_MAX_KILLED = 10
+_TICK_S = 0.02
+#: How long a stop waits for workspaces that are being made ready.
+_PREPARING_S = 1.0
+
+
+def _named(item: str) -> dict[str, str]:
+    """The fields of a log record about a piece of work."""
+    return {"item": item, "task": WorkId.parse(item).task}
+
+
+class Workers:
+    """One thread per piece of work in flight; each waits for its shim without using time."""
+
+    def __init__(
+        self,
+        project: Project,
+        queue: WorkQueue,
+        preparer: AttemptPreparer,
+        collector: AttemptCollector,
+        budget: BudgetGuard,
+        signal: LoopSignal,
+        *,
+        stopping: threading.Event | None = None,
+    ) -> None:
+        """Once `stopping` is set, no attempt starts and workspaces in preparation are given up."""
+        self._project = project
+        self._queue = queue
+        self._preparer = preparer
+        self._collector = collector
+        self._budget = budget
+        self._signal = signal
+        self.runs = RunDirs(project.runs)
+        self._active: dict[tuple[str, int], threading.Thread] = {}
+        self._preparing: set[tuple[str, int]] = set()
+        #: Those whose shim does the rest alone.
+        self._awaited: set[tuple[str, int]] = set()
+        self._lost: dict[str, int] = {}
+        self._postponed: dict[str, int] = {}
+        #: Those whose shim is being ended.
+        self._ending: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+        self.stopping = stopping or threading.Event()
+
+    def dispatch(self, parallel: int, *, halted: bool = False) -> None:
+        """Start what the queue offers, within the limits; no agent while the sprint is halted."""
+        if self.stopping.is_set():
+            return
+        # What brings a begun change to main goes before what begins one.
+        for roles in (("verify",), AGENT_ROLES):
+            while self._queue.has_pending(roles):
+                allowance = self._budget.allowance()
+                if roles is AGENT_ROLES and (halted or allowance == 0):
+                    break
+                claimed = self._queue.claim(roles, parallel)
+                if claimed is None:
+                    break
+                if roles is AGENT_ROLES:
+                    self._budget.reserve((claimed.item, claimed.token), allowance)
+                self._begin(claimed.item, claimed.token, claimed)
+
+    @property
+    def idle(self) -> bool:
+        """True if no attempt is in flight."""
+        with self._lock:
+            return not self._active
+
+    @property
+    def only_shims_work(self) -> bool:
+        """True if this process can exit: every remaining attempt is owned by its shim."""
+        with self._lock:
+            return set(self._active) <= self._awaited
+
+    def adopt(self) -> None:
+        """Take up what an earlier engine left: wait for its live shims, collect its results."""
+        self.end_orphans()
+        for lease in sorted(self._queue.in_flight(), key=lambda lease: (lease.item, lease.token)):
+            item, token = lease.item, lease.token
+            reserved = read_spec(self.runs.of(item, token)).get("budget_usd")
+            self._budget.reserve((item, token), reserved)
+            self._begin(item, token, None)
+
+    def end_orphans(self) -> None:
+        """Stop agents without a lease, and save their work.
+
+        An engine that died right after it took a lease back did not stop the agent.
+        """
+        leased = {(lease.item, lease.token) for lease in self._queue.in_flight()}
+        for item, token in self.runs.with_workspace(self._queue.sprint):
+            if (item, token) not in leased:
+                launch.stop(self.runs.of(item, token))
+                try:
+                    self._account(item, token)
+                except CaloronError as error:
+                    # The framework is not installed any more; no other program reads its output.
+                    log.warning("the cost of an attempt is unknown", error=error, **_named(item))
+                self._collector.save_and_remove(item, token)
+
+    def reconcile(self, *, grace: bool) -> None:
+        """Stop agents whose lease is gone; take back leases that were not renewed."""
+        leases = {(lease.item, lease.token): lease for lease in self._queue.in_flight()}
+        with self._lock:
+            active, preparing = set(self._active), set(self._preparing)
+        for item, token in active - leases.keys():
+            self._stop_later(item, token)
+        for (item, token), lease in leases.items():
+            if (item, token) in preparing:
+                self._renew(item, token)
+            elif grace or lease.result is not None or lease.expires_at >= lease.now_ms:
+                continue
+            elif self._queue.interrupt(item, token, "its lease was not renewed"):
+                self._stop_later(item, token)
+
+    def stop(self) -> None:
+        """End all agents; their work is saved and their attempts count as interrupted."""
+        self.stopping.set()
+        for lease in self._queue.in_flight():
+            if lease.result is None:
+                try:
+                    self._queue.interrupt(lease.item, lease.token, STOPPED)
+                except StoreError as error:
+                    # An agent ends all the same; the next engine gives its lease back.
+                    self._signal.fail(error)
+                self._stop_later(lease.item, lease.token)
+        give_up = time.monotonic() + _PREPARING_S
+        while True:
+            with self._lock:
+                # No agent is in a workspace that is still made ready: nothing can be lost there.
+                left = self._preparing if time.monotonic() > give_up else set()
+                threads = [self._active[key] for key in self._active.keys() - left]
+            if not threads:
+                return
+            threads[0].join(_TICK_S)
+
+    def wait(self) -> None:
+        """Let running work come to its end."""
+        with self._lock:
+            threads = list(self._active.values())
+        for thread in threads:
+            thread.join()
+
+    def _begin(self, item: str, token: int, claimed: Claimed | None) -> None:
+        key = (item, token)
+        thread = threading.Thread(
+            target=self._attend, args=(item, token, claimed), name=f"work {item}", daemon=True
+        )
+        with self._lock:
+            self._active[key] = thread
+            if claimed:
+                self._preparing.add(key)
+        thread.start()
+
+    def _stop_later(self, item: str, token: int) -> None:
+        with self._lock:
+            if (item, token) in self._ending:
+                return
+            self._ending.add((item, token))
+        name = f"stop {item}"
+        threading.Thread(target=self._end, args=(item, token), name=name, daemon=True).start()
+
+    def _end(self, item: str, token: int) -> None:
+        try:
+            launch.stop(self.runs.of(item, token))
+        except Exception as error:  # noqa: BLE001 - handed to the loop, which stops with it
+            with log.context(**_named(item)):
+                self._signal.fail(error)
+        finally:
+            with self._lock:
+                self._ending.discard((item, token))
+
+    def _renew(self, item: str, token: int) -> None:
+        """Preparing a large workspace takes its time; until a shim is there, the lease is ours."""
+        try:
+            with self._queue.ledger.db.transaction("renew") as connection:
+                store_queue.renew(connection, item, token, self._queue.lease_ms, active=False)
+        except store_queue.LeaseLost as error:
+            log.warning("a lease could not be renewed", error=error, **_named(item))
+            return
+
+    def _attend(self, item: str, token: int, claimed: Claimed | None) -> None:
+        with log.context(**_named(item)):
+            try:
+                self._bring_to_its_end(item, token, claimed)
+            except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
+                self._signal.fail(error)
+            finally:
+                with self._lock:
+                    self._active.pop((item, token), None)
+                    self._preparing.discard((item, token))
+                self._budget.release((item, token))
+                self._signal.notify()
+
+    def _bring_to_its_end(self, item: str, token: int, claimed: Claimed | None) -> None:
+        try:
+            shim = self._launch(claimed) if claimed else None
+            if shim or not claimed:
+                self._await_shim(item, token, shim)
+                self._collect_surely(item, token)
+        except SetupCancelled as error:
+            log.debug("the setup of a workspace was cancelled", error=error)
+            self._collector.remove(item, token)
+        except HandOverCancelled as error:
+            # Its result is recorded and its workspace stays: the next engine collects both.
+            log.debug("the work of an attempt is collected by the next engine", error=error)
+        except StoreError:
+            raise
+        except CaloronError as error:
+            if is_disk_full(error, self._project.path):
+                # Nobody's failure, and no retry helps.
+                raise
+            log.warning("work ended with an error of ours", error=error)
+            if isinstance(error, ForgeUnavailable) or self._was_killed(item, error):
+                self._postpone(item, token, error)
+            else:
+                self._fault(item, token, error)
+
+    def _await_shim(self, item: str, token: int, shim: Popen[bytes] | None) -> None:
+        run_dir = self.runs.of(item, token)
+        if shim is None and not launch.is_alive(run_dir):
+            return
+        with self._lock:
+            self._preparing.discard((item, token))
+            self._awaited.add((item, token))
+        self._signal.notify()
+        if shim is not None:
+            shim.wait()
+        launch.wait_until_gone(run_dir)
+        with self._lock:
+            self._awaited.discard((item, token))
+
+    def _launch(self, claimed: Claimed) -> Popen[bytes] | None:
+        """Prepare and start the shim; None if the work came to its end without one."""
+        work = claimed.start.work
+        run_dir = self.runs.of(claimed.item, claimed.token)
+        self._await_earlier_attempts(claimed.item, claimed.token)
+        self._pause_after_losses(claimed.item)
+        self._refuse_stopping()
+        remove_workspace(run_dir / "workspace")
+        state = self._queue.ledger.state(self._queue.sprint)
+        task = state.tasks.get(claimed.start.task)
+        budget = self._budget.reserved((claimed.item, claimed.token))
+        given = self._preparer.assign(state, task, work, run_dir, budget)
+        self._refuse_stopping()
+        if isinstance(given, NothingToRun):
+            self._settle_without_process(claimed, given)
+            return None
+        spec = self._spec(claimed, given, run_dir) | {"budget_usd": budget}
+        # From now on these are looked for in everything that is written.
+        self._collector.secrets.update(given.secrets | learned_secrets())
+        whispered = {"env": given.secrets, "redact": self._collector.secrets}
+        self._postponed.pop(claimed.item, None)
+        return launch.start(run_dir, spec, whispered)
+
+    def _await_earlier_attempts(self, item: str, token: int) -> None:
+        """What an attempt that was taken back leaves is saved before the next one begins."""
+        with self._lock:
+            earlier = [
+                thread
+                for (other, before), thread in self._active.items()
+                if other == item and before < token
+            ]
+        for thread in earlier:
+            thread.join()
+        while self._queue.interruption_waits(item):
+            # The tick that takes it in is about to run: it knows the conversation to go on with.
+            if self.stopping.wait(_TICK_S):
+                return
+
+    def _refuse_stopping(self) -> None:
+        """Give up what is being made ready; `stop` gives its lease back."""
+        if self.stopping.is_set():
+            raise SetupCancelled("the sprint is being stopped")
+
+    def _settle_without_process(self, claimed: Claimed, given: NothingToRun) -> None:
+        work = claimed.start.work
+        fact = WorkEnded(
+            item=work.item,
+            task=claimed.start.task,
+            role=work.role,
+            token=claimed.token,
+            base=given.base,
+            head=work.head,
+            conflicts=given.conflicts,
+            exit_code=1 if given.failed else 0,
+            last_line=given.failed,
+            log=given.log,
+            skipped=given.skipped,
+            verify_command=given.how,
+            tree=given.tree,
+            chain=given.chain,
+        )
+        self._queue.settle(fact, claimed.token)
+        self._collector.remove(claimed.item, claimed.token)
+
+    def _spec(self, claimed: Claimed, given: PreparedProcess, run_dir: Path) -> dict[str, Any]:
+        stdin, confined = "", given.confined
+        if given.stdin:
+            file = run_dir / "prompt.txt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(given.stdin, "utf-8")
+            stdin = str(file)
+        return {
+            "ledger": str(self._project.ledger),
+            "item": claimed.item,
+            "token": claimed.token,
+            "lease_ms": self._queue.lease_ms,
+            # A busy agent must not look silent only because its shim tells so too rarely.
+            "beat_s": self._project.config.stall_threshold_m * 60 / 4,
+            "argv": list(confined.argv),
+            "env": confined.env,
+            "cwd": str(confined.cwd),
+            "files": {str(fd): str(path) for fd, path in confined.files.items()},
+            "sidecar": list(confined.sidecar),
+            "sandbox_depth": confined.sandbox_depth,
+            "watch": given.watch,
+            "interruptions": self._queue.interruptions(claimed.item),
+            "stdin": stdin,
+            "output_cap": self._project.config.output_cap_mb << 20,
+            "limit_s": given.limit_s,
+            "wake": str(self._project.wake),
+            "base": given.base,
+            "merges": given.merges,
+            "conflicts": list(given.conflicts),
+            "framework": given.framework,
+            "products": list(given.products),
+            "how": given.how,
+            "tree": given.tree,
+            "chain": [[link.head, link.tree] for link in given.chain],
+        }
+
+    def _pause_after_losses(self, item: str) -> None:
+        losses = self._lost.get(item, 0) - _QUICK_RESTARTS
+        if losses > 0:
+            self.stopping.wait(min(2.0**losses, _LONGEST_PAUSE_S))
+
+    def _was_killed(self, item: str, error: CaloronError) -> bool:
+        """Whether a signal ended a git of ours: an interruption, unless it happens every time."""
+        killed = isinstance(error, GitError) and error.returncode < 0
+        return killed and self._postponed.get(item, 0) < _MAX_KILLED
+
+    def _collect_surely(self, item: str, token: int) -> None:
+        """Collect again when a signal ended a git of ours: the agent's work is paid and there."""
+        for last in (False, False, True):
+            try:
+                self._collect(item, token)
+            except GitError as error:
+                if error.returncode >= 0 or last:
+                    raise
+                log.warning("a git process was killed; the work is collected again", error=error)
+            else:
+                return
+
+    def _collect(self, item: str, token: int) -> None:
+        """Take in what an attempt left, whoever started it."""
+        run_dir = self.runs.of(item, token)
+        launch.reap(run_dir)
+        lease = self._queue.lease(item)
+        if lease is None or lease.token != token:
+            # Taken back, or not wanted any more: what it cost and said still counts.
+            if cut := self._cut_short(item, token):
+                self._queue.ledger.append_facts(self._queue.sprint, [cut])
+            return
+        result = result_of(lease)
+        start = start_of(lease.payload)
+        if result is None:
+            self._lost[item] = self._lost.get(item, 0) + 1
+            if said := self._collector.said_last(item, token):
+                self._queue.note("attempt_lost", item, {"last_line": said})
+            cut = self._cut_short(item, token)
+            self._queue.interrupt(item, token, INTERRUPTED, cut)
+            return
+        self._lost.pop(item, None)
+        fact = self._collector.ended(start.task, start.work, token, result, lease.started_at)
+        if fact.usage:
+            self._budget.settle((item, token), fact.usage.usd)
+        if self._queue.settle(fact, token):
+            self._collector.finish(fact)
+        else:
+            # Its lease was taken back meanwhile: it is paid all the same.
+            self._account(item, token)
+            self._collector.save_and_remove(item, token)
+
+    def _cut_short(self, item: str, token: int) -> RunInterrupted | None:
+        """Save the work of an attempt that did not end; what it cost, if anybody counts."""
+        cut = self._collector.interrupted(item, token)
+        self._collector.save_and_remove(item, token)
+        if cut:
+            self._budget.settle((item, token), cut.usage.usd)
+        return cut
+
+    def _account(self, item: str, token: int) -> None:
+        """Report what an attempt cost whose end counts for nothing else."""
+        if cut := self._collector.interrupted(item, token):
+            self._queue.ledger.append_facts(self._queue.sprint, [cut])
+
+    def _postpone(self, item: str, token: int, error: CaloronError) -> None:
+        """The forge does not answer, or a git of ours was killed: later, and nobody's fault."""
+        times = self._postponed[item] = self._postponed.get(item, 0) + 1
+        pause = min(2.0 ** min(times - 1, 10), _LONGEST_PAUSE_S)
+        until = error.until if isinstance(error, ForgePaused) else time.time() + pause
+        cut = self._cut_short(item, token)
+        self._queue.interrupt(item, token, str(error), cut, until=until)
+
+    def _fault(self, item: str, token: int, error: CaloronError) -> None:
+        """Something of ours failed around the agent: the task is told, and tries once more."""
+        lease = self._queue.lease(item)
+        if lease is None or lease.token != token:
+            return
+        start = start_of(lease.payload)
+        cut = self._collector.interrupted(item, token)
+        if cut:
+            self._budget.settle((item, token), cut.usage.usd)
+        fact = WorkEnded(
+            item=item,
+            task=start.task,
+            role=start.work.role,
+            token=token,
+            internal_error=str(error),
+            usage=cut.usage if cut else None,
+        )
+        if not self._queue.settle(fact, token):
+            self._account(item, token)
+        try:
+            self._collector.save_and_remove(item, token)
+        except OSError as problem:
+            self._signal.fail(problem)

@@ -1,0 +1,203 @@
+"""The differences between kinds of forges: addresses, paths, parameters, meanings of types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from caloron.domain.model.snapshots import Verdict
+from caloron.errors import PreconditionFailed, UsageError
+from caloron.forge.api import types
+
+if TYPE_CHECKING:
+    # `httpx` is heavy, and addresses are needed without it.
+    from caloron.forge.http import ForgeHttp
+    from caloron.http import Params
+
+#: The scopes that a token needs: no more, and not less.
+SCOPES = {
+    "gitea": "write:repository, write:issue and read:user",
+    "github": "repo (classic), or for this repository (fine-grained) Contents, Issues, Pull"
+    " requests and Commit statuses: read and write (it cannot read check runs)",
+}
+_API = {"gitea": "/api/v1", "github": "/api/v3"}
+_REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
+
+
+class Protection(msgspec.Struct, frozen=True, kw_only=True):
+    """What the main branch requires of a change before a merge."""
+
+    protected: bool = False
+    can_merge: bool = True
+    required_checks: tuple[str, ...] = ()
+    required_approvals: int = 0
+
+
+class BranchRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The branch rules that would stop us, by their names."""
+
+    #: We may not push to branches of ours.
+    closed: tuple[str, ...] = ()
+    #: Only signed commits are taken.
+    signed: tuple[str, ...] = ()
+    #: A branch behind main is not merged, so of two changes at once the second never is.
+    outdated: tuple[str, ...] = ()
+    #: Our account may not read them.
+    unreadable: bool = False
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One check of a commit by the forge's own CI."""
+
+    name: str
+    state: str
+
+
+class ForgeApi(Protocol):
+    """One kind of forge: how to ask it, never when."""
+
+    kind: str
+    #: The authentication scheme before the token in a request.
+    scheme: str
+    headers: Mapping[str, str]
+    #: The parameter that asks for the largest page.
+    page: Params
+    #: The part before the number in the address of a pull request's page.
+    pull_pages: str
+    #: The name that goes with a token when git asks for a password.
+    git_user: str
+    #: The longest body that is taken, in characters.
+    longest_body: int
+    #: A change may become visible so long after the time that it carries.
+    overlap_s: int
+    #: All branches with their commits: one answer, which neither forge cuts into pages.
+    heads: str
+    #: The words for submitting a review.
+    events: Mapping[Verdict, str]
+    #: What to grant where a merge is refused for lack of a right.
+    grant: str
+
+    def created_by(self, author: str) -> Params: ...
+
+    def pulls_from(self, owner: str, branch: str, author: str) -> Params:
+        """The parameters that narrow the list of pull requests to a branch, as far as it goes."""
+        ...
+
+    def head_name(self, pull: types.Pull) -> str: ...
+
+    def diff(self, http: ForgeHttp, number: int) -> str: ...
+
+    def label_reference(self, label: types.Label) -> int | str: ...
+
+    def statuses(self, http: ForgeHttp, head: str) -> list[Check]: ...
+
+    def sees_check_runs(self, http: ForgeHttp, commit: str) -> bool:
+        """Whether our token may read the results of CI that are not statuses."""
+        ...
+
+    def is_required(self, name: str, wanted: str) -> bool:
+        """Whether a check of this name is one that the protection of the branch wants."""
+        ...
+
+    def protection(self, http: ForgeHttp, main: str) -> Protection: ...
+
+    def branch_rules(
+        self, http: ForgeHttp, main: str, ours: tuple[str, ...], who: str
+    ) -> BranchRules:
+        """The rules in the way of pushes to branches named as `ours`, and of unsigned commits."""
+        ...
+
+    #: The permissions of those who may write.
+    writers: tuple[str, ...]
+
+    def known_to_write(self, http: ForgeHttp, user: str) -> bool:
+        """Whether a user may write, where only an administrator may ask for permissions."""
+        ...
+
+    def merge_style(self, repository: types.Repository) -> str: ...
+
+    def merge(self, http: ForgeHttp, number: int, head: str, style: str, message: str) -> None:
+        """Ask for the merge, once; the forge's refusal as it is."""
+        ...
+
+    def check_scopes(self, http: ForgeHttp) -> None:
+        """Refuse a token that may read but not write, as far as the forge tells."""
+        ...
+
+    def merge_refusal(self, status: int, reason: str) -> str:
+        """The meaning of a refusal.
+
+        `head`, `base`, `conflict`, `unclear`, `merged`, `people` (an approval is missing) or
+        `refused`.
+        """
+        ...
+
+
+class Address(msgspec.Struct, frozen=True):
+    """The two addresses of a forge."""
+
+    #: What a person opens in a browser; repositories are cloned from below it.
+    web: str
+    #: The root of the API.
+    api: str
+
+
+def address_of(kind: str, host: str) -> Address:
+    """Both addresses of a forge; `host` is its base address or the root of its API."""
+    parts = urlsplit(host.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise UsageError(
+            f"{host!r} is not the address of a forge",
+            hint="give it as https://forge.example, without a user or a token in it",
+        )
+    if kind == "github" and parts.hostname in ("github.com", "www.github.com", "api.github.com"):
+        return Address("https://github.com", "https://api.github.com")
+    if kind == "github" and parts.netloc.startswith("api.") and parts.netloc.endswith(".ghe.com"):
+        return Address(f"https://{parts.netloc[4:]}", f"https://{parts.netloc}")
+    if kind == "github" and parts.netloc.endswith(".ghe.com"):
+        return Address(f"https://{parts.netloc}", f"https://api.{parts.netloc}")
+    path = parts.path.rstrip("/").removesuffix(_API[kind])
+    web = f"{parts.scheme}://{parts.netloc}{path}"
+    return Address(web, web + _API[kind])
+
+
+def repo_of(name: str) -> str:
+    """A repository as `owner/name`, without what people copy along with it."""
+    cleaned = name.strip().strip("/").removesuffix(".git")
+    if not _REPO.fullmatch(cleaned) or cleaned.split("/")[1] in (".", ".."):
+        raise UsageError(f"{name!r} is no repository", hint="give it as owner/name")
+    return cleaned
+
+
+def segment(name: str) -> str:
+    """A name as one segment of a path."""
+    return quote(name, safe="")
+
+
+def lacking_scopes(kind: str, reason: str) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"the token may not do what is needed: {reason}",
+        hint=f"make one with the scopes {SCOPES[kind]}",
+    )
+
+
+def set_status(http: ForgeHttp, head: str, state: str, context: str, text: str) -> None:
+    body = {"state": state, "context": context, "description": text}
+    http.change("POST", f"statuses/{segment(head)}", body)
+
+
+def statuses_of(http: ForgeHttp, head: str, page: Params) -> list[types.Status]:
+    """All statuses of a commit, the last one of each context, page by page."""
+    statuses: list[types.Status] = []
+    params = dict(page)
+    while True:
+        response = http.get(f"commits/{segment(head)}/status", params)
+        listed = response.read(types.CombinedStatus).statuses or []
+        statuses += listed
+        if not listed or not response.next_page:
+            return statuses
+        params = {**page, **response.next_page}

@@ -1,0 +1,262 @@
+"""The record half of the local forge: issues, pull requests, comments and reviews in SQLite.
+
+Every change raises one global version and writes it into the changed object, so that a caller that
+knows a version can ask for everything that happened since.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from caloron.domain.model.snapshots import (
+    BranchSnapshot,
+    CommentSnapshot,
+    IssueSnapshot,
+    PullSnapshot,
+    ReviewSnapshot,
+    Snapshot,
+    issues_closed_by,
+    marker_key,
+)
+from caloron.errors import ForgeError, ForgeUnavailable, NotFound, StoreError
+from caloron.store.database import Database, load_statements, migrations_in
+
+_HERE = Path(__file__).parent
+_SQL = load_statements(_HERE / "sql" / "local.sql")
+MIGRATIONS = migrations_in(_HERE / "migrations", "forge")
+
+#: Nine digits: a longer number is no issue of ours, and SQLite could not hold it.
+_LARGEST = 2**63 - 1
+_TRANSIENT = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+}
+
+
+@dataclass(frozen=True)
+class TrackedPull:
+    """An open pull request whose branch may move outside our calls."""
+
+    number: int
+    branch: str
+    head: str
+    base: str
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """The newest version, and the refs as they were last seen."""
+
+    version: int
+    main: str
+    pulls: tuple[TrackedPull, ...]
+
+
+@dataclass(frozen=True)
+class MergeRecord:
+    """A pull request that main contains now: by which commit, and by whom."""
+
+    number: int
+    head: str
+    commit: str
+    by: str
+
+
+class Change:
+    """One transaction on the records; each change of an object takes the next version."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def row(self, statement: str, **values: Any) -> sqlite3.Row | None:
+        row = self._connection.execute(_SQL[statement], values).fetchone()
+        return row if isinstance(row, sqlite3.Row) else None
+
+    def write(self, statement: str, **values: Any) -> sqlite3.Row | None:
+        """Run a statement with the next version; `key` is the marker of a body."""
+        version = self._connection.execute(_SQL["next_version"]).fetchone()[0]
+        if "body" in values:
+            values["key"] = marker_key(values["body"])
+        return self.row(statement, version=version, **values)
+
+    def next_number(self) -> int:
+        return int(self._connection.execute(_SQL["next_number"]).fetchone()[0])
+
+    def record_tip(self, branch: str, tip: str) -> None:
+        """Record the commit of a branch, and with it the head of its open pull request."""
+        known = self.row("branch", name=branch)
+        if known is None or known["tip"] != tip:
+            self.write("see_branch", name=branch, tip=tip)
+        pull = self.row("pull_open", branch=branch)
+        if pull is not None and pull["head"] != tip:
+            self.write("move_pull", number=pull["number"], head=tip)
+
+    def record_merged(self, merged: MergeRecord) -> None:
+        """End a pull request as merged and close the issues it closes."""
+        row = self.row("pull", number=merged.number)
+        if row is None or row["state"] != "open":
+            return
+        self.write(
+            "end_pull",
+            number=merged.number,
+            state="merged",
+            head=merged.head,
+            commit=merged.commit,
+            by=merged.by,
+        )
+        for number in issues_closed_by(row["body"]):
+            self.close_issue(number, merged.by)
+
+    def close_issue(self, number: int, by: str) -> None:
+        issue = self.row("issue", number=number)
+        if issue is not None and issue["state"] == "open":
+            self.write("close_issue", number=number, by=by)
+
+
+class Records:
+    """The database of one local forge, shared by the threads of a process."""
+
+    def __init__(self, path: Path) -> None:
+        with _forge_errors():
+            self._database = Database(path, MIGRATIONS)
+
+    def close(self) -> None:
+        self._database.close()
+
+    @contextmanager
+    def change(self, name: str) -> Iterator[Change]:
+        with _forge_errors(), self._database.transaction(f"forge.{name}") as connection:
+            yield Change(connection)
+
+    def rows(self, statement: str, **values: Any) -> list[sqlite3.Row]:
+        with _forge_errors():
+            return self._database.rows(_SQL[statement], values)
+
+    def row(self, statement: str, **values: Any) -> sqlite3.Row | None:
+        rows = self.rows(statement, **values)
+        return rows[0] if rows else None
+
+    def tracked(self) -> Tracked:
+        first, *pulls = self.rows("tracked")
+        return Tracked(
+            first["version"],
+            first["head"],
+            tuple(TrackedPull(p["number"], p["branch"], p["head"], p["base"]) for p in pulls),
+        )
+
+    def changed(self, since: int, upto: int) -> tuple[Snapshot, ...]:
+        """The newest snapshot of everything that changed, oldest change first."""
+        span = {"since": since, "upto": upto}
+        snapshots: list[Snapshot] = [
+            *map(issue_snapshot, self.rows("issues_changed", **span)),
+            *map(pull_snapshot, self.rows("pulls_changed", **span)),
+            *map(review_snapshot, self.rows("reviews_changed", **span)),
+            *map(comment_snapshot, self.rows("comments_changed", **span)),
+            *map(branch_snapshot, self.rows("branches_changed", **span)),
+        ]
+        return tuple(sorted(snapshots, key=lambda snapshot: snapshot.version))
+
+    def issue(self, number: int) -> IssueSnapshot:
+        row = self.row("issue", number=number) if 0 < number <= _LARGEST else None
+        if row is None:
+            raise NotFound(
+                f"there is no issue #{number}", hint="`caloron issue list` shows what there is"
+            )
+        return issue_snapshot(row)
+
+    def pull(self, number: int) -> PullSnapshot:
+        row = self.row("pull", number=number) if 0 < number <= _LARGEST else None
+        if row is None:
+            raise NotFound(
+                f"there is no pull request #{number}",
+                hint="`caloron pr list` shows what there is",
+            )
+        return pull_snapshot(row)
+
+    def require(self, number: int) -> None:
+        """Refuse a number that is neither an issue nor a pull request."""
+        known = 0 < number <= _LARGEST and (
+            self.row("issue", number=number) or self.row("pull", number=number)
+        )
+        if not known:
+            raise NotFound(f"there is no issue or pull request #{number}")
+
+
+def issue_snapshot(row: sqlite3.Row) -> IssueSnapshot:
+    return IssueSnapshot(
+        version=row["version"],
+        number=row["number"],
+        title=row["title"],
+        body=row["body"],
+        state=row["state"],
+        author=row["author"],
+        labels=tuple(json.loads(row["labels"])),
+        closed_by=row["closed_by"],
+    )
+
+
+def pull_snapshot(row: sqlite3.Row) -> PullSnapshot:
+    return PullSnapshot(
+        version=row["version"],
+        number=row["number"],
+        title=row["title"],
+        body=row["body"],
+        state=row["state"],
+        author=row["author"],
+        branch=row["branch"],
+        head=row["head"],
+        closes=issues_closed_by(row["body"]),
+        ended_by=row["ended_by"],
+        merge_commit=row["merge_commit"],
+    )
+
+
+def review_snapshot(row: sqlite3.Row) -> ReviewSnapshot:
+    return ReviewSnapshot(
+        version=row["version"],
+        id=row["id"],
+        pull=row["pull"],
+        head=row["head"],
+        verdict=row["verdict"],
+        author=row["author"],
+        body=row["body"],
+    )
+
+
+def comment_snapshot(row: sqlite3.Row) -> CommentSnapshot:
+    return CommentSnapshot(
+        version=row["version"],
+        id=row["id"],
+        issue=row["issue"],
+        author=row["author"],
+        body=row["body"],
+        created_at=row["created_at"],
+    )
+
+
+def branch_snapshot(row: sqlite3.Row) -> BranchSnapshot:
+    return BranchSnapshot(version=row["version"], name=row["name"], commit=row["tip"])
+
+
+@contextmanager
+def _forge_errors() -> Iterator[None]:
+    """Translate errors of SQLite; an error about a database that is not ours stays as it is."""
+    try:
+        yield
+    except StoreError as error:
+        cause = error.__cause__
+        if not isinstance(cause, sqlite3.Error):
+            raise
+        transient = getattr(cause, "sqlite_errorcode", 0) & 0xFF in _TRANSIENT
+        kind = ForgeUnavailable if transient else ForgeError
+        raise kind(str(error), hint=error.hint) from cause

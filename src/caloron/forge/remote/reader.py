@@ -1,0 +1,396 @@
+"""Reads a forge on another machine: objects as snapshots, accounts, branches, checks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import msgspec
+
+from caloron.domain.model.snapshots import (
+    BranchSnapshot,
+    CommentSnapshot,
+    IssueSnapshot,
+    PullSnapshot,
+    ReviewSnapshot,
+    marker_key,
+)
+from caloron.domain.rules.people.commands import mistaken_word, word_of
+from caloron.errors import ForgeUnavailable, NotFound
+from caloron.forge.api import types
+from caloron.forge.api.base import Check, ForgeApi, Protection, segment
+from caloron.forge.http import FORBIDDEN, ForgeHttp, ForgeResponse, Refused
+from caloron.forge.remote import snapshots
+from caloron.forge.validate import no_such, require_number
+from caloron.http import Params
+from caloron.ports import Checks, State
+from caloron.store import log
+
+T = TypeVar("T")
+
+#: Ours are the newest ones of our own account; older pages are of older sprints.
+_FIND_PAGES = 20
+#: The prefix of the labels that the issue of a task has, or had: people may remove one.
+_LABELS = "caloron:"
+_PROTECTION_S = 60.0
+_TRUST_S = 300.0
+#: Another branch is checked so often: main may have been renamed to it.
+_NOT_MAIN_S = 60.0
+_GREEN = ("success", "skipped", "neutral", "warning")
+_RED = ("failure", "error")
+
+
+class Collaborators:
+    """Accounts that may command: the owner, our own, and a list of names or all who may write."""
+
+    def __init__(
+        self, owner: str, listed: tuple[str, ...], may_write: Callable[[str], bool]
+    ) -> None:
+        self._owner = owner.casefold()
+        self._listed = frozenset(name.casefold() for name in listed)
+        self._may_write = may_write
+        self._asked: dict[str, tuple[float, bool]] = {}
+        self._lock = threading.Lock()
+
+    def is_trusted(self, author: str, ours: tuple[str, ...], *, ask: bool) -> bool:
+        """Whether an account may command; without `ask`, as far as known without a request."""
+        if author in ours or author.casefold() in {self._owner, *self._listed}:
+            return True
+        if self._listed or not ask:
+            return False
+        name = author.casefold()
+        with self._lock:
+            at, allowed = self._asked.get(name, (0.0, False))
+        if time.monotonic() - at < _TRUST_S and at:
+            return allowed
+        allowed = self._may_write(author)
+        with self._lock:
+            self._asked[name] = (time.monotonic(), allowed)
+        return allowed
+
+
+class Reader:
+    """Asks one forge about one repository."""
+
+    def __init__(
+        self, http: ForgeHttp, reviewer: ForgeHttp | None, api: ForgeApi, people: tuple[str, ...]
+    ) -> None:
+        self.http = http
+        self.api = api
+        self._reviewer_http = reviewer
+        self._once: dict[str, object] = {}
+        self._once_lock = threading.RLock()
+        self._protection: tuple[float, Protection] | None = None
+        #: Branches that are not main, and when that was asked.
+        self._not_main: dict[str, float] = {}
+        self._collaborators = Collaborators(http.repo.split("/")[0], people, self._may_write)
+
+    @property
+    def author(self) -> str:
+        return self._ask_once("author", lambda: _login(self.http))
+
+    @property
+    def reviewer(self) -> str:
+        http = self._reviewer_http
+        return self._ask_once("reviewer", lambda: _login(http)) if http else self.author
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return (self.author, self.reviewer)
+
+    @property
+    def review_http(self) -> ForgeHttp | None:
+        """The second account, if there is one that differs from the first."""
+        return self._reviewer_http if self.reviewer != self.author else None
+
+    def reviewer_can_push(self) -> bool:
+        """Whether the second account may write here; True where there is none."""
+        if (second := self.review_http) is None:
+            return True
+        try:
+            rights = second.get("").read(types.Repository).permissions
+        except (NotFound, Refused) as error:
+            log.info("the second account cannot see the repository", error=error)
+            return False
+        return rights is not None and rights.push
+
+    @property
+    def repository(self) -> types.Repository:
+        """The repository as first read, or as read again after main was renamed."""
+        return self._ask_once("repository", self.fetch_repository)
+
+    def refresh_main(self) -> str:
+        """Read the name of main again: people rename it."""
+        repository = self.fetch_repository()
+        with self._once_lock:
+            if repository.default_branch != self.repository.default_branch:
+                self._protection = None
+                self._not_main.clear()
+            self._once["repository"] = repository
+        return repository.default_branch
+
+    def is_for_main(self, pull: types.Pull) -> bool:
+        """Whether a pull request is for main; a person may have chosen another branch."""
+        base = pull.base.ref
+        if base == self.repository.default_branch:
+            return True
+        asked = self._not_main.get(base)
+        if asked is not None and time.monotonic() - asked < _NOT_MAIN_S:
+            return False
+        if base == self.refresh_main():
+            return True
+        self._not_main[base] = time.monotonic()
+        return False
+
+    def fetch_repository(self) -> types.Repository:
+        return self.http.get("").read(types.Repository)
+
+    def _may_write(self, user: str) -> bool:
+        try:
+            asked = self.http.get(f"collaborators/{segment(user)}/permission")
+        except NotFound:
+            return False
+        except Refused as refusal:
+            if refusal.status != FORBIDDEN:
+                raise
+            return self.api.known_to_write(self.http, user)
+        return asked.read(types.Permission).permission in self.api.writers
+
+    def issue_json(self, number: int) -> tuple[types.Issue, int]:
+        response = self._numbered(number, "issue", "issues/{}")
+        issue = response.read(types.Issue)
+        # GitHub answers for an issue that was moved with the issue in its new repository.
+        if issue.pull_request is not None or issue.number != number:
+            raise no_such(number, "issue")
+        return issue, response.began_ms
+
+    def _numbered(self, number: int, kind: str, path: str) -> ForgeResponse:
+        try:
+            return self.http.get(path.format(require_number(number, kind)))
+        except NotFound:
+            raise no_such(number, kind) from None
+
+    def require(self, number: int) -> None:
+        self._numbered(number, "issue or pull request", "issues/{}")
+
+    def issue(self, number: int) -> IssueSnapshot:
+        return self.issue_snapshot(*self.issue_json(number))
+
+    def issue_snapshot(self, issue: types.Issue, began_ms: int) -> IssueSnapshot:
+        """The author can change the text at any time, so that a task needs a trusted author."""
+        snapshot = snapshots.issue_snapshot(issue, began_ms)
+        is_task = any(label.startswith(_LABELS) for label in snapshot.labels)
+        trusted = self._is_trusted(snapshot.author, ask=is_task)
+        return msgspec.structs.replace(snapshot, trusted=trusted)
+
+    def issues(self, state: State, label: str = "") -> list[IssueSnapshot]:
+        if state == "merged":
+            return []
+        params = {"state": state, **({"labels": label} if label else {}), **self.api.page}
+        issues = [
+            self.issue_snapshot(issue, began)
+            for issue, began in self._listed("issues", params, types.Issue)
+            if issue.pull_request is None
+        ]
+        # Gitea lists all for a label that the repository does not have.
+        wanted = [issue for issue in issues if not label or label in issue.labels]
+        return sorted(wanted, key=lambda issue: issue.number)
+
+    def comments(self, number: int) -> list[CommentSnapshot]:
+        return [one for one in self._remarks(number) if isinstance(one, CommentSnapshot)]
+
+    def _remarks(self, number: int) -> list[CommentSnapshot | ReviewSnapshot]:
+        """The comments on an issue or a pull request, verdicts of ours among them."""
+        path = f"issues/{require_number(number)}/comments"
+        listed = self._listed(path, self.api.page, types.Comment)
+        try:
+            return [self.comment_snapshot(comment, began) for comment, began in listed]
+        except NotFound:
+            raise no_such(number, "issue or pull request") from None
+        except ForgeUnavailable:
+            # Gitea has an internal error for the comments of nothing.
+            self.require(number)
+            raise
+
+    def comment_snapshot(
+        self, comment: types.Comment, began_ms: int
+    ) -> CommentSnapshot | ReviewSnapshot:
+        if head := snapshots.reviewed_head(comment, self.ours):
+            return snapshots.comment_review(comment, head, began_ms)
+        author = snapshots.login(comment.user)
+        body = snapshots.text_of(comment.body)
+        # Only a comment that is a command, or was meant as one, is worth a request.
+        command = word_of(body) or mistaken_word(body)
+        trusted = self._is_trusted(author, ask=bool(command))
+        return snapshots.comment_snapshot(comment, began_ms, trusted=trusted)
+
+    def _is_trusted(self, author: str, *, ask: bool) -> bool:
+        return self._collaborators.is_trusted(author, self.ours, ask=ask)
+
+    def pull_json(self, number: int) -> tuple[types.Pull, int]:
+        response = self._numbered(number, "pull request", "pulls/{}")
+        return response.read(types.Pull), response.began_ms
+
+    def pull(self, number: int) -> PullSnapshot:
+        return self.pull_snapshot(*self.pull_json(number))
+
+    def pull_snapshot(self, pull: types.Pull, began_ms: int) -> PullSnapshot:
+        branch = snapshots.branch_of(pull, self.api.head_name(pull), self.http.repo)
+        snapshot = snapshots.pull_snapshot(pull, branch, began_ms)
+        if not self.is_for_main(pull):
+            # Main never gets a change for another branch: here it has ended.
+            snapshot = msgspec.structs.replace(snapshot, state="closed", merge_commit="")
+        # A pull request that closes an issue can become the change of a task.
+        trusted = self._is_trusted(snapshot.author, ask=bool(snapshot.closes))
+        return msgspec.structs.replace(snapshot, trusted=trusted)
+
+    def pulls(self, state: State) -> list[PullSnapshot]:
+        params = {"state": "closed" if state == "merged" else state, **self.api.page}
+        for_main = [
+            self.pull_snapshot(pull, began)
+            for pull, began in self._listed("pulls", params, types.Pull)
+            if self.is_for_main(pull)
+        ]
+        wanted = [pull for pull in for_main if state in ("all", pull.state)]
+        return sorted(wanted, key=lambda pull: pull.number)
+
+    def reviews(self, number: int) -> list[ReviewSnapshot]:
+        try:
+            real = self.real_reviews(require_number(number, "pull request"))
+        except NotFound:
+            raise no_such(number, "pull request") from None
+        as_comments = [one for one in self._remarks(number) if isinstance(one, ReviewSnapshot)]
+        return sorted((*real, *as_comments), key=lambda r: (r.version, abs(r.id)))
+
+    def real_reviews(self, number: int) -> list[ReviewSnapshot]:
+        """The reviews that were submitted as such."""
+        path = f"pulls/{number}/reviews"
+        listed = self._listed(path, self.api.page, types.Review)
+        return [
+            self._review_snapshot(review, number, began)
+            for review, began in listed
+            if snapshots.is_submitted(review)
+        ]
+
+    def _review_snapshot(self, review: types.Review, number: int, began_ms: int) -> ReviewSnapshot:
+        author, verdict = snapshots.login(review.user), snapshots.verdict_of(review)
+        trusted = self._is_trusted(author, ask=verdict != "commented")
+        lines = ""
+        if verdict == "changes_requested" and trusted and author not in self.ours:
+            lines = self._lines_of(review, number)
+        return snapshots.review_snapshot(review, number, began_ms, trusted=trusted, lines=lines)
+
+    def _lines_of(self, review: types.Review, number: int) -> str:
+        """The comments of a review on single lines: often a person writes nothing else."""
+        if review.comments_count == 0:
+            return ""
+        key = f"lines/{review.id}/{review.updated_at or review.submitted_at}"
+        return self._ask_once(key, lambda: self._read_lines(review.id, number))
+
+    def _read_lines(self, review: int, number: int) -> str:
+        path = f"pulls/{number}/reviews/{review}/comments"
+        listed = self._listed(path, self.api.page, types.LineComment)
+        return "\n".join(
+            f"`{note.path}:{note.line or note.original_line or note.position or ''}` {note.body}"
+            for note, _ in listed
+        )
+
+    def branch(self, name: str) -> BranchSnapshot | None:
+        try:
+            response = self.http.get(f"branches/{segment(name)}")
+        except NotFound:
+            # A repository that is gone has no branch either: that raises here.
+            self.fetch_repository()
+            return None
+        commit = response.read(types.Branch).commit
+        return snapshots.branch_snapshot(name, commit.id or commit.sha, response.began_ms)
+
+    def protection(self) -> Protection:
+        with self._once_lock:
+            cached = self._protection
+            if cached is None or time.monotonic() - cached[0] > _PROTECTION_S:
+                protection = self.api.protection(self.http, self.repository.default_branch)
+                cached = self._protection = (time.monotonic(), protection)
+            return cached[1]
+
+    def checks(self, head: str) -> Checks:
+        """Green only if every check that exists or is required is green."""
+        listed = self.api.statuses(self.http, head)
+        states = {check.name: check for check in listed if not check.name.startswith("caloron/")}
+        for wanted in self.protection().required_checks:
+            if wanted.startswith("caloron/"):
+                continue
+            if not any(self.api.is_required(name, wanted) for name in states):
+                states[wanted] = Check(wanted, "pending")
+        if not states:
+            return Checks(state="none")
+        red = [check for check in states.values() if check.state in _RED]
+        pending = [check for check in states.values() if check.state not in (*_RED, *_GREEN)]
+        detail = ", ".join(f"{check.name}: {check.state}" for check in (*red, *pending))
+        return Checks(state="red" if red else "pending" if pending else "green", detail=detail)
+
+    def find_issue(self, key: str) -> IssueSnapshot | None:
+        params = {"state": "all", **self.api.created_by(self.author), **self.api.page}
+        for issue, began in self._listed("issues", params, types.Issue, most=_FIND_PAGES):
+            ours = issue.pull_request is None and snapshots.login(issue.user) == self.author
+            if ours and key and marker_key(issue.body or "") == key:
+                return self.issue_snapshot(issue, began)
+        return None
+
+    def find_comment(self, number: int, key: str) -> CommentSnapshot | None:
+        for comment in self.comments(number):
+            ours = comment.author == self.author
+            if key and ours and marker_key(comment.body) == key:
+                return comment
+        return None
+
+    def find_pull(self, branch: str, key: str) -> PullSnapshot | None:
+        owner = self.http.repo.split("/")[0]
+        narrow = self.api.pulls_from(owner, branch, self.author)
+        params = {"state": "all", **narrow, **self.api.page}
+        for json, began in self._listed("pulls", params, types.Pull, most=_FIND_PAGES):
+            pull = self.pull_snapshot(json, began)
+            ours = pull.branch == branch and pull.author == self.author
+            if ours and key and marker_key(pull.body) == key:
+                return pull
+        return None
+
+    def find_review(self, number: int, key: str) -> ReviewSnapshot | None:
+        for review in self.reviews(number):
+            if key and review.author in self.ours and marker_key(review.body) == key:
+                return review
+        return None
+
+    def heads(self) -> tuple[dict[str, str], int]:
+        """All branches and their commits; none in a repository without a commit."""
+        try:
+            response = self.http.get(self.api.heads, polled=True)
+        except NotFound:
+            return {}, 0
+        except Refused as refusal:
+            if refusal.status != 409:
+                raise
+            return {}, 0
+        listed = response.read(list[types.Ref])
+        heads = "refs/heads/"
+        commits = {r.ref[len(heads) :]: r.object.sha for r in listed if r.ref.startswith(heads)}
+        return commits, response.began_ms
+
+    def _listed(
+        self, path: str, params: Params, kind: type[T], *, most: int = 1000
+    ) -> Iterator[tuple[T, int]]:
+        for response, page in self.http.pages(path, params, kind, most=most):
+            for item in page:
+                yield item, response.began_ms
+
+    def _ask_once(self, name: str, ask: Callable[[], T]) -> T:
+        with self._once_lock:
+            if name not in self._once:
+                self._once[name] = ask()
+            return self._once[name]  # type: ignore[return-value]
+
+
+def _login(http: ForgeHttp) -> str:
+    return http.get("/user").read(types.User).login

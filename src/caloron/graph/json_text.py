@@ -1,0 +1,295 @@
+"""JSON as text: read strictly, written in the two forms that are hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from caloron.graph.errors import ParseError
+
+
+class InProcessValue:
+    """A value of any kind at a place where a type says `Any`; JSON only when somebody asks.
+
+    Nobody changes it: it is the same object for every stage that gets it.
+    """
+
+    __slots__ = ("_as_json", "_json", "value")
+
+    def __init__(self, value: Any, as_json: Callable[[Any], Json]) -> None:
+        self.value = value
+        self._as_json = as_json
+        self._json: Json = self
+
+    @property
+    def json(self) -> Json:
+        """What a stage elsewhere would see."""
+        if self._json is self:
+            self._json = self._as_json(self.value)
+        return self._json
+
+
+def unwrap(value: Json) -> Json:
+    """The JSON of a value, if it is held; what is within it may be held all the same."""
+    return value.json if isinstance(value, InProcessValue) else value
+
+
+#: None, bool, int, float, str, list of the same, dict of the same with text keys.
+Json: TypeAlias = Any
+
+#: Containers within containers. The format's own reader stops here too, so that no graph that it
+#: can read is refused, and what walks a graph may call itself.
+MAX_NESTING = 127
+
+_INTEGERS = range(-(2**63), 2**64)
+_EXACT_IN_A_FLOAT = 2**53
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_EXPONENT = re.compile(r"\de[-+]?\d")
+_LONG_DIGITS = re.compile(r"\d{19}")
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
+
+
+def _held(value: Any) -> Json:
+    if isinstance(value, InProcessValue):
+        return value.json
+    raise TypeError(f"a {type(value).__name__} is no JSON value")
+
+
+_compact_text = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_held
+).encode
+_scalar_text = json.JSONEncoder(ensure_ascii=False).encode
+
+
+class DuplicateKeys(dict[str, Json]):
+    """An object whose text gave some keys more than once; the last value counts."""
+
+    duplicates: tuple[str, ...] = ()
+
+
+def member(path: str, key: str) -> str:
+    """The JSON path of a member of an object."""
+    return f"{path}.{key}" if _PLAIN_KEY.match(key) else f"{path}[{json.dumps(key)}]"
+
+
+def decode(text: str | bytes, *, allow_bigint: bool = False, what: str = "the text") -> Json:
+    """The value of a JSON text; an integer beyond 64 bits is refused, or read as a float."""
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ParseError(f"{what} is not UTF-8: {error.reason}") from error
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_int=_wide if allow_bigint else _integer,
+            parse_float=_float,
+            parse_constant=_no_number,
+        )
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}"
+        raise ParseError(f"{what} is not JSON: {error.msg} at {place}") from error
+    except RecursionError as error:
+        raise ParseError(_too_deep(what)) from error
+    except ValueError as error:
+        raise ParseError(f"{what} is not JSON that can be taken: {error}") from error
+    _refuse_depth(value, what)
+    if _SURROGATE.search(text):
+        _refuse_half_characters(value, what)
+    return value
+
+
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    members = dict(pairs)
+    if len(members) == len(pairs):
+        return members
+    repeated = DuplicateKeys(members)
+    times = Counter(key for key, _ in pairs)
+    repeated.duplicates = tuple(sorted(key for key, count in times.items() if count > 1))
+    return repeated
+
+
+def _integer(digits: str) -> Json:
+    number = _wide(digits)
+    if isinstance(number, float) and number:
+        raise ValueError(f"the integer {_short(digits)} does not fit into 64 bits")
+    return number
+
+
+def _wide(digits: str) -> int | float:
+    if digits == "-0":
+        return -0.0
+    if len(digits) < 19:
+        return int(digits)
+    number = int(digits) if len(digits) < 25 else None
+    return number if number is not None and number in _INTEGERS else _float(digits)
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {_short(digits)} is out of range")
+    return number
+
+
+def _no_number(word: str) -> Json:
+    raise ValueError(f"{word} is no JSON number")
+
+
+def _short(digits: str) -> str:
+    return digits if len(digits) <= 30 else f"{digits[:20]}… ({len(digits)} digits)"
+
+
+def _too_deep(what: str) -> str:
+    return f"{what} is nested more than {MAX_NESTING} deep"
+
+
+def _refuse_depth(value: Json, what: str) -> None:
+    level: list[Json] = [value] if isinstance(value, dict | list) else []
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_NESTING:
+            raise ParseError(_too_deep(what))
+        level = [
+            child
+            for container in level
+            for child in (container.values() if isinstance(container, dict) else container)
+            if isinstance(child, dict | list)
+        ]
+
+
+def _refuse_half_characters(value: Json, what: str) -> None:
+    for path, text in _texts(value, "$"):
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ParseError(f"{what} holds half of a surrogate pair", path=path) from error
+
+
+def _texts(value: Json, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            yield path, key
+            yield from _texts(child, member(path, key))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from _texts(child, f"{path}[{index}]")
+
+
+def compact(value: Json) -> str:
+    """The form that traces and caches hash: no spaces, keys sorted, floats stay floats."""
+    text = _compact_text(value)
+    # Only floats with an exponent are written otherwise than Python writes them.
+    if _EXPONENT.search(text):
+        return "".join(_write(value, _compact_number, _by_code_point))
+    return text
+
+
+def canonical(value: Json) -> str:
+    """The form that ids hash (RFC 8785): numbers as ECMAScript writes them."""
+    return "".join(_write(value, _canonical_number, _by_utf16))
+
+
+def _by_code_point(key: str) -> Any:
+    return key
+
+
+def _by_utf16(key: str) -> Any:
+    return key.encode("utf-16-be", "surrogatepass")
+
+
+def _write(
+    value: Json, number: Callable[[int | float], str], order: Callable[[str], Any]
+) -> Iterator[str]:
+    value = unwrap(value)
+    if isinstance(value, dict):
+        separator = "{"
+        for key in sorted(value, key=order):
+            yield f"{separator}{_scalar_text(key)}:"
+            yield from _write(value[key], number, order)
+            separator = ","
+        yield "}" if value else "{}"
+    elif isinstance(value, list | tuple):
+        separator = "["
+        for item in value:
+            yield separator
+            yield from _write(item, number, order)
+            separator = ","
+        yield "]" if value else "[]"
+    elif isinstance(value, bool) or value is None or isinstance(value, str):
+        yield _scalar_text(value)
+    elif isinstance(value, int | float):
+        yield number(value)
+    else:
+        raise TypeError(f"a {type(value).__name__} is no JSON value")
+
+
+def _digits(number: float) -> tuple[str, str, int]:
+    """Sign, shortest digits, and how many of them stand before the point."""
+    sign, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    written = "".join(map(str, digits))
+    return ("-" if sign else ""), written, len(written) + exponent
+
+
+def _plain(sign: str, digits: str, point: int, *, fraction: str) -> str:
+    if point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    if point >= len(digits):
+        return f"{sign}{digits}{'0' * (point - len(digits))}{fraction}"
+    return f"{sign}{digits[:point]}.{digits[point:]}"
+
+
+def _exponential(sign: str, digits: str, point: int, *, plus: str) -> str:
+    head = digits[0] + (f".{digits[1:]}" if len(digits) > 1 else "")
+    exponent = point - 1
+    return f"{sign}{head}e{plus if exponent > 0 else ''}{exponent}"
+
+
+def _compact_number(number: int | float) -> str:
+    if isinstance(number, int) or number == 0:
+        return repr(number)
+    _finite(number)
+    sign, digits, point = _digits(number)
+    if -5 < point <= 16:
+        return _plain(sign, digits, point, fraction=".0")
+    return _exponential(sign, digits, point, plus="")
+
+
+def _canonical_number(number: int | float) -> str:
+    if isinstance(number, int):
+        if abs(number) <= _EXACT_IN_A_FLOAT:
+            return str(number)
+        number = float(number)
+    if number == 0:
+        return "0"
+    _finite(number)
+    sign, digits, point = _digits(number)
+    if -6 < point <= 21:
+        return _plain(sign, digits, point, fraction="")
+    return _exponential(sign, digits, point, plus="+")
+
+
+def _finite(number: float) -> None:
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no JSON number")
+
+
+def may_have_bigint(text: str) -> bool:
+    """Whether a compact text may hold an integer that needs a second look."""
+    return _LONG_DIGITS.search(text) is not None
+
+
+def sha256(text: str | bytes) -> str:
+    """Lower-case hex of the hash that every id and trace uses."""
+    return hashlib.sha256(text.encode("utf-8") if isinstance(text, str) else text).hexdigest()

@@ -1,0 +1,124 @@
+"""Stages that are Python functions of this process, and a chain of runners."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+
+from caloron.graph.errors import (
+    Cancelled,
+    ExecutionError,
+    JournalError,
+    RunConflict,
+    StageFailed,
+    StageMissing,
+    StageTimedOut,
+)
+from caloron.graph.json_text import InProcessValue, Json
+from caloron.graph.runtime.cancellation import JobResult
+from caloron.graph.runtime.protocols import Call, StageRunner, Value
+from caloron.graph.stage import StageSpec
+
+#: A function of the input; one that needs its call takes it as second parameter, without a default
+#: or with the name `call`.
+Function = Callable[[Json], Json] | Callable[[Json, Call], Json]
+
+_POLL_S = 0.05
+
+
+class FunctionRunner:
+    """Runs stages that are Python functions.
+
+    `version` names the code of all functions: answers that a cache stored for another version are
+    not used. `shares_values` passes the values themselves to the functions instead of copies, for
+    functions that never change their input; their answers may contain in-process values.
+    """
+
+    def __init__(self, *, version: str = "1", shares_values: bool = False) -> None:
+        self._version = version
+        self._shares_values = shares_values
+        self._functions: dict[str, tuple[Function, bool]] = {}
+
+    def add(self, stage: StageSpec, function: Function) -> None:
+        self._functions[stage.id] = (function, _takes_call(function))
+
+    def code_version(self, stage: StageSpec) -> str | None:
+        return self._version if stage.id in self._functions else None
+
+    def run(self, stage: StageSpec, given: Value, call: Call) -> Json | Value:
+        function, takes_call = self._functions[stage.id]
+
+        def answer() -> Json:
+            value = given.value if self._shares_values else json.loads(given.text)
+            try:
+                if takes_call:
+                    return function(value, call)  # type: ignore[call-arg]
+                return function(value)  # type: ignore[call-arg]
+            except (ExecutionError, RunConflict, JournalError):
+                raise
+            except KeyError as error:
+                raise StageFailed(f"{error} is missing", stage_id=stage.id) from error
+            except Exception as error:
+                message = str(error) or type(error).__name__
+                raise StageFailed(message, stage_id=stage.id) from error
+
+        seconds = call.seconds_left()
+        result = answer() if seconds is None else run_with_timeout(seconds, answer, call)
+        if self._shares_values and isinstance(result, dict):
+            in_process = any(isinstance(part, InProcessValue) for part in result.values())
+            # Skip JSON encoding when the answer contains in-process values.
+            return Value(result) if in_process else result
+        return result
+
+
+def _takes_call(function: Function) -> bool:
+    """True if the second parameter is the call: it has no default, or the name `call`."""
+    from inspect import Parameter, signature
+
+    named = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    second = list(signature(function).parameters.values())[1:2]
+    return any(
+        one.kind in named and (one.default is Parameter.empty or one.name == "call")
+        for one in second
+    )
+
+
+def run_with_timeout(seconds: float, job: Callable[[], Json], call: Call) -> Json:
+    """Run a job on a thread of its own, and stop waiting when its time is over.
+
+    Python cannot end a thread: a function that should really end checks `call.stopped()`.
+    """
+    ended: list[JobResult[Json]] = []
+    done = threading.Event()
+
+    def work() -> None:
+        ended.append(JobResult(job))
+        done.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    while (left := call.seconds_left()) is None or left > 0:
+        if call.stopped():
+            raise Cancelled("cancelled because a sibling failed")
+        if done.wait(_POLL_S if left is None else min(left, _POLL_S)):
+            return ended[0].value
+    if call.stopped():
+        raise Cancelled("cancelled because the run is over")
+    raise StageTimedOut(f"not done after {round(seconds, 2):g} s")
+
+
+class RunnerChain:
+    """Several runners as one: each stage goes to the first that can run it."""
+
+    def __init__(self, *runners: StageRunner) -> None:
+        self._runners = runners
+
+    def code_version(self, stage: StageSpec) -> str | None:
+        versions = (runner.code_version(stage) for runner in self._runners)
+        return next((version for version in versions if version is not None), None)
+
+    def run(self, stage: StageSpec, given: Value, call: Call) -> Json | Value:
+        for runner in self._runners:
+            if runner.code_version(stage) is not None:
+                return runner.run(stage, given, call)
+        raise StageMissing(f"the stage {stage.name or stage.id} is not implemented here")

@@ -1,0 +1,103 @@
+"""HTTP for graphs: RemoteStage and the `http_*` stages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from caloron.graph.errors import ParseError, RemoteCallFailed
+from caloron.graph.json_text import Json, decode
+from caloron.graph.runtime.cancellation import JobResult
+
+_SECONDS = 30.0
+_CHUNK = 64 * 1024
+MAX_BYTES = 64 * 1024 * 1024
+
+
+class HttpRemoteClient:
+    """POSTs `{"input": …}` and reads `data.output`; the HTTP status does not count."""
+
+    def call(self, url: str, text: str, seconds: float | None) -> Json:
+        if not url.startswith(("http://", "https://")):
+            raise RemoteCallFailed("only http and https can be called", url=url)
+        answer = self._post(url, text, min(seconds or _SECONDS, _SECONDS))
+        if not isinstance(answer, dict):
+            raise RemoteCallFailed("the answer is no JSON object", url=url)
+        if answer.get("ok") is False:
+            message = answer.get("error")
+            raise RemoteCallFailed(
+                message if isinstance(message, str) else "unknown error", url=url
+            )
+        data = answer.get("data")
+        if not isinstance(data, dict) or "output" not in data:
+            raise RemoteCallFailed("the answer has no `data.output`", url=url)
+        return data["output"]
+
+    def _post(self, url: str, text: str, seconds: float) -> Json:
+        try:
+            status, _, body = exchange(
+                "POST",
+                url,
+                {"Content-Type": "application/json"},
+                f'{{"input":{text}}}'.encode(),
+                seconds,
+            )
+        except (OSError, ValueError) as error:
+            raise RemoteCallFailed(str(error), url=url) from error
+        try:
+            return decode(body, allow_bigint=True, what="the answer")
+        except ParseError as error:
+            reason = error.reason if status < 300 else f"HTTP {status}, and {error.reason}"
+            raise RemoteCallFailed(reason, url=url) from error
+
+
+def exchange(
+    method: str, url: str, headers: Mapping[str, str], data: bytes | None, seconds: float
+) -> tuple[int, dict[str, str], bytes]:
+    """Return status, headers and body of an HTTP response; raises OSError or ValueError.
+
+    `seconds` limits the whole exchange. A socket timeout starts again with each byte, so the
+    exchange runs in a thread of its own, which is abandoned when it takes too long.
+    """
+    # Most graphs make no HTTP call, and these imports are slow.
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    until = time.monotonic() + seconds
+
+    def job() -> tuple[int, dict[str, str], bytes]:
+        request = urllib.request.Request(url, data=data, headers=dict(headers), method=method)
+        try:
+            try:
+                answer = urllib.request.urlopen(request, timeout=seconds)
+            except urllib.error.HTTPError as error:
+                answer = error
+            with answer:
+                lowered = {name.lower(): value for name, value in answer.headers.items()}
+                return answer.status, lowered, _body(answer, until)
+        except http.client.HTTPException as error:
+            raise OSError(f"no HTTP answer: {type(error).__name__}: {error}") from error
+
+    results: list[JobResult[tuple[int, dict[str, str], bytes]]] = []
+    worker = threading.Thread(target=lambda: results.append(JobResult(job)), daemon=True)
+    worker.start()
+    worker.join(seconds)
+    if not results:
+        raise TimeoutError(f"no complete answer after {round(seconds, 2):g} s")
+    return results[0].value
+
+
+def _body(answer: Any, until: float) -> bytes:
+    body = bytearray()
+    while chunk := answer.read(_CHUNK):
+        body += chunk
+        if len(body) > MAX_BYTES:
+            raise OSError(f"the answer is over {MAX_BYTES} bytes")
+        if time.monotonic() > until:
+            raise TimeoutError("no complete answer in time")
+    if answer.headers.get("Content-Length", "").isdigit() and answer.length:
+        raise OSError(f"the answer ended {answer.length} bytes too early")
+    return bytes(body)

@@ -1,0 +1,276 @@
+"""A stage: its signature, its effects, its code, and the ids that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from caloron.graph.errors import ParseError
+from caloron.graph.json_text import Json, canonical, sha256
+from caloron.graph.types import NType, Record, json_kind, type_json
+
+#: In the order in which a set of effects is written and hashed, with the word people use.
+KINDS = {
+    "Cost": "cost",
+    "Fallible": "fallible",
+    "FsRead": "fs-read",
+    "FsWrite": "fs-write",
+    "Llm": "llm",
+    "Network": "network",
+    "NonDeterministic": "non-deterministic",
+    "Process": "process",
+    "Pure": "pure",
+    "Unknown": "unknown",
+}
+CAPABILITIES = {
+    "Network": "network",
+    "FsRead": "fs-read",
+    "FsWrite": "fs-write",
+    "Gpu": "gpu",
+    "Llm": "llm",
+    "Process": "process",
+}
+_PLACE = {kind: place for place, kind in enumerate(KINDS)}
+_DETAIL = {"Cost": "cents", "FsRead": "path", "FsWrite": "path", "Llm": "model"}
+#: What a simple spec can name by a word alone, and what then fills the detail.
+_WORDS: dict[str, int | str | None] = {
+    "Pure": None,
+    "Network": None,
+    "Fallible": None,
+    "NonDeterministic": None,
+    "Process": None,
+    "Llm": "unknown",
+    "Cost": 0,
+    "Unknown": None,
+}
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """One effect; the detail is cents, a path or a model where the kind has one."""
+
+    kind: str
+    detail: int | str | None = None
+
+    @property
+    def word(self) -> str:
+        return KINDS[self.kind]
+
+
+Effects = tuple[Effect, ...]
+
+PURE = Effect("Pure")
+FALLIBLE = Effect("Fallible")
+NETWORK = Effect("Network")
+UNKNOWN = Effect("Unknown")
+
+
+def effect_set(effects: Iterable[Effect]) -> Effects:
+    """The effects sorted and without doubles, as they are hashed."""
+    return tuple(sorted(set(effects), key=_order))
+
+
+def _order(effect: Effect) -> tuple[int, int, str]:
+    detail = effect.detail
+    cents, word = (detail, "") if isinstance(detail, int) else (0, detail or "")
+    return _PLACE[effect.kind], cents, word
+
+
+def effects_json(effects: Iterable[Effect]) -> Json:
+    return {"effects": [_effect_json(one) for one in effects]}
+
+
+def _effect_json(effect: Effect) -> Json:
+    written: dict[str, Json] = {"effect": effect.kind}
+    if effect.kind in _DETAIL:
+        written[_DETAIL[effect.kind]] = effect.detail
+    return written
+
+
+def parse_effects(value: Json, path: str) -> Effects:
+    """The wrapped form of a stored stage: `{"effects": [{"effect": "Pure"}]}`."""
+    if not isinstance(value, dict) or not isinstance(value.get("effects"), list):
+        raise ParseError('effects are an object {"effects": […]}', path=path)
+    return effect_set(
+        parse_effect(one, f"{path}.effects[{i}]") for i, one in enumerate(value["effects"])
+    )
+
+
+def parse_effect(value: Json, path: str) -> Effect:
+    """One effect in its object form."""
+    kind = value.get("effect") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ParseError(f"unknown effect; known: {', '.join(KINDS)}", path=path)
+    name = _DETAIL.get(kind)
+    if name is None:
+        return Effect(kind)
+    detail = value.get(name)
+    right = isinstance(detail, int) and not isinstance(detail, bool) and detail >= 0
+    if not (right if name == "cents" else isinstance(detail, str)):
+        raise ParseError(f"{kind} needs `{name}`, found {json_kind(detail)}", path=path)
+    return Effect(kind, detail)
+
+
+def effect_of_word(word: str) -> Effect | None:
+    """The effect that a word of a simple spec names; None for one that it cannot name."""
+    plain = word.lower().replace("-", "")
+    for kind, detail in _WORDS.items():
+        if word == kind or plain == kind.lower():
+            return Effect(kind, detail)
+    return None
+
+
+def kinds_of_words(words: str | Iterable[str], known: dict[str, str]) -> frozenset[str]:
+    """The kinds that a list such as `network,fs-read` names; unknown words are left out."""
+    listed = words.split(",") if isinstance(words, str) else words
+    plain = {word.replace("-", ""): kind for kind, word in known.items()}
+    named = (plain.get(word.strip().lower().replace("-", "")) for word in listed)
+    return frozenset(kind for kind in named if kind is not None)
+
+
+def cost_of(effects: Iterable[Effect]) -> int:
+    """The cents that one call is declared to cost."""
+    return sum(one.detail for one in effects if one.kind == "Cost" and isinstance(one.detail, int))
+
+
+class CostEstimate(msgspec.Struct, frozen=True):
+    """What a call is thought to take; advice for plans, never enforced."""
+
+    time_ms_p50: int | None = None
+    tokens_est: int | None = None
+    memory_mb: int | None = None
+
+
+class Lifecycle(msgspec.Struct, frozen=True):
+    """Whether a stage may be used: Draft, Active, Deprecated (by a successor) or Tombstone."""
+
+    state: str = "Active"
+    successor_id: str = ""
+
+
+ACTIVE = Lifecycle()
+
+
+class Example(msgspec.Struct, frozen=True):
+    """An input and what the stage answers to it."""
+
+    input: Json
+    output: Json
+
+
+class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage as graphs refer to it: typed, with declared effects, known by its content."""
+
+    id: str
+    signature_id: str
+    name: str
+    input: NType
+    output: NType
+    effects: Effects
+    implementation_hash: str
+    description: str = ""
+    code: str | None = None
+    language: str | None = None
+    examples: tuple[Example, ...] = ()
+    capabilities: frozenset[str] = frozenset()
+    cost: CostEstimate = CostEstimate()
+    lifecycle: Lifecycle = ACTIVE
+    tags: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    properties: tuple[Json, ...] = ()
+
+    def declares(self, kind: str) -> bool:
+        return any(effect.kind == kind for effect in self.effects)
+
+    @property
+    def is_pure(self) -> bool:
+        """True if an answer may be reused for the same input."""
+        kinds = {effect.kind for effect in self.effects}
+        return "Pure" in kinds and kinds <= {"Pure", "Fallible"}
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What the ids of a stage hash; everything else about it may change."""
+
+    name: str
+    input: NType
+    output: NType
+    effects: Effects
+    implementation_hash: str
+
+    def signature(self) -> dict[str, Json]:
+        return {
+            "name": self.name,
+            "input": type_json(self.input),
+            "output": type_json(self.output),
+            "effects": effects_json(self.effects),
+        }
+
+    def signature_id(self) -> str:
+        """The id that all implementations of one signature share."""
+        return sha256(canonical(self.signature()))
+
+    def spec(self, **details: Any) -> StageSpec:
+        """Return the stage with this identity; `details` are the other fields of the stage."""
+        return StageSpec(
+            **{"id": self.stage_id(), "signature_id": self.signature_id()} | details,
+            name=self.name,
+            input=self.input,
+            output=self.output,
+            effects=self.effects,
+            implementation_hash=self.implementation_hash,
+        )
+
+    def stage_id(self) -> str:
+        """The id of exactly this implementation."""
+        hashed = self.signature()
+        hashed["implementation_hash"] = self.implementation_hash
+        return sha256(canonical(hashed))
+
+
+#: The fields that a bare value goes into, if config has not given them: the first that is free.
+_WRAPPERS = (
+    "items",
+    "text",
+    "data",
+    "input",
+    "records",
+    "train",
+    "document",
+    "html",
+    "csv",
+    "json_str",
+)
+
+
+def with_config(stage: StageSpec, config: Mapping[str, Json], value: Json) -> Json:
+    """Return the input of a stage whose `config` gives some fields in advance.
+
+    A value that is no object goes into the one field that is left, else into the first free one of
+    the names that Noether uses.
+    """
+    if isinstance(value, dict):
+        return {**value, **config}
+    field = next((name for name in _WRAPPERS if name not in config), None)
+    if isinstance(stage.input, Record):
+        left = [name for name in stage.input.fields if name not in config]
+        field = left[0] if len(left) == 1 else field
+    return dict(config) if field is None else {field: value, **config}
+
+
+def define(
+    name: str,
+    input: NType,
+    output: NType,
+    *,
+    effects: Effects = (PURE,),
+    implementation_hash: str = "",
+    code: str | None = None,
+    **details: Any,
+) -> StageSpec:
+    """Return a stage with the ids of its content: its code, or a hash that stands for it."""
+    implementation = sha256(code) if code is not None else implementation_hash
+    identity = Identity(name, input, output, effect_set(effects), implementation)
+    details.setdefault("description", name)
+    return identity.spec(code=code, **details)

@@ -1,0 +1,322 @@
+"""Sprints, their tasks and their runs as reports and retros read them from the ledger."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from caloron.answers import closing_words
+from caloron.domain.model.facts import PROVIDER_REFUSALS
+from caloron.domain.model.roles import WorkId, is_work_id
+from caloron.domain.model.sprint import Sprint, State
+from caloron.domain.model.task import Task
+from caloron.domain.reporting.history import remembered, with_adopted
+from caloron.domain.reporting.kpis import NOT_NEEDED, Run
+from caloron.domain.reporting.learnings import Kept, SprintRecord, record_of
+from caloron.errors import NotFound
+from caloron.ledger.locate import require_id
+from caloron.store.database import load_statements
+
+if TYPE_CHECKING:
+    from caloron.ledger.ledger import Ledger
+
+SQL = load_statements(Path(__file__).parent / "sql" / "run_history.sql")
+_sprint_of = msgspec.json.Decoder(Sprint).decode
+_task_of = msgspec.json.Decoder(Task).decode
+_kept_of = msgspec.json.Decoder(Kept).decode
+_record_of = msgspec.json.Decoder(SprintRecord).decode
+
+#: The version of the rules that make a stored `SprintRecord`. Increase it when a change in KPIs,
+#: findings or learnings changes what a record contains: records of other versions are ignored.
+RECORD_VERSION = "1"
+#: Records stored in one transaction, so that other writers do not wait for long.
+_RECORDS_AT_ONCE = 100
+
+_LARGEST_NUMBER = 1 << 62
+#: Sprints that a planner learns from; more would slow down each plan.
+REMEMBERED = 500
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """The state of one sprint, without observations of the forge, and its runs."""
+
+    state: State
+    runs: tuple[Run, ...]
+
+
+def find_sprint(connection: sqlite3.Connection, named: str = "") -> str:
+    """Return the id of a sprint named by id or number; of the last one if none is named."""
+    if not named:
+        row = connection.execute(SQL["last"]).fetchone()
+        if row is None:
+            raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
+        return str(row["id"])
+    number = named.removeprefix("#")
+    if number.isascii() and number.isdigit():
+        known = int(number) if len(number) < 19 else _LARGEST_NUMBER
+        row = connection.execute(SQL["by_number"], {"number": known}).fetchone()
+    else:
+        row = connection.execute(SQL["by_id"], {"id": require_id(named, "sprint")}).fetchone()
+    if row is None:
+        raise NotFound(f"there is no sprint {named}", hint=_hint(connection, number))
+    return str(row["id"])
+
+
+def number_of(connection: sqlite3.Connection, sprint: str) -> int:
+    """Return the number of a sprint in the ledger."""
+    row = connection.execute(SQL["sprint"], {"sprint": sprint}).fetchone()
+    return int(row["number"])
+
+
+def sprint_numbers(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return the numbers of all sprints by id."""
+    return {row["id"]: row["number"] for row in connection.execute(SQL["numbers"])}
+
+
+def _hint(connection: sqlite3.Connection, named: str) -> str:
+    if connection.execute(SQL["has_entries"]).fetchone():
+        who = {"number": named if len(named) < 19 else "", "id": named}
+        if connection.execute(SQL["is_adopted"], who).fetchone():
+            return f"it was imported from an older version, only its summary: caloron show {named}"
+    return "caloron history lists them"
+
+
+def figures_of(connection: sqlite3.Connection, sprint: str) -> Figures:
+    row = connection.execute(SQL["sprint"], {"sprint": sprint}).fetchone()
+    if row is None:
+        raise NotFound(f"there is no sprint {sprint}", hint="caloron history lists them")
+    return _figures(connection, row)
+
+
+def last_figures(connection: sqlite3.Connection, last: int) -> list[Figures]:
+    """Return the last `last` sprints, oldest first."""
+    newest = connection.execute(SQL["newest"]).fetchone()[0]
+    rows = connection.execute(SQL["sprints"], {"after": newest - last}).fetchall()
+    return [_figures(connection, row) for row in rows]
+
+
+def _figures(connection: sqlite3.Connection, row: sqlite3.Row) -> Figures:
+    return Figures(_state(connection, row), runs_below(connection, row["id"]))
+
+
+def _state(connection: sqlite3.Connection, row: sqlite3.Row) -> State:
+    tasks = connection.execute(SQL["tasks"], {"sprint": row["id"]})
+    return State(
+        sprint=_sprint_of(row["data"]), tasks={t["id"]: _task_of(t["data"]) for t in tasks}
+    )
+
+
+def all_runs(connection: sqlite3.Connection) -> tuple[Run, ...]:
+    """Return the runs of all sprints."""
+    return _runs_in(connection, "", "\U0010ffff")
+
+
+def runs_below(connection: sqlite3.Connection, place: str) -> tuple[Run, ...]:
+    """Return the runs of a sprint (`<sprint>`) or of a task (`<sprint>/<task>`)."""
+    # "0" is the character after "/".
+    return _runs_in(connection, f"{place}/", f"{place}0")
+
+
+def _runs_in(connection: sqlite3.Connection, low: str, high: str) -> tuple[Run, ...]:
+    ends = {"low": low, "high": high}
+    seen = {row["item"]: row["activity_at"] / 1000 for row in connection.execute(SQL["seen"], ends)}
+    return tuple(_so_far(run, seen) for run in runs_in(connection.execute(SQL["runs"], ends)))
+
+
+def _so_far(run: Run, seen: dict[str, float]) -> Run:
+    """Let a run without an end event last until its last sign of life."""
+    if run.end != "running" or run.item not in seen:
+        return run
+    return msgspec.structs.replace(run, seconds=max(0.0, seen[run.item] - run.started_at))
+
+
+def lost_engines(connection: sqlite3.Connection, sprint: str) -> int:
+    """Return how often an engine of a sprint was killed or crashed."""
+    return int(connection.execute(SQL["lost_engines"], {"sprint": sprint}).fetchone()[0])
+
+
+def waiting_states(connection: sqlite3.Connection) -> list[State]:
+    """Return the sprints in which something may wait for a person, oldest first."""
+    rows = connection.execute(SQL["waiting"]).fetchall()
+    return [_state(connection, row) for row in rows]
+
+
+def merging_sprints(connection: sqlite3.Connection, limit: int) -> list[str]:
+    """Return the sprints with a merged change, newest first."""
+    return [row["id"] for row in connection.execute(SQL["merging"], {"limit": limit})]
+
+
+def read_kept(connection: sqlite3.Connection, last: int = REMEMBERED) -> Kept:
+    """Return the learnings that cannot be derived from our own sprints.
+
+    They include the last `last` sprints of the older program; all of them for -1.
+    """
+    row = connection.execute(SQL["learnings"]).fetchone()
+    kept = _kept_of(row["value"]) if row else Kept()
+    if not connection.execute(SQL["has_entries"]).fetchone():
+        return kept
+    rows = connection.execute(SQL["adopted"], {"limit": last}).fetchall()
+    found = [remembered(row["key"], json.loads(row["text"])) for row in reversed(rows)]
+    return with_adopted(kept, found)
+
+
+def runs_in(events: Iterable[sqlite3.Row]) -> list[Run]:
+    """Return the runs in the events of a sprint, in the order in which they started."""
+    items: dict[str, _Item] = {}
+    order: list[tuple[_Item, int]] = []
+    for row in events:
+        name = row["item"]
+        if not is_work_id(name):
+            continue
+        item = items.setdefault(name, _Item(name))
+        before = len(item.runs)
+        item.add(row["type"], row["ts"] / 1000, json.loads(row["payload"]))
+        if len(item.runs) > before:
+            order.append((item, before))
+    return [item.runs[place] for item, place in order]
+
+
+class _Item:
+    """One work item, and the processes that were started for it."""
+
+    def __init__(self, name: str) -> None:
+        work = WorkId.parse(name)
+        self.role, self.task = work.role, work.planned_task
+        self.name = name
+        self.runs: list[Run] = []
+        self._waits = False
+        self._token = 0
+
+    def add(self, type: str, at: float, payload: dict[str, Any]) -> None:
+        match type:
+            case "work_item_claimed":
+                self._waits, self._token = True, int(payload.get("token", 0))
+            case "attempt_started":
+                self._cut_off(at, "")
+                self._waits = False
+                self._token = int(payload.get("token", 0))
+                self._begin(at, end="running")
+            case "attempt_ended":
+                self._ended(at, payload)
+            case "agent_reported":
+                self._reported(payload)
+            case "work_item_reopened":
+                self._cut_off(at, str(payload.get("reason", "")))
+            case "work_item_resolved" if payload.get("status") == "cancelled":
+                self._cut_off(at, NOT_NEEDED)
+            case "work_item_resolved" if payload.get("status") == "failed" and self._waits:
+                # It failed before a process was started, such as in setup.
+                self._begin(at, end="failed", exit_code=1, problem=str(payload.get("notes") or ""))
+                self._waits = False
+
+    def _begin(self, at: float, **known: Any) -> None:
+        own: dict[str, Any] = {"item": self.name, "role": self.role, "task": self.task}
+        # Attempts are numbered by started processes: some claims start none.
+        own |= {"attempt": len(self.runs) + 1, "token": self._token}
+        self.runs.append(Run(**own, started_at=at, **known))
+
+    def _change(self, place: int = -1, **known: Any) -> None:
+        self.runs[place] = msgspec.structs.replace(self.runs[place], **known)
+
+    def _cut_off(self, at: float, reason: str) -> None:
+        if self.runs and self.runs[-1].end == "running":
+            seconds = max(0.0, at - self.runs[-1].started_at)
+            self._change(end="interrupted", seconds=seconds, problem=reason)
+
+    def _ended(self, at: float, payload: dict[str, Any]) -> None:
+        if not self.runs or self.runs[-1].end != "running":
+            return
+        code = int(payload.get("exit_code", 0))
+        problem = str(payload.get("over") or "")
+        if payload.get("timed_out"):
+            problem = "it ran out of time"
+        elif code and not problem:
+            line = str(payload.get("last_line") or "")
+            line = line if self.role == "verify" else closing_words(line)
+            problem = f"exit code {code}: {line or 'no output'}"
+        self._change(
+            end="failed" if problem else "done",
+            seconds=max(0.0, at - self.runs[-1].started_at),
+            exit_code=code,
+            problem=problem,
+        )
+
+    def _reported(self, payload: dict[str, Any]) -> None:
+        token = int(payload.get("token", 0))
+        place = next((n for n, run in enumerate(self.runs) if token and run.token == token), -1)
+        if not self.runs:
+            return
+        trouble, detail = payload.get("trouble", ""), payload.get("detail", "")
+        if trouble:
+            end = "interrupted" if trouble in PROVIDER_REFUSALS else "failed"
+            self._change(place, end=end, problem=f"{trouble}: {detail}" if detail else trouble)
+        self._change(
+            place,
+            token=token or self.runs[place].token,
+            framework=str(payload.get("framework", "")),
+            model=str(payload.get("model", "")),
+            usd=float(payload.get("usd", 0.0)),
+            tokens=int(payload.get("tokens_in", 0)) + int(payload.get("tokens_out", 0)),
+            tools=dict(payload.get("tools") or {}),
+        )
+
+
+def ended_records(
+    connection: sqlite3.Connection, last: int = REMEMBERED, *, use_cache: bool = True
+) -> list[SprintRecord]:
+    """Return what later sprints remember of the last ended sprints; of all of them for 0.
+
+    `use_cache`: reuse stored records instead of computing them again.
+    """
+    newest = connection.execute(SQL["newest"]).fetchone()[0]
+    values = {"after": newest - last if last else 0, "made_by": RECORD_VERSION}
+    # A ledger that was only read since an upgrade has no table of records yet.
+    has_records = use_cache and connection.execute(SQL["has_records"]).fetchone()
+    query = SQL["ended_with_records" if has_records else "ended_without_records"]
+    records = (
+        _record_of(row["record"]) if row["record"] else _compute_record(connection, row["id"])
+        for row in connection.execute(query, values).fetchall()
+    )
+    return [record for record in records if record.teaches]
+
+
+def store_records(ledger: Ledger) -> None:
+    """Store the records of ended sprints that have none. A trigger deletes outdated ones."""
+    while True:
+        with ledger.db.transaction("records") as connection:
+            values = {"made_by": RECORD_VERSION, "limit": _RECORDS_AT_ONCE}
+            missing = [row["id"] for row in connection.execute(SQL["missing_records"], values)]
+            for sprint in missing:
+                data = msgspec.json.encode(_compute_record(connection, sprint))
+                row = {"sprint": sprint, "made_by": RECORD_VERSION, "data": data}
+                connection.execute(SQL["put_record"], row)
+        if len(missing) < _RECORDS_AT_ONCE:
+            return
+
+
+def _compute_record(connection: sqlite3.Connection, sprint: str) -> SprintRecord:
+    figures = figures_of(connection, sprint)
+    return record_of(figures.state, figures.runs, figures.state.sprint.ended_at or 0.0)
+
+
+def wrong_records(connection: sqlite3.Connection) -> list[str]:
+    """Return the sprints whose stored record differs from a computed one."""
+    if not connection.execute(SQL["has_records"]).fetchone():
+        return []
+    rows = connection.execute(SQL["stored_records"], {"made_by": RECORD_VERSION}).fetchall()
+    return [
+        row["sprint"]
+        for row in rows
+        if bytes(row["data"]) != msgspec.json.encode(_compute_record(connection, row["sprint"]))
+    ]
+
+
+def forget_record(ledger: Ledger, sprint: str) -> None:
+    """Delete a stored record, so that it is computed again."""
+    with ledger.db.transaction("records") as connection:
+        connection.execute(SQL["forget_record"], {"sprint": sprint})

@@ -1,0 +1,147 @@
+"""Texts of the files that scripts read: the history, the plan, the agents and the skills.
+
+`sprints.json` lists ended sprints, `dag.json` and `agents/*.agent` describe the plan of the last
+sprint, `agent_versions.json` all agents that worked here, `skill_store.json` the known skills.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+
+import yaml
+
+from caloron.domain.model.plan import PlannedTask
+from caloron.domain.reporting.history import history_record
+from caloron.domain.reporting.identities import manifest_of, next_version, versions_of
+from caloron.ledger.ledger import SQL, Ledger
+from caloron.ledger.legacy import HISTORY, VERSIONS
+from caloron.ledger.run_history import figures_of
+
+#: Agents are named after tasks, so their number grows with every sprint.
+_MAX_AGENTS = 1000
+#: The reviewer and the planner work in every sprint.
+_MAX_VERSIONS = 100
+_OPTIONAL = ("required_skills", "acceptance", "files")
+
+
+def record_history(ledger: Ledger) -> None:
+    """Store the entries of sprints that ended, or changed, since the last call."""
+    with ledger.db.snapshot() as connection:
+        rows = connection.execute(SQL["unrecorded_sprints"], {"file": HISTORY}).fetchall()
+        entries = [_history_entry(connection, row["id"]) for row in rows]
+    if entries:
+        put_entries(ledger, entries)
+
+
+def history_text(ledger: Ledger) -> bytes:
+    rows = ledger.db.rows(SQL["entries"], {"file": HISTORY})
+    records = ",\n    ".join(row["text"] for row in rows)
+    text = f'{{\n  "sprints": [\n    {records}\n  ]\n}}\n' if records else '{"sprints": []}\n'
+    return text.encode("utf-8", "replace")
+
+
+def wrong_entries(ledger: Ledger) -> list[dict[str, Any]]:
+    """Return the right entries of ended sprints whose stored entry is another."""
+    with ledger.db.snapshot() as connection:
+        rows = connection.execute(SQL["entries"], {"file": HISTORY}).fetchall()
+        stored = {row["key"]: row["text"] for row in rows if row["whose"] == "ours"}
+        ended = connection.execute(SQL["ended_sprints"]).fetchall()
+        computed = [_history_entry(connection, row["id"]) for row in ended]
+    return [entry for entry in computed if entry["text"] != stored.get(entry["key"])]
+
+
+def put_entries(ledger: Ledger, entries: list[dict[str, Any]]) -> None:
+    with ledger.db.transaction("history") as connection:
+        for entry in entries:
+            connection.execute(SQL["put_entry"], entry)
+
+
+def _history_entry(connection: sqlite3.Connection, sprint: str) -> dict[str, Any]:
+    figures = figures_of(connection, sprint)
+    version = connection.execute(SQL["sprint"], {"sprint": sprint}).fetchone()["version"]
+    return {
+        "file": HISTORY,
+        "key": sprint,
+        "position": figures.state.sprint.number,
+        "whose": "ours",
+        "version": version,
+        "text": json.dumps(history_record(figures.state, figures.runs), ensure_ascii=False),
+    }
+
+
+def dag_text(plans: list[PlannedTask], framework: str) -> bytes:
+    """Return a plan as the list that it was planned as."""
+    return json_text([_planned(plan, framework) for plan in plans])
+
+
+def _planned(plan: PlannedTask, framework: str) -> dict[str, Any]:
+    task = {
+        "id": plan.id,
+        "title": plan.title,
+        "depends_on": list(plan.depends_on),
+        "agent_prompt": plan.agent_prompt,
+        "framework": plan.framework or framework,
+    }
+    if plan.kind != "change":
+        task["kind"] = plan.kind
+    return task | {name: list(value) for name in _OPTIONAL if (value := getattr(plan, name))}
+
+
+def agent_text(plan: PlannedTask, framework: str, model: str) -> bytes:
+    """Return the manifest of a task's agent."""
+    manifest = manifest_of(plan, framework=framework, model=model)
+    # The dumper in C is ten times as fast, and there is one file per task.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(
+        manifest, Dumper=dumper, sort_keys=False, allow_unicode=True, width=10_000
+    )
+    return text.encode("utf-8", "replace")
+
+
+def record_versions(ledger: Ledger, sprint: str, stall_m: float) -> None:
+    """Store the versions of the agents that worked in an ended sprint."""
+    with ledger.db.snapshot() as connection:
+        figures = figures_of(connection, sprint)
+    imported, own = _entries(ledger, "theirs", -1), _own_versions(ledger)
+    with ledger.db.transaction("versions") as connection:
+        for agent, entry in versions_of(figures.state, figures.runs, stall_m).items():
+            before = imported.get(agent)
+            others = [e for e in own.get(agent, []) if e["sprint_id"] != sprint]
+            entry["version"] = next_version(
+                [*(before if isinstance(before, list) else ()), *others]
+            )
+            # A sprint that is resumed after its end keeps its place in the order of sprints.
+            entries = sorted((*others, entry), key=lambda e: str(e["created_at"]))
+            row = {"file": VERSIONS, "key": agent, "whose": "ours", "version": 0}
+            row |= {"position": figures.state.sprint.number}
+            row |= {"text": json.dumps(entries[-_MAX_VERSIONS:])}
+            connection.execute(SQL["put_entry"], row)
+
+
+def versions_text(ledger: Ledger) -> bytes:
+    """Return each agent with its versions: the imported ones, then ours."""
+    versions = _entries(ledger, "theirs", -1)
+    for agent, entries in _own_versions(ledger).items():
+        before = versions.get(agent, [])
+        if isinstance(before, list):
+            versions[agent] = [*before, *entries]
+    return json_text(versions)
+
+
+def _own_versions(ledger: Ledger) -> dict[str, list[Any]]:
+    """Return the versions of each agent, one per sprint; 0.4 stored only the last one."""
+    entries = _entries(ledger, "ours", _MAX_AGENTS)
+    return {a: entry if isinstance(entry, list) else [entry] for a, entry in entries.items()}
+
+
+def _entries(ledger: Ledger, whose: str, limit: int) -> dict[str, Any]:
+    values = {"file": VERSIONS, "whose": whose, "limit": limit}
+    rows = ledger.db.rows(SQL["newest_entries"], values)
+    return {row["key"]: json.loads(row["text"]) for row in reversed(rows)}
+
+
+def json_text(content: Any) -> bytes:
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "replace")

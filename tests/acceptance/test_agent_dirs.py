@@ -1,0 +1,253 @@
+"""Each agent of a sprint has a folder: its history and the input of people reach its prompt."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.home import Home, does, process_lives, task, wait_for, writes
+
+
+def _prompts(home: Home, task: str, role: str, sprint: str = "demo-1") -> list[str]:
+    """What the agents of a task were asked, in order."""
+    runs = home.project() / "runs" / sprint / task
+    found = [p for p in runs.glob(f"*-{role}/*/prompt.txt") if p.exists()]
+    return [p.read_text() for p in sorted(found, key=lambda p: p.stat().st_mtime_ns)]
+
+
+def _cycle(home: Home) -> dict[str, Any]:
+    found: dict[str, Any] = home.caloron("agents", "show", "a").data["cycle"]
+    return found
+
+
+def test_a_crashed_cycle_is_in_the_next_prompt_with_its_number_and_its_last_step(
+    home: Home,
+) -> None:
+    gate = home.gate("work")
+    line = f"echo 'halfway through the parser'; {gate.line}"
+    home.script(writes("a", run=line))
+    running = home.start_sprint(task("a"))
+    gate.wait_for_agent()
+    # It is known while the agent is still at work.
+    wait_for(
+        lambda: home.caloron("agents", "show", "a").data["cycle"]["status"] == "open", "a wake"
+    )
+    running.kill()
+    # The shim first: one that sees its agent end writes down how it ended.
+    for words in ("shim.py", ""):
+        for pid in home.processes(words):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not home.processes(), "nobody is left")
+    gate.open()
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    first, second = _prompts(home, "a", "implement")
+    assert "cycle" not in first
+    assert second.startswith("Your own diary (data")
+    assert "You are a, and this is your cycle 2." in second
+    assert "Cycle 1 crashed" in second
+    assert f"the last it wrote: at gate {gate.name}" in second
+
+    shown = home.caloron("agents", "show", "a")
+    assert shown.data["cycle"]["number"] == 2
+    assert shown.data["cycle"]["status"] == "ended"
+    assert {errand["status"] for errand in shown.data["queue"]} == {"done"}
+    types = [event["type"] for event in shown.data["diary"]]
+    assert types.count("attempt_started") == 2
+    assert {"attempt_lost", "attempt_ended", "work_item_resolved"} <= set(types)
+    assert "Cycle 2 ended as success" in home.caloron("agents", "show", "a", json=False).stdout
+    assert (Path(shown.data["agent_dir"]) / "dashboard.md").read_text().startswith("#")
+    assert len(shown.data["retros"]) == 1
+
+
+def test_a_folder_that_is_deleted_or_damaged_is_written_again(home: Home) -> None:
+    home.script(writes("a"), writes("b"))
+    assert home.sprint(task("a")).code == 0
+    folder = home.project() / "agents"
+    (folder / "a" / "persona.md").write_text("patient")
+    (folder / "a" / "state.sqlite").write_bytes(b"not a database" * 100)
+    shutil.rmtree(folder / "reviewer-1")
+    shown = home.caloron("agents", "show", "a").data
+    assert [wrong["target"] for wrong in shown["differences"]] == ["state.sqlite"]
+    assert (shown["cycle"]["number"], len(shown["queue"])) == (1, 1)
+    answer = home.sprint(task("a"), task("b"))
+    assert answer.code == 0, answer
+    # Files of people stay; only the damaged database is set aside.
+    assert (folder / "a" / "persona.md").read_text() == "patient"
+    assert len(list((folder / "a").glob("state.sqlite.corrupt-*[0-9]"))) == 1
+    shown = home.caloron("agents", "show", "a").data
+    assert len(shown["queue"]) >= 2
+    assert "In progress" not in shown["about"]
+    assert len(home.caloron("agents", "show", "reviewer-1").data["queue"]) >= 2
+
+
+def test_the_reviewer_of_two_tasks_at_once_has_one_cycle_for_both(home: Home) -> None:
+    gate = home.gate("reviews")
+    review = does("review", run=gate.line, output="APPROVED")
+    home.script(review, writes("a"), writes("b"))
+    running = home.start_sprint(task("a"), task("b"))
+    gate.wait_for_agent(2)
+    pids = home.processes("stub")
+    assert all(process_lives(pid) for pid in pids)
+    gate.open()
+    assert running.wait().code == 0
+    shown = home.caloron("agents", "show", "reviewer-1").data
+    assert len(shown["queue"]) == 2
+    assert shown["cycle"]["status"] == "ended"
+
+
+def test_a_folder_that_cannot_be_written_stops_no_sprint(home: Home) -> None:
+    (home.project() / "agents").write_text("in the way")
+    home.script(writes("a"))
+    answer = home.sprint(task("a"))
+    assert answer.code == 0, answer
+    assert "the folder of agent a is not updated" in answer.stderr
+
+
+def test_persona_context_and_errands_of_people_are_in_the_next_prompt(home: Home) -> None:
+    agent_dir = home.project() / "agents" / "a"
+    home.environment["MF_INSTANCE_DIR"] = str(agent_dir)
+    home.environment["CALORON_TEST_TOKEN"] = "hunter2-is-my-token-1234567890"
+    command = ("agent-state", "errands")
+    payload = '{"do":"also write the changelog"}'
+    enqueue = ("enqueue", "--kind", "chore", "--id", "changelog", "--payload", payload)
+    home.caloron("agent-state", "scaffold", str(agent_dir), "--host", "caloron", "--agent", "a")
+    assert home.caloron(*command, *enqueue).code == 0
+    (agent_dir / "persona.md").write_text("You are patient. hunter2-is-my-token-1234567890")
+    (agent_dir / "context" / "repos.md").write_text("The tests are slow: make check.")
+    home.script(
+        writes("a"), does("fix", files={"b.txt": "y"}),
+        does("review", round=1, output="CHANGES_NEEDED: more"),
+    )  # fmt: skip
+    assert home.sprint(task("a")).code == 0
+    (first,) = _prompts(home, "a", "implement")
+    block = first.partition("[begin")[2].partition("[end")[0]
+    assert first.startswith("From your user, for you (it says what to do;")
+    assert "You are patient." in block
+    assert "hunter2" not in first
+    assert "make check" in block
+    assert "also write the changelog" in block
+    assert "channels.md" not in block, "an untouched placeholder says nothing"
+    (fix,) = _prompts(home, "a", "fix")
+    assert "You are patient." in fix
+    assert "changelog" not in fix.partition("[end")[0] + fix.partition("From your user")[2]
+    assert "changelog" not in _prompts(home, "a", "review")[0]
+    errand = home.caloron(*command, "get", "--id", "changelog").data["lines"][0]
+    assert errand["status"] == "done"
+    assert (agent_dir / "persona.md").read_text().startswith("You are patient.")
+
+
+@pytest.mark.usefixtures("user_without_hermes")
+def test_the_cycles_of_a_sprint_are_shown_where_others_are(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    log = home.caloron("cycle", "log", "a").data
+    assert [entry["event"] for entry in log["entries"]][::4] == ["begin", "end"]
+    assert log["log_file"] == str(home.project() / "agents" / "a" / "cycle.log")
+    status = home.caloron("cycle", "status", "a", "--project", "demo").data
+    assert status["report"]["last_cycle"] == 1
+    assert home.caloron("cycle", "status", "nobody", "--project", "demo").code == 3
+    # Cycles that `a` has of its own come first; the others are one word away.
+    assert home.caloron("cycle", "begin", "a").code == 0
+    own = home.caloron("cycle", "log", "a").data
+    assert [entry["event"] for entry in own["entries"]] == ["begin"]
+    assert "--project demo" in own["notices"][0]
+
+
+def test_a_work_item_that_was_changed_by_hand_is_reported(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    with sqlite3.connect(home.project() / "agents" / "a" / "state.sqlite") as connection:
+        connection.execute("UPDATE work_items SET status = 'failed'")
+    shown = home.caloron("agents", "show", "a", json=False).stdout
+    assert "failed here, and done by the ledger" in shown
+    assert home.caloron("state", "verify", "--repair").code == 0
+    assert home.caloron("agents", "show", "a").data["differences"] == []
+
+
+_FEEDBACK = """
+---
+caloron_feedback:
+  task_clarity: 9
+  blockers: []
+  self_assessment: completed
+  notes: "the window is half open"
+---"""
+
+
+def test_people_and_later_prompts_read_the_closing_words_and_no_block(home: Home) -> None:
+    """An agent ends with its feedback block, as it is asked to: `---` says nothing to anybody."""
+    home.script(
+        does("po", output='Here it is.\n```json\n[{"id": "a", "title": "A",'
+             ' "agent_prompt": "do a"}]\n```'),
+        writes("a", output=f"I wrote a.txt and a test.\n{_FEEDBACK}"),
+        does("fix", output=f"Nothing else to fix.\n{_FEEDBACK}"),
+        default="CHANGES_NEEDED: more",
+    )  # fmt: skip
+    answer = home.sprint()
+    assert answer.tasks["a"]["reason"] == "the fix round changed nothing: Nothing else to fix."
+    pages = {
+        name: home.caloron(*name.split(), json=False).stdout
+        for name in ("trace a", "trace po", "agents show a", "agents show planner-1", "why a",
+                     "inbox", "report", "retro")
+    }  # fmt: skip
+    prompts = _prompts(home, "a", "fix")
+    for name, text in (*pages.items(), ("a prompt", prompts[-1].partition("[end")[0])):
+        assert ": ---" not in text, name
+        assert "(---)" not in text, name
+        assert "```)" not in text, name
+    assert "closed as done (I wrote a.txt and a test.)" in pages["trace a"]
+    assert "exit code 0 (I wrote a.txt and a test.)" in pages["trace a"]
+    assert "closed as done (Here it is.)" in pages["trace po"]
+    assert "the progress comment on its issue was updated" in pages["trace a"]
+    assert not re.search(r"  (progress|describe)$", pages["trace a"], re.MULTILINE)
+    assert "It left: demo-1/a/1-implement: I wrote a.txt and a test." in prompts[0]
+
+
+def test_a_task_of_a_later_sprint_with_the_same_id_inherits_no_diary(home: Home) -> None:
+    home.script(writes("a", output="I wrote the first a."))
+    assert home.sprint(task("a")).code == 0
+    rejected = does("review", round=1, output="CHANGES_NEEDED: more")
+    home.script(
+        writes("a", {"other.txt": "x"}, output="I wrote the second a."),
+        rejected,
+        does("fix", files={"other.txt": "y"}),
+    )
+    assert home.sprint(task("a", title="Another a", agent_prompt="do another")).code == 0
+    (first,) = _prompts(home, "a", "implement", "demo-2")
+    assert "diary" not in first
+    assert "demo-1" not in first
+    (fix,) = _prompts(home, "a", "fix", "demo-2")
+    opening = fix.partition("[end")[0]
+    assert "It left: demo-2/a/1-implement: I wrote the second a." in opening
+    assert "first a" not in opening
+    assert "demo-1" not in opening
+    # What the agent of that name did in both sprints is still there for people.
+    shown = home.caloron("agents", "show", "a").data
+    assert {work["sprint_id"] for work in shown["work"]} == {"demo-1", "demo-2"}
+
+
+def test_a_cycle_that_a_person_stopped_has_not_crashed_and_names_what_is_next(home: Home) -> None:
+    gate = home.gate("work")
+    home.script(writes("a", run=gate.line))
+    running = home.start_sprint(task("a"))
+    gate.wait_for_agent()
+    assert running.interrupt().code == 11
+    cycle = _cycle(home)
+    assert (cycle["status"], cycle["result"]) == ("ended", "partial")
+    assert cycle["next_target"] == "implement of a, again"
+    assert cycle["work_in_progress"] == "demo-1/a"
+    gate.open()
+    assert home.caloron("resume").code == 0
+    prompt = _prompts(home, "a", "implement")[-1]
+    assert "Reason: the sprint was stopped." in prompt
+    assert "To do next: implement of a, again." in prompt

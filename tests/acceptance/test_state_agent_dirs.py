@@ -1,0 +1,244 @@
+"""The folders of agents in `state`: shown, compared with the ledger, backed up and restored."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from caloron.agentstate.instance import AgentInstance
+from caloron.engine.agent_view import cycles_in
+from tests.acceptance.home import Home, task, writes
+from tests.acceptance.test_state import Place, filled, place
+
+__all__ = ("filled", "place")
+
+
+@pytest.fixture
+def agent(place: Place) -> Path:
+    """The folder of `a`, with files and an errand of a person."""
+    where = place.project / "agents" / "a"
+    (where / "persona.md").write_text("patient")
+    (where / "context" / "repos.md").write_text("tests: make check")
+    (where / "notes" / "deep").mkdir(parents=True)
+    (where / "notes" / "deep" / "by hand.txt").write_bytes(b"\xff\0 mine")
+    with AgentInstance(where) as home:
+        home.work_items.enqueue("mine", "chore", {"do": "tidy"}, notes="by me")
+        home.events.append("note", {"text": "mine"})
+        home.regenerate_dashboard()
+    return where
+
+
+MINE = ("persona.md", "context/repos.md", "notes/deep/by hand.txt")
+
+
+def _mine(where: Path) -> dict[str, bytes]:
+    return {name: (where / name).read_bytes() for name in MINE}
+
+
+def _errands(where: Path) -> dict[str, str]:
+    with closing(sqlite3.connect(where / "state.sqlite")) as connection:
+        return dict(connection.execute("SELECT id, status FROM work_items"))
+
+
+def test_show_lists_the_files_of_agents(place: Place, agent: Path) -> None:
+    rows = {f["path"]: f for f in place.caloron("show").data["files"]}
+    for name in (*MINE, "state.sqlite", "cycle.json"):
+        assert rows[str(agent / name)]["whose"] == "agent"
+    assert not any(name.endswith((".lock", "-wal", "-shm")) for name in rows)
+
+
+def test_a_damaged_folder_is_found_and_exported_again_while_files_of_people_stay(
+    place: Place, agent: Path
+) -> None:
+    good, facts, mine = _errands(agent), place.facts(), _mine(agent)
+    cycle = cycles_in(agent).load().state
+    assert place.deviations() == []
+    for name in ("state.sqlite", "cycle.json", "dashboard.md"):
+        (agent / name).write_bytes(b"garbage \xff" * 100)
+    assert place.deviations() == [str(agent / "state.sqlite")]
+    assert place.caloron("verify", "--repair", "--dry-run").code == 9
+    answer = place.verify("--repair")
+    assert answer["deviations"] == []
+    assert len(answer["repaired"]) == 1
+    # What the operator had handed in stood in that file alone, which is kept.
+    assert _errands(agent) == {item: status for item, status in good.items() if item != "mine"}
+    assert len(list(agent.glob("state.sqlite.corrupt-*[0-9]"))) == 1
+    again = cycles_in(agent).load().state
+    assert (again.cycle_number, again.status) == (cycle.cycle_number, cycle.status)
+    assert (_mine(agent), place.facts()) == (mine, facts)
+    assert place.verify("--repair")["repaired"] == []
+
+
+def test_a_page_or_a_work_item_that_was_changed_is_found_and_put_right(
+    place: Place, agent: Path
+) -> None:
+    page, good = agent / "dashboard.md", _errands(agent)
+    text = page.read_text()
+    page.write_text(text.replace("| chore | 1 |", "| chore | 7 |"))
+    assert page.read_text() != text
+    assert place.deviations() == [str(page)]
+    item = next(item for item, status in good.items() if status == "done")
+    with AgentInstance(agent) as home:
+        home.work_items.reopen(item, "by hand")
+    found = {d["target"]: (d["expected"], d["found"]) for d in place.verify()["deviations"]}
+    assert found[f"{agent / 'state.sqlite'}, {item}"] == ("done", "pending")
+    assert place.verify("--repair")["deviations"] == []
+    assert _errands(agent) == good
+    with AgentInstance(agent) as home:
+        home.events.append("note", {"text": "later"})
+    # One that is only behind its queue is nobody's mistake.
+    told = place.verify()
+    assert [note["target"] for note in told["notes"]] == [str(page)]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["DROP TRIGGER caloron_events_no_delete", "DROP TABLE caloron_notes", "folder"],
+)
+def test_any_damage_of_the_database_is_put_right(place: Place, agent: Path, damage: str) -> None:
+    file, good = agent / "state.sqlite", _errands(agent)
+    if damage.startswith("DROP"):
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute(damage)
+    else:
+        for name in ("state.sqlite", "state.sqlite-wal", "state.sqlite-shm"):
+            (agent / name).unlink(missing_ok=True)
+        if damage == "folder":
+            file.mkdir()
+    assert str(file) in place.deviations()
+    assert place.verify("--repair")["deviations"] == []
+    assert _errands(agent) == {item: status for item, status in good.items() if item != "mine"}
+
+
+def test_a_missing_folder_or_one_that_the_ledger_does_not_know_is_right(
+    place: Place, agent: Path
+) -> None:
+    shutil.rmtree(place.project / "agents" / "b")
+    (place.project / "agents" / "stranger").mkdir()
+    (place.project / "agents" / "linked").symlink_to(agent)
+    (place.project / "agents" / "readme.txt").write_text("a file")
+    assert place.deviations() == []
+
+
+def test_a_backup_brings_back_everything_that_only_the_folder_has(
+    place: Place, agent: Path
+) -> None:
+    mine, errands = _mine(agent), _errands(agent)
+    cycle, page = cycles_in(agent).load().state, (agent / "dashboard.md").read_bytes()
+    made = place.root / "homes.tar"
+    answer = place.caloron("backup", str(made))
+    parts = {part["name"] for part in answer.data["parts"]}
+    assert {f"agents/a/{name}" for name in (*MINE, "state.sqlite", "cycle.log")} <= parts
+    assert not any(name.endswith(("-wal", "-shm", ".lock")) for name in parts)
+    shutil.rmtree(place.home)
+    assert place.caloron("restore", str(made), "--dry-run").code == 9
+    assert place.caloron("restore", str(made)).code == 0
+    assert (_mine(agent), _errands(agent)) == (mine, errands)
+    assert cycles_in(agent).load().state == cycle
+    assert (agent / "dashboard.md").read_bytes() == page
+    assert place.verify()["deviations"] == []
+    with AgentInstance(agent) as home:
+        assert home.work_items.get("mine").notes == "by me"
+        assert home.events.tail(1)[0].payload == '{"text":"mine"}'
+
+
+def test_files_that_a_backup_cannot_carry_are_named_and_stop_nothing(
+    place: Place, agent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (agent / "state.sqlite").write_bytes(b"garbage" * 100)
+    (agent / "link.md").symlink_to("/etc/passwd")
+    (agent / os.fsdecode(b"\xff.txt")).write_bytes(b"x")
+    (agent / "token.md").write_text("hunter2-is-my-token-1234567890")
+    monkeypatch.setenv("CALORON_TOKEN", "hunter2-is-my-token-1234567890")
+    config = place.project / "config.yml"
+    config.write_text(config.read_text().replace("token_env: ''", "token_env: CALORON_TOKEN"))
+    with (agent / "huge.bin").open("wb") as file:
+        file.truncate((16 << 20) + 1)
+    made = place.root / "rest.tar"
+    answer = place.caloron("backup", str(made))
+    assert answer.code == 0, answer
+    told = "\n".join(answer.data["left_out"])
+    for name in ("state.sqlite", "huge.bin", "\\udcff", "token.md"):
+        assert f"agents/a/{name}" in told, (name, told)
+    with tarfile.open(made) as tar:
+        names = tar.getnames()
+    assert "agents/a/persona.md" in names
+    assert not any(name.endswith(("link.md", "token.md", "huge.bin")) for name in names)
+    assert b"hunter2-is" not in made.read_bytes()
+
+
+def test_a_backup_taken_while_an_agent_works_can_be_resumed(home: Home) -> None:
+    gate = home.gate("work")
+    home.script(writes("a", run=gate.line))
+    running = home.start_sprint(task("a"))
+    gate.wait_for_agent()
+    (home.root / "kept").mkdir()
+    made = home.root / "kept" / "busy.tar"
+    assert home.caloron("state", "backup", str(made)).code == 0
+    gate.open()
+    assert running.wait().code == 0
+    number = home.caloron("agents", "show", "a").data["cycle"]["number"]
+    assert home.caloron("state", "restore", str(made), "--force").code == 0
+    assert home.caloron("resume").code == 0
+    shown = home.caloron("agents", "show", "a").data
+    assert {errand["status"] for errand in shown["queue"]} == {"done"}
+    assert shown["cycle"]["number"] > number
+    assert home.caloron("state", "verify").code == 0
+
+
+def test_the_log_of_a_damaged_file_is_kept_with_it(place: Place, agent: Path) -> None:
+    with closing(sqlite3.connect(agent / "state.sqlite")) as open_one:
+        # Somebody looks: what is written now stays in the log.
+        open_one.execute("SELECT count(*) FROM work_items").fetchone()
+        with AgentInstance(agent) as home:
+            home.work_items.enqueue("only in the log", "chore", {})
+        whole = (agent / "state.sqlite-wal").read_bytes()
+        assert b"only in the log" in whole
+        shutil.copyfile(agent / "state.sqlite-wal", place.root / "wal")
+    shutil.copyfile(place.root / "wal", agent / "state.sqlite-wal")
+    (agent / "state.sqlite").write_bytes(b"garbage" * 600)
+    assert place.verify("--repair")["deviations"] == []
+    kept = [f.read_bytes() for f in agent.glob("state.sqlite.corrupt-*-wal")]
+    assert kept == [whole]
+
+
+def test_a_repair_claims_no_more_than_it_did_and_is_stopped_by_nothing(
+    place: Place, agent: Path
+) -> None:
+    number = cycles_in(agent).load().state.cycle_number
+    (agent / "cycle.json").write_bytes(b"")
+    (agent / "cycle.log").unlink()
+    (agent / "dashboard.md").unlink()
+    (agent / "dashboard.md").mkdir()
+    answer = place.caloron("verify", "--repair")
+    assert answer.code == 8
+    left = answer.json["data"]
+    assert [one["target"] for one in left["deviations"]] == [str(agent / "dashboard.md")]
+    assert len(set(left["repaired"])) == len(left["repaired"]) >= 1
+    assert f"not repaired: {agent / 'dashboard.md'}" in answer.stderr
+    assert cycles_in(agent).load().state.cycle_number >= number
+
+
+def test_any_payload_of_an_event_is_shown_and_stops_no_sprint(home: Home) -> None:
+    home.script(writes("a"))
+    assert home.sprint(task("a")).code == 0
+    where = home.project() / "agents" / "a"
+    with closing(sqlite3.connect(where / "state.sqlite", isolation_level=None)) as connection:
+        for payload in ('"seen"', "1", "null", "[1]", "plain\ntext", b"\xff"):
+            connection.execute(
+                "INSERT INTO events (ts, type, payload) VALUES (?, 'note', ?)", (2**42, payload)
+            )
+        connection.execute(
+            "INSERT INTO work_items VALUES (x'ff', 'k', '{}', 'pending', NULL, 'abc', 'abc', NULL)"
+        )
+    assert home.caloron("agents", "show", "a").code == 0
+    assert home.caloron("state", "verify").code == 0
+    assert home.sprint(task("a")).code == 0
+    shown = home.caloron("agents", "show", "a", json=False).stdout
+    assert "- note plain text" in shown

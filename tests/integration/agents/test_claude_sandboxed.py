@@ -1,0 +1,115 @@
+"""The real Claude Code in the real sandbox, with nothing in reach but its scripted model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caloron.agents.clis.claude import ClaudeCode
+from caloron.agents.sandbox import bubblewrap as sandbox
+from caloron.agents.supervise.supervise import run
+from caloron.ports import AgentReport, AgentRequest, Caps, SandboxSpec
+from tests.support.claude import claude
+from tests.support.model_server import ModelServer, Rule, bash, write
+
+_KEY = "sk-ant-planted-key-4711"
+_PATIENCE_S = 120
+
+
+@pytest.fixture
+def model() -> Iterator[ModelServer]:
+    with ModelServer() as server:
+        yield server
+
+
+class SandboxedCommand:
+    """Attempts of one agent, each with a workspace and a home of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runner = ClaudeCode()
+        self.sandbox = sandbox.Bubblewrap()
+        self.runs = 0
+
+    def ask(self, prompt: str, **fields: Any) -> AgentReport:
+        self.runs += 1
+        run_dir = self.root / f"run-{self.runs}"
+        home, workspace = run_dir / "home", run_dir / "workspace"
+        for folder in (home, workspace):
+            folder.mkdir(parents=True)
+        request = AgentRequest(
+            role="implement",
+            task="t",
+            prompt=prompt,
+            workspace=self.sandbox.inside(workspace),
+            run_dir=run_dir,
+            home=home,
+            sandbox_home=self.sandbox.sandbox_home(home),
+            **fields,
+        )
+        command = self.runner.command(request)
+        self.sandbox.give_ownership(workspace, home)
+        given = SandboxSpec(
+            workspace=workspace,
+            home=home,
+            read_only=command.read_only,
+            network="model",
+            hosts=command.hosts,
+            env=command.env | command.secrets,
+            caps=Caps(),
+        )
+        confined = self.sandbox.confine(command.argv, given)
+        assert _KEY not in " ".join(confined.argv)
+        done = run(confined, command.stdin.encode(), timeout_s=_PATIENCE_S)
+        (run_dir / "output.log").write_bytes(done.stdout)
+        (run_dir / "stderr.log").write_bytes(done.stderr)
+        return self.runner.read_report(run_dir)
+
+
+@pytest.fixture
+def agent(tmp_path: Path, model: ModelServer, monkeypatch: pytest.MonkeyPatch) -> SandboxedCommand:
+    for name in ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CALORON_CLAUDE", str(claude()))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", _KEY)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", model.url)
+    return SandboxedCommand(tmp_path)
+
+
+def test_it_reaches_its_model_works_in_its_workspace_and_goes_on_later(
+    agent: SandboxedCommand, model: ModelServer
+) -> None:
+    model.rules.append(
+        Rule(("first",), [[write("/workspace/a.txt", "one\n")], [bash("pwd; ls")], ["Written."]])
+    )
+    report = agent.ask("first", instructions="BE-KIND")
+    assert (report.text, report.trouble, report.detail) == ("Written.", "", "")
+    assert (agent.root / "run-1" / "workspace" / "a.txt").read_text() == "one\n"
+    assert "/workspace\na.txt" in model.requests[-1].text
+    assert "BE-KIND" in model.requests[0].text
+    home, sessions = agent.root / "run-1" / "home", agent.root / "sessions"
+    assert agent.runner.save_session(home, sessions, report.session)
+    again = agent.ask("second", session=report.session, sessions=sessions)
+    assert (again.text, again.session) == ("Done.", report.session)
+    assert "Written." in model.requests[-1].text
+
+
+def test_its_tools_work_and_reach_neither_the_user_nor_another_port(
+    agent: SandboxedCommand, model: ModelServer, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("the user's own")
+    with ModelServer() as other:
+        asks = f"import urllib.request as r; r.urlopen('{other.url}', timeout=5)"
+        look = f'cat {secret}; python3 -c "{asks}"; python3 -c "print(6*7)"; echo "I am $(id -un)"'
+        model.rules.append(Rule(("look",), [[bash(look)], ["Looked."]]))
+        report = agent.ask("look")
+    assert report.text == "Looked."
+    seen = model.requests[-1].messages[-1]["content"][0]["content"]
+    assert "No such file" in seen
+    assert "the user's own" not in seen
+    assert "Connection refused" in seen
+    assert "42\nI am agent" in seen

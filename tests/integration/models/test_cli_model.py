@@ -1,0 +1,275 @@
+"""Models behind agent CLIs: the real Claude Code, and programs that behave as the others do."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from caloron.errors import ModelError, PreconditionFailed
+from caloron.models.choose import chosen_model
+from caloron.ports import Model, ModelAnswer
+from caloron.stages.phases import architect_po
+from tests.support.claude import claude
+from tests.support.model_server import ModelServer, Rule, Turn, bash, unauthorized
+
+_KEY = "sk-ant-planted-key-4711"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLAUDE_CODE_MAX_RETRIES", "0")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", _KEY)
+    monkeypatch.setenv("CALORON_TEST_LEAK", "must-not-leave-4711")
+    monkeypatch.delenv("CALORON_ALLOW_DANGEROUS_CLAUDE", raising=False)
+
+
+def _model(monkeypatch: pytest.MonkeyPatch, provider: str, **environment: str) -> Model:
+    monkeypatch.setenv("CALORON_LLM_PROVIDER", provider)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    model = chosen_model().model
+    assert model is not None
+    return model
+
+
+def _claude(monkeypatch: pytest.MonkeyPatch, server: ModelServer) -> Model:
+    return _model(
+        monkeypatch, "claude-cli", CALORON_CLAUDE=str(claude()), ANTHROPIC_BASE_URL=server.url
+    )
+
+
+def test_claude_code_answers_one_question_without_any_tool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ModelServer(Rule(("How many",), [["Forty-two."]])) as server:
+        answer = _claude(monkeypatch, server).ask("How many?", seconds=60)
+    assert answer.text == "Forty-two."
+    assert answer.tokens_in >= server.tokens_in
+    assert answer.cost_usd is not None
+    (asked,) = server.requests
+    assert not asked.body.get("tools")
+    assert "must-not-leave" not in json.dumps(asked.body)
+
+
+def test_a_model_that_would_act_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the user's word a tool call is answered with an error, and nothing runs."""
+    turns: list[Turn] = [
+        [bash("echo did-run > /workspace/ran; cat /workspace/ran")],
+        ["I am done."],
+    ]
+    with ModelServer(Rule(("Act",), turns)) as server:
+        answer = _claude(monkeypatch, server).ask("Act.", seconds=60)
+        assert answer.text == "I am done."
+        told = server.requests[-1].text
+        assert "did-run\n" not in told
+        monkeypatch.setenv("CALORON_ALLOW_DANGEROUS_CLAUDE", "1")
+        _claude(monkeypatch, server).ask("Act.", seconds=60)
+    assert "did-run" in server.requests[-1].text.rpartition("cat /workspace/ran")[2]
+
+
+def test_a_stage_is_written_by_claude_code_which_repairs_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    component = {"name": "Basket", "purpose": "holds", "interface": "add"}
+    design = {"design_doc": "# Basket", "components": [component], "risks": []}
+    with ModelServer(
+        Rule(("could not be used: `design_doc` says nothing",), [[json.dumps(design)]]),
+        Rule(("You are the architect",), [[json.dumps(design | {"design_doc": ""})]]),
+    ) as server:
+        _claude(monkeypatch, server)
+        told = architect_po({"goal": "Build a basket"})
+    assert (told["components"], told["written_by"]) == ([component], "model")
+    assert told["usage"]["provider"] == "claude-cli"
+    assert told["usage"]["questions"] == len(server.requests) == 2
+
+
+def test_a_refused_key_is_said_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ModelServer(Rule(("How",), [["x"]], faults=[unauthorized()] * 20)) as server:
+        model = _claude(monkeypatch, server)
+        with pytest.raises(ModelError, match="claude-cli failed") as refused:
+            model.ask("How?", seconds=60)
+    assert "key" in refused.value.hint
+    assert _KEY not in str(refused.value)
+
+
+def _program(folder: Path, name: str, script: str) -> str:
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def _lines(*events: dict[str, object]) -> str:
+    return "\n".join(f"echo '{json.dumps(event)}'" for event in events)
+
+
+_FORMS = {
+    "gemini-cli": (
+        "CALORON_GEMINI", "GEMINI_API_KEY",
+        _lines({"type": "init"}, {"type": "message", "role": "user", "content": "?"},
+               {"type": "message", "role": "assistant", "content": "forty", "delta": True},
+               {"type": "message", "role": "assistant", "content": "-two", "delta": True},
+               {"type": "result", "status": "success",
+                "stats": {"input_tokens": 5, "output_tokens": 2}}),
+        _lines({"type": "result", "status": "error", "error": {"message": "no quota"}})
+        + "\nexit 1",
+    ),
+    "codex-cli": (
+        "CALORON_CODEX", "OPENAI_API_KEY",
+        _lines({"type": "item.completed", "item": {"type": "reasoning", "text": "hm"}},
+               {"type": "item.completed", "item": {"type": "agent_message", "text": "forty-two"}},
+               {"type": "turn.completed", "usage": {"input_tokens": 5, "output_tokens": 2}}),
+        _lines({"type": "turn.failed", "error": {"message": "no quota"}}) + "\nexit 1",
+    ),
+    "opencode": (
+        "CALORON_OPENCODE", "OPENAI_API_KEY",
+        _lines({"type": "text", "part": {"text": "forty-two"}},
+               {"type": "step_finish",
+                "part": {"reason": "stop", "tokens": {"input": 5, "output": 2}}}),
+        _lines({"type": "error", "error": {"name": "X", "data": {"message": "no quota"}}}),
+    ),
+    "cursor-cli": ("CALORON_CURSOR", "CURSOR_API_KEY", "echo forty-two", "echo no quota; exit 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("provider", _FORMS)
+def test_the_answer_of_each_program_is_read_and_so_is_its_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: str
+) -> None:
+    variable, key, good, bad = _FORMS[provider]
+    monkeypatch.setenv(key, _KEY)
+    model = _model(monkeypatch, provider, **{variable: _program(tmp_path, "good", good)})
+    answer = model.ask("How many?", seconds=60)
+    assert answer.text == "forty-two"
+    assert provider == "cursor-cli" or (answer.tokens_in, answer.tokens_out) == (5, 2)
+    model = _model(monkeypatch, provider, **{variable: _program(tmp_path, "bad", bad)})
+    with pytest.raises(ModelError, match=f"{provider} failed: .*no quota|{provider} failed: it"):
+        model.ask("How many?", seconds=60)
+
+
+def _codex(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str, **more: str) -> Model:
+    program = _program(folder, "program", script)
+    return _model(monkeypatch, "codex-cli", CALORON_CODEX=program, OPENAI_API_KEY=_KEY, **more)
+
+
+def test_a_program_sees_its_question_its_key_and_nothing_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tell = (
+        'printf \'{"type":"item.completed","item":{"type":"agent_message","text":"%s"}}\\n\' '
+        '"$(cat | tr -d "\\n"); $HOME; ${CALORON_TEST_LEAK:-none}; ${OPENAI_API_KEY#sk-ant-}; '
+        '$(ls | wc -l)"\n'
+    ) + _lines({"type": "turn.completed", "usage": {}})
+    (tmp_path / "mine.txt").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    answer = _codex(monkeypatch, tmp_path, tell).ask("How many?", seconds=60)
+    assert answer.text == "How many?; /home/agent; none; planted-key-4711; 0"
+
+
+_KNOCKS = """python3 - <<'END'
+import json, os, socket, urllib.error, urllib.request
+def direct(port):
+    try:
+        return socket.create_connection(("127.0.0.1", port), 5).recv(5).decode() or "refused"
+    except OSError:
+        return "refused"
+def proxied(target):
+    try:
+        return str(urllib.request.urlopen(f"http://{target}/", timeout=20).status)
+    except urllib.error.HTTPError as error:
+        return str(error.code)
+    except OSError:
+        return "refused"
+said = [direct(@PORT@), direct(@OTHER@), proxied("elsewhere.invalid")]
+item = {"type": "agent_message", "text": " ".join(said)}
+print(json.dumps({"type": "item.completed", "item": item}))
+print(json.dumps({"type": "turn.completed", "usage": {}}))
+print(json.dumps({"type": "message", "role": "assistant", "content": " ".join(said)}))
+print(json.dumps({"type": "result", "status": "success"}))
+print(json.dumps({"type": "text", "part": {"text": " ".join(said)}}))
+print(json.dumps({"type": "step_finish", "part": {"reason": "stop"}}))
+END
+"""
+
+
+@contextmanager
+def _greeter() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            while True:
+                try:
+                    with server.accept()[0] as visitor:
+                        visitor.sendall(b"hello")
+                except OSError:
+                    return
+
+        threading.Thread(target=greet, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("provider", _FORMS)
+@pytest.mark.parametrize("own_address", [False, True], ids=["provider", "own address"])
+def test_a_program_reaches_its_provider_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provider: str, own_address: bool
+) -> None:
+    variable, key, *_ = _FORMS[provider]
+    monkeypatch.setenv(key, _KEY)
+    with _greeter() as port, _greeter() as other:
+        if own_address:
+            monkeypatch.setenv("CALORON_LLM_BASE_URL", f"http://127.0.0.1:{port}/v1")
+        script = _KNOCKS.replace("@PORT@", str(port)).replace("@OTHER@", str(other))
+        program = _program(tmp_path, "knocks", script)
+        answer = _model(monkeypatch, provider, **{variable: program}).ask("x", seconds=60)
+    reached = own_address and provider != "cursor-cli"
+    said = f"{'hello' if reached else 'refused'} refused 403"
+    assert said in answer.text
+
+
+def test_a_provider_whose_hosts_are_not_known_needs_an_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = _program(tmp_path, "opencode", "true")
+    model = _model(
+        monkeypatch, "opencode", CALORON_OPENCODE=program, CALORON_LLM_MODEL="some/model"
+    )
+    with pytest.raises(PreconditionFailed, match="'some'") as refused:
+        model.ask("x", seconds=60)
+    assert "CALORON_LLM_BASE_URL" in refused.value.hint
+
+
+def test_a_program_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = _codex(monkeypatch, tmp_path, "sleep 1000")
+    with pytest.raises(ModelError, match="in time"):
+        model.ask("x", seconds=1)
+    with pytest.raises(ModelError, match="was cancelled"):
+        model.ask("x", seconds=600, stopped=lambda: True)
+
+
+def test_what_is_not_installed_or_has_no_key_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def ask(**environment: str) -> ModelAnswer:
+        return _model(monkeypatch, "gemini-cli", **environment).ask("x", seconds=60)
+
+    with pytest.raises(PreconditionFailed, match="not installed: nowhere"):
+        ask(CALORON_GEMINI="nowhere", GEMINI_API_KEY=_KEY)
+    monkeypatch.delenv("GEMINI_API_KEY")
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    with pytest.raises(PreconditionFailed, match="Gemini CLI has no key"):
+        ask(CALORON_GEMINI=_program(tmp_path, "gemini", "true"))
+
+
+def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    model = _codex(monkeypatch, tmp_path, "touch /workspace/x $HOME/y; false")
+    with pytest.raises(ModelError):
+        model.ask("x", seconds=60)
+    assert not list(tmp_path.glob("caloron-model*"))
