@@ -171,8 +171,6 @@ def test_an_echo_of_what_was_asked_for_claims_nothing() -> None:
 
     prompt = prompting.for_task("implement", title="T", prompt="p", acceptance=(), nonce="7f3a")
     said = parse(prompt)
-        prompting.for_task("implement", title="T", prompt="p", acceptance=(), nonce="7f3a")
-    )
     assert said is not None
     assert (said.task_clarity, said.self_assessment, said.notes) == (0, "partial", "")
 

@@ -30,8 +30,8 @@ from caloron.ledger.learnings import context_for
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.locate import home
 from caloron.ledger.projects import Project
-from caloron.ledger.retro_report import retro_material
 from caloron.ledger.settings import ProjectConfig
+from caloron.ledger.workspace_files import material_for_retro
 from caloron.ports import AgentCli, AgentCommand, AgentRequest, SandboxedCommand
 from caloron.store.redact import Redactor
 
@@ -109,7 +109,7 @@ class PromptContext:
 
     def retro_material(self, sprint: str) -> Mapping[str, str]:
         """The facts for the retro's model, by heading."""
-        return retro_material(self._ledger, sprint)
+        return material_for_retro(self._ledger, sprint)
 
     @cached_property
     def repository(self) -> tuple[str, str]:
