@@ -190,11 +190,9 @@ def _command_line(pid: int) -> str:
 
 def test_a_setup_that_fills_the_disk_is_ended(place: Place) -> None:
     script = "i=0; while :; do i=$((i+1)); head -c 4000000 /dev/zero >f$i; sleep 0.05; done"
+    small = place.new_seeds(caps=Caps(disk_mb=20))
     with pytest.raises(SetupFailed, match="MB on disk, of 20 allowed"):
-        small = place.new_seeds(caps=Caps(disk_mb=20))
         place.install(place.workspace("1", {}), line(script), seeds=small)
-            place.workspace("1", {}), line(script), seeds=place.new_seeds(caps=Caps(disk_mb=20))
-        )
 
 
 def test_a_flood_of_output_is_cut_and_its_end_is_kept(place: Place) -> None:
