@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+from caloron.errors import StoreError
 from caloron.graph.errors import StageFailed
 from caloron.graph.json_text import Json, compact
 from caloron.graph.runners.http import exchange
 from caloron.graph.runtime.protocols import Call
 from caloron.graph.stdlib.input_fields import field, mapping, optional, text
-from caloron.graph.storage.sqlite import Database
+from caloron.graph.storage.sqlite import open_database
 
 _SECONDS = 30.0
 
@@ -81,7 +82,7 @@ def _http(method: str, given: Json, body: str | None, call: Call) -> Json:
 
 _TABLE = """CREATE TABLE IF NOT EXISTS kv (
   namespace TEXT NOT NULL DEFAULT '', key TEXT NOT NULL, value TEXT NOT NULL,
-  PRIMARY KEY (namespace, key))"""
+  PRIMARY KEY (namespace, key));"""
 _SET = "INSERT INTO kv VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 _GET = "SELECT value FROM kv WHERE namespace = ? AND key = ?"
 _DELETE = "DELETE FROM kv WHERE namespace = ? AND key = ?"
@@ -120,17 +121,18 @@ class KeyValues:
         rows, _ = self._execute(_LIST, asked)
         return [row[0] for row in rows]
 
-    def _execute(self, statement: str, given: Json, *more: str) -> tuple[list[tuple[str]], int]:
-        space = optional(given, "namespace")
-        values = (space if isinstance(space, str) else "", text(given, "key"), *more)
+    def _execute(self, statement: str, inputs: Json, *more: str) -> tuple[list[Any], int]:
+        space = optional(inputs, "namespace")
+        values = (space if isinstance(space, str) else "", text(inputs, "key"), *more)
         if self._directory is None:
             raise StageFailed("no directory was given in which values can be kept")
         try:
-            # Opened for each call: nothing tells when the last one was made.
-            path = self._directory / "kv.db"
-            database = Database(path, _TABLE, survives_power_loss=True)
-            with closing(database), database.transaction() as connection:
+            # Opened for each call, because nothing reports the last call.
+            with (
+                closing(open_database(self._directory / "kv.db", _TABLE)) as database,
+                database.transaction("graph.kv") as connection,
+            ):
                 cursor = connection.execute(statement, values)
                 return cursor.fetchall(), cursor.rowcount
-        except (sqlite3.Error, OSError) as error:
+        except (StoreError, OSError) as error:
             raise StageFailed(f"the store of values cannot be used: {error}") from error
