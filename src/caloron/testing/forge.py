@@ -20,7 +20,7 @@ from caloron.domain.model.snapshots import (
     marker_key,
 )
 from caloron.errors import ForgeError, NotFound, StaleBase, StaleHead
-from caloron.ports import Checks, Merged, Poll, Remote, RepositoryInfo, State
+from caloron.ports import Checks, Merged, Poll, Remote, RepositoryInfo, State, VerifiedMerge
 
 _S = TypeVar("_S", IssueSnapshot, PullSnapshot, CommentSnapshot, ReviewSnapshot, BranchSnapshot)
 
@@ -238,7 +238,16 @@ class InMemoryForge:
             )
         )
 
-    def merge(self, number: int, head: str, base: str, message: str, *, who: str = "") -> Merged:
+    def merge(
+        self,
+        number: int,
+        head: str,
+        base: str,
+        message: str,
+        verified: VerifiedMerge | None = None,
+        *,
+        who: str = "",
+    ) -> Merged:
         pull = self._open(number)
         if pull.branch not in self.branches:
             raise NotFound(f"there is no branch {pull.branch}")
@@ -254,6 +263,9 @@ class InMemoryForge:
         return Merged(
             self._change(pull, state="merged", ended_by=ended_by, merge_commit=commit), did_it=True
         )
+
+    def mark_merged(self, number: int, commit: str) -> PullSnapshot:
+        return self._change(self.pull(number), state="merged", merge_commit=commit)
 
     def revert_commit(self, head: str) -> str:
         """Return a commit whose merge takes a change out of main again."""
