@@ -18,6 +18,7 @@ from caloron.domain.model.merge import Link
 from caloron.domain.model.roles import ANALYST, CODE_ROLES, PLANNER, SPRINT_ROLES, Role
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task, Work
+from caloron.domain.reporting.forge_texts import merge_message_for
 from caloron.domain.rules.evaluation import agent_of
 from caloron.engine.agent_dirs import AgentDirs
 from caloron.engine.forge.connect import NOTE
@@ -159,7 +160,7 @@ class AttemptPreparer:
     ) -> PreparedProcess | NothingToRun:
         self._fetch(state, task, work)
         if work.role == "verify":
-            return self._verification(task, work, run_dir)
+            return self._verification(state, task, work, run_dir)
         return self._agent(state, task, work, run_dir, budget_usd)
 
     def _fetch(self, state: State, task: Task | None, work: Work) -> None:
@@ -174,14 +175,14 @@ class AttemptPreparer:
                 self._mirror.fetch_head(head, *places[head])
 
     def _verification(
-        self, task: Task | None, work: Work, run_dir: Path
+        self, state: State, task: Task | None, work: Work, run_dir: Path
     ) -> PreparedProcess | NothingToRun:
         """The merged result, or main itself, in a clean checkout, and the project's own test."""
         base = commit = self._mirror.fetch_main()
         chain: list[Link] = []
         conflicts: tuple[str, ...] = ()
         for head in work.batch or ((work.head,) if work.head else ()):
-            merged = self._mirror.merge(commit, head, "Merge for verification")
+            merged = self._mirror.merge(commit, head, self._clean(merge_message_for(state, head)))
             if isinstance(merged, Conflict):
                 conflicts += printable_names(merged.files)
             else:
