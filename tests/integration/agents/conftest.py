@@ -5,33 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from caloron.agents.supervise import launch
-from caloron.agents.supervise.processes import read_process
 from caloron.store.database import Database
 from caloron.store.queue import QUEUE_MIGRATIONS, Claim, claim, enqueue, reopen
-
-
-def until(condition: Callable[[], Any], what: str, patience_s: float = 30) -> Any:
-    """Wait for something to become true; what it is says what went wrong otherwise."""
-    give_up = time.monotonic() + patience_s
-    while time.monotonic() < give_up:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"waited {patience_s} s in vain until {what}")
-
-
-def lives(pid: int) -> bool:
-    process = read_process(pid)
-    return process is not None and process.state not in "ZX"
+from tests.support.wait import until
 
 
 class Attempt:
@@ -84,6 +67,13 @@ class Attempt:
         assert self.shim is not None
         launch.wait_until_gone(self.run_dir)
         return self.shim.wait()
+
+    def finished(self) -> dict[str, Any]:
+        """Wait for the shim, and return the result that it has written."""
+        assert self.end() == 0
+        result = self.result()
+        assert result is not None
+        return result
 
     def lease(self) -> dict[str, Any]:
         row = self.ledger.row("SELECT * FROM leases WHERE item = 'task-1'")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from tests.support.model_server import (
     unauthorized,
     write,
 )
+from tests.support.wait import until
 
 _KEY = "sk-ant-planted-key-4711"
 #: Far beyond what anything here takes.
@@ -114,13 +115,6 @@ def surroundings(command: AgentCommand, request: AgentRequest) -> dict[str, str]
 @pytest.fixture
 def agent(tmp_path: Path) -> Agent:
     return Agent(tmp_path)
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    give_up = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up, f"never happened: {what}"
-        time.sleep(0.05)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

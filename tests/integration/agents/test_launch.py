@@ -13,7 +13,8 @@ import pytest
 
 from caloron.agents.supervise import launch
 from caloron.errors import InUse
-from tests.integration.agents.conftest import Attempt, lives, until
+from tests.integration.agents.conftest import Attempt
+from tests.support.wait import lives, until
 
 STARTER = """
 import json, os, sys, time

@@ -34,7 +34,7 @@ from caloron.agents.sandbox.proxy import (
     permits,
     split_port,
 )
-from tests.integration.agents.conftest import lives, until
+from tests.support.wait import lives, until
 
 _PROXY = str(Path(proxy.__file__))
 

@@ -22,7 +22,7 @@ from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
 from caloron.agents.supervise.supervise import as_argv, run
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import Caps, SandboxSpec
-from tests.integration.agents.conftest import until
+from tests.support.wait import until
 
 
 @pytest.fixture

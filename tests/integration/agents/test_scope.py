@@ -16,7 +16,8 @@ from caloron.agents.supervise.processes import sandbox_processes
 from caloron.agents.supervise.supervise import Buffer, Limits, run, supervise
 from caloron.agents.supervise.watch import Watch
 from caloron.ports import Caps, SandboxedCommand, SandboxSpec
-from tests.integration.agents.conftest import Attempt, until
+from tests.integration.agents.conftest import Attempt
+from tests.support.wait import until
 
 needs_systemd = pytest.mark.skipif(
     scope.options() is None,
@@ -62,9 +63,7 @@ def test_memory_that_no_process_has_ends_an_attempt_and_its_result_names_the_lim
         files={str(fd): str(path) for fd, path in confined.files.items()},
         watch=_watch(attempt.workspace), lease_ms=60_000,
     )  # fmt: skip
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["over"] == _LIMIT
     assert "held" not in (attempt.run_dir / "output.log").read_text()
 

@@ -18,8 +18,8 @@ from caloron.agents.workspace import setup_cache as seeds_module
 from caloron.agents.workspace.project_detection import ProjectCommands
 from caloron.agents.workspace.setup_cache import SetupCache, SetupCancelled, SetupFailed
 from caloron.ports import Caps
-from tests.integration.agents.conftest import until
 from tests.integration.agents.setup_bench import Place
+from tests.support.wait import until
 
 
 @pytest.fixture

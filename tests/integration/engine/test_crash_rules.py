@@ -51,8 +51,8 @@ from caloron.stages.ledger_access import TickContext
 from caloron.stages.tick import load_tick_state
 from caloron.store import database, files
 from caloron.store import queue as store
-from tests.integration.agents.conftest import lives, until
 from tests.integration.engine.conftest import ITEM, Engine, FixedClock, ScriptedForge
+from tests.support.wait import lives, until
 
 ISSUE = IssueSnapshot(version=1, number=7, title="t", body="b", state="open", author="caloron")
 PULL = PullSnapshot(

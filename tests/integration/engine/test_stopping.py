@@ -37,9 +37,9 @@ from caloron.schedule.jobs import ScheduledGraphs
 from caloron.stages.compositions import composition
 from caloron.store.lock import holder
 from tests.acceptance.home import Home, writes
-from tests.integration.agents.conftest import until
 from tests.integration.engine.conftest import ITEM, Engine, ScriptedForge
 from tests.integration.engine.test_plan_on_forge import Somebody, nobody_here
+from tests.support.wait import until
 
 
 @pytest.fixture
