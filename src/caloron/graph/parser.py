@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from caloron.graph.errors import ParseError
-from caloron.graph.json_text import DuplicateKeys, Json, compact, decode, member
+from caloron.graph.json_text import DuplicateKeys, Json, compact, decode, member, walk_json
 from caloron.graph.nodes import OPS, ROOT, Const, Graph, Node, RemoteStage, Retry, Stage
 from caloron.graph.type_syntax import parse_type
 from caloron.graph.types import json_kind
@@ -24,21 +24,10 @@ def parse_graph(text: str | bytes, *, strict: bool = True) -> Graph:
     """
     value = decode(text, allow_bigint=not strict, what="the graph")
     if strict:
-        _refuse_repeated(value, "$")
+        for path, part in walk_json(value):
+            if isinstance(part, DuplicateKeys):
+                raise ParseError(f"given more than once: {', '.join(part.duplicates)}", path=path)
     return _Reader(strict).graph(value)
-
-
-def _refuse_repeated(value: Json, path: str) -> None:
-    if isinstance(value, DuplicateKeys):
-        raise ParseError(f"given more than once: {', '.join(value.duplicates)}", path=path)
-    if isinstance(value, dict):
-        for key, child in value.items():
-            if isinstance(child, dict | list):
-                _refuse_repeated(child, member(path, key))
-    elif isinstance(value, list):
-        for index, child in enumerate(value):
-            if isinstance(child, dict | list):
-                _refuse_repeated(child, f"{path}[{index}]")
 
 
 class _Reader:
