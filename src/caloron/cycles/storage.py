@@ -100,12 +100,12 @@ class CycleFiles:
 
     @property
     def exist(self) -> bool:
-        """Whether anything is known of this agent."""
+        """True if anything is known of this agent."""
         files = (self.location.state, self.location.log)
         return any(file.exists() for file in files) or self.log.last() is not None
 
     def load(self) -> LoadedState:
-        """The current state; nothing is written."""
+        """Load the current state; nothing is written."""
         notices: list[str] = []
         agent, path = self.location.agent, self.location.state
         state, set_aside_as = CycleState(agent), ""
@@ -243,7 +243,7 @@ class Log:
         append_line(self.path, log_line(entry))
 
     def last(self) -> Entry | None:
-        """The last whole entry."""
+        """Return the last whole entry."""
         for file in (self.path, self._rotated(1)):
             # The whole file is read only if its end holds no whole entry.
             for content in (_content(file, _CHUNK), _content(file)):

@@ -151,8 +151,8 @@ def _measured(node: Node, word: str, catalogue: Catalogue) -> _Box:
     box.rows = [
         [_measured(child, name, catalogue) for name, child in row] for row in rows(node) if row
     ]
-    wide = [sum(one.width for one in row) + _GAP * (len(row) - 1) for row in box.rows]
-    high = [max(one.height for one in row) for row in box.rows]
+    wide = [sum(child.width for child in row) + _GAP * (len(row) - 1) for row in box.rows]
+    high = [max(child.height for child in row) for row in box.rows]
     text = max(len(line) for line in lines) * _LETTER
     box.width = max([text, *wide]) + 2 * _PAD
     box.height = box.head + sum(high) + _ARROW * max(len(high) - 1, 0) + (_PAD if high else 0)
@@ -174,12 +174,12 @@ def _draw(box: _Box, x: float, y: float, parts: list[str]) -> None:
             line = f'x1="{middle:g}" y1="{top:g}" x2="{middle:g}" y2="{top + _ARROW:g}"'
             parts.append(f'<line {line} stroke="#555" marker-end="url(#tip)"/>\n')
             top += _ARROW
-        wide = sum(one.width for one in row) + _GAP * (len(row) - 1)
+        wide = sum(child.width for child in row) + _GAP * (len(row) - 1)
         left = middle - wide / 2
-        for one in row:
-            _draw(one, left, top, parts)
-            left += one.width + _GAP
-        top += max(one.height for one in row)
+        for child in row:
+            _draw(child, left, top, parts)
+            left += child.width + _GAP
+        top += max(child.height for child in row)
 
 
 def _visible(text: str) -> str:

@@ -132,30 +132,30 @@ class _Fields:
 
     def any(self, name: str, default: Json = _REQUIRED) -> Json:
         self.read.add(name)
-        found = self.value.get(name, default)
-        if found is _REQUIRED:
+        value = self.value.get(name, default)
+        if value is _REQUIRED:
             raise ParseError(f"the field `{name}` is missing", path=self.path)
-        return found
+        return value
 
     def text(self, name: str, default: Json = _REQUIRED) -> str:
-        found = self.any(name, default)
-        if not isinstance(found, str):
+        value = self.any(name, default)
+        if not isinstance(value, str):
             raise ParseError(
-                f"expected a text, found {json_kind(found)}", path=f"{self.path}.{name}"
+                f"expected a text, found {json_kind(value)}", path=f"{self.path}.{name}"
             )
-        return found
+        return value
 
     def number(self, name: str, allowed: range, *, optional: bool = False) -> int | None:
-        found = self.any(name, None) if optional else self.any(name)
-        if found is None and optional:
+        value = self.any(name, None) if optional else self.any(name)
+        if value is None and optional:
             return None
-        if isinstance(found, bool) or not isinstance(found, int) or found not in allowed:
-            shown = compact(found) if isinstance(found, int | float) else json_kind(found)
+        if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
+            shown = compact(value) if isinstance(value, int | float) else json_kind(value)
             raise ParseError(
                 f"expected a whole number from 0 to {allowed[-1]}, found {shown}",
                 path=f"{self.path}.{name}",
             )
-        return found
+        return value
 
 
 def _fields(value: Json, path: str, what: str) -> _Fields:
