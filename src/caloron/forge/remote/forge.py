@@ -39,7 +39,7 @@ from caloron.forge.validate import (
     truncate_body,
     truncate_title,
 )
-from caloron.ports import Merged, Poll, Remote, RepositoryInfo
+from caloron.ports import Merged, Poll, Remote, RepositoryInfo, VerifiedMerge
 
 #: The name of the status that shows our verdict on a commit.
 _REVIEW_STATUS = "caloron/review"
@@ -73,7 +73,7 @@ class RemoteForge(Reader):
         self._close = close
         self._poller = Poller(self)
         self._labels = Labels(http, api)
-        self._merger = Merger(self, api)
+        self._merger = Merger(self, api, git_remote)
 
     def __repr__(self) -> str:
         return f"RemoteForge({self._web!r})"
@@ -322,9 +322,19 @@ class RemoteForge(Reader):
         response = self._post_comment(number, body)
         return snapshots.comment_review(response.read(types.Comment), head, response.began_ms)
 
-    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
+    def merge(
+        self,
+        number: int,
+        head: str,
+        base: str,
+        message: str,
+        verified: VerifiedMerge | None = None,
+    ) -> Merged:
         require_storable("the message of a merge", message)
-        return self._merger.merge(number, head, base, message)
+        return self._merger.merge(number, head, base, message, verified)
+
+    def mark_merged(self, number: int, commit: str) -> PullSnapshot:
+        return self._merger.mark_merged(number, commit)
 
     def _truncated(self, body: str) -> str:
         return truncate_body(body, self.api.longest_body)
