@@ -22,9 +22,9 @@ from caloron.git.mirror import Mirror
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.projects import Project
 from caloron.ledger.settings import ProjectConfig
-from caloron.ledger.wake import Wake
 from caloron.ledger.work_queue import WorkQueue
 from caloron.ports import Remote
+from caloron.store.wake import Wake
 
 _FILES = 10_000
 _WARM, _COLD = 12, 2

@@ -25,9 +25,9 @@ from caloron.git.command import git
 from caloron.git.mirror import Conflict, Mirror
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, TickCommit
-from caloron.ledger.wake import Wake
 from caloron.ports import Checks, Forge, Merged, VerifiedMerge
 from caloron.store.redact import Redactor
+from caloron.store.wake import Wake
 
 BRANCH = "agent/a/demo-1"
 ADA = ("-c", "user.name=Ada", "-c", "user.email=ada@localhost")

@@ -35,8 +35,7 @@ from caloron.graph.runtime.protocols import (
 )
 from caloron.graph.stage import (
     CAPABILITIES,
-    FALLIBLE,
-    NETWORK,
+    REMOTE_EFFECTS,
     StageSpec,
     cost_of,
     define,
@@ -122,7 +121,7 @@ class RunContext:
     def call_remote(self, node: RemoteStage, input: Value, path: str, frame: Frame) -> Value:
         """Return the answer of a stage on another machine."""
         stage = define(
-            node.url, node.input, node.output, effects=(NETWORK, FALLIBLE), id=f"remote:{node.url}"
+            node.url, node.input, node.output, effects=REMOTE_EFFECTS, id=f"remote:{node.url}"
         )
         return StageCall(self, self._remote, stage, input, path, frame).answer()
 
