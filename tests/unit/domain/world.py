@@ -168,7 +168,7 @@ class World:
         return again.actions == () and again.moves == ()
 
     def adopt(self, decision: Decision) -> None:
-        for taken in () if self.damaged else decision.taken:
+        for taken in () if self.damaged else decision.applied:
             rule = f"{taken.rule.do.__name__}: {taken.before} → {taken.after}"
             assert taken.after in taken.rule.then or taken.after == taken.before, rule
         for task in decision.state.tasks.values():
