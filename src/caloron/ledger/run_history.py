@@ -78,6 +78,13 @@ def sprint_numbers(connection: sqlite3.Connection) -> dict[str, int]:
     return {row["id"]: row["number"] for row in connection.execute(SQL["numbers"])}
 
 
+def sprint_phases(connection: sqlite3.Connection) -> dict[str, str]:
+    """Return the phases of all sprints by id; none for a database that is still empty."""
+    if connection.execute(SQL["has_sprints"]).fetchone() is None:
+        return {}
+    return {row["id"]: row["phase"] for row in connection.execute(SQL["phases"])}
+
+
 def _hint(connection: sqlite3.Connection, named: str) -> str:
     if connection.execute(SQL["has_entries"]).fetchone():
         who = {"number": named if len(named) < 19 else "", "id": named}

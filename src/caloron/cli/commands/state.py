@@ -20,7 +20,7 @@ from caloron.store.lock import holder
 
 if TYPE_CHECKING:
     from caloron.backup.restore import Restore
-    from caloron.backup.verify import Issue, Repair, Report
+    from caloron.backup.verify import Issue, Report
 
 #: A repair can reveal another issue: first a cached record is wrong, then the file made from it.
 _ROUNDS = 3
@@ -97,37 +97,36 @@ def _repair(run: Callable[[], Report]) -> tuple[Report, list[str]]:
     messages: dict[Issue, str] = {}
     report = run()
     for _ in range(_ROUNDS):
-        todo = [
-            (issue, repair) for issue, repair in report.issues if repair and issue not in messages
-        ]
+        todo = {i: repair for i, repair in report.issues.items() if repair and i not in messages}
         if not todo:
             break
-        for issue, repair in todo:
+        for issue, repair in todo.items():
             try:
                 messages[issue] = repair()
             except (CaloronError, OSError) as error:
                 messages[issue] = ""
                 output.note(printable(f"not repaired: {issue.target}: {error}"))
         report = run()
-    left = {issue for issue, _ in report.issues}
-    return report, [text for issue, text in messages.items() if text and issue not in left]
+    return report, [text for i, text in messages.items() if text and i not in report.issues]
 
 
 def _planned(report: Report) -> list[dict[str, Any]]:
     return [
         {"action": issue.repair, "target": issue.target}
-        for issue, repair in report.issues
+        for issue, repair in report.issues.items()
         if repair is not None
     ]
 
 
 def _answer(project: ProjectPaths, report: Report, repaired: list[str]) -> int:
-    rows = [_row(issue, repair) for issue, repair in report.issues]
+    import msgspec
+
+    rows = [msgspec.structs.asdict(issue) for issue in report.issues]
     data: dict[str, Any] = {
         "project": project.name,
         "checked": report.checked,
         "deviations": rows,
-        "notes": [_row(issue, None) for issue in report.notes],
+        "notes": [msgspec.structs.asdict(issue) for issue in report.notes],
         "repaired": repaired,
     }
     lines = [f"repaired: {line}" for line in repaired]
@@ -148,12 +147,6 @@ def _answer(project: ProjectPaths, report: Report, repaired: list[str]) -> int:
     message = f"project {project.name} has {counted(len(rows), 'deviation')}"
     output.failure("state.verify", PreconditionFailed.code, message, hint=hint, data=data)
     return PreconditionFailed.exit_code
-
-
-def _row(issue: Issue, repair: Repair | None) -> dict[str, Any]:
-    fields = ("kind", "target", "expected", "found")
-    row = {name: getattr(issue, name) for name in fields}
-    return row | {"repair": issue.repair if repair is not None else ""}
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -178,6 +171,8 @@ def backup(place: str | None, dry_run: bool, project: str | None) -> int:
       caloron state backup
       caloron state backup /mnt/backups
     """
+    import msgspec
+
     from caloron.backup.backup import back_up, target_for
     from caloron.ledger.projects import load_project
 
@@ -185,18 +180,17 @@ def backup(place: str | None, dry_run: bool, project: str | None) -> int:
     target = target_for(selected, _path(place) if place is not None else None)
     if dry_run:
         return output.dry_run("state.backup", [{"action": "write a backup", "target": str(target)}])
-    made = back_up(selected, target, output.note)
-    manifest = made.manifest
+    manifest, written = back_up(selected, target, output.note), target.stat().st_size
     data = {
         "project": selected.name,
-        "path": str(made.path),
-        "bytes": made.bytes,
+        "path": str(target),
+        "bytes": written,
         "created_at": manifest.created_at,
         "sprints": manifest.sprints,
-        "parts": [{"name": p.name, "bytes": p.bytes, "sha256": p.sha256} for p in manifest.parts],
+        "parts": [msgspec.structs.asdict(part) for part in manifest.parts],
         "left_out": manifest.left_out,
     }
-    lines = [f"Backup of {selected.name}: {made.path} ({size(made.bytes)})."]
+    lines = [f"Backup of {selected.name}: {target} ({size(written)})."]
     lines += [f"Not in it: {what}." for what in manifest.left_out]
     success("state.backup", data, printable("\n".join(lines)))
     return 0

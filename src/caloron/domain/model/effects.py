@@ -104,10 +104,14 @@ class PostReview(ForgeEffect, frozen=True, kw_only=True, tag="review"):
 
 
 class Merge(ForgeEffect, frozen=True, kw_only=True, tag="merge"):
+    """Merge a head into a base; both, the message and the verified tree make one commit."""
+
     pull: int
     head: str
     base: str
     message: str
+    #: Empty in effects that an older version stored.
+    tree: str = ""
 
 
 class MakeRevert(ForgeEffect, frozen=True, kw_only=True, tag="revert"):

@@ -151,6 +151,7 @@ def _merge(evaluation: Evaluation, task: Task) -> None:
             head=head,
             base=verified.base,
             message=forge_texts.merge_message(pull, forge_texts.pull_title(task)),
+            tree=verified.tree,
         )
     )
 

@@ -124,6 +124,14 @@ class ForgeApi(Protocol):
         """Ask for the merge, once; the forge's refusal as it is."""
         ...
 
+    def shows_pushed_merges(self, repository: types.Repository) -> bool:
+        """True if a pull request whose merge commit is pushed to main can be shown as merged."""
+        ...
+
+    def mark_merged(self, http: ForgeHttp, number: int, commit: str) -> None:
+        """Name the merge commit on main, where the forge does not find it by itself."""
+        ...
+
     def check_scopes(self, http: ForgeHttp) -> None:
         """Refuse a token that may read but not write, as far as the forge tells."""
         ...

@@ -141,6 +141,14 @@ class Gitea:
         }
         http.change("POST", f"pulls/{number}/merge", body)
 
+    def shows_pushed_merges(self, repository: types.Repository) -> bool:
+        # Without this setting such a pull request stays open for ever; older versions hide it.
+        return repository.allow_manual_merge
+
+    def mark_merged(self, http: ForgeHttp, number: int, commit: str) -> None:
+        body = {"Do": "manually-merged", "MergeCommitID": commit}
+        http.change("POST", f"pulls/{number}/merge", body)
+
     def check_scopes(self, http: ForgeHttp) -> None:
         try:
             # There is no issue 0: a token without the right is refused before the look-up.

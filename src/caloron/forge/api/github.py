@@ -163,6 +163,12 @@ class GitHub:
             body |= {"commit_title": title.strip(), "commit_message": rest.strip()}
         http.change("PUT", f"pulls/{number}/merge", body)
 
+    def shows_pushed_merges(self, repository: types.Repository) -> bool:
+        return True
+
+    def mark_merged(self, http: ForgeHttp, number: int, commit: str) -> None:
+        """Do nothing: GitHub finds the commits of open pull requests in each push to main."""
+
     def check_scopes(self, http: ForgeHttp) -> None:
         # Fine-grained tokens do not tell their rights.
         header = http.get("").headers.get("x-oauth-scopes")

@@ -47,7 +47,7 @@ from caloron.forge.validate import (
     require_text,
 )
 from caloron.git.command import IDENTITY
-from caloron.ports import Checks, Merged, Poll, Remote, RepositoryInfo, State
+from caloron.ports import Checks, Merged, Poll, Remote, RepositoryInfo, State, VerifiedMerge
 
 
 class LocalForge:
@@ -360,7 +360,14 @@ class LocalForge:
         assert row is not None
         return review_snapshot(row)
 
-    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
+    def merge(
+        self,
+        number: int,
+        head: str,
+        base: str,
+        message: str,
+        verified: VerifiedMerge | None = None,
+    ) -> Merged:
         """Merge exactly `head` into exactly `base`; empty means whatever it is now."""
         require_storable("the message of a merge", message)
         with self._repository.merge_lock():
@@ -370,9 +377,16 @@ class LocalForge:
                 return Merged(pull, did_it=False)
             head, base = self._to_merge(pull, head, base)
             message = message.strip() or f"Merge pull request #{number}: {pull.title}"
-            commit = self._merge(pull, head, base, message)
+            if verified is None:
+                commit = self._merge(pull, head, base, message)
+            else:
+                commit = self._push_main(verified, base)
             self._refs.record_merge(MergeRecord(number, head, commit, self.actor), tracked)
         return Merged(self._records.pull(number), did_it=True)
+
+    def mark_merged(self, number: int, commit: str) -> PullSnapshot:
+        # The records follow main at each look.
+        return self.pull(number)
 
     def _to_merge(self, pull: PullSnapshot, head: str, base: str) -> tuple[str, str]:
         """The head and base to merge, if they are still what was expected."""
@@ -406,6 +420,17 @@ class LocalForge:
         if not self._repository.move(self.main, commit, base):
             raise _stale_base(self._refs.main_tip(), base)
         return commit
+
+    def _push_main(self, verified: VerifiedMerge, base: str) -> str:
+        require_commit(verified.commit)
+        done = self._repository.push_from(verified.source, self.main, verified.commit, base)
+        tip = self._refs.main_tip()
+        if tip not in (verified.commit, base):
+            raise _stale_base(tip, base)
+        if tip != verified.commit:
+            stderr = done.stderr.decode("utf-8", "replace")
+            raise forge_error(verified.source, "push", done.returncode, stderr)
+        return tip
 
 
 def create_local_forge(directory: Path, *, source: Path | None = None, name: str) -> LocalForge:

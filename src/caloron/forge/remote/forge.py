@@ -35,7 +35,7 @@ from caloron.forge.validate import (
     truncate_body,
     truncate_title,
 )
-from caloron.ports import Checks, Merged, Poll, Remote, RepositoryInfo, State
+from caloron.ports import Checks, Merged, Poll, Remote, RepositoryInfo, State, VerifiedMerge
 
 #: The name of the status that shows our verdict on a commit.
 _REVIEW_STATUS = "caloron/review"
@@ -65,7 +65,7 @@ class RemoteForge:
         self._close = close
         self._poller = Poller(reader)
         self._labels = Labels(self._http, api)
-        self._merger = Merger(reader, api)
+        self._merger = Merger(reader, api, git_remote)
 
     def __repr__(self) -> str:
         return f"RemoteForge({self._web!r})"
@@ -383,9 +383,19 @@ class RemoteForge:
         response = self._post_comment(number, body)
         return snapshots.comment_review(response.read(types.Comment), head, response.began_ms)
 
-    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
+    def merge(
+        self,
+        number: int,
+        head: str,
+        base: str,
+        message: str,
+        verified: VerifiedMerge | None = None,
+    ) -> Merged:
         require_storable("the message of a merge", message)
-        return self._merger.merge(number, head, base, message)
+        return self._merger.merge(number, head, base, message, verified)
+
+    def mark_merged(self, number: int, commit: str) -> PullSnapshot:
+        return self._merger.mark_merged(number, commit)
 
     def _truncated(self, body: str) -> str:
         return truncate_body(body, self._api.longest_body)

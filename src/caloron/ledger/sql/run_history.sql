@@ -29,6 +29,10 @@ WHERE EXISTS (SELECT 1 FROM tasks t WHERE t.sprint = s.id AND t.status = 'Done'
 ORDER BY number DESC LIMIT :limit
 -- name: numbers
 SELECT id, number FROM sprints
+-- name: has_sprints
+SELECT 1 FROM sqlite_master WHERE name = 'sprints'
+-- name: phases
+SELECT id, phase FROM sprints ORDER BY number
 -- name: by_number
 SELECT id FROM sprints WHERE number = :number
 -- name: by_id

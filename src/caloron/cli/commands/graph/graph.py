@@ -252,7 +252,7 @@ def plan(file: str, profile: str) -> int:
     """
     from caloron.graph.errors import GraphError
     from caloron.graph.planning import plan as planned
-    from caloron.graph.prepare import declared_cost, prepare
+    from caloron.graph.prepare import prepare
 
     at = open_runtime()
     try:
@@ -269,7 +269,7 @@ def plan(file: str, profile: str) -> int:
         "steps": steps,
         "groups": [list(group) for group in found.groups],
         "effects": [effect.word for effect in prepared.effects],
-        "cost_cents": declared_cost(prepared.root, at.catalogue, prepared.checked.called),
+        "cost_cents": prepared.cost_cents,
         "time_ms_p50": found.cost.time_ms_p50,
         "tokens_est": found.cost.tokens_est,
         "memory_mb": found.cost.memory_mb,
