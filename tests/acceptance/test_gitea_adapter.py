@@ -249,7 +249,7 @@ def test_more_branches_than_a_page_holds_are_all_seen(forge: RemoteForge, work: 
     names = [f"many/{number}" for number in range(55)]
     refs = [f"{work.main}:refs/heads/{name}" for name in names]
     plain_git(work.mirror.path, "push", "--quiet", pusher(work), *refs)
-    heads, _ = forge._reader.heads()
+    heads, _ = forge.heads()
     assert heads.keys() == {"main", *names}
 
 

@@ -1,24 +1,41 @@
-"""Waiting in tests for what other processes and threads do."""
+"""Waiting for processes and files that a running sprint changes."""
 
 from __future__ import annotations
 
+import glob
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TypeVar
 
-from caloron.agents.supervise.processes import read_process
+T = TypeVar("T")
+#: Far beyond the duration of anything here: only what never happens takes so long.
+PATIENCE_S = 90.0
 
 
-def until(condition: Callable[[], Any], what: str, patience_s: float = 60) -> Any:
-    """Wait until a condition returns something true, and return that; `what` names it."""
-    give_up = time.monotonic() + patience_s
-    while time.monotonic() < give_up:
-        if value := condition():
-            return value
+def wait_for(condition: Callable[[], T | None], what: str = "the condition holds") -> T:
+    """Return the value of a condition once it holds; how long that takes does not matter."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not (value := condition()):
+        assert time.monotonic() < give_up, f"never happened: {what}"
         time.sleep(0.02)
-    raise AssertionError(f"waited {patience_s} s in vain until {what}")
+    return value
 
 
-def lives(pid: int) -> bool:
-    process = read_process(pid)
-    return process is not None and process.state not in "ZX"
+def paths(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths that match, although a sprint may remove folders meanwhile.
+
+    `Path.glob` fails with `FileNotFoundError` where a folder vanishes while it is listed.
+    """
+    names = glob.glob(  # noqa: PTH207 - see above
+        pattern, root_dir=folder, recursive=True, include_hidden=True
+    )
+    return [folder / name for name in sorted(names)]
+
+
+def process_lives(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"

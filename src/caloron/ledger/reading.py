@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from caloron.domain.reporting.waiting import Outage
 
 _SQL = load_statements(Path(__file__).parent / "sql" / "reading.sql")
+#: Tables of caches that an older ledger does not have; a reader sees them empty.
+_LATER_TABLES = ("entries", "records")
 
 
 def open_ledger(path: Path) -> sqlite3.Connection:
@@ -31,6 +33,9 @@ def open_ledger(path: Path) -> sqlite3.Connection:
     try:
         refuse_foreign(path, _value(connection, "ledger_id") if known else "", known)
         show_in_todays_form(connection, path, int(_value(connection, DATA_VERSION) or 1))
+        for table in _LATER_TABLES:
+            if not connection.execute(_SQL["has_table"], {"name": table}).fetchone():
+                connection.execute(_SQL[f"empty_{table}"])
     except BaseException as error:
         connection.close()
         if isinstance(error, sqlite3.Error):

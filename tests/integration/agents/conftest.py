@@ -14,7 +14,7 @@ import pytest
 from caloron.agents.supervise import launch
 from caloron.store.database import Database
 from caloron.store.queue import QUEUE_MIGRATIONS, Claim, claim, enqueue, reopen
-from tests.support.wait import until
+from tests.support.wait import wait_for
 
 
 class Attempt:
@@ -96,7 +96,7 @@ class Attempt:
             return {}
 
     def agent(self) -> int:
-        return int(until(lambda: self.identity().get("agent_pid"), "the agent is started"))
+        return int(wait_for(lambda: self.identity().get("agent_pid"), "the agent is started"))
 
     def output(self) -> str:
         log = self.run_dir / "output.log"
@@ -104,17 +104,17 @@ class Attempt:
 
     def said(self, text: str) -> str:
         """Wait until the agent has printed a text; all its output so far."""
-        until(lambda: text in self.output(), f"the agent says {text!r}")
+        wait_for(lambda: text in self.output(), f"the agent says {text!r}")
         return self.output()
 
     def renewals(self, count: int) -> None:
         """Wait until the lease was renewed so many times from now on."""
-        until(lambda: self.lease()["started_at"], "the attempt is counted")
+        wait_for(lambda: self.lease()["started_at"], "the attempt is counted")
         for _ in range(count):
             self._next_renewal(self.lease()["expires_at"])
 
     def _next_renewal(self, expiry: int) -> None:
-        until(lambda: self.lease()["expires_at"] > expiry, "the lease is renewed")
+        wait_for(lambda: self.lease()["expires_at"] > expiry, "the lease is renewed")
 
 
 @pytest.fixture

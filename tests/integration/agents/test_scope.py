@@ -17,7 +17,7 @@ from caloron.agents.supervise.supervise import Buffer, Limits, run, supervise
 from caloron.agents.supervise.watch import Watch
 from caloron.ports import Caps, SandboxedCommand, SandboxSpec
 from tests.integration.agents.conftest import Attempt
-from tests.support.wait import until
+from tests.support.wait import wait_for
 
 needs_systemd = pytest.mark.skipif(
     scope.options() is None,
@@ -94,7 +94,9 @@ def test_the_sandbox_has_both_limits_and_nothing_of_systemd_is_in_its_environmen
     ) as process:  # fmt: skip
         try:
             # It is started in place, and found again by the line that it then has.
-            until(lambda: process.pid in [p.pid for p in sandbox_processes(argv)], "it is started")
+            wait_for(
+                lambda: process.pid in [p.pid for p in sandbox_processes(argv)], "it is started"
+            )
             own = Path(f"/proc/{process.pid}/cgroup").read_text().strip().removeprefix("0::")
             limits = Path(f"/sys/fs/cgroup{own}")
             assert (limits / "memory.max").read_text() == f"{96 << 20}\n"
@@ -108,7 +110,7 @@ def test_the_sandbox_has_both_limits_and_nothing_of_systemd_is_in_its_environmen
             assert "XDG_RUNTIME_DIR" not in names
         finally:
             process.kill()
-    until(lambda: not limits.exists(), "nothing is left of the scope")
+    wait_for(lambda: not limits.exists(), "nothing is left of the scope")
 
 
 @needs_systemd

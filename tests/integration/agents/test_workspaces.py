@@ -255,7 +255,7 @@ def test_a_merge_with_nothing_new_is_no_merge(bench: Bench) -> None:
 
 
 def test_a_resolve_round_that_leaves_the_markers_is_noticed(bench: Bench) -> None:
-    head, main = _in_a_merge(bench)
+    head, _ = _in_a_merge(bench)
     left = bench.take(base=head)
     assert bench.mirror.conflict_markers(left, ("README", "two", "gone")) == ("README",)
 

@@ -56,13 +56,13 @@ def logs(task: str, sprint: str | None, tail: int, project: str | None) -> Answe
       caloron logs fix-login
       caloron logs po --tail 20
     """
-    from caloron.ledger.run_history import find_sprint, number_of, runs_below
+    from caloron.ledger.run_history import find_sprint, runs_below, sprint_numbers
 
     found = find_project(project)
     require_id(task, "task")
     with closing(require_ledger(found)) as connection:
         chosen = find_sprint(connection, sprint or "")
-        number = number_of(connection, chosen)
+        number = sprint_numbers(connection)[chosen]
         runs = runs_below(connection, f"{chosen}/{task}")
     place = found.runs / chosen / task
     if not place.is_dir():

@@ -13,7 +13,7 @@ from caloron.cli.app import Answer, DryRun, options, planned, sprint_argument
 from caloron.cli.format import counted
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import on_screen
-from caloron.domain.model.sprint import State, pull_of
+from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.errors import NotFound, PreconditionFailed
 from caloron.git.checkout import Checkout, MergePreview
@@ -21,7 +21,7 @@ from caloron.git.command import git
 from caloron.ledger.ledger import read_state
 from caloron.ledger.locate import projects_for, repository_here
 from caloron.ledger.projects import Project, load_project
-from caloron.ledger.run_history import find_sprint, number_of
+from caloron.ledger.run_history import find_sprint, sprint_numbers
 
 _SHOWN = 10
 
@@ -108,7 +108,7 @@ def _wanted(project: Project, sprint: str | None, main: str) -> tuple[str, str]:
 
 def merge_commits(state: State) -> list[str]:
     """The commits that merged a sprint's work into main."""
-    pulls = [pull_of(state, t) for t in state.tasks.values() if t.status is Status.DONE]
+    pulls = [state.pull_of(t) for t in state.tasks.values() if t.status is Status.DONE]
     return [pull.merge_commit for pull in pulls if pull and pull.merge_commit]
 
 
@@ -136,7 +136,7 @@ def _last_sprint(project: Project, sprint: str | None) -> tuple[str | None, int 
             name = find_sprint(connection, sprint or "")
         except NotFound:
             return None, None
-        return name, number_of(connection, name)
+        return name, sprint_numbers(connection)[name]
 
 
 def _data(
