@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.measure import Measure, median, percentile
-from caloron.agents.supervise import launch
 from caloron.domain.model.effects import StartWork
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.sprint import Planning, Sprint, SprintSettings
@@ -23,9 +22,9 @@ from caloron.git.mirror import Mirror
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.projects import Project
 from caloron.ledger.settings import ProjectConfig
-from caloron.ledger.wake import Wake
 from caloron.ledger.work_queue import WorkQueue
 from caloron.ports import Remote
+from caloron.store.wake import Wake
 
 _FILES = 10_000
 _WARM, _COLD = 12, 2
@@ -78,7 +77,7 @@ class Bench:
         self.runtime.workers.dispatch(4)
         run_dir = self.runtime.workers.runs.of(work.item, 1)
         self.runtime.workers.wait()
-        told = launch.read_output(run_dir, 100).strip()
+        told = (run_dir / "output.log").read_text().strip()
         return (int(told) - began) / 1e6
 
     def fill(self, size: int) -> None:

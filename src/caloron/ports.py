@@ -94,6 +94,13 @@ class RepositoryInfo(msgspec.Struct, frozen=True, kw_only=True):
     reviews: Literal["review", "comment"] = "review"
 
 
+class VerifiedMerge(msgspec.Struct, frozen=True):
+    """A merge commit whose files were verified, in a repository of ours that git can push from."""
+
+    commit: str
+    source: Path
+
+
 class Merged(msgspec.Struct, frozen=True):
     """A merged pull request, and whether this call merged it or found that somebody had."""
 
@@ -192,11 +199,26 @@ class Forge(Protocol):
 
     def review(self, number: int, head: str, verdict: Verdict, body: str) -> ReviewSnapshot: ...
 
-    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
+    def merge(
+        self,
+        number: int,
+        head: str,
+        base: str,
+        message: str,
+        verified: VerifiedMerge | None = None,
+    ) -> Merged:
         """Merge `head` into `base`: `StaleHead`, `StaleBase`, `MergeConflict`.
 
-        A forge that cannot be told the base is asked where it is first; main can then move in
-        between, so the merged result is to be compared with the verified one.
+        Where our account may push to main, main moves from `base` to exactly the commit of
+        `verified`, or not at all. Elsewhere the forge makes the merge. It cannot be told the base,
+        so main may move after our look at it: the result must be compared with the verified one.
+        """
+        ...
+
+    def mark_merged(self, number: int, commit: str) -> PullSnapshot:
+        """Have the forge show a pull request as merged by `commit`, which is on main already.
+
+        `NotYet` if the forge needs more time for that.
         """
         ...
 

@@ -30,8 +30,8 @@ from caloron.errors import (
 from caloron.forge.connect import connect
 from caloron.forge.remote.forge import RemoteForge
 from caloron.forge.tokens import TokenSource
-from caloron.git.mirror import Mirror
-from caloron.ports import Checks
+from caloron.git.mirror import Merged, Mirror
+from caloron.ports import Checks, VerifiedMerge
 from tests.acceptance.gitea_work import Work, run
 from tests.integration.forge.people import plain_git
 from tests.support.gitea import Person, Repository, Server
@@ -249,7 +249,7 @@ def test_more_branches_than_a_page_holds_are_all_seen(forge: RemoteForge, work: 
     names = [f"many/{number}" for number in range(55)]
     refs = [f"{work.main}:refs/heads/{name}" for name in names]
     plain_git(work.mirror.path, "push", "--quiet", pusher(work), *refs)
-    heads, _ = forge._reader.heads()
+    heads, _ = forge.heads()
     assert heads.keys() == {"main", *names}
 
 
@@ -572,11 +572,28 @@ def test_addresses_of_pages_are_those_that_the_user_reaches_the_forge_at(
     forge.close()
 
 
+@pytest.mark.parametrize("why", ["no manual merges", "protected"])
+def test_gitea_makes_the_merge_where_a_push_would_not_be_shown_or_main_is_protected(
+    forge: RemoteForge, work: Work, repository: Repository, why: str
+) -> None:
+    repository.change(allow_manual_merge=why == "protected")
+    if why == "protected":
+        repository.protect(enable_push=True)
+    pull = work.open_pull("feature")
+    made = work.mirror.merge(work.main, pull.head, "Merge it")
+    assert isinstance(made, Merged)
+    verified = VerifiedMerge(made.commit, work.mirror.path)
+    merged = forge.merge(pull.number, pull.head, work.main, "Merge it", verified).pull
+    assert merged.state == "merged"
+    assert merged.merge_commit == work.mirror.fetch_main() != made.commit
+    assert work.mirror.tree(merged.merge_commit) == made.tree
+
+
 def test_the_way_to_merge_is_one_that_the_repository_allows(
     forge: RemoteForge, work: Work, repository: Repository
 ) -> None:
     only = {"allow_merge_commits": False, "allow_rebase": False, "allow_squash_merge": True}
-    repository.who.patch(repository.path, {"has_pull_requests": True, **only})
+    repository.change(**only)
     pull = work.open_pull("feature")
     merged = forge.merge(pull.number, pull.head, work.main, "All in one").pull
     assert work.mirror.fetch_main() == merged.merge_commit

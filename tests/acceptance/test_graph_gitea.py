@@ -14,10 +14,10 @@ from caloron.domain.model.snapshots import marker
 from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
 from caloron.domain.rules.evaluate import evaluate
 from caloron.stages.values import parse_time, state_json
+from caloron.testing import planned
 from tests.acceptance.gitea_home import GiteaHome
 from tests.acceptance.home import writes
 from tests.support.gitea import Server
-from tests.unit.domain.world import planned
 
 _FEEDBACK = "---\ncaloron_feedback:\n  task_id: a\n  task_clarity: 6\n---\n"
 

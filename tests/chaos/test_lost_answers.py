@@ -40,8 +40,8 @@ from caloron.forge.local.forge import LocalForge, create_local_forge
 from caloron.git.mirror import Mirror
 from caloron.ledger.journal import LOOK_FIRST, Journal
 from caloron.ledger.ledger import Ledger, TickCommit
-from caloron.ledger.wake import Wake
 from caloron.store.redact import Redactor
+from caloron.store.wake import Wake
 from tests.chaos.world import git
 
 BRANCH = "agent/a/demo-1"

@@ -24,6 +24,7 @@ MUTATIONS = {
     "close_pull",
     "review",
     "merge",
+    "mark_merged",
 }
 CHANGES, EXECUTOR = "engine/forge/operations.py", "engine/forge/executor.py"
 #: What people do by their own hand, the first commit of an empty repository, the forge itself.
@@ -114,7 +115,14 @@ def test_the_changes_are_in_one_place_and_their_executor_marks_them_for_crashes(
     changing = [f.name for f in functions if mutations_in(ast.unparse(f))]
     text = _modules()[EXECUTOR].read_text("utf-8")
 
-    assert changing == ["do", "_report_progress", "_describe", "_do_to_issue"]
+    assert changing == [
+        "do",
+        "_merge",
+        "_find_merge",
+        "_report_progress",
+        "_describe",
+        "_do_to_issue",
+    ]
     assert all(f'crashpoint("effect.{step}", of)' in text for step in ("intend", "do", "record"))
 
 

@@ -19,7 +19,9 @@ _ADA = ("-c", "user.name=Ada", "-c", "user.email=ada@localhost")
 _merge = LocalForge.merge
 
 
-def merge_blindly(self: LocalForge, number: int, head: str, base: str, message: str) -> Merged:
+def merge_blindly(
+    self: LocalForge, number: int, head: str, base: str, message: str, verified: object = None
+) -> Merged:
     pull = self.pull(number)
     if pull.branch.startswith("agent/a/") and pull.state == "open":
         _push_theirs(Path(self.remote().url))

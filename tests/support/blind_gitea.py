@@ -20,7 +20,9 @@ WHO = "BLIND_GITEA_PERSON"
 _merge = RemoteForge.merge
 
 
-def merge_blindly(self: RemoteForge, number: int, head: str, base: str, message: str) -> Merged:
+def merge_blindly(
+    self: RemoteForge, number: int, head: str, base: str, message: str, verified: object = None
+) -> Merged:
     pull = self.pull(number)
     if pull.branch.startswith("agent/a/") and pull.state == "open":
         _push_theirs()

@@ -315,6 +315,11 @@ class Repository:
     def statuses(self, commit: str) -> list[Any]:
         return self.who.every(f"{self.path}/commits/{commit}/statuses")
 
+    def change(self, **settings: Any) -> None:
+        """Change settings of pull requests, with Gitea's own names."""
+        # Gitea overlooks them unless the request has this one.
+        self.who.patch(self.path, {"has_pull_requests": True, **settings})
+
     def collaborator(self, who: Person, permission: str = "write") -> None:
         self.who.put(f"{self.path}/collaborators/{who.login}", {"permission": permission})
 

@@ -32,7 +32,9 @@ _GIT = (2, 38)
 _BUBBLEWRAP = (0, 8)
 _FREE_MB = 2048
 _PATIENCE_S = 60.0
+_ANSWER_S = 20
 _MB = 1 << 20
+_INTERPRETER = (sys.executable, "-S", "-E", "-c")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +48,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     needed: bool = True
 
 
+def _result(check: str, ok: bool, detail: str, remedy: str, *, needed: bool = True) -> Finding:
+    """Return a finding whose remedy is only for a check that failed."""
+    return Finding(check=check, ok=ok, detail=detail, remedy="" if ok else remedy, needed=needed)
+
+
 def examine(home: Path) -> Iterator[Finding]:
     """Check everything but the project's own framework, one result at a time."""
     yield _python()
@@ -55,11 +62,14 @@ def examine(home: Path) -> Iterator[Finding]:
     yield sandbox
     if sandbox.ok:
         yield _seccomp()
-        yield from (limit() for limit in (_processes, _memory, _file_size, _temporary_files))
+        for check, script, caps, detail in _LIMITS:
+            yield _tried(check, script, "stopped", detail, caps)
         yield _kernel_memory()
-        yield from _supervised_limits()
+        for check, detail in _SUPERVISED:
+            yield Finding(check=check, ok=True, detail=detail)
         yield cgroup()
-        yield from (_network_none(), _network_model(), _network_public())
+        for policy, expected, detail in _NETWORKS:
+            yield _network(policy, expected, detail)
     yield _disk(home)
     yield _clock()
 
@@ -75,16 +85,10 @@ def at_a_glance(home: Path, *, sandboxed: bool) -> Iterator[Finding]:
     yield msgspec.structs.replace(disk, needed=False)
 
 
-_ANSWER_S = 20
-
-
 def _python() -> Finding:
     version = sys.version.split()[0]
     ok = sys.version_info >= _PYTHON
-    return Finding(
-        check="python", ok=ok, detail=f"{version} at {sys.executable}",
-        remedy="" if ok else "install Python 3.11 or later",
-    )  # fmt: skip
+    return _result("python", ok, f"{version} at {sys.executable}", "install Python 3.11 or later")
 
 
 def _git() -> Finding:
@@ -109,7 +113,7 @@ def _program(name: str, argv: tuple[str, ...], least: tuple[int, int], remedy: s
         return Finding(check=name, ok=False, detail=detail, remedy=f"read the message of {argv[0]}")
     version = re.search(r"(\d+)\.(\d+)", printed)
     ok = version is not None and (int(version[1]), int(version[2])) >= least
-    return Finding(check=name, ok=ok, detail=printed, remedy="" if ok else remedy)
+    return _result(name, ok, printed, remedy)
 
 
 def _sandbox() -> Finding:
@@ -127,13 +131,10 @@ _READ_SECCOMP = "print([l.split()[1] for l in open('/proc/self/status') if l[:8]
 
 
 def _seccomp() -> Finding:
-    if not program():
-        return Finding(
-            check="seccomp", ok=False, needed=False,
-            detail=f"no filter of system calls for {os.uname().machine}; the namespaces remain",
-            remedy="run agents on x86_64 or aarch64",
-        )  # fmt: skip
-    return _seen("seccomp", _READ_SECCOMP, "2", "system calls are filtered", Caps())
+    if program():
+        return _tried("seccomp", _READ_SECCOMP, "2", "system calls are filtered", Caps())
+    detail = f"no filter of system calls for {os.uname().machine}; the namespaces remain"
+    return _result("seccomp", False, detail, "run agents on x86_64 or aarch64", needed=False)
 
 
 _FORK = """
@@ -162,27 +163,20 @@ except OSError:
 """
 
 
-def _processes() -> Finding:
-    detail = "RLIMIT_NPROC, set inside; a fork bomb was stopped"
-    return _seen("processes", _FORK, "stopped", detail, Caps(processes=24))
-
-
-def _memory() -> Finding:
-    detail = "RLIMIT_DATA per process, a hog was stopped; the sum of all is watched by the shim"
-    return _seen("memory", _ALLOCATE, "stopped", detail, Caps(memory_mb=256))
-
-
-def _file_size() -> Finding:
-    detail = "RLIMIT_FSIZE per file, a big file was stopped; the sum of all is watched by the shim"
-    script = _WRITE.format(path="/workspace/big")
-    return _seen("file size", script, "stopped", detail, Caps(file_mb=8))
-
-
-def _temporary_files() -> Finding:
-    detail = "the size of /tmp, a file system of its own; a filler was stopped"
-    script = _WRITE.format(path="/tmp/big")
-    return _seen("temporary files", script, "stopped", detail, Caps(memory_mb=128))
-
+_LIMITS = (
+    ("processes", _FORK, Caps(processes=24), "RLIMIT_NPROC, set inside; a fork bomb was stopped"),
+    ("memory", _ALLOCATE, Caps(memory_mb=256),
+     "RLIMIT_DATA per process, a hog was stopped; the sum of all is watched by the shim"),
+    ("file size", _WRITE.format(path="/workspace/big"), Caps(file_mb=8),
+     "RLIMIT_FSIZE per file, a big file was stopped; the sum of all is watched by the shim"),
+    ("temporary files", _WRITE.format(path="/tmp/big"), Caps(memory_mb=128),
+     "the size of /tmp, a file system of its own; a filler was stopped"),
+)  # fmt: skip
+_SUPERVISED = (
+    ("disk", "the shim watches workspace and home, and ends an agent that takes too much"),
+    ("output", "the shim cuts what is too much"),
+    ("wall clock", "the shim ends the agent and everybody below it"),
+)
 
 _FILL_SOCKETS = """
 import socket, time
@@ -201,19 +195,21 @@ time.sleep(60)
 
 def _kernel_memory() -> Finding:
     """Let a small process fill its sockets, and watch it as the shim does."""
-    watch = Watch(memory_mb=40, processes=1000, disk_mb=1 << 20, folders=[])
+    ok = "MB of memory" in _limit_exceeded(_FILL_SOCKETS, Caps(), watched_mb=40)
+    detail = "the shim counts the buffers of sockets and the inodes of /tmp; a hog was ended"
+    if not ok:
+        detail = "what sockets hold cannot be counted here, so it is not limited"
+    remedy = "let a cgroup bound all agents together, see below"
+    return _result("kernel memory", ok, detail, remedy, needed=False)
+
+
+def _limit_exceeded(script: str, caps: Caps, *, watched_mb: int) -> str:
+    """Run a script until it is over a limit of memory, and return that limit."""
+    watch = Watch(memory_mb=watched_mb, processes=1000, disk_mb=1 << 20, folders=[])
     with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as folder:
-        spec = SandboxSpec(workspace=Path(folder))
-        argv = (sys.executable, "-S", "-E", "-c", _FILL_SOCKETS)
-        confined = Bubblewrap().confine(argv, spec)
-        ended = supervise(confined, Limits(_PATIENCE_S, watch=watch), stdout=Buffer())
-    ok = "MB of memory" in ended.over
-    return Finding(
-        check="kernel memory", ok=ok, needed=False,
-        detail="the shim counts the buffers of sockets and the inodes of /tmp; a hog was ended"
-        if ok else "what sockets hold cannot be counted here, so it is not limited",
-        remedy="" if ok else "let a cgroup bound all agents together, see below",
-    )  # fmt: skip
+        spec = SandboxSpec(workspace=Path(folder), caps=caps)
+        confined = Bubblewrap().confine((*_INTERPRETER, script), spec)
+        return supervise(confined, Limits(_PATIENCE_S, watch=watch), stdout=Buffer()).over
 
 
 _SHARE_MEMORY = """
@@ -237,31 +233,28 @@ def cgroup() -> Finding:
             "what one agent holds is only watched"
         )
         return Finding(check="cgroup", ok=True, detail=detail)
-    return Finding(
-        check="cgroup", ok=False, needed=False,
-        detail="the sum of what an agent and its children hold is only watched, by the shim; what "
-        "it does not count (pipes, page tables, System V shared memory) is not limited",
-        remedy="run Caloron where systemd-run --scope works: systemd and cgroup v2, for an "
-        "ordinary user also a session (loginctl enable-linger)",
-    )  # fmt: skip
+    detail = (
+        "the sum of what an agent and its children hold is only watched, by the shim; what "
+        "it does not count (pipes, page tables, System V shared memory) is not limited"
+    )
+    remedy = (
+        "run Caloron where systemd-run --scope works: systemd and cgroup v2, for an "
+        "ordinary user also a session (loginctl enable-linger)"
+    )
+    return _result("cgroup", False, detail, remedy, needed=False)
 
 
 def _scope() -> Finding:
     """Let three processes share a memory limit that each one respects; the watch is off."""
-    watch = Watch(memory_mb=1 << 20, processes=1000, disk_mb=1 << 20, folders=[])
-    with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as folder:
-        spec = SandboxSpec(workspace=Path(folder), caps=Caps(memory_mb=128))
-        argv = (sys.executable, "-S", "-E", "-c", _SHARE_MEMORY)
-        confined = Bubblewrap().confine(argv, spec)
-        ended = supervise(confined, Limits(_PATIENCE_S, watch=watch), stdout=Buffer())
-    ok = "by the kernel" in ended.over
-    return Finding(
-        check="cgroup", ok=ok, needed=False,
-        detail="memory and processes of an agent with all its children are limited by the kernel, "
+    over = _limit_exceeded(_SHARE_MEMORY, Caps(memory_mb=128), watched_mb=1 << 20)
+    ok = "by the kernel" in over
+    detail = (
+        "memory and processes of an agent with all its children are limited by the kernel, "
         "in a scope of systemd; a hog was ended"
-        if ok else "systemd made a scope for an agent, but its memory was not limited",
-        remedy="" if ok else "report this",
-    )  # fmt: skip
+    )
+    if not ok:
+        detail = "systemd made a scope for an agent, but its memory was not limited"
+    return _result("cgroup", ok, detail, "report this", needed=False)
 
 
 def memory_max(membership: Path, root: Path) -> int | None:
@@ -284,15 +277,6 @@ def memory_max(membership: Path, root: Path) -> int | None:
     return min(limits, default=None)
 
 
-def _supervised_limits() -> Iterator[Finding]:
-    for name, what in (
-        ("disk", "the shim watches workspace and home, and ends an agent that takes too much"),
-        ("output", "the shim cuts what is too much"),
-        ("wall clock", "the shim ends the agent and everybody below it"),
-    ):
-        yield Finding(check=name, ok=True, detail=what)
-
-
 _CONNECT = """
 import socket
 for port in ({allowed}, {other}):
@@ -304,26 +288,19 @@ for port in ({allowed}, {other}):
 """
 
 
-def _network_none() -> Finding:
-    detail = "servers of this machine could not be reached"
-    return _network("none", "refused\nrefused", detail)
-
-
-def _network_model() -> Finding:
-    detail = "an allowed server was reached, another one was not"
-    return _network("model", "hello\nrefused", detail)
-
-
-def _network_public() -> Finding:
-    detail = "of this machine, an allowed server was reached, another one was not"
-    return _network("public", "hello\nrefused", detail)
+_NETWORKS: tuple[tuple[Network, str, str], ...] = (
+    ("none", "refused\nrefused", "servers of this machine could not be reached"),
+    ("model", "hello\nrefused", "an allowed server was reached, another one was not"),
+    ("public", "hello\nrefused",
+     "of this machine, an allowed server was reached, another one was not"),
+)  # fmt: skip
 
 
 def _network(policy: Network, expected: str, detail: str) -> Finding:
     with _greeter() as allowed, _greeter() as other:
         script = _CONNECT.format(allowed=allowed, other=other)
         hosts = (f"127.0.0.1:{allowed}",)
-        return _seen(f"network {policy}", script, expected, detail, Caps(), policy, hosts)
+        return _tried(f"network {policy}", script, expected, detail, Caps(), policy, hosts)
 
 
 @contextmanager
@@ -350,7 +327,7 @@ def _greeter() -> Iterator[int]:
         thread.join()
 
 
-def _seen(
+def _tried(
     check: str,
     script: str,
     expected: str,
@@ -364,7 +341,7 @@ def _seen(
     with tempfile.TemporaryDirectory(prefix="caloron-doctor-") as folder:
         spec = SandboxSpec(workspace=Path(folder), network=network, hosts=hosts, caps=caps)
         try:
-            confined = Bubblewrap().confine((sys.executable, "-S", "-E", "-c", script), spec)
+            confined = Bubblewrap().confine((*_INTERPRETER, script), spec)
             done = run(confined, timeout_s=_PATIENCE_S)
         except TimeoutError:
             return Finding(check=check, ok=False, detail="it did not end", remedy=remedy)
@@ -374,28 +351,22 @@ def _seen(
     if printed == expected:
         return Finding(check=check, ok=True, detail=detail)
     stderr = done.stderr.decode("utf-8", "replace").strip()[-300:]
-    seen = " ".join(f"saw {printed!r} instead of {expected!r} {stderr}".split())
-    return Finding(check=check, ok=False, detail=seen, remedy=remedy)
+    differs = " ".join(f"saw {printed!r} instead of {expected!r} {stderr}".split())
+    return Finding(check=check, ok=False, detail=differs, remedy=remedy)
 
 
 def _disk(home: Path) -> Finding:
     existing = next(path for path in (home, *home.parents) if path.is_dir())
     free = shutil.disk_usage(existing).free // _MB
-    ok = free >= _FREE_MB
-    return Finding(
-        check="disk space", ok=ok, detail=f"{free:,} MB free at {existing}",
-        remedy="" if ok else f"free at least {_FREE_MB:,} MB, or choose another CALORON_HOME",
-    )  # fmt: skip
+    remedy = f"free at least {_FREE_MB:,} MB, or choose another CALORON_HOME"
+    return _result("disk space", free >= _FREE_MB, f"{free:,} MB free at {existing}", remedy)
 
 
 def _clock() -> Finding:
     """Check the clock: a time before that of our own files was never set."""
     now, installed = time.time(), Path(caloron.__file__).stat().st_mtime
-    ok = now > installed - 86_400
-    return Finding(
-        check="clock", ok=ok, detail=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)),
-        remedy="" if ok else "set the clock of this machine",
-    )  # fmt: skip
+    shown = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))
+    return _result("clock", now > installed - 86_400, shown, "set the clock of this machine")
 
 
 def no_framework() -> Finding:
@@ -419,15 +390,15 @@ def setup_network(entries: Sequence[str]) -> Finding:
     )  # fmt: skip
 
 
-def framework(name: str, find: Callable[[], AgentCli]) -> Finding:
+def framework(name: str, make: Callable[[], AgentCli]) -> Finding:
     """Check the project's framework, and read its version inside a sandbox."""
     try:
-        cli = find()
+        cli = make()
         cli.check()
-        seen = _version(cli) if cli.info.version_args else "it can be started"
+        version = _version(cli) if cli.info.version_args else "it can be started"
     except CaloronError as error:
         return Finding(check="framework", ok=False, detail=str(error), remedy=error.hint)
-    return Finding(check="framework", ok=True, detail=f"{name}: {seen}")
+    return Finding(check="framework", ok=True, detail=f"{name}: {version}")
 
 
 def _version(cli: AgentCli) -> str:

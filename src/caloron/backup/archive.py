@@ -11,7 +11,7 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -69,6 +69,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     left_out: list[str] = []
 
 
+class _Version(msgspec.Struct):
+    """The fields of a manifest that every version of Caloron writes."""
+
+    format: int
+    caloron: str = ""
+
+
 def is_part(name: str) -> bool:
     """True if a backup can contain a part of this name."""
     return _PART.fullmatch(name) is not None
@@ -114,7 +121,7 @@ def _write_members(file: IO[bytes], manifest: Manifest, folder: Path) -> None:
             with (folder / part.name).open("rb") as content:
                 _add(tar, part.name, content, part.bytes)
         file.flush()
-        digest = _digest(_chunks(file, 0, tar.offset)).encode() + b"\n"
+        digest = _digest(file, 0, tar.offset).encode() + b"\n"
         file.seek(tar.offset)
         _add(tar, _DIGEST, io.BytesIO(digest), len(digest))
 
@@ -123,20 +130,6 @@ def _add(tar: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None
     member = tarfile.TarInfo(name)
     member.size, member.mode = size, 0o600
     tar.addfile(member, content)
-
-
-def _chunks(file: IO[bytes], start: int, size: int) -> Iterator[bytes]:
-    file.seek(start)
-    while size and (chunk := file.read(min(_CHUNK, size))):
-        size -= len(chunk)
-        yield chunk
-
-
-def _digest(chunks: Iterator[bytes]) -> str:
-    digest = hashlib.sha256()
-    for chunk in chunks:
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 class Archive:
@@ -169,9 +162,8 @@ class Archive:
         try:
             with tarfile.open(fileobj=self._file, mode="r:") as tar:
                 for member in tar:
-                    self._check_member(member, size)
-                    if member.name in members:
-                        raise refused(self.path, f"it has {member.name!r} twice")
+                    if problem := _problem_of(member, size, members):
+                        raise refused(self.path, problem)
                     members[member.name] = member
         except (tarfile.TarError, EOFError, UnicodeError, ValueError) as error:
             raise refused(self.path, f"it is not a backup, or damaged ({error})") from error
@@ -181,30 +173,22 @@ class Archive:
         self._check_digest(members[_DIGEST], size)
         return members
 
-    def _check_member(self, member: tarfile.TarInfo, size: int) -> None:
-        if member.type != tarfile.REGTYPE or member.issparse():
-            raise refused(self.path, f"{member.name!r} in it is not a plain file")
-        if member.name not in (_MANIFEST, _DIGEST) and not is_part(member.name):
-            raise refused(self.path, f"a backup has no part {member.name!r}")
-        if member.size < 0 or member.offset_data + member.size > size:
-            raise refused(self.path, "its end is missing")
-
     def _check_digest(self, member: tarfile.TarInfo, size: int) -> None:
         expected = self._content(member, 100).decode("ascii", "replace").strip()
-        if _digest(_chunks(self._file, 0, member.offset)) != expected:
+        if _digest(self._file, 0, member.offset) != expected:
             raise refused(self.path, "its bytes are not those that were written")
         self._file.seek(member.offset_data + member.size)
         rest = size - self._file.tell()
         if rest > 2 * tarfile.RECORDSIZE or self._file.read().strip(b"\0"):
             raise refused(self.path, "data follows its end")
 
-    def _content(self, member: tarfile.TarInfo, limit: int) -> bytes:
+    def _content(self, member: tarfile.TarInfo, limit: int = _MAX_MANIFEST) -> bytes:
         if member.size > limit:
             raise refused(self.path, f"{member.name} has {member.size} bytes, more than {limit}")
         return b"".join(_chunks(self._file, member.offset_data, member.size))
 
     def _read_manifest(self) -> Manifest:
-        text = self._content(self._members[_MANIFEST], _MAX_MANIFEST)
+        text = self._content(self._members[_MANIFEST])
         try:
             version = msgspec.json.decode(text, type=_Version)
             if version.format > FORMAT:
@@ -214,11 +198,12 @@ class Archive:
             raise refused(self.path, f"its manifest cannot be read: {error}") from error
 
     def _check_parts(self) -> None:
+        """Compare the parts with the manifest: a staged part may have changed on the disk."""
         if [part.name for part in self.manifest.parts] != list(self._members)[1:-1]:
             raise refused(self.path, "its manifest lists other parts than it has")
         for part in self.manifest.parts:
             member = self._members[part.name]
-            digest = _digest(_chunks(self._file, member.offset_data, member.size))
+            digest = _digest(self._file, member.offset_data, member.size)
             if (member.size, digest) != (part.bytes, part.sha256):
                 raise refused(self.path, f"its part {part.name} is not the one that was written")
 
@@ -229,7 +214,7 @@ class Archive:
         return [part.name for part in self.manifest.parts if part.name.startswith(prefixes)]
 
     def text(self, name: str) -> bytes:
-        return self._content(self._members[name], _MAX_MANIFEST)
+        return self._content(self._members[name])
 
     def unpack(self, name: str, target: Path) -> None:
         """Write one part to a new file."""
@@ -245,8 +230,26 @@ class Archive:
             os.fsync(file.fileno())
 
 
-class _Version(msgspec.Struct):
-    """The fields of a manifest that every version of Caloron writes."""
+def _problem_of(member: tarfile.TarInfo, size: int, before: Collection[str]) -> str:
+    """Return why a backup cannot have this member; empty if it can."""
+    if member.type != tarfile.REGTYPE or member.issparse():
+        return f"{member.name!r} in it is not a plain file"
+    if member.name not in (_MANIFEST, _DIGEST) and not is_part(member.name):
+        return f"a backup has no part {member.name!r}"
+    if member.size < 0 or member.offset_data + member.size > size:
+        return "its end is missing"
+    return f"it has {member.name!r} twice" if member.name in before else ""
 
-    format: int
-    caloron: str = ""
+
+def _chunks(file: IO[bytes], start: int, size: int) -> Iterator[bytes]:
+    file.seek(start)
+    while size and (chunk := file.read(min(_CHUNK, size))):
+        size -= len(chunk)
+        yield chunk
+
+
+def _digest(file: IO[bytes], start: int, size: int) -> str:
+    digest = hashlib.sha256()
+    for chunk in _chunks(file, start, size):
+        digest.update(chunk)
+    return digest.hexdigest()

@@ -17,8 +17,6 @@ from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
 from caloron import __version__
 from caloron.backup.archive import FORMAT, Manifest, Part, Repository, is_part, write_archive
 from caloron.engine.exports import exported_files
@@ -29,6 +27,7 @@ from caloron.git.command import GitError
 from caloron.git.packs import object_format, objects_of, refs_of, shallow_of, write_pack
 from caloron.ledger.ledger import MIGRATIONS
 from caloron.ledger.projects import Project
+from caloron.ledger.run_history import sprint_phases
 from caloron.store.crash import crashpoint
 from caloron.store.database import open_read_only, store_error
 from caloron.store.files import remove_leftovers
@@ -47,14 +46,6 @@ LEFT_OUT = {
     "trash": "workspaces to be deleted",
     "logs": "the log of Caloron itself",
 }
-
-
-class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup that was written."""
-
-    path: Path
-    bytes: int
-    manifest: Manifest
 
 
 def target_for(project: Project, path: Path | None) -> Path:
@@ -76,7 +67,7 @@ def target_for(project: Project, path: Path | None) -> Path:
     return target
 
 
-def back_up(project: Project, target: Path, tell: Callable[[str], None]) -> Backup:
+def back_up(project: Project, target: Path, tell: Callable[[str], None]) -> Manifest:
     """Write a backup, whole or not at all, without disturbing a running sprint."""
     remove_leftovers(target.parent, f"{_STAGE}*", ".caloron-*.tar.*.tmp")
     stage = target.parent / f"{_STAGE}{os.getpid()}"
@@ -97,7 +88,7 @@ def back_up(project: Project, target: Path, tell: Callable[[str], None]) -> Back
         ) from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)
-    return Backup(path=target, bytes=target.stat().st_size, manifest=manifest)
+    return manifest
 
 
 class _Writer:
@@ -120,31 +111,34 @@ class _Writer:
         self._write_packs()
         self._leave_out_secrets()
         for name, text in self._texts.items():
-            path = self._stage / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text)
+            self._staged(name).write_bytes(text)
         return self._manifest({name: m for name, m in migrations.items() if m is not None})
 
     def _open_views(self, views: ExitStack) -> None:
         project = self._project
-        paths = {"mirror": project.mirror, "forge": project.forge_git}
-        formats = {n: object_format(p) for n, p in paths.items() if (p / "config").exists()}
-        if not project.is_remote and "forge" not in formats:
+        if not project.is_remote and not (project.forge_git / "config").exists():
             raise NotFound(
                 f"{project.forge_git} does not exist",
                 hint=f"find the damage: caloron state verify --project {project.name}",
             )
+        repositories = {"mirror": project.mirror}
+        if not project.is_remote:
+            repositories["forge"] = project.forge_git
+        # The format of a repository never changes; the refs are read below.
+        formats = {n: object_format(p) for n, p in repositories.items() if (p / "config").exists()}
         with ExitStack() as no_commits:
             if project.ledger.exists():
                 no_commits.enter_context(_without_commits(project.ledger))
                 ledger = self._open_view("ledger.sqlite", project.ledger, views)
-                self._sprints = _sprints(ledger)
+                self._sprints = sprint_phases(ledger)
             self._read_files(views)
-            if "mirror" in formats:
-                self._read_refs("mirror", project.mirror, formats["mirror"])
-            if not project.is_remote:
-                self._open_view("forge.sqlite", project.forge_sqlite, views)
-                self._read_refs("forge", project.forge_git, formats["forge"])
+            for name, kind in formats.items():
+                path = repositories[name]
+                if name == "forge":
+                    self._open_view("forge.sqlite", project.forge_sqlite, views)
+                self._repositories[name] = Repository(
+                    refs=refs_of(path), object_format=kind, shallow=shallow_of(path)
+                )
 
     def _open_view(self, name: str, path: Path, views: ExitStack) -> sqlite3.Connection:
         """Open a connection that keeps seeing the database as it is now."""
@@ -156,22 +150,14 @@ class _Writer:
         self._databases[name] = connection
         return connection
 
-    def _read_refs(self, name: str, path: Path, object_format: str) -> None:
-        self._repositories[name] = Repository(
-            refs=refs_of(path), object_format=object_format, shallow=shallow_of(path)
-        )
-
     def _read_files(self, views: ExitStack) -> None:
         """Read settings, edits of plans, exported files and the folders of the agents."""
         project = self._project
         files = {"config.yml": project.config_file}
         files |= {f"edits/{p.name}": p for p in sorted((project.path / "edits").glob("*.yml"))}
         files |= exported_files(project, self._sprints)
-        agents = {
-            f"agents/{path.relative_to(project.agents).as_posix()}": path
-            for path in agent_files(project.agents)
-        }
-        for name, path in (files | agents).items():
+        files |= {str(p.relative_to(project.path)): p for p in agent_files(project.agents)}
+        for name, path in files.items():
             try:
                 if not is_part(name):
                     self._leave_out(name, "its name cannot be stored")
@@ -187,14 +173,18 @@ class _Writer:
             except (StoreError, sqlite3.Error) as error:
                 self._leave_out(name, f"it cannot be read ({error})")
 
+    def _staged(self, name: str) -> Path:
+        path = self._stage / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
     def _leave_out(self, name: str, reason: str) -> None:
         printable = name.encode("utf-8", "backslashreplace").decode()
         self._left_out.append(f"{printable}: {reason}")
 
     def _copy(self, name: str) -> list[tuple[str, str]] | None:
         """Copy a database, and return its migrations. Leave out a damaged one of an agent."""
-        path = self._stage / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = self._staged(name)
         try:
             copy_of(self._databases[name], path)
             applied = _check_copy(path, name)
@@ -288,13 +278,6 @@ def agent_files(folder: Path) -> Iterator[Path]:
             hidden = name.startswith(".") or name.endswith(("-wal", "-shm"))
             if not hidden and path.is_file() and not path.is_symlink() and path.parent != folder:
                 yield path
-
-
-def _sprints(ledger: sqlite3.Connection) -> dict[str, str]:
-    if not ledger.execute("SELECT 1 FROM sqlite_master WHERE name = 'sprints'").fetchone():
-        return {}
-    rows = ledger.execute("SELECT id, phase FROM sprints ORDER BY number")
-    return {row["id"]: row["phase"] for row in rows}
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from caloron.ledger.journal import LOOK_FIRST
 from caloron.ledger.ledger import MIGRATIONS, SQL, Ledger
 from caloron.ledger.locate import ProjectPaths, home, project_names, project_path
 from caloron.ledger.projects import Project, save_config, set_active
+from caloron.ledger.run_history import sprint_phases
 from caloron.ledger.settings import read_settings, typed
 from caloron.ledger.state_file import kv_path
 from caloron.ports import Remote
@@ -181,8 +182,7 @@ class Restore:
             return restored
         with closing(Ledger(stage / "ledger.sqlite")) as ledger:
             with ledger.db.transaction("restore") as connection:
-                rows = connection.execute("SELECT id FROM sprints")
-                restored.sprints = [row["id"] for row in rows]
+                restored.sprints = list(sprint_phases(connection))
                 for lease in queue.in_flight(connection):
                     queue.reopen(connection, lease.item, "it was in progress in the backup")
                     restored.reopened.append(lease.item)
@@ -267,7 +267,7 @@ def _sprints_of(name: str) -> set[str]:
         return set()
     try:
         with closing(open_read_only(ledger)) as connection:
-            return {row["id"] for row in connection.execute("SELECT id FROM sprints")}
+            return set(sprint_phases(connection))
     except (StoreError, sqlite3.Error) as error:
         # A project with a damaged ledger cannot write state files.
         log.warning("cannot read the sprints of a project", error=error, project=name)

@@ -11,20 +11,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
+from caloron.agentstate.dashboard import regenerate, wrong_in
+from caloron.agentstate.database import MIGRATIONS as AGENT_MIGRATIONS
+from caloron.agentstate.database import MIGRATIONS_TABLE
+from caloron.engine.agent_dirs import differences, export, set_aside_database
+from caloron.engine.agent_view import STATE
 from caloron.engine.exports import Exports
 from caloron.errors import CaloronError, StoreError
-from caloron.forge.local.create import record_mismatches
+from caloron.forge.local.create import newest_version, record_mismatches
 from caloron.git.packs import missing, refs_of
 from caloron.ledger.exports import Export, digest, read, stored_digests, write
 from caloron.ledger.ledger import MIGRATIONS, Ledger
 from caloron.ledger.projects import Project
-from caloron.ledger.rows import OF_THE_STATE, UNREADABLE, disagreements
+from caloron.ledger.rows import OF_THE_STATE, UNREADABLE, disagreements, newest_observation
 from caloron.ledger.run_history import forget_record, store_records, wrong_records
 from caloron.ledger.workspace_files import put_entries, wrong_entries
 from caloron.store.database import open_read_only
+from caloron.store.files import read_plain
 from caloron.store.health import applied_in, damages
 
 #: An engine stores the digest of a text shortly before it writes the text.
@@ -34,8 +41,8 @@ _WRITE_DELAY_S = 0.2
 Repair = Callable[[], str]
 
 
-class Issue(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is not as it should be."""
+class Issue(msgspec.Struct, frozen=True):
+    """One deviation from what is expected."""
 
     #: `export`, `record`, `ledger`, `forge`, `git`, `agent`.
     kind: str
@@ -44,231 +51,257 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
     found: str
     #: What the repair does; empty if there is none.
     repair: str = ""
-    #: Not an error: it goes away by itself, or a person's edit is read back.
-    informational: bool = False
 
 
-class Report(msgspec.Struct, kw_only=True):
+class Report(msgspec.Struct):
     """The result of a verification."""
 
     #: Errors, each with its repair.
-    issues: list[tuple[Issue, Repair | None]] = msgspec.field(default_factory=list)
+    issues: dict[Issue, Repair | None] = msgspec.field(default_factory=dict)
+    #: Deviations that go away by themselves, and edits that are read back.
     notes: list[Issue] = msgspec.field(default_factory=list)
     #: The number of things that were verified.
     checked: int = 0
 
-    def add(self, issue: Issue, repair: Repair | None = None) -> None:
-        if issue.informational:
-            self.notes.append(issue)
-        else:
-            self.issues.append((issue, repair))
+    def add(self, kind: str, target: object, expected: str, found: object) -> None:
+        """Add an error without a repair."""
+        self.issues[Issue(kind, str(target), expected, str(found))] = None
+
+    def add_note(self, kind: str, target: object, expected: str, found: str) -> None:
+        self.notes.append(Issue(kind, str(target), expected, found))
 
 
 @contextmanager
 def verification(project: Project, *, busy: bool) -> Iterator[Callable[[], Report]]:
     """Return a function that verifies a project. `busy`: an engine is running meanwhile."""
-    damage = list(_ledger_damage(project)) if project.ledger.exists() else []
-    if damage or not project.ledger.exists():
-        yield lambda: _Verification(project, None, busy=busy).run(damage)
+    if not project.ledger.exists() or _verify_ledger_file(project.ledger, Report()):
+        yield lambda: _verify(project, None, busy=busy)
         return
     with closing(Ledger(project.ledger)) as ledger:
-        yield lambda: _Verification(project, ledger, busy=busy).run([])
+        yield lambda: _verify(project, ledger, busy=busy)
 
 
-def _ledger_damage(project: Project) -> Iterator[Issue]:
-    issue = partial(Issue, kind="ledger")
-    ledger = str(project.ledger)
+def _verify(project: Project, ledger: Ledger | None, *, busy: bool) -> Report:
+    """Verify everything; without a usable ledger, only what does not need it."""
+    report = Report()
+    if ledger is None and project.ledger.exists():
+        _verify_ledger_file(project.ledger, report)
+    if not project.is_remote:
+        _verify_forge(project, report)
+    _verify_mirror(project.mirror, report)
+    if ledger is not None and _verify_rows(project, ledger, report):
+        if not busy:
+            _verify_cached_records(ledger, report)
+        for exported in Exports(project, ledger).all():
+            _verify_export(ledger, exported, report, busy=busy)
+        if not busy:
+            _verify_agent_dirs(project.agents, ledger, report)
+    return report
+
+
+def _verify_ledger_file(path: Path, report: Report) -> bool:
+    """Look for damage in the ledger's file; True if the ledger cannot be opened as it is."""
     try:
-        with closing(open_read_only(project.ledger)) as connection:
-            found = list(damages(connection, MIGRATIONS))
+        with closing(open_read_only(path)) as connection:
+            damage = list(damages(connection, MIGRATIONS))
             applied = {name for name, _ in applied_in(connection)}
     except (CaloronError, sqlite3.Error) as error:
-        yield issue(target=ledger, expected="a readable database", found=str(error))
+        report.add("ledger", path, "a readable database", error)
+        return True
+    for part, expected, found in damage:
+        report.add("ledger", part, expected, found)
+    if is_older := not damage and any(m.name not in applied for m in MIGRATIONS):
+        expected = f"migrations up to {MIGRATIONS[-1].name}"
+        found = "an older form, which the next sprint upgrades"
+        report.add_note("ledger", path, expected, found)
+    return bool(damage) or is_older
+
+
+def _verify_forge(project: Project, report: Report) -> None:
+    records, repository = project.forge_sqlite, project.forge_git
+    for path in (records, repository):
+        if not path.exists():
+            report.add("forge", path, "the forge of the project", "it does not exist")
+            return
+    report.checked += 1
+    try:
+        with closing(open_read_only(records)) as connection:
+            # One transaction: git, which changes first, is read last.
+            connection.execute("BEGIN")
+            for target, expected, found, transient in record_mismatches(connection, repository):
+                if transient:
+                    now = f"{found}: the next poll records it"
+                    report.add_note("forge", target, f"{expected} (recorded)", now)
+                else:
+                    report.add("forge", target, expected, found)
+    except (CaloronError, sqlite3.Error) as error:
+        report.add("forge", records, "a readable forge", error)
+
+
+def _verify_mirror(mirror: Path, report: Report) -> None:
+    if not (mirror / "config").exists():
         return
-    for damage in found:
-        yield issue(target=damage.what, expected=damage.expected, found=damage.found)
-    if not found and any(m.name not in applied for m in MIGRATIONS):
-        yield issue(
-            target=ledger,
-            expected=f"migrations up to {MIGRATIONS[-1].name}",
-            found="an older form, which the next sprint upgrades",
-            informational=True,
-        )
+    report.checked += 1
+    try:
+        refs = refs_of(mirror)
+        lost = missing(mirror, refs.values())
+    except CaloronError as error:
+        report.add("git", mirror, "a readable repository", error)
+        return
+    for name, commit in refs.items():
+        if commit in lost:
+            report.add("git", f"{mirror.name}, {name}", f"commit {commit}", "it is missing")
 
 
-class _Verification:
-    """One verification; nothing is changed."""
+def _verify_rows(project: Project, ledger: Ledger, report: Report) -> bool:
+    """Compare the rows of the ledger; return False if no state can be read from them."""
+    report.checked += 1
+    is_readable = True
+    with ledger.db.snapshot() as connection:
+        newest = newest_observation(connection)
+        for row, expected, found in disagreements(connection):
+            report.add("ledger", row, expected, found)
+            if expected == UNREADABLE and row.startswith(OF_THE_STATE):
+                is_readable = False
+    if newest is None or project.is_remote or not project.forge_sqlite.exists():
+        return is_readable
+    try:
+        with closing(open_read_only(project.forge_sqlite)) as connection:
+            version = newest_version(connection)
+    except (CaloronError, sqlite3.Error):
+        # `_verify_forge` reports a damaged forge.
+        return is_readable
+    # The forge is read after the ledger, so no observation can be newer.
+    if newest["version"] > version:
+        target = f"observations/{newest['sprint']}/{newest['object']}, version"
+        report.add("ledger", target, f"at most {version}, as in the forge", newest["version"])
+    return is_readable
 
-    def __init__(self, project: Project, ledger: Ledger | None, *, busy: bool) -> None:
-        self._project, self._ledger, self._busy = project, ledger, busy
-        self._report = Report()
 
-    def run(self, damage: list[Issue]) -> Report:
-        for issue in damage:
-            self._report.add(issue)
-        if not self._project.is_remote:
-            self._verify_forge()
-        self._verify_mirror()
-        if self._ledger is not None and self._verify_rows(self._ledger):
-            if not self._busy:
-                self._verify_cached_records(self._ledger)
-            for export in Exports(self._project, self._ledger).all():
-                self._verify_export(self._ledger, export)
-            if not self._busy:
-                from caloron.backup.agent_dirs import verify_agent_dirs
+def _verify_cached_records(ledger: Ledger, report: Report) -> None:
+    """Compare records that are stored to save time with computed ones."""
 
-                verify_agent_dirs(self._project.agents, self._ledger, self._report)
-        return self._report
+    def compute_record(sprint: str) -> str:
+        forget_record(ledger, sprint)
+        store_records(ledger)
+        return f"the record of {sprint} is computed again"
 
-    def _add(self, kind: str, target: str, expected: str, found: str) -> None:
-        self._report.add(Issue(kind=kind, target=target, expected=expected, found=found))
+    def compute_entry(entry: dict[str, object]) -> str:
+        put_entries(ledger, [entry])
+        return f"the entry of {entry['key']} in {entry['file']} is computed again"
 
-    def _verify_forge(self) -> None:
-        records, repository = self._project.forge_sqlite, self._project.forge_git
-        for path in (records, repository):
-            if not path.exists():
-                self._add("forge", str(path), "the forge of the project", "it does not exist")
-                return
-        self._report.checked += 1
-        try:
-            with closing(open_read_only(records)) as connection:
-                # One transaction: git, which changes first, is read last.
-                connection.execute("BEGIN")
-                for target, expected, found, passing in record_mismatches(connection, repository):
-                    issue = Issue(
-                        kind="forge",
-                        target=target,
-                        expected=f"{expected} (recorded)" if passing else expected,
-                        found=f"{found}: the next poll records it" if passing else found,
-                        informational=passing,
-                    )
-                    self._report.add(issue)
-        except (CaloronError, sqlite3.Error) as error:
-            self._add("forge", str(records), "a readable forge", str(error))
+    with ledger.db.snapshot() as connection:
+        wrong = wrong_records(connection)
+    repairs = {f"records/{sprint}": partial(compute_record, sprint) for sprint in wrong}
+    for entry in wrong_entries(ledger):
+        repairs[f"entries/{entry['file']}/{entry['key']}"] = partial(compute_entry, entry)
+    for target, repair in repairs.items():
+        expected, found = "the record that its facts give", "another record"
+        report.issues[Issue("record", target, expected, found, "compute it again")] = repair
+    report.checked += 2
 
-    def _verify_mirror(self) -> None:
-        mirror = self._project.mirror
-        if not (mirror / "config").exists():
-            return
-        self._report.checked += 1
-        try:
-            refs = refs_of(mirror)
-            lost = missing(mirror, refs.values())
-        except CaloronError as error:
-            self._add("git", str(mirror), "a readable repository", str(error))
-            return
-        for name, commit in refs.items():
-            if commit in lost:
-                self._add("git", f"{mirror.name}, {name}", f"commit {commit}", "it is missing")
 
-    def _verify_rows(self, ledger: Ledger) -> bool:
-        """Compare the rows of the ledger; return False if no state can be read from them."""
-        with ledger.db.snapshot() as connection:
-            found = list(disagreements(connection))
-        self._report.checked += 1
-        for row, expected, actual in found:
-            self._add("ledger", row, expected, actual)
-        self._verify_observed_versions(ledger)
-        return not any(
-            expected == UNREADABLE and row.startswith(OF_THE_STATE) for row, expected, _ in found
-        )
-
-    def _verify_observed_versions(self, ledger: Ledger) -> None:
-        """Observations cannot be newer than the local forge itself."""
-        query = "SELECT sprint, object, version FROM observations ORDER BY version DESC LIMIT 1"
-        newest = ledger.db.row(query)
-        if newest is None or self._project.is_remote or not self._project.forge_sqlite.exists():
-            return
-        try:
-            with closing(open_read_only(self._project.forge_sqlite)) as connection:
-                version = int(connection.execute("SELECT version FROM counter").fetchone()[0])
-        except (CaloronError, sqlite3.Error):
-            # `_verify_forge` reports a damaged forge.
-            return
-        if newest["version"] > version:
-            target = f"observations/{newest['sprint']}/{newest['object']}, version"
-            self._add("ledger", target, f"at most {version}, as in the forge", newest["version"])
-
-    def _verify_cached_records(self, ledger: Ledger) -> None:
-        """Compare records that are stored to save time with computed ones."""
-        with ledger.db.snapshot() as connection:
-            wrong = wrong_records(connection)
-        repairs = {
-            f"records/{sprint}": partial(_compute_record, ledger, sprint) for sprint in wrong
-        }
-        for entry in wrong_entries(ledger):
-            target = f"entries/{entry['file']}/{entry['key']}"
-            repairs[target] = partial(_compute_entry, ledger, entry)
-        for target, repair in repairs.items():
-            issue = Issue(
-                kind="record", target=target, expected="the record that its facts give",
-                found="another record", repair="compute it again",
-            )  # fmt: skip
-            self._report.add(issue, repair)
-        self._report.checked += 2
-
-    def _verify_export(self, ledger: Ledger, export: Export) -> None:
-        """Compare a file with the text that was written last."""
-        self._report.checked += 1
-        digests = stored_digests(ledger, export.name)
-        try:
-            content = read(ledger, export.name, export.path)
-            if self._busy and content.author != "caloron":
-                time.sleep(_WRITE_DELAY_S)
-                content = read(ledger, export.name, export.path)
-        except StoreError as error:
-            self._add("export", str(export.path), "a file of Caloron", str(error))
-            return
-        if content.author == "none":
-            if digests:
-                self._add_difference(ledger, export, "it does not exist")
-        elif content.author == "other":
-            self._verify_foreign_text(ledger, export, content.text, written=bool(digests))
-        elif not self._busy and digest(content.text) != digests[-1]:
-            self._add_difference(ledger, export, "an older text")
-
-    def _verify_foreign_text(
-        self, ledger: Ledger, export: Export, text: bytes, *, written: bool
-    ) -> None:
-        edit, found = "", "a text of another program"
-        if export.describe_edit is not None:
+def _verify_export(ledger: Ledger, exported: Export, report: Report, *, busy: bool) -> None:
+    """Compare a file with the text that was written last."""
+    report.checked += 1
+    path, digests = str(exported.path), stored_digests(ledger, exported.name)
+    try:
+        content = read(ledger, exported.name, exported.path)
+        if busy and content.author != "caloron":
+            time.sleep(_WRITE_DELAY_S)
+            content = read(ledger, exported.name, exported.path)
+    except StoreError as error:
+        report.add("export", path, "a file of Caloron", error)
+        return
+    edit = found = ""
+    match content.author:
+        case "none":
+            found = "it does not exist" if digests else ""
+        case "caloron":
+            is_older = not busy and digest(content.text) != digests[-1]
+            found = "an older text" if is_older else ""
+        case "other":
+            found = "a text of another program"
             try:
-                edit = export.describe_edit(text)
+                edit = exported.describe_edit(content.text) if exported.describe_edit else ""
             except ValueError as error:
                 found = f"corrupt: {error}"
-        if edit or not written:
-            issue = Issue(
-                kind="export",
-                target=str(export.path),
-                expected="a text of Caloron",
-                found=edit or "it was there before the first sprint",
-                informational=True,
-            )
-            self._report.add(issue)
-        else:
-            self._add_difference(ledger, export, found)
-
-    def _add_difference(self, ledger: Ledger, export: Export, found: str) -> None:
-        def repair() -> str:
-            return "; ".join(write(ledger, export)) or f"{export.path} is written again"
-
-        text = export.text()
-        issue = Issue(
-            kind="export",
-            target=str(export.path),
-            expected=f"{len(text)} bytes with the digest {digest(text)[:12]}",
-            found=found,
-            repair="keep a text of another program aside, and write the file again",
+            if not digests:
+                edit = edit or "it was there before the first sprint"
+    if edit:
+        report.add_note("export", path, "a text of Caloron", edit)
+    elif found:
+        text = exported.text()
+        expected = f"{len(text)} bytes with the digest {digest(text)[:12]}"
+        repair = "keep a text of another program aside, and write the file again"
+        issue = Issue("export", path, expected, found, repair)
+        report.issues[issue] = lambda: (
+            "; ".join(write(ledger, exported)) or f"{path} is written again"
         )
-        self._report.add(issue, repair)
 
 
-def _compute_record(ledger: Ledger, sprint: str) -> str:
-    forget_record(ledger, sprint)
-    store_records(ledger)
-    return f"the record of {sprint} is computed again"
+def _verify_agent_dirs(folder: Path, ledger: Ledger, report: Report) -> None:
+    """Compare every agent's folder with the ledger; a missing or older one is no deviation."""
+    for agent_dir in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if not agent_dir.is_dir() or agent_dir.is_symlink() or agent_dir.name.startswith("."):
+            continue
+        report.checked += 1
+        file, page = agent_dir / STATE, agent_dir / "dashboard.md"
+        if damage := _damage_of(file):
+            repair = f"set it aside as {STATE}.corrupt-…, and export it again"
+            issue = Issue("agent", str(file), "a sound file", damage, repair)
+            report.issues[issue] = partial(_export_again, agent_dir, ledger, damaged=True)
+            continue
+        with ledger.db.snapshot() as connection:
+            for target, expected, found in differences(agent_dir, connection):
+                place = f"{file}, {target}" if target != STATE else str(file)
+                place = str(agent_dir / target) if target.startswith("cycle") else place
+                issue = Issue("agent", place, expected, found, "export it again")
+                report.issues[issue] = partial(_export_again, agent_dir, ledger)
+        wrong = _wrong_page(file, page)
+        if wrong.startswith("older"):
+            report.add_note("agent", page, "the current state of its agent", wrong)
+        elif wrong:
+            expected, repair = "the page made from its queue", "write it again"
+            issue = Issue("agent", str(page), expected, wrong, repair)
+            report.issues[issue] = partial(_write_page, agent_dir)
 
 
-def _compute_entry(ledger: Ledger, entry: dict[str, object]) -> str:
-    put_entries(ledger, [entry])
-    return f"the entry of {entry['key']} in {entry['file']} is computed again"
+def _export_again(agent_dir: Path, ledger: Ledger, *, damaged: bool = False) -> str:
+    if damaged:
+        set_aside_database(agent_dir / STATE, "corrupt")
+    with closing(open_read_only(ledger.db.path)) as connection:
+        export(agent_dir, connection, compare=True)
+    if damaged:
+        regenerate(agent_dir)
+    return f"{agent_dir} is exported again"
+
+
+def _write_page(agent_dir: Path) -> str:
+    return f"{regenerate(agent_dir)} is written again"
+
+
+def _damage_of(file: Path) -> str:
+    if not file.exists():
+        return ""
+    try:
+        with closing(open_read_only(file)) as connection:
+            # agent-state and similar programs may have added tables.
+            damage = damages(connection, AGENT_MIGRATIONS, MIGRATIONS_TABLE, shared=True)
+            return next((f"{part}: {found}" for part, _, found in damage), "")
+    except (CaloronError, sqlite3.Error) as error:
+        return str(error)
+
+
+def _wrong_page(file: Path, page: Path) -> str:
+    """Return the fault of a dashboard, if there is one. A page that was never made is right."""
+    if not file.exists():
+        return ""
+    try:
+        text = read_plain(page)
+    except FileNotFoundError:
+        return ""
+    except CaloronError as error:
+        return str(error)
+    with closing(open_read_only(file)) as connection:
+        return wrong_in(connection, text)

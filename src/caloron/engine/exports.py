@@ -30,7 +30,6 @@ from caloron.ledger.learnings import learnings_file, read_back
 from caloron.ledger.ledger import Ledger, TickCommit, remember_export, remember_since
 from caloron.ledger.legacy import HISTORY, VERSIONS
 from caloron.ledger.projects import Project
-from caloron.ledger.retro_report import page_files
 from caloron.ledger.run_history import store_records
 from caloron.ledger.state_file import kv_path, kv_text, parse_edit, state_file, write_kv
 from caloron.ledger.workspace_files import (
@@ -38,6 +37,7 @@ from caloron.ledger.workspace_files import (
     dag_text,
     history_text,
     json_text,
+    page_text,
     record_history,
     record_versions,
     versions_text,
@@ -118,7 +118,10 @@ class Exports:
         return manifests.values()
 
     def retro_pages(self, sprint: str) -> tuple[Export, Export]:
-        return page_files(self.ledger, self.project.workspace, sprint)
+        """Return the page of an ended sprint, and the page of the sprint that ended last."""
+        text = partial(page_text, self.ledger, sprint)
+        own, last = f"retro/sprint-{sprint}.md", "retro_report.md"
+        return self._in_workspace(own, text), self._in_workspace(last, text)
 
     def _pages(self) -> Iterable[Export]:
         return [self.retro_pages(row["id"])[0] for row in self.ledger.db.rows(_ENDED)]

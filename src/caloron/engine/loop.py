@@ -34,13 +34,13 @@ from caloron.ledger.ledger import Ledger
 from caloron.ledger.locate import home
 from caloron.ledger.projects import Project
 from caloron.ledger.settings import ProjectConfig
-from caloron.ledger.wake import Wake
 from caloron.ledger.work_queue import WorkQueue
 from caloron.ports import Clock, Forge
 from caloron.stages.ledger_access import TickContext
 from caloron.store import log
 from caloron.store.files import is_disk_full
 from caloron.store.lock import boot_id
+from caloron.store.wake import Wake
 
 if TYPE_CHECKING:
     from caloron.engine.forge.webhooks import Webhooks

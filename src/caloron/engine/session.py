@@ -52,7 +52,6 @@ from caloron.git.mirror import Mirror
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.ledger.legacy import import_home
 from caloron.ledger.projects import Project
-from caloron.ledger.reading import clear_outage, store_outage
 from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Forge
 from caloron.store import log
@@ -84,13 +83,13 @@ def wait_for_forge(
             after = outage_after(outage, str(error), until, time.time())
             if after != outage:
                 tell(f"{after}; waiting, and going on when it answers (Ctrl-C stops)")
-                store_outage(ledger, sprint, after)
+                ledger.store_outage(sprint, after)
             outage = after
             sleep(pause if until is None else max(until - time.time(), pause))
             pause = min(pause * 2, _LONGEST_PAUSE_S)
             continue
         if outage is not None:
-            clear_outage(ledger, sprint)
+            ledger.end_outage(sprint)
             tell("the forge answers again")
         return
 

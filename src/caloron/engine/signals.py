@@ -12,8 +12,8 @@ from caloron.domain.model.effects import Moved
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.sprint import State
 from caloron.domain.reporting.waiting import Outage, clock_time
-from caloron.ledger.wake import Wake
 from caloron.store import log
+from caloron.store.wake import Wake
 
 _BASELINES = {
     "green": "main is green: {line}",

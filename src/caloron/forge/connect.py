@@ -12,7 +12,6 @@ from caloron.forge.breaker import HostBreaker
 from caloron.forge.http import SIZE_LIMIT, ForgeHttp
 from caloron.forge.remote import git as remote_git
 from caloron.forge.remote.forge import RemoteForge
-from caloron.forge.remote.reader import Reader
 from caloron.forge.tokens import Token, TokenSource
 from caloron.http import HttpClient
 from caloron.ports import Remote
@@ -54,5 +53,6 @@ def connect(
             return remote_git.ssh_remote(git_url)
         return remote_git.https_remote(address.web, name, api.git_user, first, ca_file)
 
-    reader = Reader(http, second, api, people)
-    return RemoteForge(reader, api, address.web, remote, client.close)
+    return RemoteForge(
+        http, second, api, people, web=address.web, git_remote=remote, close=client.close
+    )

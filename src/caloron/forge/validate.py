@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import get_args
 
-from caloron.domain.model.snapshots import marker, marker_key
-from caloron.errors import ForgeError, NotFound, UsageError
+from caloron.domain.model.snapshots import Verdict, marker, marker_key
+from caloron.errors import ForgeError, NotFound, StaleBase, StaleHead, UsageError
 from caloron.git.command import is_commit_id
 
 _LOCAL_BRANCH = re.compile(r"[a-z0-9._/-]{1,128}")
@@ -67,6 +69,30 @@ def require_text(subject: str, text: str) -> None:
     require_storable(subject, text)
 
 
+def require_issue(title: str, body: str, labels: Iterable[str]) -> None:
+    require_text("the title of an issue", title)
+    require_storable("the body of an issue", body)
+    for label in labels:
+        require_text("a label", label)
+
+
+def require_pull(title: str, body: str, branch: str, main: str) -> None:
+    require_text("the title of a pull request", title)
+    require_storable("the body of a pull request", body)
+    if branch == main:
+        raise UsageError(
+            f"{main} cannot be merged into itself", hint="push the work to its own branch"
+        )
+
+
+def require_review(verdict: Verdict, body: str) -> None:
+    if verdict not in get_args(Verdict):
+        raise UsageError(
+            f"{verdict!r} is no verdict", hint=f"use one of {', '.join(get_args(Verdict))}"
+        )
+    require_storable("the body of a review", body)
+
+
 def require_number(number: int, kind: str = "issue or pull request") -> int:
     if not 0 < number < _LARGEST_NUMBER:
         raise no_such(number, kind)
@@ -77,6 +103,33 @@ def no_such(number: int, kind: str) -> NotFound:
     return NotFound(
         f"there is no {kind} #{number}",
         hint="a repository that the token may not see looks empty as well",
+    )
+
+
+def no_branch(name: str) -> NotFound:
+    return NotFound(f"there is no branch {name} to merge", hint="push it first")
+
+
+def second_pull(branch: str, number: int) -> ForgeError:
+    return ForgeError(
+        f"branch {branch} already has the open pull request #{number}",
+        hint=f"use #{number}, or close it first",
+    )
+
+
+def stale_head(branch: str, tip: str, expected: str) -> StaleHead:
+    """The error for a branch that is not where the caller expects it; empty means absent."""
+    return StaleHead(
+        f"branch {branch} is {f'at {tip}' if tip else 'not there'}, "
+        f"not {f'at {expected}' if expected else 'absent'} as expected",
+        hint="look at what is there now, then decide again",
+    )
+
+
+def stale_base(main: str, tip: str, expected: str) -> StaleBase:
+    return StaleBase(
+        f"{main} is {f'at {tip}' if tip else 'not there'}, not at {expected} as expected",
+        hint="verify the result on the new main, then merge again",
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,8 @@ _FETCH = (
     "--update-shallow",
 )  # fmt: skip
 _UNRELATED = "--allow-unrelated-histories"
+_MERGES = "refs/caloron/merges"
+_REMEMBERED_MERGES = 32
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Mirror(Repository):
         self.main = main
         #: Only for a forge on this disk.
         self._forge = ObjectReader(Path(remote.url))
+        #: The last merges: a change is merged by the commit that was made for its verification.
+        self._merges: OrderedDict[tuple[object, ...], Merged] = OrderedDict()
 
     def close(self) -> None:
         super().close()
@@ -110,7 +115,7 @@ class Mirror(Repository):
         return self.resolve(ref)
 
     def _main_if_newest(self) -> str:
-        """Our main if a forge on this disk has the same commit; else empty."""
+        """The main of a forge on this disk if we have it too, perhaps by merging; else empty."""
         if not Path(self.remote.url, "refs").is_dir():
             return ""
         ref = f"refs/heads/{self.main}"
@@ -120,7 +125,13 @@ class Mirror(Repository):
             # The fetch reports what is wrong.
             log.debug("a main branch cannot be read", error=error)
             return ""
-        return theirs.id if theirs and theirs == ours else ""
+        if theirs is None or theirs == ours:
+            return theirs.id if theirs else ""
+        # A ref proves that the whole history of the commit is here.
+        if self.objects.info(f"{_MERGES}/{theirs.id}") != theirs:
+            return ""
+        self.keep(ref, theirs.id)
+        return theirs.id
 
     def newest_main(self) -> str:
         """The commit of the main branch that was fetched last."""
@@ -147,12 +158,18 @@ class Mirror(Repository):
         identity: tuple[str, str] = IDENTITY,
     ) -> Merged | Conflict:
         """Merge `head` into `base`; the same two commits and message give the same commit."""
+        made_from = (base, head, message, identity)
+        if merged := self._merges.get(made_from):
+            return merged
         tree, conflicts = self.merge_tree(base, head, _UNRELATED)
         if conflicts is not None:
             return Conflict(conflicts)
         commit = self._commit(tree, (base, head), message, identity)
-        self.keep(f"refs/caloron/merges/{commit}", commit)
-        return Merged(commit, tree)
+        self.keep(f"{_MERGES}/{commit}", commit)
+        self._merges[made_from] = merged = Merged(commit, tree)
+        while len(self._merges) > _REMEMBERED_MERGES:
+            self._merges.popitem(last=False)
+        return merged
 
     def brings_nothing(self, base: str, head: str) -> bool:
         """Whether `base` would be the same with `head` merged into it."""

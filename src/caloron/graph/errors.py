@@ -131,14 +131,6 @@ class Cancelled(ExecutionError):
     """A node was cancelled because a sibling failed."""
 
 
-class RemoteCallFailed(ExecutionError):
-    """A RemoteStage did not answer, or answered with an error."""
-
-    def __init__(self, message: str, *, url: str, path: str = "") -> None:
-        super().__init__(message, path=path)
-        self.url = url
-
-
 class BudgetExceeded(ExecutionError):
     """The next call would exceed the budget; it was not made."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -20,7 +20,7 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class RemoteStage(msgspec.Struct, frozen=True):
-    """Calls a stage on another machine, whose types are taken on trust."""
+    """Calls a stage on another machine; its types are those that the node declares."""
 
     url: str
     input: NType
@@ -28,25 +28,25 @@ class RemoteStage(msgspec.Struct, frozen=True):
 
 
 class Const(msgspec.Struct, frozen=True):
-    """Gives one value whatever comes in."""
+    """Answers one value, whatever its input."""
 
     value: Json
 
 
 class Sequential(msgspec.Struct, frozen=True):
-    """One after the other, each fed with what the one before gave."""
+    """Runs nodes one after the other; each gets the answer of the one before."""
 
     stages: tuple[Node, ...]
 
 
 class Parallel(msgspec.Struct, frozen=True):
-    """All at once; the results are an object keyed by branch."""
+    """Runs all branches at once; the answer is an object keyed by branch."""
 
     branches: Mapping[str, Node]
 
 
 class Branch(msgspec.Struct, frozen=True):
-    """One of two, as the predicate says; the chosen one gets the original input."""
+    """Runs one of two nodes, as the predicate decides, on the original input."""
 
     predicate: Node
     if_true: Node
@@ -54,21 +54,21 @@ class Branch(msgspec.Struct, frozen=True):
 
 
 class Fanout(msgspec.Struct, frozen=True):
-    """One source, whose result goes to every target; the results are a list."""
+    """Passes the answer of a source to every target; the answer is a list."""
 
     source: Node
     targets: tuple[Node, ...]
 
 
 class Merge(msgspec.Struct, frozen=True):
-    """Several sources, whose results go together into one target."""
+    """Passes the answers of several sources to one target, as one object."""
 
     sources: tuple[Node, ...]
     target: Node
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """The inner node again until it succeeds, at most so many times."""
+    """Runs the inner node until it succeeds, up to a number of attempts."""
 
     stage: Node
     max_attempts: int
@@ -76,7 +76,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Let(msgspec.Struct, frozen=True):
-    """Names for results: the body gets the outer object with one more field per binding."""
+    """Names answers: the body gets the outer object with one more field per binding."""
 
     bindings: Mapping[str, Node]
     body: Node
@@ -85,24 +85,26 @@ class Let(msgspec.Struct, frozen=True):
 Node: TypeAlias = (
     Stage | RemoteStage | Const | Sequential | Parallel | Branch | Fanout | Merge | Retry | Let
 )
-OPS: tuple[type[Node], ...] = (
-    Stage,
-    RemoteStage,
-    Const,
-    Sequential,
-    Parallel,
-    Branch,
-    Fanout,
-    Merge,
-    Retry,
-    Let,
-)
+#: The operations, each with the fields that contain nodes: `one` node, a `list` of them, or an
+#: object of nodes by name (`named`).
+OPS: dict[type[Node], dict[str, Literal["one", "list", "named"]]] = {
+    Stage: {},
+    RemoteStage: {},
+    Const: {},
+    Sequential: {"stages": "list"},
+    Parallel: {"branches": "named"},
+    Branch: {"predicate": "one", "if_true": "one", "if_false": "one"},
+    Fanout: {"source": "one", "targets": "list"},
+    Merge: {"sources": "list", "target": "one"},
+    Retry: {"stage": "one"},
+    Let: {"bindings": "named", "body": "one"},
+}
 
 ROOT = "$.root"
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """A composition: what it is for, and the node that does it."""
+    """A composition: its purpose, and its outermost node."""
 
     description: str
     version: str
@@ -111,38 +113,20 @@ class Graph(msgspec.Struct, frozen=True):
 
 def children(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
     """The nodes directly within a node with their paths, in the order of the format."""
-    match node:
-        case Sequential(stages):
-            yield from _listed(stages, f"{path}.stages")
-        case Parallel(branches):
-            yield from _named(branches, f"{path}.branches")
-        case Branch(predicate, if_true, if_false):
-            yield f"{path}.predicate", predicate
-            yield f"{path}.if_true", if_true
-            yield f"{path}.if_false", if_false
-        case Fanout(source, targets):
-            yield f"{path}.source", source
-            yield from _listed(targets, f"{path}.targets")
-        case Merge(sources, target):
-            yield from _listed(sources, f"{path}.sources")
-            yield f"{path}.target", target
-        case Retry(stage):
-            yield f"{path}.stage", stage
-        case Let(bindings, body):
-            yield from _named(bindings, f"{path}.bindings")
-            yield f"{path}.body", body
+    for name in OPS[type(node)]:
+        yield from _nodes_in(getattr(node, name), f"{path}.{name}")
 
 
-def _listed(nodes: tuple[Node, ...], path: str) -> Iterator[tuple[str, Node]]:
-    return ((f"{path}[{index}]", node) for index, node in enumerate(nodes))
-
-
-def _named(nodes: Mapping[str, Node], path: str) -> Iterator[tuple[str, Node]]:
-    return ((member(path, name), node) for name, node in nodes.items())
+def _nodes_in(field: Any, path: str) -> Iterator[tuple[str, Node]]:
+    if isinstance(field, tuple):
+        return ((f"{path}[{index}]", node) for index, node in enumerate(field))
+    if isinstance(field, Mapping):
+        return ((member(path, name), node) for name, node in field.items())
+    return iter([(path, field)])
 
 
 def walk(node: Node, path: str = ROOT) -> Iterator[tuple[str, Node]]:
-    """A node and everything within it, each before what it holds."""
+    """A node and all nodes within it, each before its children."""
     waiting = [(path, node)]
     while waiting:
         here, one = waiting.pop()
@@ -152,68 +136,52 @@ def walk(node: Node, path: str = ROOT) -> Iterator[tuple[str, Node]]:
 
 def rebuilt(node: Node, change: Callable[[str, Node], Node], path: str = "") -> Node:
     """The node with each node directly within it changed."""
-    changed = iter([change(at, child) for at, child in children(node, path)])
-    match node:
-        case Sequential(stages):
-            return Sequential(tuple(changed)) if stages else node
-        case Parallel(branches):
-            return Parallel(dict(zip(branches, changed, strict=True)))
-        case Branch():
-            return Branch(*changed)
-        case Fanout():
-            return Fanout(next(changed), tuple(changed))
-        case Merge():
-            *sources, target = changed
-            return Merge(tuple(sources), target)
-        case Retry(_, attempts, delay):
-            return Retry(next(changed), attempts, delay)
-        case Let(bindings):
-            *bound, body = changed
-            return Let(dict(zip(bindings, bound, strict=True)), body)
-    return node
+    changed: dict[str, Any] = {}
+    for name in OPS[type(node)]:
+        field = getattr(node, name)
+        nodes = [change(at, child) for at, child in _nodes_in(field, f"{path}.{name}")]
+        if isinstance(field, tuple):
+            changed[name] = tuple(nodes)
+        elif isinstance(field, Mapping):
+            changed[name] = dict(zip(field, nodes, strict=True))
+        else:
+            (changed[name],) = nodes
+    return msgspec.structs.replace(node, **changed)
 
 
 def node_json(node: Node) -> Json:
     """The node as the format writes it, and as ids hash it."""
     written: dict[str, Json] = {"op": type(node).__name__}
-    match node:
-        case Stage(id, pinning, config):
-            written["id"] = id
-            if pinning != "signature":
-                written["pinning"] = pinning
-            if config is not None:
-                written["config"] = dict(config)
-        case RemoteStage(url, input, output):
-            written.update(url=url, input=type_json(input), output=type_json(output))
-        case Const(value):
-            written["value"] = value
-        case Retry(stage, attempts, delay):
-            written.update(stage=node_json(stage), max_attempts=attempts, delay_ms=delay)
-        case _:
-            for field in node.__struct_fields__:
-                written[field] = _within_json(getattr(node, field))
+    for name in node.__struct_fields__:
+        field = getattr(node, name)
+        match OPS[type(node)].get(name):
+            case "one":
+                field = node_json(field)
+            case "list":
+                field = [node_json(child) for child in field]
+            case "named":
+                field = {key: node_json(child) for key, child in field.items()}
+        written[name] = field
+    if isinstance(node, RemoteStage):
+        written.update(input=type_json(node.input), output=type_json(node.output))
+    if isinstance(node, Stage):
+        if node.pinning == "signature":
+            del written["pinning"]
+        if node.config is None:
+            del written["config"]
     return written
-
-
-def _within_json(within: Node | tuple[Node, ...] | Mapping[str, Node]) -> Json:
-    if isinstance(within, tuple):
-        return [node_json(node) for node in within]
-    if isinstance(within, Mapping):
-        return {name: node_json(node) for name, node in within.items()}
-    return node_json(within)
 
 
 _MAX_ATTEMPTS = 2**32 - 1
 
 
-def composition_id(graph: Graph | Node) -> str:
-    """The id of a graph as it was authored: equal for graphs that differ in form only."""
-    root = graph.root if isinstance(graph, Graph) else graph
-    return sha256(canonical(node_json(canonicalise(root))))
+def composition_id(graph: Graph) -> str:
+    """The id of a graph as written: equal for graphs that differ in form only."""
+    return sha256(canonical(node_json(canonicalise(graph.root))))
 
 
 def canonicalise(node: Node) -> Node:
-    """The normal form: sequences flat, retries joined, wrappers of nothing gone."""
+    """The normal form: sequences flat, retries joined, empty wrappers removed."""
     inner = rebuilt(node, lambda _, child: canonicalise(child))
     match inner:
         case Sequential(stages):

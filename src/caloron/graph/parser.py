@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from caloron.graph.errors import ParseError
 from caloron.graph.json_text import DuplicateKeys, Json, compact, decode, member
-from caloron.graph.nodes import (
-    OPS,
-    ROOT,
-    Branch,
-    Const,
-    Fanout,
-    Graph,
-    Let,
-    Merge,
-    Node,
-    Parallel,
-    RemoteStage,
-    Retry,
-    Sequential,
-    Stage,
-)
+from caloron.graph.nodes import OPS, ROOT, Const, Graph, Node, RemoteStage, Retry, Stage
 from caloron.graph.type_syntax import parse_type
 from caloron.graph.types import json_kind
 
 _ATTEMPTS = range(2**32)
 _DELAYS = range(2**64)
-_OPS = ", ".join(op.__name__ for op in OPS)
+_OPS = {op.__name__: op for op in OPS}
 
 
 def parse_graph(text: str | bytes, *, strict: bool = True) -> Graph:
@@ -58,27 +44,9 @@ def _refuse_repeated(value: Json, path: str) -> None:
 class _Reader:
     def __init__(self, strict: bool) -> None:
         self._strict = strict
-        self._ops: dict[str, Callable[[_Fields], Node]] = {
-            "Stage": self._stage,
-            "RemoteStage": lambda at: RemoteStage(
-                at.text("url"),
-                parse_type(at.any("input"), f"{at.path}.input"),
-                parse_type(at.any("output"), f"{at.path}.output"),
-            ),
-            "Const": lambda at: Const(at.any("value")),
-            "Sequential": lambda at: Sequential(self._nodes(at, "stages")),
-            "Parallel": lambda at: Parallel(self._named(at, "branches")),
-            "Branch": lambda at: Branch(
-                *(self._node_at(at, name) for name in ("predicate", "if_true", "if_false"))
-            ),
-            "Fanout": lambda at: Fanout(self._node_at(at, "source"), self._nodes(at, "targets")),
-            "Merge": lambda at: Merge(self._nodes(at, "sources"), self._node_at(at, "target")),
-            "Retry": self._retry,
-            "Let": lambda at: Let(self._named(at, "bindings"), self._node_at(at, "body")),
-        }
 
     def graph(self, value: Json) -> Graph:
-        at = self._fields(value, "$", "a graph")
+        at = _fields(value, "$", "a graph")
         description, version = at.text("description"), at.text("version")
         graph = Graph(description, version, self._node(at.any("root"), ROOT))
         at.any("ui", None)
@@ -86,18 +54,35 @@ class _Reader:
         return graph
 
     def _node(self, value: Json, path: str) -> Node:
-        at = self._fields(value, path, "a node")
-        op = at.text("op")
-        if op not in self._ops:
-            raise ParseError(f"unknown op {compact(op)}; the ops are {_OPS}", path=f"{path}.op")
-        node = self._ops[op](at)
+        at = _fields(value, path, "a node")
+        name = at.text("op")
+        if name not in _OPS:
+            raise ParseError(
+                f"unknown op {compact(name)}; the ops are {', '.join(_OPS)}", path=f"{path}.op"
+            )
+        op = _OPS[name]
+        read: dict[str, Callable[[Json, str], Any]] = {
+            "one": self._node,
+            "list": self._list,
+            "named": self._named,
+        }
+        fields: dict[str, Any] = {
+            field: read[kind](at.any(field), f"{path}.{field}") for field, kind in OPS[op].items()
+        }
+        if op in _OTHER_FIELDS:
+            fields |= _OTHER_FIELDS[op](at)
         self._refuse_unknown(at)
-        return node
+        return op(**fields)
 
-    def _fields(self, value: Json, path: str, what: str) -> _Fields:
+    def _list(self, value: Json, path: str) -> tuple[Node, ...]:
+        if not isinstance(value, list):
+            raise ParseError(f"expected an array of nodes, found {json_kind(value)}", path=path)
+        return tuple(self._node(item, f"{path}[{index}]") for index, item in enumerate(value))
+
+    def _named(self, value: Json, path: str) -> dict[str, Node]:
         if not isinstance(value, dict):
-            raise ParseError(f"{what} is an object, not {json_kind(value)}", path=path)
-        return _Fields(value, path)
+            raise ParseError(f"expected an object of nodes, found {json_kind(value)}", path=path)
+        return {key: self._node(value[key], member(path, key)) for key in sorted(value)}
 
     def _refuse_unknown(self, at: _Fields) -> None:
         if isinstance(at.value, DuplicateKeys):
@@ -114,52 +99,46 @@ class _Reader:
                     path=at.path,
                 )
 
-    def _node_at(self, at: _Fields, name: str) -> Node:
-        return self._node(at.any(name), f"{at.path}.{name}")
 
-    def _nodes(self, at: _Fields, name: str) -> tuple[Node, ...]:
-        value, path = at.any(name), f"{at.path}.{name}"
-        if not isinstance(value, list):
-            raise ParseError(f"expected an array of nodes, found {json_kind(value)}", path=path)
-        return tuple(self._node(one, f"{path}[{index}]") for index, one in enumerate(value))
-
-    def _named(self, at: _Fields, name: str) -> dict[str, Node]:
-        value, path = at.any(name), f"{at.path}.{name}"
-        if not isinstance(value, dict):
-            raise ParseError(f"expected an object of nodes, found {json_kind(value)}", path=path)
-        return {key: self._node(value[key], member(path, key)) for key in sorted(value)}
-
-    def _stage(self, at: _Fields) -> Node:
-        pinning = at.text("pinning", "signature")
-        if pinning not in ("signature", "both"):
-            raise ParseError(
-                f"pinning is `signature` or `both`, not {compact(pinning)}",
-                path=f"{at.path}.pinning",
-            )
-        config = at.any("config", None)
-        if config is not None and not isinstance(config, dict):
+def _stage_fields(at: _Fields) -> dict[str, Any]:
+    pinning = at.text("pinning", "signature")
+    if pinning not in ("signature", "both"):
+        raise ParseError(
+            f"pinning is `signature` or `both`, not {compact(pinning)}", path=f"{at.path}.pinning"
+        )
+    config = at.any("config", None)
+    if config is not None:
+        if not isinstance(config, dict):
             raise ParseError(
                 f"config is an object, not {json_kind(config)}", path=f"{at.path}.config"
             )
-        ordered = None if config is None else {key: config[key] for key in sorted(config)}
-        return Stage(at.text("id"), "both" if pinning == "both" else "signature", ordered)
-
-    def _retry(self, at: _Fields) -> Node:
-        inner = self._node_at(at, "stage")
-        attempts = at.number("max_attempts", _ATTEMPTS)
-        assert attempts is not None
-        return Retry(inner, attempts, at.number("delay_ms", _DELAYS, optional=True))
+        config = {key: config[key] for key in sorted(config)}
+    return {"id": at.text("id"), "pinning": pinning, "config": config}
 
 
+#: How the fields that contain no nodes are read.
+_OTHER_FIELDS: dict[type[Node], Callable[[_Fields], dict[str, Any]]] = {
+    Stage: _stage_fields,
+    RemoteStage: lambda at: {
+        "url": at.text("url"),
+        "input": parse_type(at.any("input"), f"{at.path}.input"),
+        "output": parse_type(at.any("output"), f"{at.path}.output"),
+    },
+    Const: lambda at: {"value": at.any("value")},
+    Retry: lambda at: {
+        "max_attempts": at.number("max_attempts", _ATTEMPTS),
+        "delay_ms": at.number("delay_ms", _DELAYS, optional=True),
+    },
+}
 _REQUIRED = object()
 
 
 class _Fields:
-    """The fields of one object, which remembers those that were asked for."""
+    """The fields of one object, and the names that were read."""
 
     def __init__(self, value: dict[str, Json], path: str) -> None:
         self.value = value
-        self.path = path
+        self.path: str = path
         self.read: set[str] = set()
 
     def any(self, name: str, default: Json = _REQUIRED) -> Json:
@@ -188,3 +167,9 @@ class _Fields:
                 path=f"{self.path}.{name}",
             )
         return found
+
+
+def _fields(value: Json, path: str, what: str) -> _Fields:
+    if not isinstance(value, dict):
+        raise ParseError(f"{what} is an object, not {json_kind(value)}", path=path)
+    return _Fields(value, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
@@ -30,11 +30,10 @@ from caloron.graph.nodes import (
 from caloron.graph.parser import parse_graph
 from caloron.graph.stage import (
     CAPABILITIES,
-    FALLIBLE,
     KINDS,
-    NETWORK,
     PURE,
-    UNKNOWN,
+    REMOTE_EFFECTS,
+    Effect,
     Effects,
     StageSpec,
     cost_of,
@@ -70,6 +69,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     effects: Effects
     warnings: tuple[str, ...]
     catalogue: Catalogue
+    #: The cents that all stages declare, each node counted once.
+    cost_cents: int
     strict: bool = True
     budget_cents: int | None = None
     #: Kinds of effects that are allowed; empty for all.
@@ -100,20 +101,30 @@ def prepare(
     checked = check(root, catalogue, strict=strict)
     if checked.errors:
         raise Refused(checked.errors)
-    called = checked.called
+    stages = _stages(root, catalogue, checked.called)
+    effects = [(path, effect) for path, stage in stages for effect in stage.effects]
+    effects += [
+        (path, effect)
+        for path, node in walk(root)
+        if isinstance(node, RemoteStage)
+        for effect in REMOTE_EFFECTS
+    ]
     granted = kinds_of_words(permissions.capabilities, CAPABILITIES)
-    _require_capabilities(root, catalogue, granted, called)
     allowed = kinds_of_words(permissions.effects, KINDS)
-    _require_effects(root, catalogue, allowed, called)
-    _require_budget(root, catalogue, permissions.budget_cents, called)
+    _require_capabilities(stages, granted)
+    _require_effects(effects, allowed)
+    cost = sum(cost_of(stage.effects) for _, stage in stages)
+    _require_budget(cost, permissions.budget_cents)
+    has_constants = any(isinstance(node, Const) for _, node in walk(root))
     return Prepared(
         graph=graph,
         composition_id=composition_id(graph),
         root=root,
         checked=checked,
-        effects=effects_of(root, catalogue, called),
-        warnings=resolved.warnings + warnings_of(root, catalogue),
+        effects=effect_set([effect for _, effect in effects] + [PURE] * has_constants),
+        warnings=resolved.warnings + _warnings_of(root, catalogue),
         catalogue=catalogue,
+        cost_cents=cost,
         strict=strict,
         budget_cents=permissions.budget_cents,
         allowed=allowed,
@@ -121,26 +132,11 @@ def prepare(
     )
 
 
-def effects_of(root: Node, catalogue: Catalogue, called: Called = ()) -> Effects:
-    """Every effect that any node declares, including both arms of a Branch."""
-    declared = _declared(root, catalogue, called)
-    return effect_set(effect for _, effects in declared for effect in effects)
-
-
-def _declared(root: Node, catalogue: Catalogue, called: Called) -> Iterator[tuple[str, Effects]]:
-    for path, node in walk(root):
-        yield path, _effects_of_node(node, catalogue)
-    for path, stage in called:
-        yield path, stage.effects
-
-
-def _effects_of_node(node: Node, catalogue: Catalogue) -> Effects:
-    if isinstance(node, Stage):
-        stage = catalogue.get(node.id)
-        return (UNKNOWN,) if stage is None else stage.effects
-    if isinstance(node, RemoteStage):
-        return (NETWORK, FALLIBLE)
-    return (PURE,) if isinstance(node, Const) else ()
+def _stages(root: Node, catalogue: Catalogue, called: Called) -> Called:
+    """Return the stage of each node, and the stages that are passed to them, with their paths."""
+    nodes = [(path, node) for path, node in walk(root) if isinstance(node, Stage)]
+    stages = ((path, catalogue.get(node.id)) for path, node in nodes)
+    return [*((path, stage) for path, stage in stages if stage is not None), *called]
 
 
 def untestable_effect(stage: StageSpec) -> str:
@@ -155,26 +151,20 @@ def untestable_effect(stage: StageSpec) -> str:
     return "" if stage.declares("Pure") or stage.code is not None else KINDS["Unknown"]
 
 
-def _require_effects(
-    root: Node, catalogue: Catalogue, kinds: frozenset[str], called: Called
-) -> None:
-    constants = {path for path, node in walk(root) if isinstance(node, Const)}
+def _require_effects(effects: list[tuple[str, Effect]], allowed: frozenset[str]) -> None:
     errors = [
-        CheckError(f"the effect {KINDS[effect.kind]} is not allowed", path=path)
-        for path, effects in _declared(root, catalogue, called)
-        for effect in (() if path in constants else effects)
-        if kinds and effect.kind not in kinds
+        CheckError(f"the effect {effect.word} is not allowed", path=path)
+        for path, effect in effects
+        if allowed and effect.kind not in allowed
     ]
     if errors:
         raise EffectRefused(errors)
 
 
-def _require_capabilities(
-    root: Node, catalogue: Catalogue, granted: frozenset[str], called: Called
-) -> None:
+def _require_capabilities(stages: Called, granted: frozenset[str]) -> None:
     errors = [
         CheckError(f"the capability {CAPABILITIES[needed]} is not granted", path=path)
-        for path, stage in (*_stages(root, catalogue), *called)
+        for path, stage in stages
         for needed in sorted(stage.capabilities)
         if granted and needed not in granted
     ]
@@ -182,29 +172,13 @@ def _require_capabilities(
         raise CapabilityRefused(errors)
 
 
-def _stages(root: Node, catalogue: Catalogue) -> Iterable[tuple[str, StageSpec]]:
-    for path, node in walk(root):
-        stage = catalogue.get(node.id) if isinstance(node, Stage) else None
-        if stage is not None:
-            yield path, stage
-
-
-def declared_cost(root: Node, catalogue: Catalogue, called: Called = ()) -> int:
-    """The cents that all stages of a graph declare, each node counted once."""
-    stages = (*_stages(root, catalogue), *called)
-    return sum(cost_of(stage.effects) for _, stage in stages)
-
-
-def _require_budget(
-    root: Node, catalogue: Catalogue, budget_cents: int | None, called: Called
-) -> None:
-    cost = declared_cost(root, catalogue, called)
+def _require_budget(cost: int, budget_cents: int | None) -> None:
     if budget_cents is not None and cost > budget_cents:
         message = f"the stages declare to cost {cost} cents; the budget is {budget_cents}"
         raise BudgetRefused([CheckError(message, path=ROOT)])
 
 
-def warnings_of(root: Node, catalogue: Catalogue) -> tuple[str, ...]:
+def _warnings_of(root: Node, catalogue: Catalogue) -> tuple[str, ...]:
     """Warnings about sequences: failures that are not retried, caching that cannot work."""
     warnings: list[str] = []
 

@@ -11,7 +11,7 @@ from caloron.graph.errors import ParseError
 from caloron.graph.json_text import Json, canonical, sha256
 from caloron.graph.types import NType, Record, json_kind, type_json
 
-#: In the order in which a set of effects is written and hashed, with the word people use.
+#: The kinds of effects, in the order in which a set is written and hashed, with their words.
 KINDS = {
     "Cost": "cost",
     "Fallible": "fallible",
@@ -32,19 +32,11 @@ CAPABILITIES = {
     "Llm": "llm",
     "Process": "process",
 }
-_PLACE = {kind: place for place, kind in enumerate(KINDS)}
 _DETAIL = {"Cost": "cents", "FsRead": "path", "FsWrite": "path", "Llm": "model"}
-#: What a simple spec can name by a word alone, and what then fills the detail.
-_WORDS: dict[str, int | str | None] = {
-    "Pure": None,
-    "Network": None,
-    "Fallible": None,
-    "NonDeterministic": None,
-    "Process": None,
-    "Llm": "unknown",
-    "Cost": 0,
-    "Unknown": None,
-}
+#: The detail of an effect that a simple spec names by its word alone.
+_DEFAULT_DETAILS: dict[str, int | str] = {"Llm": "unknown", "Cost": 0}
+#: A simple spec cannot name these.
+_NEED_A_PATH = ("FsRead", "FsWrite")
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -63,18 +55,19 @@ Effects = tuple[Effect, ...]
 PURE = Effect("Pure")
 FALLIBLE = Effect("Fallible")
 NETWORK = Effect("Network")
-UNKNOWN = Effect("Unknown")
+#: Of a stage on another machine.
+REMOTE_EFFECTS = (FALLIBLE, NETWORK)
 
 
 def effect_set(effects: Iterable[Effect]) -> Effects:
-    """The effects sorted and without doubles, as they are hashed."""
+    """Return the effects sorted and distinct, as they are hashed."""
     return tuple(sorted(set(effects), key=_order))
 
 
 def _order(effect: Effect) -> tuple[int, int, str]:
     detail = effect.detail
     cents, word = (detail, "") if isinstance(detail, int) else (0, detail or "")
-    return _PLACE[effect.kind], cents, word
+    return list(KINDS).index(effect.kind), cents, word
 
 
 def effects_json(effects: Iterable[Effect]) -> Json:
@@ -89,7 +82,7 @@ def _effect_json(effect: Effect) -> Json:
 
 
 def parse_effects(value: Json, path: str) -> Effects:
-    """The wrapped form of a stored stage: `{"effects": [{"effect": "Pure"}]}`."""
+    """Parse the form of a stored stage: `{"effects": [{"effect": "Pure"}]}`."""
     if not isinstance(value, dict) or not isinstance(value.get("effects"), list):
         raise ParseError('effects are an object {"effects": […]}', path=path)
     return effect_set(
@@ -98,7 +91,7 @@ def parse_effects(value: Json, path: str) -> Effects:
 
 
 def parse_effect(value: Json, path: str) -> Effect:
-    """One effect in its object form."""
+    """Parse one effect in its object form."""
     kind = value.get("effect") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
         raise ParseError(f"unknown effect; known: {', '.join(KINDS)}", path=path)
@@ -113,16 +106,16 @@ def parse_effect(value: Json, path: str) -> Effect:
 
 
 def effect_of_word(word: str) -> Effect | None:
-    """The effect that a word of a simple spec names; None for one that it cannot name."""
+    """Return the effect that a word of a simple spec names, if there is one."""
     plain = word.lower().replace("-", "")
-    for kind, detail in _WORDS.items():
-        if word == kind or plain == kind.lower():
-            return Effect(kind, detail)
-    return None
+    kind = next((kind for kind in KINDS if kind.lower() == plain), None)
+    if kind is None or kind in _NEED_A_PATH:
+        return None
+    return Effect(kind, _DEFAULT_DETAILS.get(kind))
 
 
 def kinds_of_words(words: str | Iterable[str], known: dict[str, str]) -> frozenset[str]:
-    """The kinds that a list such as `network,fs-read` names; unknown words are left out."""
+    """Return the kinds in a list such as `network,fs-read`; unknown words are left out."""
     listed = words.split(",") if isinstance(words, str) else words
     plain = {word.replace("-", ""): kind for kind, word in known.items()}
     named = (plain.get(word.strip().lower().replace("-", "")) for word in listed)
@@ -130,12 +123,12 @@ def kinds_of_words(words: str | Iterable[str], known: dict[str, str]) -> frozens
 
 
 def cost_of(effects: Iterable[Effect]) -> int:
-    """The cents that one call is declared to cost."""
+    """Return the declared cost of one call in cents."""
     return sum(one.detail for one in effects if one.kind == "Cost" and isinstance(one.detail, int))
 
 
 class CostEstimate(msgspec.Struct, frozen=True):
-    """What a call is thought to take; advice for plans, never enforced."""
+    """The estimated resources of a call; for plans only, never enforced."""
 
     time_ms_p50: int | None = None
     tokens_est: int | None = None
@@ -143,7 +136,7 @@ class CostEstimate(msgspec.Struct, frozen=True):
 
 
 class Lifecycle(msgspec.Struct, frozen=True):
-    """Whether a stage may be used: Draft, Active, Deprecated (by a successor) or Tombstone."""
+    """The state of a stage: Draft, Active, Deprecated (by a successor) or Tombstone."""
 
     state: str = "Active"
     successor_id: str = ""
@@ -153,14 +146,14 @@ ACTIVE = Lifecycle()
 
 
 class Example(msgspec.Struct, frozen=True):
-    """An input and what the stage answers to it."""
+    """An input, and the answer of the stage to it."""
 
     input: Json
     output: Json
 
 
 class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage as graphs refer to it: typed, with declared effects, known by its content."""
+    """A stage as graphs refer to it: typed, with declared effects, identified by its content."""
 
     id: str
     signature_id: str
@@ -191,7 +184,7 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What the ids of a stage hash; everything else about it may change."""
+    """The part of a stage that its ids hash; the rest may change."""
 
     name: str
     input: NType
@@ -229,7 +222,7 @@ class Identity(msgspec.Struct, frozen=True):
         return sha256(canonical(hashed))
 
 
-#: The fields that a bare value goes into, if config has not given them: the first that is free.
+#: A bare value goes into the first of these fields that `config` does not have.
 _WRAPPERS = (
     "items",
     "text",
@@ -245,7 +238,7 @@ _WRAPPERS = (
 
 
 def with_config(stage: StageSpec, config: Mapping[str, Json], value: Json) -> Json:
-    """Return the input of a stage whose `config` gives some fields in advance.
+    """Return the input of a stage whose `config` has some fields of it.
 
     A value that is no object goes into the one field that is left, else into the first free one of
     the names that Noether uses.

@@ -1,9 +1,9 @@
-"""The types of stages: what they are, how they are written, read and shown."""
+"""The types of stages, their JSON, and their form in messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -24,10 +24,8 @@ class ListOf(msgspec.Struct, frozen=True):
     item: NType
 
 
-class StreamOf(msgspec.Struct, frozen=True):
-    """A list that is meant to be produced bit by bit; its values are arrays."""
-
-    item: NType
+class StreamOf(ListOf, frozen=True):
+    """A list whose items may be produced one by one; its values are arrays."""
 
 
 class MapOf(msgspec.Struct, frozen=True):
@@ -44,7 +42,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class RecordWith(msgspec.Struct, frozen=True):
-    """An object with named fields and others, which the row variable stands for."""
+    """An object with named fields and others, for which the row variable stands."""
 
     fields: Mapping[str, NType]
     rest: str
@@ -57,13 +55,13 @@ class Union(msgspec.Struct, frozen=True):
 
 
 class Var(msgspec.Struct, frozen=True):
-    """A type that the neighbours of a stage decide."""
+    """A type variable: the neighbours of a stage determine the type."""
 
     name: str
 
 
 class Range(msgspec.Struct, frozen=True):
-    """A number within bounds that count as inside."""
+    """A number within bounds, which are inclusive."""
 
     min: float | None = None
     max: float | None = None
@@ -76,43 +74,34 @@ class OneOf(msgspec.Struct, frozen=True):
 
 
 class NonEmpty(msgspec.Struct, frozen=True):
-    """A text, list or object with something in it."""
+    """A text, list or object that is not empty."""
 
 
 Refinement: TypeAlias = Range | OneOf | NonEmpty
 
 
 class Refined(msgspec.Struct, frozen=True):
-    """A type of which only some values are meant."""
+    """A type restricted to some of its values."""
 
     base: NType
     refinement: Refinement
 
 
 class LiteralType(msgspec.Struct, frozen=True):
-    """Exactly this value: what the checker knows of a constant or of a given input."""
+    """Exactly this value: the type of a constant, or of an input that is known."""
 
     value: Json
 
 
 NType: TypeAlias = (
-    Primitive
-    | ListOf
-    | MapOf
-    | Record
-    | StreamOf
-    | Union
-    | Var
-    | RecordWith
-    | Refined
-    | LiteralType
+    Primitive | ListOf | MapOf | Record | Union | Var | RecordWith | Refined | LiteralType
 )
 
 ANY, BOOL, BYTES, NULL, NUMBER, TEXT, VNODE = (Primitive(kind) for kind in PRIMITIVES)
 
 
 def record(**fields: NType) -> Record:
-    """A record type with these fields, in the order that hashes use."""
+    """Return a record type with these fields, in the order that hashes use."""
     return sorted_record(fields)
 
 
@@ -121,7 +110,7 @@ def sorted_record(fields: Mapping[str, NType]) -> Record:
 
 
 def union(members: Iterable[NType]) -> NType:
-    """A union in its normal form: flat by one level, sorted, without doubles, never of one."""
+    """Return the normal form of a union: flat by one level, sorted, distinct, never of one type."""
     flat: list[NType] = []
     for one in members:
         flat.extend(one.members if isinstance(one, Union) else (one,))
@@ -135,12 +124,12 @@ def union(members: Iterable[NType]) -> NType:
 
 
 def optional(of: NType) -> NType:
-    """The type itself or null: as a record's field, one that may be left out."""
+    """Return the union of a type and Null; a record may omit a field of such a type."""
     return union((of, NULL))
 
 
 def nullable(of: NType) -> bool:
-    """Whether a record's field of this type may be left out."""
+    """True if a record may omit a field of this type."""
     if isinstance(of, Union):
         return any(nullable(one) for one in of.members)
     return isinstance(of, Var) or of in (NULL, ANY)
@@ -157,26 +146,20 @@ TYPE_ORDER = {
 
 
 def _rank(of: NType) -> tuple[int, tuple[object, ...]]:
-    """A key that sorts types as the format sorts the members of a union."""
-    parts: tuple[object, ...] = ()
+    """Return the sort key of a type within a union."""
+    content: tuple[object, ...] = tuple(map(_rank, parts(of)))
     match of:
-        case ListOf(item) | StreamOf(item):
-            parts = (_rank(item),)
-        case MapOf(key, value):
-            parts = (_rank(key), _rank(value))
         case Record(fields):
-            parts = _fields_rank(fields)
+            content = _fields_rank(fields)
         case RecordWith(fields, rest):
-            parts = (_fields_rank(fields), rest)
-        case Union(members):
-            parts = tuple(_rank(one) for one in members)
+            content = (_fields_rank(fields), rest)
         case Var(name):
-            parts = (name,)
-        case Refined(base, refinement):
-            parts = (_rank(base), compact(refinement_json(refinement)))
+            content = (name,)
+        case Refined(_, refinement):
+            content = (*content, compact(refinement_json(refinement)))
         case LiteralType(known):
             return _rank(infer(known))
-    return TYPE_ORDER[kind_of(of)], parts
+    return TYPE_ORDER[kind_of(of)], content
 
 
 def _fields_rank(fields: Mapping[str, NType]) -> tuple[object, ...]:
@@ -184,7 +167,7 @@ def _fields_rank(fields: Mapping[str, NType]) -> tuple[object, ...]:
 
 
 def kind_of(of: NType) -> str:
-    """The word that names this type in JSON."""
+    """Return the word that names this type in JSON."""
     if isinstance(of, LiteralType):
         of = infer(of.value)
     return of.kind if isinstance(of, Primitive) else _KINDS[type(of)]
@@ -203,11 +186,11 @@ _KINDS: dict[type, str] = {
 
 
 def type_json(of: NType) -> Json:
-    """The type as canonical JSON, which ids hash."""
+    """Return the type as canonical JSON, which ids hash."""
     match of:
         case Primitive(kind):
             return {"kind": kind}
-        case ListOf(item) | StreamOf(item):
+        case ListOf(item):
             value: Json = type_json(item)
         case MapOf(key, item):
             value = {"key": type_json(key), "value": type_json(item)}
@@ -242,11 +225,11 @@ def refinement_json(refinement: Refinement) -> Json:
 
 
 def show(of: NType) -> str:
-    """The type as people read it in messages."""
+    """Return the type as it is written in messages."""
     match of:
         case Primitive(kind):
             return kind
-        case ListOf(item) | StreamOf(item):
+        case ListOf(item):
             return f"{kind_of(of)}<{show(item)}>"
         case MapOf(key, value):
             return f"Map<{show(key)}, {show(value)}>"
@@ -258,9 +241,7 @@ def show(of: NType) -> str:
             return " | ".join(show(one) for one in members)
         case Refined(base, refinement):
             return f"{show(base)} | {show_refinement(refinement)}"
-    return (
-        show(infer(of.value)) if isinstance(of, LiteralType) else f"<{of.name.partition('#')[0]}>"
-    )
+    return show(infer(of.value)) if isinstance(of, LiteralType) else f"<{of.name}>"
 
 
 def _show_fields(fields: Mapping[str, NType], *others: str) -> str:
@@ -280,9 +261,9 @@ def show_refinement(refinement: Refinement) -> str:
 
 
 def parts(of: NType) -> Iterable[NType]:
-    """The types that a type is made of."""
+    """Return the types that a type consists of."""
     match of:
-        case ListOf(item) | StreamOf(item):
+        case ListOf(item):
             return (item,)
         case MapOf(key, value):
             return (key, value)
@@ -296,12 +277,10 @@ def parts(of: NType) -> Iterable[NType]:
 
 
 def with_parts(of: NType, change: Callable[[NType], NType]) -> NType:
-    """The type with each of its parts changed."""
+    """Return the type with each of its parts changed."""
     match of:
         case ListOf(item):
-            return ListOf(change(item))
-        case StreamOf(item):
-            return StreamOf(change(item))
+            return type(of)(change(item))
         case MapOf(key, value):
             return MapOf(change(key), change(value))
         case Record(fields):
@@ -316,7 +295,7 @@ def with_parts(of: NType, change: Callable[[NType], NType]) -> NType:
 
 
 def infer(value: Json) -> NType:
-    """The narrowest type that one value shows."""
+    """Return the narrowest type of one value."""
     if value is None:
         return NULL
     if isinstance(value, bool):
@@ -330,17 +309,19 @@ def infer(value: Json) -> NType:
     return ListOf(union(infer(one) for one in value) if value else ANY)
 
 
+_JSON_KINDS: tuple[tuple[Any, str], ...] = (
+    (type(None), "null"),
+    (bool, "a boolean"),
+    (int | float, "a number"),
+    (str, "a text"),
+    (list, "an array"),
+    (dict, "an object"),
+)
+
+
 def json_kind(value: Json) -> str:
-    """What a JSON value is, in one word for messages."""
-    if value is None:
-        return "null"
-    for kind, name in (
-        (bool, "a boolean"),
-        (int | float, "a number"),
-        (str, "a text"),
-        (list, "an array"),
-        (dict, "an object"),
-    ):
+    """Return the kind of a JSON value, for messages."""
+    for kind, name in _JSON_KINDS:
         if isinstance(value, kind):
             return name
     return f"a {type(value).__name__}"

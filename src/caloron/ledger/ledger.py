@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Collection, Iterable
@@ -26,8 +27,9 @@ from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.snapshots import Snapshot, observation_id
 from caloron.domain.model.sprint import Sprint, State
 from caloron.domain.model.task import Task
+from caloron.domain.reporting.waiting import Outage
 from caloron.errors import CaloronError, NotFound
-from caloron.ledger.reading import known_identity, refuse_foreign
+from caloron.ledger.reading import known_identity, outage_key, refuse_foreign
 from caloron.ledger.upgrades import STEPS, data_migrations
 from caloron.store import log, queue
 from caloron.store.database import Database, load_statements, migrations_in
@@ -257,6 +259,22 @@ class Ledger:
             payload = {"sprint": sprint, "since": since}
             key = f"{LOST_ENGINE}/{sprint}/{since}"
             queue.append_event(connection, LOST_ENGINE, payload, key=key)
+
+    def store_outage(self, sprint: str, outage: Outage) -> None:
+        """Store an outage of the forge, and append an event when it begins."""
+        with self.db.transaction("outage") as connection:
+            value = json.dumps(outage)
+            connection.execute(SQL["put_kv"], {"key": outage_key(sprint), "value": value})
+            payload = {"sprint": sprint, "what": str(outage), "detail": outage.detail}
+            kind = "forge_quota" if outage.until is not None else "forge_silent"
+            key = f"{kind}/{sprint}/{outage.since}"
+            queue.append_event(connection, kind, payload, key=key)
+
+    def end_outage(self, sprint: str) -> None:
+        """Record that the forge answers again."""
+        with self.db.transaction("outage") as connection:
+            connection.execute(SQL["put_kv"], {"key": outage_key(sprint), "value": ""})
+            queue.append_event(connection, "forge_answers", {"sprint": sprint})
 
     def get(self, key: str) -> str:
         row = self.db.row(SQL["get_kv"], {"key": key})

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,16 @@ def active_project_name() -> str:
     return name
 
 
+class _Inside:
+    """A file or folder of a project, by its name in the folder of the project."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: ProjectPaths, owner: type) -> Path:
+        return paths.path / self._name
+
+
 @dataclass(frozen=True)
 class ProjectPaths:
     """The files of one project."""
@@ -69,54 +80,22 @@ class ProjectPaths:
     name: str
     path: Path
 
-    @property
-    def config_file(self) -> Path:
-        return self.path / "config.yml"
-
-    @property
-    def ledger(self) -> Path:
-        return self.path / "ledger.sqlite"
-
-    @property
-    def ledger_id(self) -> Path:
-        """The identity of the ledger, stored beside it, so that a lost ledger is noticed."""
-        return self.path / "ledger.id"
-
-    @property
-    def forge_git(self) -> Path:
-        return self.path / "forge.git"
-
-    @property
-    def forge_sqlite(self) -> Path:
-        return self.path / "forge.sqlite"
-
-    @property
-    def sprints_json(self) -> Path:
-        return self.path / "sprints.json"
-
-    @property
-    def runs(self) -> Path:
-        """One directory per attempt: prompt, transcript, result."""
-        return self.path / "runs"
-
-    @property
-    def agents(self) -> Path:
-        """The folders of the agents: queue, event log and cycles, exported from the ledger."""
-        return self.path / "agents"
-
-    @property
-    def mirror(self) -> Path:
-        """Our own repository, from which workspaces are cloned."""
-        return self.path / "mirror.git"
-
-    @property
-    def engine_lock(self) -> Path:
-        return self.path / "engine.lock"
-
-    @property
-    def wake(self) -> Path:
-        """The FIFO that wakes the engine."""
-        return self.path / "wake"
+    config_file = _Inside("config.yml")
+    ledger = _Inside("ledger.sqlite")
+    #: The identity of the ledger, stored beside it, so that a lost ledger is noticed.
+    ledger_id = _Inside("ledger.id")
+    forge_git = _Inside("forge.git")
+    forge_sqlite = _Inside("forge.sqlite")
+    sprints_json = _Inside("sprints.json")
+    #: One directory per attempt: prompt, transcript, result.
+    runs = _Inside("runs")
+    #: The folders of the agents: queue, event log and cycles, exported from the ledger.
+    agents = _Inside("agents")
+    #: Our own repository, from which workspaces are cloned.
+    mirror = _Inside("mirror.git")
+    engine_lock = _Inside("engine.lock")
+    #: The FIFO that wakes the engine.
+    wake = _Inside("wake")
 
 
 def repository_here() -> Path | None:
@@ -142,7 +121,7 @@ def projects_for(repository: Path) -> list[str]:
     this repository, and another one must not be used instead.
     """
     wanted = os.path.realpath(repository)
-    origin = _origin(repository)
+    origin = origin_of(repository)
     names: list[str] = []
     damaged: UsageError | None = None
     for name in project_names():
@@ -151,7 +130,7 @@ def projects_for(repository: Path) -> list[str]:
         except UsageError as error:
             damaged = damaged or error
             continue
-        if _is_place_of(settings, wanted) or _is_clone_of(settings, origin):
+        if _is_place_of(settings, wanted) or is_clone_of(settings, origin):
             names.append(name)
     if damaged is not None and not names:
         raise UsageError(
@@ -171,13 +150,8 @@ def _is_place_of(settings: dict[str, str], wanted: str) -> bool:
         return False
 
 
-def is_clone_of(settings: dict[str, str], repository: Path) -> bool:
-    """True if a repository on this disk is a clone of the one in the settings."""
-    return _is_clone_of(settings, _origin(repository))
-
-
-def _is_clone_of(settings: dict[str, str], origin: str) -> bool:
-    """True if a clone of the project's repository has this origin."""
+def is_clone_of(settings: dict[str, str], origin: str) -> bool:
+    """True if a clone of the repository in the settings has this origin."""
     if not origin or settings.get("forge", "local") == "local":
         return False
     git_url = settings.get("git_url", "")
@@ -203,7 +177,7 @@ def _address(url: str) -> tuple[str, str]:
 _ORIGIN = re.compile(r'^\s*\[remote "origin"\]\s*\n(?:(?!\s*\[).*\n)*?\s*url\s*=\s*(.+)$', re.M)
 
 
-def _origin(repository: Path) -> str:
+def origin_of(repository: Path) -> str:
     """Return the origin of a clone, without running git; empty if there is none."""
     inside = repository / ".git"
     try:
@@ -218,7 +192,54 @@ def _origin(repository: Path) -> str:
     return match[1].strip().strip('"') if match else ""
 
 
-_PLACE = re.compile(r"^(repo|forge|host|git_url|checkout): *(.+)$", re.MULTILINE)
+_ENTRY = re.compile(r"([a-z_]+):(?: (.*))?")
+_LIST_ITEM = re.compile(r"- [^'\"|>&*!{\[].*")
+_PLAIN = re.compile(r"[A-Za-z/~](?:[\w./~@+ -]|:(?=\S))*|\d+(?:\.\d+){3}:\d+")
+_NO_TEXT = re.compile(r"|\d+(\.\d+)?|\[\]|null|true|false")
+_WORDS_WITH_MEANING = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
+_PLACE = frozenset({"repo", "forge", "host", "git_url", "checkout"})
+
+
+def plain_settings(config_file: Path) -> dict[str, str] | None:
+    """Return the text settings of a file, without a YAML library.
+
+    None for a file that needs the YAML parser: the caller loads it with `projects`.
+    """
+    try:
+        settings, others = _plain_entries(config_file)
+    except UnicodeDecodeError:
+        # The YAML parser reports the error.
+        return None
+    return None if others else settings
+
+
+def _plain_entries(config_file: Path) -> tuple[dict[str, str], set[str]]:
+    """Return the text settings in the form that Caloron writes, and the keys of all others."""
+    settings: dict[str, str] = {}
+    others: set[str] = set()
+    for line in config_file.read_text("utf-8").splitlines():
+        if entry := _ENTRY.fullmatch(line):
+            key, value = entry[1], (entry[2] or "").strip()
+            if (text := _plain_value(value)) is not None:
+                settings[key] = text
+            elif not _NO_TEXT.fullmatch(value):
+                others.add(key)
+        elif not _LIST_ITEM.fullmatch(line):
+            others.add(line)
+    return settings, others
+
+
+def _plain_value(value: str) -> str | None:
+    """Return a text in the form that Caloron writes; None for anything else."""
+    if value[:1] == "'" and value[1:].endswith("'"):
+        return value[1:-1].replace("''", "'")
+    if value[:1] == '"':
+        with suppress(ValueError):
+            return str(json.loads(value))
+        # YAML has escapes that JSON does not have.
+        return None
+    is_text = _PLAIN.fullmatch(value) and value.lower() not in _WORDS_WITH_MEANING
+    return value if is_text else None
 
 
 def _place_settings(config_file: Path) -> dict[str, str]:
@@ -227,36 +248,24 @@ def _place_settings(config_file: Path) -> dict[str, str]:
     The YAML library is loaded only for a file that Caloron did not write in this form.
     """
     try:
-        texts = dict(_PLACE.findall(config_file.read_text("utf-8")))
-        values = {key: _plain_value(text.strip()) for key, text in texts.items()}
-        known = {key: value for key, value in values.items() if value is not None}
-        if len(known) == len(values) and ("repo" in known or plain_settings(config_file)):
-            return known
+        settings, others = _plain_entries(config_file)
+        if not _PLACE & others and ("repo" in settings or (settings and not others)):
+            return settings
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError):
+    except (OSError, UnicodeDecodeError):
         # The YAML parser reports the error.
         pass
     from caloron.ledger.settings import read_settings
 
     try:
-        settings = read_settings(config_file)
+        raw = read_settings(config_file)
     except CaloronError as error:
         raise UsageError(str(error)) from error
-    repo = settings.get("repo") or ""
-    if not settings or not isinstance(repo, str):
-        what = "has no settings" if not settings else f"has the repository {repo!r}"
-        raise UsageError(f"{config_file} {what}")
-    return {key: value for key, value in settings.items() if isinstance(value, str)}
-
-
-def _plain_value(value: str) -> str | None:
-    """Return a value in the form that Caloron writes; None for any other form."""
-    if value[:1] == "'" and value[1:].endswith("'"):
-        return value[1:-1].replace("''", "'")
-    if value[:1] == '"':
-        return str(json.loads(value))
-    return value if _PLAIN.fullmatch(value) else None
+    if not raw or not isinstance(raw.get("repo") or "", str):
+        problem = f"has the repository {raw['repo']!r}" if raw else "has no settings"
+        raise UsageError(f"{config_file} {problem}")
+    return {key: value for key, value in raw.items() if isinstance(value, str)}
 
 
 def forge_kind(config_file: Path) -> str:
@@ -370,28 +379,17 @@ def repository_of(project: ProjectPaths) -> str:
     return f"{repo} at {host}" if repo and host else repo
 
 
-def project_names() -> list[str]:
-    """Return the names of all projects, in alphabetical order."""
+def project_names(*, valid: bool = True) -> list[str]:
+    """Return the names of all projects, in alphabetical order.
+
+    With `valid=False`, those with names that cannot be used; the older program allowed any.
+    """
     directory = projects_directory()
-    if not directory.is_dir():
-        return []
     return sorted(
         entry.name
-        for entry in directory.iterdir()
-        if is_valid_id(entry.name) and (entry / "config.yml").is_file()
-    )
-
-
-def unusable_project_names() -> list[str]:
-    """Return folders of projects with invalid names; the older program allowed any."""
-    directory = projects_directory()
-    if not directory.is_dir():
-        return []
-    return sorted(
-        entry.name
-        for entry in directory.iterdir()
-        if not entry.name.startswith(".")
-        and not is_valid_id(entry.name)
+        for entry in (directory.iterdir() if directory.is_dir() else ())
+        if is_valid_id(entry.name) == valid
+        and (valid or not entry.name.startswith("."))
         and (entry / "config.yml").is_file()
     )
 
@@ -399,32 +397,3 @@ def unusable_project_names() -> list[str]:
 def _known() -> str:
     names = project_names()
     return f"known projects: {', '.join(names)}" if names else "make one: caloron init NAME"
-
-
-_ENTRY = re.compile(r"([a-z_]+):(?: (.*))?")
-_LIST_ITEM = re.compile(r"- [^'\"|>&*!{\[].*")
-_PLAIN = re.compile(r"[A-Za-z/~](?:[\w./~@+ -]|:(?=\S))*|\d+(?:\.\d+){3}:\d+")
-_QUOTED = re.compile(r"'([^']*)'")
-_WORDS_WITH_MEANING = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
-
-
-def plain_settings(config_file: Path) -> dict[str, str] | None:
-    """Return the text settings of a file, without a YAML library.
-
-    None for a file that needs the YAML parser: the caller loads it with `projects`.
-    """
-    settings: dict[str, str] = {}
-    for line in config_file.read_text("utf-8", "replace").splitlines():
-        if _LIST_ITEM.fullmatch(line):
-            continue
-        entry = _ENTRY.fullmatch(line)
-        if entry is None:
-            return None
-        key, value = entry[1], (entry[2] or "").strip()
-        if quoted := _QUOTED.fullmatch(value):
-            settings[key] = quoted[1]
-        elif _PLAIN.fullmatch(value) and value.lower() not in _WORDS_WITH_MEANING:
-            settings[key] = value
-        elif value and not re.fullmatch(r"\d+(\.\d+)?|\[\]|null|true|false", value):
-            return None
-    return settings

@@ -1,4 +1,4 @@
-"""Opens a ledger for commands that only read, and reads the outage of its forge.
+"""Reads a ledger without changing it, for commands that must answer at once.
 
 Standard library only: `status` and `why` import nothing heavier.
 """
@@ -8,16 +8,21 @@ from __future__ import annotations
 import json
 import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from caloron.errors import StoreError
+from caloron.errors import NotFound, StoreError
 from caloron.ledger.upgrades import DATA_VERSION, show_in_todays_form
-from caloron.store.database import open_read_only, restore_hint, store_error
+from caloron.store.database import load_statements, open_read_only, restore_hint, store_error
 from caloron.store.files import read_plain
 
 if TYPE_CHECKING:
+    from caloron.domain.model.sprint import State
     from caloron.domain.reporting.waiting import Outage
-    from caloron.ledger.ledger import Ledger
+
+_SQL = load_statements(Path(__file__).parent / "sql" / "reading.sql")
+#: Tables of caches that an older ledger does not have; a reader sees them empty.
+_LATER_TABLES = ("entries", "records")
 
 
 def open_ledger(path: Path) -> sqlite3.Connection:
@@ -27,6 +32,9 @@ def open_ledger(path: Path) -> sqlite3.Connection:
     try:
         refuse_foreign(path, _value(connection, "ledger_id") if known else "", known)
         show_in_todays_form(connection, path, int(_value(connection, DATA_VERSION) or 1))
+        for table in _LATER_TABLES:
+            if not connection.execute(_SQL["has_table"], {"name": table}).fetchone():
+                connection.execute(_SQL[f"empty_{table}"])
     except BaseException as error:
         connection.close()
         if isinstance(error, sqlite3.Error):
@@ -37,7 +45,7 @@ def open_ledger(path: Path) -> sqlite3.Connection:
 
 def _value(connection: sqlite3.Connection, key: str) -> str:
     try:
-        row = connection.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
+        row = connection.execute(_SQL["value"], {"key": key}).fetchone()
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
             raise
@@ -65,36 +73,60 @@ def refuse_foreign(path: Path, own: str, known: str) -> None:
         )
 
 
-def store_outage(ledger: Ledger, sprint: str, outage: Outage) -> None:
-    """Store an outage, and append an event when it begins."""
-    from caloron.ledger.ledger import SQL
-    from caloron.store import queue
-
-    with ledger.db.transaction("outage") as connection:
-        connection.execute(SQL["put_kv"], {"key": _key(sprint), "value": json.dumps(outage)})
-        payload = {"sprint": sprint, "what": str(outage), "detail": outage.detail}
-        kind = "quota" if outage.until is not None else "silent"
-        key = f"forge_{kind}/{sprint}/{outage.since}"
-        queue.append_event(connection, f"forge_{kind}", payload, key=key)
-
-
-def clear_outage(ledger: Ledger, sprint: str) -> None:
-    """Record the end of an outage."""
-    from caloron.ledger.ledger import SQL
-    from caloron.store import queue
-
-    with ledger.db.transaction("outage") as connection:
-        connection.execute(SQL["put_kv"], {"key": _key(sprint), "value": ""})
-        queue.append_event(connection, "forge_answers", {"sprint": sprint})
+def outage_key(sprint: str) -> str:
+    return f"forge_outage/{sprint}"
 
 
 def read_outage(connection: sqlite3.Connection, sprint: str) -> Outage | None:
-    """Return the outage that the last engine reported, if it still lasts."""
+    """Return the outage of the forge that the last engine reported, if it still lasts."""
     from caloron.domain.reporting.waiting import Outage
 
-    row = connection.execute("SELECT value FROM kv WHERE key = ?", (_key(sprint),)).fetchone()
-    return Outage(*json.loads(row["value"])) if row and row["value"] else None
+    stored = _value(connection, outage_key(sprint))
+    return Outage(*json.loads(stored)) if stored else None
 
 
-def _key(sprint: str) -> str:
-    return f"forge_outage/{sprint}"
+class _Row(SimpleNamespace):
+    """The JSON of a row with attributes; a field that the row does not have is None.
+
+    Building the typed structs costs more than all the reading.
+    """
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+class LightState(NamedTuple):
+    """The state of a sprint as far as `why` reads it, and the work that was started before."""
+
+    state: State
+    #: Work for which an agent was started at least once.
+    begun: frozenset[str]
+
+
+def light_state(connection: sqlite3.Connection, running: str = "") -> LightState:
+    """Read the sprint that runs, else the last one."""
+    # `status` opens a ledger without the domain.
+    from caloron.domain.model.status import Status, Step
+
+    row = connection.execute(_SQL["sprint"], {"running": running}).fetchone()
+    if row is None:
+        raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')
+    sprint = _read(row["data"])
+    approval = sprint.planning.approval
+    sprint.plan_issue = approval.number if approval else None
+    sprint.plan_declined = approval.declined if approval else ""
+    sprint.availability.providers = vars(sprint.availability.providers)
+    tasks = [_read(t["data"]) for t in connection.execute(_SQL["tasks"], {"sprint": sprint.id})]
+    for task in tasks:
+        task.id, task.status, task.step = task.plan.id, Status(task.status), Step(task.step)
+    scope = {"scope": f"{sprint.id}/"}
+    queued, ended, begun = (
+        frozenset(row[0] for row in connection.execute(_SQL[name], scope))
+        for name in ("queued", "ended", "begun")
+    )
+    state: Any = _Row(sprint=sprint, tasks={t.id: t for t in tasks}, queued=queued, ended=ended)
+    return LightState(state, begun)
+
+
+def _read(data: bytes) -> Any:
+    return json.loads(data, object_hook=lambda fields: _Row(**fields))

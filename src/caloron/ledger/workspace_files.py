@@ -15,9 +15,23 @@ import yaml
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.reporting.history import history_record
 from caloron.domain.reporting.identities import manifest_of, next_version, versions_of
+from caloron.domain.reporting.learnings import Kept, SprintRecord, as_of, improvements
+from caloron.domain.reporting.retro_page import (
+    Retro,
+    retro_material,
+    review_sprint,
+    write_retro_report,
+)
 from caloron.ledger.ledger import SQL, Ledger
 from caloron.ledger.legacy import HISTORY, VERSIONS
-from caloron.ledger.run_history import figures_of
+from caloron.ledger.run_history import (
+    REMEMBERED,
+    Figures,
+    ended_records,
+    figures_of,
+    read_kept,
+    sprint_numbers,
+)
 
 #: Agents are named after tasks, so their number grows with every sprint.
 _MAX_AGENTS = 1000
@@ -140,6 +154,31 @@ def _entries(ledger: Ledger, whose: str, limit: int) -> dict[str, Any]:
     values = {"file": VERSIONS, "whose": whose, "limit": limit}
     rows = ledger.db.rows(SQL["newest_entries"], values)
     return {row["key"]: json.loads(row["text"]) for row in reversed(rows)}
+
+
+def page_text(ledger: Ledger, sprint: str) -> bytes:
+    """Return the page of an ended sprint, without anything that later sprints taught."""
+    with ledger.db.snapshot() as connection:
+        figures = figures_of(connection, sprint)
+        # As many sprints before this one as there were when it ended.
+        later = max(sprint_numbers(connection).values()) - figures.state.sprint.number
+        records, kept = ended_records(connection, REMEMBERED + later), read_kept(connection)
+    records, kept = as_of(sprint, records, kept)
+    return write_retro_report(_review(figures, records, kept)).encode("utf-8", "replace")
+
+
+def material_for_retro(ledger: Ledger, sprint: str) -> dict[str, str]:
+    """Return the input of the model that writes the retro of a sprint."""
+    with ledger.db.snapshot() as connection:
+        figures = figures_of(connection, sprint)
+        records, kept = ended_records(connection), read_kept(connection)
+    earlier = [record for record in records if record.id != sprint]
+    return retro_material(_review(figures, earlier, kept))
+
+
+def _review(figures: Figures, records: list[SprintRecord], kept: Kept) -> Retro:
+    known, ended_at = improvements(records, kept), figures.state.sprint.ended_at or 0.0
+    return review_sprint(figures.state, figures.runs, records, known, ended_at)
 
 
 def json_text(content: Any) -> bytes:

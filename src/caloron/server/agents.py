@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from caloron.agents.clis.registry import FRAMEWORKS, INFOS
-from caloron.agents.supervise.processes import Process, end_family, read_process
+from caloron.agents.supervise.processes import end_family, living, read_process, send
 from caloron.agents.workspace.workspaces import create_workspace, remove_workspace
 from caloron.engine.runs.sandbox_policy import TOKEN_VARIABLES
 from caloron.errors import CaloronError, PreconditionFailed
@@ -29,81 +28,11 @@ from caloron.ledger.projects import list_projects
 from caloron.ports import Caps, Remote
 from caloron.server.registry import Agent, Registry
 from caloron.server.requests import Heartbeat, Logs, Spawn, Stop
-from caloron.server.settings import ShellSettings
+from caloron.server.settings import HarnessSettings, ShellSettings
 from caloron.store import log
 
-
-class NotAllowed(CaloronError):
-    """A path that the shell refuses."""
-
-
-def repository_in(root: Path, repo: str, workspaces: Iterable[Path]) -> Path:
-    """The repository that a request names.
-
-    It is named by its path, relative to the root or absolute. A shell that runs in a repository
-    also accepts the name of that repository on its forge, as older clients send it.
-    """
-    if is_repository(root) and repo in _names_of(root):
-        return root
-    path = _inside(root, repo, "repo")
-    if not is_repository(path):
-        raise NotAllowed(f"repo {repo!r} is not a git repository in {root}")
-    _refuse_workspaces(path, workspaces, "repo")
-    return path
-
-
-def worktrees_in(root: Path, base: str, workspaces: Iterable[Path]) -> Path:
-    """The folder of the worktrees."""
-    path = _inside(root, base, "worktree_base")
-    if path == root:
-        raise NotAllowed("worktree_base is the root itself: name a folder in it")
-    _refuse_workspaces(path, workspaces, "worktree_base")
-    return path
-
-
-def is_repository(path: Path) -> bool:
-    """True for a repository, without asking git: it would run what is configured there."""
-    return (path / ".git").exists() or (
-        (path / "HEAD").is_file() and (path / "objects").is_dir() and (path / "refs").is_dir()
-    )
-
-
-def main_branch(repository: Path) -> str:
-    """The branch that is checked out, from which agents start."""
-    done = git_process(repository, "symbolic-ref", "--short", "HEAD")
-    if done.returncode != 0:
-        raise PreconditionFailed(f"{repository} has no branch checked out")
-    return done.stdout.decode("utf-8", "replace").strip()
-
-
-def _inside(root: Path, value: str, name: str) -> Path:
-    path = (root / value).resolve()
-    if not path.is_relative_to(root):
-        raise NotAllowed(f"{name} {value!r} is outside {root}")
-    if ".git" in path.relative_to(root).parts:
-        raise NotAllowed(f"{name} {value!r} is inside the files of a repository")
-    return path
-
-
-def _refuse_workspaces(path: Path, workspaces: Iterable[Path], name: str) -> None:
-    for workspace in workspaces:
-        if path.is_relative_to(workspace):
-            raise NotAllowed(f"{name} is in {workspace}, the workspace of an agent")
-
-
-def _names_of(root: Path) -> set[str]:
-    """The names of the root's repository: its folder, and its name on its forge."""
-    names = {".", root.name}
-    done = git_process(root, "config", "--get", "remote.origin.url")
-    url = done.stdout.decode("utf-8", "replace").strip().removesuffix(".git")
-    parts = url.replace(":", "/").rstrip("/").split("/")
-    if len(parts) > 1:
-        names |= {parts[-1], "/".join(parts[-2:])}
-    return names
-
-
 #: The variables that a harness gets: it needs models, and no forge.
-_PASSED_ON = (
+_PASSED_ON = {
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "TERM", "SSL_CERT_FILE",
     "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy",
     "https_proxy", "no_proxy",
@@ -112,157 +41,22 @@ _PASSED_ON = (
     "CALORON_STUB_FIXTURE",
     "CALORON_HEARTBEAT_S", "CALORON_AGENT_TIMEOUT_S", "CALORON_NETWORK", "CALORON_ALLOW_HOSTS",
     "CALORON_LOG_LEVEL", "CALORON_CRASH_AT", "CALORON_CRASH_LOG",
-)  # fmt: skip
-_PREFIXES = (
-    "LC_",
-    *(prefix for name in FRAMEWORKS for prefix in INFOS[name].env_prefixes),
-)
-_OF_CLIS = {
-    variable
-    for name in FRAMEWORKS
-    for variable in (INFOS[name].program_env, INFOS[name].full_access_env, *INFOS[name].key_vars)
-}
+}  # fmt: skip
+_CLIS = [INFOS[name] for name in FRAMEWORKS]
+_OF_CLIS = {v for cli in _CLIS for v in (cli.program_env, cli.full_access_env, *cli.key_vars)}
+_PREFIXES = ("LC_", *(prefix for cli in _CLIS for prefix in cli.env_prefixes))
 #: Waits until the shell has recorded the process, then becomes the harness.
 _GATE = 'read -r go || exit 125; exec "$@" </dev/null'
-
-
-def branch_of(agent: str, sprint: str) -> str:
-    return f"agent/{agent}/{sprint}"
-
-
-def mirror_of(folder: Path, repository: Path) -> Mirror:
-    """Our own copy of a repository, which agents can read but not write."""
-    name = hashlib.sha256(os.fsencode(repository)).hexdigest()[:16]
-    path = folder / "mirrors" / f"{repository.name}-{name}.git"
-    return Mirror(path, Remote(str(repository)), main_branch(repository))
-
-
-def prepare_workspace(mirror: Mirror, directory: Path, request: Spawn) -> str:
-    """Clone onto the agent's branch, at its head or at main; returns the first commit.
-
-    Not a linked worktree: that would share the files of the repository with the agent.
-    """
-    mirror.ensure()
-    main = mirror.fetch_main()
-    branch = branch_of(request.agent_id, request.sprint_id)
-    start = mirror.fetch_branch(branch) or main
-    mirror.files(start, Caps().disk_mb << 20)
-    _create_ignored(directory.parent)
-    create_workspace(
-        mirror,
-        directory,
-        start=start,
-        branch=branch,
-        agent=request.agent_id,
-        identity=IDENTITY,
-    )
-    return start
-
-
-def reusable(directory: Path, known: Agent | None) -> bool:
-    """True if the agent's own workspace exists already."""
-    if not directory.exists():
-        return False
-    if known is None or known.workspace != str(directory):
-        raise NotAllowed(f"{directory} exists already, and is not a workspace of this agent")
-    if not known.base:
-        # The shell died before the agent started.
-        remove_workspace(directory)
-    return bool(known.base)
-
-
-def _create_ignored(base: Path) -> None:
-    """Create the folder of worktrees, ignored by the repository around it."""
-    if not base.exists():
-        base.mkdir(parents=True)
-        (base / ".gitignore").write_text("*\n", "utf-8")
-
-
-class StartedHarness:
-    """A harness that waits for its gate to be opened."""
-
-    def __init__(self, child: subprocess.Popen[bytes], process: Process) -> None:
-        self.child = child
-        self.process = process
-
-    def open_gate(self) -> None:
-        assert self.child.stdin is not None
-        try:
-            self.child.stdin.write(b"go\n")
-            self.child.stdin.close()
-        except BrokenPipeError:
-            # It has ended already; the thread that waits for it sees that.
-            return
-
-
-def start_harness(run_dir: Path, env: dict[str, str], *, unsandboxed: bool) -> StartedHarness:
-    """Start a harness in its own session, with its output in a file."""
-    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    command = (sys.executable, "-P", "-m", "caloron.cli", "harness", "start")
-    argv = (*command, *(("--unsandboxed",) if unsandboxed else ()))
-    with (run_dir / "harness.log").open("ab") as log:
-        child = subprocess.Popen(
-            ("/bin/sh", "-c", _GATE, "sh", *argv),
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            env=env,
-            start_new_session=True,
-        )
-    process = read_process(child.pid)
-    if process is None:
-        raise PreconditionFailed("the harness ended at once")
-    return StartedHarness(child, process)
-
-
-def harness_environment(
-    request: Spawn,
-    agent: Agent,
-    workspace: Path,
-    *,
-    url: str,
-    token: str,
-    mirror: Mirror,
-    base: str,
-) -> dict[str, str]:
-    """The environment of a harness: its settings, and what it needs of ours."""
-    withheld = _token_variables()
-    passed = {
-        name: value
-        for name, value in os.environ.items()
-        if (name in _PASSED_ON or name in _OF_CLIS or name.startswith(_PREFIXES))
-        and name not in withheld
-    }
-    return passed | {
-        "CALORON_AGENT_ID": request.agent_id,
-        "CALORON_AGENT_ROLE": request.role or request.agent_id,
-        "CALORON_TASK_ID": request.task_id,
-        "CALORON_SPRINT_ID": request.sprint_id,
-        "CALORON_SHELL_URL": url,
-        "CALORON_SHELL_TOKEN": token,
-        "CALORON_WORKTREE": str(workspace),
-        "CALORON_SYSTEM_PROMPT": request.system_prompt,
-        "CALORON_TASK_DESCRIPTION": request.task_description,
-        "CALORON_RUN_DIR": agent.run_dir,
-        "CALORON_MIRROR": str(mirror.path),
-        "CALORON_REPOSITORY": mirror.remote.url,
-        "CALORON_BRANCH": branch_of(request.agent_id, request.sprint_id),
-        "CALORON_BASE_COMMIT": base,
-    }
-
-
-def _token_variables() -> set[str]:
-    """The variables that a project of this home uses for a forge token."""
-    return {getattr(project.config, key) for project in list_projects() for key in TOKEN_VARIABLES}
-
-
 _STREAMS = {"output": "output.log", "harness": "harness.log"}
 _OLD_FIELDS = ("agent_id", "sprint_id", "pid", "alive", "last_heartbeat")
 _STARTED_AT_ONCE = 16
 _POLL_S = 0.05
 
 Response = dict[str, Any]
+
+
+class NotAllowed(CaloronError):
+    """A path that the shell refuses."""
 
 
 class AgentServer:
@@ -287,8 +81,7 @@ class AgentServer:
         self._guard = threading.Lock()
         #: Our address for agents; set once we listen.
         self.url = ""
-        self._registry.forget_unfinished()
-        self._registry.reap()
+        self._registry.reap(restarted=True)
 
     def close(self) -> None:
         """Close the files; agents keep running."""
@@ -314,12 +107,10 @@ class AgentServer:
         try:
             with self._locked(request.sprint_id, request.agent_id):
                 return self._spawn(request)
-        except CaloronError as error:
+        except (CaloronError, OSError) as error:
             log.warning("an agent was not started", error=error, agent=request.agent_id)
-            return refusal(str(error))
-        except OSError as error:
-            log.warning("an agent was not started", error=error, agent=request.agent_id)
-            return refusal(f"the machine refused it: {error}")
+            machine = "the machine refused it: " if isinstance(error, OSError) else ""
+            return refusal(f"{machine}{error}")
         finally:
             self._starting.release()
 
@@ -329,52 +120,113 @@ class AgentServer:
             if known.task == request.task_id:
                 return {"ok": True, "pid": known.pid}
             return refusal(f"agent {known.agent} works on task {known.task} (pid {known.pid})")
-        root, taken = self._settings.root, list(self._registry.workspaces())
-        repository = repository_in(root, request.repo, taken)
-        base = worktrees_in(root, request.worktree_base, taken)
+        repository = self._repository(request.repo)
+        base = self._inside(request.worktree_base, "worktree_base")
+        if base == self._settings.root:
+            raise NotAllowed("worktree_base is the root itself: name a folder in it")
         workspace = base / f"{request.agent_id}-{request.sprint_id}"
-        again = reusable(workspace, known)
+        first_commit = _reusable(workspace, known)
         agent = self._registry.reserve(request.sprint_id, request.agent_id, request.task_id)
         try:
-            mirror = mirror_of(self._folder, repository)
-            first_commit = (
-                known.base if again and known else self._prepare(agent, mirror, workspace, request)
-            )
-            env = harness_environment(
-                request,
-                agent,
-                workspace,
-                url=self.url,
+            mirror = self._mirror_of(repository)
+            branch = f"agent/{request.agent_id}/{request.sprint_id}"
+            if not first_commit:
+                # A workspace without a recorded first commit was interrupted.
+                self._registry.assign_workspace(agent, workspace, "")
+                first_commit = _prepare_workspace(mirror, workspace, branch, agent.agent)
+                self._registry.assign_workspace(agent, workspace, first_commit)
+            settings = HarnessSettings(
+                agent=request.agent_id,
+                role=request.role or request.agent_id,
+                task=request.task_id,
+                sprint=request.sprint_id,
+                worktree=workspace,
+                run_dir=Path(agent.run_dir),
+                shell_url=self.url,
                 token=self._settings.token,
-                mirror=mirror,
+                system_prompt=request.system_prompt,
+                task_description=request.task_description,
+                mirror=str(mirror.path),
+                repository=mirror.remote.url,
+                branch=branch,
                 base=first_commit,
             )
-            pid = self._start(agent, env)
+            pid = self._start(agent, _passed_on() | settings.environment())
         except BaseException:
             self._registry.ended(agent, None)
             raise
         return {"ok": True, "pid": pid}
 
-    def _prepare(self, agent: Agent, mirror: Mirror, workspace: Path, request: Spawn) -> str:
-        """Create a workspace; one without a recorded first commit was interrupted."""
-        self._registry.assign_workspace(agent, workspace, "")
-        first_commit = prepare_workspace(mirror, workspace, request)
-        self._registry.assign_workspace(agent, workspace, first_commit)
-        return first_commit
+    def _repository(self, repo: str) -> Path:
+        """The repository that a request names.
+
+        It is named by its path, relative to the root or absolute. A shell that runs in a repository
+        also accepts the name of that repository on its forge, as older clients send it.
+        """
+        root = self._settings.root
+        if _is_repository(root) and repo in _names_of(root):
+            return root
+        path = self._inside(repo, "repo")
+        if not _is_repository(path):
+            raise NotAllowed(f"repo {repo!r} is not a git repository in {root}")
+        return path
+
+    def _inside(self, value: str, name: str) -> Path:
+        """The path that a request names: in the root, and not where an agent has been."""
+        root = self._settings.root
+        path = (root / value).resolve()
+        if not path.is_relative_to(root):
+            raise NotAllowed(f"{name} {value!r} is outside {root}")
+        if ".git" in path.relative_to(root).parts:
+            raise NotAllowed(f"{name} {value!r} is inside the files of a repository")
+        for workspace in self._registry.workspaces():
+            if path.is_relative_to(workspace):
+                raise NotAllowed(f"{name} is in {workspace}, the workspace of an agent")
+        return path
+
+    def _mirror_of(self, repository: Path) -> Mirror:
+        """Our own copy of a repository, which agents can read but not write."""
+        done = git_process(repository, "symbolic-ref", "--short", "HEAD")
+        if done.returncode != 0:
+            raise PreconditionFailed(f"{repository} has no branch checked out")
+        name = hashlib.sha256(os.fsencode(repository)).hexdigest()[:16]
+        path = self._folder / "mirrors" / f"{repository.name}-{name}.git"
+        main = done.stdout.decode("utf-8", "replace").strip()
+        return Mirror(path, Remote(str(repository)), main)
 
     def _start(self, agent: Agent, env: dict[str, str]) -> int:
+        """Start a harness in its own session, with its output in a file."""
         run_dir = Path(agent.run_dir)
-        started = start_harness(run_dir, env, unsandboxed=self._unsandboxed)
-        self._registry.started(agent, started.process)
-        started.open_gate()
-        self.log_line(f"agent {agent.agent} of {agent.sprint} runs as {started.process.pid}\n")
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        harness = (sys.executable, "-P", "-m", "caloron.cli", "harness", "start")
+        options = ("--unsandboxed",) if self._unsandboxed else ()
+        with (run_dir / _STREAMS["harness"]).open("ab") as output:
+            child = subprocess.Popen(
+                ("/bin/sh", "-c", _GATE, "sh", *harness, *options),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                env=env,
+                start_new_session=True,
+            )
+        process = read_process(child.pid)
+        if process is None:
+            raise PreconditionFailed("the harness ended at once")
+        self._registry.started(agent, process)
+        assert child.stdin is not None
+        # A harness that has ended already is seen by the thread that waits for it.
+        with suppress(BrokenPipeError):
+            child.stdin.write(b"go\n")
+            child.stdin.close()
+        self.log_line(f"agent {agent.agent} of {agent.sprint} runs as {child.pid}\n")
 
         def wait() -> None:
-            code = started.child.wait()
+            code = child.wait()
             self._registry.ended(agent, code if code >= 0 else 128 - code)
 
         threading.Thread(target=wait, name=f"wait-{agent.agent}", daemon=True).start()
-        return started.process.pid
+        return child.pid
 
     def status(self, *, details: bool = False) -> Response:
         rows = self._registry.status()
@@ -387,31 +239,31 @@ class AgentServer:
         with self._locked(request.sprint_id, request.agent_id):
             known = self._registry.get(request.sprint_id, request.agent_id)
             if known is None:
-                return refusal(
-                    f"no agent {request.agent_id} of sprint {request.sprint_id} was started"
-                )
+                return _unknown(request)
             process = known.process()
-            if process is None:
-                self._registry.reap()
-                return {"ok": True, "pid": known.pid, "stopped": False}
-            _end_agent(known, request.grace_s)
+            if process is not None:
+                send(process, signal.SIGTERM)
+                deadline = time.monotonic() + request.grace_s
+                while living([process]) and time.monotonic() < deadline:
+                    time.sleep(_POLL_S)
+                if living([process]):
+                    end_family(process.pid)
             self._registry.reap()
-            return {"ok": True, "pid": known.pid, "stopped": True}
+            return {"ok": True, "pid": known.pid, "stopped": process is not None}
 
     def logs(self, request: Logs) -> Response:
         """A part of an agent's log from a byte on; `next_offset` is the start of the next part."""
         known = self._registry.get(request.sprint_id, request.agent_id)
         if known is None:
-            return refusal(f"no agent {request.agent_id} of sprint {request.sprint_id} was started")
+            return _unknown(request)
         alive = known.process() is not None
         try:
             with (Path(known.run_dir) / _STREAMS[request.stream]).open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
-                file.seek(min(request.offset, size))
+                at = file.seek(min(request.offset, size))
                 data = file.read(request.limit)
         except FileNotFoundError:
-            size, data = 0, b""
-        at = min(request.offset, size)
+            size, at, data = 0, 0, b""
         return {
             "ok": True,
             "text": data.decode("utf-8", "replace"),
@@ -430,31 +282,69 @@ class AgentServer:
             yield
 
 
-def _end_agent(known: Agent, grace_s: float) -> None:
-    process = known.process()
-    if process is None:
-        return
-    try:
-        handle = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return
-    try:
-        # Check again: only now is it certain that the handle is for this very process.
-        if known.process() is None:
-            return
-        ended = select.poll()
-        ended.register(handle, select.POLLIN)
-        signal.pidfd_send_signal(handle, signal.SIGTERM)
-        if not ended.poll(grace_s * 1000):
-            end_family(process.pid)
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(handle)
-    deadline = time.monotonic() + 5
-    while known.process() is not None and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-
-
 def refusal(reason: str) -> Response:
     return {"ok": False, "error": reason}
+
+
+def _unknown(request: Stop | Logs) -> Response:
+    return refusal(f"no agent {request.agent_id} of sprint {request.sprint_id} was started")
+
+
+def _is_repository(path: Path) -> bool:
+    """True for a repository, without asking git: it would run what is configured there."""
+    return (path / ".git").exists() or (
+        (path / "HEAD").is_file() and (path / "objects").is_dir() and (path / "refs").is_dir()
+    )
+
+
+def _names_of(root: Path) -> set[str]:
+    """The names of the root's repository: its folder, and its name on its forge."""
+    names = {".", root.name}
+    done = git_process(root, "config", "--get", "remote.origin.url")
+    url = done.stdout.decode("utf-8", "replace").strip().removesuffix(".git")
+    parts = url.replace(":", "/").rstrip("/").split("/")
+    if len(parts) > 1:
+        names |= {parts[-1], "/".join(parts[-2:])}
+    return names
+
+
+def _reusable(directory: Path, known: Agent | None) -> str:
+    """The first commit of the agent's own workspace; empty if a new one must be made."""
+    if not directory.exists():
+        return ""
+    if known is None or known.workspace != str(directory):
+        raise NotAllowed(f"{directory} exists already, and is not a workspace of this agent")
+    if not known.base:
+        # The shell died before the agent started.
+        remove_workspace(directory)
+    return known.base
+
+
+def _prepare_workspace(mirror: Mirror, directory: Path, branch: str, agent: str) -> str:
+    """Clone onto the agent's branch, at its head or at main; return the first commit.
+
+    Not a linked worktree: that would share the files of the repository with the agent.
+    """
+    mirror.ensure()
+    main = mirror.fetch_main()
+    start = mirror.fetch_branch(branch) or main
+    mirror.files(start, Caps().disk_mb << 20)
+    if not directory.parent.exists():
+        # The repository around the worktrees ignores them.
+        directory.parent.mkdir(parents=True)
+        (directory.parent / ".gitignore").write_text("*\n", "utf-8")
+    create_workspace(mirror, directory, start=start, branch=branch, agent=agent, identity=IDENTITY)
+    return start
+
+
+def _passed_on() -> dict[str, str]:
+    """The variables of ours that a harness gets; never one that a project uses for a token."""
+    withheld = {
+        getattr(project.config, key) for project in list_projects() for key in TOKEN_VARIABLES
+    }
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if (name in _PASSED_ON or name in _OF_CLIS or name.startswith(_PREFIXES))
+        and name not in withheld
+    }

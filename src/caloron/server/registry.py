@@ -95,33 +95,28 @@ class Registry:
 
     def ended(self, agent: Agent, exit_code: int | None) -> None:
         """Record the end of a run; the exit code may be unknown."""
-        values = _key(agent) | {"run": agent.run, "exit_code": exit_code}
-        self._write("ended", values | {"now": now()})
-        if exit_code is not None:
-            self._write("learnt", values)
+        values = {"run": agent.run, "exit_code": exit_code, "now": now()}
+        self._write("ended", _key(agent) | values)
 
     def record_heartbeat(self, heartbeat: Heartbeat) -> str:
-        at = now()
-        values = {"sprint": heartbeat.sprint_id, "agent": heartbeat.agent_id, "at": at}
-        self._write(
-            "heartbeat", values | {"status": heartbeat.status, "tokens": heartbeat.tokens_used}
-        )
-        return at
+        values = msgspec.to_builtins(heartbeat) | {"at": now()}
+        self._write("heartbeat", values)
+        return str(values["at"])
 
-    def reap(self) -> None:
-        """Record the runs that have ended, with the exit codes that they wrote."""
+    def reap(self, *, restarted: bool = False) -> None:
+        """Record the runs that have ended, with the exit codes that they wrote.
+
+        After a restart these include the runs whose gate a killed shell never opened.
+        """
         for row in self._store.rows(_SQL["agents"]):
             agent = _agent(row)
-            gone = agent.state == "running" and agent.process() is None
-            if gone or (agent.state == "ended" and agent.exit_code is None):
+            ended = (
+                restarted
+                if agent.state == "starting"
+                else agent.exit_code is None and agent.process() is None
+            )
+            if ended:
                 self.ended(agent, recorded_exit_code(Path(agent.run_dir)))
-
-    def forget_unfinished(self) -> None:
-        """End the runs that a killed shell was about to start: their gate never opened."""
-        for row in self._store.rows(_SQL["agents"]):
-            agent = _agent(row)
-            if agent.state == "starting":
-                self.ended(agent, None)
 
     def status(self) -> list[dict[str, Any]]:
         """One row for each agent."""

@@ -7,12 +7,14 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from caloron.agents.clis.registry import INFOS, require_framework
 from caloron.domain.model.plan import DEFAULT_FRAMEWORK
 from caloron.errors import NotFound, PreconditionFailed, UsageError
+from caloron.server.requests import Id
 
 PORT = "CALORON_SHELL_PORT"
 TOKEN = "CALORON_SHELL_TOKEN"
@@ -35,16 +37,17 @@ class ShellSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def shell_settings(environment: Mapping[str, str]) -> ShellSettings:
     """Read and check the settings of the shell."""
-    return ShellSettings(
-        port=_port(environment.get(PORT, "")),
-        token=_token(environment.get(TOKEN, "")),
-        root=_root(environment.get(ROOT, "")),
-    )
+    root = Path(environment.get(ROOT) or ".").expanduser()
+    port = _port(environment.get(PORT) or str(_PORT))
+    token = _token(environment.get(TOKEN, ""))
+    if not root.is_dir():
+        raise UsageError(
+            f"{ROOT} is {str(root)!r}, which is not a folder", hint="name an existing one"
+        )
+    return ShellSettings(port=port, token=token, root=root.resolve())
 
 
 def _port(value: str) -> int:
-    if not value:
-        return _PORT
     if not (value.isascii() and value.isdecimal() and int(value) <= _LARGEST_PORT):
         raise UsageError(
             f"{PORT} is {value!r}, which is not a port",
@@ -68,30 +71,43 @@ def _token(value: str) -> str:
     return value
 
 
-def _root(value: str) -> Path:
-    root = Path(value or ".").expanduser()
-    if not root.is_dir():
-        raise UsageError(f"{ROOT} is {value!r}, which is not a folder", hint="name an existing one")
-    return root.resolve()
-
-
 ALLOW_DANGEROUS = INFOS["claude-code"].full_access_env
 DANGEROUS = "--dangerously-skip-permissions"
 _YES = ("1", "true", "yes", "on")
-_ID = re.compile(r"[a-z0-9_-]{1,64}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_SECRETS = 1 << 20
+#: The fields that are one variable each; the shell writes them and the harness reads them.
+_VARIABLES = {
+    "agent": "CALORON_AGENT_ID",
+    "role": "CALORON_AGENT_ROLE",
+    "task": "CALORON_TASK_ID",
+    "sprint": "CALORON_SPRINT_ID",
+    "worktree": "CALORON_WORKTREE",
+    "run_dir": "CALORON_RUN_DIR",
+    "shell_url": "CALORON_SHELL_URL",
+    "token": TOKEN,
+    "system_prompt": "CALORON_SYSTEM_PROMPT",
+    "task_description": "CALORON_TASK_DESCRIPTION",
+    "stub_fixture": "CALORON_STUB_FIXTURE",
+    "secrets_file": "CALORON_SECRETS_FILE",
+    "mirror": "CALORON_MIRROR",
+    "repository": "CALORON_REPOSITORY",
+    "branch": "CALORON_BRANCH",
+    "base": "CALORON_BASE_COMMIT",
+}
 
 
-class HarnessSettings(msgspec.Struct, frozen=True, kw_only=True):
+class HarnessSettings(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_VARIABLES
+):
     """One agent: its task, its framework, its folder, and the shell it reports to."""
 
-    agent: str
-    role: str
-    task: str
-    sprint: str
-    worktree: Path
-    run_dir: Path
+    agent: Id = ""
+    role: Id = "unknown"
+    task: Id = "none"
+    sprint: Id = "none"
+    worktree: Path = Path()
+    run_dir: Path = Path()
     shell_url: str = ""
     token: str = ""
     system_prompt: str = ""
@@ -111,42 +127,42 @@ class HarnessSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"HarnessSettings(agent={self.agent!r}, task={self.task!r})"
 
+    def environment(self) -> dict[str, str]:
+        """The variables from which a harness reads these settings."""
+        variables: dict[str, str] = msgspec.to_builtins(self, enc_hook=str)
+        return variables
+
 
 def harness_settings(environment: Mapping[str, str], runs: Path) -> HarnessSettings:
     """Read and check the settings; `runs` is the default parent of the run directory."""
-    get = environment.get
-    role = _id(get("CALORON_AGENT_ROLE") or "unknown", "CALORON_AGENT_ROLE")
-    agent = _id(get("CALORON_AGENT_ID") or role, "CALORON_AGENT_ID")
-    url, token = get("CALORON_SHELL_URL", ""), get("CALORON_SHELL_TOKEN", "")
-    if url and not token:
+    variables = {name: environment[name] for name in _VARIABLES.values() if environment.get(name)}
+    try:
+        settings = msgspec.convert(variables, HarnessSettings, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        raise UsageError(str(error), hint="ids have 1 to 64 of a-z 0-9 _ -") from error
+    if settings.shell_url and not settings.token:
         raise PreconditionFailed(
-            "CALORON_SHELL_URL is set without CALORON_SHELL_TOKEN: heartbeats would be refused",
+            f"CALORON_SHELL_URL is set without {TOKEN}: heartbeats would be refused",
             hint="export the token of the shell, or leave both unset",
         )
-    dangerous = get(ALLOW_DANGEROUS, "").strip().lower() in _YES
+    dangerous = environment.get(ALLOW_DANGEROUS, "").strip().lower() in _YES
     framework, command = _framework(environment, dangerous=dangerous)
-    sprint = _id(get("CALORON_SPRINT_ID") or "none", "CALORON_SPRINT_ID")
-    return HarnessSettings(
+    agent = settings.agent or settings.role
+    run_dir = runs / f"{agent}-{settings.sprint}-{os.getpid()}"
+    return msgspec.structs.replace(
+        settings,
         agent=agent,
-        role=role,
-        task=_id(get("CALORON_TASK_ID") or "none", "CALORON_TASK_ID"),
-        sprint=sprint,
-        worktree=_worktree(get("CALORON_WORKTREE") or "."),
-        run_dir=Path(get("CALORON_RUN_DIR") or runs / f"{agent}-{sprint}-{os.getpid()}"),
-        shell_url=url.rstrip("/"),
-        token=token,
-        system_prompt=get("CALORON_SYSTEM_PROMPT", ""),
-        task_description=get("CALORON_TASK_DESCRIPTION", ""),
+        worktree=_worktree(settings.worktree),
+        run_dir=settings.run_dir if "CALORON_RUN_DIR" in variables else run_dir,
+        shell_url=settings.shell_url.rstrip("/"),
         framework=framework,
         command=command,
-        stub_fixture=get("CALORON_STUB_FIXTURE", ""),
         allow_dangerous=dangerous,
-        secrets_file=get("CALORON_SECRETS_FILE", ""),
-        mirror=get("CALORON_MIRROR", ""),
-        repository=get("CALORON_REPOSITORY", ""),
-        branch=get("CALORON_BRANCH", ""),
-        base=get("CALORON_BASE_COMMIT", ""),
     )
+
+
+def _path(_kind: type, text: Any) -> Path:
+    return Path(text)
 
 
 def take_secrets(file: str) -> dict[str, str]:
@@ -165,33 +181,27 @@ def take_secrets(file: str) -> dict[str, str]:
         raise UsageError(f"{file} (CALORON_SECRETS_FILE) is not text") from error
     finally:
         path.unlink(missing_ok=True)
-    return dict(_secret(line, number) for number, line in _lines(text))
-
-
-def _lines(text: str) -> list[tuple[int, str]]:
-    kept = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
-    return [(number, line) for number, line in kept if line and not line.startswith("#")]
-
-
-def _secret(line: str, number: int) -> tuple[str, str]:
-    name, separator, value = line.partition("=")
-    name = name.removeprefix("export ").strip()
-    if not separator or not _NAME.fullmatch(name) or name in ("PATH", "HOME"):
-        # The line itself may be a secret.
-        raise UsageError(
-            f"line {number} of CALORON_SECRETS_FILE is not NAME=value",
-            hint="the file was deleted; write it again",
-        )
-    return name, value.strip().strip("\"'")
+    secrets = {}
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if not line or line.startswith("#"):
+            continue
+        name, separator, value = line.partition("=")
+        name = name.removeprefix("export ").strip()
+        if not separator or not _NAME.fullmatch(name) or name in ("PATH", "HOME"):
+            # The line itself may be a secret.
+            raise UsageError(
+                f"line {number} of CALORON_SECRETS_FILE is not NAME=value",
+                hint="the file was deleted; write it again",
+            )
+        secrets[name] = value.strip().strip("\"'")
+    return secrets
 
 
 def _framework(environment: Mapping[str, str], *, dangerous: bool) -> tuple[str, tuple[str, ...]]:
     """A framework by its name, or any program, which gets the prompt after `-p`."""
-    named, program = (
-        environment.get("CALORON_FRAMEWORK", ""),
-        environment.get("CALORON_FRAMEWORK_CMD", ""),
-    )
-    if named and program:
+    framework = environment.get("CALORON_FRAMEWORK", "")
+    program = environment.get("CALORON_FRAMEWORK_CMD", "")
+    if framework and program:
         raise UsageError(
             "CALORON_FRAMEWORK and CALORON_FRAMEWORK_CMD are both set", hint="leave one unset"
         )
@@ -208,18 +218,12 @@ def _framework(environment: Mapping[str, str], *, dangerous: bool) -> tuple[str,
     if words and words != [INFOS[DEFAULT_FRAMEWORK].program]:
         has_prompt = any("{prompt" in word for word in (*words, *arguments))
         return "command", (*words, *arguments, *(() if has_prompt else ("-p", "{prompt}")))
-    framework = require_framework(named or DEFAULT_FRAMEWORK)
+    framework = require_framework(framework or DEFAULT_FRAMEWORK)
     return framework, tuple(arguments) if framework == "command" else ()
 
 
-def _id(value: str, name: str) -> str:
-    if not _ID.fullmatch(value):
-        raise UsageError(f"{name} is {value!r}", hint=f"expected {_ID.pattern}")
-    return value
-
-
-def _worktree(value: str) -> Path:
-    path = Path(value).absolute()
+def _worktree(folder: Path) -> Path:
+    path = folder.absolute()
     if path.is_symlink() or not path.is_dir():
         raise NotFound(f"there is no folder {path} (CALORON_WORKTREE)", hint="clone one there")
     git = path / ".git"

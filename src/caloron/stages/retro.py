@@ -20,11 +20,11 @@ from caloron.domain.model.retro_answer import (
 from caloron.domain.model.snapshots import CommentSnapshot
 from caloron.domain.model.sprint import State
 from caloron.domain.reporting.kpis import Run, compute_kpis
+from caloron.domain.reporting.retro_page import FeedbackItem, Retro
+from caloron.domain.reporting.retro_page import write_retro_report as retro_page
 from caloron.domain.reporting.retro_rules import Analysis, analyze, said_by_model
 from caloron.graph.json_text import Json, compact
 from caloron.graph.runtime.protocols import Call
-from caloron.ledger.retro_report import FeedbackItem, Retro
-from caloron.ledger.retro_report import write_retro_report as retro_page
 from caloron.ports import Model
 from caloron.stages.forge_access import open_forge
 from caloron.stages.model_answer import UnusableAnswer, answer_with_model

@@ -108,14 +108,14 @@ class Attempt:
     def agent(self) -> int:
         return int(until(lambda: self.identity().get("agent_pid"), "the agent is started"))
 
+    def output(self) -> str:
+        log = self.run_dir / "output.log"
+        return log.read_text(errors="replace") if log.exists() else ""
+
     def said(self, text: str) -> str:
         """Wait until the agent has printed a text; all its output so far."""
-
-        def output() -> str:
-            return launch.read_all(self.run_dir, 100_000)
-
-        until(lambda: text in output(), f"the agent says {text!r}")
-        return output()
+        until(lambda: text in self.output(), f"the agent says {text!r}")
+        return self.output()
 
     def renewals(self, count: int) -> None:
         """Wait until the lease was renewed so many times from now on."""

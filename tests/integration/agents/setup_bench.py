@@ -15,7 +15,7 @@ from caloron.agents.workspace.project_detection import (
 )
 from caloron.agents.workspace.setup_cache import SetupCache
 from caloron.git.command import git
-from caloron.ports import Caps, Sandbox, SandboxSpec
+from caloron.ports import Sandbox, SandboxSpec
 
 SANDBOX = Bubblewrap()
 
@@ -28,16 +28,9 @@ class Place:
         self.sandbox = sandbox
         self.seeds = self.new_seeds()
 
-    def new_seeds(self, timeout_s: float = 300, **caps: int) -> SetupCache:
-        return SetupCache(
-            self.folder / "seeds",
-            self.sandbox,
-            network="none",
-            hosts=(),
-            caps=Caps(**caps),
-            timeout_s=timeout_s,
-            read_only=(),
-        )
+    def new_seeds(self, timeout_s: float = 300, **spec: Any) -> SetupCache:
+        made = SandboxSpec(workspace=self.folder, **spec)
+        return SetupCache(self.folder / "seeds", self.sandbox, spec=made, timeout_s=timeout_s)
 
     def workspace(self, name: str, files: dict[str, str]) -> Path:
         workspace = self.folder / name / "workspace"

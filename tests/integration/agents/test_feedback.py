@@ -169,7 +169,8 @@ def test_an_answer_without_feedback_has_none(answer: str) -> None:
 def test_an_echo_of_what_was_asked_for_claims_nothing() -> None:
     from caloron.agents import prompting
 
-    said = parse(prompting.implement("T", "p", [], nonce="7f3a"))
+    prompt = prompting.for_task("implement", title="T", prompt="p", acceptance=(), nonce="7f3a")
+    said = parse(prompt)
     assert said is not None
     assert (said.task_clarity, said.self_assessment, said.notes) == (0, "partial", "")
 

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -31,26 +32,27 @@ def outside(prompt: str) -> str:
     return re.sub(rf"(?ms)^\[begin {nonce}\]\n.*?^\[end {nonce}\]\n", "[block]\n", prompt)
 
 
+def task(role: str, text: str = "", **about: Any) -> str:
+    about.setdefault("nonce", NONCE)
+    return prompting.for_task(
+        role, title=f"T {text}", prompt=f"p {text}", acceptance=[f"a {text}"], **about
+    )
+
+
 Asked = Callable[..., str]
 ROLES: dict[str, Asked] = {
     "po": lambda text="", **about: prompting.po(
         f"goal {text}", [f"bad {text}"], context=f"old {text}", **about
     ),
-    "implement": lambda text="", **about: prompting.implement(
-        f"T {text}", f"p {text}", [f"a {text}"], 12, note=f"note {text}", **about
+    "implement": lambda text="", **about: task("implement", text, issue=12, **about),
+    "review": lambda text="", **about: task(
+        "review", text, diff=f"diff {text}", verify_output=f"log {text}", **about
     ),
-    "review": lambda text="", **about: prompting.review(
-        f"T {text}", f"p {text}", [f"a {text}"], f"diff {text}", f"log {text}", **about
+    "fix": lambda text="", **about: task(
+        "fix", text, reason=f"reason {text}", verify_output=f"log {text}", **about
     ),
-    "fix": lambda text="", **about: prompting.fix(
-        f"T {text}", f"p {text}", [f"a {text}"], f"reason {text}", f"log {text}", **about
-    ),
-    "resolve": lambda text="", **about: prompting.resolve(
-        f"T {text}", f"p {text}", [f"a {text}"], [f"file {text}"], **about
-    ),
-    "check": lambda text="", **about: prompting.check(
-        f"T {text}", f"p {text}", [f"a {text}"], **about
-    ),
+    "resolve": lambda text="", **about: task("resolve", text, conflicts=[f"file {text}"], **about),
+    "check": lambda text="", **about: task("check", text, **about),
 }
 WORKERS = [role for role in ROLES if role != "po"]
 
@@ -90,19 +92,20 @@ def test_a_reviewer_is_not_asked_for_feedback_on_the_task() -> None:
 
 
 def test_every_foreign_text_stands_between_delimiters_and_empty_parts_are_left_out() -> None:
-    review = prompting.review("T", "p", [], "the diff", "the tests", nonce=NONCE)
+    review = task("review", diff="the diff", verify_output="the tests")
     assert fenced("the diff") in review
     assert fenced("the tests") in review
-    assert "done when" not in review
-    fix = prompting.fix("T", "p", [], "the reason", nonce=NONCE)
+    no_criteria = prompting.for_task("check", title="T", prompt="p", acceptance=(), nonce=NONCE)
+    assert "done when" not in no_criteria
+    fix = task("fix", reason="the reason")
     assert fenced("the reason") in fix
     assert "tests printed" not in fix
-    resolve = prompting.resolve("T", "p", [], ["a.py", "b.py"], nonce=NONCE)
+    resolve = task("resolve", conflicts=["a.py", "b.py"])
     assert fenced("- a.py\n- b.py") in resolve
-    implement = prompting.implement("T", "p", [], 12, note="it crashed", nonce=NONCE)
+    implement = task("implement", issue=12, note="it crashed")
     assert fenced("The last attempt at this failed: it crashed") in implement
     assert "issue #12" in implement
-    assert "issue" not in prompting.implement("T", "p", [], nonce=NONCE)
+    assert "issue" not in task("implement")
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -122,8 +125,8 @@ def test_a_text_that_knows_the_delimiter_cannot_close_its_block(role: str) -> No
 
 
 def test_an_instruction_inside_a_diff_has_no_effect_on_the_form_of_a_review() -> None:
-    harmless = prompting.review("T", "p", ["a"], "+x = 1", "1 passed", nonce=NONCE)
-    attacked = prompting.review("T", "p", ["a"], HOSTILE, "1 passed", nonce=NONCE)
+    harmless = task("review", diff="+x = 1", verify_output="1 passed")
+    attacked = task("review", diff=HOSTILE, verify_output="1 passed")
     nonce = attacked[attacked.index("[begin ") + 7 :].partition("]")[0]
     assert fenced(HOSTILE, nonce) in attacked
     assert outside(attacked) == outside(harmless).replace(NONCE, nonce)
@@ -134,7 +137,7 @@ def test_an_instruction_inside_a_diff_has_no_effect_on_the_form_of_a_review() ->
 @settings(deadline=None)
 @given(st.text(f"[]beginend {NONCE}\n", max_size=300), st.text())
 def test_no_text_whatever_breaks_out(near: str, far: str) -> None:
-    prompt = prompting.review("T", "p", [near], near + far, far, nonce=NONCE)
+    prompt = task("review", near, diff=near + far, verify_output=far)
     (nonce,) = set(re.findall(r"\[begin (\w+)\] and \[end \1\]", prompt))
     blocks = re.findall(rf"(?ms)^\[begin {nonce}\]\n(.*?)\n\[end {nonce}\]$", prompt)
     assert (near + far).strip() in ("", *blocks)
@@ -170,17 +173,13 @@ def test_an_interrupted_agent_is_told_to_go_on_from_what_it_left(role: str) -> N
     assert "interrupted" not in ROLES[role](nonce=NONCE)
 
 
-def test_standing_instructions_hold_the_rules_the_conventions_and_what_the_repository_says() -> (
-    None
-):
+def test_standing_instructions_hold_the_rules_and_the_conventions() -> None:
     plain = prompting.instructions()
     assert "Do not push" in plain
     assert "Nobody answers questions" in plain
-    told = prompting.instructions("## Organisation Conventions\n\nno tabs", {"AGENTS.md": "a\n# b"})
-    assert told.startswith(plain.rstrip())
-    assert "no tabs" in told
-    # A heading of theirs is no heading of ours.
-    assert "`AGENTS.md`\n\n> a\n> # b" in told
+    with_conventions = prompting.instructions("## Organisation Conventions\n\nno tabs")
+    assert with_conventions.startswith(plain.rstrip())
+    assert "no tabs" in with_conventions
 
 
 def test_each_prompt_is_short_enough_to_be_read() -> None:

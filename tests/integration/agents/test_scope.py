@@ -12,7 +12,7 @@ import pytest
 from caloron.agents import doctor
 from caloron.agents.sandbox import scope
 from caloron.agents.sandbox.bubblewrap import Bubblewrap
-from caloron.agents.supervise.processes import started_as
+from caloron.agents.supervise.processes import sandbox_processes
 from caloron.agents.supervise.supervise import Buffer, Limits, run, supervise
 from caloron.agents.supervise.watch import Watch
 from caloron.ports import Caps, SandboxedCommand, SandboxSpec
@@ -95,7 +95,7 @@ def test_the_sandbox_has_both_limits_and_nothing_of_systemd_is_in_its_environmen
     ) as process:  # fmt: skip
         try:
             # It is started in place, and found again by the line that it then has.
-            until(lambda: process.pid in [p.pid for p in started_as(argv)], "it is started")
+            until(lambda: process.pid in [p.pid for p in sandbox_processes(argv)], "it is started")
             own = Path(f"/proc/{process.pid}/cgroup").read_text().strip().removeprefix("0::")
             limits = Path(f"/sys/fs/cgroup{own}")
             assert (limits / "memory.max").read_text() == f"{96 << 20}\n"

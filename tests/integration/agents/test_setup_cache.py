@@ -75,10 +75,7 @@ def test_another_version_of_a_tool_runs_setup_again(place: Place, monkeypatch: A
     for number, version in enumerate(("20", "20", "22")):
         tool.write_text(f"#!/bin/sh\necho v{version}\n")
         tool.chmod(0o755)
-        seeds = SetupCache(
-            place.folder / "seeds", place.sandbox, network="none", hosts=(), caps=Caps(),
-            timeout_s=60, read_only=(tool.parent,),
-        )  # fmt: skip
+        seeds = place.new_seeds(read_only=(tool.parent,))
         workspace = place.workspace(str(number), {})
         ran.append(place.install(workspace, commands, seeds=seeds))
     assert ran == [True, False, True]
@@ -193,8 +190,9 @@ def _command_line(pid: int) -> str:
 
 def test_a_setup_that_fills_the_disk_is_ended(place: Place) -> None:
     script = "i=0; while :; do i=$((i+1)); head -c 4000000 /dev/zero >f$i; sleep 0.05; done"
+    small = place.new_seeds(caps=Caps(disk_mb=20))
     with pytest.raises(SetupFailed, match="MB on disk, of 20 allowed"):
-        place.install(place.workspace("1", {}), line(script), seeds=place.new_seeds(30, disk_mb=20))
+        place.install(place.workspace("1", {}), line(script), seeds=small)
 
 
 def test_a_flood_of_output_is_cut_and_its_end_is_kept(place: Place) -> None:
@@ -296,10 +294,7 @@ def test_no_setup_is_nothing_to_do(place: Place) -> None:
 
 
 def test_a_secret_of_the_environment_is_not_in_the_log(place: Place) -> None:
-    seeds = SetupCache(
-        place.folder / "seeds", place.sandbox, network="none", hosts=(), caps=Caps(),
-        timeout_s=60, read_only=(), env={"INDEX_TOKEN": "s3cr3t-0123456789abcdef"},
-    )  # fmt: skip
+    seeds = place.new_seeds(env={"INDEX_TOKEN": "s3cr3t-0123456789abcdef"})
     workspace = place.workspace("1", {})
     place.install(workspace, line('echo "with $INDEX_TOKEN"'), seeds=seeds)
     log = workspace.with_name("setup.log").read_text()

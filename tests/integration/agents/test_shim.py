@@ -35,8 +35,7 @@ def test_an_agent_that_ends_leaves_its_result_and_wakes_the_engine(attempt: Atte
     }
     assert os.read(reader, 10) == b"."
     os.close(reader)
-    assert launch.read_output(attempt.run_dir, 1000) == "hello\n\nbye\n\n"
-    assert launch.read_all(attempt.run_dir, 3) == "hel"
+    assert attempt.output() == "hello\n\nbye\n\n"
     assert (attempt.run_dir / "stderr.log").read_text() == "oops\n"
 
 
@@ -78,7 +77,7 @@ def test_an_agent_gets_its_prompt_its_folder_and_only_its_own_environment(
     attempt.start_shell("cat; pwd; env; tr '\\0' '\\n' < /proc/$PPID/environ",
                         stdin=str(prompt), env=env)  # fmt: skip
     assert attempt.end() == 0
-    output = launch.read_all(attempt.run_dir, 10_000)
+    output = attempt.output()
     assert output.startswith(f"do this\n{attempt.workspace}\n")
     assert "CALORON_ROLE=fix" in output
     assert "CALORON_ATTEMPT=1" in output
@@ -93,7 +92,7 @@ def test_a_file_is_open_for_an_agent_at_its_number_also_if_that_one_was_free(
     file.write_text("what it holds\n")
     attempt.start_shell(f"cat /dev/fd/{number}", files={str(number): str(file)})
     assert attempt.end() == 0
-    assert launch.read_all(attempt.run_dir, 1000) == "what it holds\n"
+    assert attempt.output() == "what it holds\n"
 
 
 def test_signals_work_in_an_agent_as_in_a_terminal(attempt: Attempt) -> None:
@@ -114,7 +113,7 @@ def test_an_attempt_is_counted_once_when_its_process_was_started(attempt: Attemp
     attempt.start_shell("echo attempt $CALORON_ATTEMPT")
     assert attempt.end() == 0
     assert attempt.lease()["attempt"] == 2
-    assert launch.read_output(attempt.run_dir, 100) == "attempt 2\n"
+    assert attempt.output() == "attempt 2\n"
 
 
 def test_a_killed_shim_frees_its_lock_and_its_agent_is_ended_by_reaping(attempt: Attempt) -> None:
@@ -157,7 +156,7 @@ def test_stopping_ends_an_agent_that_ignores_the_request(attempt: Attempt) -> No
     assert not lives(attempt.agent())
     assert attempt.end() == 4
     assert attempt.result() is None
-    assert launch.read_output(attempt.run_dir, 100) == "ready\n"
+    assert attempt.output() == "ready\n"
 
 
 def test_an_agent_may_clean_up_when_it_is_stopped(attempt: Attempt) -> None:
@@ -165,7 +164,7 @@ def test_an_agent_may_clean_up_when_it_is_stopped(attempt: Attempt) -> None:
     attempt.said("ready")
     launch.stop(attempt.run_dir)
     assert attempt.end() == 4
-    assert launch.read_output(attempt.run_dir, 100) == "ready\nsaved\n"
+    assert attempt.output() == "ready\nsaved\n"
 
 
 def test_stopping_a_shim_that_is_itself_frozen_still_ends_both(attempt: Attempt) -> None:
@@ -183,7 +182,7 @@ def test_a_child_that_an_agent_leaves_behind_ends_with_it(attempt: Attempt) -> N
         "(sh -c 'trap \"\" TERM; echo $$; exec sleep 1000' &); sleep 0.1; echo done"
     )
     assert attempt.end() == 0
-    child = int(launch.read_output(attempt.run_dir, 100).split()[0])
+    child = int(attempt.output().split()[0])
     assert not lives(child)
     result = attempt.result()
     assert result is not None
@@ -314,8 +313,7 @@ def test_output_that_is_not_utf8_is_readable_all_the_same(attempt: Attempt) -> N
     result = attempt.result()
     assert result is not None
     assert result["last_line"] == "caf\ufffd \ufffd\ufffd end"
-    assert launch.read_output(attempt.run_dir, 100) == "caf\ufffd \ufffd\ufffd end\n"
-    assert launch.read_output(attempt.run_dir, 5) == " end\n"
+    assert attempt.output() == "caf\ufffd \ufffd\ufffd end\n"
 
 
 @pytest.mark.parametrize(
@@ -389,7 +387,7 @@ def _start_in_sandbox(attempt: Attempt, script: str, interruptions: int = 0) -> 
 
 def _kill_the_sandbox(attempt: Attempt, process: str) -> None:
     """Kill the process that waits outside, or the first one inside."""
-    until(lambda: "ready" in launch.read_all(attempt.run_dir, 100), "the agent is at work")
+    until(lambda: "ready" in attempt.output(), "the agent is at work")
     outer = json.loads((attempt.run_dir / "shim.json").read_text())["agent_pid"]
     os.kill(outer if process == "outside" else children(outer)[0], signal.SIGKILL)
 

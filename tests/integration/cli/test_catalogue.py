@@ -29,8 +29,8 @@ class GraphSprint(MiniSprint):
 
     def tick(self) -> TickResult:
         self.world.poll()
-        self.ledger.append_facts(self.id, self.world.news)
-        self.world.news.clear()
+        self.ledger.append_facts(self.id, self.world.facts)
+        self.world.facts.clear()
         self.ticks += 1
         options = RunOptions(run_id=f"tick-{self.ticks}", cached=False)
         told = self._at.run(self._prepared, {"sprint_id": self.id}, options).output
@@ -100,9 +100,9 @@ def test_facts_that_came_during_a_tick_wait_for_the_next_one(run: Any, shop: Pat
     given = json.dumps({"sprint_id": sprint.id})
     told = run("stage", "run", "load_tick_state", "--input", given)[1]["data"]["output"]
     assert told["facts"]
-    sprint.world.comment(1, "said meanwhile")
+    sprint.world.person.comment(1, "said meanwhile")
     sprint.world.poll()
-    sprint.ledger.append_facts(sprint.id, sprint.world.news)
+    sprint.ledger.append_facts(sprint.id, sprint.world.facts)
     late = {"state": told["state"], "now": told["now"], "loaded": told["loaded"]}
     answer = {"sprint_id": sprint.id, "tick_result": late}
     assert run("stage", "run", "save_tick_state", "--input", json.dumps(answer))[0] == 0

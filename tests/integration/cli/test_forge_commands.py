@@ -13,7 +13,7 @@ import pytest
 from caloron.cli.app import main
 from caloron.domain.model.snapshots import marker
 from caloron.forge.local.forge import LocalForge
-from caloron.ledger.wake import Wake
+from caloron.store.wake import Wake
 
 BRANCH = "agent/basket/shop-1"
 

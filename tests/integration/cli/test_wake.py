@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from caloron.ledger.wake import Wake
+from caloron.store.wake import Wake
 
 
 @pytest.fixture

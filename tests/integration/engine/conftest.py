@@ -32,7 +32,7 @@ from caloron.ledger.settings import ProjectConfig
 from caloron.ledger.work_queue import Claimed, WorkQueue
 from caloron.ports import Checks, Clock, Forge, Remote
 from caloron.store.redact import Redactor
-from tests.unit.domain.world import planned
+from caloron.testing import planned
 
 ITEM = "shop-1/a/1-implement"
 

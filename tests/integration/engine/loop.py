@@ -30,8 +30,8 @@ from caloron.ledger.work_queue import Claimed, WorkQueue
 from caloron.ports import Forge
 from caloron.stages.ledger_access import TickContext
 from caloron.store.redact import Redactor
+from caloron.testing import planned
 from tests.integration.engine.conftest import QuietSignal
-from tests.unit.domain.world import planned
 
 _NO_LIMITS = Limits(stall_s=1e9, timeout_s=1e9, grace_s=1e9)
 _ROLES = (*AGENT_ROLES, "verify")

@@ -13,7 +13,7 @@ from caloron.engine.forge.merge_gate import MergeGate
 from caloron.errors import StaleHead
 from caloron.git.mirror import Mirror
 from caloron.ports import Checks, Clock, Forge
-from tests.unit.domain.world import new_state, planned
+from caloron.testing import new_state, planned
 
 HEAD = "c2"
 OURS = "review/7/c2/1/3-review-1"

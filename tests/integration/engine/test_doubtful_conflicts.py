@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from caloron.errors import MergeConflict
@@ -18,11 +20,11 @@ def says_conflict(at: Loop, times: int, monkeypatch: pytest.MonkeyPatch) -> list
     merge = at.forge.merge
     asked: list[int] = []
 
-    def merge_late(number: int, head: str, base: str, message: str) -> Merged:
+    def merge_late(number: int, head: str, base: str, message: str, verified: Any) -> Merged:
         asked.append(number)
         if len(asked) <= times:
             raise MergeConflict(f"pull request #{number} conflicts with main")
-        return merge(number, head, base, message)
+        return merge(number, head, base, message, verified)
 
     monkeypatch.setattr(at.forge, "merge", merge_late)
     return asked

@@ -35,7 +35,7 @@ from caloron.stages.catalogue import CatalogueStages, stage_function
 from caloron.stages.compositions import composition
 from caloron.stages.ledger_access import TickContext
 from caloron.stages.values import decode_state
-from tests.unit.domain.world import World, new_state, planned
+from caloron.testing import SprintDriver, new_state, planned
 
 PLAN = (planned("a"), planned("b", "a"))
 
@@ -70,7 +70,7 @@ class MiniSprint:
         self.ledger.db.rows("PRAGMA synchronous = OFF")
         given = Sprint(id="shop", number=0, goal="a shop", planning=Planning(given_plan=PLAN))
         self.id = self.ledger.create_sprint(given, {}).id
-        self.world = World(new_state(*PLAN))
+        self.world = SprintDriver(new_state(*PLAN))
         self.clock = FixedClock()
         self.journal = Journal(self.ledger, self.id)
         self.queue = WorkQueue(self.ledger, self.id, holder="test", lease_ms=60_000)
@@ -79,8 +79,8 @@ class MiniSprint:
 
     def tick(self) -> TickResult:
         self.world.poll()
-        self.ledger.append_facts(self.id, self.world.news)
-        self.world.news.clear()
+        self.ledger.append_facts(self.id, self.world.facts)
+        self.world.facts.clear()
         self.clock.time += 1
         context = TickContext(
             ledger=self.ledger,
@@ -96,7 +96,7 @@ class MiniSprint:
         due = self.journal.due()
         for entry in due:
             self.journal.intend(entry)
-            facts = self.world._do(entry.effect)
+            facts = self.world.facts_of(entry.effect)
             self.journal.record(entry, facts)
         return bool(due)
 
@@ -109,7 +109,7 @@ class MiniSprint:
         start = claimed.start
         self.world.queue[claimed.item] = (start.task, start.work)
         fact = self.world.end(claimed.item)
-        self.world.news.remove(fact)
+        self.world.facts.remove(fact)
         assert self.queue.settle(msgspec.structs.replace(fact, token=claimed.token), claimed.token)
         return True
 

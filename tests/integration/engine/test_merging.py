@@ -15,7 +15,7 @@ from caloron.domain.model.snapshots import BranchSnapshot, PullSnapshot, marker
 from caloron.domain.model.sprint import Sprint, State
 from caloron.engine.forge import merge_result
 from caloron.engine.forge.executor import EffectExecutor
-from caloron.engine.forge.merge_result import make_revert
+from caloron.engine.forge.merge_result import make_revert, verified_merge
 from caloron.engine.forge.operations import ForgeOperations
 from caloron.engine.runs.run_dirs import RunDirs
 from caloron.engine.signals import LoopSignal
@@ -25,9 +25,9 @@ from caloron.git.command import git
 from caloron.git.mirror import Conflict, Mirror
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, TickCommit
-from caloron.ledger.wake import Wake
-from caloron.ports import Checks, Forge, Merged
+from caloron.ports import Checks, Forge, Merged, VerifiedMerge
 from caloron.store.redact import Redactor
+from caloron.store.wake import Wake
 
 BRANCH = "agent/a/demo-1"
 ADA = ("-c", "user.name=Ada", "-c", "user.email=ada@localhost")
@@ -48,7 +48,9 @@ class BlindForge:
     def checks(self, head: str) -> Checks:
         return self.state
 
-    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
+    def merge(
+        self, number: int, head: str, base: str, message: str, verified: VerifiedMerge | None
+    ) -> Merged:
         self.before_merge()
         return self._forge.merge(number, head, "", message)
 
@@ -209,7 +211,9 @@ class ForgeWithAnotherBranch(BlindForge):
             return seen
         return msgspec.structs.replace(seen, state="merged", merge_commit=self.commit)
 
-    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
+    def merge(
+        self, number: int, head: str, base: str, message: str, verified: VerifiedMerge | None
+    ) -> Merged:
         self.before_merge()
         return Merged(self.pull(number), did_it=True)
 
@@ -344,3 +348,53 @@ def test_a_revert_of_what_was_changed_since_is_a_conflict_that_names_the_file(
     facts = bench.do(bench.revert(merged))
     assert failed(facts).refusal == "conflict"
     assert bench.forge.branch("caloron/revert/demo-1/a/1") is None
+
+
+class ForgeThatMustBeTold(BlindForge):
+    """A forge that does not see by itself that what was pushed to main merges a pull request."""
+
+    told = ""
+
+    def pull(self, number: int) -> PullSnapshot:
+        seen = self._forge.pull(number)
+        return seen if self.told else msgspec.structs.replace(seen, state="open", merge_commit="")
+
+    def mark_merged(self, number: int, commit: str) -> PullSnapshot:
+        self.told = commit
+        return self.pull(number)
+
+
+def verified(bench: Bench) -> tuple[Merge, str]:
+    """A merge whose tree was verified, and its commit."""
+    merged = bench.mirror.merge(bench.main, bench.head, TITLE)
+    assert not isinstance(merged, Conflict)
+    return msgspec.structs.replace(bench.merge(), tree=merged.tree), merged.commit
+
+
+def test_the_verified_commit_itself_lands(bench: Bench) -> None:
+    bench.operations._forge = bench.forge
+    effect, commit = verified(bench)
+    facts = done(bench.do(effect))
+    assert (facts.commit, facts.tree, facts.by_us) == (commit, effect.tree, True)
+    assert bench.mirror.fetch_main() == commit
+
+
+def test_a_merge_that_was_killed_after_its_push_is_found_again(bench: Bench) -> None:
+    forge = ForgeThatMustBeTold(bench.forge)
+    bench.operations._forge = cast(Forge, forge)
+    effect, commit = verified(bench)
+    assert bench.operations.find(effect) is None
+    bench.forge.push(bench.mirror.path, "main", commit, bench.main)
+    bench.push_main("b.txt", "b\n")
+    found = bench.operations.find(effect)
+    assert found is not None
+    assert (done(list(found)).commit, done(list(found)).by_us) == (commit, True)
+    assert forge.told == commit
+
+
+def test_another_tree_than_the_verified_one_is_left_to_the_forge(bench: Bench) -> None:
+    effect, commit = verified(bench)
+    assert verified_merge(bench.mirror, effect, TITLE) == commit
+    other = msgspec.structs.replace(effect, tree=bench.mirror.tree(bench.main))
+    assert verified_merge(bench.mirror, other, TITLE) == ""
+    assert done(bench.do(other)).tree == effect.tree

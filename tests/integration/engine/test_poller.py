@@ -16,8 +16,8 @@ from caloron.engine.signals import LoopSignal
 from caloron.errors import ForgeError, ForgePaused, ForgeUnavailable
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.reading import read_outage
-from caloron.ledger.wake import Wake
 from caloron.ports import Poll
+from caloron.store.wake import Wake
 
 
 def issue(title: str, version: int) -> IssueSnapshot:

@@ -405,7 +405,7 @@ def test_a_look_that_cannot_be_recorded_ends_the_sprint(
     def unable(*_: Any) -> Any:
         raise unwritable
 
-    monkeypatch.setattr("caloron.engine.forge.poller.store_outage", unable)
+    monkeypatch.setattr(engine.ledger, "store_outage", unable)
     poller.start()
     until(lambda: bool(engine.signal.errors), "the error is reported")
     poller.stop()

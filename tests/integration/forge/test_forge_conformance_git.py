@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from caloron.domain.model.snapshots import PullSnapshot
 from caloron.errors import ForgeError, MergeConflict, StaleBase, StaleHead, UsageError
-from tests.integration.forge.people import files_at, main_of
+from caloron.git.mirror import Merged, Mirror
+from caloron.ports import VerifiedMerge
+from tests.integration.forge.people import files_at, main_of, plain_git
 from tests.integration.forge.worlds import World, plain
 
 UNSAFE = (
@@ -149,6 +152,64 @@ def test_a_merge_onto_a_main_that_moved_is_refused(world: World) -> None:
     merged = forge.merge(two.number, two.head, main_of(forge), "").pull
     assert merged.state == "merged"
     assert files_on_main(world).keys() == {"one.txt", "two.txt"}
+
+
+def verified_merge(world: World, pull: PullSnapshot, base: str) -> VerifiedMerge:
+    """A merge commit of ours, in our own copy of the repository, as the engine makes it."""
+    mirror = Mirror(world.clone.path.parent / "mirror.git", world.forge.remote())
+    mirror.ensure()
+    mirror.fetch_main()
+    mirror.fetch_branch(pull.branch)
+    merged = mirror.merge(base, pull.head, "Merge it\n\nBody 漢")
+    assert isinstance(merged, Merged)
+    return VerifiedMerge(merged.commit, mirror.path)
+
+
+def test_a_verified_merge_lands_byte_for_byte(world: World) -> None:
+    forge, clone = world.forge, world.clone
+    issue = forge.create_issue("one", "", ())
+    base = main_of(forge)
+    pull = clone.open_pull(forge, "feature", body=f"Closes #{issue.number}")
+    verified = verified_merge(world, pull, base)
+    done = forge.merge(pull.number, pull.head, base, "Merge it\n\nBody 漢", verified)
+    assert done.did_it
+    assert (done.pull.state, done.pull.ended_by, done.pull.head) == ("merged", "caloron", pull.head)
+    assert done.pull.merge_commit == main_of(forge) == verified.commit
+    clone.git("fetch", "--quiet", "origin")
+    there = clone.git("cat-file", "commit", "origin/main")
+    assert there == plain_git(verified.source, "cat-file", "commit", verified.commit)
+    assert forge.issue(issue.number).state == "closed"
+    assert not forge.merge(pull.number, pull.head, base, "Merge it", verified).did_it
+
+
+def test_a_verified_merge_onto_a_main_that_moved_is_refused_and_nothing_lands(
+    world: World,
+) -> None:
+    forge, clone = world.forge, world.clone
+    base = main_of(forge)
+    pull = clone.open_pull(forge, "feature")
+    verified = verified_merge(world, pull, base)
+    theirs = clone.commit("theirs", {"theirs.txt": "theirs"})
+    clone.push(f"{theirs}:refs/heads/main")
+    with pytest.raises(StaleBase, match=base):
+        forge.merge(pull.number, pull.head, base, "Merge it", verified)
+    assert main_of(forge) == theirs
+    assert forge.pull(pull.number).state == "open"
+
+
+def test_a_verified_merge_that_was_killed_after_its_push_is_shown_as_merged(world: World) -> None:
+    forge, base = world.forge, main_of(world.forge)
+    pull = world.clone.open_pull(forge, "feature")
+    verified = verified_merge(world, pull, base)
+    plain_git(world.clone.path, "fetch", "--quiet", str(verified.source), verified.commit)
+    plain_git(world.clone.path, "push", "--quiet", "origin", f"{verified.commit}:refs/heads/main")
+    again = world.reopened()
+    shown = again.mark_merged(pull.number, verified.commit)
+    assert (shown.state, shown.merge_commit) == ("merged", verified.commit)
+    assert plain(again.mark_merged(pull.number, verified.commit)) == plain(shown)
+    assert not again.merge(pull.number, pull.head, base, "Merge it", verified).did_it
+    assert main_of(again) == verified.commit
+    again.close()
 
 
 def test_a_conflict_changes_nothing(world: World) -> None:

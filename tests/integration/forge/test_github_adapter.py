@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ from caloron.errors import (
 )
 from caloron.forge.connect import connect
 from caloron.ledger.settings import ProjectConfig
-from caloron.ports import Forge
+from caloron.ports import Forge, Remote, VerifiedMerge
+from tests.integration.forge.people import plain_git
 from tests.integration.forge.worlds import review_body
 from tests.support.github_api import LEFT_OUT, Asked, GithubApi
 
@@ -132,6 +134,7 @@ CALLS: dict[str, Callable[[Forge], Any]] = {
     "close_pull": lambda f: f.close_pull(NUMBER),
     "review": lambda f: f.review(NUMBER, HEAD, "approved", VERDICT),
     "merge": lambda f: f.merge(NUMBER, HEAD, BRANCH_TIP, "Merge it\n\nwell"),
+    "mark_merged": lambda f: f.mark_merged(NUMBER, BRANCH_TIP),
 }
 #: What needs no API: git, a page's address, the end.
 ELSEWHERE = {"remote", "url", "close", "push"}
@@ -151,6 +154,8 @@ def _call_everything(api: GithubApi, forges: tuple[Forge, ...]) -> None:
             if name == "merge":
                 api.reply("GET", PULL, change=MERGED, times=1)
                 api.reply("GET", PULL, change=OPEN, times=1)
+            if name == "mark_merged":
+                api.reply("GET", PULL, change=MERGED, times=1)
             call(forge)
 
 
@@ -448,6 +453,101 @@ def test_a_merge_says_which_head_it_means(github_api: GithubApi, forge: Forge) -
     assert (asked["sha"], asked["commit_title"], asked["commit_message"]) == (
         HEAD, "Merge it", "well",
     )  # fmt: skip
+
+
+@dataclass
+class PushedMerge:
+    """A bare repository in the place of GitHub's, and a merge commit that may land on its main."""
+
+    main: Path
+    base: str
+    verified: VerifiedMerge
+
+    def tip(self) -> str:
+        return plain_git(self.main, "rev-parse", "master")
+
+
+@pytest.fixture
+def pushed(
+    github_api: GithubApi, forge: Forge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> PushedMerge:
+    main, source = tmp_path / "main.git", tmp_path / "source"
+    plain_git(tmp_path, "init", "--quiet", "--bare", "-b", "master", str(main))
+    plain_git(tmp_path, "clone", "--quiet", str(main), str(source))
+    commits = []
+    for text in ("base", "merge"):
+        plain_git(source, "commit", "--quiet", "--allow-empty", "-m", text)
+        commits.append(plain_git(source, "rev-parse", "HEAD"))
+    plain_git(source, "push", "--quiet", "origin", f"{commits[0]}:refs/heads/master")
+    monkeypatch.setattr(forge._merger, "_git_remote", lambda: Remote(str(main)))  # type: ignore[attr-defined]
+    branch = {"commit": {"sha": commits[0]}, "protected": False}
+    github_api.reply("GET", f"{REPO}/branches/{{branch}}", change=branch)
+    github_api.reply("GET", RULES, change=[])
+    github_api.reply("GET", PULL, change=MERGED)
+    github_api.reply("GET", PULL, change=OPEN, times=1)
+    return PushedMerge(main, commits[0], VerifiedMerge(commits[1], source))
+
+
+def _asked_to_merge(github_api: GithubApi) -> bool:
+    return any(a.method == "PUT" for a in github_api.asked)
+
+
+def test_a_verified_merge_is_pushed_where_main_is_not_protected(
+    github_api: GithubApi, forge: Forge, pushed: PushedMerge
+) -> None:
+    done = forge.merge(NUMBER, HEAD, pushed.base, "m", pushed.verified)
+    assert (done.pull.state, done.did_it) == ("merged", True)
+    assert pushed.tip() == pushed.verified.commit
+    assert not _asked_to_merge(github_api)
+
+
+def test_a_main_that_moves_after_the_look_at_it_takes_no_push(
+    github_api: GithubApi, forge: Forge, pushed: PushedMerge
+) -> None:
+    theirs = plain_git(pushed.verified.source, "commit-tree", "HEAD^{tree}", "-m", "theirs")
+    plain_git(pushed.verified.source, "push", "-q", "-f", "origin", f"{theirs}:refs/heads/master")
+    with pytest.raises(StaleBase, match=theirs):
+        forge.merge(NUMBER, HEAD, pushed.base, "m", pushed.verified)
+    assert pushed.tip() == theirs
+    assert not _asked_to_merge(github_api)
+
+
+@pytest.mark.parametrize("why", ["protected", "ruleset", "only squash", "no right", "hook"])
+def test_a_merge_is_left_to_github_where_main_may_not_be_pushed_to(
+    github_api: GithubApi, forge: Forge, pushed: PushedMerge, why: str
+) -> None:
+    match why:
+        case "protected":
+            branch = {"commit": {"sha": pushed.base}, "protected": True}
+            github_api.reply("GET", f"{REPO}/branches/{{branch}}", change=branch)
+        case "ruleset":
+            github_api.reply("GET", RULES, change=[{"type": "update", "parameters": LEFT_OUT}])
+        case "only squash":
+            ways = {"allow_merge_commit": False, "allow_squash_merge": True}
+            github_api.reply("GET", REPO, change={"permissions": RIGHTS} | ways)
+        case "no right":
+            github_api.reply("GET", REPO, change={"permissions": RIGHTS | {"push": False}})
+        case "hook":
+            hook = pushed.main / "hooks" / "pre-receive"
+            hook.write_text("#!/bin/sh\nexit 1\n")
+            hook.chmod(0o755)
+    assert forge.merge(NUMBER, HEAD, pushed.base, "m", pushed.verified).did_it
+    assert pushed.tip() == pushed.base
+    assert _asked_to_merge(github_api)
+
+
+def test_a_pushed_merge_that_github_does_not_show_yet_is_waited_for(
+    github_api: GithubApi, forge: Forge, pushed: PushedMerge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caloron.forge.remote.merge._PATIENCE_S", 0.0)
+    github_api.reply("GET", PULL, change=OPEN)
+    with pytest.raises(NotYet, match=pushed.verified.commit[:12]):
+        forge.merge(NUMBER, HEAD, pushed.base, "m", pushed.verified)
+    github_api.reply("GET", PULL, change=MERGED)
+    assert forge.mark_merged(NUMBER, pushed.verified.commit).state == "merged"
+    github_api.reply("GET", PULL, change={"state": "closed", "merged": False, "merged_at": None})
+    with pytest.raises(ForgeError, match="does not show it as merged"):
+        forge.mark_merged(NUMBER, pushed.verified.commit)
 
 
 def test_a_merge_onto_a_main_that_moved_is_not_asked_for(

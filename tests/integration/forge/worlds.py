@@ -181,6 +181,8 @@ def gitea_world(
     ours, hers = server.person("caloron"), server.person("anna")
     made = server.repository(ours, **repository)
     made.collaborator(hers)
+    # Without it Gitea never shows what was pushed to main as merged.
+    made.change(allow_manual_merge=True)
     second = ""
     if reviewer:
         second = server.person("judge").token

@@ -15,7 +15,6 @@ import pytest
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import (
     ExecutionError,
-    RemoteCallFailed,
     RunTimedOut,
     StageFailed,
     StageTimedOut,
@@ -86,15 +85,15 @@ def test_the_status_of_the_answer_does_not_count(server):
     ],
 )
 def test_an_answer_that_is_none_is_a_clear_failure(server, path, said):
-    with pytest.raises(RemoteCallFailed, match=said) as failed:
+    with pytest.raises(StageFailed, match=said) as failed:
         _call(server + path)
     assert failed.value.path == "$.root"
-    assert failed.value.url == server + path
+    assert failed.value.stage_id == f"remote:{server}{path}"
     assert failed.value.exit_code == 3
 
 
 def test_strict_holds_the_answer_to_what_the_node_declares(server):
-    with pytest.raises(RemoteCallFailed, match="expected Text, found an object"):
+    with pytest.raises(StageFailed, match="expected Text, found an object"):
         _call(f"{server}/echo", 1, output="Text")
 
 
@@ -108,19 +107,19 @@ def test_strict_holds_what_goes_out_to_what_the_node_declares(server):
     root = {"op": "Sequential", "stages": [{"op": "Stage", "id": "parse_json"}, node]}
     prepared = prepare(wrapped(root), Catalogue(standard_stages()))
     assert run(prepared, '"text"', StandardLibrary()).output == {"got": "text"}
-    with pytest.raises(RemoteCallFailed, match="the input is not what the node declares"):
+    with pytest.raises(StageFailed, match="the input is not what the stage declares"):
         run(prepared, "7", StandardLibrary())
 
 
 def test_nothing_but_http_is_called(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text('{"data":{"output":1}}')
-    with pytest.raises(RemoteCallFailed, match="only http and https"):
+    with pytest.raises(StageFailed, match="only http and https"):
         _call(f"file://{secret}")
 
 
 def test_nobody_there_is_a_clear_failure():
-    with pytest.raises(RemoteCallFailed, match="refused"):
+    with pytest.raises(StageFailed, match="refused"):
         _call("http://127.0.0.1:9/")
 
 
@@ -154,7 +153,7 @@ _CUT_SHORT = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort"
 @pytest.mark.parametrize("ask", [_call, _get], ids=["remote stage", "http_get"])
 def test_an_answer_that_is_no_http_is_a_clear_failure(rubbish, ask):
     with _speaking(lambda to: to.sendall(rubbish)) as url:
-        with pytest.raises((RemoteCallFailed, StageFailed)) as failed:
+        with pytest.raises(StageFailed) as failed:
             ask(url)
         assert failed.value.trace is not None
 
@@ -203,15 +202,3 @@ def test_an_answer_without_end_is_not_read_to_its_end(ask, monkeypatch):
     with _speaking(pour) as url, pytest.raises(ExecutionError, match="over 100000 bytes"):
         ask(url)
     assert sent[0] < 50_000_000
-
-
-def test_a_caller_of_ones_own_that_fails_is_a_failed_call():
-    class Broken:
-        def call(self, *_given: Any) -> Any:
-            raise RuntimeError("broken")
-
-    node = {"op": "RemoteStage", "url": "http://h/", "input": {"kind": "Any"},
-            "output": {"kind": "Any"}}  # fmt: skip
-    prepared = prepare(wrapped(node), Catalogue())
-    with pytest.raises(RemoteCallFailed, match="RuntimeError: broken"):
-        run(prepared, 1, RunnerChain(), Settings(remote=Broken()))

@@ -13,7 +13,7 @@ from caloron.domain.rules.evaluate import evaluate
 from caloron.domain.rules.evaluation import Decision
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, Loaded, TickCommit
-from tests.unit.domain.world import planned
+from caloron.testing import planned
 
 PLAN = (planned("a"), planned("b", "a"))
 

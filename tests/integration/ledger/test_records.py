@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -13,11 +14,10 @@ from caloron.domain.model.status import FIRST_STEP, Status
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.domain.reporting.learnings import SprintRecord
 from caloron.ledger import run_history
-from caloron.ledger.glance import glance
 from caloron.ledger.ledger import Ledger, TickCommit, read_state
+from caloron.ledger.reading import light_state, open_ledger
 from caloron.ledger.run_history import ended_records, store_records
 from caloron.store import queue
-from caloron.store.database import open_read_only
 from tests.integration.ledger.conftest import Book
 
 
@@ -131,9 +131,8 @@ def test_a_sprint_that_goes_on_has_no_record(book: Book) -> None:
 def test_a_ledger_from_before_the_records_is_read_as_it_is(ended: Book, tmp_path: Path) -> None:
     kept = found(ended)
     ended.ledger.db.rows("DROP TABLE records")
-    looking = open_read_only(tmp_path / "ledger.db")
-    assert ended_records(looking) == [kept]
-    looking.close()
+    with closing(open_ledger(tmp_path / "ledger.db")) as connection:
+        assert ended_records(connection) == [kept]
 
 
 def test_a_ledger_of_the_last_release_gets_its_place_for_records(tmp_path: Path) -> None:
@@ -152,7 +151,7 @@ def test_a_ledger_of_the_last_release_gets_its_place_for_records(tmp_path: Path)
     again.close()
 
 
-def test_a_glance_says_of_every_task_what_the_whole_state_says(book: Book) -> None:
+def test_why_gives_the_same_reasons_from_the_light_state_as_from_the_whole_one(book: Book) -> None:
     book.tick()
     for status in Status:
         for issue, head, interventions in (
@@ -169,7 +168,7 @@ def test_a_glance_says_of_every_task_what_the_whole_state_says(book: Book) -> No
             state = msgspec.structs.replace(loaded.state, tasks=loaded.state.tasks | {"a": task})
             book.ledger.commit_tick(loaded, TickCommit(state=state))
             with book.ledger.db.snapshot() as connection:
-                (seen, _), whole = glance(connection), read_state(connection)
+                (seen, _), whole = light_state(connection), read_state(connection)
             assert why_sprint(seen.sprint) == why_sprint(whole.sprint)
             assert {n: why(seen, t) for n, t in seen.tasks.items()} == {
                 n: why(whole, t) for n, t in whole.tasks.items()

@@ -8,25 +8,25 @@ import pytest
 from caloron.domain.model.facts import Skipped
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why_sprint
-from tests.unit.domain.world import World, new_state, planned
+from caloron.testing import SprintDriver, new_state, planned
 
 
 @pytest.fixture
-def made() -> World:
+def made() -> SprintDriver:
     state = new_state(planned("a"))
     state.sprint.main_health.baseline = ""
-    made = World(state)
+    made = SprintDriver(state)
     made.tick()
     return made
 
 
-def _end(made: World, **how: object) -> None:
+def _end(made: SprintDriver, **how: object) -> None:
     (item,) = made.queue
     made.end(item, **how)  # type: ignore[arg-type]
     made.tick()
 
 
-def test_nothing_is_begun_before_main_is_known_to_be_green(made: World) -> None:
+def test_nothing_is_begun_before_main_is_known_to_be_green(made: SprintDriver) -> None:
     ((task, work),) = made.queue.values()
     assert (task, work.role, work.item) == ("", "verify", "shop-1/baseline/1-verify")
     assert not made.state.tasks
@@ -39,7 +39,7 @@ def test_nothing_is_begun_before_main_is_known_to_be_green(made: World) -> None:
     assert list(made.state.tasks) == ["a"]
 
 
-def test_a_red_main_is_looked_at_twice_and_then_stops_the_sprint(made: World) -> None:
+def test_a_red_main_is_looked_at_twice_and_then_stops_the_sprint(made: SprintDriver) -> None:
     _end(made, exit_code=1)
     assert made.queue, "once more"
     _end(made, exit_code=1, answer="1 failed")
@@ -49,14 +49,16 @@ def test_a_red_main_is_looked_at_twice_and_then_stops_the_sprint(made: World) ->
     assert not made.queue
 
 
-def test_a_main_that_is_red_only_once_is_flaky_and_good_enough(made: World) -> None:
+def test_a_main_that_is_red_only_once_is_flaky_and_good_enough(made: SprintDriver) -> None:
     _end(made, exit_code=1)
     _end(made)
     assert made.state.sprint.main_health.baseline == "green"
 
 
 @pytest.mark.parametrize("skipped", ["none", "unverified"])
-def test_a_main_without_anything_to_verify_is_never_red(made: World, skipped: Skipped) -> None:
+def test_a_main_without_anything_to_verify_is_never_red(
+    made: SprintDriver, skipped: Skipped
+) -> None:
     _end(made, skipped=skipped)
     assert made.state.sprint.main_health.baseline == skipped
     assert list(made.state.tasks) == ["a"]
@@ -66,7 +68,7 @@ def test_on_an_allowed_red_main_red_passes_until_a_merge_turned_it_green() -> No
     state = new_state(planned("a"), planned("b", "a"), planned("c", "b"))
     state.sprint.main_health.baseline = ""
     state.sprint.settings = msgspec.structs.replace(state.sprint.settings, allow_red=True)
-    made = World(state)
+    made = SprintDriver(state)
     made.tick()
     _end(made, exit_code=1)
     _end(made, exit_code=1)
@@ -89,7 +91,7 @@ def test_on_an_allowed_red_main_red_passes_until_a_merge_turned_it_green() -> No
 
 
 def test_an_empty_main_that_gets_code_without_tests_is_unverified_from_then_on() -> None:
-    made = World(new_state(planned("a")))
+    made = SprintDriver(new_state(planned("a")))
     made.state.sprint.main_health.baseline = "none"
     made.settle()
     made.finish("a")
@@ -97,7 +99,7 @@ def test_an_empty_main_that_gets_code_without_tests_is_unverified_from_then_on()
     assert str(made.state.sprint.main_health.baseline) == "unverified"
 
 
-def test_a_change_that_takes_the_tests_away_is_red(made: World) -> None:
+def test_a_change_that_takes_the_tests_away_is_red(made: SprintDriver) -> None:
     _end(made, verify_command="make test")
     made.settle()
     made.finish("a")
@@ -107,7 +109,7 @@ def test_a_change_that_takes_the_tests_away_is_red(made: World) -> None:
     assert "nothing is left of what verified main (make test)" in made.task("a").reason
 
 
-def test_a_main_that_could_not_be_looked_at_is_not_called_red(made: World) -> None:
+def test_a_main_that_could_not_be_looked_at_is_not_called_red(made: SprintDriver) -> None:
     made.state.sprint.settings = msgspec.structs.replace(made.state.sprint.settings, allow_red=True)
     _end(made, internal_error="agents cannot be given / to read")
     _end(made, internal_error="agents cannot be given / to read")
@@ -116,14 +118,14 @@ def test_a_main_that_could_not_be_looked_at_is_not_called_red(made: World) -> No
     assert sprint.planning.failure_kind == ""
 
 
-def test_the_next_attempt_is_told_why_the_last_one_failed(made: World) -> None:
+def test_the_next_attempt_is_told_why_the_last_one_failed(made: SprintDriver) -> None:
     _end(made)
     made.settle()
     made.finish("a", internal_error="the commits hold\nthe value of MY_KEY")
     assert made.work("a").previous_failure == "the commits hold the value of MY_KEY"
 
 
-def test_a_main_whose_tests_were_ended_for_a_limit_is_red(made: World) -> None:
+def test_a_main_whose_tests_were_ended_for_a_limit_is_red(made: SprintDriver) -> None:
     """The program may have exited with 0 after it was told to stop."""
     for _ in range(2):
         _end(made, limit_hit="memory: more than 4096 MB", answer="")

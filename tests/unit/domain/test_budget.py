@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from caloron.domain.model.facts import RunInterrupted
 from caloron.domain.model.usage import Spent, Usage, allowance, guess_usd
 from caloron.engine.runs.budget import BudgetGuard
-from tests.unit.domain.world import planned, world
+from caloron.testing import SprintDriver, planned
 
 _usd = st.floats(0, 1000)
 
@@ -54,7 +54,7 @@ def test_a_run_that_told_no_cost_is_guessed_within_its_cap() -> None:
 
 
 def test_every_run_costs_once_however_often_its_end_is_told() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.settle()
     usage = Usage(usd=0.5, tokens_in=10, tokens_out=5)
     fact = made.finish("a", usage=usage)
@@ -65,7 +65,7 @@ def test_every_run_costs_once_however_often_its_end_is_told() -> None:
 
 
 def test_a_run_that_was_cut_short_costs_too_and_keeps_its_conversation() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.settle()
     item = made.item("a")
     cut = RunInterrupted(

@@ -17,55 +17,56 @@ from caloron.domain.model.snapshots import CommentSnapshot, PullSnapshot, marker
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.domain.rules.people.commands import word_of
-from tests.unit.domain.world import CALORON, PERSON, World, planned, world
+from caloron.testing import SprintDriver, planned
+from tests.support.sprints import CALORON, PERSON
 
 TAKE_OVER, RETRY = "caloron:take-over", "caloron:retry"
 CANCEL, APPROVE = "caloron:cancel", "caloron:approve"
 
 
-def made_world() -> World:
-    return world(planned("a"), planned("b", "a"))
+def made_world() -> SprintDriver:
+    return SprintDriver.start(planned("a"), planned("b", "a"))
 
 
-def in_review() -> World:
+def in_review() -> SprintDriver:
     made = made_world()
     made.bring_to_review("a")
     return made
 
 
-def issue(made: World, task: str = "a") -> int:
+def issue(made: SprintDriver, task: str = "a") -> int:
     found = made.task(task).links.issue
     assert found is not None
     return found
 
 
-def pull(made: World, task: str = "a") -> int:
+def pull(made: SprintDriver, task: str = "a") -> int:
     found = made.task(task).links.pull
     assert found is not None
     return found
 
 
-def say(made: World, command: str, place: int | None = None) -> CommentSnapshot:
-    seen = made.comment(place or issue(made), command)
+def say(made: SprintDriver, command: str, place: int | None = None) -> CommentSnapshot:
+    seen = made.person.comment(place or issue(made), command)
     made.settle()
     return seen
 
 
-def answers(made: World) -> list[str]:
-    found = [o for o in made.objects.values() if isinstance(o, CommentSnapshot)]
+def answers(made: SprintDriver) -> list[str]:
+    found = [o for o in made.forge.objects.values() if isinstance(o, CommentSnapshot)]
     return [o.body.split("\n\n<!--")[0] for o in found if "/answer/" in o.body]
 
 
 def test_a_comment_without_our_marker_is_a_persons_whatever_account_it_has() -> None:
     made = made_world()
-    made.comment(issue(made), TAKE_OVER, CALORON)
+    made.user(CALORON).comment(issue(made), TAKE_OVER)
     made.settle()
     assert made.status("a") is Status.ESCALATED
 
 
 def test_a_comment_with_a_marker_is_never_a_command() -> None:
     made = made_world()
-    made.comment(issue(made), f"{CANCEL}\n{marker('comment/x')}")
+    made.person.comment(issue(made), f"{CANCEL}\n{marker('comment/x')}")
     made.settle()
     assert made.role("a") == "implement"
 
@@ -73,9 +74,8 @@ def test_a_comment_with_a_marker_is_never_a_command() -> None:
 @pytest.mark.parametrize("command", ["resolved", TAKE_OVER, RETRY, CANCEL, APPROVE])
 def test_what_a_stranger_says_is_text(command: str) -> None:
     made = in_review()
-    seen = made.comment(issue(made), command)
-    made.news = []
-    made.unpolled.discard(seen.object)
+    seen = made.person.comment(issue(made), command)
+    made.forget_news()
     decision = made.tick(msgspec.structs.replace(seen, trusted=False))
     assert decision.actions == ()
     assert made.role("a") == "review"
@@ -84,16 +84,15 @@ def test_what_a_stranger_says_is_text(command: str) -> None:
 def test_a_verdict_of_a_stranger_approves_and_rejects_nothing() -> None:
     made = in_review()
     for verdict in ("approved", "changes_requested"):
-        seen = made.review(pull(made), verdict)
-        made.news = []
-        made.unpolled.discard(seen.object)
+        seen = made.person.review(pull(made), verdict)
+        made.forget_news()
         assert made.tick(msgspec.structs.replace(seen, trusted=False)).actions == ()
     assert made.role("a") == "review"
 
 
 def test_a_review_of_our_account_without_our_marker_is_a_persons() -> None:
     made = in_review()
-    made.review(pull(made), "approved", "fine", CALORON)
+    made.user(CALORON).review(pull(made), "approved", "fine")
     assert CancelWork in [type(a) for a in made.tick().actions]
     made.settle()
     assert made.status("a") is Status.DONE
@@ -104,7 +103,7 @@ def test_a_review_with_our_marker_by_the_reviewing_account_is_ours() -> None:
     made.state.sprint.settings = msgspec.structs.replace(
         made.state.sprint.settings, reviewer="caloron-reviewer"
     )
-    made.review(pull(made), "approved", marker("review/x"), "caloron-reviewer")
+    made.user("caloron-reviewer").review(pull(made), "approved", marker("review/x"))
     made.tick()
     assert made.role("a") == "review"
 
@@ -136,11 +135,11 @@ def test_given_back_untouched_the_agent_goes_on_where_it_was_stopped(word: str) 
 def test_given_back_with_a_branch_the_persons_commit_is_the_change() -> None:
     made = made_world()
     say(made, TAKE_OVER)
-    made.branches["agent/a/shop-1"] = "hers"
+    made.forge.branches["agent/a/shop-1"] = "hers"
     say(made, "resolved")
     assert made.task("a").change.head == "hers"
     assert made.role("a") == "verify"
-    assert made.pull(made.task("a").links.pull).head == "hers"
+    assert made.forge.pull(made.task("a").links.pull).head == "hers"
     made.run()
     assert set(made.statuses().values()) == {"Done"}
     assert not [e for e in made.effects(Push) if isinstance(e, Push) and e.task == "a"]
@@ -149,7 +148,7 @@ def test_given_back_with_a_branch_the_persons_commit_is_the_change() -> None:
 def test_given_back_after_a_push_to_its_pull_request_that_commit_is_the_change() -> None:
     made = in_review()
     say(made, TAKE_OVER)
-    commit = made.push(pull(made))
+    commit = made.person.push(pull(made))
     made.settle()
     assert made.status("a") is Status.ESCALATED
     say(made, "resolved", pull(made))
@@ -159,7 +158,7 @@ def test_given_back_after_a_push_to_its_pull_request_that_commit_is_the_change()
 def test_given_back_with_a_pull_request_of_their_own_that_is_the_change() -> None:
     made = made_world()
     say(made, TAKE_OVER)
-    hers = made.open_pull(issue(made))
+    hers = made.person.open_pull(issue(made))
     made.settle()
     say(made, "resolved")
     assert made.task("a").links.pull == hers.number
@@ -170,19 +169,19 @@ def test_a_task_that_has_not_begun_can_be_taken_over_and_merged_by_hand() -> Non
     made = made_world()
     say(made, TAKE_OVER, issue(made, "b"))
     assert made.status("b") is Status.ESCALATED
-    hers = made.open_pull(issue(made, "b"))
+    hers = made.person.open_pull(issue(made, "b"))
     made.settle()
-    made.merge_pull(hers.number)
+    made.person.merge_pull(hers.number)
     made.settle()
     assert made.status("b") is Status.DONE
 
 
 def test_taking_over_in_the_middle_of_a_merge_takes_the_merge_back() -> None:
     made = in_review()
-    made.review(pull(made), "approved")
+    made.person.review(pull(made), "approved")
     made.tick()
     assert made.task("a").merge.merging
-    made.comment(issue(made), TAKE_OVER)
+    made.person.comment(issue(made), TAKE_OVER)
     made.settle()
     assert made.status("a") is Status.ESCALATED
     assert not made.effects(Merge)
@@ -212,7 +211,7 @@ def test_retry_in_review_verifies_and_reviews_again_whatever_our_reviewer_said()
     made.end(made.item("a"))
     made.tick()
     made.perform(0)
-    made.comment(pull(made), RETRY)
+    made.person.comment(pull(made), RETRY)
     made.settle()
     assert not made.effects(Merge)
     assert made.role("a") == "verify"
@@ -239,8 +238,8 @@ def test_cancel_closes_issue_and_pull_request_and_holds_the_dependents() -> None
     number = pull(made)
     say(made, CANCEL)
     assert made.statuses() == {"a": "Cancelled", "b": "Blocked"}
-    assert made.issue(issue(made)).state == "closed"
-    assert made.pull(number).state == "closed"
+    assert made.forge.issue(issue(made)).state == "closed"
+    assert made.forge.pull(number).state == "closed"
     assert made.queue == {}
     assert made.task("a").reason == "cancelled by ada"
 
@@ -253,9 +252,9 @@ def test_a_cancelled_task_comes_back_with_what_its_branch_has(how: str) -> None:
     if how == "word":
         say(made, RETRY)
     else:
-        made.reopen_issue(issue(made))
+        made.person.reopen_issue(issue(made))
         made.settle()
-    assert made.issue(issue(made)).state == "open"
+    assert made.forge.issue(issue(made)).state == "open"
     assert made.task("a").change.head == head
     assert made.role("a") == "review"
     assert len(made.effects(OpenPull)) == 2
@@ -265,8 +264,8 @@ def test_a_cancelled_task_comes_back_with_what_its_branch_has(how: str) -> None:
 
 def test_cancel_and_retry_in_one_breath_leave_a_task_that_runs() -> None:
     made = in_review()
-    made.comment(issue(made), CANCEL)
-    made.comment(issue(made), RETRY)
+    made.person.comment(issue(made), CANCEL)
+    made.person.comment(issue(made), RETRY)
     made.run()
     assert set(made.statuses().values()) == {"Done"}
 
@@ -275,9 +274,9 @@ def test_a_pull_request_that_opens_after_the_cancel_is_closed_too() -> None:
     made = made_world()
     made.end(made.item("a"))
     made.tick()
-    made.comment(issue(made), CANCEL)
+    made.person.comment(issue(made), CANCEL)
     made.settle()
-    pulls = [o for o in made.objects.values() if isinstance(o, PullSnapshot)]
+    pulls = [o for o in made.forge.objects.values() if isinstance(o, PullSnapshot)]
     assert [p.state for p in pulls] == ["closed"]
     assert made.status("a") is Status.CANCELLED
 
@@ -288,7 +287,7 @@ def test_closings_with_the_task_do_not_count_as_a_persons_no() -> None:
         say(made, CANCEL)
         say(made, RETRY)
         made.bring_to_review("a")
-    made.close_pull(pull(made))
+    made.person.close_pull(pull(made))
     made.settle()
     assert made.role("a") == "fix"
 
@@ -296,7 +295,7 @@ def test_closings_with_the_task_do_not_count_as_a_persons_no() -> None:
 # after the end
 
 
-def phase(made: World) -> str:
+def phase(made: SprintDriver) -> str:
     return made.state.sprint.phase
 
 
@@ -305,7 +304,7 @@ def test_a_task_taken_over_goes_on_also_when_its_sprint_had_ended(word: str) -> 
     made = made_world()
     say(made, TAKE_OVER)
     assert phase(made) == "ended"
-    made.comment(issue(made), word)
+    made.person.comment(issue(made), word)
     made.poll()
     made.tick()
     # Whoever runs it stops at the end of a sprint: what is planned now must be done first.
@@ -319,7 +318,7 @@ def test_a_cancelled_task_comes_back_also_when_its_sprint_had_ended() -> None:
     made = made_world()
     say(made, CANCEL)
     assert phase(made) == "ended"
-    made.comment(issue(made), RETRY)
+    made.person.comment(issue(made), RETRY)
     made.poll()
     made.tick()
     assert [type(e) for e in made.journal if not isinstance(e, ReportProgress)] == [ReopenIssue]
@@ -335,7 +334,7 @@ def test_an_answer_that_is_given_after_the_end_asks_no_model_again() -> None:
     sprint.retro.asked = True
     say(made, CANCEL)
     ended_at = made.state.sprint.ended_at
-    made.comment(issue(made), APPROVE)
+    made.person.comment(issue(made), APPROVE)
     made.poll()
     made.tick()
     assert phase(made) == "running"
@@ -356,9 +355,9 @@ def test_the_word_approve_is_as_good_as_an_approving_review(where: str) -> None:
 
 def test_an_approval_by_word_is_of_the_head_at_that_moment_and_no_other() -> None:
     made = in_review()
-    made.comment(pull(made), APPROVE)
+    made.person.comment(pull(made), APPROVE)
     made.tick()
-    made.push(pull(made))
+    made.person.push(pull(made))
     made.settle()
     assert made.role("a") == "verify"
     made.finish("a")
@@ -368,8 +367,8 @@ def test_an_approval_by_word_is_of_the_head_at_that_moment_and_no_other() -> Non
 def test_an_approval_by_word_is_not_of_a_head_that_came_after_it() -> None:
     """Both are seen in one look, so the picture of now shows a head that nobody meant."""
     made = in_review()
-    said = made.comment(pull(made), APPROVE)
-    made.push(pull(made))
+    said = made.person.comment(pull(made), APPROVE)
+    made.person.push(pull(made))
     made.settle()
     assert made.role("a") == "verify"
     assert made.task("a").review.approval is None
@@ -384,10 +383,9 @@ def test_an_approval_by_word_is_not_of_a_head_that_came_after_it() -> None:
 
 def test_an_approval_by_word_that_is_read_late_is_not_of_the_head_that_came_meanwhile() -> None:
     made = in_review()
-    said = made.comment(pull(made), APPROVE)
-    made.news.remove(said)
-    made.unpolled.discard(said.object)
-    made.push(pull(made))
+    said = made.person.comment(pull(made), APPROVE)
+    made.forget_news()
+    made.person.push(pull(made))
     made.settle()
     assert made.role("a") == "verify"
     made.tick(said)
@@ -397,8 +395,10 @@ def test_an_approval_by_word_that_is_read_late_is_not_of_the_head_that_came_mean
 def test_an_approval_by_word_counts_after_a_later_picture_of_the_same_head() -> None:
     made = in_review()
     number = pull(made)
-    made.comment(number, APPROVE)
-    seen = msgspec.structs.replace(made.pull(number), title="better", version=made.version + 9)
+    made.person.comment(number, APPROVE)
+    seen = msgspec.structs.replace(
+        made.forge.pull(number), title="better", version=made.forge.version + 9
+    )
     made.tick(seen)
     assert made.task("a").review.approval is not None
 
@@ -409,9 +409,9 @@ def test_of_a_request_and_an_approval_in_one_second_the_request_counts(first_rea
     made = in_review()
     second = 1_800_000_000 << 24
     review, comment = (5, 9) if first_read == "review" else (9, 5)
-    no = made.review(pull(made), "changes_requested", "no globals")
-    yes = made.comment(pull(made), APPROVE)
-    made.news, made.unpolled = [], set()
+    no = made.person.review(pull(made), "changes_requested", "no globals")
+    yes = made.person.comment(pull(made), APPROVE)
+    made.forget_news()
     made.tick(
         msgspec.structs.replace(no, version=second + review),
         msgspec.structs.replace(yes, version=second + comment),
@@ -422,9 +422,9 @@ def test_of_a_request_and_an_approval_in_one_second_the_request_counts(first_rea
 def test_an_approval_a_second_after_a_request_counts() -> None:
     made = in_review()
     second = 1_800_000_000 << 24
-    no = made.review(pull(made), "changes_requested", "no globals")
-    yes = made.comment(pull(made), APPROVE)
-    made.news, made.unpolled = [], set()
+    no = made.person.review(pull(made), "changes_requested", "no globals")
+    yes = made.person.comment(pull(made), APPROVE)
+    made.forget_news()
     made.tick(
         msgspec.structs.replace(no, version=second + 9),
         msgspec.structs.replace(yes, version=second + (1 << 24)),
@@ -435,9 +435,9 @@ def test_an_approval_a_second_after_a_request_counts() -> None:
 
 def test_a_later_review_takes_the_word_back() -> None:
     made = in_review()
-    made.comment(pull(made), APPROVE)
+    made.person.comment(pull(made), APPROVE)
     made.tick()
-    made.review(pull(made), "changes_requested", "after all no")
+    made.person.review(pull(made), "changes_requested", "after all no")
     made.settle()
     assert made.work("a").reason == "after all no"
 
@@ -476,7 +476,7 @@ def test_a_command_that_makes_no_sense_is_answered_once() -> None:
 @pytest.mark.parametrize("command", ["resolved", TAKE_OVER, RETRY, CANCEL, APPROVE])
 def test_a_task_that_is_done_says_so(command: str) -> None:
     made = in_review()
-    made.merge_pull(pull(made))
+    made.person.merge_pull(pull(made))
     made.settle()
     say(made, command)
     assert answers(made) == [f"`{command}` changes nothing: task `a` is done."]
@@ -486,7 +486,7 @@ def test_a_task_that_is_done_says_so(command: str) -> None:
 @pytest.mark.parametrize("command", [TAKE_OVER, CANCEL, APPROVE, "resolved"])
 def test_a_task_that_is_cancelled_says_how_it_comes_back(command: str) -> None:
     made = made_world()
-    made.close_issue(issue(made))
+    made.person.close_issue(issue(made))
     made.settle()
     say(made, command)
     assert "brings it back" in answers(made)[0]
@@ -508,18 +508,20 @@ def test_what_was_said_before_an_incident_does_not_release_it() -> None:
         made.finish("a", exit_code=1, changes=False)
     made.settle()
     assert made.status("a") is Status.ESCALATED
-    assert PERSON in {o.author for o in made.objects.values() if isinstance(o, CommentSnapshot)}
+    assert PERSON in {
+        o.author for o in made.forge.objects.values() if isinstance(o, CommentSnapshot)
+    }
 
 
 def test_what_was_said_on_a_persons_pull_request_before_it_was_the_tasks_is_no_command() -> None:
     made = made_world()
-    hers = made.open_pull(issue(made))
-    made.comment(hers.number, CANCEL)
+    hers = made.person.open_pull(issue(made))
+    made.person.comment(hers.number, CANCEL)
     made.settle()
     assert made.role("a") == "verify"
     say(made, CANCEL, hers.number)
     assert made.status("a") is Status.CANCELLED
-    assert made.pull(hers.number).state == "open"
+    assert made.forge.pull(hers.number).state == "open"
 
 
 @pytest.mark.parametrize(
@@ -542,10 +544,10 @@ def test_other_text_and_a_comment_of_ours_is_none(body: str) -> None:
 COMMANDS = ("resolved", "caloron:take-over", "caloron:retry", "caloron:cancel", "caloron:approve")
 
 
-def told(made: World, n: int) -> list[str]:
+def told(made: SprintDriver, n: int) -> list[str]:
     return [
         seen.body
-        for seen in made.objects.values()
+        for seen in made.forge.objects.values()
         if isinstance(seen, CommentSnapshot) and seen.issue == n and "is no command" in seen.body
     ]
 
@@ -554,11 +556,11 @@ def told(made: World, n: int) -> list[str]:
 def test_what_looks_like_a_command_and_is_none_is_answered_once_with_those_there_are(
     body: str,
 ) -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     n = made.task("a").links.issue or 0
-    made.comment(n, body)
+    made.person.comment(n, body)
     made.settle()
-    made.comment(n, "just talk: caloron:stop")
+    made.person.comment(n, "just talk: caloron:stop")
     made.settle()
     (answer,) = told(made, n)
     assert all(f"`{name}`" in answer for name in COMMANDS)
@@ -566,20 +568,20 @@ def test_what_looks_like_a_command_and_is_none_is_answered_once_with_those_there
 
 
 def test_strangers_and_we_ourselves_are_not_answered() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     n = made.task("a").links.issue or 0
-    made.comment(n, f"caloron:stop\n{marker('comment/x')}", "caloron")
-    hers = made.comment(n, "caloron:stop", "eve")
-    made.objects[hers.object] = msgspec.structs.replace(hers, trusted=False)
-    made.news = []
+    made.user("caloron").comment(n, f"caloron:stop\n{marker('comment/x')}")
+    hers = made.user("eve").comment(n, "caloron:stop")
+    made.forge.objects[hers.object] = msgspec.structs.replace(hers, trusted=False)
+    made.facts.clear()
     made.settle()
     assert told(made, n) == []
 
 
 def test_a_mistaken_word_that_is_put_right_by_an_edit_is_obeyed() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     n = made.task("a").links.issue or 0
-    said = made.comment(n, "caloron:cancle")
+    said = made.person.comment(n, "caloron:cancle")
     made.settle()
     made.tick(msgspec.structs.replace(said, version=10**6, body="caloron:cancel"))
     assert made.status("a") is Status.CANCELLED

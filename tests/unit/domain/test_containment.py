@@ -22,8 +22,9 @@ from caloron.domain.rules import evaluate as evaluation
 from caloron.domain.rules import workflow
 from caloron.domain.rules.evaluation import Evaluation, RuleFailed
 from caloron.domain.rules.people.state_file_edit import Import, take_over
+from caloron.testing import SprintDriver, new_state, planned
+from tests.support.sprints import SPRINT
 from tests.unit.domain.test_landing import land
-from tests.unit.domain.world import SPRINT, World, new_state, planned, world
 
 
 def _first(patch: pytest.MonkeyPatch, rule: Callable[[Evaluation, Task], None]) -> None:
@@ -53,7 +54,7 @@ def test_editing_a_task_to_done_while_its_merge_is_checked_blocks_no_other() -> 
         None,
     )
     for kind in ("merge", "revert", "open_pull"):
-        made.news.append(
+        made.facts.append(
             EffectFailed(key="old", task="a", kind=kind, refusal="refused", message="no")
         )
     made.run()
@@ -61,7 +62,7 @@ def test_editing_a_task_to_done_while_its_merge_is_checked_blocks_no_other() -> 
 
 
 def test_a_done_task_of_an_older_ledger_that_still_has_merge_state_blocks_nobody() -> None:
-    made = world(planned("a"), planned("b"))
+    made = SprintDriver.start(planned("a"), planned("b"))
     made.settle()
     old = made.task("a")
     old.status, old.merge.unverified, old.merge.merging = Status.DONE, "c1", "c1"
@@ -74,7 +75,7 @@ def test_a_done_task_of_an_older_ledger_that_still_has_merge_state_blocks_nobody
 def test_an_illegal_move_escalates_its_task_alone_and_undoes_what_the_rule_had_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = world(*PLAN)
+    made = SprintDriver.start(*PLAN)
     made.settle()
 
     def breaks(evaluation: Evaluation, task: Task) -> None:
@@ -100,7 +101,7 @@ def test_an_illegal_move_escalates_its_task_alone_and_undoes_what_the_rule_had_b
 
 
 def test_a_released_task_goes_on_where_the_rule_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = world(*PLAN)
+    made = SprintDriver.start(*PLAN)
     made.settle()
     with monkeypatch.context() as broken:
 
@@ -114,7 +115,7 @@ def test_a_released_task_goes_on_where_the_rule_failed(monkeypatch: pytest.Monke
     assert {made.status(name) for name in OTHERS} == {Status.DONE}
     assert made.status("bad") is Status.ESCALATED
     assert made.state.sprint.phase == "ended"
-    made.comment(made.task("bad").links.issue or 0, "resolved")
+    made.person.comment(made.task("bad").links.issue or 0, "resolved")
     made.run()
     assert made.status("bad") is Status.DONE
 
@@ -124,7 +125,7 @@ def test_rules_that_never_come_to_rest_are_stopped_and_named(
 ) -> None:
     """A rule that changes a task on each pass, with an action and without one."""
     for act in (True, False):
-        made = world(*PLAN)
+        made = SprintDriver.start(*PLAN)
         made.settle()
 
         def restless(evaluation: Evaluation, act: bool = act) -> None:
@@ -149,7 +150,7 @@ def test_a_change_of_state_without_an_action_is_followed_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The last rule of a pass changes something that the first one acts on."""
-    made = world(*PLAN)
+    made = SprintDriver.start(*PLAN)
     made.settle()
 
     def first(evaluation: Evaluation) -> None:
@@ -169,14 +170,14 @@ def test_a_change_of_state_without_an_action_is_followed_to_its_end(
 
 
 def test_a_task_in_review_without_a_commit_waits_for_a_person_and_holds_no_slot() -> None:
-    made = world(planned("bad"), planned("a"), parallel=1)
+    made = SprintDriver.start(planned("bad"), planned("a"), parallel=1)
     made.end(made.item("bad"), changes=False)
-    (ended,) = [fact for fact in made.news if isinstance(fact, WorkEnded)]
-    made.news.remove(ended)
+    (ended,) = [fact for fact in made.facts if isinstance(fact, WorkEnded)]
+    made.facts.remove(ended)
     made.tick(msgspec.structs.replace(ended, head="", base=""))
     made.run()
     assert (made.status("bad"), made.status("a")) == (Status.ESCALATED, Status.DONE)
-    made.comment(made.task("bad").links.issue or 0, "resolved")
+    made.person.comment(made.task("bad").links.issue or 0, "resolved")
     made.run()
     assert made.status("bad") is Status.DONE
 
@@ -233,10 +234,10 @@ def _break(broken: pytest.MonkeyPatch, name: str) -> None:
 @given(st.data())
 def test_a_rule_of_the_sprint_that_fails_pauses_it_and_nothing_is_lost(data: st.DataObject) -> None:
     """Whichever rule fails, at whatever moment: the version without the defect ends the sprint."""
-    made = World(new_state(*PLAN, parallel=data.draw(st.integers(1, 4), label="parallel")))
+    made = SprintDriver(new_state(*PLAN, parallel=data.draw(st.integers(1, 4), label="parallel")))
     for _ in range(data.draw(st.integers(0, 30), label="steps")):
         _one_step(made)
-    before, facts = made.loaded(), list(made.news)
+    before, facts = made.loaded(), list(made.facts)
     name = data.draw(st.sampled_from(WIDE))
     with pytest.MonkeyPatch.context() as broken:
         _break(broken, name)
@@ -252,16 +253,16 @@ def test_a_rule_of_the_sprint_that_fails_pauses_it_and_nothing_is_lost(data: st.
         sprint = decision.state.sprint.copy()
         sprint.availability.pause_reason = ""
         assert (sprint, decision.state.tasks) == (before.sprint, before.tasks)
-        assert made.news[: len(facts)] == facts
+        assert made.facts[: len(facts)] == facts
         made.state.sprint.availability.pause_reason = ""
     _go_on(made)
     assert set(made.statuses().values()) == {"Done"}
     assert made.state.sprint.phase == "ended"
 
 
-def _one_step(made: World) -> None:
+def _one_step(made: SprintDriver) -> None:
     """An effect is done, an agent ends, or a tick."""
-    if made.news:
+    if made.facts:
         made.tick()
     elif made.journal:
         made.perform(0)
@@ -275,7 +276,7 @@ def _one_step(made: World) -> None:
 @pytest.mark.parametrize("name", WIDE)
 def test_each_rule_of_the_sprint_can_fail(name: str) -> None:
     """The property above does break every rule that it names."""
-    made = World(new_state(*PLAN, ask=True))
+    made = SprintDriver(new_state(*PLAN, ask=True))
     failed: list[RuleFailed] = []
     for _ in range(60):
         with pytest.MonkeyPatch.context() as broken:
@@ -283,7 +284,7 @@ def test_each_rule_of_the_sprint_can_fail(name: str) -> None:
             failed += made.tick().problems
         made.state.sprint.availability.pause_reason = ""
         if made.state.sprint.phase == "approval":
-            made.news.append(PlanApproved())
+            made.facts.append(PlanApproved())
         made.tick()
         _one_step(made)
     assert {problem.rule for problem in failed} == {name.rsplit(".", 1)[-1]}
@@ -293,7 +294,7 @@ def test_a_rule_that_fails_for_one_task_again_and_again_pauses_the_sprint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Leaving out the task that it names does not help."""
-    made = world(*PLAN)
+    made = SprintDriver.start(*PLAN)
 
     def breaks(evaluation: Evaluation) -> None:
         raise IllegalTransition("bad", Status.DONE, Status.READY)
@@ -344,18 +345,18 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def _spoil(world: World, data: st.DataObject) -> None:
+def _spoil(world: SprintDriver, data: st.DataObject) -> None:
     """Give some fields of one task values that do not belong together."""
     names = data.draw(st.lists(st.sampled_from(sorted(_FIELDS)), min_size=1, unique=True))
     bad = world.task("bad")
-    world.damaged = True
+    world.checks_steps = False
     for name in names:
         group, _, field = name.rpartition(".")
         part = getattr(bad, group) if group else bad
         setattr(part, field, data.draw(_FIELDS[name], label=name))
 
 
-def _stray_fact(world: World, data: st.DataObject) -> None:
+def _stray_fact(world: SprintDriver, data: st.DataObject) -> None:
     bad = world.task("bad")
     item = bad.work.item if bad.work else f"{SPRINT}/bad/7-fix"
     token = world.tokens.get(item, 0) + 1
@@ -409,7 +410,7 @@ def _stray_fact(world: World, data: st.DataObject) -> None:
     if isinstance(fact, WorkEnded):
         world.tokens[item] = token
         world.queue.pop(item, None)
-    world.news.append(fact)
+    world.facts.append(fact)
 
 
 @settings(
@@ -421,7 +422,7 @@ def _stray_fact(world: World, data: st.DataObject) -> None:
 def test_whatever_is_wrong_with_one_task_the_others_are_done_and_a_person_can_end_it(
     data: st.DataObject,
 ) -> None:
-    made = World(new_state(*PLAN, parallel=data.draw(st.integers(1, 4))))
+    made = SprintDriver(new_state(*PLAN, parallel=data.draw(st.integers(1, 4))))
     for _ in range(data.draw(st.integers(0, 12), label="steps")):
         made.settle()
         if made.queue:
@@ -436,13 +437,13 @@ def test_whatever_is_wrong_with_one_task_the_others_are_done_and_a_person_can_en
     assert {name: made.status(name) for name in OTHERS} == dict.fromkeys(OTHERS, Status.DONE)
     bad = made.task("bad")
     if bad.status not in (Status.DONE, Status.CANCELLED) and bad.links.issue is not None:
-        made.close_issue(bad.links.issue)
+        made.person.close_issue(bad.links.issue)
         _go_on(made)
     assert made.status("bad") in (Status.DONE, Status.CANCELLED), made.task("bad")
     assert made.state.sprint.phase == "ended"
 
 
-def _go_on(made: World) -> None:
+def _go_on(made: SprintDriver) -> None:
     """Effects succeed and agents do well, until nothing is left to do."""
     for _ in range(200):
         made.settle()

@@ -7,12 +7,12 @@ import msgspec
 from caloron.domain.model.effects import CloseIssue, ClosePull, PostComment, ReportProgress
 from caloron.domain.model.facts import SprintDiscarded
 from caloron.domain.rules.discard import KEY, can_be_discarded
-from tests.unit.domain.world import World, new_state, planned, world
+from caloron.testing import SprintDriver, new_state, planned
 
 UNWANTED = SprintDiscarded(by="ada")
 
 
-def _discard(made: World) -> None:
+def _discard(made: SprintDriver) -> None:
     """As the executor does it: of a discarded sprint, only its own effects are done."""
     made.tick(UNWANTED)
     made.journal = [e for e in made.journal if e.key.startswith(KEY)]
@@ -20,20 +20,20 @@ def _discard(made: World) -> None:
 
 
 def test_a_running_sprint_ends_with_everything_cancelled_and_closed() -> None:
-    made = world(planned("a"), planned("b", "a"), planned("c"))
+    made = SprintDriver.start(planned("a"), planned("b", "a"), planned("c"))
     made.bring_to_review("a")
     _discard(made)
     assert set(made.statuses().values()) == {"Cancelled"}
     assert made.state.sprint.phase == "ended"
     assert made.queue == {}
-    assert made.pull(made.task("a").links.pull or 0).state == "closed"
+    assert made.forge.pull(made.task("a").links.pull or 0).state == "closed"
     issues = {o for o in made.state.objects.values() if o.object.startswith("issue:")}
     assert {getattr(issue, "state", "") for issue in issues} == {"closed"}
     assert not can_be_discarded(made.state)
 
 
 def test_each_object_gets_one_word_and_is_closed_once_however_often_it_is_told() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     _discard(made)
     for _ in range(3):
@@ -46,9 +46,9 @@ def test_each_object_gets_one_word_and_is_closed_once_however_often_it_is_told()
 
 
 def test_what_was_merged_meanwhile_counts_as_done() -> None:
-    made = world(planned("a"), planned("b"))
+    made = SprintDriver.start(planned("a"), planned("b"))
     made.bring_to_review("a")
-    made.merge_pull(made.task("a").links.pull or 0)
+    made.person.merge_pull(made.task("a").links.pull or 0)
     made.poll()
     _discard(made)
     assert made.statuses() == {"a": "Done", "b": "Cancelled"}
@@ -56,7 +56,7 @@ def test_what_was_merged_meanwhile_counts_as_done() -> None:
 
 
 def test_a_sprint_that_is_done_cannot_be_discarded() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.run()
     before = made.state
     made.tick(UNWANTED)
@@ -66,7 +66,7 @@ def test_a_sprint_that_is_done_cannot_be_discarded() -> None:
 
 
 def test_a_close_that_the_forge_refuses_does_not_keep_the_sprint_from_ending() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     made.tick(UNWANTED)
     for effect in list(made.journal):
@@ -79,31 +79,31 @@ def test_a_close_that_the_forge_refuses_does_not_keep_the_sprint_from_ending() -
 def test_a_plan_that_waits_on_the_forge_is_closed_there_with_a_word() -> None:
     state = new_state(planned("a"), ask=True)
     state.sprint.settings = msgspec.structs.replace(state.sprint.settings, plan_on_forge=True)
-    made = World(state)
+    made = SprintDriver(state)
     made.settle()
     number = made.state.sprint.plan_issue
     _discard(made)
-    assert made.issue(number).state == "closed"
+    assert made.forge.issue(number).state == "closed"
     assert made.state.sprint.phase == "ended"
 
 
 def test_an_issue_that_a_person_opened_gets_a_word_and_stays_open() -> None:
-    made = world(planned("a"))
-    number = made.open_issue("Theirs", "x", "caloron:task")
+    made = SprintDriver.start(planned("a"))
+    number = made.person.open_issue("Theirs", "x", "caloron:task")
     made.settle()
     _discard(made)
     assert made.status(f"issue-{number}") == "Cancelled"
-    assert made.issue(number).state == "open"
+    assert made.forge.issue(number).state == "open"
     words = [e for e in made.done if isinstance(e, PostComment) and e.key.startswith(KEY)]
     assert [word.issue for word in words].count(number) == 1
     assert made.state.sprint.phase == "ended"
 
 
 def test_nothing_that_is_said_afterwards_brings_a_discarded_task_back() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     number = made.task("a").links.issue or 0
     _discard(made)
-    made.comment(number, "caloron:retry")
-    made.reopen_issue(number)
+    made.person.comment(number, "caloron:retry")
+    made.person.reopen_issue(number)
     made.settle()
     assert made.statuses() == {"a": "Cancelled"}

@@ -7,14 +7,14 @@ import pytest
 from caloron.domain.model.effects import CreateIssue
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
-from tests.unit.domain.world import World, new_state, planned
+from caloron.testing import SprintDriver, new_state, planned
 
 
-def begun(*names: str) -> World:
+def begun(*names: str) -> SprintDriver:
     """A sprint whose main was green when it began."""
     state = new_state(*(planned(name) for name in names))
     state.sprint.main_health.baseline = ""
-    made = World(state)
+    made = SprintDriver(state)
     made.tick()
     (item,) = made.queue
     made.end(item, verify_command="make test")
@@ -22,7 +22,7 @@ def begun(*names: str) -> World:
     return made
 
 
-def verify_main(made: World, **how: object) -> None:
+def verify_main(made: SprintDriver, **how: object) -> None:
     """The verification of main by itself ends; a red one is run twice."""
     for _ in range(2):
         items = [i for i in made.queue if "/baseline/" in i]
@@ -31,20 +31,20 @@ def verify_main(made: World, **how: object) -> None:
             made.settle()
 
 
-def verify(made: World, task: str) -> None:
+def verify(made: SprintDriver, task: str) -> None:
     while task in made.state.tasks and made.task(task).work and made.role(task) == "verify":
         made.finish(task)
 
 
-def looks(made: World) -> list[str]:
+def looks(made: SprintDriver) -> list[str]:
     return sorted(i for i in made.tokens if "/baseline/" in i)
 
 
-def red_main(made: World) -> str:
+def red_main(made: SprintDriver) -> str:
     """A person pushes something to main that is red."""
-    made.push_main()
-    commit = made.branches["main"]
-    made.verify_fails.add(commit)
+    made.person.push_main()
+    commit = made.forge.branches["main"]
+    made.red.add(commit)
     made.settle()
     return commit
 
@@ -68,9 +68,9 @@ def test_once_main_is_put_right_and_a_person_says_so_the_change_is_merged() -> N
     commit = red_main(made)
     verify(made, "a")
     verify_main(made)
-    made.verify_fails.discard(commit)
-    made.push_main()
-    made.comment(made.task("a").escalation.issue or 0, "resolved")
+    made.red.discard(commit)
+    made.person.push_main()
+    made.person.comment(made.task("a").escalation.issue or 0, "resolved")
     made.run()
     assert made.status("a") is Status.DONE
 
@@ -78,9 +78,9 @@ def test_once_main_is_put_right_and_a_person_says_so_the_change_is_merged() -> N
 def test_a_change_that_is_red_on_a_green_main_that_moved_is_blamed_after_one_look() -> None:
     made = begun("a")
     made.finish("a")
-    made.push_main()
+    made.person.push_main()
     made.settle()
-    made.verify_fails.add(made.task("a").change.head)
+    made.red.add(made.task("a").change.head)
     verify(made, "a")
     assert made.task("a").review.rejected == ()
     verify_main(made)
@@ -88,7 +88,7 @@ def test_a_change_that_is_red_on_a_green_main_that_moved_is_blamed_after_one_loo
     assert len(looks(made)) == 2, "main before the sprint, and now"
     # That main is green is known from now on.
     made.finish("a")
-    made.verify_fails.add(made.task("a").change.head)
+    made.red.add(made.task("a").change.head)
     verify(made, "a")
     assert made.role("a") == "fix"
     assert len(looks(made)) == 2
@@ -97,7 +97,7 @@ def test_a_change_that_is_red_on_a_green_main_that_moved_is_blamed_after_one_loo
 def test_on_the_main_that_the_sprint_began_with_a_red_change_is_blamed_at_once() -> None:
     made = begun("a")
     made.finish("a")
-    made.verify_fails.add(made.task("a").change.head)
+    made.red.add(made.task("a").change.head)
     verify(made, "a")
     assert made.role("a") == "fix"
     assert len(looks(made)) == 1
@@ -109,7 +109,7 @@ def test_on_a_main_that_our_own_merge_made_a_red_change_is_blamed_at_once() -> N
     made.finish("a")
     assert made.status("a") is Status.DONE
     made.finish("b")
-    made.verify_fails.add(made.task("b").change.head)
+    made.red.add(made.task("b").change.head)
     verify(made, "b")
     assert made.role("b") == "fix"
     assert len(looks(made)) == 1
@@ -131,10 +131,10 @@ def test_one_issue_tells_of_a_red_main_however_many_changes_wait_for_it() -> Non
     assert all(why(made.state, t).startswith("main itself is red since") for t in waiting)
     # Nobody but a person can help: the sprint ends, and goes on once main has moved.
     assert made.state.sprint.phase == "ended"
-    made.verify_fails.discard(commit)
-    made.push_main()
+    made.red.discard(commit)
+    made.person.push_main()
     (issue,) = [t.escalation.issue for t in made.state.tasks.values() if t.escalation.issue]
-    made.comment(issue, "resolved")
+    made.person.comment(issue, "resolved")
     made.run()
     assert set(made.statuses().values()) == {"Done"}
 
@@ -145,9 +145,9 @@ def test_where_main_cannot_be_looked_at_or_is_green_the_change_is_judged_by_its_
 ) -> None:
     made = begun("a")
     made.finish("a")
-    made.push_main()
+    made.person.push_main()
     made.settle()
-    made.verify_fails.add(made.task("a").change.head)
+    made.red.add(made.task("a").change.head)
     verify(made, "a")
     verify_main(made, **how)
     assert made.role("a") == "fix"

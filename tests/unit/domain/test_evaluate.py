@@ -24,7 +24,8 @@ from caloron.domain.model.sprint import Sprint, State
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.domain.rules.evaluate import evaluate
-from tests.unit.domain.world import CALORON, DIAMOND, PERSON, World, new_state, planned, world
+from caloron.testing import SprintDriver, new_state, planned
+from tests.support.sprints import CALORON, DIAMOND, PERSON
 
 _replace = msgspec.structs.replace
 
@@ -33,10 +34,10 @@ def unordered(actions: tuple[Action, ...]) -> set[str]:
     return {repr(a) for a in actions}
 
 
-def busy_world(seed: int) -> World:
+def busy_world(seed: int) -> SprintDriver:
     """A sprint in mid-flight, with facts that nobody has taken in yet."""
     chance = random.Random(seed)
-    made = world(*DIAMOND, parallel=2)
+    made = SprintDriver.start(*DIAMOND, parallel=2)
     for _ in range(chance.randrange(25)):
         made.settle()
         if not made.queue:
@@ -48,7 +49,7 @@ def busy_world(seed: int) -> World:
     return made
 
 
-def _stir(made: World, chance: random.Random) -> None:
+def _stir(made: SprintDriver, chance: random.Random) -> None:
     """Let people and agents act without a tick in between."""
     made.tick()
     while made.journal and chance.random() < 0.8:
@@ -57,17 +58,17 @@ def _stir(made: World, chance: random.Random) -> None:
         if chance.random() < 0.5:
             made.end(item)
     for task in made.state.tasks.values():
-        pull = made.pull(task.links.pull) if task.links.pull is not None else None
+        pull = made.forge.pull(task.links.pull) if task.links.pull is not None else None
         if pull and pull.state == "open" and chance.random() < 0.4:
             chance.choice((
-                lambda n=pull.number: made.review(n, "approved"),
-                lambda n=pull.number: made.review(n, "changes_requested", "no"),
-                lambda n=pull.number: made.close_pull(n),
-                lambda n=pull.number: made.merge_pull(n),
-                lambda n=pull.number: made.push(n),
+                lambda n=pull.number: made.person.review(n, "approved"),
+                lambda n=pull.number: made.person.review(n, "changes_requested", "no"),
+                lambda n=pull.number: made.person.close_pull(n),
+                lambda n=pull.number: made.person.merge_pull(n),
+                lambda n=pull.number: made.person.push(n),
             ))()  # fmt: skip
         elif task.links.issue and task.status is not Status.DONE and chance.random() < 0.2:
-            made.close_issue(task.links.issue)
+            made.person.close_issue(task.links.issue)
     made.poll()
 
 
@@ -77,7 +78,7 @@ def test_order_and_repetition_of_one_set_of_facts_do_not_matter(
     seed: int, chance: random.Random
 ) -> None:
     made = busy_world(seed)
-    facts = list(made.news)
+    facts = list(made.facts)
     expected = evaluate(made.state, facts, 5000.0)
     shuffled = facts + [f for f in facts if chance.random() < 0.5]
     chance.shuffle(shuffled)
@@ -103,7 +104,7 @@ def test_snapshots_that_come_one_by_one_end_in_the_same_statuses(
     seed: int, chance: random.Random
 ) -> None:
     made = busy_world(seed)
-    snapshots = _snapshots(made.news)
+    snapshots = _snapshots(made.facts)
     at_once = evaluate(made.state, snapshots, 5000.0).state
     chance.shuffle(snapshots)
     state = made.state
@@ -149,16 +150,16 @@ def _statuses(state: State) -> dict[str, Status]:
 def test_the_state_that_was_given_is_not_changed() -> None:
     made = busy_world(7)
     before = msgspec.json.encode(made.state)
-    evaluate(made.state, made.news, 5000.0)
+    evaluate(made.state, made.facts, 5000.0)
     assert msgspec.json.encode(made.state) == before
 
 
 def test_an_older_version_that_arrives_later_is_ignored() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     task = made.task("a")
-    old = made.pull(task.links.pull)
-    made.merge_pull(old.number)
+    old = made.forge.pull(task.links.pull)
+    made.person.merge_pull(old.number)
     made.settle()
     assert made.status("a") is Status.DONE
     made.tick(old)
@@ -205,7 +206,7 @@ def test_an_issue_of_another_sprint_is_not_ours() -> None:
 
 
 def test_a_task_starts_only_with_its_issue_and_a_free_slot() -> None:
-    made = World(new_state(planned("a"), planned("b"), parallel=1))
+    made = SprintDriver(new_state(planned("a"), planned("b"), parallel=1))
     made.tick()
     assert made.queue == {}
     made.settle()
@@ -215,7 +216,7 @@ def test_a_task_starts_only_with_its_issue_and_a_free_slot() -> None:
 
 def test_the_task_with_the_longest_chain_behind_it_starts_first() -> None:
     plan = (planned("alone"), planned("first"), planned("then", "first"))
-    made = world(*plan, parallel=1)
+    made = SprintDriver.start(*plan, parallel=1)
     assert [owner for owner, _ in made.queue.values()] == ["first"]
 
 
@@ -223,17 +224,17 @@ def test_the_task_with_the_longest_chain_behind_it_starts_first() -> None:
 
 
 def test_a_sprint_whose_agents_do_well_ends_with_everything_merged() -> None:
-    made = world(*DIAMOND)
+    made = SprintDriver.start(*DIAMOND)
     made.run()
     assert set(made.statuses().values()) == {"Done"}
     assert made.state.sprint.phase == "ended"
     assert made.effects(Merge)[0].task == "a"
     assert len(made.effects(Merge)) == 4
-    assert all(made.issue(t.links.issue).state == "closed" for t in made.state.tasks.values())
+    assert all(made.forge.issue(t.links.issue).state == "closed" for t in made.state.tasks.values())
 
 
 def test_a_dependent_starts_when_its_dependency_is_merged_and_not_before() -> None:
-    made = world(planned("a"), planned("b", "a"))
+    made = SprintDriver.start(planned("a"), planned("b", "a"))
     while made.status("a") is not Status.DONE:
         assert made.status("b") is Status.PENDING
         made.finish("a")
@@ -241,7 +242,7 @@ def test_a_dependent_starts_when_its_dependency_is_merged_and_not_before() -> No
 
 
 def test_an_agent_that_fails_is_tried_once_more_then_a_person_is_asked() -> None:
-    made = world(planned("a"), planned("b", "a"))
+    made = SprintDriver.start(planned("a"), planned("b", "a"))
     made.finish("a", exit_code=3, changes=False, answer="boom")
     assert made.role("a") == "implement"
     made.finish("a", exit_code=3, changes=False, answer="boom")
@@ -254,16 +255,16 @@ def test_an_agent_that_fails_is_tried_once_more_then_a_person_is_asked() -> None
 
 
 def test_a_release_brings_the_task_and_its_dependents_back() -> None:
-    made = world(planned("a"), planned("b", "a"), planned("c", "b"))
+    made = SprintDriver.start(planned("a"), planned("b", "a"), planned("c", "b"))
     for _ in range(2):
         made.finish("a", exit_code=1, changes=False)
     assert made.statuses() == {"a": "Escalated", "b": "Blocked", "c": "Blocked"}
     escalation = made.task("a").escalation.issue
     assert escalation is not None
-    made.comment(escalation, "resolved")
+    made.person.comment(escalation, "resolved")
     made.settle()
     assert made.statuses() == {"a": "InProgress", "b": "Pending", "c": "Pending"}
-    assert made.issue(escalation).state == "closed"
+    assert made.forge.issue(escalation).state == "closed"
     made.run()
     assert set(made.statuses().values()) == {"Done"}
 
@@ -280,24 +281,24 @@ def test_a_release_brings_the_task_and_its_dependents_back() -> None:
     ],
 )
 def test_only_a_whole_first_line_of_a_person_is_a_command(body: str, who: str) -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     for _ in range(2):
         made.finish("a", exit_code=1, changes=False)
     escalation = made.task("a").escalation.issue
     assert escalation is not None
-    made.comment(escalation, body, who)
+    made.user(who).comment(escalation, body)
     made.settle()
     assert made.status("a") is Status.ESCALATED
 
 
 def test_an_exit_code_after_good_work_does_not_throw_the_work_away() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.finish("a", exit_code=1)
     assert made.status("a") is Status.IN_REVIEW
 
 
 def test_an_empty_change_is_done_only_when_a_reviewer_agrees() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.finish("a", changes=False)
     assert (made.status("a"), made.role("a")) == (Status.IN_REVIEW, "review")
     made.finish("a", answer="CHANGES_NEEDED: there is something to do")
@@ -306,7 +307,7 @@ def test_an_empty_change_is_done_only_when_a_reviewer_agrees() -> None:
     assert made.status("a") is Status.DONE
     assert made.effects(Merge)
 
-    agreed = world(planned("a"))
+    agreed = SprintDriver.start(planned("a"))
     agreed.finish("a", changes=False)
     agreed.finish("a")
     assert agreed.task("a").reason == "nothing to do"
@@ -314,7 +315,7 @@ def test_an_empty_change_is_done_only_when_a_reviewer_agrees() -> None:
 
 
 def test_an_unclear_verdict_is_asked_for_once_more_in_the_same_round() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     item, round = made.item("a"), made.work("a").round
     made.finish("a", answer="hm")
@@ -325,7 +326,7 @@ def test_an_unclear_verdict_is_asked_for_once_more_in_the_same_round() -> None:
 
 
 def test_an_approval_after_rework_counts() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     made.finish("a", answer="CHANGES_NEEDED: x")
     assert made.work("a").reason == "x"
@@ -336,7 +337,7 @@ def test_an_approval_after_rework_counts() -> None:
 
 
 def test_fix_rounds_are_capped_by_head_and_end_with_a_person() -> None:
-    made = world(planned("a"), max_fix_rounds=2)
+    made = SprintDriver.start(planned("a"), max_fix_rounds=2)
     for _ in range(2):
         made.bring_to_review("a")
         made.finish("a", answer="CHANGES_NEEDED: x")
@@ -349,7 +350,7 @@ def test_fix_rounds_are_capped_by_head_and_end_with_a_person() -> None:
 
 
 def test_a_round_of_resolving_makes_a_new_review_but_does_not_count_to_the_cap() -> None:
-    made = world(planned("a"), max_fix_rounds=1)
+    made = SprintDriver.start(planned("a"), max_fix_rounds=1)
     for _ in range(4):
         made.settle()
         while made.role("a") != "verify":
@@ -363,9 +364,9 @@ def test_a_round_of_resolving_makes_a_new_review_but_does_not_count_to_the_cap()
 
 
 def test_a_failed_verification_is_run_again_then_goes_to_its_agent_with_the_log() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.finish("a")
-    made.verify_fails.add(made.task("a").change.head)
+    made.red.add(made.task("a").change.head)
     made.finish("a")
     assert made.role("a") == "verify"
     made.finish("a")
@@ -377,9 +378,9 @@ def test_a_failed_verification_is_run_again_then_goes_to_its_agent_with_the_log(
 
 
 def test_a_change_is_verified_again_when_main_moved_before_its_merge() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
-    made.push_main()
+    made.person.push_main()
     made.finish("a")
     assert made.role("a") == "verify"
     made.finish("a")
@@ -388,7 +389,7 @@ def test_a_change_is_verified_again_when_main_moved_before_its_merge() -> None:
     assert made.status("a") is Status.DONE
 
 
-def merge_is_due(made: World) -> Merge:
+def merge_is_due(made: SprintDriver) -> Merge:
     """Tick and carry out effects until a merge is the next one to be done."""
     for _ in range(20):
         made.poll()
@@ -403,7 +404,7 @@ def merge_is_due(made: World) -> Merge:
 
 
 def test_a_merge_that_comes_too_late_is_verified_and_tried_again_up_to_a_limit() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     made.end(made.item("a"))
     refused = 0
@@ -420,7 +421,7 @@ def test_a_merge_that_comes_too_late_is_verified_and_tried_again_up_to_a_limit()
 
 
 def test_the_end_of_an_attempt_that_is_told_twice_is_taken_in_once() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     fact = made.finish("a", exit_code=1, changes=False)
     assert made.task("a").attempts.failures == 1
     made.tick(fact)
@@ -429,13 +430,13 @@ def test_the_end_of_an_attempt_that_is_told_twice_is_taken_in_once() -> None:
 
 
 def test_a_check_ends_with_its_verdict() -> None:
-    made = world(planned("a", kind="check"))
+    made = SprintDriver.start(planned("a", kind="check"))
     assert made.role("a") == "check"
     made.finish("a")
     assert made.task("a").reason == "check passed"
     assert not made.effects(Push)
 
-    failed = world(planned("a", kind="check"))
+    failed = SprintDriver.start(planned("a", kind="check"))
     failed.finish("a", answer="CHANGES_NEEDED: it is broken")
     assert failed.status("a") is Status.ESCALATED
     assert "it is broken" in failed.task("a").reason
@@ -497,7 +498,7 @@ def test_no_issue_is_made_before_a_person_says_yes_to_the_plan() -> None:
 
 
 def test_an_issue_that_the_forge_refuses_does_not_make_the_sprint_wait_forever() -> None:
-    made = World(new_state(planned("a"), planned("b", "a")))
+    made = SprintDriver(new_state(planned("a"), planned("b", "a")))
     made.tick()
     for effect in list(made.journal):
         made.journal.remove(effect)

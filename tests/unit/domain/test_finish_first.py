@@ -15,7 +15,7 @@ from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.domain.reporting.waiting import busy_slots
 from caloron.domain.rules.evaluation import Evaluation
-from tests.unit.domain.world import World, new_state, planned, world
+from caloron.testing import SprintDriver, new_state, planned
 
 FIRST: tuple[Role, ...] = ("implement", "check")
 
@@ -23,7 +23,7 @@ FIRST: tuple[Role, ...] = ("implement", "check")
 class Slots:
     """A queue as the store keeps it: two kinds of slots, the highest priority first."""
 
-    def __init__(self, world: World, parallel: int) -> None:
+    def __init__(self, world: SprintDriver, parallel: int) -> None:
         self.world = world
         self.parallel = parallel
         self.running: set[str] = set()
@@ -51,14 +51,14 @@ class Slots:
                 if self.role(item) in FIRST:
                     assert all(self.role(other) in FIRST for other in waiting)
                 self.running.add(item)
-        self.world.waiting = self.world.queue.keys() - self.running
+        self.world.unclaimed = self.world.queue.keys() - self.running
 
     def settle(self) -> None:
         for _ in range(100):
             self.world.poll()
             self.tick()
             self.claim()
-            if not self.world.journal and not self.world.news:
+            if not self.world.journal and not self.world.facts:
                 return
             while self.world.journal:
                 self.world.perform(0)
@@ -73,11 +73,11 @@ def test_no_change_is_begun_while_another_could_be_finished(seed: int, parallel:
     # Long chains have the highest priority of all that begins.
     needs = [chance.sample(names[:n], min(n, chance.randrange(2))) for n in range(12)]
     plan = [planned(name, *after) for name, after in zip(names, needs, strict=True)]
-    world = World(new_state(*plan, parallel=parallel))
+    world = SprintDriver(new_state(*plan, parallel=parallel))
     slots = Slots(world, parallel)
     for _ in range(400):
         slots.settle()
-        world.state.queued = frozenset(world.waiting)
+        world.state.queued = frozenset(world.unclaimed)
         busy = busy_slots(world.state)
         agents = [i for i in slots.running if slots.role(i) != "verify"]
         assert busy == len(agents) <= parallel
@@ -98,7 +98,7 @@ def test_no_change_is_begun_while_another_could_be_finished(seed: int, parallel:
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_thirty_tasks_with_slow_agents_never_have_many_open_branches(parallel: int) -> None:
     """Everything that runs ends at once, then what follows is claimed: all agents take as long."""
-    world = World(new_state(*(planned(f"t{n}") for n in range(30)), parallel=parallel))
+    world = SprintDriver(new_state(*(planned(f"t{n}") for n in range(30)), parallel=parallel))
     slots = Slots(world, parallel)
     most_open = most_unapproved = 0
     for _ in range(400):
@@ -120,7 +120,7 @@ def test_thirty_tasks_with_slow_agents_never_have_many_open_branches(parallel: i
     assert most_open <= 2 * parallel
 
 
-def _forget_its_work(made: World, name: str) -> None:
+def _forget_its_work(made: SprintDriver, name: str) -> None:
     """Nothing moves the task any more, as a defect or an older version may leave it."""
     made.queue.pop(made.item(name))
     made.task(name).work = None
@@ -128,7 +128,7 @@ def _forget_its_work(made: World, name: str) -> None:
 
 def test_whether_a_task_holds_its_slot_depends_on_no_other_task() -> None:
     """A task that nothing moves has no slot, whatever is decided for another at the same time."""
-    made = world(planned("still"), planned("other"), planned("next"), parallel=2)
+    made = SprintDriver.start(planned("still"), planned("other"), planned("next"), parallel=2)
     made.end(made.item("other"))
     made.settle()
     assert made.role("other") == "verify"
@@ -137,11 +137,11 @@ def test_whether_a_task_holds_its_slot_depends_on_no_other_task() -> None:
     made.tick()
     assert made.role("other") == "review"
     assert made.status("next") is Status.IN_PROGRESS
-    assert made.decides_no_more()
+    assert made.is_at_rest()
 
 
 def test_a_task_in_review_whose_verdict_is_lost_holds_no_slot() -> None:
-    made = world(planned("still"), planned("next"), parallel=1)
+    made = SprintDriver.start(planned("still"), planned("next"), parallel=1)
     made.end(made.item("still"))
     made.settle()
     made.end(made.item("still"))
@@ -151,12 +151,12 @@ def test_a_task_in_review_whose_verdict_is_lost_holds_no_slot() -> None:
     made.task("still").review.posted_for = made.task("still").change.head
     made.tick()
     assert made.status("next") is Status.IN_PROGRESS
-    assert made.decides_no_more()
+    assert made.is_at_rest()
 
 
 def test_a_task_whose_effects_are_on_their_way_keeps_its_slot() -> None:
     """Its change is being pushed: no other is begun, however often that is asked."""
-    made = world(planned("a"), planned("b"), parallel=1)
+    made = SprintDriver.start(planned("a"), planned("b"), parallel=1)
     made.end(made.item("a"))
     made.tick()
     assert {effect.task for effect in made.journal} == {"a"}
@@ -166,7 +166,7 @@ def test_a_task_whose_effects_are_on_their_way_keeps_its_slot() -> None:
 
 
 def test_the_effects_of_another_task_keep_no_slot() -> None:
-    made = world(planned("still"), planned("other"), planned("next"), parallel=2)
+    made = SprintDriver.start(planned("still"), planned("other"), planned("next"), parallel=2)
     _forget_its_work(made, "still")
     comment = PostComment(key="k", task="other", issue=made.task("other").links.issue or 0, body="")
     made.journal.append(comment)
@@ -179,7 +179,7 @@ def test_the_effects_of_another_task_keep_no_slot() -> None:
 def test_the_longest_chain_starts_first_in_whatever_order_the_issues_appear(
     order: tuple[str, ...],
 ) -> None:
-    made = World(new_state(planned("c"), planned("a"), planned("b", "a"), parallel=1))
+    made = SprintDriver(new_state(planned("c"), planned("a"), planned("b", "a"), parallel=1))
     made.tick()
     for name in order:
         (position,) = [n for n, effect in enumerate(made.journal) if effect.task == name]
@@ -192,7 +192,7 @@ def test_the_longest_chain_starts_first_in_whatever_order_the_issues_appear(
 
 
 def test_a_task_whose_issue_was_refused_holds_no_slot() -> None:
-    made = World(new_state(planned("c"), planned("a"), planned("b", "a"), parallel=1))
+    made = SprintDriver(new_state(planned("c"), planned("a"), planned("b", "a"), parallel=1))
     made.tick()
     (refused,) = [e for e in made.journal if isinstance(e, CreateIssue) and e.task == "a"]
     made.journal.remove(refused)
@@ -202,7 +202,7 @@ def test_a_task_whose_issue_was_refused_holds_no_slot() -> None:
 
 
 def test_a_ready_task_without_an_issue_that_nothing_creates_holds_no_slot() -> None:
-    made = World(new_state(planned("c"), planned("a"), planned("b", "a"), parallel=1))
+    made = SprintDriver(new_state(planned("c"), planned("a"), planned("b", "a"), parallel=1))
     made.tick()
     made.journal = [effect for effect in made.journal if effect.task != "a"]
     made.settle()
@@ -217,7 +217,7 @@ def test_reviews_go_before_fixes_and_fixes_before_new_changes(chains: tuple[int,
     """However long the chain of tasks that waits for each."""
 
     def priority(role: Role, chain: int) -> int:
-        evaluation = Evaluation(world(planned("a")).state, 0.0)
+        evaluation = Evaluation(SprintDriver.start(planned("a")).state, 0.0)
         task = evaluation.state.tasks["a"]
         vars(evaluation)["critical_path"] = lambda _: chain
         evaluation.start(task, evaluation.new_work(task, role))

@@ -19,7 +19,8 @@ from caloron.domain.model.task import ForgeLinks, Task
 from caloron.domain.model.usage import Usage
 from caloron.domain.rules.evaluate import evaluate
 from caloron.domain.rules.evaluation import Decision
-from tests.unit.domain.world import nested, planned
+from caloron.testing import planned
+from tests.support.sprints import nested
 
 ADVICE = {
     "category": "Tooling",

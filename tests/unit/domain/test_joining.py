@@ -12,27 +12,29 @@ from caloron.domain.model.status import Status
 from caloron.domain.reporting.forge_texts import issue_body
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.people.labelled_issues import read_text
-from tests.unit.domain.world import World, planned, world
+from caloron.testing import SprintDriver, planned
 
 LABEL = "caloron:task"
 
 
-def phase(made: World) -> str:
+def phase(made: SprintDriver) -> str:
     return made.state.sprint.phase
 
 
-def comments(made: World, number: int) -> list[str]:
+def comments(made: SprintDriver, number: int) -> list[str]:
     return [
         o.body
-        for o in made.objects.values()
+        for o in made.forge.objects.values()
         if isinstance(o, CommentSnapshot) and o.issue == number and "<!--" in o.body
     ]
 
 
 def test_a_labelled_issue_becomes_a_task_and_is_done_like_any_other() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     created = len(made.effects(CreateIssue))
-    n = made.open_issue("Dark mode", "Make it dark.\n\n- [ ] a switch\n- [x] no flicker", LABEL)
+    n = made.person.open_issue(
+        "Dark mode", "Make it dark.\n\n- [ ] a switch\n- [x] no flicker", LABEL
+    )
     made.settle()
     task = made.task(f"issue-{n}")
     assert (task.plan.title, task.plan.agent_prompt) == ("Dark mode", "Make it dark.")
@@ -42,22 +44,22 @@ def test_a_labelled_issue_becomes_a_task_and_is_done_like_any_other() -> None:
     assert "This is task `issue-" in comments(made, n)[0]
     made.run()
     assert set(made.statuses().values()) == {"Done"}
-    assert made.issue(n).state == "closed"
+    assert made.forge.issue(n).state == "closed"
 
 
 def test_an_issue_without_the_label_or_with_our_marker_joins_nothing() -> None:
-    made = world(planned("a"))
-    made.open_issue("Just talk", "Hello")
-    n = made.open_issue("Old task", f"x {marker('issue/shop-0/a')}", LABEL)
-    made.news = [msgspec.structs.replace(made.issue(n), author="caloron", version=10**6)]
+    made = SprintDriver.start(planned("a"))
+    made.person.open_issue("Just talk", "Hello")
+    n = made.person.open_issue("Old task", f"x {marker('issue/shop-0/a')}", LABEL)
+    made.facts[:] = [msgspec.structs.replace(made.forge.issue(n), author="caloron", version=10**6)]
     made.tick()
     assert set(made.state.tasks) == {"a"}
 
 
 def test_it_may_depend_on_tasks_and_issues_and_what_is_not_known_is_told() -> None:
-    made = world(planned("a"), planned("b", "a"))
-    first = made.open_issue("One", f"x\nDepends on: a, #{made.task('b').links.issue}", LABEL)
-    second = made.open_issue("Two", f"Depends on: `issue-{first}`, #999, nobody.", LABEL)
+    made = SprintDriver.start(planned("a"), planned("b", "a"))
+    first = made.person.open_issue("One", f"x\nDepends on: a, #{made.task('b').links.issue}", LABEL)
+    second = made.person.open_issue("Two", f"Depends on: `issue-{first}`, #999, nobody.", LABEL)
     made.settle()
     assert made.task(f"issue-{first}").plan.depends_on == ("a", "b")
     assert made.task(f"issue-{second}").plan.depends_on == (f"issue-{first}",)
@@ -70,10 +72,10 @@ def test_it_may_depend_on_tasks_and_issues_and_what_is_not_known_is_told() -> No
 
 
 def test_two_that_wait_for_each_other_do_not_make_a_circle() -> None:
-    made = world(planned("a"))
-    first = made.number + 1
-    made.open_issue("One", f"Depends on: #{first + 1}", LABEL)
-    made.open_issue("Two", f"Depends on: #{first}", LABEL)
+    made = SprintDriver.start(planned("a"))
+    first = made.forge.number + 1
+    made.person.open_issue("One", f"Depends on: #{first + 1}", LABEL)
+    made.person.open_issue("Two", f"Depends on: #{first}", LABEL)
     made.settle()
     assert made.task(f"issue-{first}").plan.depends_on == (f"issue-{first + 1}",)
     assert made.task(f"issue-{first + 1}").plan.depends_on == ()
@@ -82,44 +84,44 @@ def test_two_that_wait_for_each_other_do_not_make_a_circle() -> None:
 
 
 def test_what_was_said_before_it_joined_is_no_command() -> None:
-    made = world(planned("a"))
-    n = made.open_issue("Talk", "x")
-    made.comment(n, "caloron:cancel")
+    made = SprintDriver.start(planned("a"))
+    n = made.person.open_issue("Talk", "x")
+    made.person.comment(n, "caloron:cancel")
     made.settle()
-    made.label(n, LABEL)
+    made.person.set_labels(n, LABEL)
     made.settle()
     assert made.status(f"issue-{n}") is Status.IN_PROGRESS
-    made.comment(n, "caloron:cancel")
+    made.person.comment(n, "caloron:cancel")
     made.settle()
     assert made.status(f"issue-{n}") is Status.CANCELLED
 
 
 def test_taking_the_label_off_before_work_began_takes_it_out_and_back_brings_it_back() -> None:
-    made = world(planned("a"))
-    n = made.open_issue("Later", "Depends on: a", LABEL)
+    made = SprintDriver.start(planned("a"))
+    n = made.person.open_issue("Later", "Depends on: a", LABEL)
     made.settle()
-    made.label(n)
+    made.person.set_labels(n)
     made.settle()
     assert made.status(f"issue-{n}") is Status.CANCELLED
-    made.label(n, LABEL)
+    made.person.set_labels(n, LABEL)
     made.settle()
     assert made.status(f"issue-{n}") is Status.PENDING
 
 
 def test_taking_the_label_off_after_that_changes_nothing() -> None:
-    made = world(planned("a"))
-    n = made.open_issue("Now", "x", LABEL)
+    made = SprintDriver.start(planned("a"))
+    n = made.person.open_issue("Now", "x", LABEL)
     made.settle()
-    made.label(n)
+    made.person.set_labels(n)
     made.settle()
     assert made.role(f"issue-{n}") == "implement"
 
 
 def test_it_goes_on_with_a_sprint_whose_last_task_has_just_ended() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.run()
     assert phase(made) == "ended"
-    n = made.open_issue("One more", "x", LABEL)
+    n = made.person.open_issue("One more", "x", LABEL)
     made.settle()
     assert phase(made) == "running"
     made.run()
@@ -139,7 +141,7 @@ def test_it_goes_on_with_a_sprint_whose_last_task_has_just_ended() -> None:
     ],
 )
 def test_a_body_of_ours_reads_back_as_the_text_that_it_was_made_from(plan: PlannedTask) -> None:
-    made = world(planned("b"))
+    made = SprintDriver.start(planned("b"))
     task = msgspec.structs.replace(made.task("b"), plan=plan)
     body = issue_body(made.state.sprint, task)
     first = read_text(plan.title, body)
@@ -153,25 +155,25 @@ def test_a_body_of_ours_reads_back_as_the_text_that_it_was_made_from(plan: Plann
 
 
 def test_nothing_is_taken_for_an_edit_that_is_none() -> None:
-    made = world(planned("a"))
-    made.label(made.task("a").links.issue or 0, LABEL, "help wanted")
+    made = SprintDriver.start(planned("a"))
+    made.person.set_labels(made.task("a").links.issue or 0, LABEL, "help wanted")
     made.settle()
     assert made.task("a").conversation.edits == 0
 
 
 def test_the_section_of_an_agent_in_an_issue_is_no_part_of_what_is_asked_for() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     number = made.task("a").links.issue or 0
     text = "cycle 2\n- [ ] not asked for\n\nDepends on: #99"
-    body = with_section(made.issue(number).body, "cycle/allegro", text, add=True)
-    made.edit_issue(number, body)
+    body = with_section(made.forge.issue(number).body, "cycle/allegro", text, add=True)
+    made.person.edit_issue(number, body)
     made.settle()
     assert made.task("a").conversation.edits == 0
-    made.edit_issue(number, body.replace("Do a", "Do it well"))
+    made.person.edit_issue(number, body.replace("Do a", "Do it well"))
     made.settle()
     assert made.task("a").plan.agent_prompt == "Do it well"
     assert made.task("a").plan.acceptance == ()
-    hers = made.open_issue("Dark mode", f"Make it dark.\n\n{body}", LABEL)
+    hers = made.person.open_issue("Dark mode", f"Make it dark.\n\n{body}", LABEL)
     made.settle()
     (joined,) = [t for t in made.state.tasks.values() if t.links.issue == hers]
     assert "allegro" not in joined.plan.agent_prompt
@@ -180,11 +182,11 @@ def test_the_section_of_an_agent_in_an_issue_is_no_part_of_what_is_asked_for() -
 
 @pytest.mark.parametrize("with_marker", [True, False])
 def test_a_persons_text_is_what_is_asked_for_from_then_on(with_marker: bool) -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     number = made.task("a").links.issue or 0
     item = made.item("a")
-    body = made.issue(number).body.replace("Do a", "Do it well\n\n- [ ] really")
-    made.edit_issue(number, body if with_marker else body.split("<!--")[0])
+    body = made.forge.issue(number).body.replace("Do a", "Do it well\n\n- [ ] really")
+    made.person.edit_issue(number, body if with_marker else body.split("<!--")[0])
     made.settle()
     task = made.task("a")
     assert (task.plan.agent_prompt, task.plan.acceptance) == ("Do it well", ("really",))
@@ -195,7 +197,7 @@ def test_a_persons_text_is_what_is_asked_for_from_then_on(with_marker: bool) -> 
 
 
 def test_an_approval_of_the_old_text_is_not_enough() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     number = made.task("a").links.issue or 0
     made.end(made.item("a"))
@@ -203,7 +205,7 @@ def test_an_approval_of_the_old_text_is_not_enough() -> None:
     made.perform(0)
     made.tick()
     assert made.task("a").merge.merging
-    made.edit_issue(number, "Do something else")
+    made.person.edit_issue(number, "Do something else")
     made.settle()
     assert not made.effects(Merge)
     assert made.role("a") == "review"
@@ -212,10 +214,10 @@ def test_an_approval_of_the_old_text_is_not_enough() -> None:
 
 
 def test_a_reviewer_that_read_the_old_text_is_asked_again_if_it_approves() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     first = made.item("a")
-    made.edit_issue(made.task("a").links.issue or 0, "Do something else")
+    made.person.edit_issue(made.task("a").links.issue or 0, "Do something else")
     made.settle()
     assert made.item("a") == first
     made.finish("a")
@@ -225,30 +227,32 @@ def test_a_reviewer_that_read_the_old_text_is_asked_again_if_it_approves() -> No
     assert made.status("a") is Status.DONE
 
 
-def strangers_issue(made: World) -> int:
-    n = made.open_issue("Theirs", "first text", LABEL)
-    made.news = []
-    made.news = [made.change_issue(n, trusted=False)]
+def strangers_issue(made: SprintDriver) -> int:
+    n = made.person.open_issue("Theirs", "first text", LABEL)
+    made.facts.clear()
+    made.facts[:] = [made.forge.change_issue(n, trusted=False)]
     made.settle()
     return n
 
 
-def asked(made: World, n: int) -> list[str]:
+def asked(made: SprintDriver, n: int) -> list[str]:
     return [body for body in comments(made, n) if f"/stranger/{n}/" in body]
 
 
 def test_a_strangers_labelled_issue_waits_for_a_word_and_says_so_once() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     n = strangers_issue(made)
-    made.label(n, LABEL, "urgent")
+    made.person.set_labels(n, LABEL, "urgent")
     made.settle()
     assert set(made.state.tasks) == {"a"}
     assert len(asked(made, n)) == 1
     assert "@ada, who wrote it, has no say here" in asked(made, n)[0]
-    made.news = [msgspec.structs.replace(made.comment(n, "caloron:approve", "eve"), trusted=False)]
+    made.facts[:] = [
+        msgspec.structs.replace(made.user("eve").comment(n, "caloron:approve"), trusted=False)
+    ]
     made.tick()
     assert set(made.state.tasks) == {"a"}
-    made.comment(n, "caloron:approve", "anna")
+    made.user("anna").comment(n, "caloron:approve")
     made.settle()
     assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
     made.run()
@@ -257,42 +261,42 @@ def test_a_strangers_labelled_issue_waits_for_a_word_and_says_so_once() -> None:
 
 
 def test_an_issue_that_waits_for_a_word_does_not_keep_the_sprint_from_ending() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     strangers_issue(made)
     made.run()
     assert phase(made) == "ended"
 
 
 def test_a_text_that_was_changed_after_the_word_is_not_what_was_approved() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     n = strangers_issue(made)
-    made.comment(n, "caloron:approve", "anna")
-    made.edit_issue(n, "evil")
+    made.user("anna").comment(n, "caloron:approve")
+    made.person.edit_issue(n, "evil")
     made.settle()
     assert set(made.state.tasks) == {"a"}
     assert "read it and say it again" in asked(made, n)[-1]
     made.settle()
     assert len(asked(made, n)) == 2
-    made.comment(n, "caloron:approve", "anna")
+    made.user("anna").comment(n, "caloron:approve")
     made.settle()
     assert made.task(f"issue-{n}").plan.agent_prompt == "evil"
 
 
 def test_what_a_stranger_writes_into_their_own_issue_later_is_not_taken_in() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     n = strangers_issue(made)
-    made.comment(n, "caloron:approve", "anna")
+    made.user("anna").comment(n, "caloron:approve")
     made.settle()
-    made.edit_issue(n, "evil")
+    made.person.edit_issue(n, "evil")
     made.settle()
     assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
 
 
 def test_a_persons_approval_stands_although_the_text_was_changed() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
-    made.review(made.task("a").links.pull or 0, "approved")
-    made.edit_issue(made.task("a").links.issue or 0, "Do something else")
+    made.person.review(made.task("a").links.pull or 0, "approved")
+    made.person.edit_issue(made.task("a").links.issue or 0, "Do something else")
     made.settle()
     assert made.status("a") is Status.DONE
 
@@ -300,113 +304,113 @@ def test_a_persons_approval_stands_although_the_text_was_changed() -> None:
 # What a stranger does with her own issue
 
 
-def approved_by_anna(made: World) -> int:
+def approved_by_anna(made: SprintDriver) -> int:
     n = strangers_issue(made)
-    made.comment(n, "caloron:approve", "anna")
+    made.user("anna").comment(n, "caloron:approve")
     made.settle()
     assert made.task(f"issue-{n}").plan.agent_prompt == "first text"
     return n
 
 
 def test_closing_opening_and_changing_her_labelled_issue_lets_no_stranger_in() -> None:
-    made = world(planned("a"))
-    n = made.open_issue("Theirs", "first text", LABEL)
-    made.news = [made.change_issue(n, trusted=False, state="closed")]
+    made = SprintDriver.start(planned("a"))
+    n = made.person.open_issue("Theirs", "first text", LABEL)
+    made.facts[:] = [made.forge.change_issue(n, trusted=False, state="closed")]
     made.settle()
-    made.reopen_issue(n)
-    made.edit_issue(n, "evil")
+    made.person.reopen_issue(n)
+    made.person.edit_issue(n, "evil")
     made.settle()
     assert set(made.state.tasks) == {"a"}
 
 
 def test_a_word_on_an_issue_that_was_closed_after_it_is_taken_back() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     n = strangers_issue(made)
-    made.comment(n, "caloron:approve", "anna")
-    made.close_issue(n, "anna")
+    made.user("anna").comment(n, "caloron:approve")
+    made.user("anna").close_issue(n)
     made.settle()
-    made.reopen_issue(n)
+    made.person.reopen_issue(n)
     made.settle()
     assert set(made.state.tasks) == {"a"}
 
 
 def test_a_text_that_was_another_one_while_nobody_looked_is_not_what_was_approved() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     n = strangers_issue(made)
-    made.change_issue(n, body="harmless")
-    made.comment(n, "caloron:approve", "anna")
-    made.edit_issue(n, "first text")
+    made.forge.change_issue(n, body="harmless")
+    made.user("anna").comment(n, "caloron:approve")
+    made.person.edit_issue(n, "first text")
     made.settle()
     assert set(made.state.tasks) == {"a"}
     assert "read it and say it again" in asked(made, n)[-1]
 
 
 def test_a_stranger_changes_what_is_asked_for_only_with_a_new_word() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     n = approved_by_anna(made)
     name = f"issue-{n}"
     made.bring_to_review(name)
-    made.edit_issue(n, "second text")
+    made.person.edit_issue(n, "second text")
     made.settle()
-    made.edit_issue(n, "third text")
+    made.person.edit_issue(n, "third text")
     made.settle()
     assert made.task(name).plan.agent_prompt == "first text"
     assert len([body for body in asked(made, n) if "goes on with the text it had" in body]) == 1
-    made.comment(n, "caloron:approve", "anna")
+    made.user("anna").comment(n, "caloron:approve")
     made.settle()
     assert made.task(name).plan.agent_prompt == "third text"
     # The word was about the text: nobody approved a commit with it.
     assert made.task(name).review.approval is None
-    made.edit_issue(n, "evil")
+    made.person.edit_issue(n, "evil")
     made.settle()
     assert made.task(name).plan.agent_prompt == "third text"
-    made.comment(n, "caloron:approve", "anna")
-    made.edit_issue(n, "worse")
+    made.user("anna").comment(n, "caloron:approve")
+    made.person.edit_issue(n, "worse")
     made.settle()
     assert made.task(name).plan.agent_prompt == "third text"
 
 
 def test_a_strangers_text_that_is_put_back_waits_for_nothing() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     n = approved_by_anna(made)
     name = f"issue-{n}"
     made.bring_to_review(name)
-    made.edit_issue(n, "evil")
+    made.person.edit_issue(n, "evil")
     made.settle()
-    made.edit_issue(n, "first text")
+    made.person.edit_issue(n, "first text")
     made.settle()
-    made.comment(n, "caloron:approve", "anna")
-    made.edit_issue(n, "evil")
+    made.user("anna").comment(n, "caloron:approve")
+    made.person.edit_issue(n, "evil")
     made.settle()
     assert made.task(name).plan.agent_prompt == "first text"
 
 
 def test_a_word_on_a_commit_stays_one_while_the_text_is_the_approved_one() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     name = f"issue-{approved_by_anna(made)}"
     made.bring_to_review(name)
-    made.comment(made.task(name).links.issue or 0, "caloron:approve", "anna")
+    made.user("anna").comment(made.task(name).links.issue or 0, "caloron:approve")
     made.settle()
     assert made.status(name) is Status.DONE
 
 
 def test_a_stranger_who_opens_her_issue_again_does_not_bring_its_task_back() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     n = approved_by_anna(made)
     name = f"issue-{n}"
-    made.close_issue(n, "anna")
+    made.user("anna").close_issue(n)
     made.settle()
-    made.reopen_issue(n)
+    made.person.reopen_issue(n)
     made.settle()
-    made.label(n, LABEL, "urgent")
+    made.person.set_labels(n, LABEL, "urgent")
     made.settle()
     assert made.status(name) is Status.CANCELLED
     assert len([body for body in asked(made, n) if "stays cancelled until" in body]) == 1
-    made.comment(n, "caloron:retry", "anna")
+    made.user("anna").comment(n, "caloron:retry")
     made.settle()
     assert made.status(name) is Status.IN_PROGRESS
-    made.close_issue(n, "anna")
+    made.user("anna").close_issue(n)
     made.settle()
-    made.reopen_issue(n)
+    made.person.reopen_issue(n)
     made.settle()
     assert made.status(name) is Status.CANCELLED

@@ -8,18 +8,19 @@ from caloron.domain.model.effects import ClosePull, MakeRevert, Merge, OpenPull,
 from caloron.domain.model.facts import EffectDone
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
+from caloron.testing import SprintDriver, planned
+from tests.support.sprints import PERSON
 from tests.unit.domain.test_evaluate import merge_is_due
-from tests.unit.domain.world import PERSON, World, planned, world
 
 
-def land(*more: str) -> World:
+def land(*more: str) -> SprintDriver:
     """`a` is merged by a forge that cannot be told the base, into a main that just moved."""
-    made = world(planned("a"), *(planned(name) for name in more))
-    made.blind = True
+    made = SprintDriver.start(planned("a"), *(planned(name) for name in more))
+    made.forge.ignores_base = True
     made.bring_to_review("a")
     made.end(made.item("a"))
     merge = merge_is_due(made)
-    made.push_main()
+    made.person.push_main()
     made.journal.insert(0, merge)
     made.perform(0)
     made.poll()
@@ -27,9 +28,9 @@ def land(*more: str) -> World:
     return made
 
 
-def reverted(made: World, *, until: type) -> None:
+def reverted(made: SprintDriver, *, until: type) -> None:
     """Main is red with `a`: go on until the effect of this kind is the next one."""
-    made.broken_together.append({made.task("a").change.head, theirs(made)})
+    made.red_together.append({made.task("a").change.head, theirs(made)})
     for _ in range(2):
         made.end(made.item("a"))
         made.tick()
@@ -45,13 +46,13 @@ def reverted(made: World, *, until: type) -> None:
     raise AssertionError(f"no {until.__name__} comes")
 
 
-def theirs(made: World) -> str:
+def theirs(made: SprintDriver) -> str:
     """The commit that a person pushed to main just before the merge."""
-    return made.trees[made.branches["main"]][-2]
+    return made.forge.trees[made.forge.branches["main"]][-2]
 
 
 def test_a_merge_whose_tree_is_the_verified_one_completes_the_task_without_another_run() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.run()
     assert made.status("a") is Status.DONE
     assert len(made.verifications) == 1
@@ -60,27 +61,27 @@ def test_a_merge_whose_tree_is_the_verified_one_completes_the_task_without_anoth
 def test_a_merge_into_a_main_that_moved_is_not_done_before_main_is_verified_again() -> None:
     made = land()
     task = made.task("a")
-    assert made.pull(task.links.pull).state == "merged"
-    assert (task.status, task.merge.unverified) == (Status.IN_REVIEW, made.branches["main"])
+    assert made.forge.pull(task.links.pull).state == "merged"
+    assert (task.status, task.merge.unverified) == (Status.IN_REVIEW, made.forge.branches["main"])
     assert (made.role("a"), made.work("a").head) == ("verify", "")
     assert why(made.state, task) == "merged, main is being verified again"
     made.finish("a")
     assert made.status("a") is Status.DONE
-    assert made.verifications[-1] == (made.trees[made.branches["main"]], True)
+    assert made.verifications[-1] == (made.forge.trees[made.forge.branches["main"]], True)
     assert not made.effects(MakeRevert)
 
 
 def test_the_merge_that_the_poller_sees_first_waits_for_what_the_executor_tells() -> None:
-    made = world(planned("a"))
-    made.blind = True
+    made = SprintDriver.start(planned("a"))
+    made.forge.ignores_base = True
     made.bring_to_review("a")
     made.end(made.item("a"))
     merge = merge_is_due(made)
-    made.push_main()
-    facts = made._do(merge)
+    made.person.push_main()
+    facts = made.facts_of(merge)
     made.poll()
     made.tick()
-    assert made.pull(made.task("a").links.pull).state == "merged"
+    assert made.forge.pull(made.task("a").links.pull).state == "merged"
     assert made.status("a") is Status.IN_REVIEW
     made.tick(*facts)
     assert made.task("a").merge.unverified
@@ -104,7 +105,7 @@ def test_a_change_that_turned_main_red_is_taken_out_and_comes_back_in_a_new_pull
     made = land()
     task = made.task("a")
     old_pull, old_head, issue = task.links.pull, task.change.head, task.links.issue
-    made.change_issue(issue or 0, state="closed", closed_by="caloron")
+    made.forge.change_issue(issue or 0, state="closed", closed_by="caloron")
     reverted(made, until=Merge)
     task = made.task("a")
     assert why(made.state, task) == "merged, but main is red with it: it is being taken out again"
@@ -116,8 +117,8 @@ def test_a_change_that_turned_main_red_is_taken_out_and_comes_back_in_a_new_pull
     opened = made.effects(OpenPull)[-1]
     assert isinstance(opened, OpenPull)
     assert opened.title == f"Revert #{old_pull}: [a] Title of a"
-    assert old_head not in made.trees[made.branches["main"]]
-    assert made.issue(issue).state == "open"
+    assert old_head not in made.forge.trees[made.forge.branches["main"]]
+    assert made.forge.issue(issue).state == "open"
     work = made.work("a")
     assert (task.status, work.role, work.onto_main) == (Status.IN_PROGRESS, "fix", True)
     assert work.head not in ("", old_head)
@@ -137,13 +138,13 @@ def test_the_revert_is_verified_before_it_is_merged() -> None:
     assert made.task("a").change.head not in tree
     merge = made.journal[0]
     assert isinstance(merge, Merge)
-    assert merge.base == made.branches["main"]
+    assert merge.base == made.forge.branches["main"]
 
 
 def test_a_main_that_is_red_also_without_the_change_needs_a_person_and_holds_the_lane() -> None:
     made = land("b")
     made.bring_to_review("b")
-    made.verify_fails.add(theirs(made))
+    made.red.add(theirs(made))
     for _ in range(2):
         made.finish("a")
     for _ in range(2):
@@ -154,8 +155,8 @@ def test_a_main_that_is_red_also_without_the_change_needs_a_person_and_holds_the
     made.finish("b")
     assert (made.status("b"), made.task("b").merge.merging) == (Status.IN_REVIEW, "")
     assert made.state.sprint.phase == "ended", "nothing can move without a person"
-    made.verify_fails.clear()
-    made.comment(made.task("a").escalation.issue or 0, "resolved")
+    made.red.clear()
+    made.person.comment(made.task("a").escalation.issue or 0, "resolved")
     made.run()
     assert made.statuses() == {"a": "Done", "b": "Done"}
 
@@ -172,28 +173,28 @@ def test_a_revert_that_conflicts_needs_a_person() -> None:
 
 def test_a_main_that_moved_again_is_verified_again_before_anything_is_taken_out() -> None:
     made = land()
-    made.broken_together.append({made.task("a").change.head, theirs(made)})
+    made.red_together.append({made.task("a").change.head, theirs(made)})
     for _ in range(2):
         made.end(made.item("a"))
-        made.broken_together.clear()
-        made.push_main()
+        made.red_together.clear()
+        made.person.push_main()
         made.settle()
-        made.broken_together.append({made.task("a").change.head, "c3"})
+        made.red_together.append({made.task("a").change.head, "c3"})
     assert made.role("a") == "verify"
-    made.broken_together.clear()
+    made.red_together.clear()
     made.finish("a")
     assert made.status("a") is Status.DONE
     assert not made.effects(MakeRevert)
 
 
 def test_a_persons_own_merge_is_never_taken_out() -> None:
-    made = world(planned("a"))
-    made.blind = True
+    made = SprintDriver.start(planned("a"))
+    made.forge.ignores_base = True
     made.bring_to_review("a")
     made.end(made.item("a"))
     merge = merge_is_due(made)
-    made.push_main()
-    made.merge_pull(merge.pull)
+    made.person.push_main()
+    made.person.merge_pull(merge.pull)
     made.refuse(merge, "refused")
     made.tick()
     assert made.status("a") is Status.DONE
@@ -201,13 +202,13 @@ def test_a_persons_own_merge_is_never_taken_out() -> None:
 
 
 def test_a_merge_that_was_found_to_be_a_persons_is_not_taken_out_either() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     made.end(made.item("a"))
     merge = merge_is_due(made)
-    made.push_main()
-    made.merge_pull(merge.pull)
-    key, commit = merge.key, made.branches["main"]
+    made.person.push_main()
+    made.person.merge_pull(merge.pull)
+    key, commit = merge.key, made.forge.branches["main"]
     told = EffectDone(key=key, task="a", kind="merge", commit=commit, tree="x", by_us=False)
     made.tick(told)
     assert (made.status("a"), made.task("a").merge.unverified) == (Status.DONE, "")
@@ -218,7 +219,7 @@ def test_a_person_who_merges_the_revert_is_quicker_and_main_is_verified() -> Non
     reverted(made, until=Merge)
     merge = made.journal.pop(0)
     assert isinstance(merge, Merge)
-    made.merge_pull(merge.pull)
+    made.person.merge_pull(merge.pull)
     made.refuse(merge, "refused")
     made.settle()
     assert (made.role("a"), made.work("a").head) == ("verify", "")
@@ -231,7 +232,7 @@ def test_a_person_who_closes_the_revert_has_the_word() -> None:
     reverted(made, until=Merge)
     merge = made.journal.pop(0)
     assert isinstance(merge, Merge)
-    made.close_pull(merge.pull)
+    made.person.close_pull(merge.pull)
     made.refuse(merge, "refused")
     made.settle()
     assert made.status("a") is Status.ESCALATED

@@ -8,11 +8,11 @@ import pytest
 from caloron.domain.model.effects import CancelWork, Merge, Push, StartWork
 from caloron.domain.model.snapshots import PullSnapshot
 from caloron.domain.model.status import Status
-from tests.unit.domain.world import PERSON, World, planned, world
+from caloron.testing import SprintDriver, planned
 
 
-def in_review() -> World:
-    made = world(planned("a"), planned("b", "a"))
+def in_review() -> SprintDriver:
+    made = SprintDriver.start(planned("a"), planned("b", "a"))
     made.bring_to_review("a")
     return made
 
@@ -24,7 +24,7 @@ def number(found: int | None) -> int:
 
 def test_a_person_who_closes_the_issue_cancels_the_task_and_holds_its_dependents() -> None:
     made = in_review()
-    made.close_issue(number(made.task("a").links.issue))
+    made.person.close_issue(number(made.task("a").links.issue))
     made.settle()
     assert made.statuses() == {"a": "Cancelled", "b": "Blocked"}
     assert made.queue == {}
@@ -33,9 +33,9 @@ def test_a_person_who_closes_the_issue_cancels_the_task_and_holds_its_dependents
 
 def test_a_person_who_opens_the_issue_again_brings_the_task_back_to_its_pull_request() -> None:
     made = in_review()
-    made.close_issue(number(made.task("a").links.issue))
+    made.person.close_issue(number(made.task("a").links.issue))
     made.settle()
-    made.reopen_issue(number(made.task("a").links.issue))
+    made.person.reopen_issue(number(made.task("a").links.issue))
     made.settle()
     assert made.statuses() == {"a": "InReview", "b": "Pending"}
     made.run()
@@ -43,23 +43,23 @@ def test_a_person_who_opens_the_issue_again_brings_the_task_back_to_its_pull_req
 
 
 def test_an_issue_that_was_closed_while_its_branch_was_pushed_still_comes_back() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.end(made.item("a"))
     made.tick()
     for effect in list(made.journal):
         made.journal.remove(effect)
         made.refuse(effect, "refused")
-    made.close_issue(number(made.task("a").links.issue))
+    made.person.close_issue(number(made.task("a").links.issue))
     made.settle()
     assert made.status("a") is Status.CANCELLED
-    made.reopen_issue(number(made.task("a").links.issue))
+    made.person.reopen_issue(number(made.task("a").links.issue))
     made.run()
     assert made.status("a") is Status.DONE
 
 
 def test_a_person_who_merges_completes_the_task_and_stops_its_agent() -> None:
     made = in_review()
-    made.merge_pull(number(made.task("a").links.pull))
+    made.person.merge_pull(number(made.task("a").links.pull))
     made.settle()
     assert made.statuses() == {"a": "Done", "b": "InProgress"}
     assert "merged by ada" in made.task("a").reason
@@ -68,7 +68,7 @@ def test_a_person_who_merges_completes_the_task_and_stops_its_agent() -> None:
 def test_a_merge_that_is_seen_with_the_end_of_a_fix_pushes_nothing_more() -> None:
     made = in_review()
     made.finish("a", answer="CHANGES_NEEDED: x")
-    made.merge_pull(number(made.task("a").links.pull))
+    made.person.merge_pull(number(made.task("a").links.pull))
     made.end(made.item("a"))
     decision = made.tick()
     assert not [a for a in decision.actions if isinstance(a, Push)]
@@ -77,7 +77,7 @@ def test_a_merge_that_is_seen_with_the_end_of_a_fix_pushes_nothing_more() -> Non
 
 def test_a_persons_approval_replaces_the_reviewer() -> None:
     made = in_review()
-    made.review(number(made.task("a").links.pull), "approved")
+    made.person.review(number(made.task("a").links.pull), "approved")
     decision = made.tick()
     assert [type(a) for a in decision.actions] == [CancelWork, Merge]
     made.settle()
@@ -88,7 +88,7 @@ def test_a_persons_approval_overrides_a_reviewer_who_wanted_changes() -> None:
     made = in_review()
     made.finish("a", answer="CHANGES_NEEDED: x")
     assert made.role("a") == "fix"
-    made.review(number(made.task("a").links.pull), "approved")
+    made.person.review(number(made.task("a").links.pull), "approved")
     made.settle()
     assert made.status("a") is Status.DONE
 
@@ -97,16 +97,18 @@ def test_a_person_who_then_wants_changes_after_all_gets_them() -> None:
     made = in_review()
     pull = number(made.task("a").links.pull)
     made.finish("a", answer="CHANGES_NEEDED: x")
-    made.review(pull, "approved")
+    made.person.review(pull, "approved")
     made.tick()
-    made.review(pull, "changes_requested", "wait, y is wrong")
+    made.person.review(pull, "changes_requested", "wait, y is wrong")
     made.tick()
     assert made.work("a").reason == "wait, y is wrong"
 
 
 def test_a_person_who_requests_changes_sends_the_task_back_to_its_agent() -> None:
     made = in_review()
-    made.review(number(made.task("a").links.pull), "changes_requested", "please no globals\nthanks")
+    made.person.review(
+        number(made.task("a").links.pull), "changes_requested", "please no globals\nthanks"
+    )
     made.settle()
     work = made.work("a")
     assert (work.role, work.reason) == ("fix", "please no globals\nthanks")
@@ -115,7 +117,7 @@ def test_a_person_who_requests_changes_sends_the_task_back_to_its_agent() -> Non
 
 def test_a_comment_in_a_review_is_no_verdict() -> None:
     made = in_review()
-    made.review(number(made.task("a").links.pull), "commented", "nice")
+    made.person.review(number(made.task("a").links.pull), "commented", "nice")
     made.settle()
     assert made.role("a") == "review"
 
@@ -123,9 +125,9 @@ def test_a_comment_in_a_review_is_no_verdict() -> None:
 def test_a_review_of_an_older_head_says_nothing_about_this_one() -> None:
     made = in_review()
     pull = number(made.task("a").links.pull)
-    old = made.review(pull, "approved")
-    made.news.clear()
-    made.push(pull)
+    old = made.person.review(pull, "approved")
+    made.facts.clear()
+    made.person.push(pull)
     made.tick(old)
     assert made.role("a") == "verify"
     assert made.task("a").merge.merging == ""
@@ -133,8 +135,8 @@ def test_a_review_of_an_older_head_says_nothing_about_this_one() -> None:
 
 def test_a_conflict_is_resolved_although_a_person_approved_the_change() -> None:
     made = in_review()
-    made.push_main()
-    made.review(number(made.task("a").links.pull), "approved")
+    made.person.push_main()
+    made.person.review(number(made.task("a").links.pull), "approved")
     made.settle()
     made.finish("a", conflicts=("x.py",))
     assert made.role("a") == "resolve"
@@ -145,9 +147,9 @@ def test_a_conflict_is_resolved_although_a_person_approved_the_change() -> None:
 def test_a_failed_verification_is_fixed_although_a_person_approved_the_change() -> None:
     made = in_review()
     task = made.task("a")
-    made.push_main()
-    made.verify_fails.add(task.change.head)
-    made.review(number(task.links.pull), "approved")
+    made.person.push_main()
+    made.red.add(task.change.head)
+    made.person.review(number(task.links.pull), "approved")
     made.settle()
     made.finish("a")
     made.finish("a")
@@ -157,14 +159,14 @@ def test_a_failed_verification_is_fixed_although_a_person_approved_the_change() 
 
 
 def test_an_approval_of_a_change_that_never_verified_does_not_merge_it() -> None:
-    made = world(planned("a"), max_fix_rounds=0)
+    made = SprintDriver.start(planned("a"), max_fix_rounds=0)
     made.finish("a")
     head = made.task("a").change.head
-    made.verify_fails.add(head)
+    made.red.add(head)
     made.finish("a")
     made.finish("a")
     assert made.status("a") is Status.ESCALATED
-    made.review(number(made.task("a").links.pull), "approved")
+    made.person.review(number(made.task("a").links.pull), "approved")
     made.settle()
     assert made.role("a") == "verify"
     assert not made.effects(Merge)
@@ -173,27 +175,27 @@ def test_an_approval_of_a_change_that_never_verified_does_not_merge_it() -> None
 def test_a_pull_request_that_is_closed_is_reworked_in_a_new_one() -> None:
     made = in_review()
     first = number(made.task("a").links.pull)
-    made.close_pull(first)
+    made.person.close_pull(first)
     made.settle()
     assert made.work("a").role == "fix"
     assert "closed by ada" in made.work("a").reason
     made.bring_to_review("a")
     second = number(made.task("a").links.pull)
     assert second != first
-    made.close_pull(second)
+    made.person.close_pull(second)
     made.settle()
     assert made.status("a") is Status.ESCALATED
     assert "for the second time" in made.task("a").reason
 
 
 def test_a_person_who_deletes_the_branch_of_their_own_pull_request_closed_it() -> None:
-    made = world(planned("a"))
-    hers = made.open_pull(number(made.task("a").links.issue))
+    made = SprintDriver.start(planned("a"))
+    hers = made.person.open_pull(number(made.task("a").links.issue))
     made.settle()
-    made.review(hers.number, "approved")
-    made.delete_branch(hers.branch)
+    made.person.review(hers.number, "approved")
+    made.person.delete_branch(hers.branch)
     made.finish("a")
-    assert made.pull(hers.number).state == "closed"
+    assert made.forge.pull(hers.number).state == "closed"
     assert (made.role("a"), made.task("a").links.pull) == ("fix", None)
     assert made.task("a").reason == "the branch ada/own was deleted by a person"
     made.run()
@@ -202,7 +204,7 @@ def test_a_person_who_deletes_the_branch_of_their_own_pull_request_closed_it() -
 
 def test_a_pull_request_for_another_branch_is_closed_for_us_and_the_reason_says_so() -> None:
     made = in_review()
-    seen = made.pull(number(made.task("a").links.pull))
+    seen = made.forge.pull(number(made.task("a").links.pull))
     made.tick(msgspec.structs.replace(seen, version=10**6, state="closed", base="dev"))
     assert made.role("a") == "fix"
     reason = f"pull request #{seen.number} is for dev now, not for main"
@@ -211,19 +213,19 @@ def test_a_pull_request_for_another_branch_is_closed_for_us_and_the_reason_says_
 
 def test_a_merge_that_went_into_another_branch_is_a_persons_to_decide() -> None:
     made = in_review()
-    made.review(number(made.task("a").links.pull), "approved")
+    made.person.review(number(made.task("a").links.pull), "approved")
     made.tick()
     (merge,) = [effect for effect in made.journal if isinstance(effect, Merge)]
     made.journal.remove(merge)
-    seen = made.pull(merge.pull)
-    made.news.append(msgspec.structs.replace(seen, version=10**6, state="closed", base="dev"))
+    seen = made.forge.pull(merge.pull)
+    made.facts.append(msgspec.structs.replace(seen, version=10**6, state="closed", base="dev"))
     made.refuse(merge, "elsewhere", "it is not on main")
     made.tick()
     assert made.status("a") is Status.ESCALATED
     assert made.task("a").reason == "it is not on main"
     assert not made.queue
     made.settle()
-    made.comment(number(made.task("a").escalation.issue), "resolved")
+    made.person.comment(number(made.task("a").escalation.issue), "resolved")
     made.settle()
     assert made.role("a") == "fix"
 
@@ -233,9 +235,9 @@ def test_a_pull_request_that_is_closed_while_its_task_is_escalated_can_still_be_
     for _ in range(2):
         made.finish("a", answer="hm")
     assert made.status("a") is Status.ESCALATED
-    made.close_pull(number(made.task("a").links.pull))
+    made.person.close_pull(number(made.task("a").links.pull))
     made.settle()
-    made.comment(number(made.task("a").escalation.issue), "resolved")
+    made.person.comment(number(made.task("a").escalation.issue), "resolved")
     made.settle()
     assert made.role("a") == "fix"
     made.run()
@@ -244,7 +246,7 @@ def test_a_pull_request_that_is_closed_while_its_task_is_escalated_can_still_be_
 
 def test_a_push_by_a_person_makes_their_commit_the_change() -> None:
     made = in_review()
-    commit = made.push(number(made.task("a").links.pull))
+    commit = made.person.push(number(made.task("a").links.pull))
     made.settle()
     task = made.task("a")
     assert (task.change.head, task.change.pushed) == (commit, commit)
@@ -256,7 +258,7 @@ def test_a_push_that_a_person_overtook_is_given_up_for_theirs() -> None:
     made.finish("a", answer="CHANGES_NEEDED: x")
     made.end(made.item("a"))
     made.tick()
-    commit = made.push(number(made.task("a").links.pull))
+    commit = made.person.push(number(made.task("a").links.pull))
     made.settle()
     assert made.task("a").change.head == commit
     made.run()
@@ -264,8 +266,8 @@ def test_a_push_that_a_person_overtook_is_given_up_for_theirs() -> None:
 
 
 def test_a_persons_own_pull_request_replaces_the_agents_work() -> None:
-    made = world(planned("a"))
-    pull = made.open_pull(number(made.task("a").links.issue))
+    made = SprintDriver.start(planned("a"))
+    pull = made.person.open_pull(number(made.task("a").links.issue))
     made.settle()
     task = made.task("a")
     assert (task.links.pull, task.change.head, task.change.branch) == (
@@ -276,14 +278,14 @@ def test_a_persons_own_pull_request_replaces_the_agents_work() -> None:
     assert made.role("a") == "verify"
     made.run()
     assert made.status("a") is Status.DONE
-    assert isinstance(made.objects[pull.object], PullSnapshot)
+    assert isinstance(made.forge.objects[pull.object], PullSnapshot)
 
 
 def test_what_follows_a_persons_closed_pull_request_goes_to_the_tasks_own_branch() -> None:
-    made = world(planned("a"))
-    pull = made.open_pull(number(made.task("a").links.issue))
+    made = SprintDriver.start(planned("a"))
+    pull = made.person.open_pull(number(made.task("a").links.issue))
     made.settle()
-    made.close_pull(pull.number)
+    made.person.close_pull(pull.number)
     made.run()
     assert made.status("a") is Status.DONE
     branches = {e.branch for e in made.effects(Push) if isinstance(e, Push)}
@@ -292,19 +294,19 @@ def test_what_follows_a_persons_closed_pull_request_goes_to_the_tasks_own_branch
 
 def test_a_persons_pull_request_is_never_overwritten_by_an_agent_that_was_at_work() -> None:
     made = in_review()
-    made.close_pull(number(made.task("a").links.pull))
+    made.person.close_pull(number(made.task("a").links.pull))
     made.settle()
     fix = made.item("a")
-    made.open_pull(number(made.task("a").links.issue))
+    made.person.open_pull(number(made.task("a").links.issue))
     made.end(fix)
     made.settle()
     assert not [e for e in made.effects(Push) if isinstance(e, Push) and e.branch == "ada/own"]
 
 
 def test_a_persons_pull_request_after_an_empty_change_is_merged_and_not_forgotten() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.finish("a", changes=False)
-    made.open_pull(number(made.task("a").links.issue))
+    made.person.open_pull(number(made.task("a").links.issue))
     made.run()
     assert "merged" in made.task("a").reason
 
@@ -315,7 +317,7 @@ def test_an_effect_that_nobody_needs_any_more_may_fail() -> None:
     made.tick()
     (post,) = made.journal
     made.journal.clear()
-    made.push(number(made.task("a").links.pull))
+    made.person.push(number(made.task("a").links.pull))
     made.tick()
     made.refuse(post, "refused")
     made.settle()
@@ -328,7 +330,7 @@ def test_a_verdict_that_comes_after_a_person_closed_the_pull_request_escalates_n
     made.tick()
     (post,) = made.journal
     made.journal.clear()
-    made.close_pull(number(made.task("a").links.pull))
+    made.person.close_pull(number(made.task("a").links.pull))
     made.refuse(post, "refused")
     made.tick()
     assert made.status("a") is Status.IN_PROGRESS
@@ -336,7 +338,7 @@ def test_a_verdict_that_comes_after_a_person_closed_the_pull_request_escalates_n
 
 
 def test_effects_that_were_refused_are_all_tried_again_after_a_release() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.end(made.item("a"))
     made.tick()
     for effect in list(made.journal):
@@ -345,7 +347,7 @@ def test_effects_that_were_refused_are_all_tried_again_after_a_release() -> None
     made.settle()
     assert made.status("a") is Status.ESCALATED
     assert "no rights" in made.task("a").reason
-    made.comment(number(made.task("a").escalation.issue), "resolved")
+    made.person.comment(number(made.task("a").escalation.issue), "resolved")
     made.run()
     assert made.status("a") is Status.DONE
 
@@ -356,18 +358,18 @@ def test_an_escalation_that_is_over_before_its_issue_was_made_is_closed_all_the_
         made.end(made.item("a"), answer="hm")
         made.tick()
     assert made.status("a") is Status.ESCALATED
-    made.review(number(made.task("a").links.pull), "approved")
+    made.person.review(number(made.task("a").links.pull), "approved")
     made.tick()
     assert made.status("a") is Status.IN_REVIEW
     made.settle()
-    assert made.issue(made.task("a").escalation.issue).state == "closed"
+    assert made.forge.issue(made.task("a").escalation.issue).state == "closed"
 
 
 @pytest.mark.parametrize("answer", ["APPROVED", "CHANGES_NEEDED: x"])
 def test_a_verdict_on_a_pull_request_that_was_just_closed_harms_nothing(answer: str) -> None:
     made = in_review()
     made.end(made.item("a"), answer=answer)
-    made.close_pull(number(made.task("a").links.pull), PERSON)
+    made.person.close_pull(number(made.task("a").links.pull))
     decision = made.tick()
     assert [a.work.role for a in decision.actions if isinstance(a, StartWork)] == ["fix"]
     made.run()
@@ -377,7 +379,7 @@ def test_a_verdict_on_a_pull_request_that_was_just_closed_harms_nothing(answer: 
 # What people do to a task that waits for a person
 
 
-def escalated() -> World:
+def escalated() -> SprintDriver:
     made = in_review()
     for _ in range(2):
         made.finish("a", answer="hm")
@@ -388,10 +390,10 @@ def escalated() -> World:
 def test_a_push_to_an_escalated_task_is_the_answer_and_is_reviewed() -> None:
     made = escalated()
     escalation = number(made.task("a").escalation.issue)
-    commit = made.push(number(made.task("a").links.pull))
+    commit = made.person.push(number(made.task("a").links.pull))
     made.settle()
     assert (made.status("a"), made.task("a").change.head) == (Status.IN_REVIEW, commit)
-    assert made.issue(escalation).state == "closed"
+    assert made.forge.issue(escalation).state == "closed"
     moves = [move.reason for move in made.moves if move.task == "a"]
     assert "released by a push to agent/a/shop-1" in moves
     made.run()
@@ -400,13 +402,13 @@ def test_a_push_to_an_escalated_task_is_the_answer_and_is_reviewed() -> None:
 
 def test_a_push_to_a_task_that_was_taken_over_waits_for_the_word() -> None:
     made = in_review()
-    made.comment(number(made.task("a").links.issue), "caloron:take-over")
+    made.person.comment(number(made.task("a").links.issue), "caloron:take-over")
     made.settle()
-    made.push(number(made.task("a").links.pull))
-    made.review(number(made.task("a").links.pull), "changes_requested", "a note to myself")
+    made.person.push(number(made.task("a").links.pull))
+    made.person.review(number(made.task("a").links.pull), "changes_requested", "a note to myself")
     made.settle()
     assert made.status("a") is Status.ESCALATED
-    made.comment(number(made.task("a").links.issue), "resolved")
+    made.person.comment(number(made.task("a").links.issue), "resolved")
     made.settle()
     made.run()
     assert made.status("a") is Status.DONE
@@ -414,7 +416,7 @@ def test_a_push_to_a_task_that_was_taken_over_waits_for_the_word() -> None:
 
 def test_a_request_for_changes_on_an_escalated_task_goes_to_its_agent() -> None:
     made = escalated()
-    made.review(number(made.task("a").links.pull), "changes_requested", "make it blue")
+    made.person.review(number(made.task("a").links.pull), "changes_requested", "make it blue")
     made.settle()
     assert (made.role("a"), made.work("a").reason) == ("fix", "make it blue")
     assert made.status("a") is Status.IN_PROGRESS
@@ -425,7 +427,7 @@ def test_a_request_for_changes_on_an_escalated_task_goes_to_its_agent() -> None:
 def test_closing_the_pull_request_of_an_escalated_task_is_said_and_waits() -> None:
     made = escalated()
     before, pull = made.task("a").reason, number(made.task("a").links.pull)
-    made.close_pull(pull)
+    made.person.close_pull(pull)
     made.settle()
     assert made.status("a") is Status.ESCALATED
     wanted = f"{before}; then pull request #{pull} was closed by ada without merging"
@@ -434,8 +436,8 @@ def test_closing_the_pull_request_of_an_escalated_task_is_said_and_waits() -> No
 
 def test_what_a_stranger_reviews_on_an_escalated_task_is_no_answer() -> None:
     made = escalated()
-    said = made.review(number(made.task("a").links.pull), "changes_requested", "evil", "eve")
-    made.objects[said.object] = msgspec.structs.replace(said, trusted=False)
-    made.news = []
+    said = made.user("eve").review(number(made.task("a").links.pull), "changes_requested", "evil")
+    made.forge.objects[said.object] = msgspec.structs.replace(said, trusted=False)
+    made.facts.clear()
     made.settle()
     assert made.status("a") is Status.ESCALATED

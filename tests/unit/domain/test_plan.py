@@ -24,7 +24,7 @@ from caloron.domain.model.plan import (
 from caloron.domain.model.roles import ANALYST, PLANNER, REVIEWER
 from caloron.domain.model.sprint import MainHealth, Sprint, SprintSettings, State
 from caloron.domain.model.status import Status
-from tests.unit.domain.world import World
+from caloron.testing import SprintDriver
 
 
 def raw(id: str, *needs: str, **more: Any) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def test_every_name_of_the_sprints_own_work_and_agents_is_reserved() -> None:
         main_health=MainHealth(baseline=""),
         settings=SprintSettings(retro_by="model"),
     )
-    world = World(State(sprint=sprint))
+    world = SprintDriver(State(sprint=sprint))
     names = {REVIEWER, PLANNER, ANALYST}
     for _ in range(40):
         world.settle()
@@ -229,6 +229,6 @@ def test_every_name_of_the_sprints_own_work_and_agents_is_reserved() -> None:
             world.end(item)
         if item.endswith("-po"):
             answer = json.dumps([raw("a")])
-            world.news = [msgspec.structs.replace(world.news[-1], answer=answer)]
+            world.facts[:] = [msgspec.structs.replace(world.facts[-1], answer=answer)]
     assert world.status("a") is Status.DONE
     assert names == RESERVED

@@ -13,42 +13,43 @@ from caloron.domain.model.snapshots import CommentSnapshot
 from caloron.domain.reporting.explain import why_sprint
 from caloron.domain.reporting.inbox import needs_of
 from caloron.domain.rules.people.plan_issue import MAX_BODY, block_of, parse_block
-from tests.unit.domain.world import CALORON, PERSON, World, new_state, planned
+from caloron.testing import SprintDriver, new_state, planned
+from tests.support.sprints import CALORON, PERSON
 
 PLAN = (planned("a"), planned("b", "a"))
 
 
-def phase(made: World) -> str:
+def phase(made: SprintDriver) -> str:
     return made.state.sprint.phase
 
 
-def held(*plan: object) -> World:
+def held(*plan: object) -> SprintDriver:
     state = new_state(*(plan or PLAN), ask=True)  # type: ignore[arg-type]
     state.sprint.settings = msgspec.structs.replace(state.sprint.settings, plan_on_forge=True)
     state.sprint.settings = msgspec.structs.replace(state.sprint.settings, frameworks=("stub",))
-    made = World(state)
+    made = SprintDriver(state)
     made.settle()
     return made
 
 
-def number(made: World) -> int:
+def number(made: SprintDriver) -> int:
     plan = made.state.sprint.planning.approval
     assert plan is not None
     assert plan.number is not None
     return plan.number
 
 
-def edit(made: World, old: str, new: str) -> None:
-    body = made.issue(number(made)).body
+def edit(made: SprintDriver, old: str, new: str) -> None:
+    body = made.forge.issue(number(made)).body
     assert old in body
-    made.edit_issue(number(made), body.replace(old, new))
+    made.person.edit_issue(number(made), body.replace(old, new))
     made.settle()
 
 
-def said(made: World) -> list[str]:
+def said(made: SprintDriver) -> list[str]:
     found = [
         (o.id, o.body.split("\n\n<!--")[0])
-        for o in made.objects.values()
+        for o in made.forge.objects.values()
         if isinstance(o, CommentSnapshot) and (o.issue, o.author) == (number(made), CALORON)
         if "<!--" in o.body
     ]
@@ -70,7 +71,7 @@ def test_a_plan_that_is_to_be_approved_stands_on_the_forge_as_one_issue() -> Non
 @pytest.mark.parametrize("who", [PERSON, CALORON])
 def test_the_word_of_a_person_runs_it_also_from_the_account_that_we_write_with(who: str) -> None:
     made = held()
-    made.comment(number(made), "caloron:approve\nlooks good", who)
+    made.user(who).comment(number(made), "caloron:approve\nlooks good")
     made.settle()
     assert phase(made) == "running"
     assert made.role("a") == "implement"
@@ -78,13 +79,13 @@ def test_the_word_of_a_person_runs_it_also_from_the_account_that_we_write_with(w
 
 def test_once_it_runs_the_issue_is_closed_and_names_the_issues_of_the_tasks() -> None:
     made = held()
-    made.comment(number(made), "caloron:approve")
+    made.person.comment(number(made), "caloron:approve")
     made.settle()
     issues = {t.id: t.links.issue for t in made.state.tasks.values()}
     assert said(made) == [
         f"Approved. The tasks of this plan:\n\n- #{issues['a']} `a`\n- #{issues['b']} `b`"
     ]
-    assert made.issue(number(made)).state == "closed"
+    assert made.forge.issue(number(made)).state == "closed"
     made.run()
     assert set(made.statuses().values()) == {"Done"}
 
@@ -94,21 +95,21 @@ def test_a_yes_at_the_terminal_closes_the_issue_just_the_same() -> None:
     made.tick(PlanApproved())
     made.settle()
     assert phase(made) == "running"
-    assert made.issue(number(made)).state == "closed"
+    assert made.forge.issue(number(made)).state == "closed"
 
 
 @pytest.mark.parametrize("body", ["approve", "I caloron:approve", "caloron:approve it", "fine"])
 def test_nothing_but_the_whole_first_line_approves(body: str) -> None:
     made = held()
-    made.comment(number(made), body)
+    made.person.comment(number(made), body)
     made.settle()
     assert phase(made) == "approval"
 
 
 def test_the_word_of_a_stranger_is_text() -> None:
     made = held()
-    seen = made.comment(number(made), "caloron:approve")
-    made.news = [msgspec.structs.replace(seen, trusted=False, version=seen.version + 1)]
+    seen = made.person.comment(number(made), "caloron:approve")
+    made.facts[:] = [msgspec.structs.replace(seen, trusted=False, version=seen.version + 1)]
     made.tick()
     assert phase(made) == "approval"
 
@@ -119,24 +120,24 @@ def test_an_edit_of_the_block_replaces_the_plan_and_is_told() -> None:
     assert made.task("b").plan.title == "Something else"
     assert len(said(made)) == 1
     assert "| `b` | Something else | a |" in said(made)[0]
-    made.comment(number(made), "caloron:approve")
+    made.person.comment(number(made), "caloron:approve")
     made.settle()
-    assert made.issue(made.task("b").links.issue).title == "Something else"
+    assert made.forge.issue(made.task("b").links.issue).title == "Something else"
 
 
 def test_after_an_edit_the_table_says_what_the_block_says_and_words_of_people_stay() -> None:
     made = held()
-    body = made.issue(number(made)).body
+    body = made.forge.issue(number(made)).body
     asked = body.replace('"Title of b"', '"New | title"') + "\n\nMy own words."
-    made.edit_issue(number(made), asked.replace("\n", "\r\n"))
+    made.person.edit_issue(number(made), asked.replace("\n", "\r\n"))
     made.settle()
-    shown = made.issue(number(made)).body
+    shown = made.forge.issue(number(made)).body
     assert "| `b` | New \\| title | a |" in shown
     assert "| `b` | Title of b |" not in shown
     assert "| `a` | Title of a |" in shown
     assert "My own words." in shown
     assert len(said(made)) == 1, "our own edit is no edit of a person"
-    made.comment(number(made), "caloron:approve")
+    made.person.comment(number(made), "caloron:approve")
     made.settle()
     assert phase(made) == "running"
 
@@ -155,12 +156,12 @@ def test_an_edit_that_cannot_be_run_changes_nothing_and_is_answered_once_with_ev
 def test_a_plan_that_cannot_be_run_is_not_approved_before_it_is_put_right() -> None:
     made = held()
     edit(made, '"id": "a"', '"id": "A!"')
-    made.comment(number(made), "caloron:approve")
+    made.person.comment(number(made), "caloron:approve")
     made.settle()
     assert phase(made) == "approval"
     assert "correct it first" in said(made)[-1]
     edit(made, '"id": "A!"', '"id": "a"')
-    made.comment(number(made), "caloron:approve")
+    made.person.comment(number(made), "caloron:approve")
     made.settle()
     assert phase(made) == "running"
 
@@ -174,7 +175,7 @@ def test_an_edit_that_is_taken_back_brings_the_first_plan_back() -> None:
 
 def test_a_block_that_is_gone_is_told_and_the_plan_stands() -> None:
     made = held()
-    made.edit_issue(number(made), "no plan any more")
+    made.person.edit_issue(number(made), "no plan any more")
     made.settle()
     assert set(made.state.tasks) == {"a", "b"}
     assert "no block of JSON" in said(made)[0]
@@ -184,7 +185,7 @@ def test_a_plan_that_was_edited_at_the_terminal_is_shown_in_the_issue() -> None:
     made = held()
     made.tick(PlanEdited(tasks=(planned("c"),), at=1.0))
     made.settle()
-    assert '"id": "c"' in made.issue(number(made)).body
+    assert '"id": "c"' in made.forge.issue(number(made)).body
     assert said(made) == []
     edit(made, "Title of c", "Another title")
     assert made.task("c").plan.title == "Another title"
@@ -195,12 +196,12 @@ def test_a_persons_edit_is_not_overwritten_by_one_from_the_terminal() -> None:
     made.tick(PlanEdited(tasks=(planned("c"),), at=1.0))
     edit(made, "Title of b", "From the forge")
     assert made.task("b").plan.title == "From the forge"
-    assert "From the forge" in made.issue(number(made)).body
+    assert "From the forge" in made.forge.issue(number(made)).body
 
 
 def test_closing_the_issue_is_a_no_and_opening_it_again_lets_it_wait() -> None:
     made = held()
-    made.close_issue(number(made))
+    made.person.close_issue(number(made))
     made.settle()
     assert phase(made) == "approval"
     assert made.state.sprint.planning.approval is not None
@@ -209,7 +210,7 @@ def test_closing_the_issue_is_a_no_and_opening_it_again_lets_it_wait() -> None:
     assert "waits for your yes" not in why_sprint(made.state.sprint)
     (need,) = needs_of(made.state, running=False)
     assert "declined: ada" in need.why
-    made.reopen_issue(number(made))
+    made.person.reopen_issue(number(made))
     made.settle()
     assert made.state.sprint.planning.approval.declined == ""
     assert "waits for your yes" in why_sprint(made.state.sprint)
@@ -217,7 +218,7 @@ def test_closing_the_issue_is_a_no_and_opening_it_again_lets_it_wait() -> None:
 
 def test_other_commands_are_answered_there() -> None:
     made = held()
-    made.comment(number(made), "caloron:retry")
+    made.person.comment(number(made), "caloron:retry")
     made.settle()
     assert "is approved with `caloron:approve`" in said(made)[0]
 
@@ -235,8 +236,8 @@ def test_a_prompt_of_several_lines_is_a_list_of_lines_to_edit() -> None:
 def test_a_plan_that_is_too_long_for_a_forge_can_still_be_approved_there() -> None:
     long = msgspec.structs.replace(planned("a"), agent_prompt="x" * (MAX_BODY + 1))
     made = held(long)
-    assert len(made.issue(number(made)).body) < MAX_BODY
-    made.comment(number(made), "caloron:approve")
+    assert len(made.forge.issue(number(made)).body) < MAX_BODY
+    made.person.comment(number(made), "caloron:approve")
     made.settle()
     assert made.task("a").plan.agent_prompt == long.agent_prompt
     assert phase(made) == "running"

@@ -10,23 +10,24 @@ from caloron.domain.model.facts import SprintDiscarded
 from caloron.domain.model.snapshots import CommentSnapshot, has_section, marker_key
 from caloron.domain.model.sprint import Unavailable
 from caloron.domain.reporting.progress_page import page, progress_key, section_name
-from tests.unit.domain.world import SPRINT, World, planned, world
+from caloron.testing import SprintDriver, planned
+from tests.support.sprints import SPRINT
 
 
-def comments(made: World, task: str) -> list[CommentSnapshot]:
+def comments(made: SprintDriver, task: str) -> list[CommentSnapshot]:
     return [
         seen
-        for seen in made.objects.values()
+        for seen in made.forge.objects.values()
         if isinstance(seen, CommentSnapshot) and marker_key(seen.body) == progress_key(SPRINT, task)
     ]
 
 
-def updates(made: World, task: str) -> list[ReportProgress]:
+def updates(made: SprintDriver, task: str) -> list[ReportProgress]:
     return [e for e in made.done if isinstance(e, ReportProgress) and e.task == task]
 
 
 def test_each_task_has_one_comment_however_often_it_moves() -> None:
-    made = world(planned("a"), planned("b", "a"))
+    made = SprintDriver.start(planned("a"), planned("b", "a"))
     made.run()
     for task in ("a", "b"):
         assert len(comments(made, task)) == 1
@@ -37,7 +38,7 @@ def test_each_task_has_one_comment_however_often_it_moves() -> None:
 
 
 def test_the_comment_says_what_the_ledger_knows_and_how_it_came_about() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     task = made.task("a")
     body = comments(made, "a")[0].body
@@ -51,7 +52,7 @@ def test_the_comment_says_what_the_ledger_knows_and_how_it_came_about() -> None:
 
 @pytest.mark.parametrize(("until", "shown"), [(1e6, True), (1000.0, False)])
 def test_only_a_limit_that_still_holds_is_a_reason_to_wait(until: float, shown: bool) -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.state.sprint.settings = msgspec.structs.replace(
         made.state.sprint.settings, framework="claude-code"
     )
@@ -59,14 +60,14 @@ def test_only_a_limit_that_still_holds_is_a_reason_to_wait(until: float, shown: 
     made.state.sprint.availability.providers = {
         "claude-code": Unavailable(until=until, what="rate limit")
     }
-    made.waiting = {"shop-1/a/4-fix"}
+    made.unclaimed = {"shop-1/a/4-fix"}
     made.finish("a", answer="CHANGES_NEEDED: no tests")
-    assert made.item("a") in made.waiting
+    assert made.item("a") in made.unclaimed
     assert ("claude-code: rate limit until" in comments(made, "a")[0].body) is shown
 
 
 def test_each_piece_of_work_has_a_row_with_its_agent_attempts_commit_and_outcome() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.state.attempts = {"shop-1/a/1-implement": 2}
     made.bring_to_review("a")
     first = made.task("a").change.head
@@ -86,7 +87,7 @@ def test_each_piece_of_work_has_a_row_with_its_agent_attempts_commit_and_outcome
 
 
 def test_a_task_that_waits_for_a_person_says_where_it_stopped_and_what_follows() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     head = made.task("a").change.head
     made.finish("a", answer="CHANGES_NEEDED: no tests")
@@ -96,7 +97,7 @@ def test_a_task_that_waits_for_a_person_says_where_it_stopped_and_what_follows()
     assert f"| stopped at | {head} on agent/a/shop-1 |" in body
     assert f"| then follows | fix from {head} with the conversation so far |" in body
     assert "goes on when a person says so |" in body
-    made.comment(made.task("a").escalation.issue or 0, "resolved")
+    made.person.comment(made.task("a").escalation.issue or 0, "resolved")
     made.settle()
     body = comments(made, "a")[0].body
     assert "then follows" not in body
@@ -104,8 +105,8 @@ def test_a_task_that_waits_for_a_person_says_where_it_stopped_and_what_follows()
 
 
 def test_work_that_a_person_ended_says_so() -> None:
-    made = world(planned("a"))
-    made.comment(made.task("a").links.issue or 0, "caloron:take-over")
+    made = SprintDriver.start(planned("a"))
+    made.person.comment(made.task("a").links.issue or 0, "caloron:take-over")
     made.settle()
     body = comments(made, "a")[0].body
     assert "| stopped at | nothing was pushed yet |" in body
@@ -113,7 +114,7 @@ def test_work_that_a_person_ended_says_so() -> None:
 
 
 def test_what_was_seen_of_the_comment_spares_the_look_for_it() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.run()
     first, *later = updates(made, "a")
     assert first.comment is None
@@ -121,27 +122,27 @@ def test_what_was_seen_of_the_comment_spares_the_look_for_it() -> None:
 
 
 def test_a_newer_word_takes_the_place_of_one_that_was_not_said_yet() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     made.journal.clear()
     task = made.task("a")
-    made.close_pull(task.links.pull or 0)
+    made.person.close_pull(task.links.pull or 0)
     made.tick()
-    made.comment(task.links.issue or 0, "anything")
+    made.person.comment(task.links.issue or 0, "anything")
     made.tick()
     waiting = [e for e in made.journal if isinstance(e, ReportProgress)]
     assert len(waiting) == 1
 
 
 def test_the_same_ticks_again_plan_nothing() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.settle()
     decision = made.tick()
     assert not [a for a in decision.actions if isinstance(a, ReportProgress)]
 
 
 def test_a_refused_comment_holds_nobody_up() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.tick()
     for effect in [e for e in made.journal if isinstance(e, ReportProgress)]:
         made.journal.remove(effect)
@@ -150,11 +151,11 @@ def test_a_refused_comment_holds_nobody_up() -> None:
     assert made.statuses() == {"a": "Done"}
 
 
-def described(made: World, task: str) -> list[Describe]:
+def described(made: SprintDriver, task: str) -> list[Describe]:
     return [e for e in made.done if isinstance(e, Describe) and e.task == task]
 
 
-def rejected(made: World, task: str, times: int = 1) -> None:
+def rejected(made: SprintDriver, task: str, times: int = 1) -> None:
     """Until the change was sent back so often, and its agent is asked to fix it."""
     for _ in range(times):
         made.bring_to_review(task)
@@ -162,32 +163,32 @@ def rejected(made: World, task: str, times: int = 1) -> None:
 
 
 def test_work_of_one_cycle_leaves_the_description_as_it_was() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.run()
     assert described(made, "a") == []
     assert "| cycle | 1 |" in comments(made, "a")[0].body
 
 
 def test_with_the_second_cycle_the_description_has_a_section_that_is_kept_up_to_date() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
-    before = made.pull(made.task("a").links.pull).body
+    before = made.forge.pull(made.task("a").links.pull).body
     rejected(made, "a")
-    body = made.pull(made.task("a").links.pull).body
+    body = made.forge.pull(made.task("a").links.pull).body
     assert body.startswith(before)
     assert "### Cycle 2 of a" in body
     assert "**a** is **InProgress**" in body
     assert "an agent is fixing it" in body
     made.run()
-    pull = made.pull(made.task("a").links.pull)
+    pull = made.forge.pull(made.task("a").links.pull)
     assert pull.body.count("<!-- caloron-section:") == 1
     assert "### Cycle 2 of a\n\n**a** is **Done**." in pull.body
-    assert pull.closes == made.pull(pull.number).closes == (made.task("a").links.issue,)
+    assert pull.closes == made.forge.pull(pull.number).closes == (made.task("a").links.issue,)
     assert "| cycle | 2 |" in comments(made, "a")[0].body
 
 
 def test_a_wake_for_the_same_piece_of_work_is_a_cycle_too() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.settle()
     made.finish("a", changes=False, exit_code=3)
     assert "/1-implement" in made.item("a")
@@ -196,10 +197,10 @@ def test_a_wake_for_the_same_piece_of_work_is_a_cycle_too() -> None:
 
 
 def test_over_three_cycles_people_are_told_to_cut_it_smaller() -> None:
-    made = world(planned("a"), max_fix_rounds=9)
+    made = SprintDriver.start(planned("a"), max_fix_rounds=9)
     for cycle in (2, 3, 4):
         rejected(made, "a")
-        body = made.pull(made.task("a").links.pull).body
+        body = made.forge.pull(made.task("a").links.pull).body
         assert f"### Cycle {cycle}" in body
         flag = "| too large | more than 3 cycles: cut it smaller |"
         assert (flag in body) == (cycle > 3)
@@ -207,46 +208,46 @@ def test_over_three_cycles_people_are_told_to_cut_it_smaller() -> None:
 
 
 def test_a_person_who_takes_the_section_out_does_not_get_it_again() -> None:
-    made = world(planned("a"), max_fix_rounds=9)
+    made = SprintDriver.start(planned("a"), max_fix_rounds=9)
     rejected(made, "a")
     number = made.task("a").links.pull or 0
-    made.edit_pull(number, "My own words.")
+    made.person.edit_pull(number, "My own words.")
     made.settle()
     rejected(made, "a")
     made.run()
-    assert made.pull(number).body == "My own words."
+    assert made.forge.pull(number).body == "My own words."
 
 
 def test_what_a_person_writes_around_the_section_stays() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     rejected(made, "a")
     number = made.task("a").links.pull or 0
-    made.edit_pull(number, f"Before.\n\n{made.pull(number).body}\n\nAfter.")
+    made.person.edit_pull(number, f"Before.\n\n{made.forge.pull(number).body}\n\nAfter.")
     made.settle()
     made.run()
-    body = made.pull(number).body
+    body = made.forge.pull(number).body
     assert body.startswith("Before.\n\nCloses")
     assert body.endswith("\n\nAfter.")
     assert "is **Done**" in body
 
 
 def test_the_next_pull_request_of_a_task_gets_a_section_of_its_own() -> None:
-    made = world(planned("a"), max_fix_rounds=9)
+    made = SprintDriver.start(planned("a"), max_fix_rounds=9)
     rejected(made, "a")
     first = made.task("a").links.pull or 0
-    made.close_pull(first)
+    made.person.close_pull(first)
     made.settle()
     made.bring_to_review("a")
     second = made.task("a").links.pull or 0
     assert second != first
     name = section_name(SPRINT, "a")
-    assert has_section(made.pull(second).body, name)
+    assert has_section(made.forge.pull(second).body, name)
 
 
 def test_a_pull_request_of_a_person_keeps_their_description() -> None:
-    made = world(planned("a"), max_fix_rounds=9)
+    made = SprintDriver.start(planned("a"), max_fix_rounds=9)
     made.settle()
-    hers = made.open_pull(made.task("a").links.issue or 0)
+    hers = made.person.open_pull(made.task("a").links.issue or 0)
     made.settle()
     rejected(made, "a", times=2)
     assert made.task("a").links.pull == hers.number
@@ -254,7 +255,7 @@ def test_a_pull_request_of_a_person_keeps_their_description() -> None:
 
 
 def test_a_refused_section_holds_nobody_up() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
     made.end(made.item("a"), answer="CHANGES_NEEDED: no tests")
     made.tick()
@@ -268,23 +269,23 @@ def test_a_refused_section_holds_nobody_up() -> None:
 
 
 def test_a_sprint_that_is_discarded_says_so_in_the_section() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     rejected(made, "a")
-    made.news.append(SprintDiscarded(by="ada"))
+    made.facts.append(SprintDiscarded(by="ada"))
     made.settle()
     last = described(made, "a")[-1]
     assert last.key.startswith("discard/")
-    assert "**a** is **Cancelled**" in made.pull(last.number).body
+    assert "**a** is **Cancelled**" in made.forge.pull(last.number).body
 
 
 def test_the_last_twenty_moves_are_kept() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     task = made.task("a")
     for _ in range(15):
-        made.change_issue(task.links.issue or 0, state="closed", closed_by="ada")
+        made.forge.change_issue(task.links.issue or 0, state="closed", closed_by="ada")
         made.poll()
         made.tick()
-        made.change_issue(task.links.issue or 0, state="open", closed_by="")
+        made.forge.change_issue(task.links.issue or 0, state="open", closed_by="")
         made.poll()
         made.tick()
     task = made.task("a")
@@ -293,7 +294,7 @@ def test_the_last_twenty_moves_are_kept() -> None:
 
 
 def test_words_of_agents_stay_words_in_the_table() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     task = made.task("a")
     task.reason = "<!-- caloron:x --> | cell @ada\n# heading"
     task.status = type(task.status).BLOCKED

@@ -9,10 +9,10 @@ from caloron.domain.model.effects import StartWork
 from caloron.domain.model.facts import Halt
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why, why_sprint
-from tests.unit.domain.world import World, new_state, planned, world
+from caloron.testing import SprintDriver, new_state, planned
 
 
-def _starts(made: World, **end: object) -> StartWork:
+def _starts(made: SprintDriver, **end: object) -> StartWork:
     """End the work of task a; the start that follows at once."""
     made.end(made.item("a"), changes=False, framework="claude-code", **end)  # type: ignore[arg-type]
     decision = made.tick()
@@ -21,8 +21,8 @@ def _starts(made: World, **end: object) -> StartWork:
 
 
 @pytest.fixture
-def made() -> World:
-    made = world(planned("a"), planned("b"))
+def made() -> SprintDriver:
+    made = SprintDriver.start(planned("a"), planned("b"))
     made.state.sprint.settings = msgspec.structs.replace(
         made.state.sprint.settings, framework="claude-code"
     )
@@ -30,24 +30,26 @@ def made() -> World:
     return made
 
 
-def test_a_quota_pauses_the_provider_until_its_reset_and_counts_no_failure(made: World) -> None:
+def test_a_quota_pauses_the_provider_until_its_reset_and_counts_no_failure(
+    made: SprintDriver,
+) -> None:
     item = made.item("a")
     waiting = made.item("b")
-    made.waiting = {waiting}
+    made.unclaimed = {waiting}
     start = _starts(
         made, provider_error="quota", reset_at=5000.0, provider_message="limit reached", exit_code=1
     )
     assert (start.work.item, start.not_before) == (item, 5000.0)
-    assert made.held == {waiting: 5000.0}, "what waits for the same provider waits too"
+    assert made.postponed == {waiting: 5000.0}, "what waits for the same provider waits too"
     assert made.task("a").attempts.failures == 0
     assert made.status("a") is Status.IN_PROGRESS
-    made.waiting = {item, waiting}
+    made.unclaimed = {item, waiting}
     made.tick()
     line = "its implement waits: claude-code: quota until 1970-01-01 01:23 UTC"
     assert why(made.state, made.task("a")) == why(made.state, made.task("b")) == line
 
 
-def test_a_rate_limit_without_a_reset_waits_longer_each_time(made: World) -> None:
+def test_a_rate_limit_without_a_reset_waits_longer_each_time(made: SprintDriver) -> None:
     pauses = []
     for _ in range(9):
         start = _starts(made, provider_error="rate_limit")
@@ -58,13 +60,13 @@ def test_a_rate_limit_without_a_reset_waits_longer_each_time(made: World) -> Non
     assert made.task("a").attempts.failures == 0
 
 
-def test_the_pause_is_over_once_the_provider_answers(made: World) -> None:
+def test_the_pause_is_over_once_the_provider_answers(made: SprintDriver) -> None:
     _starts(made, provider_error="quota", reset_at=5000.0)
     made.finish("a", framework="claude-code")
     assert made.state.sprint.availability.providers == {}
 
 
-def test_a_refused_credential_halts_the_sprint_and_keeps_the_work(made: World) -> None:
+def test_a_refused_credential_halts_the_sprint_and_keeps_the_work(made: SprintDriver) -> None:
     item = made.item("a")
     start = _starts(made, provider_error="auth", provider_message="invalid x-api-key", exit_code=1)
     assert start.work.item == item
@@ -78,7 +80,7 @@ def test_a_refused_credential_halts_the_sprint_and_keeps_the_work(made: World) -
 
 @pytest.mark.parametrize("trouble", ["overflow", "crash", "budget"])
 def test_any_other_trouble_is_a_failure_and_the_second_one_asks_a_person(
-    made: World, trouble: str
+    made: SprintDriver, trouble: str
 ) -> None:
     made.task("a").attempts.session = "s-1"
     _starts(made, provider_error=trouble, provider_message="why")
@@ -89,7 +91,9 @@ def test_any_other_trouble_is_a_failure_and_the_second_one_asks_a_person(
     assert made.task("a").reason == f"the agent failed ({trouble}): why"
 
 
-def test_the_author_goes_on_with_its_conversation_and_the_reviewer_does_not(made: World) -> None:
+def test_the_author_goes_on_with_its_conversation_and_the_reviewer_does_not(
+    made: SprintDriver,
+) -> None:
     made.finish("a", session="author")
     made.finish("a")
     assert made.role("a") == "review"
@@ -99,7 +103,7 @@ def test_the_author_goes_on_with_its_conversation_and_the_reviewer_does_not(made
 
 
 def test_a_planner_without_quota_is_asked_again_after_the_reset() -> None:
-    made = World(new_state())
+    made = SprintDriver(new_state())
     made.state.sprint.settings = msgspec.structs.replace(
         made.state.sprint.settings, framework="claude-code"
     )
@@ -115,7 +119,7 @@ def test_a_planner_without_quota_is_asked_again_after_the_reset() -> None:
     assert why_sprint(made.state.sprint) == "claude-code: quota until 1970-01-01 02:30 UTC"
 
 
-def test_a_halt_is_kept_until_somebody_goes_on(made: World) -> None:
+def test_a_halt_is_kept_until_somebody_goes_on(made: SprintDriver) -> None:
     made.tick(Halt(reason="the budget of $1.00 is used up"))
     made.tick()
     assert made.state.sprint.availability.pause_reason == "the budget of $1.00 is used up"

@@ -30,7 +30,8 @@ from caloron.domain.reporting.kpis import (
     work_time_s,
 )
 from caloron.domain.reporting.retro_rules import RULES, analyze
-from tests.unit.domain.world import nested, planned
+from caloron.testing import planned
+from tests.support.sprints import nested
 
 
 def task(name: str, status: Status = Status.DONE, *needs: str, **fields: Any) -> Task:

@@ -23,7 +23,7 @@ from caloron.domain.model.status import (
 )
 from caloron.domain.model.task import Task
 from caloron.domain.rules.evaluation import Evaluation
-from tests.unit.domain.world import new_state, planned
+from caloron.testing import new_state, planned
 
 FORBIDDEN = [(old, new) for old in Status for new in Status if new not in TRANSITIONS[old]]
 

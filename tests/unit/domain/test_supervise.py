@@ -17,7 +17,7 @@ from caloron.domain.reporting.explain import why
 from caloron.domain.rules.evaluation import Decision
 from caloron.domain.rules.people.state_file_edit import Import, take_over
 from caloron.domain.rules.supervisor import AgentSeen, Limits, check_health, decide, intervene
-from tests.unit.domain.world import World, planned, world
+from caloron.testing import SprintDriver, planned
 
 LIMITS = Limits(stall_s=100, timeout_s=1000, grace_s=10)
 
@@ -26,7 +26,7 @@ class Watch:
     """One agent at work, watched at moments that a test chooses."""
 
     def __init__(self) -> None:
-        self.world = world(planned("a"), planned("b", "a"))
+        self.world = SprintDriver.start(planned("a"), planned("b", "a"))
         self.now = 10_000.0
 
     def look(self, *, silent_s: float, running_s: float = 500.0, after_s: float = 0) -> Decision:
@@ -129,7 +129,7 @@ def test_a_release_starts_the_same_work_with_a_fresh_count(watch: Watch) -> None
     made.settle()
     escalation = made.task("a").escalation.issue
     assert escalation is not None
-    made.comment(escalation, "resolved")
+    made.person.comment(escalation, "resolved")
     made.settle()
     assert made.item("a") == item
     assert made.task("a").supervision.interventions == 0
@@ -139,7 +139,7 @@ def test_a_release_starts_the_same_work_with_a_fresh_count(watch: Watch) -> None
 # A state that somebody wrote into the sprint's file
 
 
-def imported(made: World, **statuses: str) -> dict[str, str]:
+def imported(made: SprintDriver, **statuses: str) -> dict[str, str]:
     content = Import(statuses=statuses, interventions={})
     decision, outcome = take_over(made.state, content, 1.0)
     made.adopt(decision)
@@ -147,14 +147,14 @@ def imported(made: World, **statuses: str) -> dict[str, str]:
 
 
 def test_a_task_marked_as_done_by_hand_is_completed_and_its_dependents_go_on() -> None:
-    made = world(planned("a"), planned("b", "a"))
+    made = SprintDriver.start(planned("a"), planned("b", "a"))
     assert imported(made, a="Done") == {"a": "InProgress → Done"}
     made.settle()
     assert made.statuses() == {"a": "Done", "b": "InProgress"}
 
 
 def test_a_task_cancelled_by_hand_stays_cancelled_though_its_issue_is_open() -> None:
-    made = world(planned("a"), planned("b", "a"))
+    made = SprintDriver.start(planned("a"), planned("b", "a"))
     imported(made, a="Cancelled")
     made.settle()
     assert made.statuses() == {"a": "Cancelled", "b": "Blocked"}
@@ -162,7 +162,7 @@ def test_a_task_cancelled_by_hand_stays_cancelled_though_its_issue_is_open() -> 
 
 
 def test_a_task_escalated_is_released_by_hand_but_only_to_a_status_that_goes_on() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     for _ in range(2):
         made.finish("a", exit_code=1, changes=False)
     for nonsense in ("Foo", "Blocked", ""):
@@ -174,7 +174,7 @@ def test_a_task_escalated_is_released_by_hand_but_only_to_a_status_that_goes_on(
 
 @pytest.mark.parametrize("wanted", ["Pending", "InReview", "Blocked", "Nonsense"])
 def test_an_edit_that_makes_no_sense_changes_nothing_and_says_so(wanted: str) -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     before = made.state
     assert "cannot be done by hand" in imported(made, a=wanted)["a"]
     assert made.state == before
@@ -182,14 +182,14 @@ def test_an_edit_that_makes_no_sense_changes_nothing_and_says_so(wanted: str) ->
 
 
 def test_what_is_done_cannot_be_undone_by_hand() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.run()
     assert "cannot be done by hand" in imported(made, a="Cancelled")["a"]
     assert made.status("a") is Status.DONE
 
 
 def test_interventions_can_be_set_by_hand() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     decision, outcome = take_over(
         made.state, Import(statuses={}, interventions={"a": 2, "x": 1}), 1.0
     )
@@ -201,7 +201,7 @@ def test_interventions_can_be_set_by_hand() -> None:
 
 
 def test_every_waiting_task_says_what_it_waits_for() -> None:
-    made = world(planned("a"), planned("b", "a"))
+    made = SprintDriver.start(planned("a"), planned("b", "a"))
 
     def line(task: str) -> str:
         return why(made.state, made.task(task))

@@ -12,18 +12,18 @@ from caloron.domain.model.effects import Merge
 from caloron.domain.model.facts import EffectDone
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
-from tests.unit.domain.world import World, planned, world
+from caloron.testing import SprintDriver, planned
 
 NAMES = "abcdefgh"
 
 
-def ready(count: int) -> World:
+def ready(count: int) -> SprintDriver:
     """So many changes that are verified alone and approved, on a main that moved since."""
     names = NAMES[:count]
-    made = world(*(planned(name) for name in names), parallel=count)
+    made = SprintDriver.start(*(planned(name) for name in names), parallel=count)
     for name in names:
         made.bring_to_review(name)
-    made.push_main()
+    made.person.push_main()
     made.poll()
     for name in names:
         made.end(made.item(name))
@@ -37,7 +37,7 @@ def ready(count: int) -> World:
     return made
 
 
-def verified(count: int) -> World:
+def verified(count: int) -> SprintDriver:
     """So many changes that were verified together; the merge of the first is decided."""
     made = ready(count)
     (item,) = made.queue
@@ -47,45 +47,45 @@ def verified(count: int) -> World:
     return made
 
 
-def head(made: World, name: str) -> str:
+def head(made: SprintDriver, name: str) -> str:
     return made.task(name).change.head
 
 
-def verify_once(made: World) -> None:
+def verify_once(made: SprintDriver) -> None:
     """The verification that is under way ends, and what follows is done; agents do not move."""
     (item,) = [i for i, (_, work) in made.queue.items() if work.role == "verify"]
     made.end(item)
     made.settle()
 
 
-def verify_all(made: World) -> None:
+def verify_all(made: SprintDriver) -> None:
     """Let verifications end until none is under way."""
     while any(work.role == "verify" for _, work in made.queue.values()):
         verify_once(made)
 
 
-def statuses(made: World) -> str:
+def statuses(made: SprintDriver) -> str:
     letters = {Status.DONE: "D", Status.IN_PROGRESS: "G", Status.IN_REVIEW: "V"}
     return "".join(letters.get(t.status, "?") for t in made.state.tasks.values())
 
 
-def every_merge_was_covered(made: World) -> None:
+def every_merge_was_covered(made: SprintDriver) -> None:
     """Each merge made a main that a green verification went through on its way to its end."""
     greens = [tree for tree, green in made.verifications if green]
     for merge in made.effects(Merge):
         assert isinstance(merge, Merge)
-        tree = made.trees[made.pull(merge.pull).merge_commit]
-        landed = made.blind and tree[-2] not in made.trees[merge.base]
+        tree = made.forge.trees[made.forge.pull(merge.pull).merge_commit]
+        landed = made.forge.ignores_base and tree[-2] not in made.forge.trees[merge.base]
         assert landed or any(green[: len(tree)] == tree for green in greens), (tree, greens)
 
 
-def main_is_green(made: World) -> None:
+def main_is_green(made: SprintDriver) -> None:
     """The end of each batch was verified as it is on main."""
     every_merge_was_covered(made)
-    assert (made.trees[made.branches["main"]], True) in made.verifications
+    assert (made.forge.trees[made.forge.branches["main"]], True) in made.verifications
 
 
-def decisions(made: World) -> int:
+def decisions(made: SprintDriver) -> int:
     """How many verifications there were; a red one is run a second time."""
     red = sum(1 for _, green in made.verifications if not green)
     return len(made.verifications) - red // 2
@@ -95,7 +95,7 @@ def decisions(made: World) -> int:
 
 
 def test_one_ready_change_on_a_main_that_did_not_move_costs_no_verification_but_its_own() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.run()
     assert len(made.verifications) == 1
 
@@ -125,10 +125,10 @@ def test_ready_changes_are_verified_once_together_and_merged_one_after_the_other
 
 def test_a_train_is_never_longer_than_eight() -> None:
     many = [f"t{n}" for n in range(10)]
-    made = world(*(planned(name) for name in many), parallel=10)
+    made = SprintDriver.start(*(planned(name) for name in many), parallel=10)
     for name in many:
         made.bring_to_review(name)
-    made.push_main()
+    made.person.push_main()
     for name in many:
         made.end(made.item(name))
     made.verifications.clear()
@@ -139,7 +139,7 @@ def test_a_train_is_never_longer_than_eight() -> None:
 
 
 def test_what_is_fresh_is_merged_at_once_without_a_train() -> None:
-    made = world(planned("a"), planned("b"))
+    made = SprintDriver.start(planned("a"), planned("b"))
     for name in "ab":
         made.bring_to_review(name)
     made.finish("a")
@@ -153,7 +153,7 @@ def test_what_is_fresh_is_merged_at_once_without_a_train() -> None:
 def test_of_eight_with_one_culprit_it_is_found_in_four_or_five_verifications(culprit: int) -> None:
     made = ready(8)
     bad = NAMES[culprit]
-    made.verify_fails.add(head(made, bad))
+    made.red.add(head(made, bad))
     verify_all(made)
     assert statuses(made) == "".join("G" if name == bad else "D" for name in NAMES)
     assert decisions(made) <= 1 + 3 + 1
@@ -166,7 +166,7 @@ def test_of_eight_with_one_culprit_it_is_found_in_four_or_five_verifications(cul
 
 def test_the_culprit_that_is_left_over_is_known_without_another_run() -> None:
     made = ready(2)
-    made.verify_fails.add(head(made, "b"))
+    made.red.add(head(made, "b"))
     verify_all(made)
     assert statuses(made) == "DG"
     # Both red (twice), the first alone green: so it is the second.
@@ -175,7 +175,7 @@ def test_the_culprit_that_is_left_over_is_known_without_another_run() -> None:
 
 def test_changes_that_break_only_together_cost_the_later_one_its_place() -> None:
     made = ready(3)
-    made.broken_together.append({head(made, "a"), head(made, "c")})
+    made.red_together.append({head(made, "a"), head(made, "c")})
     verify_all(made)
     assert statuses(made) == "DDG"
     main_is_green(made)
@@ -183,7 +183,7 @@ def test_changes_that_break_only_together_cost_the_later_one_its_place() -> None
 
 def test_the_culprit_gets_the_log_of_the_red_run() -> None:
     made = ready(2)
-    made.verify_fails.add(head(made, "a"))
+    made.red.add(head(made, "a"))
     (item,) = made.queue
     for _ in range(2):
         made.end(item, log="/runs/red.log")
@@ -220,7 +220,7 @@ def test_a_member_that_conflicts_in_the_batch_is_left_out_and_goes_on_alone() ->
 
 def test_members_that_all_conflict_with_main_are_resolved_one_by_one() -> None:
     made = ready(2)
-    main = made.trees[made.branches["main"]][0]
+    main = made.forge.trees[made.forge.branches["main"]][0]
     made.conflicting += [{main, head(made, name)} for name in "ab"]
     verify_all(made)
     assert [made.role(name) for name in "ab"] == ["resolve", "resolve"]
@@ -233,7 +233,7 @@ def test_a_main_moved_by_somebody_else_makes_the_batch_be_verified_again() -> No
     made = ready(3)
     (item,) = made.queue
     made.end(item)
-    made.push_main()
+    made.person.push_main()
     made.settle()
     assert made.work("a").batch == tuple(head(made, name) for name in "abc")
     verify_all(made)
@@ -244,10 +244,10 @@ def test_a_main_moved_by_somebody_else_makes_the_batch_be_verified_again() -> No
 def test_a_main_moved_between_two_merges_makes_the_rest_be_verified_again() -> None:
     made = verified(3)
     made.perform(0)
-    made.push_main()
+    made.person.push_main()
     made.settle()
     assert statuses(made) == "DVV"
-    assert not made.failed, "no merge was tried on a main that is known to have moved"
+    assert not made.refused, "no merge was tried on a main that is known to have moved"
     assert made.work("b").batch == (head(made, "b"), head(made, "c"))
     verify_all(made)
     assert (statuses(made), len(made.verifications)) == ("DDD", 2)
@@ -256,13 +256,13 @@ def test_a_main_moved_between_two_merges_makes_the_rest_be_verified_again() -> N
 
 def test_nobody_is_blamed_for_what_was_red_on_another_main() -> None:
     made = ready(2)
-    made.broken_together.append({made.trees[made.branches["main"]][-1], head(made, "b")})
+    made.red_together.append({made.forge.trees[made.forge.branches["main"]][-1], head(made, "b")})
     verify_once(made)
     verify_once(made)
     assert made.work("a").batch == (head(made, "a"),)
     # While the first half is looked at, somebody puts main right.
-    made.broken_together.clear()
-    made.push_main()
+    made.red_together.clear()
+    made.person.push_main()
     verify_all(made)
     assert statuses(made) == "DD"
 
@@ -271,9 +271,9 @@ def test_a_member_that_a_person_merged_into_another_main_does_not_count_as_verif
     made = verified(2)
     merge = made.journal.pop(0)
     assert isinstance(merge, Merge)
-    made.push_main()
-    made.merge_pull(merge.pull)
-    commit = made.branches["main"]
+    made.person.push_main()
+    made.person.merge_pull(merge.pull)
+    commit = made.forge.branches["main"]
     told = EffectDone(
         key=merge.key, task="a", kind="merge", commit=commit, tree="another", by_us=False
     )
@@ -285,7 +285,7 @@ def test_a_member_that_a_person_merged_into_another_main_does_not_count_as_verif
 def test_a_member_that_is_withdrawn_while_it_is_verified_leaves_and_the_rest_starts_anew() -> None:
     for name in "abc":
         made = ready(3)
-        made.review(made.task(name).links.pull or 0, "changes_requested", "not like this")
+        made.person.review(made.task(name).links.pull or 0, "changes_requested", "not like this")
         made.settle()
         others = [n for n in "abc" if n != name]
         assert made.work(others[0]).batch == tuple(head(made, n) for n in others)
@@ -300,14 +300,14 @@ def test_a_member_that_is_withdrawn_after_the_verification_makes_the_rest_be_ver
 ):
     made = verified(3)
     made.perform(0)
-    made.close_issue(made.task("b").links.issue or 0)
+    made.person.close_issue(made.task("b").links.issue or 0)
     made.settle()
     assert statuses(made)[0] == "D"
     assert made.status("b") is Status.CANCELLED
     verify_all(made)
     assert made.status("c") is Status.DONE
     assert len(made.verifications) == 2
-    assert head(made, "b") not in made.trees[made.branches["main"]]
+    assert head(made, "b") not in made.forge.trees[made.forge.branches["main"]]
     main_is_green(made)
 
 
@@ -316,7 +316,7 @@ def test_all_members_are_withdrawn_while_the_merge_of_the_first_is_decided() -> 
     (merge,) = made.journal
     assert isinstance(merge, Merge)
     for name in "ab":
-        made.close_issue(made.task(name).links.issue or 0)
+        made.person.close_issue(made.task(name).links.issue or 0)
     made.perform(0)
     made.settle()
     assert made.state.sprint.merge_train is None
@@ -325,7 +325,7 @@ def test_all_members_are_withdrawn_while_the_merge_of_the_first_is_decided() -> 
 
 def test_a_push_by_a_person_takes_the_change_out_of_the_train() -> None:
     made = ready(2)
-    made.push(made.task("b").links.pull or 0)
+    made.person.push(made.task("b").links.pull or 0)
     made.settle()
     assert made.state.sprint.merge_train is None
     assert made.work("a").batch == ()
@@ -348,16 +348,16 @@ def test_a_merge_that_comes_too_late_makes_the_batch_be_verified_again() -> None
 
 def test_a_member_whose_tree_on_main_is_another_is_settled_before_the_others_go_on() -> None:
     made = ready(2)
-    made.blind = True
+    made.forge.ignores_base = True
     (item,) = made.queue
     made.end(item)
     made.poll()
     made.tick()
     merge = made.journal[0]
-    made.push_main()
+    made.person.push_main()
     made.perform(0)
     made.settle()
-    assert made.task("a").merge.unverified == made.pull(merge.pull).merge_commit  # type: ignore[union-attr]
+    assert made.task("a").merge.unverified == made.forge.pull(merge.pull).merge_commit  # type: ignore[union-attr]
     assert made.state.sprint.merge_train is None
     assert made.work("a").head == ""
     verify_all(made)
@@ -369,10 +369,10 @@ def test_a_member_whose_tree_on_main_is_another_is_settled_before_the_others_go_
 
 
 def test_a_change_whose_ci_is_pending_lets_others_go_first_and_is_asked_again() -> None:
-    made = world(planned("a"), planned("b"))
+    made = SprintDriver.start(planned("a"), planned("b"))
     for name in "ab":
         made.bring_to_review(name)
-    made.checks[head(made, "a")] = "waiting"
+    made.forge.ci[head(made, "a")] = "pending"
     made.finish("a")
     assert (made.task("a").merge.merging, made.role("b")) == ("", "review")
     assert why(made.state, made.task("a")) == "no"
@@ -382,16 +382,16 @@ def test_a_change_whose_ci_is_pending_lets_others_go_first_and_is_asked_again() 
     made.settle()
     verify_all(made)
     assert made.status("a") is Status.IN_REVIEW
-    made.checks.clear()
+    made.forge.ci.clear()
     made.now += 100
     made.settle()
     assert made.status("a") is Status.DONE
 
 
 def test_the_pauses_grow_to_fifteen_seconds() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
-    made.checks[head(made, "a")] = "waiting"
+    made.forge.ci[head(made, "a")] = "pending"
     made.finish("a")
     pauses = []
     for _ in range(8):
@@ -405,27 +405,27 @@ def test_the_pauses_grow_to_fifteen_seconds() -> None:
 
 
 def test_a_ci_that_never_ends_needs_a_person_after_two_hours() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
-    made.checks[head(made, "a")] = "waiting"
+    made.forge.ci[head(made, "a")] = "pending"
     made.finish("a")
     made.now += 2 * 3600 + 20
     made.settle()
     assert made.status("a") is Status.ESCALATED
-    made.checks.clear()
-    made.comment(made.task("a").escalation.issue or 0, "resolved")
+    made.forge.ci.clear()
+    made.person.comment(made.task("a").escalation.issue or 0, "resolved")
     made.settle()
     assert made.status("a") is Status.DONE
 
 
 def test_a_red_ci_sends_the_change_back_as_a_fix_round_that_an_approval_does_not_undo() -> None:
-    made = world(planned("a"))
+    made = SprintDriver.start(planned("a"))
     made.bring_to_review("a")
-    made.checks[head(made, "a")] = "checks"
+    made.forge.ci[head(made, "a")] = "red"
     old = head(made, "a")
     made.finish("a")
     assert made.role("a") == "fix"
-    made.review(made.task("a").links.pull or 0, "approved")
+    made.person.review(made.task("a").links.pull or 0, "approved")
     made.settle()
     assert made.role("a") == "fix"
     assert made.task("a").review.rejected == (old,)
@@ -435,7 +435,7 @@ def test_a_red_ci_sends_the_change_back_as_a_fix_round_that_an_approval_does_not
 
 def test_a_train_waits_a_minute_for_the_ci_of_a_member_and_then_goes_on_without_it() -> None:
     made = ready(3)
-    made.checks[head(made, "a")] = "waiting"
+    made.forge.ci[head(made, "a")] = "pending"
     verify_once(made)
     assert statuses(made) == "VVV"
     assert len(made.verifications) == 1, "nothing is verified again while it waits"
@@ -444,7 +444,7 @@ def test_a_train_waits_a_minute_for_the_ci_of_a_member_and_then_goes_on_without_
     assert made.work("b").batch == (head(made, "b"), head(made, "c"))
     verify_all(made)
     assert statuses(made) == "VDD"
-    made.checks.clear()
+    made.forge.ci.clear()
     made.now += 61
     made.settle()
     verify_all(made)
@@ -454,10 +454,10 @@ def test_a_train_waits_a_minute_for_the_ci_of_a_member_and_then_goes_on_without_
 
 def test_a_member_that_waits_for_its_ci_is_verified_alone_when_the_others_are_withdrawn() -> None:
     made = ready(2)
-    made.checks[head(made, "a")] = "waiting"
+    made.forge.ci[head(made, "a")] = "pending"
     verify_once(made)
-    made.close_issue(made.task("b").links.issue or 0)
-    made.checks.clear()
+    made.person.close_issue(made.task("b").links.issue or 0)
+    made.forge.ci.clear()
     made.now += 20
     made.settle()
     assert (made.status("a"), made.role("a")) == (Status.IN_REVIEW, "verify")
@@ -481,7 +481,7 @@ def test_all_innocent_changes_are_merged_and_no_culprit_with_few_verifications(
     culprits = data.draw(st.sets(st.sampled_from(names), max_size=3), "culprits")
     withdrawals = data.draw(st.lists(st.sampled_from(names), max_size=2), "withdrawn")
     moves, moved = data.draw(st.integers(0, 2), "moves of main by others"), 0
-    made.verify_fails |= {head(made, name) for name in culprits}
+    made.red |= {head(made, name) for name in culprits}
     heads = {name: head(made, name) for name in names}
     withdrawn: set[str] = set()
     for _ in range(200):
@@ -490,10 +490,10 @@ def test_all_innocent_changes_are_merged_and_no_culprit_with_few_verifications(
             name = withdrawals.pop()
             if made.status(name) is Status.IN_REVIEW:
                 withdrawn.add(name)
-                made.close_issue(made.task(name).links.issue or 0)
+                made.person.close_issue(made.task(name).links.issue or 0)
         if moves and move:
             moves, moved = moves - 1, moved + 1
-            made.push_main()
+            made.person.push_main()
         made.poll()
         made.tick()
         verifying = [i for i, (_, work) in made.queue.items() if work.role == "verify"]
@@ -501,11 +501,11 @@ def test_all_innocent_changes_are_merged_and_no_culprit_with_few_verifications(
             made.perform(0)
         elif verifying:
             made.end(verifying[0])
-        elif not made.news:
+        elif not made.facts:
             break
     else:
         raise AssertionError("it never ends")
-    main = set(made.trees[made.branches["main"]])
+    main = set(made.forge.trees[made.forge.branches["main"]])
     for name in names:
         innocent = name not in culprits and name not in withdrawn
         assert (heads[name] in main) == innocent or name in withdrawn, name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.graph.checker.subtyping import find_type_error, outer_misfit, same
+from caloron.graph.checker.subtyping import find_type_error, same
 from caloron.graph.types import (
     ANY,
     BOOL,
@@ -83,14 +83,6 @@ def test_values_fit_or_do_not(of, right, wrong):
 )
 def test_the_place_and_the_difference_are_told(value, of, told):
     assert str(find_type_error(value, of)) == told
-
-
-def test_noether_looks_through_all_the_outer_layers_and_no_deeper():
-    layers = Refined(Refined(TEXT, NonEmpty()), OneOf(("", "a")))
-    assert outer_misfit("a", layers) is None
-    assert outer_misfit("", layers) is not None
-    assert outer_misfit("b", layers) is not None
-    assert outer_misfit([101], ListOf(_PERCENT)) is None
 
 
 def test_numbers_and_booleans_are_never_mistaken_for_each_other():

@@ -24,9 +24,10 @@ from caloron.stages import catalogue
 from caloron.stages.catalogue import CatalogueStages, catalogue_stages, stage_function
 from caloron.stages.compositions import composition
 from caloron.stages.values import to_json
+from caloron.testing import SprintDriver
 from scripts import catalogue as page
 from tests.support.noether import wrapped
-from tests.unit.domain.world import DIAMOND, world
+from tests.support.sprints import DIAMOND
 
 STAGES = Catalogue(catalogue_stages())
 BY_NAME = {stage.name: stage for stage in catalogue_stages()}
@@ -98,7 +99,7 @@ def _shipped(name: str) -> bytes:
 
 
 def test_a_tick_decides_the_same_as_the_functions_it_is_made_of():
-    made = world(*DIAMOND)
+    made = SprintDriver.start(*DIAMOND)
     state = to_json(made.state)
     told = _answer("dag_evaluate", {"state": state, "events": [], "now": 10.0})
     assert set(told["state"]["tasks"]) == {"a", "b", "c", "d"}
@@ -129,7 +130,7 @@ def test_a_flat_state_is_moved_by_events_and_keeps_what_is_not_ours():
 
 
 def test_a_bad_event_is_named():
-    made = world(*DIAMOND)
+    made = SprintDriver.start(*DIAMOND)
     given = {"state": to_json(made.state), "events": [{"type": "no"}], "now": 1.0}
     with pytest.raises(Exception, match=r"events: .*\$\[0\]"):
         _answer("dag_evaluate", given)

@@ -16,11 +16,12 @@ from caloron.stages.supervisor import check_agent_health
 from caloron.stages.tick import agents_of
 from caloron.stages.values import decode_state, in_process, in_process_state, state_json, to_json
 from caloron.store.queue import InFlight
-from tests.unit.domain.world import DIAMOND, planned, world
+from caloron.testing import SprintDriver, planned
+from tests.support.sprints import DIAMOND
 
 
 def test_a_sprint_is_complete_when_no_task_can_move_without_a_person() -> None:
-    made = world(*DIAMOND)
+    made = SprintDriver.start(*DIAMOND)
 
     def told() -> Any:
         return dag_is_complete({"state": in_process_state(made.state)})
@@ -41,7 +42,7 @@ def test_a_plan_is_validated_without_any_effect() -> None:
 
 
 def test_the_tasks_that_could_start_are_those_that_are_ready() -> None:
-    made = world(planned("a"), planned("b"), planned("c", "a"), parallel=1)
+    made = SprintDriver.start(planned("a"), planned("b"), planned("c", "a"), parallel=1)
     (ready,) = unblocked_tasks({"state": in_process_state(made.state)})["ready_tasks"]
     assert (ready["task_id"], ready["agent_id"], ready["issue_number"]) == ("b", "b", 2)
 
@@ -78,7 +79,7 @@ def test_polling_in_a_tick_is_reading_what_waits() -> None:
 
 
 def test_the_order_of_the_plan_is_kept_where_the_order_of_members_is_not() -> None:
-    state = world(planned("z"), planned("a"), planned("m")).state
+    state = SprintDriver.start(planned("z"), planned("a"), planned("m")).state
     told = state_json(state)
     told["tasks"] = dict(sorted(told["tasks"].items()))
     assert list(decode_state(told).tasks) == ["z", "a", "m"]
@@ -91,7 +92,7 @@ def test_an_agent_is_known_by_its_lease_alone() -> None:
     def lease(item: str, started: int | None, result: str | None = None) -> InFlight:
         return InFlight(item, "fix", "{}", 1, "h", 0, 1, started, 4000, result, 9000)
 
-    state = world(planned("a")).state
+    state = SprintDriver.start(planned("a")).state
     leases = (
         lease("shop-1/a/1-fix", 1000),
         lease("shop-1/a/2-fix", None),

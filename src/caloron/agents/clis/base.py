@@ -8,14 +8,14 @@ An agent may write one JSON object to the file that CALORON_REPORT names, with a
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from caloron.agents.sandbox.network import hosts_in
 from caloron.agents.workspace.untrusted import folder_in, read_regular
@@ -32,9 +32,22 @@ _REPORT_LIMIT = 64 * 1024
 _SHOWN = 500
 _CHUNK = 1 << 18
 _LINE_LIMIT = 8 << 20
-_TEXTS = ("session", "model", "stop_reason", "trouble", "detail")
-_COUNTS = ("tokens_in", "tokens_out")
-_AMOUNTS = ("cost_usd", "reset_at")
+_Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
+_Amount = Annotated[float, Meta(ge=0, lt=1e15)] | None
+_REPORT_FIELDS: dict[str, Any] = {
+    "cost_usd": _Amount,
+    "reset_at": _Amount,
+    "tokens_in": _Count,
+    "tokens_out": _Count,
+    "session": str,
+    "model": str,
+    "stop_reason": str,
+    "trouble": Trouble,
+    "detail": str,
+}
+
+
+Event = TypeVar("Event")
 
 
 class CliSettings(NamedTuple):
@@ -86,6 +99,62 @@ class ReportFileCli(Cli):
 
     def report_environment(self, request: AgentRequest) -> dict[str, str]:
         return {"CALORON_REPORT": str(request.sandbox_home / REPORT_FILE)}
+
+
+class Answer:
+    """The answer to one question, as the events of an agent CLI add to it."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.tokens_in = self.tokens_out = 0
+        self.is_complete = False
+        self.error = ""
+
+
+class AnsweringCli(Cli, Generic[Event]):
+    """An agent CLI that answers one question and prints JSON events, one in a line."""
+
+    #: The fields of an event that are read; a line of any other form is skipped.
+    event: type[Event]
+
+    def arguments(self, request: AgentRequest) -> Sequence[str]:
+        raise NotImplementedError
+
+    def add(self, event: Event, answer: Answer) -> None:
+        """Add the content of an event to the answer."""
+        raise NotImplementedError
+
+    def environment(self, request: AgentRequest) -> dict[str, str]:
+        return {}
+
+    def hosts(self, model: str) -> tuple[str, ...]:
+        return provider_hosts(self._settings.base_url, self.info.hosts)
+
+    def secrets(self) -> dict[str, str]:
+        return {self.info.key_vars[0]: api_key(self.info)}
+
+    def command(self, request: AgentRequest) -> AgentCommand:
+        program, files = installation(self.info)
+        return AgentCommand(
+            argv=(*program, *self.arguments(request)),
+            env=self.environment(request),
+            secrets=self.secrets(),
+            stdin=request.prompt,
+            read_only=files,
+            hosts=self.hosts(request.model),
+        )
+
+    def read_report(self, run_dir: Path) -> AgentReport:
+        answer, form = Answer(), msgspec.json.Decoder(self.event)
+        log = run_dir / "output.log"
+        for line in lines(log) if log.exists() else ():
+            if (event := json_event(line, form)) is not None:
+                self.add(event, answer)
+        if answer.error or not answer.is_complete:
+            return failed(run_dir, answer.error)
+        return AgentReport(
+            text="".join(answer.texts), tokens_in=answer.tokens_in, tokens_out=answer.tokens_out
+        )
 
 
 def installation(info: CliInfo, packages: str = "") -> tuple[tuple[str, ...], tuple[Path, ...]]:
@@ -152,29 +221,20 @@ def lines(file: Path) -> Iterator[bytes]:
         yield begun
 
 
-def json_events(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """Read the lines of output that are JSON objects; everything else is chatter."""
+def json_event(line: bytes | str, form: msgspec.json.Decoder[Event]) -> Event | None:
+    """Return the event in a line of output; None for anything else: it is chatter."""
     try:
-        for line in lines(run_dir / "output.log"):
-            if not line.startswith(b"{"):
-                continue
-            try:
-                event = msgspec.json.decode(line)
-            except (msgspec.MsgspecError, ValueError, RecursionError):
-                continue
-            if isinstance(event, dict):
-                yield event
-    except FileNotFoundError:
-        return
+        return form.decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
 
 
-def failed(run_dir: Path, message: object) -> AgentReport:
+def failed(run_dir: Path, message: str) -> AgentReport:
     """Report a failure in the program's own words, or with its last line."""
-    words = as_text(message)
-    if not words:
+    if not message:
         printed = head_and_tail(run_dir / "output.log").splitlines()
-        words = next((line for line in reversed(printed) if line.strip()), "it printed nothing")
-    return AgentReport(trouble="crash", detail=one_line(words, 300))
+        message = next((line for line in reversed(printed) if line.strip()), "it printed nothing")
+    return AgentReport(trouble="crash", detail=one_line(message, 300))
 
 
 def head_and_tail(file: Path) -> str:
@@ -245,27 +305,15 @@ def _usable_fields(report: dict[str, Any]) -> dict[str, Any]:
     usable: dict[str, Any] = {}
     unusable = []
     for name, value in report.items():
-        if value is None and name in _AMOUNTS:
-            continue
-        if _is_usable(name, value):
-            usable[name] = one_line(value) if name in _TEXTS else value
-        else:
+        try:
+            field = msgspec.convert(value, _REPORT_FIELDS[name])
+        except (KeyError, msgspec.ValidationError):
             unusable.append(one_line(name, 40))
+        else:
+            usable[name] = one_line(field) if isinstance(field, str) else field
     if unusable:
         listed = ", ".join(unusable[:5])
         usable["detail"] = one_line(
             f"{usable.get('detail', '')} (its {REPORT_FILE} has unusable fields: {listed})"
         )
     return usable
-
-
-def _is_usable(name: str, value: object) -> bool:
-    if name == "trouble":
-        return value in get_args(Trouble)
-    if name in _TEXTS:
-        return isinstance(value, str)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    if name in _COUNTS:
-        return isinstance(value, int) and 0 <= value < 1 << 53
-    return name in _AMOUNTS and math.isfinite(value) and 0 <= value < 1e15

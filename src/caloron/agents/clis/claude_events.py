@@ -24,6 +24,7 @@ from caloron.agents.clis.base import (
     as_list,
     as_number,
     as_text,
+    json_event,
     one_line,
 )
 from caloron.ports import AgentReport, Trouble
@@ -47,6 +48,8 @@ _AUTH = re.compile(
     re.I,
 )
 _BILLING = re.compile(r"credit balance is too low", re.I)
+#: The tokens read, written, and read from the cache, as each turn does again.
+_Tokens = tuple[int, int, int]
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
 
@@ -80,17 +83,11 @@ _ANY = msgspec.json.Decoder()
 
 def parse(line: bytes | str) -> _Event | None:
     """Return an event, or None for anything else."""
-    try:
-        return _EVENT.decode(line)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
+    return json_event(line, _EVENT)
 
 
 def _message(event: _Event) -> dict[str, Any]:
-    try:
-        return as_dict(_ANY.decode(event.message))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return {}
+    return as_dict(json_event(bytes(event.message), _ANY))
 
 
 def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -106,8 +103,8 @@ class EventReader:
     def __init__(self) -> None:
         self._last_message = ""
         self._tools: dict[str, int] = {}
-        self._tokens_in = self._tokens_out = self._tokens_cached = 0
-        self._open_messages: dict[str, tuple[int, int, int]] = {}
+        self._tokens: _Tokens = (0, 0, 0)
+        self._open_messages: dict[str, _Tokens] = {}
         self._turns = 0
         self._model = self._session = ""
         self._refusal = Refusal()
@@ -130,8 +127,8 @@ class EventReader:
                 case "system" if event.subtype == "init":
                     self._model = one_line(as_text(event.model), _NAME_LENGTH)
                 case "system" if event.subtype == "api_retry":
-                    delay = as_number(event.retry_delay_ms) / 1000
-                    self._refusal.record_retry(as_count(event.error_status), delay)
+                    self._refusal.status = as_count(event.error_status)
+                    self._refusal.delay_s = as_number(event.retry_delay_ms) / 1000
         return self
 
     def _feed_message(self, event: _Event) -> None:
@@ -139,7 +136,7 @@ class EventReader:
         self._refusal.kind = as_text(event.error)
         if message.get("model") != "<synthetic>":
             # The provider answered, so earlier refusals are over.
-            self._refusal.forget_retries()
+            self._refusal.status, self._refusal.delay_s = 0, 0.0
         identity = as_text(message.get("id"))
         if identity not in self._open_messages:
             self._turns += 1
@@ -160,59 +157,53 @@ class EventReader:
     def _count_tokens(self, identity: str, usage: dict[str, Any]) -> None:
         """Count the usage of a message once: each part of the message repeats it."""
         before = self._open_messages.pop(identity, (0, 0, 0))
-        now = _tokens_of(usage)
-        self._tokens_in += now[0] - before[0]
-        self._tokens_out += now[1] - before[1]
-        self._tokens_cached += now[2] - before[2]
-        self._open_messages[identity] = now
+        now = self._open_messages[identity] = _tokens_of(usage)
+        read, written, cached = (
+            t + n - b for t, n, b in zip(self._tokens, now, before, strict=True)
+        )
+        self._tokens = read, written, cached
         if len(self._open_messages) > _OPEN_MESSAGES:
             del self._open_messages[next(iter(self._open_messages))]
 
     def report(self, ended_at: float) -> AgentReport:
         """Return the report of an attempt whose last output was written at `ended_at`."""
         result = self._result
+        text, turns, tokens = self._last_message, self._turns, self._tokens
+        cost, stop_reason = None, ""
         if result is None:
-            return self._cut_short(ended_at)
-        tokens_in, tokens_out, tokens_cached = self._tokens(result)
-        text = as_text(result.result)[:TEXT_LIMIT] or self._last_message
-        trouble, detail, reset_at = self._trouble(result, text, ended_at)
-        cost = result.total_cost_usd
+            trouble, detail, reset_at = self._cut_short(ended_at)
+        else:
+            text = as_text(result.result)[:TEXT_LIMIT] or text
+            turns, tokens = as_count(result.num_turns) or turns, _tokens_in(result)
+            trouble, detail, reset_at = self._trouble(result, text, ended_at)
+            if result.total_cost_usd is not None:
+                cost = as_number(result.total_cost_usd)
+            stop_reason = as_text(result.subtype if trouble else result.stop_reason)
         return AgentReport(
             text=text,
             tools=self._tools,
-            turns=as_count(result.num_turns) or self._turns,
-            tokens_in=tokens_in,
-            tokens_out=tokens_out,
-            tokens_cached=tokens_cached,
-            cost_usd=as_number(cost) if cost is not None else None,
+            turns=turns,
+            tokens_in=tokens[0],
+            tokens_out=tokens[1],
+            tokens_cached=tokens[2],
+            cost_usd=cost,
             model=self._model,
             session=self._session,
-            stop_reason=one_line(
-                as_text(result.subtype) if trouble else as_text(result.stop_reason), _NAME_LENGTH
-            ),
+            stop_reason=one_line(stop_reason, _NAME_LENGTH),
             trouble=trouble,
             detail=detail,
             reset_at=reset_at,
         )
 
-    def _cut_short(self, ended_at: float) -> AgentReport:
-        """Report on a run without a result: killed or crashed, so its cost is unknown."""
-        status, known = self._refusal.status, self._refusal.status in (401, 403, 429, 529)
-        trouble, reset_at = trouble_of(self._refusal, "", ended_at) if known else ("crash", None)
+    def _cut_short(self, ended_at: float) -> tuple[Trouble, str, float | None]:
+        """Return the trouble of a run without a result: killed or crashed."""
+        status = self._refusal.status
         after = f" while the model's API answered {status}" if status else ""
-        return AgentReport(
-            text=self._last_message,
-            tools=self._tools,
-            turns=self._turns,
-            tokens_in=self._tokens_in,
-            tokens_out=self._tokens_out,
-            tokens_cached=self._tokens_cached,
-            model=self._model,
-            session=self._session,
-            trouble=trouble,
-            detail=f"it ended without a result{after}",
-            reset_at=reset_at,
-        )
+        detail = f"it ended without a result{after}"
+        if status not in (401, 403, 429, 529):
+            return "crash", detail, None
+        trouble, reset_at = trouble_of(self._refusal, "", ended_at)
+        return trouble, detail, reset_at
 
     def _trouble(
         self, result: _Event, text: str, ended_at: float
@@ -229,17 +220,6 @@ class EventReader:
         self._refusal.status = as_count(result.api_error_status)
         trouble, reset_at = trouble_of(self._refusal, text, ended_at)
         return trouble, one_line(message), reset_at
-
-    def _tokens(self, result: _Event) -> tuple[int, int, int]:
-        """Sum the usage by model: the plain usage leaves out answers that were not streamed."""
-        by_model = [as_dict(used) for used in as_dict(result.model_usage).values()]
-        if by_model:
-            names = ("inputTokens", "cacheCreationInputTokens")
-            read = sum(as_count(used.get(name)) for used in by_model for name in names)
-            written = sum(as_count(used.get("outputTokens")) for used in by_model)
-            cached = sum(as_count(used.get("cacheReadInputTokens")) for used in by_model)
-            return read, written, cached
-        return _tokens_of(as_dict(result.usage))
 
 
 def format_line(line: str) -> str:
@@ -293,8 +273,7 @@ def _format_tool_result(part: dict[str, Any]) -> str:
     return f"  {word}{text}" if text else ""
 
 
-def _tokens_of(usage: dict[str, Any]) -> tuple[int, int, int]:
-    """Return the tokens read, written, and read from the cache, as each turn does again."""
+def _tokens_of(usage: dict[str, Any]) -> _Tokens:
     names = ("input_tokens", "cache_creation_input_tokens")
     read = sum(as_count(usage.get(name)) for name in names)
     return (
@@ -304,42 +283,42 @@ def _tokens_of(usage: dict[str, Any]) -> tuple[int, int, int]:
     )
 
 
+def _tokens_in(result: _Event) -> _Tokens:
+    """Sum the usage by model: the plain usage leaves out answers that were not streamed."""
+    by_model = [as_dict(used) for used in as_dict(result.model_usage).values()]
+    if not by_model:
+        return _tokens_of(as_dict(result.usage))
+    names = ("inputTokens", "cacheCreationInputTokens")
+    read = sum(as_count(used.get(name)) for used in by_model for name in names)
+    written = sum(as_count(used.get("outputTokens")) for used in by_model)
+    cached = sum(as_count(used.get("cacheReadInputTokens")) for used in by_model)
+    return read, written, cached
+
+
 class Refusal:
     """Requests that the provider refused, as the stream reports them."""
 
     def __init__(self) -> None:
         #: The class that the CLI itself gave the last error, such as `rate_limit`.
         self.kind = ""
-        #: The HTTP status of the last refusal, 0 if there was none.
-        self.status = 0
-        self._delay_s = 0.0
+        #: The HTTP status of the last refusal, 0 if there was none, and the pause after it.
+        self.status, self.delay_s = 0, 0.0
+        #: A subscription's limit was reached, until then if that is known.
+        self.is_quota = False
         self._resets_at: float | None = None
-        self._limit = False
-
-    def record_retry(self, status: int, delay_s: float) -> None:
-        self.status, self._delay_s = status, delay_s
-
-    def forget_retries(self) -> None:
-        self.status, self._delay_s = 0, 0.0
 
     def record_limit(self, limit: dict[str, Any]) -> None:
         """Record the state of a subscription's limit; only a rejection counts."""
-        self._limit = limit.get("status") == "rejected"
+        self.is_quota = limit.get("status") == "rejected"
         at = limit.get("resetsAt")
-        self._resets_at = float(at) if self._limit and isinstance(at, int | float) else None
-
-    @property
-    def is_quota(self) -> bool:
-        return self._limit
+        self._resets_at = float(at) if self.is_quota and isinstance(at, int | float) else None
 
     def over_at(self, text: str, ended_at: float) -> float | None:
         """Return when to try again, if the stream or the message has it."""
         if self._resets_at is not None:
             return self._resets_at
         named = _reset_in(text, ended_at)
-        if named is None and self._delay_s:
-            return ended_at + self._delay_s
-        return named
+        return ended_at + self.delay_s if named is None and self.delay_s else named
 
 
 def trouble_of(refusal: Refusal, text: str, ended_at: float) -> tuple[Trouble, float | None]:

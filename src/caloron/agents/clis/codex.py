@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from caloron.agents.clis.base import (
-    Cli,
-    api_key,
-    as_count,
-    as_dict,
-    as_text,
-    failed,
-    installation,
-    json_events,
-    provider_hosts,
-)
-from caloron.ports import AgentCommand, AgentReport, AgentRequest, CliInfo
+from msgspec import Struct
+
+from caloron.agents.clis.base import Answer, AnsweringCli
+from caloron.ports import AgentRequest, CliInfo
 
 
-class Codex(Cli):
+class _Item(Struct, frozen=True):
+    type: str = ""
+    text: str = ""
+
+
+class _Usage(Struct, frozen=True):
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class _Error(Struct, frozen=True):
+    message: str = ""
+
+
+class _Event(Struct):
+    type: str = ""
+    item: _Item = _Item()
+    usage: _Usage = _Usage()
+    error: _Error = _Error()
+
+
+class Codex(AnsweringCli[_Event]):
     """OpenAI's `codex`."""
 
     info = CliInfo(
@@ -38,45 +50,31 @@ class Codex(Cli):
         base_url_env="OPENAI_BASE_URL",
         base_url="https://api.openai.com/v1",
     )
+    event = _Event
 
-    def command(self, request: AgentRequest) -> AgentCommand:
-        program, files = installation(self.info)
-        base_url = self._settings.base_url
-        # The built-in provider tries a WebSocket first, and loops for ever where it is refused.
+    def arguments(self, request: AgentRequest) -> Sequence[str]:
+        # The built-in provider tries a WebSocket first, and loops for ever if it is refused.
         provider = (
-            f'model_providers.caloron={{name="caloron",base_url={json.dumps(base_url)},'
-            'wire_api="responses",env_key="OPENAI_API_KEY",request_max_retries=2,'
-            "stream_max_retries=1,stream_idle_timeout_ms=120000}"
+            'model_providers.caloron={name="caloron",wire_api="responses",'
+            f'base_url={json.dumps(self._settings.base_url)},env_key="OPENAI_API_KEY",'
+            "request_max_retries=2,stream_max_retries=1,stream_idle_timeout_ms=120000}"
         )
-        settings = ("model_provider=caloron", provider, "analytics.enabled=false")
-        arguments = ["exec", "--json", "--skip-git-repo-check", "--sandbox", "read-only"]
-        arguments += ["-m", request.model, "--disable", "plugins"]
-        for setting in (*settings, "project_doc_max_bytes=0"):
-            arguments += ["-c", setting]
-        return AgentCommand(
-            argv=(*program, *arguments, "-"),
-            secrets={"OPENAI_API_KEY": api_key(self.info)},
-            stdin=request.prompt,
-            read_only=files,
-            hosts=provider_hosts(base_url, self.info.hosts),
+        quiet = ("analytics.enabled=false", "project_doc_max_bytes=0")
+        settings = ("model_provider=caloron", provider, *quiet)
+        return (
+            *("exec", "--json", "--skip-git-repo-check", "--sandbox", "read-only"),
+            *("-m", request.model, "--disable", "plugins"),
+            *(word for setting in settings for word in ("-c", setting)),
+            "-",
         )
 
-    def read_report(self, run_dir: Path) -> AgentReport:
-        answer, error = "", ""
-        usage: dict[str, Any] | None = None
-        for event in json_events(run_dir):
-            item = as_dict(event.get("item"))
-            match event.get("type"):
-                case "item.completed" if item.get("type") == "agent_message":
-                    answer = as_text(item.get("text"))
-                case "turn.completed":
-                    usage = as_dict(event.get("usage"))
-                case "turn.failed":
-                    error = as_text(as_dict(event.get("error")).get("message"))
-        if usage is None:
-            return failed(run_dir, error)
-        return AgentReport(
-            text=answer,
-            tokens_in=as_count(usage.get("input_tokens")),
-            tokens_out=as_count(usage.get("output_tokens")),
-        )
+    def add(self, event: _Event, answer: Answer) -> None:
+        match event.type:
+            case "item.completed" if event.item.type == "agent_message":
+                answer.texts = [event.item.text]
+            case "turn.completed":
+                answer.is_complete = True
+                answer.tokens_in = event.usage.input_tokens
+                answer.tokens_out = event.usage.output_tokens
+            case "turn.failed":
+                answer.error = event.error.message

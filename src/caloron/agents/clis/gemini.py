@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from caloron.agents.clis.base import (
-    Cli,
-    api_key,
-    as_count,
-    as_dict,
-    as_text,
-    failed,
-    installation,
-    json_events,
-    provider_hosts,
-)
-from caloron.ports import AgentCommand, AgentReport, AgentRequest, CliInfo
+from msgspec import Struct
+
+from caloron.agents.clis.base import Answer, AnsweringCli
+from caloron.ports import AgentRequest, CliInfo
 
 #: Without the authentication type, a base URL alone selects one that is refused.
 _SETTINGS = {
@@ -28,7 +19,25 @@ _SETTINGS = {
 }
 
 
-class Gemini(Cli):
+class _Stats(Struct, frozen=True):
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class _Error(Struct, frozen=True):
+    message: str = ""
+
+
+class _Event(Struct):
+    type: str = ""
+    role: str = ""
+    content: str = ""
+    status: str = ""
+    stats: _Stats = _Stats()
+    error: _Error | None = None
+
+
+class Gemini(AnsweringCli[_Event]):
     """Google's `gemini`."""
 
     info = CliInfo(
@@ -45,38 +54,24 @@ class Gemini(Cli):
         default_model="gemini-2.5-flash",
         base_url_env="GOOGLE_GEMINI_BASE_URL",
     )
+    event = _Event
 
-    def command(self, request: AgentRequest) -> AgentCommand:
-        program, files = installation(self.info)
+    def arguments(self, request: AgentRequest) -> Sequence[str]:
+        return ("-m", request.model, "--skip-trust", "-o", "stream-json")
+
+    def environment(self, request: AgentRequest) -> dict[str, str]:
         config = request.home / ".gemini"
         config.mkdir(parents=True)
         (config / "settings.json").write_text(json.dumps(_SETTINGS))
         base_url = self._settings.base_url
-        env = {"GEMINI_CLI_NO_RELAUNCH": "true"}
-        if base_url:
-            env["GOOGLE_GEMINI_BASE_URL"] = base_url
-        return AgentCommand(
-            argv=(*program, "-m", request.model, "--skip-trust", "-o", "stream-json"),
-            env=env,
-            secrets={"GEMINI_API_KEY": api_key(self.info)},
-            stdin=request.prompt,
-            read_only=files,
-            hosts=provider_hosts(base_url, self.info.hosts),
-        )
+        own = {"GOOGLE_GEMINI_BASE_URL": base_url} if base_url else {}
+        return {"GEMINI_CLI_NO_RELAUNCH": "true"} | own
 
-    def read_report(self, run_dir: Path) -> AgentReport:
-        answer: list[str] = []
-        result: dict[str, Any] = {}
-        for event in json_events(run_dir):
-            if event.get("type") == "message" and event.get("role") == "assistant":
-                answer.append(as_text(event.get("content")))
-            elif event.get("type") == "result":
-                result = event
-        if result.get("status") != "success":
-            return failed(run_dir, as_dict(result.get("error")).get("message"))
-        stats = as_dict(result.get("stats"))
-        return AgentReport(
-            text="".join(answer),
-            tokens_in=as_count(stats.get("input_tokens")),
-            tokens_out=as_count(stats.get("output_tokens")),
-        )
+    def add(self, event: _Event, answer: Answer) -> None:
+        if event.type == "message" and event.role == "assistant":
+            answer.texts.append(event.content)
+        elif event.type == "result":
+            answer.is_complete = event.status == "success"
+            answer.error = event.error.message if event.error else ""
+            answer.tokens_in = event.stats.input_tokens
+            answer.tokens_out = event.stats.output_tokens

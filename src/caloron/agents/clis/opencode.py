@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from caloron.agents.clis.base import (
-    Cli,
-    as_count,
-    as_dict,
-    as_text,
-    failed,
-    installation,
-    json_events,
-    provider_hosts,
-)
+from msgspec import Struct
+
+from caloron.agents.clis.base import Answer, AnsweringCli, provider_hosts
 from caloron.errors import PreconditionFailed
-from caloron.ports import AgentCommand, AgentReport, AgentRequest, CliInfo
+from caloron.ports import AgentRequest, CliInfo
 
 _QUIET = {
     f"OPENCODE_DISABLE_{feature}": "1"
@@ -40,7 +34,33 @@ _HOSTS = {
 }
 
 
-class OpenCode(Cli):
+class _Tokens(Struct, frozen=True):
+    input: int = 0
+    output: int = 0
+
+
+class _Part(Struct, frozen=True):
+    text: str = ""
+    reason: str = ""
+    tokens: _Tokens = _Tokens()
+
+
+class _Data(Struct, frozen=True):
+    message: str = ""
+
+
+class _Error(Struct, frozen=True):
+    name: str = ""
+    data: _Data = _Data()
+
+
+class _Event(Struct):
+    type: str = ""
+    part: _Part = _Part()
+    error: _Error = _Error()
+
+
+class OpenCode(AnsweringCli[_Event]):
     """`opencode`; a base address means an OpenAI-compatible endpoint."""
 
     info = CliInfo(
@@ -63,19 +83,17 @@ class OpenCode(Cli):
         default_model="anthropic/claude-sonnet-4-5",
     )
 
-    def command(self, request: AgentRequest) -> AgentCommand:
-        program, files = installation(self.info)
+    event = _Event
+
+    def arguments(self, request: AgentRequest) -> Sequence[str]:
+        return ("run", "--format", "json", "--title", "question")
+
+    def environment(self, request: AgentRequest) -> dict[str, str]:
         _prevent_installing(request.home)
-        keys = {name: os.environ[name] for name in self.info.key_vars if os.environ.get(name)}
-        config = json.dumps(self._config(request.model))
-        return AgentCommand(
-            argv=(*program, "run", "--format", "json", "--title", "question"),
-            env=_QUIET | {"OPENCODE_CONFIG_CONTENT": config},
-            secrets=keys,
-            stdin=request.prompt,
-            read_only=files,
-            hosts=self._hosts(request.model),
-        )
+        return _QUIET | {"OPENCODE_CONFIG_CONTENT": json.dumps(self._config(request.model))}
+
+    def secrets(self) -> dict[str, str]:
+        return {name: os.environ[name] for name in self.info.key_vars if os.environ.get(name)}
 
     def _config(self, model: str) -> dict[str, Any]:
         config: dict[str, Any] = {
@@ -95,7 +113,7 @@ class OpenCode(Cli):
             config["model"] = config["small_model"] = f"caloron/{name}"
         return config
 
-    def _hosts(self, model: str) -> tuple[str, ...]:
+    def hosts(self, model: str) -> tuple[str, ...]:
         provider = model.partition("/")[0]
         if not self._settings.base_url and provider not in _HOSTS:
             raise PreconditionFailed(
@@ -104,26 +122,17 @@ class OpenCode(Cli):
             )
         return provider_hosts(self._settings.base_url, (_HOSTS.get(provider, ""),))
 
-    def read_report(self, run_dir: Path) -> AgentReport:
-        answer: list[str] = []
-        tokens_in = tokens_out = 0
-        finish_reason, problem = "", ""
-        for event in json_events(run_dir):
-            part = as_dict(event.get("part"))
-            match event.get("type"):
-                case "text":
-                    answer.append(as_text(part.get("text")))
-                case "step_finish":
-                    finish_reason, tokens = as_text(part.get("reason")), as_dict(part.get("tokens"))
-                    tokens_in += as_count(tokens.get("input"))
-                    tokens_out += as_count(tokens.get("output"))
-                case "error":
-                    error = as_dict(event.get("error"))
-                    message = as_dict(error.get("data")).get("message")
-                    problem = as_text(message) or as_text(error.get("name"))
-        if problem or finish_reason != "stop":
-            return failed(run_dir, problem)
-        return AgentReport(text="".join(answer), tokens_in=tokens_in, tokens_out=tokens_out)
+    def add(self, event: _Event, answer: Answer) -> None:
+        part = event.part
+        match event.type:
+            case "text":
+                answer.texts.append(part.text)
+            case "step_finish":
+                answer.is_complete = part.reason == "stop"
+                answer.tokens_in += part.tokens.input
+                answer.tokens_out += part.tokens.output
+            case "error":
+                answer.error = event.error.data.message or event.error.name
 
 
 def _prevent_installing(home: Path) -> None:

@@ -1,7 +1,7 @@
 """The scripted agent: answers from a fixture file instead of asking a model.
 
-Started as `python -S -E scripted_agent.py FIXTURE` in the workspace; the prompt comes on standard
-input.
+Started as `python -S -E scripted_agent.py FIXTURE` in the workspace, with a fixture that `stub`
+checked; the prompt comes on standard input. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 _CONDITIONS = {
@@ -19,7 +19,6 @@ _CONDITIONS = {
     "attempt": "CALORON_ATTEMPT",
     "round": "CALORON_ROUND",
 }
-_FIELDS = ("when", "match", "output", "ending", "files", "run", "sleep_s", "exit_code", "report")
 _FEEDBACK = """\
 ---
 caloron_feedback:
@@ -30,115 +29,17 @@ caloron_feedback:
 ---"""
 
 
-class FixtureError(ValueError):
-    """A fixture that cannot be used: which field, and what was expected there."""
-
-
-def load_fixture(path: Path) -> dict[str, Any]:
-    """Read a fixture and check every field of it."""
-    try:
-        fixture = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise FixtureError(f"cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise FixtureError(f"is not JSON: {error}") from error
-    _expect(isinstance(fixture, dict), "", "an object with responses and default")
-    _expect_known(fixture, ("responses", "default"), "")
-    _expect(isinstance(fixture.get("default", ""), str), "default", "a text")
-    responses = fixture.get("responses", [])
-    _expect(isinstance(responses, list), "responses", "a list of objects")
-    for number, response in enumerate(responses):
-        _check_response(response, f"responses[{number}]")
-    return fixture  # type: ignore[no-any-return]
-
-
-def _check_response(response: object, at: str) -> None:
-    if not isinstance(response, dict):
-        raise FixtureError(f"{at}: expected an object")
-    _expect_known(response, _FIELDS, at)
-    for name in ("match", "output", "run"):
-        _expect(isinstance(response.get(name, ""), str), f"{at}.{name}", "a text")
-    pause = response.get("sleep_s", 0)
-    _expect(_is_number(pause) and pause >= 0, f"{at}.sleep_s", "a number of seconds from 0")
-    code = response.get("exit_code", 0)
-    _expect(_is_int(code) and 0 <= code <= 255, f"{at}.exit_code", "a number from 0 to 255")
-    _check_conditions(response.get("when", {}), f"{at}.when")
-    _check_files(response.get("files", {}), f"{at}.files")
-    _expect(isinstance(response.get("report", {}), dict), f"{at}.report", "an object")
-    _expect(isinstance(response.get("ending", True), bool), f"{at}.ending", "true or false")
-
-
-def _check_conditions(when: object, at: str) -> None:
-    if not isinstance(when, dict):
-        raise FixtureError(f"{at}: expected an object with {_one_of(tuple(_CONDITIONS))}")
-    _expect_known(when, tuple(_CONDITIONS), at)
-    for name, wanted in when.items():
-        values = wanted if isinstance(wanted, list) else [wanted]
-        good = all(isinstance(value, str) or _is_int(value) for value in values)
-        _expect(good, f"{at}.{name}", "a text, a whole number or a list of them")
-
-
-def _check_files(files: object, at: str) -> None:
-    if not isinstance(files, dict):
-        raise FixtureError(f"{at}: expected an object of paths and contents")
-    for name, content in files.items():
-        path = PurePosixPath(name)
-        inside = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
-        _expect(inside and "\0" not in name, f"{at}[{name!r}]", "a path inside the workspace")
-        _content(content, f"{at}[{name!r}]")
-
-
-def _content(content: object, at: str) -> bytes | None:
-    """The bytes of a file, or None if it is to be deleted."""
-    if content is None:
-        return None
-    if isinstance(content, str):
-        return content.encode("utf-8", "surrogatepass")
-    expected = 'a text, null to delete the file, or {"base64": "..."}'
-    if not (isinstance(content, dict) and content.keys() == {"base64"}):
-        raise FixtureError(f"{at}: expected {expected}")
-    import base64
-    import binascii
-
-    try:
-        return base64.b64decode(content["base64"], validate=True)
-    except (TypeError, ValueError, binascii.Error) as error:
-        raise FixtureError(f"{at}.base64: expected a text in base64") from error
-
-
-def _expect(condition: bool, at: str, what: str) -> None:
-    if not condition:
-        raise FixtureError(f"{at or 'the file'}: expected {what}")
-
-
-def _expect_known(fields: dict[str, Any], known: tuple[str, ...], at: str) -> None:
-    for name in fields:
-        _expect(name in known, f"{at}.{name}".lstrip("."), f"one of the fields {_one_of(known)}")
-
-
-def _one_of(names: tuple[str, ...]) -> str:
-    return ", ".join(names)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, float) or _is_int(value)
-
-
 def choose(
     fixture: dict[str, Any], prompt: str, environment: dict[str, str]
 ) -> dict[str, Any] | None:
-    """The first response whose conditions all hold; else the default, if there is one."""
+    """Return the first response that fits; else the default, if there is one."""
     for response in fixture.get("responses", []):
-        if _holds(response, prompt, environment):
+        if _fits(response, prompt, environment):
             return dict(response)
     return {"output": fixture["default"]} if "default" in fixture else None
 
 
-def _holds(response: dict[str, Any], prompt: str, environment: dict[str, str]) -> bool:
+def _fits(response: dict[str, Any], prompt: str, environment: dict[str, str]) -> bool:
     for name, wanted in response.get("when", {}).items():
         values = wanted if isinstance(wanted, list) else [wanted]
         if environment.get(_CONDITIONS[name], "") not in {str(value) for value in values}:
@@ -153,7 +54,7 @@ def act(response: dict[str, Any], workspace: Path) -> int:
     """
     time.sleep(response.get("sleep_s", 0))
     for name, content in response.get("files", {}).items():
-        _write_file(workspace / name, _content(content, name))
+        _write_file(workspace / name, content)
     code = 0
     if response.get("run"):
         import subprocess
@@ -186,10 +87,16 @@ def _with_ending(output: str | None, role: str) -> str | None:
     return f"{output or 'Done.'}\n\n{_FEEDBACK}"
 
 
-def _write_file(path: Path, content: bytes | None) -> None:
+def _write_file(path: Path, content: str | dict[str, str] | None) -> None:
+    """Write text, or bytes in base64; without content, delete the file."""
     if content is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        if isinstance(content, dict):
+            import base64
+
+            path.write_bytes(base64.b64decode(content["base64"]))
+        else:
+            path.write_bytes(content.encode("utf-8", "surrogatepass"))
     elif path.is_dir() and not path.is_symlink():
         import shutil
 
@@ -206,11 +113,7 @@ def _print(text: str) -> None:
 def main(arguments: list[str]) -> int:
     prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
     path = Path(arguments[0])
-    try:
-        fixture = load_fixture(path)
-    except FixtureError as error:
-        sys.stderr.write(f"the stub fixture {path}: {error}\n")
-        return 2
+    fixture = json.loads(path.read_text("utf-8"))
     response = choose(fixture, prompt, dict(os.environ))
     if response is None:
         asked = ", ".join(f"{name} {os.environ.get(key)}" for name, key in _CONDITIONS.items())

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _CONNECTIONS = 128
-_CHUNK = 1 << 16
 _CONNECT_S = 30.0
 _RETRY_S = 0.05
 _SILENCE_S = 1900.0
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _listen(port: int) -> list[_socket.socket]:
-    """At both names of this machine: some programs try the newer one only."""
+    """Listen at both names of this machine: some programs try the newer one only."""
     listeners = []
     for family, address in ((_socket.AF_INET, "127.0.0.1"), (_socket.AF_INET6, "::1")):
         try:
@@ -120,7 +119,7 @@ def _serve(path: str, listeners: list[tuple[_socket.socket, str]]) -> None:
 
 
 def _to_proxy(path: str) -> socket.socket:
-    """A connection to the proxy, which may be about to start."""
+    """Connect to the proxy, which may be about to start."""
     import socket
 
     give_up = time.monotonic() + _CONNECT_S
@@ -139,15 +138,11 @@ def _to_proxy(path: str) -> socket.socket:
 
 def _ask_for(proxy: socket.socket, target: str) -> bytes:
     """Let the proxy connect to a port outside; the first bytes that the server sent."""
+    from caloron.agents.sandbox.proxy import read_head
+
     proxy.settimeout(_CONNECT_S)
     proxy.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
-    data = b""
-    while b"\r\n\r\n" not in data:
-        part = proxy.recv(_CHUNK)
-        if not part:
-            raise ConnectionError("the proxy went away")
-        data += part
-    head, _, rest = data.partition(b"\r\n\r\n")
+    head, rest = read_head(proxy)
     if b" 200 " not in head.partition(b"\r\n")[0]:
         raise ConnectionError("the proxy refused")
     return rest

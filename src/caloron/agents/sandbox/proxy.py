@@ -61,13 +61,9 @@ class AllowList:
     def __init__(self, entries: Sequence[str]) -> None:
         self._entries = [split_port(entry.lower()) for entry in entries]
 
-    def allows(self, host: str, port: int) -> bool:
-        return self.trust(host, port) > 0
-
     def trust(self, host: str, port: int) -> int:
         """Return how far a host is trusted at a port; 0: not at all."""
-        levels = (_trust(pattern, only, host, port) for pattern, only in self._entries)
-        return max(levels, default=0)
+        return max((_trust(*entry, host, port) for entry in self._entries), default=0)
 
 
 def _trust(pattern: str, only: int, host: str, port: int) -> int:
@@ -276,7 +272,7 @@ class Proxy:
     def _reach(
         self, method: str, host: str, port: int, request: bytes
     ) -> tuple[socket.socket, bytes, bytes]:
-        """A connection for a request, the request as it is sent there, and what came first."""
+        """Connect for a request; return also the request as it is sent, and the first answer."""
         trust = self._allowed.trust(host, port)
         if not trust:
             self._report(f"{host}:{port}")
@@ -285,7 +281,13 @@ class Proxy:
                 f"Caloron does not let this agent reach {host}:{port}. {_remedy(host, port)}",
             )
         upstream = self._upstream.of(method, host) if trust != LITERAL else None
-        addresses = self._resolved(host, port, known_elsewhere=upstream is not None)
+        try:
+            addresses = _resolve(host, port)
+        except Refused:
+            if upstream is None:
+                raise
+            # Behind a proxy, names of the outside are often known to that proxy only.
+            addresses = []
         good = [entry for entry in addresses if permits(trust, str(entry[4][0]))]
         if addresses and not good:
             address = str(addresses[0][4][0])
@@ -299,15 +301,6 @@ class Proxy:
             return _connected(f"{host}:{port}", good), request, b""
         return _through(upstream, method, host, port, request)
 
-    def _resolved(self, host: str, port: int, *, known_elsewhere: bool) -> Sequence[_Address]:
-        try:
-            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            if known_elsewhere:
-                # Behind a proxy, names of the outside are often known to that proxy only.
-                return []
-            raise Refused("502 Bad Gateway", f"{host} cannot be found: {error}") from error
-
     def _report(self, target: str) -> None:
         if target not in self._reported and len(self._reported) < _MOST_REPORTED:
             self._reported.add(target)
@@ -319,8 +312,16 @@ def _remedy(host: str, port: int) -> str:
     return f'A person can allow it: caloron config set allow_hosts "… {shown}:{port}"'
 
 
+def _resolve(host: str, port: int, name: str = "") -> Sequence[_Address]:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        why = f"{name or host} cannot be resolved: {error}"
+        raise Refused("502 Bad Gateway", why) from error
+
+
 def _connected(target: str, addresses: Sequence[_Address]) -> socket.socket:
-    """A connection to the first of these addresses that answers; no name is looked up again."""
+    """Connect to the first of these addresses that answers; no name is resolved again."""
     problem = "it has no address"
     for family, kind, protocol, _, address in addresses:
         server = socket.socket(family, kind, protocol)
@@ -340,11 +341,7 @@ def _through(
 ) -> tuple[socket.socket, bytes, bytes]:
     """Reach a host through the proxy of this machine."""
     name, number, credentials = upstream
-    try:
-        addresses = socket.getaddrinfo(name, number, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        why = f"the proxy {name} of this machine cannot be found: {error}"
-        raise Refused("502 Bad Gateway", why) from error
+    addresses = _resolve(name, number, f"the proxy {name} of this machine")
     server = _connected(f"the proxy {name}:{number} of this machine", addresses)
     login = ""
     if credentials:
@@ -444,7 +441,7 @@ def main(arguments: Sequence[str]) -> None:
     fresh = f"{path}~"
     allowed = AllowList(hosts)
     parent = os.pidfd_open(os.getppid())
-    # A parent that was gone before we looked left us to the first process.
+    # A parent that ended before this moment left us to the first process.
     if os.getppid() == 1:
         return
 

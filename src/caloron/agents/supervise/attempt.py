@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import sys
 import time
 from collections.abc import Callable
@@ -80,32 +79,30 @@ class AttemptSupervisor:
             return LOST
         self._spawn(lease["attempt"] + 1)
         crashpoint("shim.spawn")
-        if self._commit("shim.begin", self._begin):
+        if self._commit("shim.begin", begin_attempt, self._lease_ms):
             self._supervision.wait(self._renew_if_due)
         else:
             self._ending = LOST
+        sandbox_was_killed = not self._ending and self._child.sandbox_was_killed()
         self._supervision.drain()
         crashpoint("shim.exit")
         self._child.end_everybody()
         self._supervision.finish()
         if self._ending:
             return self._ending
-        if self._was_interrupted():
+        if sandbox_was_killed and self._may_be_repeated():
             # Not the agent's end: without a result, the attempt counts as interrupted.
             return LOST
-        if not self._commit("shim.result", self._write_result):
+        if not self._commit("shim.result", write_result, self._result()):
             return LOST
         crashpoint("shim.result")
         self._wake_engine()
         return DONE
 
-    def _was_interrupted(self) -> bool:
+    def _may_be_repeated(self) -> bool:
         """True if others killed the sandbox; if that happens every time, it is a failure."""
-        seen = self._supervision
-        before: int = self._spec.get("interruptions", 0)
-        return seen.sandbox_killed and not (
-            seen.over or seen.timed_out or before >= MOST_INTERRUPTIONS
-        )
+        ours = self._supervision.over or self._supervision.timed_out
+        return not ours and self._spec.get("interruptions", 0) < MOST_INTERRUPTIONS
 
     def _listen_for_signals(self) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -134,7 +131,7 @@ class AttemptSupervisor:
             "agent_pid": agent.pid if agent else 0,
             "agent_start_time": agent.started if agent else 0,
         }
-        # Not durable: after a reboot there is no process to look for.
+        # Not durable: after a reboot none of these processes exists.
         text = json.dumps(identity).encode()
         write_atomic(self._run_dir / "shim.json", text, durable=False)
 
@@ -162,9 +159,6 @@ class AttemptSupervisor:
             self._renew_at = float("inf")
         self._supervision.stop()
 
-    def _begin(self, connection: sqlite3.Connection) -> None:
-        begin_attempt(connection, self._item, self._token, self._lease_ms)
-
     def _renew_if_due(self, now: float) -> float:
         if now >= self._renew_at:
             self._renew()
@@ -189,28 +183,26 @@ class AttemptSupervisor:
             self._renew_at = time.monotonic() + self._beat_s
             self._supervision.heard = False
 
-    def _write_result(self, connection: sqlite3.Connection) -> None:
+    def _result(self) -> dict[str, Any]:
         problem = self._output.problem or self._errors.problem
-        output = self._run_dir / "output.log"
         # An agent ends with its feedback block, a verification with the tests that failed.
         summary = closing_words if self._spec.get("framework") else failure_line
-        last = summary(tail(output)) or last_line(self._run_dir / "stderr.log")
-        result = {
+        last = summary(tail(self._run_dir / "output.log"))
+        return {
             "exit_code": self._supervision.exit_code,
             "timed_out": self._supervision.timed_out,
             "bytes": self._output.total + self._errors.total,
-            "last_line": problem or last,
+            "last_line": problem or last or last_line(self._run_dir / "stderr.log"),
             "over": self._supervision.over,
         }
-        write_result(connection, self._item, self._token, result)
 
-    def _commit(self, name: str, write: Callable[[sqlite3.Connection], None]) -> bool:
+    def _commit(self, name: str, write: Callable[..., object], value: object) -> bool:
         """Write to the ledger, retry while that fails; False once the lease is lost."""
         while True:
             began = clock()
             try:
                 with self._ledger.transaction(name) as connection:
-                    write(connection)
+                    write(connection, self._item, self._token, value)
             except LeaseLost:
                 return False
             except StoreError as error:

@@ -98,10 +98,6 @@ class Child:
             self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self._code
 
-    def sandbox_was_killed(self) -> bool:
-        """True if a signal ended the sandbox, and not the program in it."""
-        return False
-
     def terminate(self) -> None:
         self.kill()
 

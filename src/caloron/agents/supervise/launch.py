@@ -152,26 +152,6 @@ def probe(run_dir: Path) -> str:
     )
 
 
-def read_output(run_dir: Path, limit: int) -> str:
-    """Return the end of the agent's standard output."""
-    return _read(run_dir, limit, from_end=True)
-
-
-def read_all(run_dir: Path, limit: int) -> str:
-    """Return the beginning of the agent's standard output."""
-    return _read(run_dir, limit, from_end=False)
-
-
-def _read(run_dir: Path, limit: int, *, from_end: bool) -> str:
-    try:
-        with (run_dir / "output.log").open("rb") as file:
-            if from_end:
-                file.seek(max(file.seek(0, os.SEEK_END) - limit, 0))
-            return file.read(limit).decode("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
-
-
 def _try_lock(run_dir: Path, operation: int) -> bool:
     """Take the lock and release it; False if a shim has it. Without a lock there is no shim."""
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from caloron.store.lock import stat_fields
@@ -77,11 +77,7 @@ def children(pid: int) -> list[int]:
 
 def family(leader: int) -> dict[int, Process]:
     """The living processes of a session, and the descendants of its leader in other sessions."""
-    everyone = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        process = read_process(int(name)) if name.isdigit() else None
-        if process is not None:
-            everyone[process.pid] = process
+    everyone = {pid: process for pid in _pids() if (process := read_process(pid)) is not None}
     members = {pid for pid, p in everyone.items() if leader in (p.session, pid)}
     grown = True
     while grown:
@@ -96,30 +92,26 @@ def sandbox_processes(argv: Sequence[str]) -> list[Process]:
 
     A sandbox whose outer process died while it was being set up outlives that process.
     """
-    # systemd-run becomes the command that follows.
     words = list(argv)
-    in_scope = bool(words) and words[0].endswith("/systemd-run")
-    return started_as(words[words.index("--") + 1 :] if in_scope else words)
+    if words and words[0].endswith("/systemd-run"):
+        # It becomes the command that follows.
+        words = words[words.index("--") + 1 :]
+    line = b"".join(os.fsencode(word) + b"\0" for word in words)
+    same = (read_process(pid) for pid in _pids() if line and _command_line(pid) == line)
+    return [process for process in same if process is not None and process.state not in _DEAD]
 
 
-def started_as(argv: list[str]) -> list[Process]:
-    """The living processes that have exactly this command line."""
-    line = b"".join(os.fsencode(word) + b"\0" for word in argv)
-    if not line:
-        return []
-    matching = []
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/cmdline", "rb") as file:  # noqa: PTH123
-                same = file.read() == line
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        process = read_process(int(name)) if same else None
-        if process is not None and process.state not in _DEAD:
-            matching.append(process)
-    return matching
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+            return file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        # It ended meanwhile.
+        return b""
 
 
 def send(process: Process, number: int) -> None:
@@ -139,12 +131,13 @@ def send(process: Process, number: int) -> None:
 
 
 def living(processes: Iterable[Process]) -> list[Process]:
-    """Those of the processes that are still there, and still the same."""
-    now = ((process, read_process(process.pid)) for process in processes)
+    """Return those of the processes that still live."""
     return [
         process
-        for process, seen in now
-        if seen is not None and seen.started == process.started and seen.state not in _DEAD
+        for process in processes
+        if (now := read_process(process.pid)) is not None
+        and now.started == process.started
+        and now.state not in _DEAD
     ]
 
 

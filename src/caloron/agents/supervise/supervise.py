@@ -109,7 +109,7 @@ class Supervision:
         self._idle = _IdleTimer(limits.idle_s)
         self._end_at = self._kill_at = _NEVER
         self.exit_code: int | None = None
-        self.timed_out = self.sandbox_killed = self.stopping = False
+        self.timed_out = self.stopping = False
         self.over = ""
         #: Output came since this was last set to False.
         self.heard = False
@@ -171,7 +171,7 @@ class Supervision:
                 sink.finish()
 
     def _check_limits(self, now: float) -> float:
-        """Stop a child that is over a limit; returns when to look again."""
+        """Stop a child that is over a limit; return the time of the next check."""
         watch = self._limits.watch
         if now >= self._end_at or self._idle.is_over(now, self._child.family):
             self.timed_out = True
@@ -195,7 +195,6 @@ class Supervision:
         code = self._child.wait()
         if (watch := self._limits.watch) and not self.stopping:
             self.over = watch.ended_by_kernel()
-        self.sandbox_killed = self._child.sandbox_was_killed()
         self.exit_code = code if code >= 0 else 128 - code
 
     def _read(self, handle: int, sink: Sink) -> None:

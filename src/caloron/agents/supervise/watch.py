@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 _LEAST_PAUSE_S = 1.0
-#: Looking takes at most this part of the time: counting a large workspace is not free.
+#: Measuring takes at most this part of the time: counting a large workspace is not free.
 _SHARE = 0.04
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 #: Folders of a sandbox that are in memory, and what the kernel takes for a file of no length.
@@ -50,7 +50,7 @@ class _TooDeep(Exception):
 
 
 class Watch:
-    """Looks at a family of processes and at the folders they write to, now and then."""
+    """Measures a family of processes, and the folders that they write to, now and then."""
 
     def __init__(self, *, memory_mb: int, processes: int, disk_mb: int, folders: list[str]) -> None:
         self._memory_mb = memory_mb
@@ -83,13 +83,13 @@ class Watch:
         self.alarm.register(self._events, select.EPOLLPRI)
 
     def ended_by_kernel(self) -> str:
-        """The limit for which the kernel ended a process of the family; empty: none."""
+        """Return the limit for which the kernel ended a process of the family; empty: none."""
         if self._events < 0:
             return self._by_kernel
         try:
             events = os.pread(self._events, 4096, 0).splitlines()
         except OSError:
-            # The cgroup is gone, with everybody in it.
+            # The cgroup is gone, with every process in it.
             self.alarm.unregister(self._events)
             os.close(self._events)
             self._events = -1
@@ -101,7 +101,7 @@ class Watch:
         return self._by_kernel
 
     def check(self, family: Iterable[int]) -> str:
-        """Which limit the family is over, in one line; empty: none."""
+        """Return the limit that the family is over, in one line; empty: none."""
         began = time.monotonic()
         over = self.ended_by_kernel() or self._over(list(family))
         now = time.monotonic()
@@ -119,7 +119,7 @@ class Watch:
         try:
             disk = (sum(map(_size, self._folders)) + nameless_disk) >> 20
         except _TooDeep:
-            return "folders in folders, too deep to be looked at"
+            return "folders in folders, too deep to be measured"
         if disk > self._disk_mb:
             return f"{disk} MB on disk, of {self._disk_mb} allowed"
         return ""
@@ -127,22 +127,13 @@ class Watch:
 
 def _cgroup(pid: int | str) -> str:
     """The cgroup (version 2) of a process; empty: none."""
-    try:
-        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:  # noqa: PTH123
-            return next((line[3:-1] for line in file if line.startswith("0::")), "")
-    except OSError:
-        # The process has ended.
-        return ""
+    lines = _read(f"/proc/{pid}/cgroup").splitlines()
+    return next((line[3:] for line in lines if line.startswith("0::")), "")
 
 
 def _own_memory(pid: int) -> int:
     """Return the bytes that a process does not share; forks with the same pages are cheap."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123
-            fields = file.read().split()
-    except OSError:
-        # The process has ended.
-        return 0
+    fields = _read(f"/proc/{pid}/statm").split()
     return (int(fields[1]) - int(fields[2])) * _PAGE if len(fields) > 2 else 0
 
 
@@ -172,7 +163,7 @@ def _namespace(pid: int | str, kind: str) -> str:
 
 
 def _inodes(pid: int, folder: str) -> int:
-    """How many inodes a folder of a sandbox holds that is in memory."""
+    """Count the inodes of a sandbox's folder that is in memory."""
     try:
         handle = os.open(f"/proc/{pid}/root/{folder}", os.O_PATH | os.O_DIRECTORY)
     except OSError:
@@ -203,12 +194,16 @@ def _socket_memory(pid: int, room: int) -> int:
 
 def _lines(path: str) -> list[str]:
     """The lines of a table of the kernel, without its head."""
+    return _read(path).splitlines()[1:]
+
+
+def _read(path: str) -> str:
+    """Read a file of the kernel; empty if the process has ended, or there is no such file."""
     try:
-        with open(path, encoding="ascii", errors="replace") as file:  # noqa: PTH123
-            return file.read().splitlines()[1:]
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            return file.read()
     except OSError:
-        # The process has ended, or the kernel has no such table.
-        return []
+        return ""
 
 
 def _queued(line: str) -> int:
@@ -217,12 +212,9 @@ def _queued(line: str) -> int:
 
 
 def _send_limit() -> int:
-    try:
-        with open("/proc/sys/net/core/wmem_max", "rb") as file:  # noqa: PTH123
-            return int(file.read())
-    except (OSError, ValueError):
-        # Too much rather than too little: then it is measured.
-        return 1 << 30
+    limit = _read("/proc/sys/net/core/wmem_max").strip()
+    # Too much rather than too little: then it is measured.
+    return int(limit) if limit.isdigit() else 1 << 30
 
 
 def _measured(pid: int) -> int | None:
@@ -270,7 +262,7 @@ def _nameless(family: list[int]) -> tuple[int, int]:
                 else:
                     disk += status.st_blocks * 512
             except OSError:
-                # It was closed while we looked.
+                # It was closed meanwhile.
                 continue
     return memory, disk
 
@@ -284,7 +276,7 @@ def _open_files(pid: int) -> list[str]:
 
 
 def _size(folder: str) -> int:
-    """Bytes that a folder takes on disk; what vanishes while we look takes none."""
+    """Return the bytes that a folder takes on disk; a file that vanishes meanwhile takes none."""
     total = 0
     folders = [folder]
     while folders:

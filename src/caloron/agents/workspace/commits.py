@@ -52,7 +52,7 @@ class AgentWorkLost(CaloronError):
     def __init__(self, workspace: Path, why: str) -> None:
         super().__init__(
             f"the work in {workspace} cannot be taken: {why}",
-            hint="look into the folder for files worth keeping; the task starts again from main",
+            hint="files worth keeping may still be in the folder; the task starts again from main",
         )
 
 
@@ -60,9 +60,9 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     """An agent's work on its way into the mirror: what it is called there, what it may hold."""
 
     workspace: Path
-    #: The commit that the agent began with, and that of main.
-    base: str
-    main: str
+    #: The commit that the agent began with, and that of main; empty: no commit leaves.
+    base: str = ""
+    main: str = ""
     #: The message of what it did not commit itself.
     message: str
     identity: tuple[str, str] = IDENTITY
@@ -71,8 +71,8 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     #: Besides Caloron's own folder: folders whose new files are not its work.
     leave_out: Sequence[str] = ()
     secrets: Mapping[str, str] = {}
-    ref: str
-    bundle: Path
+    ref: str = ""
+    bundle: Path = Path()
     cap_bytes: int = 512 << 20
     disk_mb: int = Caps().disk_mb
     #: True: give up and leave the work where it is.
@@ -125,16 +125,7 @@ def seal(
     identity: tuple[str, str] = IDENTITY,
 ) -> None:
     """Commit what the agent left uncommitted; an unfinished merge becomes the merge commit."""
-    work = HandOver(
-        workspace=workspace,
-        base="",
-        main="",
-        message=message,
-        identity=identity,
-        ref="",
-        bundle=Path(),
-    )
-    _seal(work, sandbox)
+    _seal(HandOver(workspace=workspace, message=message, identity=identity), sandbox)
 
 
 def _seal(work: HandOver, sandbox: Sandbox, out: IO[bytes] | None = None) -> None:

@@ -18,9 +18,11 @@ import stat
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from caloron.agents.supervise.supervise import Buffer, Ended, Limits, run, supervise
 from caloron.agents.supervise.transcript import LOG_CAP, Transcript, last_line
@@ -34,7 +36,7 @@ from caloron.agents.workspace.project_detection import (
 from caloron.agents.workspace.untrusted import folder_in, read_regular
 from caloron.agents.workspace.workspaces import OWN_FOLDER, remove_workspace
 from caloron.errors import CaloronError, StoreError
-from caloron.ports import Caps, Network, Sandbox, SandboxSpec
+from caloron.ports import Sandbox, SandboxedCommand, SandboxSpec
 from caloron.store import log as project_log
 from caloron.store.redact import Redactor, secrets_in
 
@@ -88,28 +90,25 @@ class SetupCache:
         folder: Path,
         sandbox: Sandbox,
         *,
-        network: Network,
-        hosts: tuple[str, ...],
-        caps: Caps,
+        spec: SandboxSpec,
         timeout_s: float,
-        read_only: tuple[Path, ...],
-        env: Mapping[str, str] | None = None,
+        announce: Callable[[str], object] = str,
+        cancelled: threading.Event | None = None,
+        discard: Callable[[Path], None] = remove_workspace,
     ) -> None:
+        """`spec` is what setup may see and reach, except for its folders.
+
+        `announce` is called before a setup, which may take minutes; `discard` deletes folders. Once
+        `cancelled` is set, a setup or a copy that is under way ends.
+        """
         self._folder = folder
         self._sandbox = sandbox
-        self._network = network
-        self._hosts = hosts
-        self._caps = caps
+        self._spec = spec
         self._timeout_s = timeout_s
-        self._read_only = read_only
-        self._env = dict(env or {})
-        #: Called when a setup begins, which may take minutes.
-        self.announce: Callable[[str], object] = str
-        #: Ends a setup or a copy that is under way.
-        self.cancelled = threading.Event()
-        #: Deletes the rest of that.
-        self.discard: Callable[[Path], None] = remove_workspace
-        self._redactor = Redactor(secrets_in(self._env))
+        self.announce = announce
+        self.cancelled = cancelled or threading.Event()
+        self._discard = discard
+        self._redactor = Redactor(secrets_in(spec.env))
         self._versions: dict[tuple[str, ...], str] = {}
         self._asking = threading.Lock()
         #: Keys whose products fit one workspace alone.
@@ -185,24 +184,14 @@ class SetupCache:
             workspace = Path(folder, "workspace")
             workspace.mkdir()
             self._sandbox.give_ownership(workspace)
-            spec = self._spec(workspace, None, "none", {})
-            argv = (SHELL, "-c", _VERSIONS, "sh", *names)
             printed = Buffer()
-            supervise(self._sandbox.confine(argv, spec), Limits(60), stdout=printed)
+            supervise(self._offline(workspace, _VERSIONS, *names), Limits(60), stdout=printed)
             return f"{printed.data.decode('utf-8', 'replace')}{platform.libc_ver()}"
 
-    def _spec(
-        self, workspace: Path, home: Path | None, network: Network, env: dict[str, str]
-    ) -> SandboxSpec:
-        return SandboxSpec(
-            workspace=workspace,
-            home=home,
-            read_only=self._read_only,
-            network=network,
-            hosts=self._hosts,
-            env=env,
-            caps=self._caps,
-        )
+    def _offline(self, workspace: Path, script: str, *arguments: str) -> SandboxedCommand:
+        """Confine a script of ours to a workspace, without network and environment."""
+        spec = replace(self._spec, workspace=workspace, network="none", env={})
+        return self._sandbox.confine((SHELL, "-c", script, "sh", *arguments), spec)
 
     def _set_up(
         self, workspace: Path, commands: ProjectCommands, log: Path, *, restore_git: bool
@@ -225,7 +214,7 @@ class SetupCache:
             if why := self._exclude(workspace, products):
                 raise SetupFailed(commands.setup, f"it damaged .git of the workspace: {why}", log)
         finally:
-            self.discard(home)
+            self._discard(home)
         return products
 
     @contextmanager
@@ -234,13 +223,7 @@ class SetupCache:
         repository = workspace / ".git"
         kept = workspace.with_name(f".{workspace.name}.setup-git")
         remove_workspace(kept)
-        argv = ("cp", "-a", "--", repository, kept)
-        done = subprocess.run(argv, env=_COPY_ENV, capture_output=True, check=False)
-        if done.returncode != 0:
-            raise StoreError(
-                f"cannot copy {repository}: {done.stderr.decode('utf-8', 'replace').strip()}",
-                hint="free space there; a workspace that was cut short is made again",
-            )
+        self._cp("-a", "--", repository, kept)
         try:
             yield
         finally:
@@ -255,13 +238,13 @@ class SetupCache:
     def _run(self, workspace: Path, home: Path, commands: ProjectCommands, log: Path) -> Ended:
         inside = self._sandbox.inside(workspace)
         temporary = {"TMPDIR": str(self._sandbox.sandbox_home(home) / "tmp")}
-        env = self._env | environment(commands, inside) | temporary
-        spec = self._spec(workspace, home, self._network, env)
+        env = self._spec.env | environment(commands, inside) | temporary
+        spec = replace(self._spec, workspace=workspace, home=home, env=env)
         argv = with_path(commands, inside, (SHELL, "-c", commands.setup))
         watch = Watch(
-            memory_mb=self._caps.memory_mb,
-            processes=self._caps.processes,
-            disk_mb=self._caps.disk_mb,
+            memory_mb=spec.caps.memory_mb,
+            processes=spec.caps.processes,
+            disk_mb=spec.caps.disk_mb,
             folders=[str(workspace), str(home)],
         )
         return supervise(
@@ -281,10 +264,8 @@ class SetupCache:
     def _exclude(self, workspace: Path, products: Sequence[str]) -> str:
         """Let git ignore the products, inside the sandbox; the reason if that fails."""
         lines = ignore_lines(products).encode()
-        spec = self._spec(workspace, None, "none", {})
-        confined = self._sandbox.confine((SHELL, "-c", _EXCLUDE), spec)
         try:
-            done = run(confined, lines, timeout_s=60)
+            done = run(self._offline(workspace, _EXCLUDE), lines, timeout_s=60)
         except TimeoutError as error:
             return str(error)
         complaints = (done.stdout + done.stderr).decode("utf-8", "replace").strip().splitlines()
@@ -325,7 +306,7 @@ class SetupCache:
             self._wait(subprocess.Popen(("sync", "-f", str(fresh)), env=_COPY_ENV))
             fresh.rename(self._folder / key)
         except SetupCancelled:
-            self.discard(fresh)
+            self._discard(fresh)
             raise
         except (OSError, StoreError) as error:
             # This workspace is ready all the same; the next one has to run setup again.
@@ -335,27 +316,32 @@ class SetupCache:
 
     def _copy(self, source: Path, products: Sequence[str], target: Path, lock: int) -> None:
         """Copy products with their places; links stay links, and owners are not kept."""
-        if not products:
-            return
-        options = ("-a", "--no-preserve=ownership", "--reflink=auto", "--parents")
+        if products:
+            options = ("-a", "--no-preserve=ownership", "--reflink=auto", "--parents")
+            self._cp(
+                *options, f"--target-directory={target}", "--", *products, cwd=source, lock=lock
+            )
+
+    def _cp(self, *arguments: str | Path, cwd: Path | None = None, lock: int | None = None) -> None:
+        """Copy files, unless setup is cancelled."""
         self._refuse_cancelled()
         process = subprocess.Popen(
-            ("cp", *options, f"--target-directory={target}", "--", *products),
-            cwd=source,
+            ("cp", *arguments),
+            cwd=cwd,
             env=_COPY_ENV,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             # It outlives us if we are killed, and keeps the lock until it has ended.
-            pass_fds=(lock,),
+            pass_fds=() if lock is None else (lock,),
         )
         if why := self._wait(process):
             raise StoreError(
-                f"cannot copy what setup made to {target}: {why}",
+                f"cannot copy the files of a setup: {why}",
                 hint="free space there; a workspace that was cut short is made again",
             )
 
     def _wait(self, process: subprocess.Popen[bytes]) -> str:
-        """Wait for a process, or end it when setup is cancelled; why it failed, if it did."""
+        """Wait for a process, or end it when setup is cancelled; return the reason of a failure."""
         while True:
             try:
                 errors = process.communicate(timeout=_LOOK_UP_S)[1]
@@ -419,19 +405,19 @@ def _add_line(log: Path, line: str) -> None:
 
 
 def snapshot(workspace: Path) -> frozenset[str]:
-    """Every path in a workspace, relative to it."""
+    """Return every path in a workspace, relative to it."""
     return frozenset(name for name, _ in _walk(workspace, None))
 
 
 def made_since(before: frozenset[str], workspace: Path) -> list[str]:
-    """The paths that are new since then; of a new folder only the folder itself."""
+    """Return the paths that are new since then; of a new folder only the folder itself."""
     # Caloron's own folder may be there already in the next workspace.
     known = before | {OWN_FOLDER}
     return sorted(name for name, new in _walk(workspace, known) if new)
 
 
 def _walk(workspace: Path, known: frozenset[str] | None) -> Iterator[tuple[str, bool]]:
-    """Paths and whether they are new; below what is new nothing is looked at."""
+    """Paths and whether they are new; what is below a new folder is left out."""
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -458,7 +444,7 @@ def not_shared(products: Sequence[str], declared: Sequence[str]) -> list[str]:
 
 
 def installable(products: Sequence[str], workspace: Path) -> list[str]:
-    """Those of the products that nothing in the workspace stands in the way of."""
+    """Return the products whose paths are free in the workspace."""
     return [name for name in products if _is_free(workspace, Path(name))]
 
 
@@ -481,5 +467,5 @@ def excluded(workspace: Path) -> tuple[str, ...]:
 
 
 def ignore_lines(products: Sequence[str]) -> str:
-    """Lines for git's list of what it overlooks."""
+    """Return the lines by which git ignores these paths."""
     return "".join(f"/{_SPECIAL.sub(_ESCAPED, name)}\n" for name in products)

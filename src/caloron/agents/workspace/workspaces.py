@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +28,7 @@ _NO_PUSH = "/nonexistent/caloron-pushes-for-you"
 _TRAILER_HOOK = """#!/bin/sh
 git interpret-trailers --in-place --if-exists doNothing --trailer "Agent: {agent}" "$1"
 """
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 def create_workspace(
@@ -42,7 +42,7 @@ def create_workspace(
     agent: str = "",
     identity: tuple[str, str],
 ) -> None:
-    """A new workspace on `branch` at `start`; with `merge`, in the middle of that merge.
+    """Create a workspace on `branch` at `start`; with `merge`, in the middle of that merge.
 
     With `restore`, the files are as that commit has them: what an attempt that was cut short left.
     """
@@ -58,7 +58,7 @@ def create_workspace(
 
 
 def create_checkout(mirror: Mirror, directory: Path, commit: str) -> None:
-    """A clean copy of one commit, to be verified; one that stands there already is replaced."""
+    """Create a clean copy of one commit, to be verified; it replaces an earlier one."""
     remove_workspace(directory)
     fresh = clone(mirror, directory, IDENTITY)
     git(fresh, "checkout", "--quiet", "--detach", commit)
@@ -113,7 +113,7 @@ def clone(mirror: Mirror, directory: Path, identity: tuple[str, str]) -> Path:
 
 
 def _quoted(value: str) -> str:
-    """A value for a configuration file of git."""
+    """Quote a value for a configuration file of git."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
@@ -136,20 +136,21 @@ def remove_workspace(directory: Path) -> None:
     """Delete a workspace, also one with read-only or very deep folders of its agent."""
     if directory.is_symlink():
         directory.unlink()
-    elif directory.exists() and not _remove(directory):
-        # The agent may have made folders read-only.
-        _run("chmod", "-R", "u+rwX", "--", directory)
-        if not _remove(directory):
-            raise OSError(f"{directory} cannot be removed")
+    elif directory.exists() and not _delete((directory,), _succeeds):
+        raise OSError(f"{directory} cannot be removed")
 
 
-def _remove(directory: Path) -> bool:
+def _delete(paths: Sequence[Path], succeeds: Callable[..., bool]) -> bool:
     # Our own library needs a descriptor, and a frame of its stack, for each folder on the way down.
-    return _run("rm", "-rf", "--", directory) == 0
+    if succeeds("rm", "-rf", "--", *paths):
+        return True
+    # The agent may have made folders read-only.
+    succeeds("chmod", "-R", "u+rwX", "--", *paths)
+    return succeeds("rm", "-rf", "--", *paths)
 
 
-def _run(*argv: str | Path) -> int:
-    return subprocess.run(argv, capture_output=True, check=False, process_group=0).returncode
+def _succeeds(*argv: str | Path) -> bool:
+    return subprocess.run(argv, capture_output=True, check=False, process_group=0).returncode == 0
 
 
 def unfinished(directory: Path) -> Path:
@@ -162,13 +163,13 @@ class Trash:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._news, self._closing = threading.Event(), threading.Event()
+        self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="trash", daemon=True)
 
     def open(self) -> None:
         """Begin to delete, also what an earlier process left."""
         self._thread.start()
-        self._news.set()
+        self._wake.set()
 
     def put(self, path: Path) -> None:
         """Take a file or folder away at once; its content is deleted later."""
@@ -181,15 +182,15 @@ class Trash:
             log.debug("cannot rename what is not needed any more", error=error, path=path)
             # It lies on another file system, or nothing can be written.
             remove_workspace(path)
-        self._news.set()
+        self._wake.set()
 
     def close(self, patience_s: float = 0.0) -> None:
         """Delete no more, after this time at most."""
         give_up = time.monotonic() + patience_s
         while time.monotonic() < give_up and self._thread.is_alive() and self._left():
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         self._closing.set()
-        self._news.set()
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
         # Fails if something is left, which the next start deletes.
@@ -201,25 +202,19 @@ class Trash:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            self._news.wait()
-            self._news.clear()
-            if paths := self._left():
-                self._delete(*paths)
+            self._wake.wait()
+            self._wake.clear()
+            paths = self._left()
+            if paths and not _delete(paths, self._succeeds) and not self._closing.is_set():
+                log.warning("cannot delete what is not needed any more", paths=paths)
 
-    def _delete(self, *paths: Path) -> None:
-        if self._ended_well("rm", "-rf", "--", *paths) or self._closing.is_set():
-            return
-        # An agent may have removed its own permissions.
-        self._ended_well("chmod", "-R", "u+rwX", "--", *paths)
-        if not (self._closing.is_set() or self._ended_well("rm", "-rf", "--", *paths)):
-            log.warning("cannot delete what is not needed any more", paths=paths)
-
-    def _ended_well(self, *argv: str | Path) -> bool:
+    def _succeeds(self, *argv: str | Path) -> bool:
+        """Run a command, which ends when the trash is closed."""
         process = subprocess.Popen(
             argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
         )
         while True:
             with suppress(subprocess.TimeoutExpired):
-                return process.wait(_LOOK_S) == 0
+                return process.wait(_POLL_S) == 0
             if self._closing.is_set():
                 process.send_signal(signal.SIGKILL)

@@ -30,9 +30,9 @@ from caloron.domain.rules.people.commands import APPROVE
 from caloron.errors import PreconditionFailed, StaleBase, UsageError
 from caloron.ids import sprint_number
 from caloron.ledger.locate import ProjectPaths, find_project, forge_kind
-from caloron.ledger.wake import Wake
 from caloron.ports import Forge, State
 from caloron.store import log
+from caloron.store.wake import Wake
 
 #: The account of the engine: the acts of a person must never look like its own.
 _ENGINE = "caloron"

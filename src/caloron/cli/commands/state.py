@@ -15,7 +15,7 @@ import msgspec
 from caloron.backup.archive import Archive
 from caloron.backup.backup import LEFT_OUT, agent_files, back_up, target_for
 from caloron.backup.restore import Restore, stage_for
-from caloron.backup.verify import Issue, Repair, Report, verification
+from caloron.backup.verify import Issue, Report, verification
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, Failed, group, is_text, planned, sprint_option
 from caloron.cli.format import counted, size
@@ -201,7 +201,9 @@ def verify(repair: bool, dry_run: bool, project: str | None) -> Answer | DryRun:
         ensure_unlocked(selected)
         with verification(selected, busy=False) as run:
             issues = run().issues
-        return DryRun(*(planned(issue.repair, issue.target) for issue, fix in issues if fix))
+        return DryRun(
+            *(planned(issue.repair, issue.target) for issue, fix in issues.items() if fix)
+        )
     with exclusive(selected), verification(selected, busy=False) as run:
         return _verified(selected, *_repair(run))
 
@@ -211,29 +213,26 @@ def _repair(run: Callable[[], Report]) -> tuple[Report, list[str]]:
     messages: dict[Issue, str] = {}
     report = run()
     for _ in range(_ROUNDS):
-        todo = [
-            (issue, repair) for issue, repair in report.issues if repair and issue not in messages
-        ]
+        todo = {i: repair for i, repair in report.issues.items() if repair and i not in messages}
         if not todo:
             break
-        for issue, repair in todo:
+        for issue, repair in todo.items():
             try:
                 messages[issue] = repair()
             except (CaloronError, OSError) as error:
                 messages[issue] = ""
                 output.note(f"not repaired: {issue.target}: {error}")
         report = run()
-    left = {issue for issue, _ in report.issues}
-    return report, [text for issue, text in messages.items() if text and issue not in left]
+    return report, [text for i, text in messages.items() if text and i not in report.issues]
 
 
 def _verified(project: ProjectPaths, report: Report, repaired: list[str]) -> Answer:
-    rows = [_row(issue, repair) for issue, repair in report.issues]
+    rows = [msgspec.structs.asdict(issue) for issue in report.issues]
     data: dict[str, Any] = {
         "project": project.name,
         "checked": report.checked,
         "deviations": rows,
-        "notes": [_row(issue, None) for issue in report.notes],
+        "notes": [msgspec.structs.asdict(issue) for issue in report.notes],
         "repaired": repaired,
     }
     lines = [f"repaired: {line}" for line in repaired]
@@ -249,12 +248,6 @@ def _verified(project: ProjectPaths, report: Report, repaired: list[str]) -> Ans
         hint = "caloron state verify --repair writes files and cached records again"
     message = f"project {project.name} has {counted(len(rows), 'deviation')}"
     raise Failed("PRECONDITION_FAILED", message, hint=hint, data=data)
-
-
-def _row(issue: Issue, repair: Repair | None) -> dict[str, Any]:
-    fields = ("kind", "target", "expected", "found")
-    row = {name: getattr(issue, name) for name in fields}
-    return row | {"repair": issue.repair if repair is not None else ""}
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -279,18 +272,17 @@ def backup(place: str | None, dry_run: bool, project: str | None) -> Answer | Dr
     target = target_for(selected, _path(place) if place is not None else None)
     if dry_run:
         return DryRun(planned("write a backup", str(target)))
-    made = back_up(selected, target, output.note)
-    manifest = made.manifest
+    manifest, written = back_up(selected, target, output.note), target.stat().st_size
     data = {
         "project": selected.name,
-        "path": str(made.path),
-        "bytes": made.bytes,
+        "path": str(target),
+        "bytes": written,
         "created_at": manifest.created_at,
         "sprints": manifest.sprints,
-        "parts": [{"name": p.name, "bytes": p.bytes, "sha256": p.sha256} for p in manifest.parts],
+        "parts": [msgspec.structs.asdict(part) for part in manifest.parts],
         "left_out": manifest.left_out,
     }
-    lines = [f"Backup of {selected.name}: {made.path} ({size(made.bytes)})."]
+    lines = [f"Backup of {selected.name}: {target} ({size(written)})."]
     lines += [f"Not in it: {what}." for what in manifest.left_out]
     return Answer(data, "\n".join(lines))
 

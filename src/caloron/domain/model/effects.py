@@ -122,12 +122,16 @@ class PostReview(msgspec.Struct, frozen=True, kw_only=True, tag="review"):
 
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True, tag="merge"):
+    """Merge a head into a base; both, the message and the verified tree make one commit."""
+
     key: str
     task: str
     pull: int
     head: str
     base: str
     message: str
+    #: Empty in effects that an older version stored.
+    tree: str = ""
 
 
 class MakeRevert(msgspec.Struct, frozen=True, kw_only=True, tag="revert"):

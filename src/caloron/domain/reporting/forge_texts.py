@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from caloron.domain.model.snapshots import marker
-from caloron.domain.model.sprint import Sprint
+from caloron.domain.model.sprint import Sprint, State
 from caloron.domain.model.task import Task
 
 
@@ -33,6 +33,17 @@ def revert_pull_key(sprint: str, task: str, number: int) -> str:
 
 def merge_message(pull: int, title: str) -> str:
     return f"Merge pull request #{pull}: {title}"
+
+
+def merge_message_for(state: State, head: str) -> str:
+    """The message of the commit that will merge this head, as far as its pull request is known."""
+    for task in state.tasks.values():
+        revert = task.merge.revert
+        if task.change.head == head and task.links.pull is not None:
+            return merge_message(task.links.pull, pull_title(task))
+        if revert is not None and revert.head == head and revert.pull is not None:
+            return merge_message(revert.pull, revert_title(task))
+    return f"Merge {head[:12]}"
 
 
 def unmarked(text: str) -> str:

@@ -138,7 +138,7 @@ def _merge(evaluation: Evaluation, task: Task) -> None:
     if task.merge.verified is None or task.links.pull is None:
         return
     task.merge.merging = task.change.head
-    base = task.merge.verified.base
+    base, tree = task.merge.verified.base, task.merge.verified.tree
     evaluation.do(
         Merge(
             key=post_merge_check.merge_key(task.links.pull, task.change.head, base),
@@ -147,6 +147,7 @@ def _merge(evaluation: Evaluation, task: Task) -> None:
             head=task.change.head,
             base=base,
             message=forge_texts.merge_message(task.links.pull, forge_texts.pull_title(task)),
+            tree=tree,
         )
     )
 

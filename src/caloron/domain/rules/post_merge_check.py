@@ -185,6 +185,7 @@ def _bring_in(evaluation: Evaluation, task: Task, revert: Revert) -> None:
                 head=revert.head,
                 base=proof.base,
                 message=forge_texts.merge_message(pull.number, forge_texts.revert_title(task)),
+                tree=proof.tree,
             )
         )
     else:

@@ -13,7 +13,7 @@ from caloron.domain.model.facts import EffectDone
 from caloron.domain.model.snapshots import PullSnapshot
 from caloron.errors import ForgeError, ForgeUnavailable, MergeConflict, NotFound
 from caloron.git.command import GitError
-from caloron.git.mirror import Conflict, Mirror
+from caloron.git.mirror import Conflict, Merged, Mirror
 from caloron.git.repository import printable_names
 
 _PAUSES_S = (0.5, 1.0, 2.0)
@@ -23,13 +23,30 @@ class MergedElsewhere(ForgeError):
     """The forge says merged, but main does not have it: a person chose another branch."""
 
 
-def merge_result(mirror: Mirror, effect: Merge, pull: PullSnapshot, *, did_it: bool) -> EffectDone:
-    """The commit that the merge made and its tree, whoever asks and how often.
+def verified_merge(mirror: Mirror, effect: Merge, message: str) -> str:
+    """The commit whose tree was verified, as the effect describes it; empty if there is none."""
+    if not (effect.tree and mirror.has(effect.base) and mirror.has(effect.head)):
+        return ""
+    merged = mirror.merge(effect.base, effect.head, message)
+    return merged.commit if isinstance(merged, Merged) and merged.tree == effect.tree else ""
 
-    `did_it`: the forge says that we merged it. Else it is ours if it is called as we call it.
+
+def is_landed(mirror: Mirror, commit: str) -> bool:
+    """True if main on the forge holds the commit."""
+    return _is_on_main(mirror, commit, _main(mirror))
+
+
+def merge_result(
+    mirror: Mirror, effect: Merge, pull: PullSnapshot, verified: str, *, did_it: bool
+) -> EffectDone:
+    """Report the commit that the merge made and its tree; the same however often it is asked.
+
+    `verified` is the commit that was to land. `did_it`: the forge says that we merged the pull
+    request. Otherwise the merge is ours if it has our message.
     """
     main = _main(mirror)
-    commit = pull.merge_commit or main
+    landed = verified and _is_on_main(mirror, verified, main)
+    commit = verified if landed else pull.merge_commit or main
     for pause in _PAUSES_S:
         if _is_on_main(mirror, commit, main):
             break

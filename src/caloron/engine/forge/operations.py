@@ -29,10 +29,17 @@ from caloron.domain.model.effects import (
     SeeBranch,
 )
 from caloron.domain.model.facts import EffectDone, Fact, Refusal
-from caloron.domain.model.snapshots import IssueSnapshot, Snapshot, with_section
+from caloron.domain.model.snapshots import IssueSnapshot, PullSnapshot, Snapshot, with_section
 from caloron.domain.model.sprint import State
 from caloron.engine.forge.merge_gate import ChecksPending, LaterVeto, MergeGate
-from caloron.engine.forge.merge_result import MergedElsewhere, bring_back, make_revert, merge_result
+from caloron.engine.forge.merge_result import (
+    MergedElsewhere,
+    bring_back,
+    is_landed,
+    make_revert,
+    merge_result,
+    verified_merge,
+)
 from caloron.errors import (
     ApprovalMissing,
     ChecksFailed,
@@ -43,7 +50,7 @@ from caloron.errors import (
     StaleHead,
 )
 from caloron.git.mirror import Conflict, Mirror
-from caloron.ports import Clock, Forge
+from caloron.ports import Clock, Forge, VerifiedMerge
 from caloron.store import log
 from caloron.store.redact import Redactor
 
@@ -81,8 +88,7 @@ class ForgeOperations:
                 pushed = there is not None and there.commit == effect.new
                 return self._after_push(effect) if pushed else None
             case Merge():
-                pull = forge.pull(effect.pull)
-                return self._after_merge(effect) if pull.state == "merged" else None
+                return self._find_merge(effect)
             case (
                 AddLabel()
                 | CloseIssue()
@@ -130,15 +136,32 @@ class ForgeOperations:
                 body = clean(effect.body)
                 seen = forge.review(effect.pull, effect.head, effect.verdict, body)
             case Merge():
-                self._before_merge.look(effect)
-                message = clean(effect.message)
-                merged = forge.merge(effect.pull, effect.head, effect.base, message)
-                return self._after_merge(effect, did_it=merged.did_it)
+                return self._merge(effect)
             case MakeRevert():
                 made = make_revert(self._mirror, effect)
                 forge.push(self._mirror.path, effect.branch, made.head, "")
                 return self._after_revert(effect, made.head)
         return (seen,)
+
+    def _merge(self, effect: Merge) -> tuple[Fact, ...]:
+        self._before_merge.look(effect)
+        commit, message = self._verified_merge(effect), self._redactor.text(effect.message)
+        verified = VerifiedMerge(commit, self._mirror.path) if commit else None
+        merged = self._forge.merge(effect.pull, effect.head, effect.base, message, verified)
+        return self._after_merge(effect, merged.pull, did_it=merged.did_it)
+
+    def _find_merge(self, effect: Merge) -> tuple[Fact, ...] | None:
+        pull = self._forge.pull(effect.pull)
+        if pull.state != "merged":
+            commit = self._verified_merge(effect)
+            if not (commit and is_landed(self._mirror, commit)):
+                return None
+            # We were killed after the push to main, and the forge does not know what it was.
+            pull = self._forge.mark_merged(effect.pull, commit)
+        return self._after_merge(effect, pull)
+
+    def _verified_merge(self, effect: Merge) -> str:
+        return verified_merge(self._mirror, effect, self._redactor.text(effect.message))
 
     def _report_progress(self, effect: ReportProgress) -> tuple[Fact, ...]:
         text, known = self._redactor.text(effect.body), effect.comment or self._comment_of(effect)
@@ -250,11 +273,13 @@ class ForgeOperations:
         done = _done(effect, "push", effect.new)
         return (done,) if effect.pull is None else (self._forge.pull(effect.pull), done)
 
-    def _after_merge(self, effect: Merge, *, did_it: bool = False) -> tuple[Fact, ...]:
-        """The merged pull request, where main is now, and what was put there."""
-        pull = self._forge.pull(effect.pull)
-        told = merge_result(self._mirror, effect, pull, did_it=did_it)
-        return (pull, *self._main(), told)
+    def _after_merge(
+        self, effect: Merge, pull: PullSnapshot, *, did_it: bool = False
+    ) -> tuple[Fact, ...]:
+        """The merged pull request, main as it is now, and the commit of the merge."""
+        verified = self._verified_merge(effect)
+        done = merge_result(self._mirror, effect, pull, verified, did_it=did_it)
+        return (pull, *self._main(), done)
 
     def _after_revert(self, effect: MakeRevert, head: str) -> tuple[Fact, ...]:
         if not self._mirror.has(head):

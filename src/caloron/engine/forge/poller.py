@@ -15,7 +15,7 @@ from caloron.domain.rules.people.labelled_issues import LABEL
 from caloron.engine.signals import LoopSignal
 from caloron.errors import ForgeError, ForgePaused, ForgeUnavailable
 from caloron.ledger.ledger import SQL, Ledger, append_facts
-from caloron.ledger.reading import clear_outage, read_outage, store_outage
+from caloron.ledger.reading import read_outage
 from caloron.ports import Forge
 from caloron.store import log
 from caloron.store.files import is_disk_full
@@ -228,13 +228,13 @@ class Poller:
         until = error.until if isinstance(error, ForgePaused) else None
         outage = outage_after(self.outage, str(error), until, time.time())
         if outage != self.outage:
-            store_outage(self._ledger, self._sprint, outage)
+            self._ledger.store_outage(self._sprint, outage)
             self.outage = outage
             self._signal.notify()
 
     def _on_success(self) -> None:
         if self.outage is not None:
-            clear_outage(self._ledger, self._sprint)
+            self._ledger.end_outage(self._sprint)
             self.outage = None
             self._signal.notify()
 

@@ -15,10 +15,10 @@ from caloron.agents import conventions, prompting
 from caloron.agents.workspace.project_detection import SHELL, environment, with_path
 from caloron.domain.model.facts import Skipped
 from caloron.domain.model.merge import Link
-from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.roles import ANALYST, CODE_ROLES, PLANNER, SPRINT_ROLES, Role
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task, Work
+from caloron.domain.reporting.forge_texts import merge_message_for
 from caloron.domain.rules.evaluation import agent_of
 from caloron.engine.agent_dirs import AgentDirs
 from caloron.engine.forge.connect import NOTE
@@ -31,8 +31,8 @@ from caloron.ledger.learnings import context_for
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.locate import home
 from caloron.ledger.projects import Project
-from caloron.ledger.retro_report import retro_material
 from caloron.ledger.settings import ProjectConfig
+from caloron.ledger.workspace_files import material_for_retro
 from caloron.ports import AgentCli, AgentCommand, AgentRequest, SandboxedCommand
 from caloron.store.redact import Redactor
 
@@ -110,7 +110,7 @@ class PromptContext:
 
     def retro_material(self, sprint: str) -> Mapping[str, str]:
         """The facts for the retro's model, by heading."""
-        return retro_material(self._ledger, sprint)
+        return material_for_retro(self._ledger, sprint)
 
     @cached_property
     def repository(self) -> tuple[str, str]:
@@ -160,7 +160,7 @@ class AttemptPreparer:
     ) -> PreparedProcess | NothingToRun:
         self._fetch(state, task, work)
         if work.role == "verify":
-            return self._verification(task, work, run_dir)
+            return self._verification(state, task, work, run_dir)
         return self._agent(state, task, work, run_dir, budget_usd)
 
     def _fetch(self, state: State, task: Task | None, work: Work) -> None:
@@ -175,14 +175,14 @@ class AttemptPreparer:
                 self._mirror.fetch_head(head, *places[head])
 
     def _verification(
-        self, task: Task | None, work: Work, run_dir: Path
+        self, state: State, task: Task | None, work: Work, run_dir: Path
     ) -> PreparedProcess | NothingToRun:
         """The merged result, or main itself, in a clean checkout, and the project's own test."""
         base = commit = self._mirror.fetch_main()
         chain: list[Link] = []
         conflicts: tuple[str, ...] = ()
         for head in work.batch or ((work.head,) if work.head else ()):
-            merged = self._mirror.merge(commit, head, "Merge for verification")
+            merged = self._mirror.merge(commit, head, self._clean(merge_message_for(state, head)))
             if isinstance(merged, Conflict):
                 conflicts += printable_names(merged.files)
             else:
@@ -321,8 +321,11 @@ class AttemptPreparer:
                     note=work.previous_failure,
                 )
             )
-        about: prompting.About = {
+        asked: prompting.TaskRequest = {
             "nonce": nonce,
+            "title": task.plan.title,
+            "prompt": task.plan.agent_prompt,
+            "acceptance": task.plan.acceptance,
             "conventions": self._context.conventions,
             "rules": rules,
             "goal": sprint.goal,
@@ -330,23 +333,17 @@ class AttemptPreparer:
             "note": work.previous_failure,
             "touches": task.plan.files if work.role in CODE_ROLES else (),
         }
-        plan: PlannedTask = task.plan
-        asked = (plan.title, plan.agent_prompt, plan.acceptance)
         match work.role:
             case "review":
-                diff = "" if task.change.is_empty else self._diff(work.head)
-                text = prompting.review(*asked, diff, _log(work), **about)
+                asked["diff"] = "" if task.change.is_empty else self._diff(work.head)
+                asked["verify_output"] = _log(work)
             case "fix":
-                text = prompting.fix(*asked, work.reason, _log(work), **about)
+                asked["reason"], asked["verify_output"] = work.reason, _log(work)
             case "resolve":
-                text = prompting.resolve(*asked, printable_names(place.conflicts), **about)
-            case "check":
-                text = prompting.check(*asked, **about)
+                asked["conflicts"] = printable_names(place.conflicts)
             case "implement":
-                text = prompting.implement(*asked, task.links.issue or 0, **about)
-            case _:
-                raise ValueError(f"no prompt for the role {work.role}")
-        return self._clean(text)
+                asked["issue"] = task.links.issue or 0
+        return self._clean(prompting.for_task(work.role, **asked))
 
     def _clean(self, prompt: str) -> str:
         return self._redactor.text(prompt)

@@ -39,7 +39,7 @@ from caloron.ledger.locate import home
 from caloron.ledger.projects import Project
 from caloron.ledger.settings import ProjectConfig
 from caloron.ledger.work_queue import WorkQueue
-from caloron.ports import AgentCli, Sandbox
+from caloron.ports import AgentCli, Sandbox, SandboxSpec
 from caloron.store import log
 from caloron.store.redact import Redactor, learn, secrets_in
 
@@ -157,18 +157,23 @@ def _seeds(
 ) -> SetupCache:
     env, network = _setup_environment(), policy.network("setup")
     registries = _registries(env) if network == "public" else ()
-    seeds = SetupCache(
-        project.path / "seeds",
-        policy.sandbox,
+    spec = SandboxSpec(
+        workspace=project.path,
+        read_only=(*policy.read_only, *_PACKAGE_SETTINGS),
         network=network,
         hosts=(*policy.allow_hosts, *registries),
-        caps=policy.caps,
-        timeout_s=project.config.setup_timeout_s,
-        read_only=(*policy.read_only, *_PACKAGE_SETTINGS),
         env=env,
+        caps=policy.caps,
     )
-    seeds.announce, seeds.cancelled, seeds.discard = announce, cancelled, discard
-    return seeds
+    return SetupCache(
+        project.path / "seeds",
+        policy.sandbox,
+        spec=spec,
+        timeout_s=project.config.setup_timeout_s,
+        announce=announce,
+        cancelled=cancelled,
+        discard=discard,
+    )
 
 
 def sandbox_for(mirror: Path, *, unsandboxed: bool) -> Sandbox:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -25,6 +25,8 @@ SCOPES = {
     " requests and Commit statuses: read and write (it cannot read check runs)",
 }
 _API = {"gitea": "/api/v1", "github": "/api/v3"}
+#: `people`: an approval is missing; `unclear`: the forge may still be checking the change.
+MergeRefusal = Literal["head", "base", "conflict", "unclear", "merged", "people", "refused"]
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
 
 
@@ -58,7 +60,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class ForgeApi(Protocol):
-    """One kind of forge: how to ask it, never when."""
+    """One kind of forge: how to ask it, never when. What both kinds share is the default."""
 
     kind: str
     #: The authentication scheme before the token in a request.
@@ -76,8 +78,17 @@ class ForgeApi(Protocol):
     overlap_s: int
     #: All branches with their commits: one answer, which neither forge cuts into pages.
     heads: str
+    #: The path and the type of a pull request's diff.
+    diff_path: str
+    diff_type: str
     #: The words for submitting a review.
     events: Mapping[Verdict, str]
+    #: The permissions of those who may write.
+    writers: tuple[str, ...]
+    #: The ways to merge, the preferred one first, each with the field that allows it.
+    merge_styles: Mapping[str, str]
+    #: The meaning of a refused merge by its status and words of its message; the first row counts.
+    merge_refusals: tuple[tuple[int, str, MergeRefusal], ...]
     #: What to grant where a merge is refused for lack of a right.
     grant: str
 
@@ -87,21 +98,37 @@ class ForgeApi(Protocol):
         """The parameters that narrow the list of pull requests to a branch, as far as it goes."""
         ...
 
-    def head_name(self, pull: types.Pull) -> str: ...
+    def head_name(self, pull: types.Pull) -> str:
+        return pull.head.ref
 
-    def diff(self, http: ForgeHttp, number: int) -> str: ...
+    def diff(self, http: ForgeHttp, number: int) -> str:
+        response = http.get(self.diff_path.format(number), accept=self.diff_type)
+        return response.body.decode("utf-8", "replace")
 
     def label_reference(self, label: types.Label) -> int | str: ...
 
-    def statuses(self, http: ForgeHttp, head: str) -> list[Check]: ...
+    def statuses(self, http: ForgeHttp, head: str) -> list[Check]:
+        """The results of the forge's CI: all statuses of a commit, the last of each context."""
+        checks: list[Check] = []
+        params = dict(self.page)
+        while True:
+            response = http.get(f"commits/{segment(head)}/status", params)
+            listed = response.read(types.CombinedStatus).statuses or []
+            checks += [Check(status.context, status.status or status.state) for status in listed]
+            if not listed or not response.next_page:
+                return checks
+            params = {**self.page, **response.next_page}
 
     def sees_check_runs(self, http: ForgeHttp, commit: str) -> bool:
         """Whether our token may read the results of CI that are not statuses."""
-        ...
+        return True
 
     def is_required(self, name: str, wanted: str) -> bool:
-        """Whether a check of this name is one that the protection of the branch wants."""
-        ...
+        """Whether a check of this name is one that the protection of the branch wants.
+
+        On GitHub a name with an asterisk or a bracket means just that; Gitea has patterns.
+        """
+        return name == wanted
 
     def protection(self, http: ForgeHttp, main: str) -> Protection: ...
 
@@ -111,30 +138,38 @@ class ForgeApi(Protocol):
         """The rules in the way of pushes to branches named as `ours`, and of unsigned commits."""
         ...
 
-    #: The permissions of those who may write.
-    writers: tuple[str, ...]
-
     def known_to_write(self, http: ForgeHttp, user: str) -> bool:
         """Whether a user may write, where only an administrator may ask for permissions."""
-        ...
+        return False
 
-    def merge_style(self, repository: types.Repository) -> str: ...
+    def merge_style(self, repository: types.Repository) -> str:
+        allowed = (s for s, field in self.merge_styles.items() if getattr(repository, field))
+        return next(allowed, "merge")
 
     def merge(self, http: ForgeHttp, number: int, head: str, style: str, message: str) -> None:
         """Ask for the merge, once; the forge's refusal as it is."""
         ...
 
+    def shows_pushed_merges(self, repository: types.Repository) -> bool:
+        """True if a pull request whose merge commit is pushed to main can be shown as merged."""
+        return True
+
+    def mark_merged(self, http: ForgeHttp, number: int, commit: str) -> None:
+        """Name the merge commit on main, where the forge does not find it by itself.
+
+        GitHub finds the commits of open pull requests in each push to main.
+        """
+
     def check_scopes(self, http: ForgeHttp) -> None:
         """Refuse a token that may read but not write, as far as the forge tells."""
         ...
 
-    def merge_refusal(self, status: int, reason: str) -> str:
-        """The meaning of a refusal.
-
-        `head`, `base`, `conflict`, `unclear`, `merged`, `people` (an approval is missing) or
-        `refused`.
-        """
-        ...
+    def merge_refusal(self, status: int, reason: str) -> MergeRefusal:
+        message = reason.casefold()
+        for known, words, meaning in self.merge_refusals:
+            if status == known and words in message:
+                return meaning
+        return "refused"
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -188,16 +223,3 @@ def lacking_scopes(kind: str, reason: str) -> PreconditionFailed:
 def set_status(http: ForgeHttp, head: str, state: str, context: str, text: str) -> None:
     body = {"state": state, "context": context, "description": text}
     http.change("POST", f"statuses/{segment(head)}", body)
-
-
-def statuses_of(http: ForgeHttp, head: str, page: Params) -> list[types.Status]:
-    """All statuses of a commit, the last one of each context, page by page."""
-    statuses: list[types.Status] = []
-    params = dict(page)
-    while True:
-        response = http.get(f"commits/{segment(head)}/status", params)
-        listed = response.read(types.CombinedStatus).statuses or []
-        statuses += listed
-        if not listed or not response.next_page:
-            return statuses
-        params = {**page, **response.next_page}

@@ -11,22 +11,19 @@ from caloron.errors import NotFound
 from caloron.forge.api import types
 from caloron.forge.api.base import (
     BranchRules,
-    Check,
+    ForgeApi,
     Protection,
     lacking_scopes,
     segment,
-    statuses_of,
 )
 from caloron.forge.http import FORBIDDEN, ForgeHttp, Refused
 from caloron.http import Params
 
 _SPECIAL = re.compile(r"[*?\[{\\]")
 _SETS = re.compile(r"\[(!?)([^\]]+)\]")
-#: Its messages about a merge that lacks an approval.
-_MISSING_PEOPLE = ("enough approvals", "requested changes", "official review requests")
 
 
-class Gitea:
+class Gitea(ForgeApi):
     """The API of Gitea 1.20 and newer."""
 
     kind = "gitea"
@@ -34,17 +31,36 @@ class Gitea:
     headers: Mapping[str, str] = {"Accept": "application/json"}
     # More is silently cut to what the server allows, 50 unless it is set up otherwise.
     page: Mapping[str, str | int] = {"limit": 50}
-    writers: tuple[str, ...] = ("owner", "admin", "write")
     pull_pages = "pulls"
     git_user = "caloron"
     longest_body = 1 << 20
     overlap_s = 5
     heads = "git/refs/heads"
+    diff_path = "pulls/{}.diff"
+    diff_type = "text/plain"
     events: Mapping[Verdict, str] = {
         "approved": "APPROVED",
         "changes_requested": "REQUEST_CHANGES",
         "commented": "COMMENT",
     }
+    writers = ("owner", "admin", "write")
+    merge_styles: Mapping[str, str] = {
+        "merge": "allow_merge_commits",
+        "squash": "allow_squash_merge",
+        "rebase": "allow_rebase",
+    }
+    merge_refusals = (
+        (405, "already merged", "merged"),
+        # It says so while it looks at a push, and also when it has found a conflict.
+        (405, "try again later", "unclear"),
+        (405, "enough approvals", "people"),
+        (405, "requested changes", "people"),
+        (405, "official review requests", "people"),
+        (409, "head out of date", "head"),
+        (409, "push out of date", "base"),
+        (409, "pushrejected", "refused"),
+        (409, "", "conflict"),
+    )
     grant = "let the account merge in the protection of the branch, or give it write access"
 
     def created_by(self, author: str) -> Params:
@@ -58,21 +74,9 @@ class Gitea:
         """Its `ref` becomes `refs/pull/…` once the branch is deleted; the label stays."""
         return pull.head.label or pull.head.ref
 
-    def diff(self, http: ForgeHttp, number: int) -> str:
-        response = http.get(f"pulls/{number}.diff", accept="text/plain")
-        return response.body.decode("utf-8", "replace")
-
     def label_reference(self, label: types.Label) -> int | str:
         # A name that it does not know is dropped without a word; an id is not.
         return label.id
-
-    def statuses(self, http: ForgeHttp, head: str) -> list[Check]:
-        statuses = statuses_of(http, head, self.page)
-        return [Check(status.context, status.status or status.state) for status in statuses]
-
-    def sees_check_runs(self, http: ForgeHttp, commit: str) -> bool:
-        # Its CI tells everything as statuses.
-        return True
 
     def is_required(self, name: str, wanted: str) -> bool:
         # What is required may be a pattern, or a plain name with brackets in it.
@@ -123,14 +127,6 @@ class Gitea:
         writers = http.get("assignees").read(list[types.User])
         return user.casefold() in {one.login.casefold() for one in writers}
 
-    def merge_style(self, repository: types.Repository) -> str:
-        ways = {
-            "merge": repository.allow_merge_commits,
-            "squash": repository.allow_squash_merge,
-            "rebase": repository.allow_rebase,
-        }
-        return next((way for way, allowed in ways.items() if allowed), "merge")
-
     def merge(self, http: ForgeHttp, number: int, head: str, style: str, message: str) -> None:
         title, _, rest = message.partition("\n")
         body = {
@@ -139,6 +135,14 @@ class Gitea:
             "MergeTitleField": title.strip(),
             "MergeMessageField": rest.strip(),
         }
+        http.change("POST", f"pulls/{number}/merge", body)
+
+    def shows_pushed_merges(self, repository: types.Repository) -> bool:
+        # Without this setting such a pull request stays open for ever; older versions hide it.
+        return repository.allow_manual_merge
+
+    def mark_merged(self, http: ForgeHttp, number: int, commit: str) -> None:
+        body = {"Do": "manually-merged", "MergeCommitID": commit}
         http.change("POST", f"pulls/{number}/merge", body)
 
     def check_scopes(self, http: ForgeHttp) -> None:
@@ -150,23 +154,6 @@ class Gitea:
         except Refused as refusal:
             if refusal.status == FORBIDDEN:
                 raise lacking_scopes(self.kind, refusal.reason) from None
-
-    def merge_refusal(self, status: int, reason: str) -> str:
-        message = reason.casefold()
-        if status == 405 and "already merged" in message:
-            return "merged"
-        if status == 405 and "try again later" in message:
-            # It says so while it looks at a push, and also when it has found a conflict.
-            return "unclear"
-        if status == 405 and any(missing in message for missing in _MISSING_PEOPLE):
-            return "people"
-        if status == 409 and "head out of date" in message:
-            return "head"
-        if status == 409 and "push out of date" in message:
-            return "base"
-        if status == 409 and "pushrejected" not in message:
-            return "conflict"
-        return "refused"
 
 
 def _first_for(rules: list[types.GiteaRule], branch: str) -> types.GiteaRule | None:

@@ -14,22 +14,20 @@ from caloron.forge.api import types
 from caloron.forge.api.base import (
     BranchRules,
     Check,
+    ForgeApi,
     Protection,
     lacking_scopes,
     segment,
-    statuses_of,
 )
 from caloron.forge.http import FORBIDDEN, ForgeHttp, Refused
 from caloron.http import Params
 
-#: Its messages about a merge that lacks an approval.
-_MISSING_PEOPLE = ("approving review", "code owner", "review is required", "changes requested")
 #: Rules by which a branch cannot be made or moved.
 _CLOSES = ("creation", "update")
 _GREEN = ("success", "neutral", "skipped")
 
 
-class GitHub:
+class GitHub(ForgeApi):
     """GitHub's REST API of 2022-11-28."""
 
     kind = "github"
@@ -40,18 +38,35 @@ class GitHub:
         "User-Agent": "caloron",
     }
     page: Mapping[str, str | int] = {"per_page": 100}
-    writers: tuple[str, ...] = ("admin", "maintain", "write")
     pull_pages = "pull"
     git_user = "x-access-token"
     longest_body = 65_536
     # Its lists are read from copies that may be behind.
     overlap_s = 30
     heads = "git/matching-refs/heads"
+    diff_path = "pulls/{}"
+    diff_type = "application/vnd.github.diff"
     events: Mapping[Verdict, str] = {
         "approved": "APPROVE",
         "changes_requested": "REQUEST_CHANGES",
         "commented": "COMMENT",
     }
+    writers = ("admin", "maintain", "write")
+    merge_styles: Mapping[str, str] = {
+        "merge": "allow_merge_commit",
+        "squash": "allow_squash_merge",
+        "rebase": "allow_rebase_merge",
+    }
+    merge_refusals = (
+        (409, "base branch", "base"),
+        (409, "", "head"),
+        (405, "not mergeable", "unclear"),
+        (405, "base branch was modified", "base"),
+        (405, "approving review", "people"),
+        (405, "code owner", "people"),
+        (405, "review is required", "people"),
+        (405, "changes requested", "people"),
+    )
     grant = "give the account write access, and let it merge in the branch's protection or ruleset"
 
     def created_by(self, author: str) -> Params:
@@ -60,20 +75,12 @@ class GitHub:
     def pulls_from(self, owner: str, branch: str, author: str) -> Params:
         return {"head": f"{owner}:{branch}"}
 
-    def head_name(self, pull: types.Pull) -> str:
-        return pull.head.ref
-
-    def diff(self, http: ForgeHttp, number: int) -> str:
-        response = http.get(f"pulls/{number}", accept="application/vnd.github.diff")
-        return response.body.decode("utf-8", "replace")
-
     def label_reference(self, label: types.Label) -> int | str:
         return label.name
 
     def statuses(self, http: ForgeHttp, head: str) -> list[Check]:
         """Commit statuses and check runs: CI reports its result as either."""
-        statuses = statuses_of(http, head, self.page)
-        checks = [Check(status.context, status.state) for status in statuses]
+        checks = super().statuses(http, head)
         params = dict(self.page)
         while True:
             try:
@@ -97,10 +104,6 @@ class GitHub:
                 raise
             return False
         return True
-
-    def is_required(self, name: str, wanted: str) -> bool:
-        # Here a name with an asterisk or a bracket means just that.
-        return name == wanted
 
     def protection(self, http: ForgeHttp, main: str) -> Protection:
         branch = http.get(f"branches/{segment(main)}").read(types.Branch)
@@ -145,17 +148,6 @@ class GitHub:
         except NotFound:
             return types.Ruleset(name=f"ruleset {rule.ruleset_id}")
 
-    def known_to_write(self, http: ForgeHttp, user: str) -> bool:
-        return False
-
-    def merge_style(self, repository: types.Repository) -> str:
-        ways = {
-            "merge": repository.allow_merge_commit,
-            "squash": repository.allow_squash_merge,
-            "rebase": repository.allow_rebase_merge,
-        }
-        return next((way for way, allowed in ways.items() if allowed), "merge")
-
     def merge(self, http: ForgeHttp, number: int, head: str, style: str, message: str) -> None:
         title, _, rest = message.partition("\n")
         body = {"sha": head, "merge_method": style}
@@ -171,18 +163,6 @@ class GitHub:
         scopes = {scope.strip() for scope in header.split(",")}
         if not scopes & {"repo", "public_repo"}:
             raise lacking_scopes(self.kind, f"it has {header or 'none'}")
-
-    def merge_refusal(self, status: int, reason: str) -> str:
-        message = reason.casefold()
-        if status == 409:
-            return "base" if "base branch" in message else "head"
-        if status == 405 and "not mergeable" in message:
-            return "unclear"
-        if status == 405 and "base branch was modified" in message:
-            return "base"
-        if status == 405 and any(missing in message for missing in _MISSING_PEOPLE):
-            return "people"
-        return "refused"
 
 
 def _state(run: types.CheckRun) -> str:

@@ -119,6 +119,8 @@ class Repository(msgspec.Struct, kw_only=True):
     allow_rebase: bool | None = None
     allow_merge_commit: bool | None = None
     allow_rebase_merge: bool | None = None
+    #: Gitea alone: people may mark a pull request as merged by a commit that they pushed.
+    allow_manual_merge: bool = False
 
 
 class Commit(msgspec.Struct):

@@ -164,6 +164,11 @@ WHERE issue NOT IN (SELECT number FROM issues UNION ALL SELECT number FROM pulls
 """
 
 
+def newest_version(connection: sqlite3.Connection) -> int:
+    """Return the version of the forge's last change."""
+    return int(connection.execute("SELECT version FROM counter").fetchone()[0])
+
+
 def _counts(connection: sqlite3.Connection) -> Iterator[RecordMismatch]:
     counter = connection.execute("SELECT version, number FROM counter").fetchone()
     used = connection.execute(_COUNTS).fetchone()

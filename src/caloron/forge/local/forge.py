@@ -7,10 +7,11 @@ git changes first, and the records follow.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import get_args
+from typing import Any, TypeVar
 
 from caloron.domain.model.snapshots import (
     BranchSnapshot,
@@ -25,7 +26,6 @@ from caloron.errors import (
     MergeConflict,
     NotFound,
     PreconditionFailed,
-    StaleBase,
     StaleHead,
     UsageError,
 )
@@ -41,13 +41,22 @@ from caloron.forge.local.records import (
 )
 from caloron.forge.local.refs import MAIN, ForgeRepository, RefSync, forge_error
 from caloron.forge.validate import (
+    no_branch,
     require_commit,
+    require_issue,
     require_local_branch,
+    require_pull,
+    require_review,
     require_storable,
     require_text,
+    second_pull,
+    stale_base,
+    stale_head,
 )
 from caloron.git.command import IDENTITY
-from caloron.ports import Checks, Merged, Poll, Remote, RepositoryInfo, State
+from caloron.ports import Checks, Merged, Poll, Remote, RepositoryInfo, State, VerifiedMerge
+
+T = TypeVar("T")
 
 
 class LocalForge:
@@ -155,26 +164,27 @@ class LocalForge:
         return self._repository.git("diff", *options, *revisions, "--")
 
     def find_issue(self, key: str) -> IssueSnapshot | None:
-        row = self._records.row("issue_marked", key=key, author=self.author) if key else None
-        return issue_snapshot(row) if row else None
+        return self._marked("issue_marked", issue_snapshot, key)
 
     def find_comment(self, number: int, key: str) -> CommentSnapshot | None:
         self._records.require(number)
-        values = {"number": number, "key": key, "author": self.author}
-        row = self._records.row("comment_marked", **values) if key else None
-        return comment_snapshot(row) if row else None
+        return self._marked("comment_marked", comment_snapshot, key, number=number)
 
     def find_pull(self, branch: str, key: str) -> PullSnapshot | None:
         self._refs.refresh()
-        values = {"branch": branch, "key": key, "author": self.author}
-        row = self._records.row("pull_marked", **values) if key else None
-        return pull_snapshot(row) if row else None
+        return self._marked("pull_marked", pull_snapshot, key, branch=branch)
 
     def find_review(self, number: int, key: str) -> ReviewSnapshot | None:
         self._records.pull(number)
-        values = {"number": number, "key": key, "author": self.author}
-        row = self._records.row("review_marked", **values) if key else None
-        return review_snapshot(row) if row else None
+        return self._marked("review_marked", review_snapshot, key, number=number)
+
+    def _marked(
+        self, statement: str, read: Callable[[sqlite3.Row], T], key: str, **values: Any
+    ) -> T | None:
+        """Our own object with a marker."""
+        values |= {"key": key, "author": self.author}
+        row = self._records.row(statement, **values) if key else None
+        return read(row) if row else None
 
     def fast_forward_from(self, source: Path) -> bool:
         """Fast-forward main to the user's own repository; False if the two have diverged."""
@@ -182,10 +192,7 @@ class LocalForge:
             return fast_forward_from(self._repository, source)
 
     def create_issue(self, title: str, body: str, labels: tuple[str, ...] = ()) -> IssueSnapshot:
-        require_text("the title of an issue", title)
-        require_storable("the body of an issue", body)
-        for label in labels:
-            require_text("a label", label)
+        require_issue(title, body, labels)
         with self._records.change("issue") as change:
             number = change.next_number()
             change.write(
@@ -224,22 +231,20 @@ class LocalForge:
 
     def label(self, number: int, label: str) -> IssueSnapshot:
         require_text("a label", label)
-        self._records.issue(number)
-        with self._records.change("label") as change:
-            row = change.row("issue", number=number)
-            present = issue_snapshot(row).labels if row else ()
-            if label not in present:
-                change.write("label_issue", number=number, labels=_label_set((*present, label)))
-        return self._records.issue(number)
+        return self._edit_labels(number, lambda present: present | {label})
 
     def unlabel(self, number: int, label: str) -> IssueSnapshot:
+        return self._edit_labels(number, lambda present: present - {label})
+
+    def _edit_labels(
+        self, number: int, edit: Callable[[frozenset[str]], frozenset[str]]
+    ) -> IssueSnapshot:
         self._records.issue(number)
         with self._records.change("label") as change:
             row = change.row("issue", number=number)
-            present = issue_snapshot(row).labels if row else ()
-            if label in present:
-                kept = _label_set([name for name in present if name != label])
-                change.write("label_issue", number=number, labels=kept)
+            present = frozenset(issue_snapshot(row).labels if row else ())
+            if edit(present) != present:
+                change.write("label_issue", number=number, labels=_label_set(edit(present)))
         return self._records.issue(number)
 
     def close_issue(self, number: int) -> IssueSnapshot:
@@ -263,31 +268,26 @@ class LocalForge:
         tip = self._repository.tip(branch) or ""
         if tip != new:
             if tip != old:
-                raise _stale_head(branch, tip, old)
+                raise stale_head(branch, tip, old)
             done = self._repository.push_from(source, branch, new, old)
             tip = self._repository.tip(branch) or ""
             if tip not in (new, old):
-                raise _stale_head(branch, tip, old)
+                raise stale_head(branch, tip, old)
             if tip != new:
                 raise forge_error(
                     source, "push", done.returncode, done.stderr.decode("utf-8", "replace")
                 )
         snapshot = self._refs.see_branch(branch)
         if snapshot is None:
-            raise _stale_head(branch, "", new)
+            raise stale_head(branch, "", new)
         return snapshot
 
     def open_pull(self, title: str, body: str, branch: str) -> PullSnapshot:
-        require_text("the title of a pull request", title)
-        require_storable("the body of a pull request", body)
-        if require_local_branch(branch) == self.main:
-            raise UsageError(
-                f"{self.main} cannot be merged into itself", hint="push the work to its own branch"
-            )
+        require_pull(title, body, require_local_branch(branch), self.main)
         self._refs.refresh()
         head = self._repository.tip(branch)
         if head is None:
-            raise NotFound(f"there is no branch {branch} to merge", hint="push it first")
+            raise no_branch(branch)
         with self._records.change("pull") as change:
             self._refuse_second(change, branch)
             number = change.next_number()
@@ -305,10 +305,7 @@ class LocalForge:
     def _refuse_second(self, change: Change, branch: str) -> None:
         other = change.row("pull_open", branch=branch)
         if other is not None:
-            raise ForgeError(
-                f"branch {branch} already has the open pull request #{other['number']}",
-                hint=f"use #{other['number']}, or close it first",
-            )
+            raise second_pull(branch, other["number"])
 
     def edit_pull(self, number: int, body: str) -> PullSnapshot:
         require_storable("the body of a pull request", body)
@@ -337,7 +334,7 @@ class LocalForge:
                 raise ForgeError(f"pull request #{number} is merged")
             head = self._repository.tip(pull.branch)
             if head is None:
-                raise NotFound(f"there is no branch {pull.branch} to merge", hint="push it first")
+                raise no_branch(pull.branch)
             if pull.state == "closed":
                 with self._records.change("reopen_pull") as change:
                     self._refuse_second(change, pull.branch)
@@ -346,11 +343,7 @@ class LocalForge:
 
     def review(self, number: int, head: str, verdict: Verdict, body: str) -> ReviewSnapshot:
         """Review a head; an empty one means the current head."""
-        if verdict not in get_args(Verdict):
-            raise UsageError(
-                f"{verdict!r} is no verdict", hint=f"use one of {', '.join(get_args(Verdict))}"
-            )
-        require_storable("the body of a review", body)
+        require_review(verdict, body)
         pull = self.pull(number)
         head = require_commit(head or pull.head)
         with self._records.change("review") as change:
@@ -360,7 +353,14 @@ class LocalForge:
         assert row is not None
         return review_snapshot(row)
 
-    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
+    def merge(
+        self,
+        number: int,
+        head: str,
+        base: str,
+        message: str,
+        verified: VerifiedMerge | None = None,
+    ) -> Merged:
         """Merge exactly `head` into exactly `base`; empty means whatever it is now."""
         require_storable("the message of a merge", message)
         with self._repository.merge_lock():
@@ -370,9 +370,16 @@ class LocalForge:
                 return Merged(pull, did_it=False)
             head, base = self._to_merge(pull, head, base)
             message = message.strip() or f"Merge pull request #{number}: {pull.title}"
-            commit = self._merge(pull, head, base, message)
+            if verified is None:
+                commit = self._merge(pull, head, base, message)
+            else:
+                commit = self._push_main(verified, base)
             self._refs.record_merge(MergeRecord(number, head, commit, self.actor), tracked)
         return Merged(self._records.pull(number), did_it=True)
+
+    def mark_merged(self, number: int, commit: str) -> PullSnapshot:
+        # The records follow main at each look.
+        return self.pull(number)
 
     def _to_merge(self, pull: PullSnapshot, head: str, base: str) -> tuple[str, str]:
         """The head and base to merge, if they are still what was expected."""
@@ -383,10 +390,10 @@ class LocalForge:
             raise ForgeError(f"{name} is closed", hint="open a new one for its branch")
         tip = self._repository.tip(pull.branch) or ""
         if not tip or tip != (head or tip):
-            raise _stale_head(pull.branch, tip, head or pull.head)
+            raise stale_head(pull.branch, tip, head or pull.head)
         main = self._refs.main_tip()
         if main != (base or main):
-            raise _stale_base(main, base)
+            raise stale_base(self.main, main, base)
         if self._repository.contains(main, tip):
             raise ForgeError(
                 f"{name} has nothing to merge: {self.main} contains all of {pull.branch}",
@@ -404,8 +411,19 @@ class LocalForge:
             ) from conflict
         commit = self._repository.commit_tree(tree, (base, head), message)
         if not self._repository.move(self.main, commit, base):
-            raise _stale_base(self._refs.main_tip(), base)
+            raise stale_base(self.main, self._refs.main_tip(), base)
         return commit
+
+    def _push_main(self, verified: VerifiedMerge, base: str) -> str:
+        require_commit(verified.commit)
+        done = self._repository.push_from(verified.source, self.main, verified.commit, base)
+        tip = self._refs.main_tip()
+        if tip not in (verified.commit, base):
+            raise stale_base(self.main, tip, base)
+        if tip != verified.commit:
+            stderr = done.stderr.decode("utf-8", "replace")
+            raise forge_error(verified.source, "push", done.returncode, stderr)
+        return tip
 
 
 def create_local_forge(directory: Path, *, source: Path | None = None, name: str) -> LocalForge:
@@ -420,23 +438,8 @@ def create_local_forge(directory: Path, *, source: Path | None = None, name: str
     return forge
 
 
-def _label_set(labels: Sequence[str]) -> str:
+def _label_set(labels: Iterable[str]) -> str:
     return json.dumps(sorted(set(labels)))
-
-
-def _stale_head(branch: str, tip: str, expected: str) -> StaleHead:
-    return StaleHead(
-        f"branch {branch} is {f'at {tip}' if tip else 'not there'}, "
-        f"not {f'at {expected}' if expected else 'absent'} as expected",
-        hint="look at what is there now, then decide again",
-    )
-
-
-def _stale_base(tip: str, expected: str) -> StaleBase:
-    return StaleBase(
-        f"{MAIN} is at {tip}, not at {expected} as expected",
-        hint="verify the result on the new main, then merge again",
-    )
 
 
 def _since(cursor: str) -> int:

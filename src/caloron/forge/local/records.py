@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from caloron.domain.model.snapshots import (
     BranchSnapshot,
     CommentSnapshot,
@@ -193,55 +195,21 @@ class Records:
 
 
 def issue_snapshot(row: sqlite3.Row) -> IssueSnapshot:
-    return IssueSnapshot(
-        version=row["version"],
-        number=row["number"],
-        title=row["title"],
-        body=row["body"],
-        state=row["state"],
-        author=row["author"],
-        labels=tuple(json.loads(row["labels"])),
-        closed_by=row["closed_by"],
-    )
+    return msgspec.convert(dict(row) | {"labels": json.loads(row["labels"])}, IssueSnapshot)
 
 
 def pull_snapshot(row: sqlite3.Row) -> PullSnapshot:
-    return PullSnapshot(
-        version=row["version"],
-        number=row["number"],
-        title=row["title"],
-        body=row["body"],
-        state=row["state"],
-        author=row["author"],
-        branch=row["branch"],
-        head=row["head"],
-        closes=issues_closed_by(row["body"]),
-        ended_by=row["ended_by"],
-        merge_commit=row["merge_commit"],
-    )
+    # Its column `base` is a commit of main, the field is the branch that a forge calls so.
+    values = dict(row) | {"closes": issues_closed_by(row["body"]), "base": ""}
+    return msgspec.convert(values, PullSnapshot)
 
 
 def review_snapshot(row: sqlite3.Row) -> ReviewSnapshot:
-    return ReviewSnapshot(
-        version=row["version"],
-        id=row["id"],
-        pull=row["pull"],
-        head=row["head"],
-        verdict=row["verdict"],
-        author=row["author"],
-        body=row["body"],
-    )
+    return msgspec.convert(dict(row), ReviewSnapshot)
 
 
 def comment_snapshot(row: sqlite3.Row) -> CommentSnapshot:
-    return CommentSnapshot(
-        version=row["version"],
-        id=row["id"],
-        issue=row["issue"],
-        author=row["author"],
-        body=row["body"],
-        created_at=row["created_at"],
-    )
+    return msgspec.convert(dict(row), CommentSnapshot)
 
 
 def branch_snapshot(row: sqlite3.Row) -> BranchSnapshot:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 from caloron.domain.model.snapshots import (
     BranchSnapshot,
@@ -15,7 +14,7 @@ from caloron.domain.model.snapshots import (
     Verdict,
 )
 from caloron.domain.model.sprint import BRANCHES
-from caloron.errors import ForgeError, ForgeUnavailable, NotFound, StaleHead, UsageError
+from caloron.errors import ForgeError, ForgeUnavailable, NotFound, StaleHead
 from caloron.forge.api import types
 from caloron.forge.api.base import BranchRules, ForgeApi, segment, set_status
 from caloron.forge.http import FORBIDDEN, ForgeHttp, ForgeResponse, Refused
@@ -26,16 +25,21 @@ from caloron.forge.remote.merge import Merger
 from caloron.forge.remote.poll import Poller
 from caloron.forge.remote.reader import Reader
 from caloron.forge.validate import (
+    no_branch,
     no_such,
     require_commit,
+    require_issue,
     require_number,
+    require_pull,
     require_remote_branch,
+    require_review,
     require_storable,
     require_text,
+    second_pull,
     truncate_body,
     truncate_title,
 )
-from caloron.ports import Checks, Merged, Poll, Remote, RepositoryInfo, State
+from caloron.ports import Merged, Poll, Remote, RepositoryInfo, VerifiedMerge
 
 #: The name of the status that shows our verdict on a commit.
 _REVIEW_STATUS = "caloron/review"
@@ -46,46 +50,33 @@ _STATUS_OF: dict[Verdict, str] = {
 }
 
 
-class RemoteForge:
-    """Issues, pull requests, reviews and merges over HTTP; commits over git."""
+class RemoteForge(Reader):
+    """Issues, pull requests, reviews and merges over HTTP; commits over git.
+
+    Reads are those of the `Reader`; here are changes, polls and merges.
+    """
 
     def __init__(
         self,
-        reader: Reader,
+        http: ForgeHttp,
+        reviewer: ForgeHttp | None,
         api: ForgeApi,
+        people: tuple[str, ...],
+        *,
         web: str,
         git_remote: Callable[[], Remote],
         close: Callable[[], None],
     ) -> None:
-        self._reader = reader
-        self._api = api
-        self._http = reader.http
-        self._web = f"{web}/{self._http.repo}"
+        super().__init__(http, reviewer, api, people)
+        self._web = f"{web}/{http.repo}"
         self._git_remote = git_remote
         self._close = close
-        self._poller = Poller(reader)
-        self._labels = Labels(self._http, api)
-        self._merger = Merger(reader, api)
+        self._poller = Poller(self)
+        self._labels = Labels(http, api)
+        self._merger = Merger(self, api, git_remote)
 
     def __repr__(self) -> str:
         return f"RemoteForge({self._web!r})"
-
-    @property
-    def author(self) -> str:
-        return self._reader.author
-
-    @property
-    def reviewer(self) -> str:
-        return self._reader.reviewer
-
-    @property
-    def main(self) -> str:
-        return self._reader.repository.default_branch
-
-    @property
-    def http(self) -> ForgeHttp:
-        """The client, for callers that count requests."""
-        return self._http
 
     def close(self) -> None:
         self._close()
@@ -94,20 +85,20 @@ class RemoteForge:
         return self._git_remote()
 
     def url(self, number: int, *, pull: bool = False) -> str:
-        return f"{self._web}/{self._api.pull_pages if pull else 'issues'}/{number}"
+        return f"{self._web}/{self.api.pull_pages if pull else 'issues'}/{number}"
 
     def about(self) -> RepositoryInfo:
-        repository = self._reader.fetch_repository()
+        repository = self.fetch_repository()
         rights = repository.permissions or types.Rights()
-        empty = repository.empty or self._reader.branch(repository.default_branch) is None
-        rules = None if empty else self._api.protection(self._http, repository.default_branch)
+        empty = repository.empty or self.branch(repository.default_branch) is None
+        rules = None if empty else self.api.protection(self.http, repository.default_branch)
         can_push = rights.push and not repository.archived
         branches = BranchRules()
         if can_push:
             main = repository.default_branch
-            branches = self._api.branch_rules(self._http, main, BRANCHES, self.author)
+            branches = self.api.branch_rules(self.http, main, BRANCHES, self.author)
         return RepositoryInfo(
-            kind=self._api.kind,
+            kind=self.api.kind,
             # The address that the forge reports may not be reachable from here.
             url=self._web,
             description=repository.description or "",
@@ -118,86 +109,46 @@ class RemoteForge:
             protected=rules is not None and rules.protected,
             required_checks=rules.required_checks if rules else (),
             required_approvals=rules.required_approvals if rules else 0,
-            reviewer_can_push=self._reader.reviewer_can_push(),
+            reviewer_can_push=self.reviewer_can_push(),
             switched_off=_switched_off(repository),
             archived=repository.archived,
             push_blocked_by=branches.closed,
             signatures_required_by=branches.signed,
             up_to_date_required_by=branches.outdated,
             sees_rules=not branches.unreadable,
-            sees_check_runs=empty
-            or self._api.sees_check_runs(self._http, repository.default_branch),
-            reviews="review" if self._reader.review_http else "comment",
+            sees_check_runs=empty or self.api.sees_check_runs(self.http, repository.default_branch),
+            reviews="review" if self.review_http else "comment",
         )
 
     def check_scopes(self) -> None:
         """Refuse a token that may read but not write, as far as the forge tells."""
-        self._api.check_scopes(self._http)
+        self.api.check_scopes(self.http)
 
     def poll(self, cursor: str) -> Poll:
         return self._poller.poll(cursor)
-
-    def issue(self, number: int) -> IssueSnapshot:
-        return self._reader.issue(number)
-
-    def issues(self, state: State = "all", label: str = "") -> list[IssueSnapshot]:
-        return self._reader.issues(state, label)
-
-    def comments(self, number: int) -> list[CommentSnapshot]:
-        return self._reader.comments(number)
-
-    def pull(self, number: int) -> PullSnapshot:
-        return self._reader.pull(number)
-
-    def pulls(self, state: State = "all") -> list[PullSnapshot]:
-        return self._reader.pulls(state)
-
-    def reviews(self, number: int) -> list[ReviewSnapshot]:
-        return self._reader.reviews(number)
-
-    def branch(self, name: str) -> BranchSnapshot | None:
-        return self._reader.branch(require_remote_branch(name))
 
     def mergeable(self, number: int) -> bool:
         return self._merger.mergeable(number)
 
     def diff(self, number: int) -> str:
         try:
-            return self._api.diff(self._http, require_number(number, "pull request"))
+            return self.api.diff(self.http, require_number(number, "pull request"))
         except NotFound:
             raise no_such(number, "pull request") from None
 
-    def checks(self, head: str) -> Checks:
-        return self._reader.checks(require_commit(head))
-
-    def find_issue(self, key: str) -> IssueSnapshot | None:
-        return self._reader.find_issue(key)
-
-    def find_comment(self, number: int, key: str) -> CommentSnapshot | None:
-        return self._reader.find_comment(number, key)
-
-    def find_pull(self, branch: str, key: str) -> PullSnapshot | None:
-        return self._reader.find_pull(branch, key)
-
-    def find_review(self, number: int, key: str) -> ReviewSnapshot | None:
-        return self._reader.find_review(number, key)
-
     def create_issue(self, title: str, body: str, labels: tuple[str, ...] = ()) -> IssueSnapshot:
-        require_text("the title of an issue", title)
-        require_storable("the body of an issue", body)
-        for label in labels:
-            require_text("a label", label)
+        require_issue(title, body, labels)
         wanted = self._labels.of(labels) if labels else []
-        response = self._http.change(
+        response = self.http.change(
             "POST",
             "issues",
             {
                 "title": truncate_title(title),
                 "body": self._truncated(body),
-                "labels": [self._api.label_reference(label) for label in wanted],
+                "labels": [self.api.label_reference(label) for label in wanted],
             },
         )
-        made = self._reader.issue_snapshot(response.read(types.Issue), response.began_ms)
+        made = self.issue_snapshot(response.read(types.Issue), response.began_ms)
         for label in labels:
             if label not in made.labels:
                 # The label was deleted since we listed the labels, and the forge dropped it.
@@ -215,12 +166,12 @@ class RemoteForge:
     def _post_comment(self, number: int, body: str) -> ForgeResponse:
         path, text = f"issues/{require_number(number)}/comments", {"body": self._truncated(body)}
         try:
-            return self._http.change("POST", path, text)
+            return self.http.change("POST", path, text)
         except NotFound:
             raise no_such(number, "issue or pull request") from None
         except ForgeUnavailable:
             # Gitea answers with an internal error for an issue that does not exist.
-            self._reader.require(number)
+            self.require(number)
             raise
 
     def edit_comment(self, number: int, comment: int, body: str) -> CommentSnapshot:
@@ -228,15 +179,15 @@ class RemoteForge:
         path = f"issues/comments/{comment}"
         require_number(number)
         try:
-            response = self._http.get(path)
+            response = self.http.get(path)
         except NotFound:
-            self._reader.require(number)
+            self.require(number)
             raise NotFound(f"#{number} has no comment {comment}") from None
         # Gitea answers with an empty body for anything but an ordinary comment.
         if not response.body or snapshots.number_of(response.read(types.Comment)) != number:
-            self._reader.require(number)
+            self.require(number)
             raise NotFound(f"#{number} has no comment {comment}")
-        response = self._http.change("PATCH", path, {"body": self._truncated(body)})
+        response = self.http.change("PATCH", path, {"body": self._truncated(body)})
         return snapshots.comment_snapshot(
             response.read(types.Comment), response.began_ms, trusted=True
         )
@@ -247,7 +198,7 @@ class RemoteForge:
 
     def label(self, number: int, label: str) -> IssueSnapshot:
         require_text("a label", label)
-        self._reader.issue(number)
+        self.issue(number)
         failure = self._put_label(number, label)
         if failure is not None:
             # The label was deleted since we listed the labels: Gitea ignores an unknown id.
@@ -256,13 +207,13 @@ class RemoteForge:
         if failure is not None:
             reason = f": {failure}" if failure else ""
             raise ForgeError(f"the forge did not put the label {label} on #{number}{reason}")
-        return self._reader.issue(number)
+        return self.issue(number)
 
     def _put_label(self, number: int, label: str) -> str | None:
         """Add the label; the reason if that failed, empty if the forge gives none."""
-        reference = self._api.label_reference(self._labels.of((label,))[0])
+        reference = self.api.label_reference(self._labels.of((label,))[0])
         try:
-            response = self._http.change("POST", f"issues/{number}/labels", {"labels": [reference]})
+            response = self.http.change("POST", f"issues/{number}/labels", {"labels": [reference]})
         except (NotFound, Refused) as refusal:
             if isinstance(refusal, Refused) and refusal.status == FORBIDDEN:
                 raise
@@ -270,14 +221,14 @@ class RemoteForge:
         return None if label in {item.name for item in response.read(list[types.Label])} else ""
 
     def unlabel(self, number: int, label: str) -> IssueSnapshot:
-        issue, began = self._reader.issue_json(number)
+        issue, began = self.issue_json(number)
         present = [item for item in snapshots.labels_of(issue) if item.name == label]
         if not present:
-            return self._reader.issue_snapshot(issue, began)
+            return self.issue_snapshot(issue, began)
         for item in present:
-            reference = segment(str(self._api.label_reference(item)))
-            self._http.change("DELETE", f"issues/{number}/labels/{reference}")
-        return self._reader.issue(number)
+            reference = segment(str(self.api.label_reference(item)))
+            self.http.change("DELETE", f"issues/{number}/labels/{reference}")
+        return self.issue(number)
 
     def close_issue(self, number: int) -> IssueSnapshot:
         return self._patch_issue(number, {"state": "closed"})
@@ -286,26 +237,21 @@ class RemoteForge:
         return self._patch_issue(number, {"state": "open"})
 
     def _patch_issue(self, number: int, change: dict[str, str]) -> IssueSnapshot:
-        issue = self._reader.issue(number)
+        issue = self.issue(number)
         if issue.state == change.get("state"):
             return issue
-        response = self._http.change("PATCH", f"issues/{number}", change)
-        return self._reader.issue_snapshot(response.read(types.Issue), response.began_ms)
+        response = self.http.change("PATCH", f"issues/{number}", change)
+        return self.issue_snapshot(response.read(types.Issue), response.began_ms)
 
     def push(self, source: Path, branch: str, new: str, old: str) -> BranchSnapshot:
         require_remote_branch(branch)
         require_commit(new)
-        began_ms = self._http.breaker.server_time_ms()
+        began_ms = self.http.breaker.server_time_ms()
         remote_git.push(self.remote(), source, branch, new, old)
         return snapshots.branch_snapshot(branch, new, began_ms)
 
     def open_pull(self, title: str, body: str, branch: str) -> PullSnapshot:
-        require_text("the title of a pull request", title)
-        require_storable("the body of a pull request", body)
-        if require_remote_branch(branch) == self.main:
-            raise UsageError(
-                f"{self.main} cannot be merged into itself", hint="push the work to its own branch"
-            )
+        require_pull(title, body, require_remote_branch(branch), self.main)
         body_json = {
             "title": truncate_title(title),
             "body": self._truncated(body),
@@ -313,56 +259,49 @@ class RemoteForge:
             "base": self.main,
         }
         try:
-            response = self._http.change("POST", "pulls", body_json)
+            response = self.http.change("POST", "pulls", body_json)
         except (NotFound, Refused):
             self._explain_unopened(branch)
             raise
-        return self._reader.pull_snapshot(response.read(types.Pull), response.began_ms)
+        return self.pull_snapshot(response.read(types.Pull), response.began_ms)
 
     def _explain_unopened(self, branch: str) -> None:
-        if self._reader.branch(branch) is None:
-            raise NotFound(f"there is no branch {branch} to merge", hint="push it first")
-        for other in self._reader.pulls("open"):
+        if self.branch(branch) is None:
+            raise no_branch(branch)
+        for other in self.pulls("open"):
             if other.branch == branch:
-                raise ForgeError(
-                    f"branch {branch} already has the open pull request #{other.number}",
-                    hint=f"use #{other.number}, or close it first",
-                )
+                raise second_pull(branch, other.number)
 
     def edit_pull(self, number: int, body: str) -> PullSnapshot:
         require_storable("the body of a pull request", body)
-        self._reader.pull_json(number)
+        self.pull_json(number)
         changes = {"body": self._truncated(body)}
-        response = self._http.change("PATCH", f"pulls/{number}", changes)
-        return self._reader.pull_snapshot(response.read(types.Pull), response.began_ms)
+        response = self.http.change("PATCH", f"pulls/{number}", changes)
+        return self.pull_snapshot(response.read(types.Pull), response.began_ms)
 
     def close_pull(self, number: int) -> PullSnapshot:
-        json, began = self._reader.pull_json(number)
+        json, began = self.pull_json(number)
         if json.state != "open":
-            return self._reader.pull_snapshot(json, began)
-        response = self._http.change("PATCH", f"pulls/{number}", {"state": "closed"})
-        return self._reader.pull_snapshot(response.read(types.Pull), response.began_ms)
+            return self.pull_snapshot(json, began)
+        response = self.http.change("PATCH", f"pulls/{number}", {"state": "closed"})
+        return self.pull_snapshot(response.read(types.Pull), response.began_ms)
 
     def review(self, number: int, head: str, verdict: Verdict, body: str) -> ReviewSnapshot:
         """Review a head; an empty one means the current head."""
-        if verdict not in get_args(Verdict):
-            raise UsageError(
-                f"{verdict!r} is no verdict", hint=f"use one of {', '.join(get_args(Verdict))}"
-            )
-        require_storable("the body of a review", body)
-        head = require_commit(head or self._reader.pull(number).head)
-        second = self._reader.review_http
+        require_review(verdict, body)
+        head = require_commit(head or self.pull(number).head)
+        second = self.review_http
         if second is None:
             return self._verdict_as_comment(number, head, verdict, body)
         body_json = {
-            "event": self._api.events[verdict],
+            "event": self.api.events[verdict],
             "body": self._truncated(body),
             "commit_id": head,
         }
         try:
             response = second.change("POST", f"pulls/{number}/reviews", body_json)
         except Refused:
-            pull = self._reader.pull(number)
+            pull = self.pull(number)
             if pull.head != head:
                 raise StaleHead(f"#{number} is at {pull.head}, not at {head}") from None
             raise
@@ -375,20 +314,30 @@ class RemoteForge:
     ) -> ReviewSnapshot:
         """Comment, and set a status of the commit: an account may not review its own change."""
         require_text("a review", body)
-        self._reader.pull(number)
+        self.pull(number)
         summary = body.split("\n", 1)[0].strip()[:100]
         # The status goes first: after a crash, the comment proves that both were done.
         state = _STATUS_OF[verdict]
-        set_status(self._http, head, state, _REVIEW_STATUS, summary)
+        set_status(self.http, head, state, _REVIEW_STATUS, summary)
         response = self._post_comment(number, body)
         return snapshots.comment_review(response.read(types.Comment), head, response.began_ms)
 
-    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
+    def merge(
+        self,
+        number: int,
+        head: str,
+        base: str,
+        message: str,
+        verified: VerifiedMerge | None = None,
+    ) -> Merged:
         require_storable("the message of a merge", message)
-        return self._merger.merge(number, head, base, message)
+        return self._merger.merge(number, head, base, message, verified)
+
+    def mark_merged(self, number: int, commit: str) -> PullSnapshot:
+        return self._merger.mark_merged(number, commit)
 
     def _truncated(self, body: str) -> str:
-        return truncate_body(body, self._api.longest_body)
+        return truncate_body(body, self.api.longest_body)
 
 
 def _switched_off(repository: types.Repository) -> tuple[str, ...]:

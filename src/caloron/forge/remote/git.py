@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from caloron.errors import ForgeError, ForgeUnavailable, StaleHead
+from caloron.errors import ForgeError, ForgeUnavailable
 from caloron.forge.tokens import Token
+from caloron.forge.validate import stale_head
 from caloron.git.command import GitError, error_line, git_remote
 from caloron.ports import Remote
 
@@ -50,11 +51,7 @@ def push(remote: Remote, source: Path, branch: str, new: str, old: str) -> None:
         if tip == new:
             return
         if tip != old:
-            raise StaleHead(
-                f"branch {branch} is {f'at {tip}' if tip else 'not there'}, "
-                f"not {f'at {old}' if old else 'absent'} as expected",
-                hint="look at what is there now, then decide again",
-            ) from None
+            raise stale_head(branch, tip, old) from None
         if isinstance(error, ForgeUnavailable):
             raise
         raise _refused(remote, branch, error) from None

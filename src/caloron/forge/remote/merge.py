@@ -10,6 +10,7 @@ from caloron.errors import (
     ApprovalMissing,
     CaloronError,
     ForgeError,
+    ForgeUnavailable,
     MergeConflict,
     NotFound,
     NotYet,
@@ -19,9 +20,10 @@ from caloron.errors import (
 from caloron.forge.api import types
 from caloron.forge.api.base import ForgeApi
 from caloron.forge.http import Refused
+from caloron.forge.remote import git as remote_git
 from caloron.forge.remote import snapshots
 from caloron.forge.remote.reader import Reader
-from caloron.ports import Merged
+from caloron.ports import Merged, Remote, VerifiedMerge
 from caloron.store import log
 
 #: How long a forge may check a push; afterwards we assume a conflict.
@@ -33,10 +35,15 @@ class Merger:
     """Merges one pull request at a time, and reports the exact reason of a refusal."""
 
     def __init__(
-        self, reader: Reader, api: ForgeApi, sleep: Callable[[float], None] = time.sleep
+        self,
+        reader: Reader,
+        api: ForgeApi,
+        git_remote: Callable[[], Remote],
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._reader = reader
         self._api = api
+        self._git_remote = git_remote
         self._sleep = sleep
 
     def mergeable(self, number: int) -> bool:
@@ -44,8 +51,10 @@ class Merger:
         pull = self._checked_pull(number)
         return pull.state == "open" and bool(pull.mergeable) and self._reader.is_for_main(pull)
 
-    def merge(self, number: int, head: str, base: str, message: str) -> Merged:
-        """Merge `head`; main is checked first, because no forge takes an expected base."""
+    def merge(
+        self, number: int, head: str, base: str, message: str, verified: VerifiedMerge | None
+    ) -> Merged:
+        """Merge `head`; main is checked first, because no forge's API takes an expected base."""
         json, began = self._reader.pull_json(number)
         pull = self._reader.pull_snapshot(json, began)
         self._expect_main(json)
@@ -59,9 +68,12 @@ class Merger:
                 f" {pull.branch}",
                 hint="push commits to the branch, or close the pull request",
             )
-        message = message.strip() or f"Merge pull request #{number}: {pull.title}"
         # Read it now: people change the merge styles that a repository allows.
-        style = self._api.merge_style(self._reader.fetch_repository())
+        repository = self._reader.fetch_repository()
+        if verified and self._takes_pushes(repository) and self._push_main(verified, base):
+            return Merged(self.mark_merged(number, verified.commit), did_it=True)
+        message = message.strip() or f"Merge pull request #{number}: {pull.title}"
+        style = self._api.merge_style(repository)
         for last in (False, True):
             try:
                 self._api.merge(self._reader.http, number, head, style, message)
@@ -76,6 +88,60 @@ class Merger:
         if merged.state != "merged":
             raise NotYet(f"pull request #{number} was merged, but does not show it yet")
         return Merged(merged, did_it=True)
+
+    def mark_merged(self, number: int, commit: str) -> PullSnapshot:
+        """Have the forge show a pull request as merged by `commit`, which is on main already."""
+        refusal: CaloronError | None = None
+        try:
+            self._api.mark_merged(self._reader.http, number, commit)
+        except (NotFound, Refused) as error:
+            # The forge may have noticed by itself; a look shows it.
+            refusal = error
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            pull = self._reader.pull(number)
+            if pull.state == "merged":
+                return pull
+            name = f"{self._reader.repository.default_branch} has pull request #{number} since"
+            if refusal is not None or pull.state == "closed":
+                raise ForgeError(
+                    f"{name} {commit[:12]}, but the forge does not show it as merged",
+                    hint="mark it as merged on the forge, or close it and its issue",
+                )
+            if time.monotonic() > deadline:
+                raise NotYet(f"{name} {commit[:12]}, but the forge does not show that yet")
+            self._sleep(_PAUSE_S)
+
+    def _takes_pushes(self, repository: types.Repository) -> bool:
+        """True if we may push to main, and the forge then shows the merge by itself or by request.
+
+        Protected branches are left to the forge: a push could bypass what the protection requires.
+        """
+        may_push = repository.permissions is not None and repository.permissions.push
+        return (
+            may_push
+            and self._api.merge_style(repository) == "merge"
+            and self._api.shows_pushed_merges(repository)
+            and not self._api.protection(
+                self._reader.http, self._reader.repository.default_branch
+            ).protected
+        )
+
+    def _push_main(self, verified: VerifiedMerge, base: str) -> bool:
+        """Move main from `base` to the verified commit; False if a rule of the forge forbids it."""
+        main = self._reader.repository.default_branch
+        try:
+            remote_git.push(self._git_remote(), verified.source, main, verified.commit, base)
+        except StaleHead as error:
+            raise StaleBase(
+                str(error), hint="verify the result on the new main, then merge again"
+            ) from error
+        except ForgeUnavailable:
+            raise
+        except ForgeError as refusal:
+            log.info("main takes no push; the forge's API merges", error=refusal, branch=main)
+            return False
+        return True
 
     def _expect_main(self, pull: types.Pull) -> None:
         if not self._reader.is_for_main(pull):

@@ -104,7 +104,7 @@ class Poller:
         read: dict[int, _Known] = {}
         for number in self._pulls_to_read(pulls, heads):
             changes += self._read_pull(number, pulls, heads, clock, read)
-        main = reader.repository.default_branch
+        main = reader.main
         if heads and main not in heads:
             main = reader.refresh_main()
         if main in heads:

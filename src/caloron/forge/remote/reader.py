@@ -23,7 +23,12 @@ from caloron.forge.api import types
 from caloron.forge.api.base import Check, ForgeApi, Protection, segment
 from caloron.forge.http import FORBIDDEN, ForgeHttp, ForgeResponse, Refused
 from caloron.forge.remote import snapshots
-from caloron.forge.validate import no_such, require_number
+from caloron.forge.validate import (
+    no_such,
+    require_commit,
+    require_number,
+    require_remote_branch,
+)
 from caloron.http import Params
 from caloron.ports import Checks, State
 from caloron.store import log
@@ -72,7 +77,7 @@ class Collaborators:
 
 
 class Reader:
-    """Asks one forge about one repository."""
+    """The read half of a forge on another machine: one repository, seen by our accounts."""
 
     def __init__(
         self, http: ForgeHttp, reviewer: ForgeHttp | None, api: ForgeApi, people: tuple[str, ...]
@@ -121,6 +126,10 @@ class Reader:
         """The repository as first read, or as read again after main was renamed."""
         return self._ask_once("repository", self.fetch_repository)
 
+    @property
+    def main(self) -> str:
+        return self.repository.default_branch
+
     def refresh_main(self) -> str:
         """Read the name of main again: people rename it."""
         repository = self.fetch_repository()
@@ -134,7 +143,7 @@ class Reader:
     def is_for_main(self, pull: types.Pull) -> bool:
         """Whether a pull request is for main; a person may have chosen another branch."""
         base = pull.base.ref
-        if base == self.repository.default_branch:
+        if base == self.main:
             return True
         asked = self._not_main.get(base)
         if asked is not None and time.monotonic() - asked < _NOT_MAIN_S:
@@ -185,7 +194,7 @@ class Reader:
         trusted = self._is_trusted(snapshot.author, ask=is_task)
         return msgspec.structs.replace(snapshot, trusted=trusted)
 
-    def issues(self, state: State, label: str = "") -> list[IssueSnapshot]:
+    def issues(self, state: State = "all", label: str = "") -> list[IssueSnapshot]:
         if state == "merged":
             return []
         params = {"state": state, **({"labels": label} if label else {}), **self.api.page}
@@ -246,7 +255,7 @@ class Reader:
         trusted = self._is_trusted(snapshot.author, ask=bool(snapshot.closes))
         return msgspec.structs.replace(snapshot, trusted=trusted)
 
-    def pulls(self, state: State) -> list[PullSnapshot]:
+    def pulls(self, state: State = "all") -> list[PullSnapshot]:
         params = {"state": "closed" if state == "merged" else state, **self.api.page}
         for_main = [
             self.pull_snapshot(pull, began)
@@ -299,7 +308,7 @@ class Reader:
 
     def branch(self, name: str) -> BranchSnapshot | None:
         try:
-            response = self.http.get(f"branches/{segment(name)}")
+            response = self.http.get(f"branches/{segment(require_remote_branch(name))}")
         except NotFound:
             # A repository that is gone has no branch either: that raises here.
             self.fetch_repository()
@@ -311,13 +320,13 @@ class Reader:
         with self._once_lock:
             cached = self._protection
             if cached is None or time.monotonic() - cached[0] > _PROTECTION_S:
-                protection = self.api.protection(self.http, self.repository.default_branch)
+                protection = self.api.protection(self.http, self.main)
                 cached = self._protection = (time.monotonic(), protection)
             return cached[1]
 
     def checks(self, head: str) -> Checks:
         """Green only if every check that exists or is required is green."""
-        listed = self.api.statuses(self.http, head)
+        listed = self.api.statuses(self.http, require_commit(head))
         states = {check.name: check for check in listed if not check.name.startswith("caloron/")}
         for wanted in self.protection().required_checks:
             if wanted.startswith("caloron/"):

@@ -43,7 +43,6 @@ from caloron.graph.types import (
     Record,
     RecordWith,
     Refined,
-    StreamOf,
     Union,
     Var,
     infer,
@@ -125,52 +124,54 @@ class _Checker:
             Branch: self._branch,
             Fanout: self._fanout,
             Merge: self._merge,
-            Retry: lambda node, given, path: self.visit(node.stage, given, f"{path}.stage"),
+            Retry: lambda node, produced, path: self.visit(node.stage, produced, f"{path}.stage"),
             Let: self._let,
         }
 
-    def visit(self, node: Node, given: NType, path: str) -> Signature:
-        """Check a node that gets a value of the type `given`."""
+    def visit(self, node: Node, produced: NType, path: str) -> Signature:
+        """Check a node that gets a value of the type `produced`."""
         if not isinstance(node, Stage | RemoteStage | Const | Branch | Retry):
-            held = [child for _, child in children(node)]
-            if len(held) < (1 if isinstance(node, Sequential | Parallel) else 2):
+            inner = list(children(node))
+            if len(inner) < (1 if isinstance(node, Sequential | Parallel) else 2):
                 message = f"an empty {type(node).__name__} does nothing"
                 self.errors.append(CheckError(message, path=path))
                 return _UNKNOWN
-        found = self._ops[type(node)](node, given, path)
-        return Signature(_bounded(found.input), _bounded(found.output))
+        signature = self._ops[type(node)](node, produced, path)
+        return Signature(_bounded(signature.input), _bounded(signature.output))
 
-    def _edge(self, given: NType, expected: NType, path: str) -> None:
-        if isinstance(given, RecordWith):
-            expected = _known_part(expected, given)
-        reason = mismatch(given, expected)
+    def _edge(self, produced: NType, expected: NType, path: str) -> None:
+        if isinstance(produced, RecordWith):
+            expected = _known_part(expected, produced)
+        reason = mismatch(produced, expected)
         if reason is not None:
-            wanted, produced = show(expected), show(given)
-            message = f"expected {wanted}, found {produced}: {reason}"
-            if isinstance(given, LiteralType):
+            wanted, found = show(expected), show(produced)
+            message = f"expected {wanted}, found {found}: {reason}"
+            if isinstance(produced, LiteralType):
                 message = reason
-            self.errors.append(CheckError(message, path=path, expected=wanted, found=produced))
+            self.errors.append(CheckError(message, path=path, expected=wanted, found=found))
 
-    def _stage(self, node: Stage, given: NType, path: str) -> Signature:
+    def _stage(self, node: Stage, produced: NType, path: str) -> Signature:
         stage = self._catalogue.get(node.id)
         if stage is None:
             message = f"the stage {node.id} is not in the catalogue"
             self.errors.append(CheckError(message, path=path))
             return _UNKNOWN
-        takes = remaining_input(stage.input, node.config)
-        self._edge(given, takes, path)
+        expected = remaining_input(stage.input, node.config)
+        self._edge(produced, expected, path)
         if node.config and self._strict:
-            self._config(node.config, stage.input, given, path)
-        for reference in _references(stage, node.config or {}, given):
+            self._config(node.config, stage.input, produced, path)
+        for reference in _references(stage, node.config or {}, produced):
             with suppress(UnknownStage):
                 self.called.append((path, self._catalogue.lookup(reference).stage))
         if not has_variables(stage.output):
-            return Signature(takes, stage.output)
-        output = ANY if node.config else instantiate(stage.input, stage.output, given)
-        return Signature(takes, output)
+            return Signature(expected, stage.output)
+        output = ANY if node.config else instantiate(stage.input, stage.output, produced)
+        return Signature(expected, output)
 
-    def _config(self, config: Mapping[str, Json], expected: NType, given: NType, path: str) -> None:
-        """Check the fields that `config` gives, and that the input has all others."""
+    def _config(
+        self, config: Mapping[str, Json], expected: NType, produced: NType, path: str
+    ) -> None:
+        """Check the fields in `config`, and that the input has all others."""
         if not isinstance(expected, Record):
             return
         for name, value in config.items():
@@ -178,54 +179,54 @@ class _Checker:
                 at = member(f"{path}.config", name)
                 self._edge(LiteralType(value), expected.fields[name], at)
         left = {name: of for name, of in expected.fields.items() if name not in config}
-        if len(left) < 2 and _is_object(given):
-            self._edge(given, sorted_record(left), path)
+        if len(left) < 2 and _is_object(produced):
+            self._edge(produced, sorted_record(left), path)
 
-    def _remote(self, node: RemoteStage, given: NType, path: str) -> Signature:
-        self._edge(given, node.input, path)
+    def _remote(self, node: RemoteStage, produced: NType, path: str) -> Signature:
+        self._edge(produced, node.input, path)
         return Signature(node.input, node.output)
 
     def _const(self, node: Const, _given: NType, _path: str) -> Signature:
         return Signature(ANY, LiteralType(node.value) if self._strict else ANY)
 
-    def _sequential(self, node: Sequential, given: NType, path: str) -> Signature:
+    def _sequential(self, node: Sequential, produced: NType, path: str) -> Signature:
         signatures: list[Signature] = []
         for at, child in children(node, path):
-            signatures.append(self.visit(child, given, at))
-            given = signatures[-1].output
-        return Signature(signatures[0].input, given)
+            signatures.append(self.visit(child, produced, at))
+            produced = signatures[-1].output
+        return Signature(signatures[0].input, produced)
 
-    def _parallel(self, node: Parallel, given: NType, path: str) -> Signature:
+    def _parallel(self, node: Parallel, produced: NType, path: str) -> Signature:
         branches = dict(zip(node.branches, children(node, path), strict=True))
-        return self._members(branches, given, path, _branch_input)
+        return self._members(branches, produced, path, _branch_input)
 
     def _members(
         self,
         nodes: Mapping[str, tuple[str, Node]],
-        given: NType,
+        produced: NType,
         path: str,
         choose: Callable[[NType, str], NType],
     ) -> Signature:
         """Check nodes of which each gets the member of its own name."""
         signatures = {
-            name: self.visit(node, choose(given, name), at) for name, (at, node) in nodes.items()
+            name: self.visit(node, choose(produced, name), at) for name, (at, node) in nodes.items()
         }
         required = sorted_record({name: of.input for name, of in signatures.items()})
-        missing = isinstance(given, Record) and any(
-            name not in given.fields and not nullable(of) for name, of in required.fields.items()
+        missing = isinstance(produced, Record) and any(
+            name not in produced.fields and not nullable(of) for name, of in required.fields.items()
         )
-        if self._declared and (missing or _is_no_object(given)):
-            self._edge(given, required, path)
+        if self._declared and (missing or _is_no_object(produced)):
+            self._edge(produced, required, path)
         return Signature(
             required, sorted_record({name: of.output for name, of in signatures.items()})
         )
 
-    def _branch(self, node: Branch, given: NType, path: str) -> Signature:
+    def _branch(self, node: Branch, produced: NType, path: str) -> Signature:
         at = f"{path}.predicate"
-        predicate = self.visit(node.predicate, given, at)
+        predicate = self.visit(node.predicate, produced, at)
         self._edge(predicate.output, BOOL, at)
         # Noether does not check what reaches the arms.
-        arm = given if self._strict else ANY
+        arm = produced if self._strict else ANY
         if_true = self.visit(node.if_true, arm, f"{path}.if_true")
         if_false = self.visit(node.if_false, arm, f"{path}.if_false")
         required = predicate.input
@@ -233,33 +234,33 @@ class _Checker:
             required = meet([required, if_true.input, if_false.input])
         return Signature(required, union([if_true.output, if_false.output]))
 
-    def _fanout(self, node: Fanout, given: NType, path: str) -> Signature:
+    def _fanout(self, node: Fanout, produced: NType, path: str) -> Signature:
         (at, source), *targets = children(node, path)
-        produced = self.visit(source, given, at)
-        outputs = [self.visit(target, produced.output, at).output for at, target in targets]
-        return Signature(produced.input, ListOf(union(outputs)))
+        signature = self.visit(source, produced, at)
+        outputs = [self.visit(target, signature.output, at).output for at, target in targets]
+        return Signature(signature.input, ListOf(union(outputs)))
 
-    def _merge(self, node: Merge, given: NType, path: str) -> Signature:
+    def _merge(self, node: Merge, produced: NType, path: str) -> Signature:
         *sources, (at, target) = children(node, path)
         named = {f"source_{index}": source for index, source in enumerate(sources)}
-        signature = self._members(named, given, path, _source_input)
+        signature = self._members(named, produced, path, _source_input)
         return Signature(signature.input, self.visit(target, signature.output, at).output)
 
-    def _let(self, node: Let, given: NType, path: str) -> Signature:
+    def _let(self, node: Let, produced: NType, path: str) -> Signature:
         *bindings, (at, body) = children(node, path)
-        signatures = [self.visit(binding, given, where) for where, binding in bindings]
+        signatures = [self.visit(binding, produced, where) for where, binding in bindings]
         required: dict[str, NType] = {}
         for signature in signatures:
             if isinstance(signature.input, Record):
                 required.update(signature.input.fields)
         bound = {name: of.output for name, of in zip(node.bindings, signatures, strict=True)}
-        outer = _fields_of(given)
+        outer = _fields_of(produced)
         scope: NType
         if outer is not None:
             scope = sorted_record({**outer, **bound})
         else:
             # The outer fields are unknown; the bindings and what they require are not.
-            known = given.fields if isinstance(given, RecordWith) else {}
+            known = produced.fields if isinstance(produced, RecordWith) else {}
             scope = RecordWith({**required, **known, **bound}, "outer")
         result = self.visit(body, scope, at)
         if isinstance(result.input, Record):
@@ -267,86 +268,88 @@ class _Checker:
                 if name not in bound:
                     required.setdefault(name, of)
         unknown = any(not isinstance(signature.input, Record) for signature in signatures)
-        takes = ANY if unknown or not required else sorted_record(required)
-        return Signature(takes, result.output)
+        expected = ANY if unknown or not required else sorted_record(required)
+        return Signature(expected, result.output)
 
 
 def remaining_input(expected: NType, config: Mapping[str, Json] | None) -> NType:
-    """Return the input that a stage still requires when `config` gives some of its fields."""
+    """Return the input that a stage requires besides the fields in `config`."""
     if not config or not isinstance(expected, Record):
         return expected
     left = {name: of for name, of in expected.fields.items() if name not in config}
     return Record(left) if len(left) > 1 else ANY
 
 
-def _references(stage: StageSpec, config: Mapping[str, Json], given: NType) -> list[str]:
+def _references(stage: StageSpec, config: Mapping[str, Json], produced: NType) -> list[str]:
     """References to stages in the input of a stage that calls stages, as far as they are known."""
     if not isinstance(stage.input, Record):
         return []
     known: dict[str, Json] = dict(config)
-    if isinstance(given, LiteralType):
-        whole = with_config(stage, config, given.value) if config else given.value
+    if isinstance(produced, LiteralType):
+        whole = with_config(stage, config, produced.value) if config else produced.value
         known = whole if isinstance(whole, dict) else {}
-    elif isinstance(given, Record | RecordWith):
-        fields = given.fields.items()
+    elif isinstance(produced, Record | RecordWith):
+        fields = produced.fields.items()
         known = {name: of.value for name, of in fields if isinstance(of, LiteralType)} | known
     listed = known.get("stages")
     values = [known.get("stage_id"), *(listed if isinstance(listed, list) else [])]
     return [value for value in values if isinstance(value, str)]
 
 
-def _is_object(given: NType) -> bool:
-    return isinstance(given, Record | RecordWith) or (
-        isinstance(given, LiteralType) and isinstance(given.value, dict)
+def _is_object(produced: NType) -> bool:
+    return isinstance(produced, Record | RecordWith) or (
+        isinstance(produced, LiteralType) and isinstance(produced.value, dict)
     )
 
 
-def _is_no_object(given: NType) -> bool:
+def _is_no_object(produced: NType) -> bool:
     """True if a value of this type is certainly no record."""
     objects = Record | RecordWith | LiteralType | Union | Var | Refined
-    return given != ANY and not isinstance(given, objects)
+    return produced != ANY and not isinstance(produced, objects)
 
 
-def _known_part(expected: NType, given: RecordWith) -> NType:
+def _known_part(expected: NType, produced: RecordWith) -> NType:
     """Reduce an expected record to the known fields; the other fields may or may not exist."""
     match expected:
         case Record(fields):
-            return sorted_record({name: of for name, of in fields.items() if name in given.fields})
+            return sorted_record(
+                {name: of for name, of in fields.items() if name in produced.fields}
+            )
         case RecordWith() | Union() | Refined():
             return ANY
     return expected
 
 
-def _fields_of(given: NType) -> Mapping[str, NType] | None:
-    """The fields of a value of this type: empty if it is no object, None if they are unknown."""
-    match given:
+def _fields_of(produced: NType) -> Mapping[str, NType] | None:
+    """Return the fields of a value of this type: none if it is no object, None if unknown."""
+    match produced:
         case LiteralType(dict() as value):
             return {name: LiteralType(of) for name, of in value.items()}
         case Record(fields):
             return fields
         case RecordWith() | Union() | Var() | Refined():
             return None
-    return None if given == ANY else {}
+    return None if produced == ANY else {}
 
 
-def _branch_input(given: NType, name: str) -> NType:
-    """The input of a branch: the member of its name, else the whole; Any if that is unknown."""
-    match given:
+def _branch_input(produced: NType, name: str) -> NType:
+    """Return the input of a branch: the member of its name, else the whole; Any if unknown."""
+    match produced:
         case LiteralType(dict() as value):
-            return LiteralType(value[name]) if name in value else given
+            return LiteralType(value[name]) if name in value else produced
         case Record(fields) | RecordWith(fields) if name in fields:
             return fields[name]
         case LiteralType():
-            return given
+            return produced
     return ANY
 
 
-def _source_input(given: NType, name: str) -> NType:
-    """The input of a source: the member of its name, else null."""
-    match given:
+def _source_input(produced: NType, name: str) -> NType:
+    """Return the input of a source: the member of its name, else null."""
+    match produced:
         case LiteralType(dict() as value) if name not in value:
             return LiteralType(None)
-    return _branch_input(given, name)
+    return _branch_input(produced, name)
 
 
 def meet(types: Iterable[NType]) -> NType:
@@ -372,32 +375,34 @@ def has_variables(of: NType) -> bool:
     return isinstance(of, Var | RecordWith) or any(has_variables(part) for part in parts(of))
 
 
-def instantiate(takes: NType, gives: NType, given: NType) -> NType:
+def instantiate(expected: NType, output: NType, produced: NType) -> NType:
     """Return the output type of a stage with type variables for this input type."""
     bound: dict[str, NType] = {}
-    _bind(takes, infer(given.value) if isinstance(given, LiteralType) else given, bound)
-    return _substitute(gives, bound)
+    if isinstance(produced, LiteralType):
+        produced = infer(produced.value)
+    _bind(expected, produced, bound)
+    return _substitute(output, bound)
 
 
-def _bind(takes: NType, given: NType, bound: dict[str, NType]) -> None:
-    match takes, given:
+def _bind(expected: NType, produced: NType, bound: dict[str, NType]) -> None:
+    match expected, produced:
         case Var(name), _:
             # A variable that would stand for two types stands for any.
-            bound[name] = given if bound.setdefault(name, given) == given else ANY
-        case (ListOf(item), ListOf(other)) | (StreamOf(item), StreamOf(other)):
+            bound[name] = produced if bound.setdefault(name, produced) == produced else ANY
+        case ListOf(item), ListOf(other) if type(expected) is type(produced):
             _bind(item, other, bound)
         case MapOf(_, value), MapOf(_, other):
             _bind(value, other, bound)
         case ((Record(fields) | RecordWith(fields)), (Record(known) | RecordWith(known))):
             for name in fields.keys() & known.keys():
                 _bind(fields[name], known[name], bound)
-            if isinstance(takes, RecordWith) and isinstance(given, Record):
+            if isinstance(expected, RecordWith) and isinstance(produced, Record):
                 others = {name: of for name, of in known.items() if name not in fields}
-                bound[takes.rest] = sorted_record(others)
+                bound[expected.rest] = sorted_record(others)
 
 
 def _substitute(of: NType, bound: Mapping[str, NType]) -> NType:
-    """The type with the bound types in place of variables, and Any for unbound ones."""
+    """Return the type with bound types in place of its variables, and Any for unbound ones."""
     if isinstance(of, Var):
         return bound.get(of.name, ANY)
     if isinstance(of, RecordWith):

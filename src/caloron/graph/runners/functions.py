@@ -46,11 +46,11 @@ class FunctionRunner:
     def code_version(self, stage: StageSpec) -> str | None:
         return self._version if stage.id in self._functions else None
 
-    def run(self, stage: StageSpec, given: Value, call: Call) -> Json | Value:
+    def run(self, stage: StageSpec, input: Value, call: Call) -> Json | Value:
         function, takes_call = self._functions[stage.id]
 
         def answer() -> Json:
-            value = given.value if self._shares_values else json.loads(given.text)
+            value = input.value if self._shares_values else json.loads(input.text)
             try:
                 if takes_call:
                     return function(value, call)  # type: ignore[call-arg]
@@ -117,8 +117,8 @@ class RunnerChain:
         versions = (runner.code_version(stage) for runner in self._runners)
         return next((version for version in versions if version is not None), None)
 
-    def run(self, stage: StageSpec, given: Value, call: Call) -> Json | Value:
+    def run(self, stage: StageSpec, input: Value, call: Call) -> Json | Value:
         for runner in self._runners:
             if runner.code_version(stage) is not None:
-                return runner.run(stage, given, call)
+                return runner.run(stage, input, call)
         raise StageMissing(f"the stage {stage.name or stage.id} is not implemented here")

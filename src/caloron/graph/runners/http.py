@@ -7,50 +7,54 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from caloron.graph.errors import ParseError, RemoteCallFailed
+from caloron.graph.errors import ParseError, StageFailed
 from caloron.graph.json_text import Json, decode
 from caloron.graph.runtime.cancellation import JobResult
+from caloron.graph.runtime.protocols import Call, Value
+from caloron.graph.stage import StageSpec
 
 _SECONDS = 30.0
 _CHUNK = 64 * 1024
 MAX_BYTES = 64 * 1024 * 1024
 
 
-class HttpRemoteClient:
-    """POSTs `{"input": …}` and reads `data.output`; the HTTP status does not count."""
+class RemoteRunner:
+    """Runs the stage of a RemoteStage node, whose name is its URL.
 
-    def call(self, url: str, text: str, seconds: float | None) -> Json:
-        if not url.startswith(("http://", "https://")):
-            raise RemoteCallFailed("only http and https can be called", url=url)
-        answer = self._post(url, text, min(seconds or _SECONDS, _SECONDS))
+    It POSTs `{"input": …}` and reads `data.output`; the HTTP status does not count.
+    """
+
+    def code_version(self, stage: StageSpec) -> str:
+        return ""
+
+    def run(self, stage: StageSpec, input: Value, call: Call) -> Json:
+        if not stage.name.startswith(("http://", "https://")):
+            raise StageFailed("only http and https can be called")
+        seconds = min(call.seconds_left() or _SECONDS, _SECONDS)
+        answer = _post(stage.name, input.text, seconds)
         if not isinstance(answer, dict):
-            raise RemoteCallFailed("the answer is no JSON object", url=url)
+            raise StageFailed("the answer is no JSON object")
         if answer.get("ok") is False:
             message = answer.get("error")
-            raise RemoteCallFailed(
-                message if isinstance(message, str) else "unknown error", url=url
-            )
+            raise StageFailed(message if isinstance(message, str) else "unknown error")
         data = answer.get("data")
         if not isinstance(data, dict) or "output" not in data:
-            raise RemoteCallFailed("the answer has no `data.output`", url=url)
-        return data["output"]
+            raise StageFailed("the answer has no `data.output`")
+        return Value(data["output"])
 
-    def _post(self, url: str, text: str, seconds: float) -> Json:
-        try:
-            status, _, body = exchange(
-                "POST",
-                url,
-                {"Content-Type": "application/json"},
-                f'{{"input":{text}}}'.encode(),
-                seconds,
-            )
-        except (OSError, ValueError) as error:
-            raise RemoteCallFailed(str(error), url=url) from error
-        try:
-            return decode(body, allow_bigint=True, what="the answer")
-        except ParseError as error:
-            reason = error.reason if status < 300 else f"HTTP {status}, and {error.reason}"
-            raise RemoteCallFailed(reason, url=url) from error
+
+def _post(url: str, text: str, seconds: float) -> Json:
+    headers, body = {"Content-Type": "application/json"}, f'{{"input":{text}}}'.encode()
+    try:
+        status, _, received = exchange("POST", url, headers, body, seconds)
+    except (OSError, ValueError) as error:
+        raise StageFailed(str(error)) from error
+    try:
+        return decode(received, allow_bigint=True, what="the answer")
+    except ParseError as error:
+        raise StageFailed(
+            error.reason if status < 300 else f"HTTP {status}, and {error.reason}"
+        ) from error
 
 
 def exchange(

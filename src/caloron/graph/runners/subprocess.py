@@ -276,7 +276,7 @@ class SubprocessRunner:
             return None
         return sha256(stage.code)
 
-    def run(self, stage: StageSpec, given: Value, call: Call) -> Json:
+    def run(self, stage: StageSpec, input: Value, call: Call) -> Json:
         language = language_of(stage.language)
         if stage.code is None or language is None:
             raise StageMissing(f"no interpreter for {stage.language!r}", stage_id=stage.id)
@@ -286,7 +286,7 @@ class SubprocessRunner:
             left = call.seconds_left()
             result = run_process(
                 command,
-                given.text.encode("utf-8"),
+                input.text.encode("utf-8"),
                 seconds=self._seconds if left is None else min(left, self._seconds),
                 stopped=call.stopped,
                 max_output=_MAX_OUTPUT,

@@ -30,7 +30,7 @@ from caloron.graph.nodes import (
 )
 from caloron.graph.runtime.cancellation import ThreadBudget, run_concurrently
 from caloron.graph.runtime.protocols import Value
-from caloron.graph.runtime.stage_call import Frame, RunContext, StageInvoker
+from caloron.graph.runtime.stage_call import Frame, RunContext
 
 #: Another attempt would end the same way.
 _NOT_RETRIED = (Cancelled, RunTimedOut, BudgetExceeded, StageMissing)
@@ -42,10 +42,9 @@ class Executor:
     def __init__(self, context: RunContext, threads: ThreadBudget) -> None:
         self._context = context
         self._threads = threads
-        invoker = StageInvoker(context)
         self._ops: dict[type[Any], Callable[[Any, Value, str, Frame], Value]] = {
-            Stage: invoker.stage,
-            RemoteStage: invoker.remote,
+            Stage: context.call_stage,
+            RemoteStage: context.call_remote,
             Const: lambda node, *_: Value(node.value),
             Sequential: self._sequential,
             Parallel: self._parallel,
@@ -56,22 +55,22 @@ class Executor:
             Let: self._let,
         }
 
-    def run(self, node: Node, given: Value, path: str, frame: Frame) -> Value:
+    def run(self, node: Node, input: Value, path: str, frame: Frame) -> Value:
         """Return the answer of a node to a value."""
         frame.scope.check(path)
-        return self._ops[type(node)](node, given, path, frame)
+        return self._ops[type(node)](node, input, path, frame)
 
-    def _sequential(self, node: Sequential, given: Value, path: str, frame: Frame) -> Value:
+    def _sequential(self, node: Sequential, input: Value, path: str, frame: Frame) -> Value:
         for at, stage in children(node, path):
-            given = self.run(stage, given, at, frame)
-        return given
+            input = self.run(stage, input, at, frame)
+        return input
 
-    def _parallel(self, node: Parallel, given: Value, path: str, frame: Frame) -> Value:
-        whole = given.value
+    def _parallel(self, node: Parallel, input: Value, path: str, frame: Frame) -> Value:
+        whole = input.value
         jobs = [
             (
                 branch,
-                Value(whole[name]) if isinstance(whole, dict) and name in whole else given,
+                Value(whole[name]) if isinstance(whole, dict) and name in whole else input,
                 member(f"{path}.branches", name),
             )
             for name, branch in node.branches.items()
@@ -96,34 +95,34 @@ class Executor:
             raise next((error for error in errors if not isinstance(error, Cancelled)), errors[0])
         return [result.value for result in results]
 
-    def _branch(self, node: Branch, given: Value, path: str, frame: Frame) -> Value:
-        chosen = self.run(node.predicate, given, f"{path}.predicate", frame)
+    def _branch(self, node: Branch, input: Value, path: str, frame: Frame) -> Value:
+        chosen = self.run(node.predicate, input, f"{path}.predicate", frame)
         if chosen.value is True:
-            return self.run(node.if_true, given, f"{path}.if_true", frame)
-        return self.run(node.if_false, given, f"{path}.if_false", frame)
+            return self.run(node.if_true, input, f"{path}.if_true", frame)
+        return self.run(node.if_false, input, f"{path}.if_false", frame)
 
-    def _fanout(self, node: Fanout, given: Value, path: str, frame: Frame) -> Value:
+    def _fanout(self, node: Fanout, input: Value, path: str, frame: Frame) -> Value:
         (at, source), *targets = children(node, path)
-        produced = self.run(source, given, at, frame)
+        produced = self.run(source, input, at, frame)
         return Value([self.run(target, produced, at, frame).value for at, target in targets])
 
-    def _merge(self, node: Merge, given: Value, path: str, frame: Frame) -> Value:
+    def _merge(self, node: Merge, input: Value, path: str, frame: Frame) -> Value:
         *sources, (at, target) = children(node, path)
-        whole = given.value
+        whole = input.value
         answers: dict[str, Any] = {}
         for index, (source_path, source) in enumerate(sources):
             name = f"source_{index}"
-            own = Value(whole.get(name)) if isinstance(whole, dict) else given
+            own = Value(whole.get(name)) if isinstance(whole, dict) else input
             answers[name] = self.run(source, own, source_path, frame).value
         return self.run(target, Value(answers), at, frame)
 
-    def _retry(self, node: Retry, given: Value, path: str, frame: Frame) -> Value:
+    def _retry(self, node: Retry, input: Value, path: str, frame: Frame) -> Value:
         outer, inner_path = frame.attempts, f"{path}.stage"
         attempt = 1
         while True:
             frame.attempts = (*outer, (len(inner_path), attempt))
             try:
-                return self.run(node.stage, given, inner_path, frame)
+                return self.run(node.stage, input, inner_path, frame)
             except ExecutionError as error:
                 if attempt >= node.max_attempts or isinstance(error, _NOT_RETRIED):
                     raise
@@ -133,9 +132,11 @@ class Executor:
                 self._context.wait(node.delay_ms / 1000, frame.scope, path)
             attempt += 1
 
-    def _let(self, node: Let, given: Value, path: str, frame: Frame) -> Value:
+    def _let(self, node: Let, input: Value, path: str, frame: Frame) -> Value:
         *bindings, (at, body) = children(node, path)
-        answers = self._concurrently([(one, given, where) for where, one in bindings], frame)
-        outer = given.value if isinstance(given.value, dict) else {}
+        answers = self._concurrently(
+            [(binding, input, where) for where, binding in bindings], frame
+        )
+        outer = input.value if isinstance(input.value, dict) else {}
         bound = {name: answer.value for name, answer in zip(node.bindings, answers, strict=True)}
         return self.run(body, Value({**outer, **bound}), at, frame)

@@ -93,15 +93,8 @@ class StageRunner(Protocol):
         Cached answers of another version are not used.
         """
 
-    def run(self, stage: StageSpec, given: Value, call: Call) -> Json | Value:
+    def run(self, stage: StageSpec, input: Value, call: Call) -> Json | Value:
         """Return the stage's answer to an input; raises an ExecutionError."""
-
-
-class RemoteClient(Protocol):
-    """Calls a stage on another machine."""
-
-    def call(self, url: str, text: str, seconds: float | None) -> Json:
-        """Return the answer to an input, which is compact JSON; raises RemoteCallFailed."""
 
 
 class CacheKey(msgspec.Struct, frozen=True):
@@ -129,7 +122,7 @@ class RunHeader(msgspec.Struct, frozen=True):
     profile: str
 
 
-class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+class JournalEntry(msgspec.Struct, frozen=True):
     """The result of one call of a durable run."""
 
     stage_id: str

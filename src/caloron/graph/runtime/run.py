@@ -14,19 +14,17 @@ from caloron.graph.errors import CheckError, ExecutionError, GraphError, Refused
 from caloron.graph.json_text import Json, canonical, sha256
 from caloron.graph.nodes import ROOT, node_json
 from caloron.graph.prepare import Prepared
-from caloron.graph.runners.http import HttpRemoteClient
 from caloron.graph.runtime.cancellation import Scope, ThreadBudget
 from caloron.graph.runtime.executor import Executor
 from caloron.graph.runtime.protocols import (
     Cache,
     Journal,
-    RemoteClient,
     RunHeader,
     StageRunner,
     Trace,
     Value,
 )
-from caloron.graph.runtime.stage_call import Budget, CacheCount, Frame, RunContext
+from caloron.graph.runtime.stage_call import Frame, RunContext
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +48,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
     #: Make the failed calls of a durable run again, instead of failing the same way.
     retry_failed: bool = False
-    remote: RemoteClient | None = None
     limits: RunLimits = RunLimits()
     #: Put hashes of inputs and outputs into the trace; this needs the text of every value.
     hashes: bool = True
@@ -80,18 +77,18 @@ def run(
 ) -> RunResult:
     """Run a graph on a value; an ExecutionError has the trace of the calls made before it."""
     settings = settings or Settings()
-    given = _input(prepared, value)
+    input = _input(prepared, value)
     if settings.journal is None:
-        return _execute(prepared, given, runner, settings)
+        return _execute(prepared, input, runner, settings)
     if not settings.run_id:
         raise RunConflict("a durable run needs a run id")
     journal, run_id = settings.journal, settings.run_id
     graph = sha256(canonical(node_json(prepared.root)))
-    journal.begin(run_id, RunHeader(graph, given.hash, "strict" if prepared.strict else "noether"))
+    journal.begin(run_id, RunHeader(graph, input.hash, "strict" if prepared.strict else "noether"))
     try:
         if settings.retry_failed:
             journal.forget_failures(run_id)
-        return _execute(prepared, given, runner, settings)
+        return _execute(prepared, input, runner, settings)
     finally:
         journal.end(run_id)
 
@@ -99,39 +96,23 @@ def run(
 def _input(prepared: Prepared, value: Json) -> Value:
     """Encode the input; a strict graph is also checked for exactly this value."""
     try:
-        given = Value.encode(value, allow_bigint=not prepared.strict)
+        input = Value.encode(value, allow_bigint=not prepared.strict)
     except GraphError as error:
         raise Refused([CheckError(error.reason, path="$.input")]) from error
     except (TypeError, ValueError, RecursionError) as error:
         message = f"the input is no JSON value: {error}"
         raise Refused([CheckError(message, path="$.input")]) from error
     if prepared.strict:
-        errors = check_value(prepared.root, given.value, prepared.catalogue).errors
+        errors = check_value(prepared.root, input.value, prepared.catalogue).errors
         if errors:
             raise Refused(errors)
-    return given
+    return input
 
 
 def _execute(
-    prepared: Prepared, given: Value, runner: StageRunner, settings: Settings
+    prepared: Prepared, input: Value, runner: StageRunner, settings: Settings
 ) -> RunResult:
-    context = RunContext(
-        catalogue=prepared.catalogue,
-        runner=runner,
-        remote=settings.remote or HttpRemoteClient(),
-        budget=Budget(prepared.budget_cents),
-        cache=settings.cache,
-        cache_count=CacheCount(),
-        journal=settings.journal,
-        run_id=settings.run_id,
-        stage_seconds=settings.limits.stage_seconds,
-        max_characters=settings.limits.value_characters,
-        allowed=prepared.allowed,
-        granted=prepared.granted,
-        examples_only=prepared.examples_only,
-        hashes=settings.hashes,
-        sleep=settings.sleep,
-    )
+    context = RunContext(prepared, runner, settings)
     started, began = settings.now(), settings.clock()
     seconds = settings.limits.run_seconds
     deadline = None if seconds is None else began + seconds
@@ -148,14 +129,15 @@ def _execute(
 
     executor = Executor(context, ThreadBudget(settings.limits.threads))
     try:
-        answer = executor.run(prepared.root, given, ROOT, frame)
+        answer = executor.run(prepared.root, input, ROOT, frame)
     except ExecutionError as error:
         error.trace = trace(failed=True)
         raise
+    totals = context.totals
     return RunResult(
         answer=answer,
         trace=trace(failed=False),
-        spent_cents=context.budget.spent,
-        cache_hits=context.cache_count.hits,
-        cache_misses=context.cache_count.misses,
+        spent_cents=totals.spent,
+        cache_hits=totals.hits,
+        cache_misses=totals.misses,
     )

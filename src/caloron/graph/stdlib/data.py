@@ -7,72 +7,74 @@ import re
 from caloron.graph.errors import ParseError, StageFailed
 from caloron.graph.json_text import Json, compact, decode
 from caloron.graph.stdlib.input_fields import field, items, mapping, number, optional, text
+from caloron.graph.types import json_kind
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\Z", re.ASCII)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
-_KINDS: dict[str, tuple[type, ...]] = {
-    "null": (type(None),),
-    "boolean": (bool,),
-    "number": (int, float),
-    "string": (str,),
-    "array": (list,),
-    "object": (dict,),
+#: The types of JSON Schema, as `json_kind` names them.
+_KINDS = {
+    "null": "null",
+    "boolean": "a boolean",
+    "number": "a number",
+    "string": "a text",
+    "array": "an array",
+    "object": "an object",
 }
 
 
-def identity(given: Json) -> Json:
-    return given
+def identity(input: Json) -> Json:
+    return input
 
 
-def to_text(given: Json) -> Json:
-    return given if isinstance(given, str) else compact(given)
+def to_text(input: Json) -> Json:
+    return input if isinstance(input, str) else compact(input)
 
 
-def to_json(given: Json) -> Json:
-    return compact(given)
+def to_json(input: Json) -> Json:
+    return compact(input)
 
 
-def to_number(given: Json) -> Json:
-    if isinstance(given, bool):
-        return 1.0 if given else 0.0
-    if isinstance(given, int | float):
-        return given
-    if isinstance(given, str) and _NUMBER.match(given):
-        return float(given)
-    raise StageFailed(f"{compact(given)[:80]} is no number")
+def to_number(input: Json) -> Json:
+    if isinstance(input, bool):
+        return 1.0 if input else 0.0
+    if isinstance(input, int | float):
+        return input
+    if isinstance(input, str) and _NUMBER.match(input):
+        return float(input)
+    raise StageFailed(f"{compact(input)[:80]} is no number")
 
 
-def to_bool(given: Json) -> Json:
-    return True if isinstance(given, list | dict) else bool(given)
+def to_bool(input: Json) -> Json:
+    return True if isinstance(input, list | dict) else bool(input)
 
 
-def parse_json(given: Json) -> Json:
+def parse_json(input: Json) -> Json:
     try:
-        return decode(text(given), allow_bigint=True)
+        return decode(text(input), allow_bigint=True)
     except ParseError as error:
         raise StageFailed(error.reason) from error
 
 
-def choose(given: Json) -> Json:
-    condition = field(given, "condition")
+def branch(input: Json) -> Json:
+    condition = field(input, "condition")
     if not isinstance(condition, bool):
         raise StageFailed("`condition` must be a boolean")
-    return field(given, "if_true" if condition else "if_false")
+    return field(input, "if_true" if condition else "if_false")
 
 
-def http_body(given: Json) -> Json:
-    return text(given, "body")
+def http_body(input: Json) -> Json:
+    return text(input, "body")
 
 
-def http_status(given: Json) -> Json:
-    return float(number(given, "status"))
+def http_status(input: Json) -> Json:
+    return float(number(input, "status"))
 
 
-def csv_parse(given: Json) -> Json:
-    """Lines cut at the delimiter; quotes mean nothing."""
-    delimiter = optional(given, "delimiter") or ","
-    rows = [line.split(delimiter) for line in _lines(text(given, "text")) if line.strip()]
-    if optional(given, "has_header") is False:
+def csv_parse(input: Json) -> Json:
+    """Cut lines at the delimiter; quotes have no meaning."""
+    delimiter = optional(input, "delimiter") or ","
+    rows = [line.split(delimiter) for line in _lines(text(input, "text")) if line.strip()]
+    if optional(input, "has_header") is False:
         header = [f"col{index}" for index in range(max(map(len, rows), default=0))]
     else:
         header, rows = (rows[0], rows[1:]) if rows else ([], [])
@@ -86,8 +88,8 @@ def _lines(whole: str) -> list[str]:
     return [line.removesuffix("\r") for line in whole.split("\n")]
 
 
-def csv_write(given: Json) -> Json:
-    delimiter, records = optional(given, "delimiter") or ",", items(given, "records")
+def csv_write(input: Json) -> Json:
+    delimiter, records = optional(input, "delimiter") or ",", items(input, "records")
     if not records:
         return ""
     header = sorted(mapping(records[0]))
@@ -99,28 +101,28 @@ def _cell(value: Json) -> str:
     return value if isinstance(value, str) else ""
 
 
-def merge(given: Json) -> Json:
-    return _merged(field(given, "base"), field(given, "patch"))
+def json_merge(input: Json) -> Json:
+    return _merged(field(input, "base"), field(input, "patch"))
 
 
 def _merged(base: Json, patch: Json) -> Json:
     if not isinstance(base, dict) or not isinstance(patch, dict):
         return patch
-    laid = {key: _merged(base[key], patch[key]) for key in base.keys() & patch.keys()}
-    return {**base, **patch, **laid}
+    both = {key: _merged(base[key], patch[key]) for key in base.keys() & patch.keys()}
+    return {**base, **patch, **both}
 
 
-def at_path(given: Json) -> Json:
-    found, path = field(given, "data"), text(given, "path")
+def json_path(input: Json) -> Json:
+    value, path = field(input, "data"), text(input, "path")
     steps = path.removeprefix("$")
-    place = 0
-    while place < len(steps):
-        step = _STEP.match(steps, place)
+    at = 0
+    while at < len(steps):
+        step = _STEP.match(steps, at)
         if step is None:
             raise StageFailed(f"{path!r} is no path: only $, .field and [n] are known")
-        found = _member(found, step, path)
-        place = step.end()
-    return found
+        value = _member(value, step, path)
+        at = step.end()
+    return value
 
 
 def _member(value: Json, step: re.Match[str], path: str) -> Json:
@@ -132,33 +134,29 @@ def _member(value: Json, step: re.Match[str], path: str) -> Json:
     raise StageFailed(f"nothing is at {step[0]} of {path!r}")
 
 
-def validate_schema(given: Json) -> Json:
-    """Only the type at the top is looked at."""
-    data, wanted = field(given, "data"), optional(field(given, "schema"), "type")
-    errors: list[str] = []
+def json_schema_validate(input: Json) -> Json:
+    """Check the outermost type only."""
+    data, wanted = field(input, "data"), optional(field(input, "schema"), "type")
     kind = _KINDS.get(wanted) if isinstance(wanted, str) else None
-    if kind is not None:
-        right = isinstance(data, kind) and not (isinstance(data, bool) and wanted == "number")
-        if not right:
-            errors.append(f"expected {wanted}")
+    errors = [] if kind in (None, json_kind(data)) else [f"expected {wanted}"]
     return {"errors": errors, "valid": not errors}
 
 
-def mark_done(given: Json) -> Json:
-    return {**mapping(given), "done": True}
+def mark_done(input: Json) -> Json:
+    return {**mapping(input), "done": True}
 
 
-def clamp_percent(given: Json) -> Json:
-    return min(max(number(given), 0), 100)
+def clamp_percent(input: Json) -> Json:
+    return min(max(number(input), 0), 100)
 
 
-def route(given: Json) -> Json:
-    """The route itself, else the longest that it begins with, else the default."""
-    wanted, routes = text(given, "route"), mapping(given, "routes")
+def router(input: Json) -> Json:
+    """Choose the route itself, else its longest prefix, else the default."""
+    wanted, routes = text(input, "route"), mapping(input, "routes")
     if wanted in routes:
         return routes[wanted]
     begins = [key for key in routes if wanted.startswith(key)]
-    chosen = max(begins, key=len) if begins else text(given, "default")
+    chosen = max(begins, key=len) if begins else text(input, "default")
     if chosen not in routes:
         raise StageFailed(f"no route leads to {wanted!r}")
     return routes[chosen]

@@ -11,44 +11,44 @@ from caloron.graph.types import json_kind
 T = TypeVar("T")
 
 
-def field(given: Json, name: str) -> Json:
+def field(input: Json, name: str) -> Json:
     """A field that must be there."""
-    if not isinstance(given, dict) or name not in given:
+    if not isinstance(input, dict) or name not in input:
         raise StageFailed(f"the field `{name}` is missing")
-    return given[name]
+    return input[name]
 
 
-def text(given: Json, name: str | None = None) -> str:
+def text(input: Json, name: str | None = None) -> str:
     """A text: the input itself, or a field of it."""
-    return _of(str, "a text", given, name)
+    return _of(str, "a text", input, name)
 
 
-def items(given: Json, name: str | None = None) -> list[Json]:
+def items(input: Json, name: str | None = None) -> list[Json]:
     """A list: the input itself, or a field of it."""
-    return _of(list, "a list", given, name)
+    return _of(list, "a list", input, name)
 
 
-def mapping(given: Json, name: str | None = None) -> dict[str, Json]:
+def mapping(input: Json, name: str | None = None) -> dict[str, Json]:
     """An object: the input itself, or a field of it."""
-    return _of(dict, "an object", given, name)
+    return _of(dict, "an object", input, name)
 
 
-def _of(kind: type[T], wanted: str, given: Json, name: str | None) -> T:
-    value = given if name is None else field(given, name)
+def _of(kind: type[T], wanted: str, input: Json, name: str | None) -> T:
+    value = input if name is None else field(input, name)
     if not isinstance(value, kind):
         where = "the input" if name is None else f"the field `{name}`"
         raise StageFailed(f"{where} must be {wanted}, not {json_kind(value)}")
     return value
 
 
-def number(given: Json, name: str | None = None) -> int | float:
+def number(input: Json, name: str | None = None) -> int | float:
     """A number: the input itself, or a field of it."""
-    value = given if name is None else field(given, name)
+    value = input if name is None else field(input, name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise StageFailed(f"expected a number, found {json_kind(value)}")
     return value
 
 
-def optional(given: Json, name: str) -> Json:
+def optional(input: Json, name: str) -> Json:
     """A field that may be absent or null."""
-    return given.get(name) if isinstance(given, dict) else None
+    return input.get(name) if isinstance(input, dict) else None

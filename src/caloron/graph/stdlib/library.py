@@ -12,7 +12,6 @@ import msgspec
 
 from caloron.graph.json_text import Json, sha256
 from caloron.graph.runners.functions import Function, FunctionRunner
-from caloron.graph.runtime.protocols import Call, Value
 from caloron.graph.stage import (
     CostEstimate,
     Effect,
@@ -21,52 +20,49 @@ from caloron.graph.stage import (
     effect_of_word,
     parse_effect,
 )
-from caloron.graph.stdlib import data, lists, outside, text
+from caloron.graph.stdlib import data, input_fields, lists, outside, text
 from caloron.graph.stdlib.outside import KeyValues
 from caloron.graph.type_syntax import parse_shorthand
 
-_MODEL = "it needs a model"
-_STORE = "it uses Noether's own store"
-_ARROW = "it needs Apache Arrow"
-_REGISTRY = "it is part of Noether's own registry"
-_PROCESS = "it starts or ends processes; write a stage that is a program instead"
-_PATTERN = "it needs a process of its own; write a stage that is a program instead"
-_OPERATION = "use the operation of the language instead"
-_TERMINAL = "a graph has an input and an output instead"
-
-#: Stages that can be referred to and checked, but not run.
-NOT_IMPLEMENTED = {
-    "llm_complete": _MODEL,
-    "llm_embed": _MODEL,
-    "llm_classify": _MODEL,
-    "llm_extract": _MODEL,
-    "store_search": _STORE,
-    "store_add": _STORE,
-    "composition_verify": _STORE,
-    "trace_read": _STORE,
-    "stage_describe": _STORE,
-    "arrow_from_records": _ARROW,
-    "records_to_arrow": _ARROW,
-    "verify_stage_content_hash": _REGISTRY,
-    "verify_stage_ed25519": _REGISTRY,
-    "check_stage_description": _REGISTRY,
-    "check_stage_examples": _REGISTRY,
-    "merge_validation_checks": _REGISTRY,
-    "type_check": _REGISTRY,
-    "spawn_process": _PROCESS,
-    "wait_process": _PROCESS,
-    "signal_process": _PROCESS,
-    "kill_process": _PROCESS,
-    "regex_match": _PATTERN,
-    "regex_replace": _PATTERN,
-    "retry": _OPERATION,
-    "fallback": _OPERATION,
-    "race": _OPERATION,
-    "timeout": _OPERATION,
-    "parallel": _OPERATION,
-    "stdin_read": _TERMINAL,
-    "stdout_write": _TERMINAL,
+_REASONS = {
+    "it needs a model": ("llm_complete", "llm_embed", "llm_classify", "llm_extract"),
+    "it uses Noether's own store": (
+        "store_search",
+        "store_add",
+        "composition_verify",
+        "trace_read",
+        "stage_describe",
+    ),
+    "it needs Apache Arrow": ("arrow_from_records", "records_to_arrow"),
+    "it is part of Noether's own registry": (
+        "verify_stage_content_hash",
+        "verify_stage_ed25519",
+        "check_stage_description",
+        "check_stage_examples",
+        "merge_validation_checks",
+        "type_check",
+    ),
+    "it starts or ends processes; write a stage that is a program instead": (
+        "spawn_process",
+        "wait_process",
+        "signal_process",
+        "kill_process",
+    ),
+    "it needs a process of its own; write a stage that is a program instead": (
+        "regex_match",
+        "regex_replace",
+    ),
+    "use the operation of the language instead": (
+        "retry",
+        "fallback",
+        "race",
+        "timeout",
+        "parallel",
+    ),
+    "a graph has an input and an output instead": ("stdin_read", "stdout_write"),
 }
+#: Stages that can be referred to and checked, but not run, with the reason.
+NOT_IMPLEMENTED = {name: reason for reason, names in _REASONS.items() for name in names}
 
 
 #: Raise this when a stage answers differently: cached answers of other versions are not used.
@@ -103,62 +99,15 @@ def _effect(written: Json) -> Effect:
     return effect or parse_effect(written, "$.effects")
 
 
-_PURE: dict[str, Function] = {
-    "to_text": data.to_text,
-    "to_number": data.to_number,
-    "to_bool": data.to_bool,
-    "parse_json": data.parse_json,
-    "to_json": data.to_json,
-    "branch": data.choose,
-    "http_body": data.http_body,
-    "http_status": data.http_status,
-    "csv_parse": data.csv_parse,
-    "csv_write": data.csv_write,
-    "json_schema_validate": data.validate_schema,
-    "json_merge": data.merge,
-    "json_path": data.at_path,
-    "identity": data.identity,
-    "mark_done": data.mark_done,
-    "clamp_percent": data.clamp_percent,
-    "router": data.route,
-    "map": lists.apply,
-    "filter": lists.keep,
-    "reduce": lists.fold,
-    "sort": lists.sort,
-    "group_by": lists.group_by,
-    "flatten": lists.flatten,
-    "zip": lists.pairs,
-    "take": lists.take,
-    "num_sum": lists.total,
-    "num_avg": lists.mean,
-    "num_min": lists.least,
-    "num_max": lists.most,
-    "list_dedup": lists.distinct,
-    "list_length": lists.length,
-    "head": lists.head,
-    "tail": lists.tail,
-    "text_split": text.split,
-    "text_join": text.join,
-    "text_template": text.template,
-    "text_hash": text.hashed,
-    "text_upper": text.upper,
-    "text_lower": text.lower,
-    "text_trim": text.trim,
-    "text_length": text.length,
-    "text_contains": text.contains,
-    "text_reverse": text.reverse,
-    "text_replace": text.replace,
-}
-_EFFECTFUL: dict[str, Function] = {
-    "read_file": outside.read_file,
-    "write_file": outside.write_file,
-    "http_get": outside.http_get,
-    "http_post": outside.http_post,
-    "http_put": outside.http_put,
+#: The other stages; each function has the name of its stage.
+_FUNCTIONS: dict[str, Function] = {
+    name: function
+    for module in (data, lists, outside, text)
+    for name, function in vars(module).items()
 }
 
 
-class StandardLibrary:
+class StandardLibrary(FunctionRunner):
     """Runs the stages that are implemented here.
 
     The `kv_*` stages store their values in `kv_directory`; without one they fail.
@@ -167,25 +116,17 @@ class StandardLibrary:
     def __init__(
         self, kv_directory: Path | None = None, environ: Mapping[str, str] | None = None
     ) -> None:
-        self._functions = FunctionRunner(version=_VERSION)
-        kept = KeyValues(kv_directory)
-        environment = outside.Environment(os.environ if environ is None else environ)
-        functions: dict[str, Function] = {
-            **_PURE,
-            **_EFFECTFUL,
-            "env_get": environment.get,
-            "kv_set": kept.set,
-            "kv_get": kept.get,
-            "kv_delete": kept.delete,
-            "kv_exists": kept.exists,
-            "kv_list": kept.keys,
+        super().__init__(version=_VERSION)
+        values = KeyValues(kv_directory)
+        environ = os.environ if environ is None else environ
+        own: dict[str, Function] = {
+            "env_get": lambda input: environ.get(input_fields.text(input, "name")),
+            "kv_set": values.set,
+            "kv_get": values.get,
+            "kv_delete": values.delete,
+            "kv_exists": values.exists,
+            "kv_list": values.keys,
         }
         for stage in standard_stages():
-            if stage.name in functions:
-                self._functions.add(stage, functions[stage.name])
-
-    def code_version(self, stage: StageSpec) -> str | None:
-        return self._functions.code_version(stage)
-
-    def run(self, stage: StageSpec, given: Value, call: Call) -> Json | Value:
-        return self._functions.run(stage, given, call)
+            if stage.name not in NOT_IMPLEMENTED:
+                self.add(stage, own.get(stage.name) or _FUNCTIONS[stage.name])

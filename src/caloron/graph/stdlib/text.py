@@ -6,61 +6,61 @@ from caloron.graph.errors import StageFailed
 from caloron.graph.json_text import Json, sha256
 from caloron.graph.stdlib.input_fields import items, mapping, optional, text
 
-#: Unicode's white space, which is a little less than what Python strips.
+#: The white space of Unicode; Python strips a little more.
 _SPACE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
 
 
-def upper(given: Json) -> Json:
-    return text(given).upper()
+def text_upper(input: Json) -> Json:
+    return text(input).upper()
 
 
-def lower(given: Json) -> Json:
-    return text(given).lower()
+def text_lower(input: Json) -> Json:
+    return text(input).lower()
 
 
-def trim(given: Json) -> Json:
-    return text(given).strip(_SPACE)
+def text_trim(input: Json) -> Json:
+    return text(input).strip(_SPACE)
 
 
-def length(given: Json) -> Json:
-    return float(len(text(given)))
+def text_length(input: Json) -> Json:
+    return float(len(text(input)))
 
 
-def reverse(given: Json) -> Json:
-    return text(given)[::-1]
+def text_reverse(input: Json) -> Json:
+    return text(input)[::-1]
 
 
-def contains(given: Json) -> Json:
-    return text(given, "substring") in text(given, "text")
+def text_contains(input: Json) -> Json:
+    return text(input, "substring") in text(input, "text")
 
 
-def split(given: Json) -> Json:
-    whole, delimiter = text(given, "text"), text(given, "delimiter")
+def text_split(input: Json) -> Json:
+    whole, delimiter = text(input, "text"), text(input, "delimiter")
     return whole.split(delimiter) if delimiter else ["", *whole, ""]
 
 
-def join(given: Json) -> Json:
-    return text(given, "delimiter").join(text(one) for one in items(given, "items"))
+def text_join(input: Json) -> Json:
+    return text(input, "delimiter").join(text(one) for one in items(input, "items"))
 
 
-def replace(given: Json) -> Json:
-    whole, old = text(given, "text"), text(given, "from")
-    return whole.replace(old, text(given, "to")) if old else whole
+def text_replace(input: Json) -> Json:
+    whole, old = text(input, "text"), text(input, "from")
+    return whole.replace(old, text(input, "to")) if old else whole
 
 
-def template(given: Json) -> Json:
-    """Names in double braces without spaces; unknown ones stay as they are."""
-    filled = text(given, "template")
-    for name, value in mapping(given, "variables").items():
+def text_template(input: Json) -> Json:
+    """Fill in names in double braces without spaces; unknown names stay as they are."""
+    filled = text(input, "template")
+    for name, value in mapping(input, "variables").items():
         filled = filled.replace("{{" + name + "}}", value if isinstance(value, str) else "")
     return filled
 
 
-def hashed(given: Json) -> Json:
-    algorithm = optional(given, "algorithm") or "sha256"
+def text_hash(input: Json) -> Json:
+    algorithm = optional(input, "algorithm") or "sha256"
     if algorithm != "sha256":
         raise StageFailed(f"only sha256 is known, not {algorithm!r}")
-    return {"algorithm": "sha256", "hash": sha256(text(given, "text"))}
+    return {"algorithm": "sha256", "hash": sha256(text(input, "text"))}

@@ -9,8 +9,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+from caloron.errors import StoreError
 from caloron.graph.runtime.protocols import CacheKey
-from caloron.graph.storage.sqlite import Database
+from caloron.graph.storage.sqlite import open_database
+from caloron.store.database import Database, is_damage
 
 
 class MemoryCache:
@@ -28,10 +30,10 @@ class MemoryCache:
 
     def get(self, key: CacheKey) -> str | None:
         with self._lock:
-            found = self._entries.get(key)
-            if found is not None:
+            text = self._entries.get(key)
+            if text is not None:
                 self._entries.move_to_end(key)
-            return found
+            return text
 
     def put(self, key: CacheKey, text: str) -> None:
         if len(text) > self._most_characters:
@@ -50,16 +52,16 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (
   stage_id TEXT NOT NULL, code_hash TEXT NOT NULL, input_hash TEXT NOT NULL,
   output TEXT NOT NULL, used INTEGER NOT NULL,
-  PRIMARY KEY (stage_id, code_hash, input_hash)) WITHOUT ROWID;;
-CREATE INDEX IF NOT EXISTS answers_by_use ON answers (used);;
-CREATE TABLE IF NOT EXISTS totals (entries INTEGER NOT NULL, characters INTEGER NOT NULL);;
-INSERT INTO totals SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM totals);;
+  PRIMARY KEY (stage_id, code_hash, input_hash)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS answers_by_use ON answers (used);
+CREATE TABLE IF NOT EXISTS totals (entries INTEGER NOT NULL, characters INTEGER NOT NULL);
+INSERT INTO totals SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM totals);
 CREATE TRIGGER IF NOT EXISTS answer_added AFTER INSERT ON answers BEGIN
   UPDATE totals SET entries = entries + 1, characters = characters + length(new.output);
-END;;
+END;
 CREATE TRIGGER IF NOT EXISTS answer_gone AFTER DELETE ON answers BEGIN
   UPDATE totals SET entries = entries - 1, characters = characters - length(old.output);
-END
+END;
 """
 _KEY = "stage_id = ? AND code_hash = ? AND input_hash = ?"
 _GET = f"SELECT output, used FROM answers WHERE {_KEY}"
@@ -70,17 +72,17 @@ _FORGET = """
 DELETE FROM answers WHERE (stage_id, code_hash, input_hash) IN (
   SELECT stage_id, code_hash, input_hash FROM answers ORDER BY used LIMIT ?)
 """
-#: Use is written down no more often than this, so that reading stays reading.
+#: The time of use is stored no more often than this, so that most reads write nothing.
 _SECONDS_BETWEEN_USES = 60
-#: This part is forgotten at once when the file is full, so that it is not full again at once.
+#: A full file loses this part of its entries, so that the next one does not find it full again.
 _FORGOTTEN_PART = 10
 
 
 class SqliteCache:
     """Answers in a file that any number of processes share; the longest unused go first.
 
-    A cache never fails a run: what cannot be read is not known, what cannot be written is not
-    kept, and `trouble` tells the last reason.
+    A cache never fails a run: an answer that cannot be read is made again, an answer that cannot
+    be written is not kept, and `trouble` has the last reason.
     """
 
     def __init__(
@@ -95,35 +97,34 @@ class SqliteCache:
         self._most_characters = most_characters
         self._now = now
         self.trouble = ""
-        self._database = self._opened(path)
+        self._database = self._open(path)
 
-    def _opened(self, path: Path) -> Database | None:
+    def _open(self, path: Path) -> Database | None:
         try:
-            return Database(path, _SCHEMA, survives_power_loss=False)
-        except (sqlite3.OperationalError, OSError) as error:
+            return open_database(path, _SCHEMA, survives_power_loss=False)
+        except (StoreError, OSError) as error:
             self.trouble = str(error)
-            return None
-        except sqlite3.DatabaseError as error:
-            # Nothing in a cache is worth keeping when its file is damaged.
-            self.trouble = str(error)
-            for suffix in ("", "-wal", "-shm"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
-            return Database(path, _SCHEMA, survives_power_loss=False)
+            # A refusal without a cause: the file is gone, and its log is not.
+            if not (is_damage(error) or (isinstance(error, StoreError) and not error.__cause__)):
+                return None
+        # Nothing in a cache is worth keeping when its file is damaged.
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        return open_database(path, _SCHEMA, survives_power_loss=False)
 
     def get(self, key: CacheKey) -> str | None:
         if self._database is None:
             return None
-        place = (key.stage_id, key.code_version, key.input_hash)
+        columns = (key.stage_id, key.code_version, key.input_hash)
         try:
-            row = self._database.read(_GET, place)
+            row = self._database.row(_GET, columns)
             if row is None:
                 return None
-            output, used = row
-            if isinstance(used, int) and self._now() - used > _SECONDS_BETWEEN_USES:
-                with self._database.transaction() as connection:
-                    connection.execute(_USE, (int(self._now()), *place))
-            return str(output)
-        except sqlite3.Error as error:
+            if self._now() - row["used"] > _SECONDS_BETWEEN_USES:
+                with self._database.transaction("graph.use") as connection:
+                    connection.execute(_USE, (int(self._now()), *columns))
+            return str(row["output"])
+        except StoreError as error:
             self.trouble = str(error)
             return None
 
@@ -132,10 +133,10 @@ class SqliteCache:
             return
         entry = (key.stage_id, key.code_version, key.input_hash, text, int(self._now()))
         try:
-            with self._database.transaction() as connection:
+            with self._database.transaction("graph.remember") as connection:
                 connection.execute(_PUT, entry)
                 self._make_room(connection)
-        except sqlite3.Error as error:
+        except StoreError as error:
             self.trouble = str(error)
 
     def _make_room(self, connection: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""Durable runs: what each call gave is on disk before the next one begins."""
+"""The journal of durable runs: the result of a call is on disk before the next call begins."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from caloron.errors import StoreError
 from caloron.graph.errors import JournalError, RunConflict, RunInUse
 from caloron.graph.json_text import sha256
 from caloron.graph.runtime.protocols import JournalEntry, RunHeader
-from caloron.graph.storage.sqlite import Database
+from caloron.graph.storage.sqlite import open_database
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
   run_id TEXT PRIMARY KEY, graph TEXT NOT NULL, input_hash TEXT NOT NULL, profile TEXT NOT NULL
-);;
+);
 CREATE TABLE IF NOT EXISTS calls (
   run_id TEXT NOT NULL REFERENCES runs, key TEXT NOT NULL, stage_id TEXT, input_hash TEXT,
   duration_ms INTEGER, output TEXT, failure TEXT, reason TEXT,
-  PRIMARY KEY (run_id, key)) WITHOUT ROWID;;
-CREATE TABLE IF NOT EXISTS uses (run_id TEXT PRIMARY KEY, at INTEGER NOT NULL)
+  PRIMARY KEY (run_id, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS uses (run_id TEXT PRIMARY KEY, at INTEGER NOT NULL);
 """
 _ADD_RUN = "INSERT INTO runs VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _RUN = "SELECT graph, input_hash, profile FROM runs WHERE run_id = ?"
@@ -39,12 +40,10 @@ _FORGET_CALL = "DELETE FROM calls WHERE run_id = ? AND key = ?"
 #: The number of an attempt or of an item in a key; quoted names of branches are passed over.
 _STEP = re.compile(r'"(?:[^"\\]|\\.)*"|(?:#|\[)(\d+)\]?')
 _USE = "INSERT OR REPLACE INTO uses VALUES (?, ?)"
-#: Runs of a version that did not note their use are as young as this one.
+#: Runs of a version without this table count as used now.
 _USE_ALL = "INSERT OR IGNORE INTO uses SELECT run_id, ? FROM runs"
 _UNUSED = "SELECT run_id FROM uses WHERE at < ?"
-_FORGET_CALLS = "DELETE FROM calls WHERE run_id = ?"
-_FORGET_RUN = "DELETE FROM runs WHERE run_id = ?"
-_FORGET_USE = "DELETE FROM uses WHERE run_id = ?"
+_FORGET_RUN = tuple(f"DELETE FROM {table} WHERE run_id = ?" for table in ("calls", "runs", "uses"))
 #: A run that was not begun or resumed for so long is removed.
 _KEPT_SECONDS = 30 * 24 * 3600
 
@@ -52,42 +51,41 @@ _KEPT_SECONDS = 30 * 24 * 3600
 class SqliteJournal:
     """A journal in a directory; it survives `kill -9` and power loss.
 
-    The lock of a run ends with the process that holds it, so that the next one can resume at once.
-    Runs that were not used for 30 days are removed.
+    The lock of a run ends with the process that holds it, so that another process can resume the
+    run at once. Runs that were not used for 30 days are removed.
     """
 
     def __init__(self, directory: Path, *, now: Callable[[], float] = time.time) -> None:
         self._directory = directory
         self._locks = directory / "locks"
-        self._held: dict[str, int] = {}
+        self._locked: dict[str, int] = {}
         self._now = now
         with self._described("used"):
             for folder in (directory, self._locks):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder.chmod(0o700)
-            path = directory / "journal.db"
-            self._database = Database(path, _SCHEMA, survives_power_loss=True)
+            self._database = open_database(directory / "journal.db", _SCHEMA)
 
     @contextmanager
     def _described(self, how: str) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        except (StoreError, OSError) as error:
             reason = f"the journal {self._directory} cannot be {how}: {error}"
             raise JournalError(reason) from error
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A run must not go on when what it did cannot be kept."""
-        with self._described("written"), self._database.transaction() as connection:
+        """Open a transaction; a run must not go on when a result cannot be stored."""
+        with self._described("written"), self._database.transaction("graph.journal") as connection:
             yield connection
 
-    def _read(self, statement: str, *values: str) -> tuple[object, ...] | None:
+    def _read(self, statement: str, *values: str) -> sqlite3.Row | None:
         with self._described("read"):
-            return self._database.read(statement, values)
+            return self._database.row(statement, values)
 
     def begin(self, run_id: str, header: RunHeader) -> None:
-        self._hold(run_id)
+        self._lock(run_id)
         try:
             with self._writing() as connection:
                 values = (run_id, header.graph, header.input_hash, header.profile)
@@ -95,7 +93,7 @@ class SqliteJournal:
                 connection.execute(_USE, (run_id, int(self._now())))
                 self._prune(connection)
             self._remove_abandoned_locks()
-            _same_run(run_id, self._header(run_id), header)
+            _require_same_run(run_id, self._header(run_id), header)
         except BaseException:
             self.end(run_id)
             raise
@@ -104,24 +102,23 @@ class SqliteJournal:
         now = int(self._now())
         connection.execute(_USE_ALL, (now,))
         for (unused,) in connection.execute(_UNUSED, (now - _KEPT_SECONDS,)).fetchall():
-            for statement in (_FORGET_CALLS, _FORGET_RUN, _FORGET_USE):
+            for statement in _FORGET_RUN:
                 connection.execute(statement, (unused,))
 
-    def _hold(self, run_id: str) -> None:
-        path = self._lock_file(run_id)
+    def _lock(self, run_id: str) -> None:
         with self._described("locked"):
-            lock = _locked(path)
+            lock = _try_lock(self._lock_file(run_id))
         if lock is None:
             raise RunInUse(f"another process runs {run_id!r} at this moment")
-        self._held[run_id] = lock
+        self._locked[run_id] = lock
 
     def _remove_abandoned_locks(self) -> None:
-        """Locks of processes that were killed; one that is held is left alone."""
-        own = {self._lock_file(run_id) for run_id in self._held}
+        """Remove the lock files of processes that were killed."""
+        own = {self._lock_file(run_id) for run_id in self._locked}
         for path in self._locks.glob("*.lock"):
             with suppress(OSError):
                 # Another process may remove it first.
-                if path not in own and (lock := _locked(path)) is not None:
+                if path not in own and (lock := _try_lock(path)) is not None:
                     path.unlink(missing_ok=True)
                     os.close(lock)
 
@@ -138,14 +135,8 @@ class SqliteJournal:
         row = self._read(_RECORDED, run_id, key)
         if row is None:
             return None
-        stage_id, input_hash, duration, output, failure, reason = row
-        return JournalEntry(
-            stage_id=str(stage_id),
-            input_hash=str(input_hash),
-            duration_ms=int(str(duration)),
-            output=None if output is None else str(output),
-            failure=None if failure is None else (str(failure), str(reason)),
-        )
+        failure = None if row["failure"] is None else (row["failure"], row["reason"])
+        return JournalEntry(row[0], row[1], row[2], row[3], failure)
 
     def intend(self, run_id: str, key: str) -> bool:
         with self._writing() as connection:
@@ -164,27 +155,27 @@ class SqliteJournal:
                 connection.execute(_FORGET_CALL, (run_id, key))
 
     def forget(self, run_id: str) -> None:
-        """Removes a run for good; not while somebody runs it."""
-        self._hold(run_id)
+        """Remove a run for good; refused while a process executes it."""
+        self._lock(run_id)
         try:
             with self._writing() as connection:
-                for statement in (_FORGET_CALLS, _FORGET_RUN, _FORGET_USE):
+                for statement in _FORGET_RUN:
                     connection.execute(statement, (run_id,))
         finally:
             self.end(run_id)
 
     def end(self, run_id: str) -> None:
-        held = self._held.pop(run_id, None)
-        if held is not None:
+        lock = self._locked.pop(run_id, None)
+        if lock is not None:
             self._lock_file(run_id).unlink(missing_ok=True)
-            os.close(held)
+            os.close(lock)
 
     def close(self) -> None:
         self._database.close()
 
 
-def _locked(path: Path) -> int | None:
-    """A descriptor that holds the lock of this file; None if another process holds it."""
+def _try_lock(path: Path) -> int | None:
+    """Lock a file and return the descriptor that holds the lock; None if it is held already."""
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -199,12 +190,12 @@ def _locked(path: Path) -> int | None:
         except BaseException:
             os.close(lock)
             raise
-        # The holder before us removed the file: the lock of a removed file keeps no one out.
+        # The last holder removed the file, and the lock of a removed file excludes no process.
         os.close(lock)
 
 
 def _unhandled(failed: Mapping[str, bool]) -> list[str]:
-    """Failed calls that nothing came after.
+    """Return the failed calls that no other call followed.
 
     A failure that was followed by another attempt, or by another call of the same stage, was dealt
     with then. Repeating it would repeat what succeeded since.
@@ -214,7 +205,7 @@ def _unhandled(failed: Mapping[str, bool]) -> list[str]:
 
 
 def _passed(key: str, steps: Container[str]) -> bool:
-    """Whether any attempt or call that a key is part of has a follower."""
+    """True if another attempt or call followed one that this key is part of."""
     return any(
         f"{key[: step.start(1)]}{int(step[1]) + 1}{key[step.end(1) : step.end()]}" in steps
         for step in _STEP.finditer(key)
@@ -222,8 +213,8 @@ def _passed(key: str, steps: Container[str]) -> bool:
     )
 
 
-def _same_run(run_id: str, known: RunHeader, header: RunHeader) -> None:
-    for what in ("graph", "input_hash", "profile"):
-        if getattr(known, what) != getattr(header, what):
-            other = what.replace("_hash", "")
+def _require_same_run(run_id: str, known: RunHeader, header: RunHeader) -> None:
+    for field in header.__struct_fields__:
+        if getattr(known, field) != getattr(header, field):
+            other = field.removesuffix("_hash")
             raise RunConflict(f"the run {run_id!r} was begun with another {other}")

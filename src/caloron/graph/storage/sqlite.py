@@ -1,61 +1,30 @@
-"""Small databases of this library: opened alike, for threads and processes at once."""
+"""Opens the databases of this library."""
 
 from __future__ import annotations
 
 import os
-import sqlite3
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-_BUSY_SECONDS = 30.0
+from caloron.store.database import Database, run_script
+
+_PATIENCE_S = 30.0
 
 
-class Database:
-    """One connection that threads take turns with; other processes have their own."""
-
-    def __init__(self, path: Path, schema: str, *, survives_power_loss: bool) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _make_private(path)
-        self._lock = threading.RLock()
-        self._connection = sqlite3.connect(
-            path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
-        try:
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            level = "FULL" if survives_power_loss else "NORMAL"
-            self._connection.execute(f"PRAGMA synchronous = {level}")
-            with self.transaction() as connection:
-                for statement in schema.split(";;"):
-                    connection.execute(statement)
-        except sqlite3.Error:
-            self._connection.close()
-            raise
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing; the right to write is asked for first, so that nobody deadlocks."""
-        with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                # A full disk makes SQLite roll back by itself.
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-
-    def read(self, statement: str, values: tuple[str, ...]) -> tuple[object, ...] | None:
-        """One row, or none."""
-        with self._lock:
-            row: tuple[object, ...] | None = self._connection.execute(statement, values).fetchone()
-            return row
-
-    def close(self) -> None:
-        with self._lock:
-            self._connection.close()
+def open_database(path: Path, schema: str, *, survives_power_loss: bool = True) -> Database:
+    """Open a database and create its missing tables; raises StoreError or OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_private(path)
+    database = Database(path, patience_s=_PATIENCE_S)
+    try:
+        if not survives_power_loss:
+            database.rows("PRAGMA synchronous = NORMAL")
+        with database.transaction("graph.schema") as connection:
+            run_script(connection, schema)
+    except BaseException:
+        database.close()
+        raise
+    return database
 
 
 def _make_private(path: Path) -> None:

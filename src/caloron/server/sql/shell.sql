@@ -22,11 +22,8 @@ SELECT path FROM workspaces
 UPDATE agents SET state = 'running', pid = :pid, started = :started, boot = :boot
 WHERE sprint = :sprint AND agent = :agent
 -- name: ended
-UPDATE agents SET state = 'ended', ended_at = :now, exit_code = :exit_code
-WHERE sprint = :sprint AND agent = :agent AND run = :run AND state <> 'ended'
--- name: learnt
-UPDATE agents SET exit_code = :exit_code
-WHERE sprint = :sprint AND agent = :agent AND run = :run AND state = 'ended' AND exit_code IS NULL
+UPDATE agents SET state = 'ended', ended_at = coalesce(ended_at, :now), exit_code = coalesce(exit_code, :exit_code)
+WHERE sprint = :sprint AND agent = :agent AND run = :run
 -- name: heartbeat
-INSERT INTO heartbeats VALUES (:sprint, :agent, :at, :status, :tokens)
+INSERT INTO heartbeats VALUES (:sprint_id, :agent_id, :at, :status, :tokens_used)
 ON CONFLICT DO UPDATE SET at = excluded.at, status = excluded.status, tokens = excluded.tokens

@@ -38,7 +38,7 @@ from caloron.graph.json_text import decode
 from caloron.graph.nodes import composition_id
 from caloron.graph.parser import parse_graph
 from caloron.graph.planning import plan as make_plan
-from caloron.graph.prepare import Permissions, Prepared, declared_cost, prepare
+from caloron.graph.prepare import Permissions, Prepared, prepare
 from caloron.graph.runners.examples import ExampleReport, run_graph_examples
 from caloron.graph.runtime.run import RunLimits
 from caloron.graph.stage import Example
@@ -226,7 +226,7 @@ def plan(file: str, profile: str) -> Answer:
         "steps": steps,
         "groups": [list(group) for group in made.groups],
         "effects": [effect.word for effect in prepared.effects],
-        "cost_cents": declared_cost(prepared.root, catalogue, prepared.checked.called),
+        "cost_cents": prepared.cost_cents,
         "time_ms_p50": made.cost.time_ms_p50,
         "tokens_est": made.cost.tokens_est,
         "memory_mb": made.cost.memory_mb,

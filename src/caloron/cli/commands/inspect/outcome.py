@@ -37,13 +37,13 @@ from caloron.domain.reporting.learnings import (
     improvements,
     same_meaning,
 )
+from caloron.domain.reporting.retro_page import Retro, review_sprint, write_retro_report
 from caloron.durations import span
 from caloron.ledger.learnings import kept_in_file
 from caloron.ledger.legacy import LegacySprints, find_legacy_sprint, legacy_sprints
 from caloron.ledger.locate import ProjectPaths, find_project
 from caloron.ledger.projects import load_project
 from caloron.ledger.reading import open_ledger
-from caloron.ledger.retro_report import Retro, look_back, write_retro_report
 from caloron.ledger.run_history import (
     REMEMBERED,
     Figures,
@@ -362,7 +362,8 @@ def retro(sprint: str | None, project: str | None) -> Answer:
         figures = figures_of(connection, find_sprint(connection, sprint or ""))
         records, kept = ended_records(connection, last=0), read_kept(connection)
     records, kept = as_of(figures.state.sprint.id, records, kept)
-    review = look_back(figures, records, improvements(records[-REMEMBERED:], kept), time.time())
+    known = improvements(records[-REMEMBERED:], kept)
+    review = review_sprint(figures.state, figures.runs, records, known, time.time())
     page = write_retro_report(review)
     text = fitted(unmarked(page)) if is_terminal() else page
     return Answer(_retro_data(review, page), text.rstrip("\n"))

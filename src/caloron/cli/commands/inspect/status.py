@@ -295,13 +295,12 @@ def why(task: str | None, project: str | None) -> Answer:
     from caloron.domain.reporting.explain import why as reason_of
     from caloron.domain.reporting.explain import why_sprint
     from caloron.failures import log_lines
-    from caloron.ledger.glance import glance
-    from caloron.ledger.reading import read_outage
+    from caloron.ledger.reading import light_state, read_outage
 
     paths = find_project(project)
     with closing(require_ledger(paths)) as connection:
         engine = holder(paths.engine_lock)
-        state, begun = glance(connection, (engine or {}).get("sprint", ""))
+        state, begun = light_state(connection, (engine or {}).get("sprint", ""))
         outage = str(read_outage(connection, state.sprint.id) or "")
         running = orphaned_agents(paths, connection, state.sprint.id)
     if task is not None and task not in state.tasks:

@@ -26,7 +26,7 @@ from caloron.errors import NotFound
 from caloron.ids import sprint_number
 from caloron.ledger import views
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
-from caloron.ledger.run_history import find_sprint, number_of, runs_below
+from caloron.ledger.run_history import find_sprint, runs_below, sprint_numbers
 
 #: Bytes of a log that are read at once.
 _PIECE = 1 << 16
@@ -59,7 +59,7 @@ def logs(task: str, sprint: str | None, tail: int, project: str | None) -> Answe
     require_id(task, "task")
     with closing(require_ledger(paths)) as connection:
         chosen = find_sprint(connection, sprint or "")
-        number = number_of(connection, chosen)
+        number = sprint_numbers(connection)[chosen]
         runs = runs_below(connection, f"{chosen}/{task}")
         has_run = views.row(connection, "has_run", item=f"{chosen}/{task}")
     folder = paths.runs / chosen / task

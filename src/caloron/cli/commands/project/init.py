@@ -13,7 +13,7 @@ from caloron.cli.app import Answer, DryRun, command, exclude_each_other, planned
 from caloron.cli.commands.project.new_project import create_active, framework_or_detected
 from caloron.cli.format import counted
 from caloron.errors import AlreadyExists, NotFound, UsageError
-from caloron.ledger.locate import is_clone_of, project_path, require_id
+from caloron.ledger.locate import is_clone_of, origin_of, project_path, require_id
 from caloron.ledger.projects import Project
 from caloron.ledger.settings import (
     SECRET_SETTINGS,
@@ -246,7 +246,8 @@ def _refuse_unrelated(config: ProjectConfig, mirror: Mirror | None, main: str) -
     from caloron.git.mirror import Mirror
     from caloron.ports import Remote
 
-    if not config.checkout or is_clone_of(msgspec.structs.asdict(config), Path(config.checkout)):
+    settings = msgspec.structs.asdict(config)
+    if not config.checkout or is_clone_of(settings, origin_of(Path(config.checkout))):
         return
     checkout = Checkout.around(Path(config.checkout))
     roots = set(Mirror(checkout.top, Remote("")).roots("HEAD")) if checkout else set()

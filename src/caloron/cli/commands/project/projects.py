@@ -27,7 +27,6 @@ from caloron.ledger.locate import (
     home,
     project_names,
     require_id,
-    unusable_project_names,
 )
 from caloron.ledger.projects import load_project, set_active
 
@@ -54,7 +53,7 @@ def list_projects() -> Answer:
     """
     active = _active()
     rows = [_row(name, active) for name in project_names()]
-    rows += [_unusable(name) for name in unusable_project_names()]
+    rows += [_unusable(name) for name in project_names(valid=False)]
     lines = aligned([_cells(row) for row in rows], head=False)
     text = "\n".join(lines) or "No project yet. Create one: caloron init NAME"
     return Answer({"active": active, "projects": rows}, text)

@@ -19,7 +19,7 @@ from caloron.git.command import git
 from caloron.ledger.ledger import read_state
 from caloron.ledger.locate import projects_for, repository_here
 from caloron.ledger.projects import Project, load_project
-from caloron.ledger.run_history import find_sprint, number_of
+from caloron.ledger.run_history import find_sprint, sprint_numbers
 
 _SHOWN = 10
 
@@ -132,7 +132,7 @@ def _last_sprint(project: Project, sprint: str | None) -> tuple[str | None, int 
             name = find_sprint(connection, sprint or "")
         except NotFound:
             return None, None
-        return name, number_of(connection, name)
+        return name, sprint_numbers(connection)[name]
 
 
 def _data(

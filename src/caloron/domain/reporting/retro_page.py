@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -17,6 +15,7 @@ from caloron.domain.reporting.kpis import (
     AgentKpis,
     Kpis,
     RoleKpis,
+    Run,
     Trend,
     agent_kpis,
     compute_kpis,
@@ -30,8 +29,6 @@ from caloron.domain.reporting.learnings import (
     FATE,
     Improvement,
     SprintRecord,
-    as_of,
-    improvements,
     same_meaning,
 )
 from caloron.domain.reporting.retro_rules import (
@@ -42,20 +39,17 @@ from caloron.domain.reporting.retro_rules import (
     said_by_model,
 )
 from caloron.durations import span
-from caloron.ledger.exports import Export
-from caloron.ledger.ledger import Ledger
-from caloron.ledger.run_history import (
-    REMEMBERED,
-    Figures,
-    ended_records,
-    figures_of,
-    read_kept,
-    sprint_numbers,
-)
 from caloron.slicing import cut_smaller
+
+#: More known improvements would only hide those that matter.
+_MAX_KNOWN = 30
+#: The longest text of one part: a sprint of hundreds of tasks must still fit into a prompt.
+_MAX_TEXT = 40_000
 
 
 class FeedbackItem(msgspec.Struct, frozen=True, kw_only=True):
+    """The feedback of an agent about its task."""
+
     issue_number: int | None
     author: str
     is_parsed_yaml: bool = True
@@ -77,88 +71,51 @@ class Retro(msgspec.Struct, frozen=True, kw_only=True):
     analysed_by: str = ""
 
 
-def collect_sprint_feedback(state: State) -> tuple[FeedbackItem, ...]:
-    """What the agents said, from the ledger: it is there also when the forge lost the comment."""
-    return tuple(
+def review_sprint(
+    state: State,
+    runs: Sequence[Run],
+    records: Sequence[SprintRecord],
+    known: tuple[Improvement, ...],
+    now: float,
+) -> Retro:
+    """Compare one sprint with those before it."""
+    kpis, agents = compute_kpis(state, runs, now), agent_kpis(state, runs)
+    ids = [record.id for record in records]
+    position = ids.index(state.sprint.id) if state.sprint.id in ids else len(ids)
+    # The ledger also has feedback whose comment the forge lost.
+    feedback = (
         FeedbackItem(issue_number=task.links.issue, author=task.agent, parsed=task.log.feedback)
         for task in state.tasks.values()
         if task.log.feedback
     )
-
-
-def look_back(
-    figures: Figures, records: Sequence[SprintRecord], found: tuple[Improvement, ...], now: float
-) -> Retro:
-    """The retro of one sprint beside those that came before it."""
-    state, runs = figures.state, figures.runs
-    kpis, agents = compute_kpis(state, runs, now), agent_kpis(state, runs)
-    ids = [record.id for record in records]
-    place = ids.index(state.sprint.id) if state.sprint.id in ids else len(ids)
     return Retro(
         state=state,
         kpis=kpis,
         agents=agents,
         roles=role_kpis(agents),
-        feedback=collect_sprint_feedback(state),
+        feedback=tuple(feedback),
         analysis=analyze(state, kpis),
-        trends=trends(kpis, [record.kpis for record in records[:place]]),
-        improvements=found,
+        trends=trends(kpis, [record.kpis for record in records[:position]]),
+        improvements=known,
     )
 
 
-#: More of them would only hide those that matter.
-_MOST_KNOWN = 30
-#: Of each part; a sprint of hundreds of tasks must still fit into a prompt.
-_MOST_TEXT = 40_000
-
-
-def page_files(ledger: Ledger, workspace: Path, sprint: str) -> tuple[Export, Export]:
-    """Return the page of an ended sprint, and the page of the sprint that ended last."""
-    name = f"retro/sprint-{sprint}.md"
-    text = partial(page_text, ledger, sprint)
-    return (
-        Export(name, workspace / name, text),
-        Export("retro_report.md", workspace / "retro_report.md", text),
-    )
-
-
-def page_text(ledger: Ledger, sprint: str) -> bytes:
-    """Return the page of an ended sprint, without anything that later sprints taught."""
-    with ledger.db.snapshot() as connection:
-        figures = figures_of(connection, sprint)
-        # As many sprints before this one as there were when it ended.
-        later = max(sprint_numbers(connection).values()) - figures.state.sprint.number
-        records, kept = ended_records(connection, REMEMBERED + later), read_kept(connection)
-    known, kept = as_of(sprint, records, kept)
-    ended_at = figures.state.sprint.ended_at or 0.0
-    page = write_retro_report(look_back(figures, known, improvements(known, kept), ended_at))
-    return page.encode("utf-8", "replace")
-
-
-def retro_material(ledger: Ledger, sprint: str) -> dict[str, str]:
-    """What a model is given to look back with, by heading: the same facts that the page has."""
-    with ledger.db.snapshot() as connection:
-        figures = figures_of(connection, sprint)
-        records, kept = ended_records(connection), read_kept(connection)
-    state = figures.state
-    earlier = [record for record in records if record.id != sprint]
-    known = improvements(earlier, kept)
-    retro = look_back(figures, earlier, known, state.sprint.ended_at or 0.0)
-    live = [i.text for i in known if i.status != "retired" and i.source != RULES_SAY]
-    told = {
-        "The goal": state.sprint.goal,
+def retro_material(retro: Retro) -> dict[str, str]:
+    """Return the input of a model that writes the retro, by heading: the facts of the page."""
+    live = [i for i in retro.improvements if i.status != "retired" and i.source != RULES_SAY]
+    material = {
+        "The goal": retro.state.sprint.goal,
         "The numbers": _dashboard(retro.kpis),
         "The numbers beside those of earlier sprints": _trends(retro.trends),
-        "The tasks": _bullets(_task(task) for task in state.tasks.values()),
+        "The tasks": _bullets(_task(task) for task in retro.state.tasks.values()),
         "What the agents said": "\n\n".join(_feedback(item) for item in retro.feedback),
         "What the rules found": _bullets(_finding(f) for f in retro.analysis.improvements),
-        "Improvements that are known already": _bullets(map(_line, live[:_MOST_KNOWN])),
+        "Improvements that are known already": _bullets(_line(i.text) for i in live[:_MAX_KNOWN]),
     }
-    return {heading: _capped(text) for heading, text in told.items()}
-
-
-def _capped(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}\n[… and more]"
+    return {
+        heading: text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}\n[… and more]"
+        for heading, text in material.items()
+    }
 
 
 def _task(task: Task) -> str:
@@ -176,7 +133,7 @@ def _task(task: Task) -> str:
 
 
 def write_retro_report(retro: Retro) -> str:
-    """The page as Markdown; it exists for every sprint, whatever became of it."""
+    """Return the page as Markdown; every ended sprint has one."""
     sprint = retro.state.sprint
     parts = [
         f"# Retro of sprint {sprint.id}\n\n{_quoted(sprint.goal)}\n\n{_summary(retro)}",
@@ -196,7 +153,7 @@ def write_retro_report(retro: Retro) -> str:
 
 
 def _model_section(insight: Insight | None) -> str:
-    """What the model says stands by itself: nobody should take it for something counted."""
+    """Return the answer of a model, apart from everything that was counted."""
     if insight is None:
         return ""
     parts = [
@@ -212,13 +169,11 @@ def _model_section(insight: Insight | None) -> str:
 
 def _written_by(retro: Retro) -> str:
     sprint = retro.state.sprint
-    if retro.analysed_by:
-        return f"Written by rules; the analysis by {_line(retro.analysed_by)}."
-    if sprint.retro.answer:
-        return f"Written by rules; the analysis by {_line(sprint.retro.answer.by)}."
-    if sprint.retro.problem:
-        why = _line(sprint.retro.problem)
-        return f"Written by rules; the analysis by a model is missing: {why}."
+    answer, problem = sprint.retro.answer, sprint.retro.problem
+    if author := retro.analysed_by or (answer.by if answer else ""):
+        return f"Written by rules; the analysis by {_line(author)}."
+    if problem:
+        return f"Written by rules; the analysis by a model is missing: {_line(problem)}."
     if sprint.settings.retro_by == "model" and not retro.state.tasks:
         return "Written by rules; no model was asked, since there were no tasks to look at."
     return "Written by rules; no model was asked."
@@ -245,13 +200,16 @@ def _summary(retro: Retro) -> str:
 
 def _problems(retro: Retro) -> list[str]:
     tasks = retro.state.tasks.values()
-    told = [f"{t.id}: {t.status}: {_line(t.reason)}" for t in tasks if t.status != "Done"]
-    red = [t.id for t in tasks if t.status == "Done" and verification_of(t) == "red, allowed"]
-    told += [f"{name}: merged although red, as main was" for name in red]
-    return told + [
-        f"{t.id} took {t.log.cycle} cycles: {flag}"
+    problems = [f"{t.id}: {t.status}: {_line(t.reason)}" for t in tasks if t.status != "Done"]
+    problems += [
+        f"{t.id}: merged although red, as main was"
         for t in tasks
-        if (flag := cut_smaller(t.log.cycle))
+        if t.status == "Done" and verification_of(t) == "red, allowed"
+    ]
+    return problems + [
+        f"{t.id} took {t.log.cycle} cycles: {advice}"
+        for t in tasks
+        if (advice := cut_smaller(t.log.cycle))
     ]
 
 
@@ -261,62 +219,63 @@ def _finding(finding: Finding) -> str:
 
 
 def _fates(retro: Retro) -> list[str]:
-    found = (*retro.analysis.improvements, *said_by_model(retro.state.sprint.retro.answer))
-    now = {same_meaning(finding.description) for finding in found}
+    findings = (*retro.analysis.improvements, *said_by_model(retro.state.sprint.retro.answer))
+    current = {same_meaning(finding.description) for finding in findings}
     return [
         f"{i.id} {FATE[i.status]}: {_line(i.text)} (seen in {len(i.seen_in)} sprints, in the"
         f" prompts of {len(i.applied_in)} planners, not seen for {i.good_since} sprints)"
         for i in retro.improvements
-        if i.key not in now
+        if i.key not in current
     ]
 
 
 def _feedback(item: FeedbackItem) -> str:
-    said = item.parsed
+    feedback = item.parsed
     issue = f" (issue #{item.issue_number})" if item.issue_number else ""
     lines = [
-        f"clarity {said.task_clarity or '?'}/10, {said.self_assessment}",
+        f"clarity {feedback.task_clarity or '?'}/10, {feedback.self_assessment}",
         # Its minutes are rounded up for each run: the table of agents has the measured time.
-        f"{said.tokens_consumed} tokens",
-        *(f"blocker: {_line(blocker)}" for blocker in said.blockers),
-        *(f"note: {_line(note)}" for note in said.notes.splitlines() if note.strip()),
+        f"{feedback.tokens_consumed} tokens",
+        *(f"blocker: {_line(blocker)}" for blocker in feedback.blockers),
+        *(f"note: {_line(note)}" for note in feedback.notes.splitlines() if note.strip()),
     ]
     return f"### {item.author}{issue}\n\n{_bullets(lines)}"
 
 
 def _trends(found: Sequence[Trend]) -> str:
     rows = [
-        _row(label(t.metric), worded(t.metric, t.now), f"{worded(t.metric, t.before)} (n = {t.n})",
-             t.direction)
+        (label(t.metric), worded(t.metric, t.now), f"{worded(t.metric, t.before)} (n = {t.n})",
+         t.direction)
         for t in found
     ]  # fmt: skip
-    head = "| number | now | mean before | |\n|---|---|---|---|\n"
-    return head + "\n".join(rows) if rows else ""
+    return _table(("number", "now", "mean before", ""), rows)
 
 
 def _agents(found: Sequence[AgentKpis]) -> str:
     rows = [
-        _row(a.agent, a.role, a.runs, a.failed_runs, span(a.time_s), f"{a.cost_usd:.2f}", a.tokens,
-             a.review_cycles, a.interventions)
+        (a.agent, a.role, a.runs, a.failed_runs, span(a.time_s), f"{a.cost_usd:.2f}", a.tokens,
+         a.review_cycles, a.interventions)
         for a in found
     ]  # fmt: skip
-    head = (
-        "| agent | role | runs | failed | time | $ | tokens | reviews | supervisor steps |\n"
-        "|---|---|---|---|---|---|---|---|---|\n"
-    )
-    return head + "\n".join(rows) if rows else ""
+    head = ("agent", "role", "runs", "failed", "time", "$", "tokens", "reviews", "supervisor steps")
+    return _table(head, rows)
 
 
 def _roles(found: Sequence[RoleKpis]) -> str:
-    names = [name.replace("_", " ") for name in RoleKpis.__struct_fields__]
-    rows = [_row(*(getattr(role, name) for name in RoleKpis.__struct_fields__)) for role in found]
-    head = f"{_row(*names)}\n{'|---' * len(names)}|\n"
-    return head + "\n".join(rows) if rows else ""
+    names = RoleKpis.__struct_fields__
+    rows = [msgspec.structs.astuple(role) for role in found]
+    return _table([name.replace("_", " ") for name in names], rows)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> str:
+    if not rows:
+        return ""
+    return "\n".join((_row(*head), f"{'|---' * len(head)}|", *(_row(*row) for row in rows)))
 
 
 def _dashboard(kpis: Kpis) -> str:
-    """The numbers that say something about this sprint, each with its unit."""
-    minutes = kpis.avg_time_per_task
+    """Return the numbers that say something about this sprint, each with its unit."""
+    minutes, per_task = kpis.avg_time_per_task, kpis.avg_cost_per_task
     rows: dict[str, str] = {
         "Tasks done": f"{kpis.completed_tasks} of {kpis.total_tasks}",
         "Tasks escalated": str(kpis.failure_count),
@@ -330,7 +289,7 @@ def _dashboard(kpis: Kpis) -> str:
         "Time of agents per done task": "-" if minutes is None else span(60 * minutes),
         "Runs of agents that failed": str(kpis.failed_runs),
         "Runs of agents that were interrupted": str(kpis.interrupted_runs),
-        "Reviews per reviewed task": figure(kpis.avg_review_cycles),
+        "Reviews per reviewed task": _figure(kpis.avg_review_cycles),
         "Fix rounds": str(kpis.fix_rounds),
         "Conflicts with main": str(kpis.conflict_count),
         "Steps of the supervisor": str(kpis.total_interventions),
@@ -340,30 +299,25 @@ def _dashboard(kpis: Kpis) -> str:
         "Clarity": "-" if kpis.avg_clarity is None else f"{kpis.avg_clarity}/10",
         "Cost": f"${kpis.cost_usd:.2f}",
         "Cost that is a guess": f"${kpis.estimated_cost_usd:.2f}",
-        "Cost per done task": _dollars(kpis.avg_cost_per_task),
+        "Cost per done task": "-" if per_task is None else f"${per_task:.2f}",
         "Tokens": str(kpis.total_tokens),
-        "Tokens per done task": figure(kpis.avg_tokens_per_task),
+        "Tokens per done task": _figure(kpis.avg_tokens_per_task),
     }
     idle = ("0", "$0.00", "0 of 0")
-    told = {name: text for name, text in rows.items() if text not in idle or name in _ALWAYS}
-    lines = (f"| {name} | {text} |" for name, text in told.items())
-    return "| | |\n|---|---|\n" + "\n".join(lines)
+    shown = [(n, text) for n, text in rows.items() if text not in idle or n in _ALWAYS]
+    return "| | |\n|---|---|\n" + "\n".join(_row(*row) for row in shown)
 
 
-#: Zero is good news here, or the first thing that people look for.
+#: Shown also when they are zero: that is good news, or what people look for first.
 _ALWAYS = ("Tasks done", "Tasks escalated", "Steps of the supervisor", "Acts of people", "Cost")
 
 
-def _dollars(usd: float | None) -> str:
-    return "-" if usd is None else f"${usd:.2f}"
-
-
 def _row(*cells: str | float | None) -> str:
-    return "|".join(("", *(f" {c if isinstance(c, str) else figure(c)} " for c in cells), ""))
+    return "|".join(("", *(f" {c if isinstance(c, str) else _figure(c)} " for c in cells), ""))
 
 
-def figure(value: float | None) -> str:
-    """A number as people read it; without one, a dash."""
+def _figure(value: float | None) -> str:
+    """Return a number as people read it, or a dash for None."""
     if value is None:
         return "-"
     return str(value) if isinstance(value, int) else f"{value:.4f}".rstrip("0").rstrip(".")
@@ -382,8 +336,8 @@ def _quoted(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Text of others on one line that cannot become a heading, a table or HTML."""
-    seen = "".join(c if c.isspace() or c.isprintable() else "�" for c in text)
-    line = " ".join(seen.split())[:500]
+    """Return a text on one line that cannot become a heading, a table or HTML."""
+    printable = "".join(c if c.isspace() or c.isprintable() else "�" for c in text)
+    line = " ".join(printable.split())[:500]
     marked = re.sub(r"([\\`*\[\]|]|^[#>])", r"\\\1", line)
     return marked.replace("<", "&lt;")
