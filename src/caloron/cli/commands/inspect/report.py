@@ -26,7 +26,7 @@ from caloron.cli.project_view import (
 )
 from caloron.cli.render import FORMATS, Item, Linked, Page, Section, as_text, render
 from caloron.domain.model.snapshots import PullSnapshot, ReviewSnapshot
-from caloron.domain.model.sprint import State, pull_of
+from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting.explain import why
@@ -178,7 +178,7 @@ def _main_before(state: State, runs: tuple[Run, ...]) -> str:
 
 def _task(reported: _Sprint, task: Task, mirror: Mirror, links: ForgeLinks) -> dict[str, Any]:
     state = reported.state
-    pull = pull_of(state, task)
+    pull = state.pull_of(task)
     runs = [run for run in reported.runs if run.task == task.id]
     size = _size(state, task, mirror)
     is_active = reported.running or task.id in {agent["task"] for agent in reported.orphans}
@@ -247,7 +247,7 @@ def _reviews(state: State, task: Task) -> list[dict[str, str]]:
 
 def _size(state: State, task: Task, mirror: Mirror) -> Size | None:
     """The changed lines of the task; None where our own repository does not know."""
-    pull = pull_of(state, task)
+    pull = state.pull_of(task)
     base = task.merge.verified.base if task.merge.verified else ""
     ends = (base, task.change.head)
     if not base and pull and pull.merge_commit:

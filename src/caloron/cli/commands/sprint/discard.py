@@ -16,7 +16,7 @@ from caloron.cli.format import counted
 from caloron.cli.locks import ensure_unlocked
 from caloron.cli.project_view import known_forge, require_ledger
 from caloron.domain.model.snapshots import IssueSnapshot
-from caloron.domain.model.sprint import State, pull_of
+from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.rules.discard import can_be_discarded, left_over
@@ -81,7 +81,7 @@ def _actions(state: State) -> list[dict[str, Any]]:
 
 
 def _open_objects(state: State, task: Task) -> list[str]:
-    pull = pull_of(state, task)
+    pull = state.pull_of(task)
     names = [f"pull request #{pull.number}"] if pull and pull.state == "open" else []
     for number in (task.links.issue, task.escalation.issue):
         issue = state.objects.get(f"issue:{number}")
@@ -100,7 +100,7 @@ def _confirm(state: State) -> None:
 
 def _merged(state: State) -> list[str]:
     """The tasks whose work is on main; a task with nothing to do is done without any."""
-    pulls = {t.id: pull_of(state, t) for t in state.tasks.values() if t.status is Status.DONE}
+    pulls = {t.id: state.pull_of(t) for t in state.tasks.values() if t.status is Status.DONE}
     return [name for name, pull in pulls.items() if pull and pull.state == "merged"]
 
 

@@ -11,7 +11,7 @@ from caloron.cli.app import Answer, DryRun, command, planned, sprint_argument
 from caloron.cli.format import counted
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import on_screen
-from caloron.domain.model.sprint import State, pull_of
+from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.errors import NotFound, PreconditionFailed
 from caloron.git.checkout import Checkout, MergePreview
@@ -104,7 +104,7 @@ def _wanted(project: Project, sprint: str | None, main: str) -> tuple[str, str]:
 
 def merge_commits(state: State) -> list[str]:
     """The commits that merged a sprint's work into main."""
-    pulls = [pull_of(state, t) for t in state.tasks.values() if t.status is Status.DONE]
+    pulls = [state.pull_of(t) for t in state.tasks.values() if t.status is Status.DONE]
     return [pull.merge_commit for pull in pulls if pull and pull.merge_commit]
 
 
