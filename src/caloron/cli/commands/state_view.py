@@ -19,7 +19,7 @@ from caloron.ledger.projects import Project
 from caloron.ledger.reading import open_ledger
 from caloron.ledger.run_history import find_sprint, sprint_numbers
 from caloron.ledger.state_file import kv_path, kv_text
-from caloron.store.health import applied_in
+from caloron.store.database import applied_in
 
 _COUNTED = ("sprints", "tasks", "work_items", "actions", "observations", "inbox", "events")
 _ASIDE = (".foreign-", ".corrupt-")
@@ -130,9 +130,9 @@ def _stored_digests(connection: sqlite3.Connection | None) -> dict[str, str]:
 def _ledger(connection: sqlite3.Connection | None) -> dict[str, Any]:
     if connection is None:
         return {"version": "", "counts": {}}
-    applied = applied_in(connection)
+    applied = list(applied_in(connection))
     counts = {name: _count(connection, name) for name in _COUNTED}
-    return {"version": applied[-1][0] if applied else "", "counts": counts}
+    return {"version": applied[-1] if applied else "", "counts": counts}
 
 
 def _has(connection: sqlite3.Connection, table: str) -> bool:
