@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from caloron.domain.model.facts import Halt, PlanApproved
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.roles import AGENT_ROLES
-from caloron.domain.model.sprint import State, main_commit
+from caloron.domain.model.sprint import State
 from caloron.domain.rules.supervisor import Limits
 from caloron.engine.exports import SprintExports
 from caloron.engine.forge.executor import EffectExecutor
@@ -284,7 +284,7 @@ class Engine:
         self.exports.write_plan(result.state)
         if result.moves:
             self.listener.transitions(result.state, result.moves)
-            self.runtime.pool.refresh(main_commit(result.state))
+            self.runtime.pool.refresh(result.state.main_commit())
         self.listener.state(result.state)
         self._announcer.announce(result.state, self.poller.outage)
 
