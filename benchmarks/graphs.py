@@ -19,8 +19,9 @@ from benchmarks.startup import timed
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.sprint import Planning, Sprint
 from caloron.domain.rules.supervisor import Limits
+from caloron.engine.graphs.tick_graph import tick_graph
 from caloron.engine.signals import SystemClock
-from caloron.engine.tick import tick, tick_graph
+from caloron.engine.tick import tick
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.prepare import Prepared, prepare
 from caloron.graph.runners.functions import FunctionRunner

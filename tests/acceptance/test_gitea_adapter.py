@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from caloron.ports import Checks, VerifiedMerge
 from tests.acceptance.gitea_work import Work
 from tests.integration.forge.people import plain_git
 from tests.support.gitea import Person, Repository, Server
+from tests.support.wait import wait_for
 
 
 @pytest.fixture
@@ -83,10 +85,18 @@ class Watch:
         self.cursor = news.cursor
         return news.snapshots
 
+    def sees(self, name: str) -> bool:
+        return any(one.object.startswith(name) for one in self.look())
+
     def settle(self) -> None:
         """Look until a look costs no more than it must."""
         requests = self.forge.http.breaker.requests
-        until(lambda: (before := requests.total(), self.look(), requests.total() - before <= 3)[2])
+
+        def quiet() -> bool:
+            before = requests.total()
+            return not self.look() and requests.total() - before <= 3
+
+        wait_for(quiet, "a poll costs three requests")
 
 
 def pusher(work: Work) -> str:
@@ -119,7 +129,7 @@ def test_what_gitea_moves_no_time_for_is_told_as_well(
     ]
     for act, expected in acts:
         act()
-        until(lambda name=expected: any(s.object.startswith(name) for s in watch.look()))
+        wait_for(partial(watch.sees, expected), expected)
 
 
 def test_a_base_that_is_not_main_takes_a_pull_request_out_of_sight(
@@ -206,7 +216,7 @@ def test_a_deleted_branch_closes_its_pull_request_and_keeps_its_name(
     pull = work.open_pull("agent/login/s-1")
     watch = Watch(forge)
     repository.who.delete(f"{repository.path}/branches/agent%2Flogin%2Fs-1")
-    seen = until(lambda: next((s for s in watch.look() if s.object == pull.object), None))
+    seen = wait_for(lambda: next((s for s in watch.look() if isinstance(s, PullSnapshot)), None))
     assert (seen.state, seen.branch, seen.head) == ("closed", pull.branch, pull.head)
 
 

@@ -39,7 +39,7 @@ def regenerate(agent_dir: Path) -> Path:
 
 
 def dashboard(db: Database) -> str:
-    """The whole page, from one snapshot."""
+    """Return the page, from one snapshot."""
     with db.snapshot() as connection:
         now = QUEUE.now_ms(connection)
         return "\n".join(_lines(connection, now)) + "\n"
@@ -54,9 +54,9 @@ def wrong_in(connection: sqlite3.Connection, page: bytes) -> str:
     head = lines[2] if lines[:2] == [_TITLE, ""] and len(lines) > 2 else ""
     if head.startswith(NOT_YET):
         return ""
-    if (found := _GENERATED.fullmatch(head)) is None:
+    if (generated := _GENERATED.fullmatch(head)) is None:
         return "somebody else's text"
-    now = parse_time(found[1])
+    now = parse_time(generated[1])
     if "\n".join(_lines(connection, now)) + "\n" == page.decode("utf-8", "replace"):
         return ""
     (last,) = connection.execute(SQL["last_change"]).fetchone()
@@ -90,20 +90,20 @@ def _open(connection: sqlite3.Connection, now: int) -> Iterator[str]:
     yield from ("## Open work items", "")
     if stale:
         yield from (f"**{stale} in flight without a sign of the claimant.**", "")
-    found = connection.execute(SQL["open"], {"limit": _MOST_OPEN}).fetchall()
+    shown = connection.execute(SQL["open"], {"limit": _MOST_OPEN}).fetchall()
     heads = ("ID", "Kind", "Status", "Owner", "Updated", "Age", "Attempts", "Attention")
     rows = [
         (r["id"], r["kind"], r["status"], r["owner_agent"], format_time(r["updated_at"]),
          span(now - r["created_at"]), r["attempt"] or None, attention(r, now))
-        for r in found
+        for r in shown
     ]  # fmt: skip
     yield from table(heads, rows, "_Nothing is open._")
-    if total > len(found):
-        yield from (f"_… and {total - len(found)} more, all of them changed later._", "")
+    if total > len(shown):
+        yield from (f"_… and {total - len(shown)} more, all of them changed later._", "")
 
 
 def attention(row: sqlite3.Row, now: int) -> str | None:
-    """Why a work item needs attention, if it does."""
+    """Return the reason why a work item needs attention, if it does."""
     quiet = now - row["updated_at"]
     if row["status"] == "in_flight" and row["expires_at"] <= now:
         return f"stale: no sign since {span(now - row['expires_at'])} after its lease"
@@ -115,7 +115,7 @@ def attention(row: sqlite3.Row, now: int) -> str | None:
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[Any, ...]], none: str) -> list[str]:
-    """A Markdown table, or the line for an empty one; an empty line follows."""
+    """Return a Markdown table, or the line for an empty table; an empty line follows."""
     if not rows:
         return [none, ""]
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
@@ -124,7 +124,7 @@ def table(heads: tuple[str, ...], rows: list[tuple[Any, ...]], none: str) -> lis
 
 
 def cell(value: Any) -> str:
-    """A value, escaped for a cell."""
+    """Return a value, escaped for a cell."""
     if value is None or value == "":
         return NOTHING
     return " ".join(str(value).replace("|", "\\|").split())
@@ -140,7 +140,7 @@ def format_time(ms: int) -> str:
 
 
 def span(ms: int) -> str:
-    """A duration for people."""
+    """Return a duration for people."""
     seconds = max(0, ms) // 1000
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:

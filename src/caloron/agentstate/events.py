@@ -85,27 +85,27 @@ class EventLog:
         return added
 
     def tail(self, limit: int = 50) -> list[Event]:
-        """The newest events, the newest first."""
+        """Return the newest events, the newest first."""
         return [Event(*row) for row in self._db.rows(READING["tail"], {"limit": limit})]
 
     def since(self, ts: int) -> list[Event]:
-        """Every event from this time on, in order."""
+        """Return every event from this time on, in order."""
         return [Event(*row) for row in self._db.rows(READING["since"], {"since": ts})]
 
     def of(self, item: str) -> list[Event]:
-        """Every event about one work item, in order."""
+        """Return every event about a work item, in order."""
         return [Event(*row) for row in self._db.rows(READING["of_item"], {"item": item})]
 
 
 def parse_time(text: str) -> int:
-    """A time: digits are ms since 1970; a day begins in UTC, a time without a zone is local."""
+    """Parse ms since 1970, or a text; a day begins in UTC, a time without a zone is local."""
     if text.isascii() and text.isdigit():
         return min(int(text[:20]), 2**62)
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
         if _DAY.fullmatch(text):
-            found = found.replace(tzinfo=UTC)
-        return int(found.timestamp() * 1000)
+            time = time.replace(tzinfo=UTC)
+        return int(time.timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         # Another form of a time, which the next lines try.
         pass

@@ -30,10 +30,10 @@ class Hooks:
 
     def on_start(self, *, threshold_ms: int = 0) -> list[Replayed]:
         """Record the start; return the work items to take up again."""
-        found = self._instance.work_items.replay(threshold_ms=threshold_ms)
-        details = {"replay": len(found), "stale": sum(one.why == "stale" for one in found)}
+        items = self._instance.work_items.replay(threshold_ms=threshold_ms)
+        details = {"replay": len(items), "stale": sum(item.why == "stale" for item in items)}
         self._instance.events.append("boot", details, actor=self._agent)
-        return found
+        return items
 
     def on_message_accepted(
         self, item: str, kind: str, payload: dict[str, Any] | str, *, owner: str | None = None
@@ -59,7 +59,7 @@ class Hooks:
 
 
 def run_hook(name: str, environment: Mapping[str, str], where: Path) -> Iterator[Any]:
-    """One hook as a host calls it by subprocess; gives the lines of the answer."""
+    """Run a hook as a host calls it by subprocess; yield the lines of the answer."""
     message = _message(environment)
     agent = _first(dict(environment), ("MF_AGENT_NAME",)) or None
     item = _first(message, _IDS)
@@ -75,9 +75,8 @@ def run_hook(name: str, environment: Mapping[str, str], where: Path) -> Iterator
     with AgentInstance(where) as instance:
         hooks = Hooks(instance, agent)
         if name == "onStart":
-            for one in hooks.on_start():
-                row = one.item._asdict()
-                yield {"row": row, "why": one.why, "attempt": one.attempt}
+            for again in hooks.on_start():
+                yield {"row": again.item._asdict(), "why": again.why, "attempt": again.attempt}
         elif name == "onMessageAccepted":
             kind = _first(message, _KINDS) or _first(dict(environment), ("MF_TRIGGER_TYPE",))
             payload = environment["MF_TRIGGER_PAYLOAD_JSON"]
@@ -107,15 +106,15 @@ def _append(name: str, hooks: Hooks, payload: str, item: str) -> Iterator[Any]:
 def _message(environment: Mapping[str, str]) -> dict[str, Any]:
     text = environment.get("MF_TRIGGER_PAYLOAD_JSON") or "{}"
     try:
-        found = json.loads(text.encode())
+        message = json.loads(text.encode())
     except (ValueError, RecursionError) as error:
         raise UsageError(f"MF_TRIGGER_PAYLOAD_JSON is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(message, dict):
         raise UsageError("MF_TRIGGER_PAYLOAD_JSON must be a JSON object")
-    return found
+    return message
 
 
 def _first(message: dict[str, Any], names: tuple[str, ...]) -> str:
-    """The first of these keys that the message has, as valid UTF-8."""
-    found = next((str(message[name]) for name in names if message.get(name)), "")
-    return found.encode("utf-8", "replace").decode()
+    """Return the value of the first of these keys in the message, as valid UTF-8."""
+    value = next((str(message[name]) for name in names if message.get(name)), "")
+    return value.encode("utf-8", "replace").decode()

@@ -89,11 +89,11 @@ Every command explains itself with `--help`.
 """
 _REPOS = """# Repositories
 
-What {agent} should know about each repository: agent_dir it is, how it is tested, who decides.
+What {agent} should know about each repository: where it is, how it is tested, who decides.
 """
 _CHANNELS = """# Channels
 
-Where {agent} is spoken to and agent_dir it answers.
+Where {agent} is spoken to and where it answers.
 """
 
 
@@ -104,7 +104,7 @@ class StrictFailure(CaloronError):
 
 
 class Action(NamedTuple):
-    """One step of the scaffold, as its line tells it."""
+    """One step of the scaffold, printed as a line."""
 
     kind: str
     what: str
@@ -115,7 +115,7 @@ class Action(NamedTuple):
 
 
 def scaffold(agent_dir: Path, host: str, agent: str, *, strict: bool = False) -> list[Action]:
-    """Lay down what is missing in an agent's folder, and say what was done."""
+    """Create the missing files of an agent's folder; return the steps."""
     _name(host, "host")
     _name(agent, "agent")
     if strict:
@@ -161,20 +161,20 @@ def _require_migrations() -> None:
 
 
 def _migration_problems() -> Iterator[str]:
-    there = {migration.name: migration for migration in MIGRATIONS}
+    present = {migration.name: migration for migration in MIGRATIONS}
     for name in MIGRATION_NAMES:
-        if name not in there:
+        if name not in present:
             yield f"migration {name} is missing"
-        elif problem := there[name].problem():
+        elif problem := present[name].problem():
             yield f"migration {name} {problem}"
 
 
 def _state(path: Path) -> Action:
-    there = path.exists()
+    existed = path.exists()
     db = open_database(path)
     applied = db.migrated
     db.close()
-    if not there:
+    if not existed:
         return Action("created", path.name)
     if not applied:
         return Action("skipped", path.name, "exists")
@@ -209,7 +209,7 @@ _BUNDLE = Path(__file__).parent / "bundle"
 
 
 class Installed(NamedTuple):
-    """One file of the folder, and whether it had to be written."""
+    """One file of the skill: `wrote` or `skipped`."""
 
     kind: str
     what: str
@@ -230,20 +230,20 @@ def bundle() -> dict[str, bytes]:
 
 
 def install(agent_dir: Path, *, force: bool = False) -> list[Installed]:
-    """Write the folder; a file of somebody else in the way is never written over unasked."""
+    """Write the files of the skill; another file of that name is overwritten only with `force`."""
     files = bundle()
-    there = {name: _read(agent_dir / name) for name in files}
-    changed = [name for name, found in there.items() if found not in (None, files[name])]
+    present = {name: _read(agent_dir / name) for name in files}
+    changed = [name for name, content in present.items() if content not in (None, files[name])]
     if changed and not force:
         raise AlreadyExists(
             f"{agent_dir / changed[0]} holds something else",
             hint="choose another folder, or write over it with --force; nothing was changed",
         )
     for name, content in files.items():
-        if there[name] != content:
+        if present[name] != content:
             write_atomic(agent_dir / name, content)
     return [
-        Installed("skipped" if there[name] == content else "wrote", name)
+        Installed("skipped" if present[name] == content else "wrote", name)
         for name, content in files.items()
     ]
 

@@ -63,7 +63,7 @@ class Replayed(NamedTuple):
     """A work item to take up after a start, and how often it was claimed."""
 
     item: WorkItem
-    #: `pending`: nobody has it; `stale`: its lease is over.
+    #: `pending`: it is not claimed; `stale`: its lease is over.
     why: str
     attempt: int
 
@@ -76,7 +76,7 @@ RESOLUTION = "resolution"
 
 
 def encode(value: Any) -> str:
-    """JSON as agent-state writes it: without spaces, and not escaped to ASCII."""
+    """Encode JSON as agent-state does: without spaces, and not escaped to ASCII."""
     text = _encode(value)
     if not text.isascii():
         try:
@@ -88,7 +88,7 @@ def encode(value: Any) -> str:
 
 
 def base_of(notes: str | None) -> dict[str, Any]:
-    """The notes as an object, to which annotations are added."""
+    """Return the notes as an object, to which annotations are added."""
     if not notes:
         return {}
     try:
@@ -99,12 +99,12 @@ def base_of(notes: str | None) -> dict[str, Any]:
 
 
 def annotated(notes: str | None, patch: dict[str, Any]) -> str:
-    """The notes with these keys; a known key gets the new value."""
+    """Return the notes with these keys; a known key gets the new value."""
     return encode(base_of(notes) | patch)
 
 
 def resolved(notes: str | None, words: str) -> str | None:
-    """The notes after a resolution with these words; None: unchanged."""
+    """Return the notes after a resolution with these words; None: unchanged."""
     if not words or words == notes:
         return None
     return annotated(notes, {RESOLUTION: words}) if notes else words

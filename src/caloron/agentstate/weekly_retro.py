@@ -43,19 +43,19 @@ def _midnight(day: date) -> int:
 
 
 def week_of(day: date) -> Week:
-    """The week of a day."""
+    """Return the week of a day."""
     year, week, weekday = day.isocalendar()
     return Week(f"{year}-W{week:02}", day - timedelta(days=weekday - 1))
 
 
 def week_named(label: str) -> Week:
-    """The week of a label; one that no year has is refused."""
-    found = _LABEL.fullmatch(label)
+    """Return the week of a label; refuse a week that no year has."""
+    match = _LABEL.fullmatch(label)
     try:
         # The weeks around it must have days too.
-        if found is None or not 1970 <= int(found[1]) < 9999:
+        if match is None or not 1970 <= int(match[1]) < 9999:
             raise ValueError(label)
-        return Week(label, date.fromisocalendar(int(found[1]), int(found[2]), 1))
+        return Week(label, date.fromisocalendar(int(match[1]), int(match[2]), 1))
     except (ValueError, OverflowError):
         raise CaloronError(
             f"there is no week {label[:40]!r}", hint="write it as 2026-W46; most years have 52"
@@ -63,7 +63,7 @@ def week_named(label: str) -> Week:
 
 
 def last_week(now: datetime) -> Week:
-    """The last week that is over."""
+    """Return the last week that is over."""
     return week_of(now.astimezone(UTC).date() - timedelta(weeks=1))
 
 
@@ -74,7 +74,7 @@ _MARK = "<!-- caloron "
 
 
 class Figures(NamedTuple):
-    """One week in numbers; times in ms, None where nothing was done."""
+    """The numbers of one week; times in ms, None where nothing was done."""
 
     label: str
     events: int
@@ -113,10 +113,10 @@ def _digest(text: str) -> str:
 def _keep_edited(path: Path) -> Path | None:
     """Keep a text that a person has edited."""
     try:
-        found = path.read_text("utf-8", "replace")
+        page = path.read_text("utf-8", "replace")
     except FileNotFoundError:
         return None
-    text, mark, digest = found.rpartition(_MARK)
+    text, mark, digest = page.rpartition(_MARK)
     if mark and digest == f"{_digest(text)} -->\n":
         return None
     aside = path.with_name(f"{path.stem}.edited.md")
@@ -129,7 +129,7 @@ def _keep_edited(path: Path) -> Path | None:
 
 
 def retro(db: Database, week: Week) -> str:
-    """The whole page."""
+    """Return the page."""
     with db.snapshot() as connection:
         return "\n".join(_lines(connection, week)) + "\n"
 
@@ -157,7 +157,7 @@ def _lines(connection: sqlite3.Connection, week: Week) -> Iterator[str]:
 
 
 def figures(connection: sqlite3.Connection, week: Week) -> Figures:
-    """The numbers of one week."""
+    """Return the numbers of one week."""
     window = {"begins": week.begins, "ends": week.ends}
     types = {
         row["type"]: row["events"] for row in connection.execute(SQL["events_by_type"], window)
@@ -181,7 +181,7 @@ def figures(connection: sqlite3.Connection, week: Week) -> Figures:
 
 
 def percentiles(values: Sequence[int]) -> tuple[int, int, int] | None:
-    """The half, nine tenths and all of the values are at most this (nearest rank)."""
+    """Return the median, the 90th percentile and the maximum (nearest rank)."""
     if not values:
         return None
     ordered = sorted(values)
@@ -196,9 +196,9 @@ def _throughput(now: Figures) -> Iterator[str]:
     yield f"Handed in: {now.created}. Claimed: {now.claimed}."
     yield ""
     times = [
-        (what, *(span(value) for value in found))
-        for what, found in (("handed in to done", now.whole), ("claimed to done", now.working))
-        if found is not None
+        (what, *map(span, values))
+        for what, values in (("handed in to done", now.whole), ("claimed to done", now.working))
+        if values is not None
     ]
     yield from ("## Cycle time", "")
     yield from table(

@@ -119,10 +119,10 @@ class WorkItems:
     def _give_up(self, connection: sqlite3.Connection, kinds: Sequence[str], most: int) -> None:
         values = {"kinds": json.dumps(list(kinds)), "most": most}
         for row in connection.execute(SQL["worn_out"], values).fetchall():
-            words = f"given up: claimed {most} times, and nobody ever ended it"
+            reason = f"given up: claimed {most} times, and nobody ever ended it"
             was = item_in(connection, row["item"])
-            set_notes(connection, was.id, resolved(was.notes, words))
-            QUEUE.settle(connection, was.id, None, "failed", words, was.owner_agent)
+            set_notes(connection, was.id, resolved(was.notes, reason))
+            QUEUE.settle(connection, was.id, None, "failed", reason, was.owner_agent)
 
     def renew(self, item: str, token: int, *, lease_ms: int = LEASE_MS) -> Lease:
         """Renew a lease."""

@@ -49,18 +49,18 @@ class Cycles:
         return tuple(self._files.write_errors)
 
     def load(self) -> LoadedState:
-        """The current state; an unusable state file is skipped, not touched."""
+        """Load the current state; an unusable state file is skipped, not touched."""
         return self._files.load()
 
     def report(self) -> Report:
-        """The text for an agent that wakes."""
+        """Return the report for an agent that wakes."""
         state = self.load().state
         if state.status == "open" and (reason := self.reason_dead(state)):
             state = state._replace(status="crashed", reason=reason)
         return report_of(state, stop=self.stop_request())
 
     def reason_dead(self, state: CycleState) -> str:
-        """Why an open cycle counts as crashed; empty: it is at work."""
+        """Return why an open cycle counts as crashed; empty if it is at work."""
         holder = _holder(state.holder)
         if holder is not None and holder.is_gone:
             return f"process {holder.pid} is gone"
@@ -70,7 +70,7 @@ class Cycles:
         return ""
 
     def stop_request(self) -> str:
-        """Why the agent shall stop; empty: no stop is requested."""
+        """Return why the agent shall stop; empty if no stop is requested."""
         file = self.location.stop
         try:
             reason = file.read_text("utf-8", "replace").strip()
@@ -220,8 +220,11 @@ class Cycles:
 
 def _fields(**values: Any) -> dict[str, Any]:
     """The fields that have a value, with texts cut to a reasonable length."""
-    given = {name: value for name, value in values.items() if value is not None}
-    return {name: _short(v) if isinstance(v, str) else v for name, v in given.items()}
+    return {
+        name: _short(value) if isinstance(value, str) else value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _short(text: str) -> str:

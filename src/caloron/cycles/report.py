@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from caloron.cycles.state import CycleState, Entry, summary
+from caloron.cycles.state import CycleState, Entry, apply, summary
 from caloron.slicing import SLICE_AFTER, cut_smaller, to_slice
 
 
@@ -157,28 +157,21 @@ class PastCycle(NamedTuple):
 def past_cycles(entries: Iterable[Entry], count: int) -> list[PastCycle]:
     """The last cycles that begin in these log entries, the newest first."""
     cycles: dict[int, PastCycle] = {}
-    work, number = "", 0
+    state = CycleState("")
     for entry in entries:
-        texts = {name: str(entry.get(name) or "") for name in ("at", "action", "result", "reason")}
-        work = str(entry["work"]) if "work" in entry else work
-        if entry["event"] == "begin":
-            number = entry["cycle"]
-            cycles[number] = PastCycle(number, "open", "", texts["at"], "", work, 0, "", "")
-        past = cycles.get(number)
-        if past is None:
-            continue
-        past = past._replace(work=work or past.work)
-        match entry["event"]:
-            case "act":
-                past = past._replace(steps=past.steps + 1, last_action=texts["action"])
-            case "end":
-                past = past._replace(
-                    status="ended",
-                    result=texts["result"],
-                    ended_at=texts["at"],
-                    reason=texts["reason"],
-                )
-            case "crashed":
-                past = past._replace(status="crashed", ended_at=texts["at"], reason=texts["reason"])
-        cycles[number] = past
+        state = apply(state, entry)
+        number = state.cycle_number
+        if entry["event"] == "begin" or number in cycles:
+            work = cycles[number].work if number in cycles else ""
+            cycles[number] = PastCycle(
+                number=number,
+                status=state.status,
+                result=state.result,
+                started_at=state.started_at,
+                ended_at=state.ended_at,
+                work=state.work_in_progress or work,
+                steps=state.steps,
+                last_action=state.last_action if state.steps else "",
+                reason=state.reason,
+            )
     return list(reversed(cycles.values()))[:count]

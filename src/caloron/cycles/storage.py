@@ -30,7 +30,7 @@ from caloron.cycles.state import (
 from caloron.errors import StoreError, UsageError
 from caloron.places import home
 from caloron.store.crash import crashpoint
-from caloron.store.files import append_line, read_plain, write_atomic
+from caloron.store.files import append_line, read_plain, remove_leftovers, write_atomic
 from caloron.store.lock import file_lock
 
 #: A longer log is rotated when the next cycle begins.
@@ -100,12 +100,12 @@ class CycleFiles:
 
     @property
     def exist(self) -> bool:
-        """Whether anything is known of this agent."""
+        """True if anything is known of this agent."""
         files = (self.location.state, self.location.log)
         return any(file.exists() for file in files) or self.log.last() is not None
 
     def load(self) -> LoadedState:
-        """The current state; nothing is written."""
+        """Load the current state; nothing is written."""
         notices: list[str] = []
         agent, path = self.location.agent, self.location.state
         state, set_aside_as = CycleState(agent), ""
@@ -194,10 +194,10 @@ class CycleFiles:
 
     def remove_temporary(self) -> None:
         """Remove the temporary files of killed writers; needs the lock."""
-        for leftover in self.location.state.parent.glob(f".{self.location.state.name}.*.tmp"):
-            # A leftover that may not be removed does no harm.
-            with suppress(OSError):
-                leftover.unlink()
+        state = self.location.state
+        # A leftover that may not be removed does no harm.
+        with suppress(OSError):
+            remove_leftovers(state.parent, f".{state.name}.*.tmp")
 
     def timestamp(self) -> str:
         return timestamp(self._now())
@@ -243,10 +243,10 @@ class Log:
         append_line(self.path, log_line(entry))
 
     def last(self) -> Entry | None:
-        """The last whole entry."""
+        """Return the last whole entry."""
         for file in (self.path, self._rotated(1)):
             # The whole file is read only if its end holds no whole entry.
-            for content in (_tail(file), _content(file)):
+            for content in (_content(file, _CHUNK), _content(file)):
                 entry = next(_entries(content, newest_first=True), None)
                 if entry is not None:
                     return entry
@@ -295,19 +295,13 @@ def log_line(entry: Entry) -> bytes:
     return json.dumps(ordered, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def _content(file: Path) -> bytes:
+def _content(file: Path, last: int | None = None) -> bytes:
+    """Return a file, or the whole lines among its last bytes; empty if it is missing."""
     try:
-        return read_plain(file)
+        content = read_plain(file, last)
     except FileNotFoundError:
         return b""
-
-
-def _tail(file: Path) -> bytes:
-    try:
-        content = read_plain(file, _CHUNK)
-    except FileNotFoundError:
-        return b""
-    return content if len(content) < _CHUNK else content.partition(b"\n")[2]
+    return content.partition(b"\n")[2] if len(content) == last else content
 
 
 def _entries(content: bytes, *, newest_first: bool = False) -> Iterator[Entry]:

@@ -17,7 +17,7 @@ from caloron.domain.compat.default_skills import default_skills
 from caloron.domain.compat.legacy_sprints import parse_json
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.sprint import State
-from caloron.domain.rules.people.state_file_edit import Import, take_over
+from caloron.domain.rules.people.state_file_edit import FileEdit, apply_file_edit
 from caloron.ledger.exports import (
     Export,
     digest,
@@ -254,9 +254,9 @@ class SprintExports:
         else:
             self._apply(edit)
 
-    def _apply(self, edit: Import) -> None:
+    def _apply(self, edit: FileEdit) -> None:
         loaded = self._ledger.load(self._sprint)
-        decision, outcome = take_over(loaded.state, edit, self._clock.now())
+        decision, outcome = apply_file_edit(loaded.state, edit, self._clock.now())
         self._ledger.commit_tick(
             # The next tick consumes the facts that wait.
             msgspec.structs.replace(loaded, through=0),

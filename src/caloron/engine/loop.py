@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from caloron.domain.model.facts import Halt, PlanApproved
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.roles import AGENT_ROLES
-from caloron.domain.model.sprint import State, main_commit
+from caloron.domain.model.sprint import State
 from caloron.domain.rules.supervisor import Limits
 from caloron.engine.exports import SprintExports
 from caloron.engine.forge.executor import EffectExecutor
@@ -25,10 +25,9 @@ from caloron.engine.forge.poller import Poller, SnapshotFilter
 from caloron.engine.graphs.traces import RunTraces
 from caloron.engine.runs.runtime import SprintRuntime, cleaned_plan
 from caloron.engine.signals import Announcer, Listener, LoopSignal, SystemClock
-from caloron.engine.tick import TickResult, tick, tick_graph
+from caloron.engine.tick import TickResult, tick
 from caloron.errors import PreconditionFailed, StoreError
 from caloron.git.mirror import Mirror
-from caloron.graph.runtime.protocols import Trace
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.locate import home
@@ -274,18 +273,18 @@ class Engine:
         context = TickContext(ledger=self.ledger, clock=self.clock, limits=self.limits, grace=grace)
         return tick(context, self.sprint, keep=self._keep_trace)
 
-    def _keep_trace(self, trace: Trace) -> None:
+    def _keep_trace(self, trace: dict[str, Any]) -> None:
         """Keep the last tick that did something for `caloron graph trace tick-<sprint>`."""
         # A trace that cannot be written stops nothing.
         with log.ignored(StoreError, message="cannot write the trace of a tick"):
-            RunTraces(home() / "traces").keep(f"tick-{self.sprint}", tick_graph(), trace)
+            RunTraces(home() / "traces").write(f"tick-{self.sprint}", trace)
 
     def _report(self, result: TickResult) -> None:
         """Show the result of a tick to the listener and in the exported files."""
         self.exports.write_plan(result.state)
         if result.moves:
             self.listener.transitions(result.state, result.moves)
-            self.runtime.pool.refresh(main_commit(result.state))
+            self.runtime.pool.refresh(result.state.main_commit())
         self.listener.state(result.state)
         self._announcer.announce(result.state, self.poller.outage)
 

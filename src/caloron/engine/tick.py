@@ -1,7 +1,7 @@
 """One tick: load a sprint, evaluate the facts, supervise the agents, commit the decision.
 
-`tick` is what the loop runs. The shipped graph `sprint_tick_stateful` takes the same steps through
-its stages, for people who compose their own tick: `run_tick_graph` runs it.
+The shipped graph `sprint_tick_stateful` takes the same steps through its stages, for people who
+compose their own tick: see `engine/graphs/tick_graph.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache
+from typing import Any
 
 import msgspec
 
@@ -19,28 +19,14 @@ from caloron.domain.model.roles import UNSUPERVISED_ROLES
 from caloron.domain.model.sprint import State
 from caloron.domain.rules.evaluate import evaluate
 from caloron.domain.rules.supervisor import Health, check_health, decide, intervene
-from caloron.errors import CaloronError
-from caloron.graph.catalogue import Catalogue
-from caloron.graph.errors import ExecutionError, GraphError
-from caloron.graph.json_text import Json
-from caloron.graph.prepare import Prepared, prepare
-from caloron.graph.runtime.protocols import StageRunner, StageTrace, Trace
-from caloron.graph.runtime.run import RunLimits, Settings, run
 from caloron.ledger.exports import digest
 from caloron.ledger.ledger import Loaded, StaleTick, TickCommit
 from caloron.ledger.state_file import kv_text, write_kv
-from caloron.stages.catalogue import CatalogueStages, catalogue_stages
-from caloron.stages.compositions import composition
-from caloron.stages.ledger_access import TickContext
-from caloron.stages.tick import agents_of
-from caloron.stages.values import decode_as, decode_state, log_problems
+from caloron.stages.ledger_access import TickContext, agents_of, log_problems
 from caloron.store import log
 
-GRAPH = "sprint_tick_stateful"
-#: Gets the trace of a tick that changed something or failed.
-Keep = Callable[[Trace], object]
-#: A crashed tick is run again, so it keeps no journal and no cache.
-_SETTINGS = Settings(hashes=False, limits=RunLimits(value_characters=None))
+#: Receives the trace of a tick that changed something or failed, in the form of a graph's trace.
+Keep = Callable[[dict[str, Any]], object]
 
 
 class TickResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +120,7 @@ class _Steps:
     def __init__(self, keep: Keep | None) -> None:
         self._keep = keep
         self._began = time.time()
-        self._calls: list[StageTrace] = []
+        self._calls: list[dict[str, Any]] = []
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -151,63 +137,30 @@ class _Steps:
 
     def _record(self, name: str, began: float, failure: str = "") -> None:
         self._calls.append(
-            StageTrace(
-                stage_id=name,
-                step_index=len(self._calls),
-                path=f"$.{name}",
-                input_hash="",
-                output_hash=None,
-                duration_ms=round((time.monotonic() - began) * 1000),
-                failure=failure,
-            )
+            {
+                "path": f"$.{name}",
+                "stage": name,
+                "stage_id": name,
+                "step_index": len(self._calls),
+                "status": "Failed" if failure else "Ok",
+                "source": "run",
+                "duration_ms": round((time.monotonic() - began) * 1000),
+                "input_hash": "",
+                "output_hash": None,
+                "failure": failure,
+            }
         )
 
     def keep_trace(self) -> None:
         if self._keep is None:
             return
-        trace = Trace(
-            composition_id=tick_graph().composition_id,
-            started_at=datetime.fromtimestamp(self._began, UTC).isoformat(),
-            duration_ms=sum(call.duration_ms for call in self._calls),
-            stages=tuple(self._calls),
-            failed=any(call.failure for call in self._calls),
+        failed = any(call["failure"] for call in self._calls)
+        self._keep(
+            {
+                "started_at": datetime.fromtimestamp(self._began, UTC).isoformat(),
+                "duration_ms": sum(call["duration_ms"] for call in self._calls),
+                "status": "Failed" if failed else "Ok",
+                "error": None,
+                "stages": self._calls,
+            }
         )
-        self._keep(trace)
-
-
-@cache
-def tick_graph() -> Prepared:
-    """The shipped graph, checked."""
-    text = composition(GRAPH)
-    if text is None:
-        raise CaloronError(f"the graph {GRAPH} is missing", hint="install Caloron again")
-    try:
-        return prepare(text, Catalogue(catalogue_stages()))
-    except GraphError as error:
-        raise CaloronError(
-            f"the graph {GRAPH} of this installation cannot run: {error}",
-            hint="install Caloron again",
-        ) from error
-
-
-def run_tick_graph(
-    context: TickContext, sprint: str, *, runner: StageRunner | None = None
-) -> TickResult:
-    """Run the shipped graph once; an error of a stage is raised with its path as a note."""
-    stages = runner or CatalogueStages(context)
-    try:
-        outcome = run(tick_graph(), {"sprint_id": sprint}, stages, _SETTINGS)
-    except ExecutionError as error:
-        cause = error.__cause__
-        if cause is None:
-            raise
-        cause.add_note(f"in the graph {GRAPH} at {error.path}")
-        raise cause from None
-    answer: Json = outcome.answer.value
-    moves: tuple[Moved, ...] = decode_as(answer["moves"], tuple[Moved, ...], "moves")
-    return TickResult(
-        state=decode_state(answer["state"]),
-        moves=moves,
-        actions_taken=tuple(answer["actions_taken"]),
-        changed=answer["changed"],
-    )

@@ -29,12 +29,12 @@ from caloron.graph.types import NType, show
 _LONGEST_VALUE = 40
 _LONGEST_TYPE = 60
 
-#: What stands side by side, each with the word for what it is to its node.
+#: Nodes side by side, each with its label.
 Row = list[tuple[str, Node]]
 
 
 def rows(node: Node) -> list[Row]:
-    """What a node holds, in the order in which it happens: rows follow each other."""
+    """Return the nodes within a node in the order of execution, row by row."""
     match node:
         case Sequential(stages):
             return [[("", stage)] for stage in stages]
@@ -55,15 +55,15 @@ def rows(node: Node) -> list[Row]:
 
 
 def labels(node: Node, catalogue: Catalogue) -> list[str]:
-    """What is written on a node: its name, then its types or what else there is to know."""
+    """Return the lines of a node: its name, then its types or its parameters."""
     match node:
         case Stage(id, _, config):
-            given = f" with {', '.join(config)}" if config else ""
+            fields = f" with {', '.join(config)}" if config else ""
             try:
                 stage = catalogue.lookup(id).stage
             except UnknownStage as error:
-                return [f"{id}{given}", error.reason.removeprefix("stage reference: ")]
-            return [f"{stage.name or stage.id[:12]}{given}", _signature(stage)]
+                return [f"{id}{fields}", error.reason.removeprefix("stage reference: ")]
+            return [f"{stage.name or stage.id[:12]}{fields}", _signature(stage)]
         case RemoteStage(url, input, output):
             return [url, f"{_type(input)} → {_type(output)}"]
         case Const(value):
@@ -89,15 +89,15 @@ def _cut(text: str, longest: int) -> str:
 
 
 def text_of(graph: Graph, catalogue: Catalogue) -> str:
-    """The whole graph as an indented tree."""
+    """Draw a graph as an indented tree."""
     lines = [graph.description]
     waiting: list[tuple[str, str, str, Node]] = [("", "", "", graph.root)]
     while waiting:
-        before, turn, word, node = waiting.pop()
-        said = "  ".join([word, *labels(node, catalogue)] if word else labels(node, catalogue))
-        lines.append(f"{before}{turn}{said}")
-        inner = before + {"├─ ": "│  ", "└─ ": "   "}.get(turn, "")
-        within = [each for row in rows(node) for each in row]
+        indent, branch, word, node = waiting.pop()
+        text = "  ".join(filter(None, [word, *labels(node, catalogue)]))
+        lines.append(f"{indent}{branch}{text}")
+        inner = indent + {"├─ ": "│  ", "└─ ": "   "}.get(branch, "")
+        within = [child for row in rows(node) for child in row]
         for index, (name, child) in reversed(list(enumerate(within))):
             last = index == len(within) - 1
             waiting.append((inner, "└─ " if last else "├─ ", name, child))
@@ -121,7 +121,7 @@ orient="auto"><path d="M0 0 8 4 0 8z" fill="#555"/></marker></defs>
 
 
 class _Box(msgspec.Struct):
-    """A node with its place: first its size is known, then where it stands."""
+    """A node and its size."""
 
     lines: list[str]
     fill: str
@@ -135,7 +135,7 @@ class _Box(msgspec.Struct):
 
 
 def svg_of(graph: Graph, catalogue: Catalogue) -> str:
-    """The whole picture."""
+    """Draw a graph as an SVG picture."""
     root = _measured(graph.root, "", catalogue)
     width, height = root.width + 2 * _PAD, root.height + 2 * _PAD
     parts = [_HEAD.format(width=width, height=height, title=escape(_visible(graph.description)))]
@@ -151,8 +151,8 @@ def _measured(node: Node, word: str, catalogue: Catalogue) -> _Box:
     box.rows = [
         [_measured(child, name, catalogue) for name, child in row] for row in rows(node) if row
     ]
-    wide = [sum(one.width for one in row) + _GAP * (len(row) - 1) for row in box.rows]
-    high = [max(one.height for one in row) for row in box.rows]
+    wide = [sum(child.width for child in row) + _GAP * (len(row) - 1) for row in box.rows]
+    high = [max(child.height for child in row) for row in box.rows]
     text = max(len(line) for line in lines) * _LETTER
     box.width = max([text, *wide]) + 2 * _PAD
     box.height = box.head + sum(high) + _ARROW * max(len(high) - 1, 0) + (_PAD if high else 0)
@@ -160,7 +160,7 @@ def _measured(node: Node, word: str, catalogue: Catalogue) -> _Box:
 
 
 def _draw(box: _Box, x: float, y: float, parts: list[str]) -> None:
-    """A frame with its words, what is in it row by row, and arrows from row to row."""
+    """Draw a frame with its text, its rows, and arrows from row to row."""
     parts.append(
         f'<rect x="{x:g}" y="{y:g}" width="{box.width:g}" height="{box.height:g}" rx="5" '
         f'fill="{box.fill}" stroke="#8a94a6"/>\n'
@@ -174,14 +174,14 @@ def _draw(box: _Box, x: float, y: float, parts: list[str]) -> None:
             line = f'x1="{middle:g}" y1="{top:g}" x2="{middle:g}" y2="{top + _ARROW:g}"'
             parts.append(f'<line {line} stroke="#555" marker-end="url(#tip)"/>\n')
             top += _ARROW
-        wide = sum(one.width for one in row) + _GAP * (len(row) - 1)
+        wide = sum(child.width for child in row) + _GAP * (len(row) - 1)
         left = middle - wide / 2
-        for one in row:
-            _draw(one, left, top, parts)
-            left += one.width + _GAP
-        top += max(one.height for one in row)
+        for child in row:
+            _draw(child, left, top, parts)
+            left += child.width + _GAP
+        top += max(child.height for child in row)
 
 
 def _visible(text: str) -> str:
-    """XML has no place for control characters."""
+    """Replace control characters, which XML does not allow."""
     return "".join(c if c.isprintable() else "�" for c in text)

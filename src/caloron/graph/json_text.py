@@ -1,4 +1,4 @@
-"""JSON as text: read strictly, written in the two forms that are hashed."""
+"""Reads JSON strictly, and writes the two forms that are hashed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from caloron.graph.errors import ParseError
 
 
 class InProcessValue:
-    """A value of any kind at a place where a type says `Any`; JSON only when somebody asks.
+    """A value of any kind where a type is `Any`; converted to JSON on demand.
 
-    Nobody changes it: it is the same object for every stage that gets it.
+    All stages get the same object, so none of them may change it.
     """
 
     __slots__ = ("_as_json", "_json", "value")
@@ -29,57 +29,58 @@ class InProcessValue:
 
     @property
     def json(self) -> Json:
-        """What a stage elsewhere would see."""
+        """The value as a stage in another process gets it."""
         if self._json is self:
             self._json = self._as_json(self.value)
         return self._json
 
 
 def unwrap(value: Json) -> Json:
-    """The JSON of a value, if it is held; what is within it may be held all the same."""
+    """Return the JSON of an in-process value; its members may be in-process values, too."""
     return value.json if isinstance(value, InProcessValue) else value
 
 
 #: None, bool, int, float, str, list of the same, dict of the same with text keys.
 Json: TypeAlias = Any
 
-#: Containers within containers. The format's own reader stops here too, so that no graph that it
-#: can read is refused, and what walks a graph may call itself.
+#: The limit of Noether's own reader, so that no graph that it can read is refused. Functions over
+#: graphs may be recursive.
 MAX_NESTING = 127
 
 _INTEGERS = range(-(2**63), 2**64)
 _EXACT_IN_A_FLOAT = 2**53
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _EXPONENT = re.compile(r"\de[-+]?\d")
 _LONG_DIGITS = re.compile(r"\d{19}")
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 
 
-def _held(value: Any) -> Json:
+def _unwrap(value: Any) -> Json:
     if isinstance(value, InProcessValue):
         return value.json
     raise TypeError(f"a {type(value).__name__} is no JSON value")
 
 
 _compact_text = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_held
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_unwrap
 ).encode
 _scalar_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class DuplicateKeys(dict[str, Json]):
-    """An object whose text gave some keys more than once; the last value counts."""
+    """An object with repeated keys in its text; the last value counts."""
 
     duplicates: tuple[str, ...] = ()
 
 
 def member(path: str, key: str) -> str:
-    """The JSON path of a member of an object."""
+    """Return the JSON path of a member of an object."""
     return f"{path}.{key}" if _PLAIN_KEY.match(key) else f"{path}[{json.dumps(key)}]"
 
 
 def decode(text: str | bytes, *, allow_bigint: bool = False, what: str = "the text") -> Json:
-    """The value of a JSON text; an integer beyond 64 bits is refused, or read as a float."""
+    """Parse a JSON text; an integer beyond 64 bits is refused, or read as a float."""
     if isinstance(text, bytes):
         try:
             text = text.decode("utf-8")
@@ -167,27 +168,25 @@ def _refuse_depth(value: Json, what: str) -> None:
 
 
 def _refuse_half_characters(value: Json, what: str) -> None:
-    for path, text in _texts(value, "$"):
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ParseError(f"{what} holds half of a surrogate pair", path=path) from error
+    for path, part in walk_json(value):
+        for text in part if isinstance(part, dict) else (part,):
+            if isinstance(text, str) and _LONE_SURROGATE.search(text):
+                raise ParseError(f"{what} holds half of a surrogate pair", path=path)
 
 
-def _texts(value: Json, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, dict):
+def walk_json(value: Json, path: str = "$") -> Iterator[tuple[str, Json]]:
+    """A value and all values within it, with their paths."""
+    yield path, value
+    if isinstance(value, dict):
         for key, child in value.items():
-            yield path, key
-            yield from _texts(child, member(path, key))
+            yield from walk_json(child, member(path, key))
     elif isinstance(value, list):
         for index, child in enumerate(value):
-            yield from _texts(child, f"{path}[{index}]")
+            yield from walk_json(child, f"{path}[{index}]")
 
 
 def compact(value: Json) -> str:
-    """The form that traces and caches hash: no spaces, keys sorted, floats stay floats."""
+    """Return the form that traces and caches hash: no spaces, keys sorted, floats stay floats."""
     text = _compact_text(value)
     # Only floats with an exponent are written otherwise than Python writes them.
     if _EXPONENT.search(text):
@@ -196,7 +195,7 @@ def compact(value: Json) -> str:
 
 
 def canonical(value: Json) -> str:
-    """The form that ids hash (RFC 8785): numbers as ECMAScript writes them."""
+    """Return the form that ids hash (RFC 8785): numbers as ECMAScript writes them."""
     return "".join(_write(value, _canonical_number, _by_utf16))
 
 
@@ -235,7 +234,7 @@ def _write(
 
 
 def _digits(number: float) -> tuple[str, str, int]:
-    """Sign, shortest digits, and how many of them stand before the point."""
+    """Return the sign, the shortest digits, and the number of digits before the point."""
     sign, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
     assert isinstance(exponent, int)
     written = "".join(map(str, digits))
@@ -286,10 +285,10 @@ def _finite(number: float) -> None:
 
 
 def may_have_bigint(text: str) -> bool:
-    """Whether a compact text may hold an integer that needs a second look."""
+    """True if a compact text may have an integer beyond 64 bits."""
     return _LONG_DIGITS.search(text) is not None
 
 
 def sha256(text: str | bytes) -> str:
-    """Lower-case hex of the hash that every id and trace uses."""
+    """Return the hash of ids and traces in lower-case hex."""
     return hashlib.sha256(text.encode("utf-8") if isinstance(text, str) else text).hexdigest()

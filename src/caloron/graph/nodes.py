@@ -129,9 +129,9 @@ def walk(node: Node, path: str = ROOT) -> Iterator[tuple[str, Node]]:
     """A node and all nodes within it, each before its children."""
     waiting = [(path, node)]
     while waiting:
-        here, one = waiting.pop()
-        yield here, one
-        waiting.extend(reversed(list(children(one, here))))
+        at, inner = waiting.pop()
+        yield at, inner
+        waiting.extend(reversed(list(children(inner, at))))
 
 
 def rebuilt(node: Node, change: Callable[[str, Node], Node], path: str = "") -> Node:

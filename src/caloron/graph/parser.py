@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from caloron.graph.errors import ParseError
-from caloron.graph.json_text import DuplicateKeys, Json, compact, decode, member
+from caloron.graph.json_text import DuplicateKeys, Json, compact, decode, member, walk_json
 from caloron.graph.nodes import OPS, ROOT, Const, Graph, Node, RemoteStage, Retry, Stage
 from caloron.graph.type_syntax import parse_type
 from caloron.graph.types import json_kind
@@ -24,21 +24,10 @@ def parse_graph(text: str | bytes, *, strict: bool = True) -> Graph:
     """
     value = decode(text, allow_bigint=not strict, what="the graph")
     if strict:
-        _refuse_repeated(value, "$")
+        for path, part in walk_json(value):
+            if isinstance(part, DuplicateKeys):
+                raise ParseError(f"given more than once: {', '.join(part.duplicates)}", path=path)
     return _Reader(strict).graph(value)
-
-
-def _refuse_repeated(value: Json, path: str) -> None:
-    if isinstance(value, DuplicateKeys):
-        raise ParseError(f"given more than once: {', '.join(value.duplicates)}", path=path)
-    if isinstance(value, dict):
-        for key, child in value.items():
-            if isinstance(child, dict | list):
-                _refuse_repeated(child, member(path, key))
-    elif isinstance(value, list):
-        for index, child in enumerate(value):
-            if isinstance(child, dict | list):
-                _refuse_repeated(child, f"{path}[{index}]")
 
 
 class _Reader:
@@ -143,30 +132,30 @@ class _Fields:
 
     def any(self, name: str, default: Json = _REQUIRED) -> Json:
         self.read.add(name)
-        found = self.value.get(name, default)
-        if found is _REQUIRED:
+        value = self.value.get(name, default)
+        if value is _REQUIRED:
             raise ParseError(f"the field `{name}` is missing", path=self.path)
-        return found
+        return value
 
     def text(self, name: str, default: Json = _REQUIRED) -> str:
-        found = self.any(name, default)
-        if not isinstance(found, str):
+        value = self.any(name, default)
+        if not isinstance(value, str):
             raise ParseError(
-                f"expected a text, found {json_kind(found)}", path=f"{self.path}.{name}"
+                f"expected a text, found {json_kind(value)}", path=f"{self.path}.{name}"
             )
-        return found
+        return value
 
     def number(self, name: str, allowed: range, *, optional: bool = False) -> int | None:
-        found = self.any(name, None) if optional else self.any(name)
-        if found is None and optional:
+        value = self.any(name, None) if optional else self.any(name)
+        if value is None and optional:
             return None
-        if isinstance(found, bool) or not isinstance(found, int) or found not in allowed:
-            shown = compact(found) if isinstance(found, int | float) else json_kind(found)
+        if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
+            shown = compact(value) if isinstance(value, int | float) else json_kind(value)
             raise ParseError(
                 f"expected a whole number from 0 to {allowed[-1]}, found {shown}",
                 path=f"{self.path}.{name}",
             )
-        return found
+        return value
 
 
 def _fields(value: Json, path: str, what: str) -> _Fields:

@@ -30,7 +30,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """All steps, the groups that need not wait for each other, and the declared costs."""
+    """All steps, the groups of steps that may run at once, and the declared costs."""
 
     steps: tuple[Step, ...]
     groups: tuple[tuple[int, ...], ...]
@@ -38,7 +38,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan(root: Node, catalogue: Catalogue) -> Plan:
-    """The steps of a resolved graph; both arms of a Branch count."""
+    """Return the steps of a resolved graph; both arms of a Branch count."""
     planner = _Planner(catalogue)
     planner.add(root, ())
     return Plan(tuple(planner.steps), tuple(planner.groups), planner.cost())
@@ -54,7 +54,7 @@ class _Planner:
         self.groups: list[Indices] = []
 
     def add(self, node: Node, after: Indices) -> Indices:
-        """Adds the steps of a node; answers which of them the next ones wait for."""
+        """Add the steps of a node; return those for which the next steps wait."""
         match node:
             case Stage(id):
                 self.steps.append(Step(len(self.steps), id, after))
@@ -62,22 +62,22 @@ class _Planner:
             case Sequential(stages):
                 return self._chain(stages, after)
             case Parallel(branches):
-                return self._beside(branches.values(), after)
+                return self._at_once(branches.values(), after)
             case Branch(predicate, if_true, if_false):
                 decided = self.add(predicate, after)
                 return self.add(if_true, decided) + self.add(if_false, decided)
             case Fanout(source, targets):
-                return self._beside(targets, self.add(source, after))
+                return self._at_once(targets, self.add(source, after))
             case Merge(sources, last) | Let(sources, last):
-                beside = sources if isinstance(sources, tuple) else sources.values()
-                return self.add(last, self._beside(beside, after))
+                inner = sources if isinstance(sources, tuple) else sources.values()
+                return self.add(last, self._at_once(inner, after))
         return self.add(node.stage, after) if isinstance(node, Retry) else after
 
     def _chain(self, stages: tuple[Node, ...], after: Indices) -> Indices:
         first = len(self.steps)
         for stage in stages:
             after = self.add(stage, after)
-        # A sequence of nothing but pure stages counts as a group in 0.8.2.
+        # Noether counts a sequence of pure stages as a group.
         if len(stages) > 1 and all(self._is_pure(stage) for stage in stages):
             self.groups.append(tuple(range(first, len(self.steps))))
         return after
@@ -86,7 +86,7 @@ class _Planner:
         stage = self._catalogue.get(node.id) if isinstance(node, Stage) else None
         return stage is not None and stage.declares("Pure")
 
-    def _beside(self, nodes: Iterable[Node], after: Indices) -> Indices:
+    def _at_once(self, nodes: Iterable[Node], after: Indices) -> Indices:
         ends: list[Indices] = [self.add(node, after) for node in nodes]
         group = tuple(end[0] for end in ends if end)
         if len(group) > 1:
@@ -94,10 +94,11 @@ class _Planner:
         return tuple(index for end in ends for index in end)
 
     def cost(self) -> CostEstimate:
-        """Time and tokens add up, memory is the most that any needs; unknown where nobody says."""
-        known = [stage.cost for step in self.steps if (stage := self._catalogue.get(step.stage_id))]
+        """Time and tokens add up, memory is the maximum; None if no stage declares any."""
+        stages = (self._catalogue.get(step.stage_id) for step in self.steps)
+        costs = [stage.cost for stage in stages if stage]
         return CostEstimate(
-            sum(one.time_ms_p50 or 0 for one in known) or None,
-            sum(one.tokens_est or 0 for one in known) or None,
-            max((one.memory_mb or 0 for one in known), default=0) or None,
+            sum(cost.time_ms_p50 or 0 for cost in costs) or None,
+            sum(cost.tokens_est or 0 for cost in costs) or None,
+            max((cost.memory_mb or 0 for cost in costs), default=0) or None,
         )

@@ -71,7 +71,7 @@ def _order(effect: Effect) -> tuple[int, int, str]:
 
 
 def effects_json(effects: Iterable[Effect]) -> Json:
-    return {"effects": [_effect_json(one) for one in effects]}
+    return {"effects": list(map(_effect_json, effects))}
 
 
 def _effect_json(effect: Effect) -> Json:
@@ -86,7 +86,7 @@ def parse_effects(value: Json, path: str) -> Effects:
     if not isinstance(value, dict) or not isinstance(value.get("effects"), list):
         raise ParseError('effects are an object {"effects": […]}', path=path)
     return effect_set(
-        parse_effect(one, f"{path}.effects[{i}]") for i, one in enumerate(value["effects"])
+        parse_effect(item, f"{path}.effects[{i}]") for i, item in enumerate(value["effects"])
     )
 
 
@@ -124,7 +124,7 @@ def kinds_of_words(words: str | Iterable[str], known: dict[str, str]) -> frozens
 
 def cost_of(effects: Iterable[Effect]) -> int:
     """Return the declared cost of one call in cents."""
-    return sum(one.detail for one in effects if one.kind == "Cost" and isinstance(one.detail, int))
+    return sum(e.detail for e in effects if e.kind == "Cost" and isinstance(e.detail, int))
 
 
 class CostEstimate(msgspec.Struct, frozen=True):

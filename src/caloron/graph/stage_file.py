@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from caloron.graph.errors import ParseError
 from caloron.graph.json_text import Json, decode, sha256
 from caloron.graph.stage import (
@@ -68,36 +70,34 @@ def _simple(value: Json, strict: bool) -> StageSpec:
 
 
 def _implementation(value: Json) -> tuple[str, str]:
-    given = value["implementation"]
-    if isinstance(given, str):
-        return given, _text(value, "language", "python")
-    return (
-        _text({"code": required(given, "code", "$.implementation")}, "code"),
-        _text({"language": required(given, "language", "$.implementation")}, "language"),
-    )
+    implementation = value["implementation"]
+    if isinstance(implementation, str):
+        return implementation, _text(value, "language", "python")
+    path = "$.implementation"
+    return _text(implementation, "code", path=path), _text(implementation, "language", path=path)
 
 
 def _simple_effects(value: Json, strict: bool) -> Effects:
     if not isinstance(value, list):
         raise ParseError(f"effects are an array, not {json_kind(value)}", path="$.effects")
-    named: list[Effect] = []
-    for index, one in enumerate(value):
-        effect = effect_of_word(one) if isinstance(one, str) else None
+    effects: list[Effect] = []
+    for index, item in enumerate(value):
+        effect = effect_of_word(item) if isinstance(item, str) else None
         if effect is None and strict:
             path = f"$.effects[{index}]"
-            if not isinstance(one, dict):
-                raise ParseError(f"unknown effect {one!r}", path=path)
-            effect = parse_effect(one, path)
+            if not isinstance(item, dict):
+                raise ParseError(f"unknown effect {item!r}", path=path)
+            effect = parse_effect(item, path)
         if effect is not None:
-            named.append(effect)
-    return effect_set(named or [PURE])
+            effects.append(effect)
+    return effect_set(effects or [PURE])
 
 
 def _examples(value: Json, strict: bool) -> tuple[Example, ...]:
     examples: list[Example] = []
-    for index, one in enumerate(value if isinstance(value, list) else []):
-        if isinstance(one, dict) and "input" in one and "output" in one:
-            examples.append(Example(one["input"], one["output"]))
+    for index, item in enumerate(value if isinstance(value, list) else []):
+        if isinstance(item, dict) and "input" in item and "output" in item:
+            examples.append(Example(item["input"], item["output"]))
         elif strict:
             raise ParseError("an example has `input` and `output`", path=f"$.examples[{index}]")
     return tuple(examples)
@@ -123,12 +123,9 @@ def _full(value: Json, strict: bool) -> StageSpec:
         parse_type(required(signature, "input", "$.signature"), "$.signature.input"),
         parse_type(required(signature, "output", "$.signature"), "$.signature.output"),
         parse_effects(required(signature, "effects", "$.signature"), "$.signature.effects"),
-        _text(
-            {"implementation_hash": required(signature, "implementation_hash", "$.signature")},
-            "implementation_hash",
-        ),
+        _text(signature, "implementation_hash", path="$.signature"),
     )
-    for name in ("id", "capabilities", "cost", "description", "examples", "lifecycle"):
+    for name in ("capabilities", "cost", "examples", "lifecycle"):
         required(value, name, "$")
     id = _text(value, "id")
     if strict and id != identity.stage_id():
@@ -152,7 +149,7 @@ def _full(value: Json, strict: bool) -> StageSpec:
 
 
 def _capabilities(value: Json) -> frozenset[str]:
-    if not isinstance(value, list) or not all(one in CAPABILITIES for one in value):
+    if not isinstance(value, list) or not all(item in CAPABILITIES for item in value):
         known = ", ".join(CAPABILITIES)
         raise ParseError(f"capabilities are an array of {known}", path="$.capabilities")
     return frozenset(value)
@@ -177,22 +174,22 @@ def _lifecycle(value: Json) -> Lifecycle:
     )
 
 
-def _text(value: Json, name: str, default: str | None = None) -> str:
-    found = value.get(name, default)
-    if found is None and default is not None:
+def _text(value: Json, name: str, default: str | None = None, *, path: str = "$") -> str:
+    if default is not None and value.get(name) is None:
         return default
-    if not isinstance(found, str):
-        raise ParseError(f"expected a text, found {json_kind(found)}", path=f"$.{name}")
-    return found
+    text = required(value, name, path)
+    if not isinstance(text, str):
+        raise ParseError(f"expected a text, found {json_kind(text)}", path=f"{path}.{name}")
+    return text
 
 
 def _list(value: Json, name: str) -> tuple[Json, ...]:
-    found = value.get(name)
-    return tuple(found) if isinstance(found, list) else ()
+    items = value.get(name)
+    return tuple(items) if isinstance(items, list) else ()
 
 
 def _texts(value: Json, name: str) -> tuple[str, ...]:
-    return tuple(one for one in _list(value, name) if isinstance(one, str))
+    return tuple(item for item in _list(value, name) if isinstance(item, str))
 
 
 def stage_json(spec: StageSpec) -> Json:
@@ -209,15 +206,15 @@ def stage_json(spec: StageSpec) -> Json:
             "effects": effects_json(spec.effects),
             "implementation_hash": spec.implementation_hash,
         },
-        "capabilities": [one for one in CAPABILITIES if one in spec.capabilities],
-        "cost": {name: getattr(spec.cost, name) for name in spec.cost.__struct_fields__},
+        "capabilities": [name for name in CAPABILITIES if name in spec.capabilities],
+        "cost": msgspec.structs.asdict(spec.cost),
         "description": spec.description,
-        "examples": [{"input": one.input, "output": one.output} for one in spec.examples],
+        "examples": [msgspec.structs.asdict(example) for example in spec.examples],
         "lifecycle": state,
         "ed25519_signature": None,
         "signer_public_key": None,
     }
-    kept = {
+    optional = {
         "implementation_code": spec.code,
         "implementation_language": spec.language,
         "tags": list(spec.tags),
@@ -225,4 +222,4 @@ def stage_json(spec: StageSpec) -> Json:
         "name": spec.name,
         "properties": list(spec.properties),
     }
-    return written | {name: found for name, found in kept.items() if found}
+    return written | {name: field for name, field in optional.items() if field}

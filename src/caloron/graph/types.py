@@ -112,12 +112,12 @@ def sorted_record(fields: Mapping[str, NType]) -> Record:
 def union(members: Iterable[NType]) -> NType:
     """Return the normal form of a union: flat by one level, sorted, distinct, never of one type."""
     flat: list[NType] = []
-    for one in members:
-        flat.extend(one.members if isinstance(one, Union) else (one,))
+    for of in members:
+        flat.extend(of.members if isinstance(of, Union) else (of,))
     distinct: list[NType] = []
-    for one in sorted(flat, key=_rank):
-        if not distinct or distinct[-1] != one:
-            distinct.append(one)
+    for of in sorted(flat, key=_rank):
+        if not distinct or distinct[-1] != of:
+            distinct.append(of)
     if not distinct:
         return NULL
     return distinct[0] if len(distinct) == 1 else Union(tuple(distinct))
@@ -131,7 +131,7 @@ def optional(of: NType) -> NType:
 def nullable(of: NType) -> bool:
     """True if a record may omit a field of this type."""
     if isinstance(of, Union):
-        return any(nullable(one) for one in of.members)
+        return any(map(nullable, of.members))
     return isinstance(of, Var) or of in (NULL, ANY)
 
 
@@ -199,7 +199,7 @@ def type_json(of: NType) -> Json:
         case RecordWith(fields, rest):
             value = {"fields": _fields_json(fields), "rest": rest}
         case Union(members):
-            value = [type_json(one) for one in members]
+            value = list(map(type_json, members))
         case Var(name):
             value = name
         case Refined(base, refinement):
@@ -238,7 +238,7 @@ def show(of: NType) -> str:
         case RecordWith(fields, rest):
             return _show_fields(fields, f"...{show(Var(rest))}")
         case Union(members):
-            return " | ".join(show(one) for one in members)
+            return " | ".join(map(show, members))
         case Refined(base, refinement):
             return f"{show(base)} | {show_refinement(refinement)}"
     return show(infer(of.value)) if isinstance(of, LiteralType) else f"<{of.name}>"
@@ -288,7 +288,7 @@ def with_parts(of: NType, change: Callable[[NType], NType]) -> NType:
         case RecordWith(fields, rest):
             return RecordWith({name: change(part) for name, part in fields.items()}, rest)
         case Union(members):
-            return Union(tuple(change(one) for one in members))
+            return Union(tuple(map(change, members)))
         case Refined(base, refinement):
             return Refined(change(base), refinement)
     return of
@@ -306,7 +306,7 @@ def infer(value: Json) -> NType:
         return TEXT
     if isinstance(value, dict):
         return sorted_record({name: infer(of) for name, of in value.items()})
-    return ListOf(union(infer(one) for one in value) if value else ANY)
+    return ListOf(union(map(infer, value)) if value else ANY)
 
 
 _JSON_KINDS: tuple[tuple[Any, str], ...] = (

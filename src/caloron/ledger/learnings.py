@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from caloron.domain.compat.legacy_sprints import amount_of, text_of
-from caloron.domain.reporting.kpis import Kpis
+from caloron.domain.compat.legacy_sprints import amount_of, parse_json, text_of
+from caloron.domain.reporting.history import remembered
 from caloron.domain.reporting.learnings import (
-    Improvement,
     Kept,
     Noted,
     SprintRecord,
@@ -30,6 +28,12 @@ from caloron.store import queue
 _NAME = "learnings"
 _LARGEST_FILE = 16 << 20
 _MAX_ENTRIES, _MAX_TEXT = 1000, 1000
+#: The names in `sprints.json` of fields that have other names here.
+_HISTORY_FIELDS = {
+    "total": "total_tasks",
+    "completed": "completed_tasks",
+    "failed": "failed_tasks",
+}
 
 
 def learnings_file(ledger: Ledger, workspace: Path) -> Export:
@@ -54,9 +58,9 @@ def context_for(ledger: Ledger, sprint: str) -> str:
     with ledger.db.snapshot() as connection:
         kept, records = read_kept(connection), ended_records(connection)
     context, keys = po_context([r for r in records if r.id != sprint], kept)
-    told = with_told(kept, sprint, context, keys)
-    if told != kept:
-        ledger.put(_NAME, msgspec.json.encode(told).decode())
+    updated = with_told(kept, sprint, context, keys)
+    if updated != kept:
+        ledger.put(_NAME, msgspec.json.encode(updated).decode())
     return context
 
 
@@ -64,7 +68,10 @@ def file_text(records: list[SprintRecord], kept: Kept) -> bytes:
     """Return the file in the seeds' shape, with ids and fates of improvements added."""
     content = {
         "sprints": [_sprint(record) for record in (*kept.sprints, *records)],
-        "improvements": [_improvement(found) for found in improvements(records, kept)],
+        "improvements": [
+            {n: v for n, v in msgspec.structs.asdict(i).items() if n not in ("key", "for_planner")}
+            for i in improvements(records, kept)
+        ],
         "po_context": po_context(records, kept)[0],
         "last_po_context": kept.last_po_context,
     }
@@ -86,11 +93,6 @@ def _sprint(record: SprintRecord) -> dict[str, Any]:
         "blockers": list(record.blockers),
         "stopped": record.stopped,
     }
-
-
-def _improvement(found: Improvement) -> dict[str, Any]:
-    fields = {name: getattr(found, name) for name in found.__struct_fields__}
-    return {name: value for name, value in fields.items() if name not in ("key", "for_planner")}
 
 
 def read_back(ledger: Ledger, workspace: Path, *, busy: bool) -> list[str]:
@@ -133,19 +135,16 @@ def parsed(text: bytes) -> dict[str, Any]:
     """Parse an edited file; `ValueError` if it does not have the shape of one."""
     if len(text) > _LARGEST_FILE:
         raise ValueError(f"it has more than {_LARGEST_FILE} bytes")
-    try:
-        found = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(found, dict):
+    content = parse_json(text)
+    if not isinstance(content, dict):
         raise ValueError("it is not an object")
     for name in ("sprints", "improvements"):
-        if not isinstance(found.get(name, []), list):
+        if not isinstance(content.get(name, []), list):
             raise ValueError(f"its {name} are not a list")
-    return found
+    return content
 
 
-def merged(kept: Kept, records: list[SprintRecord], found: dict[str, Any]) -> Kept:
+def merged(kept: Kept, records: list[SprintRecord], content: dict[str, Any]) -> Kept:
     """Return the learnings with those entries of a file that the ledger does not derive itself."""
     known = {record.id for record in records}
     since = records[-1].id if records else ""
@@ -153,7 +152,7 @@ def merged(kept: Kept, records: list[SprintRecord], found: dict[str, Any]) -> Ke
     before = {noted.text: noted for noted in kept.noted}
     noted: dict[str, Noted] = {}
     dropped: set[str] = set()
-    for entry in found.get("improvements", [])[:_MAX_ENTRIES]:
+    for entry in content.get("improvements", [])[:_MAX_ENTRIES]:
         text, status = _worded(entry)
         key = same_meaning(text)
         if not text:
@@ -166,24 +165,23 @@ def merged(kept: Kept, records: list[SprintRecord], found: dict[str, Any]) -> Ke
     by_itself = {i.key for i in improvements(records, kept) if i.status == "retired"}
     return msgspec.structs.replace(
         kept,
-        sprints=_foreign_sprints(found.get("sprints", []), known),
+        sprints=_foreign_sprints(content.get("sprints", []), known),
         noted=tuple(noted.values()),
         dropped=tuple(sorted(dropped - (by_itself - set(kept.dropped)))),
-        last_po_context=kept.last_po_context or text_of(found.get("last_po_context"), 20_000),
+        last_po_context=kept.last_po_context or text_of(content.get("last_po_context"), 20_000),
     )
 
 
 def _worded(entry: object) -> tuple[str, str]:
-    if isinstance(entry, dict):
-        return text_of(entry.get("text") or entry.get("description"), _MAX_TEXT), text_of(
-            entry.get("status"), _MAX_TEXT
-        )
-    return text_of(entry, _MAX_TEXT), ""
+    """Return the text and the status of an improvement in the file."""
+    fields = entry if isinstance(entry, dict) else {"text": entry}
+    text = fields.get("text") or fields.get("description")
+    return text_of(text, _MAX_TEXT), text_of(fields.get("status"), _MAX_TEXT)
 
 
 def _foreign_sprints(entries: Iterable[object], known: set[str]) -> tuple[SprintRecord, ...]:
     """Return sprints that the ledger does not have, each with an id that is unique."""
-    found: dict[str, SprintRecord] = {}
+    sprints: dict[str, SprintRecord] = {}
     numbered = (entry for entry in list(entries)[-_MAX_ENTRIES:] if isinstance(entry, dict))
     for number, entry in enumerate(numbered, 1):
         id = text_of(entry.get("sprint_id") or entry.get("id"), 64)
@@ -191,32 +189,18 @@ def _foreign_sprints(entries: Iterable[object], known: set[str]) -> tuple[Sprint
             continue
         id = f"before-{id or number}" if not id or id.isdigit() else id
         record = _record(id, entry)
-        while id in found and found[id] != record:
+        while id in sprints and sprints[id] != record:
             id += "-again"
             record = msgspec.structs.replace(record, id=id)
-        found[id] = record
-    return tuple(found.values())
+        sprints[id] = record
+    return tuple(sprints.values())
 
 
 def _record(id: str, entry: dict[str, Any]) -> SprintRecord:
-    total, completed = amount_of(entry.get("total")), amount_of(entry.get("completed"))
-    clarity = entry.get("avg_clarity")
-    blockers = entry.get("blockers", [])
-    texts = blockers if isinstance(blockers, list) else [blockers]
-    return SprintRecord(
-        id=id,
-        goal=text_of(entry.get("goal"), _MAX_TEXT),
-        kpis=Kpis(
-            total_tasks=int(total),
-            completed_tasks=int(completed),
-            completion_rate=round(completed / total, 3) if total else 0.0,
-            failure_count=int(amount_of(entry.get("failed"))),
-            clarity_count=int(total) if clarity is not None else 0,
-            avg_clarity=amount_of(clarity) if clarity is not None else None,
-            total_interventions=int(amount_of(entry.get("supervisor_events"))),
-            sprint_time_s=amount_of(entry.get("sprint_time_s")),
-            cost_usd=amount_of(entry.get("cost_usd")),
-        ),
-        blockers=tuple(text for b in texts[:_MAX_ENTRIES] if (text := text_of(b, _MAX_TEXT))),
+    fields = {_HISTORY_FIELDS.get(name, name): value for name, value in entry.items()}
+    record = remembered(id, fields)
+    return msgspec.structs.replace(
+        record,
+        kpis=msgspec.structs.replace(record.kpis, cost_usd=amount_of(entry.get("cost_usd"))),
         stopped=text_of(entry.get("stopped"), _MAX_TEXT),
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from caloron.ledger.locate import ProjectPaths
+from caloron.store.database import load_statements
 
 if TYPE_CHECKING:
     from caloron.ledger.ledger import Ledger
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 
 HISTORY = "sprints.json"
 VERSIONS = "agent_versions.json"
-#: The key in `kv` that is set once the files were imported, whatever they contained.
-_IMPORTED = "history_taken_over"
 _LARGEST_FILE = 64 << 20
-_ROWS = "SELECT key, position, text FROM entries WHERE file = ? AND whose = 'theirs'"
+#: `is_imported` is true once the files were imported, whatever they contained.
+_SQL = load_statements(Path(__file__).parent / "sql" / "legacy.sql")
+#: The record of a sprint with its number.
+_Numbered = tuple[int, dict[str, Any]]
 
 
 class LegacySprint(NamedTuple):
@@ -48,12 +50,19 @@ def legacy_sprints(
     paths: ProjectPaths, connection: sqlite3.Connection | None, limit: int = -1
 ) -> LegacySprints:
     """Return the last `limit` sprints of the older program; all of them for -1."""
-    if connection is not None and _is_imported(connection):
-        rows = connection.execute(f"{_ROWS} ORDER BY position DESC", (HISTORY,)).fetchall()
+    records: list[_Numbered]
+    if connection is not None and connection.execute(_SQL["is_imported"]).fetchone():
+        rows = connection.execute(_SQL["imported"], {"file": HISTORY}).fetchall()
         newest = rows if limit < 0 else rows[:limit]
-        sprints = [_sprint(paths, row["position"], json.loads(row["text"])) for row in newest]
-        return LegacySprints(sprints, len(rows))
-    return _in_file(paths, connection, limit)
+        records, total = [(row["position"], json.loads(row["text"])) for row in newest], len(rows)
+    else:
+        try:
+            own_sprints = connection.execute(_SQL["goals"]) if connection else ()
+            records = _numbered_records(paths, own_sprints)[::-1]
+        except (OSError, ValueError) as error:
+            return LegacySprints([], 0, f"{paths.sprints_json} cannot be read: {error}")
+        records, total = records if limit < 0 else records[:limit], len(records)
+    return LegacySprints([LegacySprint(n, f"{paths.name}-{n}", r) for n, r in records], total)
 
 
 def find_legacy_sprint(
@@ -74,46 +83,21 @@ def legacy_agents(
 
     They are in the ledger or, before the first sprint, in the workspace.
     """
-    agents: object = {}
+    agents: dict[str, Any] = {}
     if connection is not None:
-        if _has_entries(connection):
-            rows = connection.execute(_ROWS, (VERSIONS,)).fetchall()
-            agents = {row["key"]: json.loads(row["text"]) for row in rows}
+        rows = connection.execute(_SQL["imported"], {"file": VERSIONS}).fetchall()
+        agents = {row["key"]: json.loads(row["text"]) for row in rows[::-1]}
     elif workspace is not None:
         agents = _agents_in_file(workspace / VERSIONS)
     return {
         agent: [version for version in versions if isinstance(version, dict)]
-        for agent, versions in (agents.items() if isinstance(agents, dict) else ())
+        for agent, versions in agents.items()
         if isinstance(versions, list)
     }
 
 
-def _is_imported(connection: sqlite3.Connection) -> bool:
-    query = "SELECT 1 FROM kv WHERE key = ?"
-    return _has_entries(connection) and bool(connection.execute(query, (_IMPORTED,)).fetchone())
-
-
-def _has_entries(connection: sqlite3.Connection) -> bool:
-    query = "SELECT 1 FROM sqlite_master WHERE name = 'entries'"
-    return connection.execute(query).fetchone() is not None
-
-
-def _in_file(
-    paths: ProjectPaths, connection: sqlite3.Connection | None, limit: int
-) -> LegacySprints:
-    try:
-        query = "SELECT number, goal FROM sprints"
-        records = _numbered_records(paths, connection.execute(query) if connection else ())
-    except (OSError, ValueError) as error:
-        return LegacySprints([], 0, f"{paths.sprints_json} cannot be read: {error}")
-    newest = records[::-1] if limit < 0 else records[::-1][:limit]
-    return LegacySprints([_sprint(paths, *record) for record in newest], len(records))
-
-
-def _numbered_records(
-    paths: ProjectPaths, own_sprints: Iterable[sqlite3.Row]
-) -> list[tuple[int, dict[str, Any]]]:
-    """Return the records in `sprints.json` that are not ours, each with its number."""
+def _numbered_records(paths: ProjectPaths, own_sprints: Iterable[sqlite3.Row]) -> list[_Numbered]:
+    """Return the records in `sprints.json` that are not ours, in the order of the file."""
     from caloron.domain.compat.legacy_sprints import number_records, parse_history, text_of
 
     try:
@@ -123,14 +107,15 @@ def _numbered_records(
     return number_records(records, {row["number"]: text_of(row["goal"]) for row in own_sprints})
 
 
-def _agents_in_file(path: Path) -> object:
+def _agents_in_file(path: Path) -> dict[str, Any]:
     from caloron.domain.compat.legacy_sprints import parse_json
 
     try:
-        return parse_json(_read(path))
+        agents = parse_json(_read(path))
     except (OSError, ValueError):
         # The next sprint keeps the file aside, with a message.
         return {}
+    return agents if isinstance(agents, dict) else {}
 
 
 def _read(path: Path) -> bytes:
@@ -141,64 +126,45 @@ def _read(path: Path) -> bytes:
     return text
 
 
-def _sprint(paths: ProjectPaths, number: int, record: dict[str, object]) -> LegacySprint:
-    return LegacySprint(number, f"{paths.name}-{number}", record)
-
-
 def import_home(ledger: Ledger, project: Project) -> list[str]:
     """Import the sprints and agents of the older program, once; return messages.
 
     The files are not changed here: the next export keeps their texts aside.
     """
-    if ledger.get(_IMPORTED):
+    if ledger.db.row(_SQL["is_imported"]):
         return []
-    from caloron.ledger.exports import digest
+    from caloron.ledger.exports import digest, keep_aside
     from caloron.ledger.ledger import SQL, remember_export
     from caloron.store import queue
 
     messages: list[str] = []
-    sprints = _sprints_to_import(ledger, project, messages)
+    sprints: list[_Numbered] = []
+    history = project.sprints_json
+    try:
+        sprints = _numbered_records(project, ledger.db.rows(_SQL["goals"]))
+    except ValueError as error:
+        kept = keep_aside(ledger, history, b"", readable=False)
+        messages.append(f"{history} is corrupt ({error}); it is kept as {kept}")
+    except OSError as error:
+        messages.append(f"{history} cannot be read: {error.strerror}")
     agents = _agents_in_file(project.workspace / VERSIONS)
-    entries = [
-        {"file": HISTORY, "key": f"{project.name}-{number}", "position": number, "text": record}
-        for number, record in sprints
-    ]
-    for position, (agent, versions) in enumerate(
-        agents.items() if isinstance(agents, dict) else ()
-    ):
-        entries.append({"file": VERSIONS, "key": agent, "position": position, "text": versions})
+    entries = [(HISTORY, f"{project.name}-{number}", number, record) for number, record in sprints]
+    entries += [(VERSIONS, agent, place, agents[agent]) for place, agent in enumerate(agents)]
     with ledger.db.transaction("import_home") as connection:
-        for entry in entries:
-            text = json.dumps(entry["text"], ensure_ascii=False)
-            row = entry | {"whose": "theirs", "version": 0, "text": text}
+        for file, key, position, content in entries:
+            row = {"file": file, "key": key, "position": position, "whose": "theirs", "version": 0}
+            row["text"] = json.dumps(content, ensure_ascii=False)
             connection.execute(SQL["put_entry"], row)
-        connection.execute(SQL["put_kv"], {"key": _IMPORTED, "value": "1"})
-        if empty := _empty_history(project.sprints_json):
+        connection.execute(_SQL["set_imported"])
+        if empty := _empty_history(history):
             # Nothing to keep aside: the file is treated as one of ours.
             remember_export(connection, HISTORY, digest(empty))
         if entries:
-            payload = {"sprints": len(sprints), "agents": len(entries) - len(sprints)}
+            payload = {"sprints": len(sprints), "agents": len(agents)}
             queue.append_event(connection, "state_imported", payload)
-    if entries:
-        counts = f"{len(sprints)} sprints and {len(entries) - len(sprints)} agents"
-        messages.append(f"imported from an older version of Caloron: {counts}")
+            counts = f"{len(sprints)} sprints and {len(agents)} agents"
+            messages.append(f"imported from an older version of Caloron: {counts}")
     return messages
-
-
-def _sprints_to_import(
-    ledger: Ledger, project: Project, messages: list[str]
-) -> list[tuple[int, dict[str, Any]]]:
-    from caloron.ledger.exports import keep_aside
-    from caloron.ledger.ledger import SQL
-
-    try:
-        return _numbered_records(project, ledger.db.rows(SQL["goals"]))
-    except ValueError as error:
-        kept = keep_aside(ledger, project.sprints_json, b"", readable=False)
-        messages.append(f"{project.sprints_json} is corrupt ({error}); it is kept as {kept}")
-    except OSError as error:
-        messages.append(f"{project.sprints_json} cannot be read: {error.strerror}")
-    return []
 
 
 def _empty_history(path: Path) -> bytes:

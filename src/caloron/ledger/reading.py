@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from caloron.domain.model.status import Status, Step
 from caloron.errors import NotFound, StoreError
 from caloron.ledger.upgrades import DATA_VERSION, show_in_todays_form
 from caloron.store.database import load_statements, open_read_only, restore_hint, store_error
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from caloron.domain.reporting.waiting import Outage
 
 _SQL = load_statements(Path(__file__).parent / "sql" / "reading.sql")
+#: Tables of caches that an older ledger does not have; a reader sees them empty.
+_LATER_TABLES = ("entries", "records")
 
 
 def open_ledger(path: Path) -> sqlite3.Connection:
@@ -31,6 +32,9 @@ def open_ledger(path: Path) -> sqlite3.Connection:
     try:
         refuse_foreign(path, _value(connection, "ledger_id") if known else "", known)
         show_in_todays_form(connection, path, int(_value(connection, DATA_VERSION) or 1))
+        for table in _LATER_TABLES:
+            if not connection.execute(_SQL["has_table"], {"name": table}).fetchone():
+                connection.execute(_SQL[f"empty_{table}"])
     except BaseException as error:
         connection.close()
         if isinstance(error, sqlite3.Error):
@@ -101,6 +105,9 @@ class LightState(NamedTuple):
 
 def light_state(connection: sqlite3.Connection, running: str = "") -> LightState:
     """Read the sprint that runs, else the last one."""
+    # `status` opens a ledger without the domain.
+    from caloron.domain.model.status import Status, Step
+
     row = connection.execute(_SQL["sprint"], {"running": running}).fetchone()
     if row is None:
         raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')

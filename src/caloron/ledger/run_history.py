@@ -67,12 +67,6 @@ def find_sprint(connection: sqlite3.Connection, named: str = "") -> str:
     return str(row["id"])
 
 
-def number_of(connection: sqlite3.Connection, sprint: str) -> int:
-    """Return the number of a sprint in the ledger."""
-    row = connection.execute(SQL["sprint"], {"sprint": sprint}).fetchone()
-    return int(row["number"])
-
-
 def sprint_numbers(connection: sqlite3.Connection) -> dict[str, int]:
     """Return the numbers of all sprints by id."""
     return {row["id"]: row["number"] for row in connection.execute(SQL["numbers"])}
@@ -86,10 +80,9 @@ def sprint_phases(connection: sqlite3.Connection) -> dict[str, str]:
 
 
 def _hint(connection: sqlite3.Connection, named: str) -> str:
-    if connection.execute(SQL["has_entries"]).fetchone():
-        who = {"number": named if len(named) < 19 else "", "id": named}
-        if connection.execute(SQL["is_adopted"], who).fetchone():
-            return f"it was imported from an older version, only its summary: caloron show {named}"
+    values = {"number": named if len(named) < 19 else "", "id": named}
+    if connection.execute(SQL["is_adopted"], values).fetchone():
+        return f"it was imported from an older version, only its summary: caloron show {named}"
     return "caloron history lists them"
 
 
@@ -131,15 +124,14 @@ def runs_below(connection: sqlite3.Connection, place: str) -> tuple[Run, ...]:
 
 def _runs_in(connection: sqlite3.Connection, low: str, high: str) -> tuple[Run, ...]:
     ends = {"low": low, "high": high}
-    seen = {row["item"]: row["activity_at"] / 1000 for row in connection.execute(SQL["seen"], ends)}
-    return tuple(_so_far(run, seen) for run in runs_in(connection.execute(SQL["runs"], ends)))
-
-
-def _so_far(run: Run, seen: dict[str, float]) -> Run:
-    """Let a run without an end event last until its last sign of life."""
-    if run.end != "running" or run.item not in seen:
-        return run
-    return msgspec.structs.replace(run, seconds=max(0.0, seen[run.item] - run.started_at))
+    active = {row["item"]: row["at"] for row in connection.execute(SQL["active"], ends)}
+    runs = runs_in(connection.execute(SQL["runs"], ends))
+    for place, run in enumerate(runs):
+        if run.end == "running" and run.item in active:
+            # A run without an end event lasts until its last sign of life.
+            seconds = max(0.0, active[run.item] - run.started_at)
+            runs[place] = msgspec.structs.replace(run, seconds=seconds)
+    return tuple(runs)
 
 
 def lost_engines(connection: sqlite3.Connection, sprint: str) -> int:
@@ -165,106 +157,101 @@ def read_kept(connection: sqlite3.Connection, last: int = REMEMBERED) -> Kept:
     """
     row = connection.execute(SQL["learnings"]).fetchone()
     kept = _kept_of(row["value"]) if row else Kept()
-    if not connection.execute(SQL["has_entries"]).fetchone():
-        return kept
     rows = connection.execute(SQL["adopted"], {"limit": last}).fetchall()
-    found = [remembered(row["key"], json.loads(row["text"])) for row in reversed(rows)]
-    return with_adopted(kept, found)
+    imported = [remembered(row["key"], json.loads(row["text"])) for row in reversed(rows)]
+    return with_adopted(kept, imported)
 
 
 def runs_in(events: Iterable[sqlite3.Row]) -> list[Run]:
     """Return the runs in the events of a sprint, in the order in which they started."""
-    items: dict[str, _Item] = {}
-    order: list[tuple[_Item, int]] = []
+    items: dict[str, _ItemRuns] = {}
+    order: list[tuple[_ItemRuns, int]] = []
     for row in events:
         name = row["item"]
         if not is_work_id(name):
             continue
-        item = items.setdefault(name, _Item(name))
+        item = items.setdefault(name, _ItemRuns(name))
         before = len(item.runs)
         item.add(row["type"], row["ts"] / 1000, json.loads(row["payload"]))
         if len(item.runs) > before:
             order.append((item, before))
-    return [item.runs[place] for item, place in order]
+    return [item.runs[index] for item, index in order]
 
 
-class _Item:
-    """One work item, and the processes that were started for it."""
+class _ItemRuns:
+    """The processes that were started for one work item."""
 
     def __init__(self, name: str) -> None:
         work = WorkId.parse(name)
-        self.role, self.task = work.role, work.planned_task
-        self.name = name
+        self._role = work.role
+        self._common: dict[str, Any] = {
+            "item": name, "role": work.role, "task": work.planned_task,
+        }  # fmt: skip
         self.runs: list[Run] = []
-        self._waits = False
+        #: Claimed, and no process was started since.
+        self._is_claimed = False
         self._token = 0
 
     def add(self, type: str, at: float, payload: dict[str, Any]) -> None:
         match type:
             case "work_item_claimed":
-                self._waits, self._token = True, int(payload.get("token", 0))
+                self._is_claimed, self._token = True, int(payload.get("token", 0))
             case "attempt_started":
-                self._cut_off(at, "")
-                self._waits = False
+                self._interrupt(at, "")
                 self._token = int(payload.get("token", 0))
                 self._begin(at, end="running")
             case "attempt_ended":
-                self._ended(at, payload)
+                self._end(at, payload)
             case "agent_reported":
-                self._reported(payload)
+                self._report(payload)
             case "work_item_reopened":
-                self._cut_off(at, str(payload.get("reason", "")))
+                self._interrupt(at, str(payload.get("reason", "")))
             case "work_item_resolved" if payload.get("status") == "cancelled":
-                self._cut_off(at, NOT_NEEDED)
-            case "work_item_resolved" if payload.get("status") == "failed" and self._waits:
+                self._interrupt(at, NOT_NEEDED)
+            case "work_item_resolved" if payload.get("status") == "failed" and self._is_claimed:
                 # It failed before a process was started, such as in setup.
                 self._begin(at, end="failed", exit_code=1, problem=str(payload.get("notes") or ""))
-                self._waits = False
 
-    def _begin(self, at: float, **known: Any) -> None:
-        own: dict[str, Any] = {"item": self.name, "role": self.role, "task": self.task}
+    def _begin(self, at: float, **fields: Any) -> None:
+        self._is_claimed = False
         # Attempts are numbered by started processes: some claims start none.
-        own |= {"attempt": len(self.runs) + 1, "token": self._token}
-        self.runs.append(Run(**own, started_at=at, **known))
+        own = self._common | {"attempt": len(self.runs) + 1, "token": self._token}
+        self.runs.append(Run(**own, started_at=at, **fields))
 
-    def _change(self, place: int = -1, **known: Any) -> None:
-        self.runs[place] = msgspec.structs.replace(self.runs[place], **known)
+    def _change(self, index: int = -1, **fields: Any) -> None:
+        self.runs[index] = msgspec.structs.replace(self.runs[index], **fields)
 
-    def _cut_off(self, at: float, reason: str) -> None:
+    def _stop(self, at: float, **fields: Any) -> None:
+        """End the run that is in progress, if there is one."""
         if self.runs and self.runs[-1].end == "running":
-            seconds = max(0.0, at - self.runs[-1].started_at)
-            self._change(end="interrupted", seconds=seconds, problem=reason)
+            self._change(seconds=max(0.0, at - self.runs[-1].started_at), **fields)
 
-    def _ended(self, at: float, payload: dict[str, Any]) -> None:
-        if not self.runs or self.runs[-1].end != "running":
-            return
+    def _interrupt(self, at: float, reason: str) -> None:
+        self._stop(at, end="interrupted", problem=reason)
+
+    def _end(self, at: float, payload: dict[str, Any]) -> None:
         code = int(payload.get("exit_code", 0))
         problem = str(payload.get("over") or "")
         if payload.get("timed_out"):
             problem = "it ran out of time"
         elif code and not problem:
             line = str(payload.get("last_line") or "")
-            line = line if self.role == "verify" else closing_words(line)
+            line = line if self._role == "verify" else closing_words(line)
             problem = f"exit code {code}: {line or 'no output'}"
-        self._change(
-            end="failed" if problem else "done",
-            seconds=max(0.0, at - self.runs[-1].started_at),
-            exit_code=code,
-            problem=problem,
-        )
+        self._stop(at, end="failed" if problem else "done", exit_code=code, problem=problem)
 
-    def _reported(self, payload: dict[str, Any]) -> None:
-        token = int(payload.get("token", 0))
-        place = next((n for n, run in enumerate(self.runs) if token and run.token == token), -1)
+    def _report(self, payload: dict[str, Any]) -> None:
         if not self.runs:
             return
-        trouble, detail = payload.get("trouble", ""), payload.get("detail", "")
-        if trouble:
+        token = int(payload.get("token", 0))
+        index = next((n for n, run in enumerate(self.runs) if token and run.token == token), -1)
+        if trouble := payload.get("trouble", ""):
             end = "interrupted" if trouble in PROVIDER_REFUSALS else "failed"
-            self._change(place, end=end, problem=f"{trouble}: {detail}" if detail else trouble)
+            detail = payload.get("detail", "")
+            self._change(index, end=end, problem=f"{trouble}: {detail}" if detail else trouble)
         self._change(
-            place,
-            token=token or self.runs[place].token,
+            index,
+            token=token or self.runs[index].token,
             framework=str(payload.get("framework", "")),
             model=str(payload.get("model", "")),
             usd=float(payload.get("usd", 0.0)),
@@ -273,21 +260,13 @@ class _Item:
         )
 
 
-def ended_records(
-    connection: sqlite3.Connection, last: int = REMEMBERED, *, use_cache: bool = True
-) -> list[SprintRecord]:
-    """Return what later sprints remember of the last ended sprints; of all of them for 0.
-
-    `use_cache`: reuse stored records instead of computing them again.
-    """
+def ended_records(connection: sqlite3.Connection, last: int = REMEMBERED) -> list[SprintRecord]:
+    """Return what later sprints remember of the last ended sprints; of all of them for 0."""
     newest = connection.execute(SQL["newest"]).fetchone()[0]
     values = {"after": newest - last if last else 0, "made_by": RECORD_VERSION}
-    # A ledger that was only read since an upgrade has no table of records yet.
-    has_records = use_cache and connection.execute(SQL["has_records"]).fetchone()
-    query = SQL["ended_with_records" if has_records else "ended_without_records"]
     records = (
         _record_of(row["record"]) if row["record"] else _compute_record(connection, row["id"])
-        for row in connection.execute(query, values).fetchall()
+        for row in connection.execute(SQL["ended"], values).fetchall()
     )
     return [record for record in records if record.teaches]
 
@@ -313,8 +292,6 @@ def _compute_record(connection: sqlite3.Connection, sprint: str) -> SprintRecord
 
 def wrong_records(connection: sqlite3.Connection) -> list[str]:
     """Return the sprints whose stored record differs from a computed one."""
-    if not connection.execute(SQL["has_records"]).fetchone():
-        return []
     rows = connection.execute(SQL["stored_records"], {"made_by": RECORD_VERSION}).fetchall()
     return [
         row["sprint"]

@@ -16,7 +16,7 @@ import msgspec
 from caloron.domain.model.roles import REVIEWER
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
-from caloron.domain.rules.people.state_file_edit import Import, take_over
+from caloron.domain.rules.people.state_file_edit import FileEdit, apply_file_edit
 from caloron.ledger.exports import Export
 from caloron.ledger.ledger import Ledger
 from caloron.ledger.locate import home, require_id
@@ -76,7 +76,7 @@ def state_file(ledger: Ledger, sprint: str) -> Export:
 
     def describe_edit(edited: bytes) -> str:
         content, state = parse_edit(edited), ledger.state(sprint)
-        outcome = take_over(state, content, state.sprint.settings.created_at)[1]
+        outcome = apply_file_edit(state, content, state.sprint.settings.created_at)[1]
         changes = [
             f"{task}: {change}"
             for task, change in outcome.items()
@@ -106,13 +106,13 @@ class _File(msgspec.Struct):
     interventions: dict[str, int | _Count] = msgspec.field(default_factory=dict)
 
 
-def parse_edit(text: bytes) -> Import:
+def parse_edit(text: bytes) -> FileEdit:
     """Return the content of an edited state file; `ValueError` if it cannot be read."""
     try:
         file = msgspec.json.decode(text, type=_File)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
-    return Import(
+    return FileEdit(
         statuses={name: task.status for name, task in file.state.tasks.items()},
         interventions={name: t.intervention_count for name, t in file.state.tasks.items()},
         agents={

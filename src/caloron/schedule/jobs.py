@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
+from caloron.engine.graphs.tick_graph import tick_graph
 from caloron.engine.one_shot import run_once
-from caloron.engine.tick import tick_graph
 from caloron.errors import CaloronError, UsageError
 from caloron.graph.checker.checker import check_value
 from caloron.graph.errors import GraphError, Refused

@@ -1,4 +1,4 @@
-"""Opens the ledger of a sprint for effectful stages."""
+"""What a tick and its stages share: the ledger of a sprint, its live agents, failed rules."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from contextlib import contextmanager
 
 import msgspec
 
-from caloron.domain.rules.supervisor import Limits
+from caloron.domain.model.roles import WorkId
+from caloron.domain.model.sprint import State
+from caloron.domain.rules.evaluation import Decision
+from caloron.domain.rules.supervisor import AgentSeen, Limits
 from caloron.errors import NotFound
-from caloron.ledger.ledger import Ledger
+from caloron.ledger.ledger import Ledger, Loaded
 from caloron.ledger.locate import ProjectPaths, project_path, require_id
 from caloron.ledger.projects import load_project
 from caloron.ports import Clock
+from caloron.store import log
 
 
 class TickContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,3 +62,31 @@ def open_context(sprint: str, stall_threshold_m: float | None = None) -> Iterato
         yield TickContext(ledger=ledger, clock=_WallClock(), limits=limits)
     finally:
         ledger.close()
+
+
+def agents_of(loaded: Loaded) -> tuple[AgentSeen, ...]:
+    """Return the live agents from their leases; ages by the database's own clock."""
+    prefix = f"{loaded.state.sprint.id}/"
+    return tuple(
+        AgentSeen(
+            item=lease.item,
+            task=WorkId.parse(lease.item).task,
+            role=lease.kind,
+            running_s=(lease.now_ms - lease.started_at) / 1000,
+            silent_s=(lease.now_ms - (lease.activity_at or lease.started_at)) / 1000,
+        )
+        for lease in loaded.agents
+        if lease.item.startswith(prefix) and lease.started_at and lease.result is None
+    )
+
+
+def log_problems(before: State, decided: Decision) -> None:
+    """Log each rule that failed, once: it may fail again on every tick."""
+    known = {
+        before.sprint.availability.pause_reason,
+        *(task.reason for task in before.tasks.values()),
+    }
+    for problem in decided.problems:
+        if str(problem) not in known:
+            error = problem.__cause__ or problem
+            log.error("a rule failed", error=error, rule=problem.rule, task=problem.task)

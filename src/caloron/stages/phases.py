@@ -31,11 +31,11 @@ _BULLET = re.compile(r"^(?:[-*•]|\d+[.)])\s+|^(?:and|then|and then)\s+", re.IG
 
 
 def generate_sprint_dag(inputs: Json, call: Call | None = None) -> Json:
-    """A first plan from a brief: by a model where one is configured, else one task per clause."""
+    """Return a first plan from a brief: by a model if one is configured, else a task per clause."""
     brief, agents = inputs["brief"], inputs.get("num_agents")
     number = _DEFAULT_AGENTS if agents is None else int(agents)
     if number < 1:
-        raise ValueError(f"num_agents is {number}: somebody has to do the work")
+        raise ValueError(f"num_agents is {number}: at least 1 is needed")
     if not brief.strip():
         raise ValueError("brief: it names nothing that is to be done")
     name = f"sprint-{slug(brief)[:20].strip('-')}".rstrip("-")
@@ -57,7 +57,7 @@ def generate_sprint_dag(inputs: Json, call: Call | None = None) -> Json:
 
 
 def _plan_by_rules(brief: str) -> list[Json]:
-    """One task per clause, each after the one before."""
+    """Make a task of each clause; each depends on the task before."""
     clauses = [c for part in _BREAK.split(brief) if (c := _BULLET.sub("", part.strip()).strip())]
     if not clauses:
         raise ValueError("brief: it names nothing that is to be done")
@@ -92,7 +92,7 @@ def _task_record(task: Json, agent: int) -> Json:
 
 
 def design_po(inputs: Json) -> Json:
-    """The first phase: takes the goal in, with the design that there is."""
+    """Start the phases with a goal and the existing design."""
     goal = inputs["goal"]
     if not goal.strip():
         raise ValueError("goal: it is empty")
@@ -112,7 +112,7 @@ _SENTENCE_END = re.compile(r"(?:^|[.!?:\n])\s*$")
 
 
 def architect_po(inputs: Json, call: Call | None = None) -> Json:
-    """Components and risks of a goal: by a model where one is configured, else by rules."""
+    """Return components and risks of a goal: by a model if one is configured, else by rules."""
     goal, constraints = inputs["goal"], inputs.get("constraints") or ""
     if not goal.strip():
         raise ValueError("goal: it is empty")
@@ -131,12 +131,12 @@ def _design_by_model(answer: dict[str, Json], _model: Model) -> dict[str, Json]:
         raise UnusableAnswer(f"`components` must be a list of 1 to {_MAX_MODEL_COMPONENTS} objects")
     design = {name: answer.get(name) for name in ("design_doc", "components", "risks")}
     if not str(design["design_doc"] or "").strip():
-        raise UnusableAnswer("`design_doc` says nothing")
-    for place, one in enumerate(components):
+        raise UnusableAnswer("`design_doc` is empty")
+    for index, component in enumerate(components):
         for name in ("name", "purpose", "interface"):
-            if not isinstance(one, dict) or not str(one.get(name) or "").strip():
-                raise UnusableAnswer(f"`components[{place}].{name}` says nothing")
-    names = [str(one["name"]).strip().lower() for one in components]
+            if not isinstance(component, dict) or not str(component.get(name) or "").strip():
+                raise UnusableAnswer(f"`components[{index}].{name}` is empty")
+    names = [str(component["name"]).strip().lower() for component in components]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UnusableAnswer(f"there are two components called {min(twice)!r}")
     return design
@@ -158,13 +158,13 @@ def _design_by_rules(goal: str, constraints: str) -> dict[str, Json]:
 
 
 def _component_names(goal: str) -> list[str]:
-    """Words that are answer_with_model as names; one that only begins a sentence is none."""
-    found: dict[str, str] = {}
+    """Return capitalised words; one that only begins a sentence is no name."""
+    names: dict[str, str] = {}
     for match in _COMPONENT_NAME.finditer(goal):
         begins = _SENTENCE_END.search(goal[: match.start()]) is not None
         if not begins or _CAMEL.search(match[0]):
-            found.setdefault(match[0].lower(), match[0])
-    return list(found.values())[:_MAX_COMPONENTS]
+            names.setdefault(match[0].lower(), match[0])
+    return list(names.values())[:_MAX_COMPONENTS]
 
 
 def _design_document(goal: str, constraints: str, names: list[str], risks: list[str]) -> str:
@@ -257,7 +257,7 @@ _CODE_FOCUS = "whether it does what the design asks for, and nothing that it doe
 
 
 def review_po(inputs: Json) -> Json:
-    """One check for each task: what a reviewer shall look at."""
+    """Return one check for each task: the focus of its reviewer."""
     tasks, framework = inputs["tasks"], inputs.get("framework")
     if framework is None:
         framework = DEFAULT_FRAMEWORK
@@ -292,18 +292,18 @@ _DESIGN_CUT = "\n… (the design is longer; the rest is left out)\n"
 
 
 def phases_to_sprint_tasks(inputs: Json) -> Json:
-    """The plan of a sprint from its phases: the tasks, and a check behind each of them."""
+    """Return the plan of a sprint from its phases: the tasks, and a check behind each of them."""
     tasks, checks = inputs["tasks"], inputs.get("review_checks") or []
     design = str(inputs.get("design_doc") or "").strip()
     checking = (_check_task(place, check) for place, check in enumerate(checks))
     planned = [_with_design(task, design) for task in (*tasks, *checking)]
-    # Raises with every error at once: ids that are there twice, dependencies on nothing, cycles.
+    # Raises with all errors at once: repeated ids, unknown dependencies, cycles.
     parse_plan(planned)
     return {"tasks": planned}
 
 
 def _with_design(task: Json, design: str) -> Json:
-    """The task with the design that it is a part of: its agent sees nothing else of the phases."""
+    """Add the design to the prompt of a task: its agent sees nothing else of the phases."""
     prompt = task.get("agent_prompt") if isinstance(task, dict) else None
     if not design or not isinstance(prompt, str):
         return task

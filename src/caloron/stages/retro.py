@@ -45,16 +45,16 @@ _MAX_RAW = 500
 
 
 def collect_sprint_feedback(inputs: Json) -> Json:
-    """What agents said about their tasks, from the comments on the issues."""
+    """Return the feedback of agents in the comments on the issues."""
     with open_forge(inputs) as forge:
         comments = [c for number in _issue_numbers(inputs) for c in forge.comments(number)]
-    # What a stranger writes into a public issue is no feedback of an agent.
-    said = [c for c in comments if f"{_FEEDBACK_KEY}:" in c.body and c.trusted]
-    return {"feedback_items": [_feedback_item(comment) for comment in said]}
+    # Anybody may comment on a public issue; only trusted accounts give feedback.
+    feedback = [c for c in comments if f"{_FEEDBACK_KEY}:" in c.body and c.trusted]
+    return {"feedback_items": [_feedback_item(comment) for comment in feedback]}
 
 
 def _issue_numbers(inputs: Json) -> list[int]:
-    """Those that are named, or those of the sprint's tasks."""
+    """Return the numbers in the input, else those of the sprint's tasks."""
     numbers = inputs.get("issue_numbers")
     if numbers is not None:
         return [int(number) for number in numbers]
@@ -73,11 +73,11 @@ def _feedback_item(comment: CommentSnapshot) -> Json:
         "author": comment.author,
         "created_at": comment.created_at,
     }
-    said = _parse_feedback(comment.body)
-    if said is None:
+    feedback = _parse_feedback(comment.body)
+    if feedback is None:
         raw = comment.body[:_MAX_RAW]
         return common | {"is_parsed_yaml": False, "parsed": None, "raw_body": raw}
-    return common | {"is_parsed_yaml": True, "parsed": to_json(said)}
+    return common | {"is_parsed_yaml": True, "parsed": to_json(feedback)}
 
 
 def _parse_feedback(body: str) -> Feedback | None:
@@ -85,34 +85,37 @@ def _parse_feedback(body: str) -> Feedback | None:
 
     for block in _FEEDBACK_BLOCK.findall(body):
         try:
-            told = yaml.safe_load(block)
-            if isinstance(told, dict) and _FEEDBACK_KEY in told:
-                return msgspec.convert(told[_FEEDBACK_KEY], Feedback, strict=False)
+            value = yaml.safe_load(block)
+            if isinstance(value, dict) and _FEEDBACK_KEY in value:
+                return msgspec.convert(value[_FEEDBACK_KEY], Feedback, strict=False)
         except (yaml.YAMLError, msgspec.ValidationError) as error:
             log.info("a feedback block cannot be read", error=error)
     return None
 
 
 def compute_sprint_kpis(inputs: Json) -> Json:
-    """The numbers of a sprint."""
+    """Return the KPIs of a sprint."""
     state = decode_state(inputs["state"])
     started, ended = parse_time(inputs.get("started_at")), parse_time(inputs.get("ended_at"))
-    before = state.sprint
-    sprint = replace(
-        before,
-        settings=before.settings
-        if started is None
-        else replace(before.settings, created_at=started),
-        ended_at=before.ended_at if ended is None else ended,
-    )
-    if sprint.ended_at is None:
+    state = _with_times(state, started, ended)
+    if state.sprint.ended_at is None:
         raise ValueError("ended_at: a sprint that goes on needs the time until which to count")
     runs: list[Run] = decode_as(inputs.get("runs") or [], list[Run], "runs")
-    return to_json(compute_kpis(replace(state, sprint=sprint), runs, sprint.ended_at))
+    return to_json(compute_kpis(state, runs, state.sprint.ended_at))
+
+
+def _with_times(state: State, started: float | None, ended: float | None) -> State:
+    """Return the state with these times of the sprint; None keeps a known time."""
+    sprint = state.sprint
+    if started is not None:
+        sprint = replace(sprint, settings=replace(sprint.settings, created_at=started))
+    if ended is not None:
+        sprint = replace(sprint, ended_at=ended)
+    return replace(state, sprint=sprint)
 
 
 def analyze_sprint_feedback(inputs: Json, call: Call | None = None) -> Json:
-    """What a sprint teaches: by a model where one is configured, else by rules."""
+    """Return what to learn from a sprint: by a model if one is configured, else by rules."""
     state, kpis = state_with_feedback(inputs), inputs.get("kpis")
     return answer_with_model(
         "analyze_sprint_feedback",
@@ -140,46 +143,36 @@ def _task_lines(state: State) -> str:
 
 def _analysis_by_model(answer: dict[str, Json], model: Model) -> dict[str, Json]:
     try:
-        found = parse_insight(compact(answer), model.name)
+        insight = parse_insight(compact(answer), model.name)
     except InsightProblem as problem:
         raise UnusableAnswer(str(problem)) from problem
     return {
-        "themes": list(found.themes),
-        "improvements": [advice.description for advice in found.improvements],
-        "learnings": list(found.learnings),
-        "sentiment": found.sentiment,
-        "findings": list(to_json(said_by_model(found))),
+        "themes": list(insight.themes),
+        "improvements": [advice.description for advice in insight.improvements],
+        "learnings": list(insight.learnings),
+        "sentiment": insight.sentiment,
+        "findings": list(to_json(said_by_model(insight))),
     }
 
 
 def _analysis_by_rules(state: State, kpis: Json) -> dict[str, Json]:
-    found = analyze(state, decode_kpis(kpis))
+    analysis = analyze(state, decode_kpis(kpis))
     return {
-        "themes": list(found.themes),
-        "improvements": [finding.description for finding in found.improvements],
-        "learnings": list(found.learnings),
-        "sentiment": found.sentiment,
-        "findings": to_json(found.improvements),
+        "themes": list(analysis.themes),
+        "improvements": [advice.description for advice in analysis.improvements],
+        "learnings": list(analysis.learnings),
+        "sentiment": analysis.sentiment,
+        "findings": to_json(analysis.improvements),
     }
 
 
 def write_retro_report(inputs: Json) -> Json:
-    """The retro of a sprint as a page of Markdown."""
+    """Return the retro of a sprint as a page of Markdown."""
     state, kpis = state_with_feedback(inputs), decode_kpis(inputs.get("kpis"))
-    sprint = state.sprint
-    if not sprint.id:
-        raise ValueError("sprint_id: whose retro it is must be said")
-    state = replace(
-        state,
-        sprint=replace(
-            sprint,
-            settings=replace(
-                sprint.settings,
-                created_at=parse_time(inputs.get("started_at")) or sprint.settings.created_at,
-            ),
-            ended_at=parse_time(inputs.get("ended_at")) or sprint.ended_at,
-        ),
-    )
+    if not state.sprint.id:
+        raise ValueError("sprint_id: the sprint of the retro is missing")
+    started, ended = parse_time(inputs.get("started_at")), parse_time(inputs.get("ended_at"))
+    state = _with_times(state, started or None, ended or None)
     items = [
         FeedbackItem(issue_number=item.issue_number, author=item.author, parsed=item.parsed)
         for item in decode_feedback(inputs.get("feedback_items"))
@@ -199,19 +192,19 @@ def write_retro_report(inputs: Json) -> Json:
     return {"report_markdown": retro_page(retro)}
 
 
-def _parse_analysis(told: Json) -> Analysis | None:
-    """What `analyze` found, if it was asked."""
-    if told is None:
+def _parse_analysis(value: Json) -> Analysis | None:
+    """Decode the answer of `analyze_sprint_feedback`, if the input has one."""
+    if value is None:
         return None
-    found = {name: told[name] for name in ("themes", "learnings", "sentiment") if name in told}
+    fields = {name: value[name] for name in ("themes", "learnings", "sentiment") if name in value}
     analysis: Analysis = decode_as(
-        found | {"improvements": told.get("findings", [])}, Analysis, "analysis"
+        fields | {"improvements": value.get("findings", [])}, Analysis, "analysis"
     )
     return analysis
 
 
-def _model_name(told: Json) -> str:
-    if not isinstance(told, dict) or told.get("written_by") != "model":
+def _model_name(value: Json) -> str:
+    if not isinstance(value, dict) or value.get("written_by") != "model":
         return ""
-    usage = told.get("usage") or {}
+    usage = value.get("usage") or {}
     return str(usage.get("model") or usage.get("provider") or "a model")

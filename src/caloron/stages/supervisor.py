@@ -14,6 +14,7 @@ from caloron.domain.rules.supervisor import (
 )
 from caloron.graph.json_text import Json
 from caloron.graph.runtime.protocols import Call
+from caloron.stages.ledger_access import log_problems
 from caloron.stages.values import (
     current_time,
     decode_as,
@@ -21,7 +22,6 @@ from caloron.stages.values import (
     in_process,
     in_process_state,
     is_stateless,
-    log_problems,
     parse_time,
     to_json,
 )

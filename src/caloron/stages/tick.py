@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from caloron.domain.model.effects import Action, Moved
-from caloron.domain.model.roles import WorkId
-from caloron.domain.rules.supervisor import AgentSeen
 from caloron.graph.json_text import Json, unwrap
 from caloron.ledger.exports import digest
 from caloron.ledger.ledger import Loaded, StaleTick, TickCommit
 from caloron.ledger.state_file import iso, kv_path, kv_text, write_kv
-from caloron.stages.ledger_access import TickContext, ensure_context
+from caloron.stages.ledger_access import TickContext, agents_of, ensure_context
 from caloron.stages.values import (
     concat,
     decode_as,
@@ -62,22 +60,6 @@ def _agent_runs(opened: TickContext, sprint: str) -> tuple[Run, ...]:
 
     with opened.ledger.db.snapshot() as connection:
         return figures_of(connection, sprint).runs
-
-
-def agents_of(loaded: Loaded) -> tuple[AgentSeen, ...]:
-    """Return the live agents from their leases; ages by the database's own clock."""
-    prefix = f"{loaded.state.sprint.id}/"
-    return tuple(
-        AgentSeen(
-            item=lease.item,
-            task=WorkId.parse(lease.item).task,
-            role=lease.kind,
-            running_s=(lease.now_ms - lease.started_at) / 1000,
-            silent_s=(lease.now_ms - (lease.activity_at or lease.started_at)) / 1000,
-        )
-        for lease in loaded.agents
-        if lease.item.startswith(prefix) and lease.started_at and lease.result is None
-    )
 
 
 def project_poll_to_eval(inputs: Json) -> Json:

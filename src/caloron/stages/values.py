@@ -21,10 +21,8 @@ from caloron.domain.model.sprint import Sprint, State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import ForgeLinks, Supervision, Task, TaskLog, Times
 from caloron.domain.reporting.kpis import Kpis
-from caloron.domain.rules.evaluation import Decision
 from caloron.graph.json_text import InProcessValue, Json, unwrap
 from caloron.graph.runtime.protocols import Call
-from caloron.store import log
 
 T = TypeVar("T")
 
@@ -157,18 +155,6 @@ def decode_kpis(value: Json) -> Kpis:
         {name: number for name, number in fields if name in Kpis.__struct_fields__}, Kpis, "kpis"
     )
     return kpis
-
-
-def log_problems(before: State, decided: Decision) -> None:
-    """Log each rule that failed, once: it may fail again on every tick."""
-    known = {
-        before.sprint.availability.pause_reason,
-        *(task.reason for task in before.tasks.values()),
-    }
-    for problem in decided.problems:
-        if str(problem) not in known:
-            error = problem.__cause__ or problem
-            log.error("a rule failed", error=error, rule=problem.rule, task=problem.task)
 
 
 class FeedbackComment(msgspec.Struct, kw_only=True):

@@ -7,6 +7,7 @@ used only there, so ordinary text is cheap.
 from __future__ import annotations
 
 import binascii
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -159,6 +160,13 @@ def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
         elif _names_a_secret(name) and _may_be_secret(value):
             secrets[name] = value.strip()
     return secrets
+
+
+def own_redactor() -> Redactor:
+    """Return a redactor for the secrets in this process's own environment."""
+    # We name this variable, so its value is a secret whatever it looks like.
+    ours = {name: os.environ[name] for name in ("CALORON_SHELL_TOKEN",) if os.environ.get(name)}
+    return Redactor(secrets_in(os.environ) | ours)
 
 
 def _names_a_secret(name: str) -> bool:

@@ -172,9 +172,9 @@ class SprintDriver:
 
     def adopt(self, decision: Decision) -> None:
         """Take the new state and the actions of a decision."""
-        for taken in decision.taken if self.checks_steps else ():
-            rule = f"{taken.rule.do.__name__}: {taken.before} → {taken.after}"
-            assert taken.after in taken.rule.then or taken.after == taken.before, rule
+        for applied in decision.applied if self.checks_steps else ():
+            rule = f"{applied.rule.do.__name__}: {applied.before} → {applied.after}"
+            assert applied.after in applied.rule.then or applied.after == applied.before, rule
         for task in decision.state.tasks.values():
             assert task.step.status is task.status, (task.id, task.step, task.status)
         self.state = msgspec.structs.replace(decision.state, queued=frozenset(self.unclaimed))

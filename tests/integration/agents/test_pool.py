@@ -16,7 +16,7 @@ from caloron.agents.workspace.workspaces import Trash
 from caloron.git.command import git
 from caloron.git.mirror import Mirror
 from caloron.ports import Remote, SandboxSpec
-from tests.integration.agents.conftest import until
+from tests.support.wait import wait_for
 
 ADA = ("Ada", "ada@example.org")
 
@@ -45,7 +45,7 @@ class Bench:
         def ready() -> bool:
             return [each.commit for each in self.pool._ready] == [commit, commit]
 
-        until(ready, f"two workspaces at {commit} are ready")
+        wait_for(ready, f"two workspaces at {commit} are ready")
 
     def inside(self, place: Path, line: str) -> str:
         given = SandboxSpec(workspace=place / "workspace", home=place / "home")
@@ -168,11 +168,11 @@ def test_a_stop_deletes_nothing_and_the_next_start_does(
     trash = Trash(bench.home / "trash")
     pool = Pool(bench.mirror, bench.sandbox, bench.home / "pool", 2, ADA, discard=trash.put)
     pool.open()
-    until(lambda: len(pool._ready) == 2, "the pool is filled")
+    wait_for(lambda: len(pool._ready) == 2, "the pool is filled")
     pool.close()
     assert not (bench.home / "pool").exists()
     trash.open()
-    until(slow_rm.with_name("rm.pid").exists, "the deletion is under way")
+    wait_for(slow_rm.with_name("rm.pid").exists, "the deletion is under way")
     # This would take ten minutes.
     trash.close()
     (left,) = (bench.home / "trash").iterdir()
@@ -180,7 +180,7 @@ def test_a_stop_deletes_nothing_and_the_next_start_does(
     slow_rm.unlink()
     again = Trash(bench.home / "trash")
     again.open()
-    until(lambda: not list((bench.home / "trash").iterdir()), "the next start deletes it")
+    wait_for(lambda: not list((bench.home / "trash").iterdir()), "the next start deletes it")
     again.close()
 
 
@@ -200,7 +200,7 @@ def test_a_pool_that_is_filled_when_a_stop_comes_makes_no_more(bench: Bench) -> 
         bench.mirror, bench.sandbox, bench.home / "pool", 5, ADA, setup=Setup(), stopping=stopping
     )
     pool.open()
-    until(lambda: bool(made), "one is being made")
+    wait_for(lambda: bool(made), "one is being made")
     pool.close()
     assert len(made) == 1
     assert pool._ready == []
@@ -216,5 +216,5 @@ def test_what_its_agent_made_read_only_is_deleted_in_the_background(tmp_path: Pa
     trash.put(stubborn)
     trash.put(tmp_path / "never there")
     assert not stubborn.exists()
-    until(lambda: not list((tmp_path / "trash").iterdir()), "it is deleted")
+    wait_for(lambda: not list((tmp_path / "trash").iterdir()), "it is deleted")
     trash.close()

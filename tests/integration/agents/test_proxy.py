@@ -34,7 +34,7 @@ from caloron.agents.sandbox.proxy import (
     permits,
     split_port,
 )
-from tests.integration.agents.conftest import lives, until
+from tests.support.wait import process_lives, wait_for
 
 _PROXY = str(Path(proxy.__file__))
 
@@ -46,7 +46,7 @@ class Proxied:
         self.path = folder / "proxy.sock"
         argv = (sys.executable, "-S", "-E", _PROXY, str(self.path), *hosts)
         self.process = subprocess.Popen(argv, stderr=subprocess.PIPE, env=env, text=True)
-        until(self.is_ready, "the proxy listens")
+        wait_for(self.is_ready, "the proxy listens")
 
     def is_ready(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -453,9 +453,9 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     with subprocess.Popen((sys.executable, "-c", script), stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        until((folder / "proxy.sock").exists, "the proxy listens")
+        wait_for((folder / "proxy.sock").exists, "the proxy listens")
         parent.send_signal(signal.SIGKILL)
-    until(lambda: not lives(pid), "the proxy has ended")
+    wait_for(lambda: not process_lives(pid), "the proxy has ended")
     assert not folder.exists()
 
 

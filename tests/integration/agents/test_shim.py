@@ -15,7 +15,8 @@ from caloron.agents.supervise import launch
 from caloron.agents.supervise.attempt import LOST, MOST_INTERRUPTIONS
 from caloron.agents.supervise.processes import children
 from caloron.ports import SandboxSpec
-from tests.integration.agents.conftest import Attempt, lives, until
+from tests.integration.agents.conftest import Attempt
+from tests.support.wait import process_lives, wait_for
 
 CAP = 1_000_000
 
@@ -124,10 +125,10 @@ def test_a_killed_shim_frees_its_lock_and_its_agent_is_ended_by_reaping(attempt:
     os.kill(attempt.identity()["pid"], signal.SIGKILL)
     launch.wait_until_gone(attempt.run_dir)
     assert not launch.is_alive(attempt.run_dir)
-    assert lives(agent)
+    assert process_lives(agent)
     launch.reap(attempt.run_dir)
-    assert not lives(agent)
-    assert not lives(child)
+    assert not process_lives(agent)
+    assert not process_lives(child)
     assert attempt.result() is None
 
 
@@ -143,17 +144,17 @@ def test_reaping_never_touches_a_process_that_got_the_id_of_an_agent(attempt: At
     for other in (told.replace(started, "1"), told.replace(attempt.identity()["boot_id"], "x")):
         file.write_text(other)
         launch.reap(attempt.run_dir)
-        assert lives(agent)
+        assert process_lives(agent)
     file.write_text(told)
     launch.reap(attempt.run_dir)
-    assert not lives(agent)
+    assert not process_lives(agent)
 
 
 def test_stopping_ends_an_agent_that_ignores_the_request(attempt: Attempt) -> None:
     attempt.start_shell("trap '' TERM HUP INT; echo ready; while :; do sleep 0.1; done")
     attempt.said("ready")
     launch.stop(attempt.run_dir)
-    assert not lives(attempt.agent())
+    assert not process_lives(attempt.agent())
     assert attempt.end() == 4
     assert attempt.result() is None
     assert attempt.output() == "ready\n"
@@ -174,7 +175,7 @@ def test_stopping_a_shim_that_is_itself_frozen_still_ends_both(attempt: Attempt)
     os.kill(attempt.identity()["pid"], signal.SIGSTOP)
     launch.stop(attempt.run_dir)
     assert not launch.is_alive(attempt.run_dir)
-    assert not lives(agent)
+    assert not process_lives(agent)
 
 
 def test_a_child_that_an_agent_leaves_behind_ends_with_it(attempt: Attempt) -> None:
@@ -183,7 +184,7 @@ def test_a_child_that_an_agent_leaves_behind_ends_with_it(attempt: Attempt) -> N
     )
     assert attempt.end() == 0
     child = int(attempt.output().split()[0])
-    assert not lives(child)
+    assert not process_lives(child)
     result = attempt.result()
     assert result is not None
     assert result["last_line"] == "done"
@@ -197,12 +198,12 @@ def test_a_child_in_a_session_of_its_own_ends_with_the_agent_too(attempt: Attemp
     )
     attempt.said("ready")
     child = int(
-        until(lambda: [w for w in attempt.said("ready").split() if w.isdigit()], "a pid")[0]
+        wait_for(lambda: [w for w in attempt.said("ready").split() if w.isdigit()], "a pid")[0]
     )
     attempt.renewals(2)
     go.touch()
     assert attempt.end() == 0
-    assert not lives(child)
+    assert not process_lives(child)
 
 
 def test_a_shim_whose_item_was_taken_over_ends_its_agent_without_a_result(
@@ -213,7 +214,7 @@ def test_a_shim_whose_item_was_taken_over_ends_its_agent_without_a_result(
     agent = attempt.agent()
     attempt.fence()
     assert attempt.end() == 3
-    assert not lives(agent)
+    assert not process_lives(agent)
     assert attempt.result() is None
 
 
@@ -228,25 +229,25 @@ def test_a_shim_that_starts_with_an_old_token_starts_no_agent(attempt: Attempt) 
 def test_a_shim_that_cannot_renew_its_lease_ends_its_agent(attempt: Attempt) -> None:
     attempt.start_shell("echo ready; exec sleep 1000")
     attempt.said("ready")
-    until(lambda: attempt.lease()["attempt"] == 1, "the attempt is counted")
+    wait_for(lambda: attempt.lease()["attempt"] == 1, "the attempt is counted")
     other = sqlite3.connect(attempt.ledger.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     assert attempt.end() == 3
     other.execute("ROLLBACK")
     other.close()
-    assert not lives(attempt.agent())
+    assert not process_lives(attempt.agent())
     assert attempt.result() is None
 
 
 def test_a_short_time_without_the_ledger_is_bridged(attempt: Attempt) -> None:
     attempt.start_shell("echo ready; until test -e go; do sleep 0.05; done", lease_ms=60_000)
     attempt.said("ready")
-    until(lambda: attempt.lease()["attempt"] == 1, "the attempt is counted")
+    wait_for(lambda: attempt.lease()["attempt"] == 1, "the attempt is counted")
     other = sqlite3.connect(attempt.ledger.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     (attempt.workspace / "go").touch()
     log = attempt.run_dir / "shim.log"
-    until(lambda: "locked" in log.read_text(), "the shim found the ledger locked")
+    wait_for(lambda: "locked" in log.read_text(), "the shim found the ledger locked")
     other.execute("ROLLBACK")
     other.close()
     assert attempt.end() == 0
@@ -269,8 +270,8 @@ def test_a_hundred_megabytes_of_output_stay_small_on_disk_and_in_memory(attempt:
         " touch printed; until test -e go; do sleep 0.05; done",
         output_cap=CAP,
     )
-    until((attempt.workspace / "printed").exists, "everything is printed")
-    until(lambda: _disk(attempt.run_dir) >= CAP, "the output is taken")
+    wait_for((attempt.workspace / "printed").exists, "everything is printed")
+    wait_for(lambda: _disk(attempt.run_dir) >= CAP, "the output is taken")
     assert _disk(attempt.run_dir) < CAP + 10_000
     status = Path(f"/proc/{attempt.identity()['pid']}/status").read_text()
     peak_kb = int(status.split("VmHWM:")[1].split()[0])
@@ -329,7 +330,7 @@ def test_renewals_tell_that_an_agent_is_active(attempt: Attempt, script: str) ->
     attempt.start_shell(script)
     attempt.renewals(1)
     seen = attempt.lease()["activity_at"]
-    until(lambda: attempt.lease()["activity_at"] > seen, "activity is recorded")
+    wait_for(lambda: attempt.lease()["activity_at"] > seen, "activity is recorded")
 
 
 def test_renewals_of_a_sleeping_agent_record_no_activity(attempt: Attempt) -> None:
@@ -387,7 +388,7 @@ def _start_in_sandbox(attempt: Attempt, script: str, interruptions: int = 0) -> 
 
 def _kill_the_sandbox(attempt: Attempt, process: str) -> None:
     """Kill the process that waits outside, or the first one inside."""
-    until(lambda: "ready" in attempt.output(), "the agent is at work")
+    wait_for(lambda: "ready" in attempt.output(), "the agent is at work")
     outer = json.loads((attempt.run_dir / "shim.json").read_text())["agent_pid"]
     os.kill(outer if process == "outside" else children(outer)[0], signal.SIGKILL)
 

@@ -19,8 +19,9 @@ import pytest
 
 from caloron.domain.model.sprint import Planning, Sprint
 from caloron.domain.rules.supervisor import Limits
-from caloron.engine import tick as tick_module
-from caloron.engine.tick import GRAPH, TickResult, run_tick_graph, tick_graph
+from caloron.engine.graphs import tick_graph as tick_module
+from caloron.engine.graphs.tick_graph import GRAPH, run_tick_graph, tick_graph
+from caloron.engine.tick import TickResult
 from caloron.errors import CaloronError
 from caloron.graph.json_text import Json
 from caloron.graph.nodes import Stage, walk

@@ -21,7 +21,8 @@ from caloron.domain.model.sprint import State
 from caloron.domain.rules.supervisor import AgentSeen, Limits
 from caloron.engine import tick as tick_module
 from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
-from caloron.engine.tick import TickResult, run_tick_graph, tick
+from caloron.engine.graphs.tick_graph import run_tick_graph
+from caloron.engine.tick import TickResult, tick
 from caloron.graph.json_text import Json
 from caloron.graph.nodes import Graph, Stage
 from caloron.graph.prepare import Prepared, prepare

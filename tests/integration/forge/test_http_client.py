@@ -138,12 +138,14 @@ def http(server: Scripted, wait: Wait, monkeypatch: pytest.MonkeyPatch) -> Itera
     client.close()
 
 
+@pytest.mark.parametrize(
+    "failures",
+    [(Reply(cut="before"), Reply(502)), (Reply(body={"id": 1}, cut="half"), Reply(500))],
+)
 def test_a_read_that_fails_in_passing_is_tried_again(
-    server: Scripted, http: ForgeHttp, wait: Wait
+    server: Scripted, http: ForgeHttp, wait: Wait, failures: tuple[Reply, ...]
 ) -> None:
-    server.replies = [
-        Reply(cut="before"), Reply(502), Reply(body={"login": "anna"}),
-    ]  # fmt: skip
+    server.replies = [*failures, Reply(body={"login": "anna"})]
     assert http.get("/user").read(User).login == "anna"
     assert len(wait.slept) == 2
     assert http.breaker.requests == {"GET": 3}

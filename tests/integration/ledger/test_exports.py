@@ -14,7 +14,7 @@ import yaml
 from caloron.domain.model.feedback import Feedback
 from caloron.domain.model.sprint import Planning, Sprint, SprintSettings
 from caloron.domain.model.status import Status
-from caloron.domain.rules.people.state_file_edit import take_over
+from caloron.domain.rules.people.state_file_edit import apply_file_edit
 from caloron.engine.exports import Exports, SprintExports, exported_files
 from caloron.errors import NotFound, StoreError
 from caloron.ledger.exports import digest
@@ -400,7 +400,9 @@ def test_an_edit_that_makes_no_sense_changes_nothing_and_is_reported(desk: Desk)
 def test_interventions_may_be_set_by_agent_in_either_form(desk: Desk, count: Any) -> None:
     commit_state_file(desk.book)
     content = desk.read("state") | {"interventions": {"a": count, "ghost": 4}}
-    outcome = take_over(desk.book.load().state, parse_edit(json.dumps(content).encode()), 200.0)[1]
+    outcome = apply_file_edit(
+        desk.book.load().state, parse_edit(json.dumps(content).encode()), 200.0
+    )[1]
     assert outcome == {"a": "interventions set to 3"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -14,10 +15,9 @@ from caloron.domain.reporting.explain import why, why_sprint
 from caloron.domain.reporting.learnings import SprintRecord
 from caloron.ledger import run_history
 from caloron.ledger.ledger import Ledger, TickCommit, read_state
-from caloron.ledger.reading import light_state
+from caloron.ledger.reading import light_state, open_ledger
 from caloron.ledger.run_history import ended_records, store_records
 from caloron.store import queue
-from caloron.store.database import open_read_only
 from tests.integration.ledger.conftest import Book
 
 
@@ -131,9 +131,8 @@ def test_a_sprint_that_goes_on_has_no_record(book: Book) -> None:
 def test_a_ledger_from_before_the_records_is_read_as_it_is(ended: Book, tmp_path: Path) -> None:
     kept = found(ended)
     ended.ledger.db.rows("DROP TABLE records")
-    looking = open_read_only(tmp_path / "ledger.db")
-    assert ended_records(looking) == [kept]
-    looking.close()
+    with closing(open_ledger(tmp_path / "ledger.db")) as connection:
+        assert ended_records(connection) == [kept]
 
 
 def test_a_ledger_of_the_last_release_gets_its_place_for_records(tmp_path: Path) -> None:

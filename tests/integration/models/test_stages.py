@@ -110,7 +110,7 @@ _CYCLE = {"tasks": [_TASK | {"depends_on": ["b"]}, _TASK | {"id": "b", "depends_
         ("architect_po", '{"design_doc": "\\ud800"}', "surrogate"),
         ("architect_po", '{"a":' * 50_000, "no JSON object"),
         ("architect_po", {"design_doc": "x", "components": []}, "1 to 20"),
-        ("architect_po", {"design_doc": " ", "components": [_COMPONENT]}, "says nothing"),
+        ("architect_po", {"design_doc": " ", "components": [_COMPONENT]}, "is empty"),
         ("architect_po", {"design_doc": "x", "components": [{"name": "A"}]}, "purpose"),
         (
             "architect_po",

@@ -16,7 +16,7 @@ from caloron.domain.model.effects import (
 from caloron.domain.model.snapshots import CommentSnapshot, PullSnapshot, marker
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
-from caloron.domain.rules.people.commands import word_of
+from caloron.domain.rules.people.commands import command_in
 from caloron.testing import SprintDriver, planned
 from tests.support.sprints import CALORON, PERSON
 
@@ -528,14 +528,14 @@ def test_what_was_said_on_a_persons_pull_request_before_it_was_the_tasks_is_no_c
     "body", ["resolved", "Resolved\nthanks", "caloron:retry", "caloron:take-over\n"]
 )
 def test_a_whole_first_line_may_be_a_command(body: str) -> None:
-    assert word_of(body)
+    assert command_in(body)
 
 
 @pytest.mark.parametrize(
     "body", ["", "it is resolved", "resolved?", "> resolved", f"resolved\n{marker('comment/a')}"]
 )
 def test_other_text_and_a_comment_of_ours_is_none(body: str) -> None:
-    assert not word_of(body)
+    assert not command_in(body)
 
 
 # What looks like a command

@@ -21,7 +21,7 @@ from caloron.domain.model.task import Task, Work
 from caloron.domain.rules import evaluate as evaluation
 from caloron.domain.rules import workflow
 from caloron.domain.rules.evaluation import Evaluation, RuleFailed
-from caloron.domain.rules.people.state_file_edit import Import, take_over
+from caloron.domain.rules.people.state_file_edit import FileEdit, apply_file_edit
 from caloron.testing import SprintDriver, new_state, planned
 from tests.support.sprints import SPRINT
 from tests.unit.domain.test_landing import land
@@ -29,7 +29,11 @@ from tests.unit.domain.test_landing import land
 
 def _first(patch: pytest.MonkeyPatch, rule: Callable[[Evaluation, Task], None]) -> None:
     """Put a rule at the head of the table."""
-    row = workflow.Rule(workflow.ALL, workflow.always, rule)
+
+    def act(evaluation: Evaluation, task: Task, _matched: bool) -> None:
+        evaluation.apply(task.id, rule, task)
+
+    row = workflow.Rule(workflow.ALL, workflow.always, act)
     patch.setattr(workflow, "PEOPLE", (row, *workflow.PEOPLE))
 
 
@@ -44,7 +48,9 @@ OTHERS = ("a", "b", "c")
 def test_editing_a_task_to_done_while_its_merge_is_checked_blocks_no_other() -> None:
     """The file says Done; the forge refuses a step of the merge that nobody waits for any more."""
     made = land("b")
-    decision, _ = take_over(made.state, Import(statuses={"a": "Done"}, interventions={}), made.now)
+    decision, _ = apply_file_edit(
+        made.state, FileEdit(statuses={"a": "Done"}, interventions={}), made.now
+    )
     made.adopt(decision)
     done = made.task("a")
     assert (done.merge.unverified, done.merge.revert, done.merge.merging, done.merge.waiting) == (
@@ -189,7 +195,7 @@ WIDE = (
     "workflow.forge.bind",
     "workflow.queue.advance_merge_queue",
     "workflow.slots.start_ready",
-    "join",
+    "add_tasks",
     "_plan_judged",
     "_account",
     "_end_or_go_on",

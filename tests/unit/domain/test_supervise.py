@@ -15,7 +15,7 @@ from caloron.domain.model.effects import (
 from caloron.domain.model.status import Status
 from caloron.domain.reporting.explain import why
 from caloron.domain.rules.evaluation import Decision
-from caloron.domain.rules.people.state_file_edit import Import, take_over
+from caloron.domain.rules.people.state_file_edit import FileEdit, apply_file_edit
 from caloron.domain.rules.supervisor import AgentSeen, Limits, check_health, decide, intervene
 from caloron.testing import SprintDriver, planned
 
@@ -140,8 +140,8 @@ def test_a_release_starts_the_same_work_with_a_fresh_count(watch: Watch) -> None
 
 
 def imported(made: SprintDriver, **statuses: str) -> dict[str, str]:
-    content = Import(statuses=statuses, interventions={})
-    decision, outcome = take_over(made.state, content, 1.0)
+    content = FileEdit(statuses=statuses, interventions={})
+    decision, outcome = apply_file_edit(made.state, content, 1.0)
     made.adopt(decision)
     return outcome
 
@@ -190,8 +190,8 @@ def test_what_is_done_cannot_be_undone_by_hand() -> None:
 
 def test_interventions_can_be_set_by_hand() -> None:
     made = SprintDriver.start(planned("a"))
-    decision, outcome = take_over(
-        made.state, Import(statuses={}, interventions={"a": 2, "x": 1}), 1.0
+    decision, outcome = apply_file_edit(
+        made.state, FileEdit(statuses={}, interventions={"a": 2, "x": 1}), 1.0
     )
     assert decision.state.tasks["a"].supervision.interventions == 2
     assert outcome == {"a": "interventions set to 2"}

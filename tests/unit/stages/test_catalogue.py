@@ -44,7 +44,7 @@ def test_every_function_of_a_group_is_declared_and_every_declaration_has_its_fun
     assert len(functions) == len(BY_NAME) == 31
     for module in {import_module(function.__module__) for function in functions}:
         public = {name for name, value in vars(module).items() if _is_stage(value, module)}
-        assert public - {"agents_of"} <= set(BY_NAME), module
+        assert public <= set(BY_NAME), module
 
 
 def _is_stage(value: object, module: ModuleType) -> bool:

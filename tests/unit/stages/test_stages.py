@@ -12,8 +12,8 @@ from caloron.forge.remote import poll as remote_poll
 from caloron.ledger.ledger import Loaded
 from caloron.stages.dag import dag_is_complete, dag_validate, execute_actions, unblocked_tasks
 from caloron.stages.forge import github_poll_events
+from caloron.stages.ledger_access import agents_of
 from caloron.stages.supervisor import check_agent_health
-from caloron.stages.tick import agents_of
 from caloron.stages.values import decode_state, in_process, in_process_state, state_json, to_json
 from caloron.store.queue import InFlight
 from caloron.testing import SprintDriver, planned

@@ -1,4 +1,4 @@
-"""What a tick decides: effects on the forge, each with its natural key, and work for the queue."""
+"""The output of a tick: effects on the forge, each with its natural key, and work for the queue."""
 
 from __future__ import annotations
 
@@ -8,95 +8,81 @@ from caloron.domain.model.snapshots import Verdict
 from caloron.domain.model.task import Work
 
 
-class CreateIssue(msgspec.Struct, frozen=True, kw_only=True, tag="create_issue"):
+class ForgeEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """A change on the forge that is made once per key; an empty task means the sprint itself."""
+
     key: str
     task: str
+
+
+class IssueEffect(ForgeEffect, frozen=True, kw_only=True):
+    """A change of one issue, or of one pull request, which forges treat as an issue."""
+
+    issue: int
+
+
+class CreateIssue(ForgeEffect, frozen=True, kw_only=True, tag="create_issue"):
     title: str
     body: str
     labels: tuple[str, ...]
 
 
-class PostComment(msgspec.Struct, frozen=True, kw_only=True, tag="comment"):
-    key: str
-    task: str
-    issue: int
+class PostComment(IssueEffect, frozen=True, kw_only=True, tag="comment"):
     body: str
 
 
-class ReportProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
-    """Bring the one comment that says how far a task is up to date; only the newest is needed."""
+class ReportProgress(IssueEffect, frozen=True, kw_only=True, tag="progress"):
+    """Update the progress comment of a task; only the newest of these effects is needed."""
 
-    key: str
-    task: str
-    issue: int
-    #: Its id, if it was seen.
+    #: The id of the comment, if a snapshot showed it; otherwise the marker finds it.
     comment: int | None
-    #: The key by which it is found otherwise.
     marker: str
     body: str
 
 
-class Describe(msgspec.Struct, frozen=True, kw_only=True, tag="describe"):
-    """Bring our section in a description up to date; only the newest is needed."""
+class Describe(ForgeEffect, frozen=True, kw_only=True, tag="describe"):
+    """Update our section in a description; only the newest of these effects is needed."""
 
-    key: str
-    task: str
-    #: Of an issue, or of a pull request.
+    #: The number of an issue or of a pull request.
     number: int
     is_pull: bool
-    #: What the section is called in its markers.
+    #: The name of the section in its markers.
     section: str
     text: str
-    #: Nobody has seen it there yet; one that was seen and is gone was taken out by a person.
+    #: No snapshot showed the section yet. A section that disappears was removed by a person.
     add: bool
 
 
-class AddLabel(msgspec.Struct, frozen=True, kw_only=True, tag="label"):
-    key: str
-    task: str
-    issue: int
+class AddLabel(IssueEffect, frozen=True, kw_only=True, tag="label"):
     label: str
 
 
-class CloseIssue(msgspec.Struct, frozen=True, kw_only=True, tag="close_issue"):
-    key: str
-    task: str
-    issue: int
+class CloseIssue(IssueEffect, frozen=True, kw_only=True, tag="close_issue"):
+    pass
 
 
-class ReopenIssue(msgspec.Struct, frozen=True, kw_only=True, tag="reopen_issue"):
-    key: str
-    task: str
-    issue: int
+class ReopenIssue(IssueEffect, frozen=True, kw_only=True, tag="reopen_issue"):
+    pass
 
 
-class EditIssue(msgspec.Struct, frozen=True, kw_only=True, tag="edit_issue"):
-    """Another body, unless a person changed the one that was seen."""
+class EditIssue(IssueEffect, frozen=True, kw_only=True, tag="edit_issue"):
+    """Replace the body, unless a person has changed the old one."""
 
-    key: str
-    task: str
-    issue: int
     old: str
     body: str
 
 
-class SeeBranch(msgspec.Struct, frozen=True, kw_only=True, tag="see_branch"):
-    """Look where a branch is that nobody has a pull request for."""
+class SeeBranch(ForgeEffect, frozen=True, kw_only=True, tag="see_branch"):
+    """Read the tip of a branch that has no pull request."""
 
-    key: str
-    task: str
     branch: str
 
 
-class ClosePull(msgspec.Struct, frozen=True, kw_only=True, tag="close_pull"):
-    key: str
-    task: str
+class ClosePull(ForgeEffect, frozen=True, kw_only=True, tag="close_pull"):
     pull: int
 
 
-class Push(msgspec.Struct, frozen=True, kw_only=True, tag="push"):
-    key: str
-    task: str
+class Push(ForgeEffect, frozen=True, kw_only=True, tag="push"):
     branch: str
     old: str
     new: str
@@ -104,28 +90,22 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, tag="push"):
     pull: int | None = None
 
 
-class OpenPull(msgspec.Struct, frozen=True, kw_only=True, tag="open_pull"):
-    key: str
-    task: str
+class OpenPull(ForgeEffect, frozen=True, kw_only=True, tag="open_pull"):
     title: str
     body: str
     branch: str
 
 
-class PostReview(msgspec.Struct, frozen=True, kw_only=True, tag="review"):
-    key: str
-    task: str
+class PostReview(ForgeEffect, frozen=True, kw_only=True, tag="review"):
     pull: int
     head: str
     verdict: Verdict
     body: str
 
 
-class Merge(msgspec.Struct, frozen=True, kw_only=True, tag="merge"):
+class Merge(ForgeEffect, frozen=True, kw_only=True, tag="merge"):
     """Merge a head into a base; both, the message and the verified tree make one commit."""
 
-    key: str
-    task: str
     pull: int
     head: str
     base: str
@@ -134,16 +114,14 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True, tag="merge"):
     tree: str = ""
 
 
-class MakeRevert(msgspec.Struct, frozen=True, kw_only=True, tag="revert"):
-    """Put a branch on the forge that takes a merge of ours out of main again."""
+class MakeRevert(ForgeEffect, frozen=True, kw_only=True, tag="revert"):
+    """Push a branch that reverts a merge of ours."""
 
-    key: str
-    task: str
     branch: str
-    #: The commit that the merge put on main, and what it was to be called.
+    #: The commit that the merge put on main, and the message of the merge.
     commit: str
     merged_as: str
-    #: What was merged, and into which main at the earliest.
+    #: The merged head, and the earliest main it can have been merged into.
     head: str
     base: str
     message: str
@@ -169,25 +147,25 @@ Effect = (
 
 
 class StartWork(msgspec.Struct, frozen=True, kw_only=True, tag="start_work"):
-    """Queue work; an item that is known already gets another attempt."""
+    """Queue work; an item that is queued again gets another attempt."""
 
     task: str
     work: Work
     priority: int = 0
     reason: str = ""
-    #: Not to be started before this time, in seconds since 1970.
+    #: The earliest start, in seconds since 1970.
     not_before: float = 0.0
 
 
 class CancelWork(msgspec.Struct, frozen=True, kw_only=True, tag="cancel_work"):
-    """Nobody needs this work any more; its agent is stopped."""
+    """Remove work that is not needed any more; its agent is stopped."""
 
     item: str
     reason: str
 
 
 class HoldWork(msgspec.Struct, frozen=True, kw_only=True, tag="hold_work"):
-    """Work that waits in the queue is not to be started before a time."""
+    """Postpone work that waits in the queue."""
 
     item: str
     until: float
@@ -196,14 +174,14 @@ class HoldWork(msgspec.Struct, frozen=True, kw_only=True, tag="hold_work"):
 class RetryEffect(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="retry_effect"
 ):
-    """A refused effect is tried again, because a person said the cause is gone."""
+    """Try a refused effect again, because a person has removed the cause."""
 
     key: str
     task: str = ""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
-    """Look at a silent agent's process, write down what it does, and ask on its issue."""
+    """Inspect the process of a silent agent, record what it does, and ask on its issue."""
 
     key: str
     task: str
@@ -215,7 +193,7 @@ Action = Effect | StartWork | CancelWork | HoldWork | RetryEffect | Probe
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True, tag="moved"):
-    """A task changed its status: the line that the diary keeps."""
+    """A task changed its status, as the event log records it."""
 
     task: str
     old: str

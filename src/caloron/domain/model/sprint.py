@@ -24,7 +24,7 @@ from caloron.domain.model.status import Phase, check_phase
 from caloron.domain.model.task import Task, Work
 from caloron.domain.model.usage import Spent
 
-#: The health of main before the sprint; empty: not known yet; skipped: a sprint from before
+#: The health of main before the sprint; empty: not known yet; skipped: the sprint is older than
 #: baselines.
 Baseline = Literal["", "green", "red", "none", "unverified", "skipped"]
 
@@ -228,9 +228,30 @@ class State(msgspec.Struct, kw_only=True):
     #: How many processes were started for each item of work.
     attempts: dict[str, int] = msgspec.field(default_factory=dict)
 
+    def issue(self, number: int | None) -> IssueSnapshot | None:
+        seen = self.objects.get(f"issue:{number}")
+        return seen if isinstance(seen, IssueSnapshot) else None
+
+    def pull(self, number: int | None) -> PullSnapshot | None:
+        seen = self.objects.get(f"pull:{number}")
+        return seen if isinstance(seen, PullSnapshot) else None
+
+    def pull_of(self, task: Task) -> PullSnapshot | None:
+        return self.pull(task.links.pull)
+
+    def pulls(self) -> list[PullSnapshot]:
+        """Return the pull requests on the forge, in the order of their numbers."""
+        pulls = [seen for seen in self.objects.values() if isinstance(seen, PullSnapshot)]
+        return sorted(pulls, key=lambda pull: pull.number)
+
+    def main_commit(self) -> str:
+        """Return the tip of main in the last snapshot; empty: there was no snapshot yet."""
+        seen = self.objects.get(f"branch:{self.sprint.settings.main_branch}")
+        return seen.commit if isinstance(seen, BranchSnapshot) else ""
+
 
 def enter(sprint: Sprint, phase: Phase) -> None:
-    """Bring a sprint into its next phase; the same phase is no change."""
+    """Move a sprint to a phase; the same phase is no change."""
     if phase != sprint.phase:
         check_phase(sprint.id, sprint.phase, phase)
         sprint.phase = phase
@@ -244,38 +265,25 @@ def revert_branch(task: str, sprint: str, number: int) -> str:
     return f"caloron/revert/{sprint}/{task}/{number}"
 
 
-#: Branches as we name them, to ask whether we may push to such.
+#: Examples of our branches, to check whether their names may be pushed.
 BRANCHES = (branch_name("some-task", "sprint-1"), revert_branch("some-task", "sprint-1", 1))
-
-
-def main_commit(state: State) -> str:
-    """Where main was seen last; empty: nowhere yet."""
-    seen = state.objects.get(f"branch:{state.sprint.settings.main_branch}")
-    return seen.commit if isinstance(seen, BranchSnapshot) else ""
-
-
-def pull_of(state: State, task: Task) -> PullSnapshot | None:
-    """The task's pull request as last seen."""
-    seen = state.objects.get(f"pull:{task.links.pull}")
-    return seen if isinstance(seen, PullSnapshot) else None
 
 
 def is_ours(
     sprint: Sprint, seen: IssueSnapshot | PullSnapshot | ReviewSnapshot | CommentSnapshot
 ) -> bool:
-    """Whether we wrote it: our marker on an object of one of our accounts."""
-    return seen.author in (
-        sprint.settings.author,
-        sprint.settings.reviewer or sprint.settings.author,
-    ) and bool(marker_key(seen.body))
+    """True for an object of one of our accounts that carries our marker."""
+    settings = sprint.settings
+    accounts = (settings.author, settings.reviewer or settings.author)
+    return seen.author in accounts and bool(marker_key(seen.body))
 
 
 def last_number(project: str, issues: Iterable[IssueSnapshot]) -> int:
-    """The highest number of a sprint of this name that stands on a forge, whoever began it.
+    """Return the highest number of a sprint with this name on a forge, of any home.
 
     Another home, or a project that was deleted since, may have used the same name; objects and
     branches of its sprints must not be taken for those of a new one.
     """
     form = re.compile(rf"issue/{re.escape(project)}-(\d{{1,6}})/")
-    found = (form.match(marker_key(issue.body)) for issue in issues)
-    return max((int(one[1]) for one in found if one), default=0)
+    matches = (form.match(marker_key(issue.body)) for issue in issues)
+    return max((int(match[1]) for match in matches if match), default=0)

@@ -42,6 +42,11 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     edits: int = 0
     queued_at: float = 0.0
 
+    def ended_by(self, item: str, token: int) -> Work | None:
+        """Return the work with the claim that ended; None: that claim is not current."""
+        current = item == self.item and token > self.last_token
+        return _copy(self, last_token=token) if current else None
+
 
 class StatusLogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One change of a task's status, as a line for people."""
@@ -153,6 +158,14 @@ class MergeState(msgspec.Struct, kw_only=True):
     #: The head that could not be merged after others of its batch: it is verified alone.
     batch_conflict: str = ""
 
+    def verified_head(self, head: str) -> Verified | None:
+        """Return the result of the last verification if it is about this head."""
+        return self.verified if self.verified and self.verified.head == head else None
+
+    def wait_of(self, head: str) -> MergeWait | None:
+        """Return why this head waits, if it does."""
+        return self.waiting if self.waiting and self.waiting.head == head else None
+
     def reset(self) -> None:
         """Forget a merge that is under way; a merge train notices by itself who has left it."""
         self.merging, self.unverified, self.batch_conflict = "", "", ""
@@ -173,6 +186,10 @@ class Escalation(msgspec.Struct, kw_only=True):
     taken_over_by: str = ""
     #: Who handed the task back: its branch is being read.
     handback_by: str = ""
+
+    def resume(self, work: Work | None, status: Status) -> None:
+        """Set what a release continues with, in place of what was to be resumed."""
+        self.resume_work, self.retry_effects, self.resume_as = work, (), status
 
     def reset(self) -> None:
         """Forget what was to be resumed."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from caloron.domain.model.effects import Describe, ReportProgress, StartWork
 from caloron.domain.model.snapshots import CommentSnapshot, has_section
-from caloron.domain.model.sprint import State, is_ours, pull_of
+from caloron.domain.model.sprint import State, is_ours
 from caloron.domain.model.task import StatusLogEntry, Task
 from caloron.domain.reporting import work_log
 from caloron.domain.reporting.explain import why
@@ -73,14 +73,14 @@ def section_name(sprint: str, task: str) -> str:
 def _see_section(evaluation: Evaluation, task: Task) -> None:
     """Once it was seen there, it is a person who takes it out, and it stays out."""
     if task.links.pull is not None and task.links.described_pull != task.links.pull:
-        pull = pull_of(evaluation.state, task)
+        pull = evaluation.state.pull_of(task)
         if pull and has_section(pull.body, section_name(evaluation.sprint.id, task.id)):
             task.links.described_pull = pull.number
 
 
 def _describe(evaluation: Evaluation, task: Task) -> None:
     """Tell it in the description too, where the pull request is ours and took more cycles."""
-    sprint, pull = evaluation.sprint, pull_of(evaluation.state, task)
+    sprint, pull = evaluation.sprint, evaluation.state.pull_of(task)
     if pull is None or not is_ours(sprint, pull) or task.log.cycle <= 1:
         return
     prefix = KEY if sprint.discard.by else ""
@@ -142,7 +142,7 @@ def _work(state: State, task: Task) -> str:
 
 
 def _rows(state: State, task: Task, now: float) -> list[tuple[str, str]]:
-    sprint, pull = state.sprint, pull_of(state, task)
+    sprint, pull = state.sprint, state.pull_of(task)
     framework = task.plan.framework or sprint.settings.framework
     spent = task.usage.spent
     tokens = spent.tokens_in + spent.tokens_out

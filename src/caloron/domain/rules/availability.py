@@ -1,56 +1,54 @@
-"""A model's provider that says no: wait for its quota, or stop until a person has put it right.
+"""A model's provider that refuses requests: wait for its quota, or pause until a person helps.
 
-Neither is the agent's failure, so neither counts as one.
+Neither counts as a failure of the agent.
 """
 
 from __future__ import annotations
 
 from caloron.domain.model.effects import HoldWork
 from caloron.domain.model.facts import WorkEnded
+from caloron.domain.model.roles import ROLES
 from caloron.domain.model.sprint import Unavailable
 from caloron.domain.reporting.waiting import provider_of
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.durations import Backoff
 
-#: When nobody says how long to wait: longer each time.
+#: For a provider that does not say how long to wait.
 _BACKOFF = Backoff(60.0, 3600.0)
 
 
-def said_no(evaluation: Evaluation, fact: WorkEnded) -> bool:
+def provider_refused(evaluation: Evaluation, fact: WorkEnded) -> bool:
     """Take in a refusal of the provider; True: the same work is to be tried again later."""
+    availability, name = evaluation.sprint.availability, fact.framework
     if fact.provider_error in ("quota", "rate_limit"):
-        _pause(evaluation, fact)
+        _postpone(evaluation, fact)
         return True
     if fact.provider_error == "auth":
-        name = fact.framework or "the agent"
-        evaluation.sprint.availability.pause_reason = (
-            f"{name} has no valid credential: {fact.provider_message or 'it was refused'}"
+        availability.pause_reason = (
+            f"{name or 'the agent'} has no valid credential:"
+            f" {fact.provider_message or 'it was refused'}"
         )
         return True
-    if fact.framework in evaluation.sprint.availability.providers and not fact.provider_error:
-        evaluation.sprint.availability.providers = {
-            name: pause
-            for name, pause in evaluation.sprint.availability.providers.items()
-            if name != fact.framework
-        }
+    if not fact.provider_error:
+        availability.providers = {k: v for k, v in availability.providers.items() if k != name}
     return False
 
 
-def _pause(evaluation: Evaluation, fact: WorkEnded) -> None:
-    sprint = evaluation.sprint
-    before = sprint.availability.providers.get(fact.framework)
+def _postpone(evaluation: Evaluation, fact: WorkEnded) -> None:
+    sprint, name = evaluation.sprint, fact.framework
+    before = sprint.availability.providers.get(name)
     times = before.times + 1 if before else 1
-    wait = _BACKOFF.pause(times)
-    until = (
-        fact.reset_at if fact.reset_at and fact.reset_at > evaluation.now else evaluation.now + wait
+    known = fact.reset_at if fact.reset_at and fact.reset_at > evaluation.now else None
+    until = known or evaluation.now + _BACKOFF.pause(times)
+    pause = Unavailable(
+        until=max(until, before.until) if before else until,
+        what="quota" if fact.provider_error == "quota" else "rate limit",
+        detail=fact.provider_message,
+        times=times,
     )
-    if before and before.until > until:
-        until = before.until
-    what = "quota" if fact.provider_error == "quota" else "rate limit"
-    pause = Unavailable(until=until, what=what, detail=fact.provider_message, times=times)
-    sprint.availability.providers = sprint.availability.providers | {fact.framework: pause}
+    sprint.availability.providers = sprint.availability.providers | {name: pause}
     for task in evaluation.state.tasks.values():
         work = task.work
-        waits = work is not None and work.role != "verify" and work.item in evaluation.state.queued
-        if work is not None and waits and provider_of(sprint, task) == fact.framework:
-            evaluation.do(HoldWork(item=work.item, until=until))
+        waits = work is not None and work.item in evaluation.state.queued
+        if work and waits and ROLES[work.role].needs_agent and provider_of(sprint, task) == name:
+            evaluation.do(HoldWork(item=work.item, until=pause.until))

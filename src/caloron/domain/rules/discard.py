@@ -1,37 +1,36 @@
-"""A sprint that nobody wants any more: its work ends, and what is open on the forge is closed.
+"""A discarded sprint: its work is cancelled, and its open issues and pull requests are closed.
 
-What was merged stays merged. What agents wrote stays on its branches and in saved refs.
+Merged changes stay merged. The commits of agents stay on their branches and in saved refs.
 """
 
 from __future__ import annotations
 
-from caloron.domain.model.effects import CancelWork, CloseIssue, ClosePull, PostComment
+from caloron.domain.model.effects import CancelWork, CloseIssue, ClosePull
 from caloron.domain.model.facts import SprintDiscarded
 from caloron.domain.model.snapshots import IssueSnapshot, PullSnapshot
-from caloron.domain.model.sprint import State, branch_name, enter, pull_of
+from caloron.domain.model.sprint import State, branch_name, enter
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
-from caloron.domain.reporting.forge_texts import comment_body
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.pull_requests import bind
 
-#: The beginning of the keys of all that is still done on the forge for a discarded sprint.
+#: The prefix of the keys of effects that are still done for a discarded sprint.
 KEY = "discard/"
 
 
 def left_over(state: State) -> list[Task]:
-    """The tasks that would be thrown away."""
+    """Return the tasks that a discard would cancel."""
     over = (Status.DONE, Status.CANCELLED)
     return [task for task in state.tasks.values() if task.status not in over]
 
 
 def can_be_discarded(state: State) -> bool:
-    """Whether there is anything to throw away: tasks, or a sprint that has none yet."""
+    """True if there are tasks to cancel, or no tasks yet."""
     return not state.sprint.discard.by and bool(left_over(state) or not state.tasks)
 
 
 def discard(evaluation: Evaluation, fact: SprintDiscarded) -> None:
-    """End everything that is at work; what is on the forge is closed by the ticks that follow."""
+    """Cancel all work; the next ticks close the issues and pull requests."""
     sprint = evaluation.sprint
     if not can_be_discarded(evaluation.state):
         return
@@ -46,82 +45,53 @@ def discard(evaluation: Evaluation, fact: SprintDiscarded) -> None:
         evaluation.cancel(task, reason, closed_by_person=False)
     for task in evaluation.state.tasks.values():
         task.conversation.closed_by_person = False
-    # It ends once what is open on the forge is closed.
+    # It ends once everything on the forge is closed.
     enter(sprint, "running")
     sprint.ended_at = None
 
 
 def advance(evaluation: Evaluation) -> None:
-    """Close what the forge shows open, once each, with a word; then the sprint is over."""
+    """Close each open issue and pull request once, with a comment; then end the sprint."""
+    state, sprint = evaluation.state, evaluation.sprint
     bind(evaluation)
-    for task in evaluation.state.tasks.values():
-        pull = pull_of(evaluation.state, task)
+    for task in state.tasks.values():
+        pull = state.pull_of(task)
         if pull and pull.state == "merged" and task.status is not Status.DONE:
-            # It was merged before anybody could stop it: that is what counts.
+            # It was merged before the discard reached the forge.
             evaluation.move(task, Status.DONE, f"merged as pull request #{pull.number}")
-        _let_go_of_pull(evaluation, task, pull)
+        if pull and pull.branch == branch_name(task.id, sprint.id) and _close(evaluation, pull):
+            key = f"{KEY}{sprint.id}/pull/{pull.number}"
+            evaluation.do(ClosePull(key=key, task=task.id, pull=pull.number))
         for number in (task.escalation.issue, task.links.issue):
-            _let_go_of_issue(evaluation, task, number)
-    if evaluation.sprint.planning.approval:
-        _let_go_of_plan(evaluation, evaluation.sprint.planning.approval.number)
-    if (
-        not evaluation.actions
-        and not evaluation.state.open_effects
-        and evaluation.sprint.phase != "ended"
-    ):
-        enter(evaluation.sprint, "ended")
-        evaluation.sprint.ended_at = evaluation.now
+            _close_issue(evaluation, task, number)
+    plan = state.issue(sprint.plan_issue)
+    if plan and _close(evaluation, plan):
+        key = f"{KEY}{sprint.id}/plan"
+        evaluation.post_comment(plan.number, f"{key}/word", f"Discarded by {sprint.discard.by}.")
+        evaluation.do(CloseIssue(key=key, task="", issue=plan.number))
+    if not evaluation.actions and not state.open_effects and sprint.phase != "ended":
+        enter(sprint, "ended")
+        sprint.ended_at = evaluation.now
 
 
-def _let_go_of_pull(evaluation: Evaluation, task: Task, pull: PullSnapshot | None) -> None:
-    ours = pull is not None and pull.branch == branch_name(task.id, evaluation.sprint.id)
-    if pull is not None and ours and pull.state == "open" and _first_time(evaluation, pull.object):
-        key = f"{KEY}{evaluation.sprint.id}/pull/{pull.number}"
-        evaluation.do(ClosePull(key=key, task=task.id, pull=pull.number))
-
-
-def _let_go_of_issue(evaluation: Evaluation, task: Task, number: int | None) -> None:
-    seen = evaluation.state.objects.get(f"issue:{number}")
-    if not isinstance(seen, IssueSnapshot) or seen.state != "open":
+def _close_issue(evaluation: Evaluation, task: Task, number: int | None) -> None:
+    issue, who = evaluation.state.issue(number), evaluation.sprint.discard.by
+    if issue is None or not _close(evaluation, issue):
         return
-    if not _first_time(evaluation, seen.object):
-        return
-    done, who = task.status is Status.DONE, evaluation.sprint.discard.by
-    text = (
-        f"Done: {task.reason}. The sprint was discarded by {who}."
-        if done
-        else f"Discarded by {who}. The branch `{task.change.branch}` is kept."
-    )
-    key = f"{KEY}{evaluation.sprint.id}/issue/{seen.number}"
-    evaluation.do(
-        PostComment(
-            key=f"{key}/word",
-            task=task.id,
-            issue=seen.number,
-            body=comment_body(text, f"{key}/word"),
-        )
-    )
-    if not task.conversation.by_label or seen.number != task.links.issue:
-        # What a person opened is theirs to close.
-        evaluation.do(CloseIssue(key=key, task=task.id, issue=seen.number))
+    text = f"Discarded by {who}. The branch `{task.change.branch}` is kept."
+    if task.status is Status.DONE:
+        text = f"Done: {task.reason}. The sprint was discarded by {who}."
+    key = f"{KEY}{evaluation.sprint.id}/issue/{issue.number}"
+    evaluation.post_comment(issue.number, f"{key}/word", text, task.id)
+    if not task.conversation.by_label or issue.number != task.links.issue:
+        # The issue of a person is theirs to close.
+        evaluation.do(CloseIssue(key=key, task=task.id, issue=issue.number))
 
 
-def _let_go_of_plan(evaluation: Evaluation, number: int | None) -> None:
-    seen = evaluation.state.objects.get(f"issue:{number}")
-    if (
-        isinstance(seen, IssueSnapshot)
-        and seen.state == "open"
-        and _first_time(evaluation, seen.object)
-    ):
-        key = f"{KEY}{evaluation.sprint.id}/plan"
-        body = comment_body(f"Discarded by {evaluation.sprint.discard.by}.", f"{key}/word")
-        evaluation.do(PostComment(key=f"{key}/word", task="", issue=seen.number, body=body))
-        evaluation.do(CloseIssue(key=key, task="", issue=seen.number))
-
-
-def _first_time(evaluation: Evaluation, name: str) -> bool:
-    """Whether it is not being closed already: what the forge refuses is not tried for ever."""
-    if name in evaluation.sprint.discard.closing:
+def _close(evaluation: Evaluation, seen: IssueSnapshot | PullSnapshot) -> bool:
+    """True the first time for an open object, so that a refusal of the forge is not repeated."""
+    closing = evaluation.sprint.discard.closing
+    if seen.state != "open" or seen.object in closing:
         return False
-    evaluation.sprint.discard.closing = (*evaluation.sprint.discard.closing, name)
+    evaluation.sprint.discard.closing = (*closing, seen.object)
     return True

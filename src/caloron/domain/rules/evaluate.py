@@ -1,14 +1,13 @@
-"""The tick's decision: from the state and what was observed to the next state and what to do.
+"""The decision of a tick: from the state and the new facts to the next state and the actions.
 
 Pure: the same state, facts and time give the same result, in whatever order and how often the
-facts are told.
+facts are delivered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from caloron.domain.model.effects import ClosePull
 from caloron.domain.model.facts import (
     EffectDone,
     EffectFailed,
@@ -22,12 +21,13 @@ from caloron.domain.model.facts import (
 )
 from caloron.domain.model.roles import WorkId
 from caloron.domain.model.snapshots import Snapshot, merge_observations
-from caloron.domain.model.sprint import State, branch_name, enter, pull_of
+from caloron.domain.model.sprint import State, branch_name, enter
 from caloron.domain.model.status import SETTLED, Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting import forge_texts, progress_page
 from caloron.domain.rules import (
     discard,
+    merge_queue,
     planning,
     post_merge_check,
     retro_phase,
@@ -35,9 +35,8 @@ from caloron.domain.rules import (
     workflow,
 )
 from caloron.domain.rules.evaluation import Decision, Evaluation, decide
-from caloron.domain.rules.merge_queue import merge_failed
 from caloron.domain.rules.people import commands, plan_issue
-from caloron.domain.rules.people.labelled_issues import join
+from caloron.domain.rules.people.labelled_issues import add_tasks
 from caloron.domain.rules.pull_requests import bind, pull_closed
 from caloron.domain.rules.results import publish, work_ended
 from caloron.domain.rules.scheduling import needs_person
@@ -66,17 +65,16 @@ def evaluate(state: State, facts: Sequence[Fact], now: float) -> Decision:
 
 def _advance(evaluation: Evaluation) -> None:
     """Follow every consequence to its end, so that one call decides all that can be decided."""
-    evaluation.apply("", join)
-    # A rule may have failed for a task that has only just joined.
+    evaluation.apply("", add_tasks)
+    # A rule may have failed for a task that was added just now.
     evaluation.contain_failed()
     workflow.run(evaluation)
 
 
 def _take_in(evaluation: Evaluation, facts: Sequence[Fact]) -> None:
-    """Snapshots and what people did, then ends of work, then refusals, in one fixed order."""
+    """Take in snapshots and people's acts, then ends of work, then refusals, in a fixed order."""
     ended = [f for f in facts if isinstance(f, WorkEnded)]
     interrupted = [f for f in facts if isinstance(f, RunInterrupted)]
-    halts = [f for f in facts if isinstance(f, Halt)]
     done = [f for f in facts if isinstance(f, EffectDone)]
     failed = [f for f in facts if isinstance(f, EffectFailed)]
     seen = tuple(f for f in facts if isinstance(f, Snapshot))
@@ -89,22 +87,24 @@ def _take_in(evaluation: Evaluation, facts: Sequence[Fact]) -> None:
         workflow.follow(evaluation, workflow.PEOPLE)
     for end in sorted(ended, key=lambda f: (f.item, f.token)):
         evaluation.apply("", _account, end)
-        evaluation.apply(end.task, _end_taken_in, end)
-    for cut in sorted(interrupted, key=lambda f: (f.item, f.token)):
-        evaluation.apply(cut.task, _run_interrupted, cut)
+        evaluation.apply(end.task, _work_ended, end)
+    for interruption in sorted(interrupted, key=lambda f: (f.item, f.token)):
+        evaluation.apply(interruption.task, _run_interrupted, interruption)
     for refusal in sorted(failed, key=lambda f: f.id):
         evaluation.apply(refusal.task, _effect_failed, refusal)
-    for halt in halts:
-        _halted(evaluation, halt)
-    for unwanted in [f for f in facts if isinstance(f, SprintDiscarded)]:
-        evaluation.apply("", discard.discard, unwanted)
+    for fact in facts:
+        if isinstance(fact, Halt):
+            _halted(evaluation, fact)
+    for fact in facts:
+        if isinstance(fact, SprintDiscarded):
+            evaluation.apply("", discard.discard, fact)
 
 
-def _end_taken_in(evaluation: Evaluation, end: WorkEnded) -> None:
+def _work_ended(evaluation: Evaluation, end: WorkEnded) -> None:
     if not end.task and end.role == "verify":
         verification.baseline_ended(evaluation, end)
     elif end.role == "po":
-        planning.po_ended(evaluation, end)
+        planning.planner_ended(evaluation, end)
     elif end.role == "retro":
         retro_phase.ended(evaluation, end)
     else:
@@ -119,7 +119,7 @@ def _halted(evaluation: Evaluation, halt: Halt) -> None:
 
 
 def _plan_judged(evaluation: Evaluation, facts: Sequence[Fact]) -> None:
-    """What a person said to a plan that waits: other tasks first, then yes."""
+    """Replace a plan that waits for approval with the last edit, then run an approved plan."""
     if evaluation.sprint.phase != "approval":
         return
     if edits := [f for f in facts if isinstance(f, PlanEdited)]:
@@ -129,17 +129,17 @@ def _plan_judged(evaluation: Evaluation, facts: Sequence[Fact]) -> None:
 
 
 def _account(evaluation: Evaluation, run: WorkEnded | RunInterrupted) -> None:
-    """Every run costs once, whether or not its result is still wanted."""
-    task = evaluation.state.tasks.get(run.task)
-    payer = task or evaluation.sprint
-    if run.usage is None or payer.usage.accounted.get(run.item, 0) >= run.token:
+    """Add the cost of a run once, also if its result is not needed any more."""
+    task, usage = evaluation.state.tasks.get(run.task), evaluation.sprint.usage
+    account = task.usage if task else usage
+    if run.usage is None or account.accounted.get(run.item, 0) >= run.token:
         return
-    payer.usage.accounted = payer.usage.accounted | {run.item: run.token}
-    evaluation.sprint.usage.spent = evaluation.sprint.usage.spent.plus(run.usage)
+    account.accounted = account.accounted | {run.item: run.token}
+    usage.spent = usage.spent.plus(run.usage)
     if task:
         task.usage.spent = task.usage.spent.plus(run.usage)
     elif WorkId.parse(run.item).role == "retro":
-        evaluation.sprint.usage.retro_spent = evaluation.sprint.usage.retro_spent.plus(run.usage)
+        usage.retro_spent = usage.retro_spent.plus(run.usage)
 
 
 def _run_interrupted(evaluation: Evaluation, fact: RunInterrupted) -> None:
@@ -153,97 +153,96 @@ def _effect_done(evaluation: Evaluation, fact: EffectDone) -> None:
     task = evaluation.state.tasks.get(fact.task)
     if task is None:
         return
-    if fact.kind == "merge":
-        post_merge_check.merge_done(evaluation, task, fact)
-    elif fact.kind == "revert":
-        post_merge_check.revert_made(evaluation, task, fact)
-    elif fact.kind == "reopen_issue":
-        post_merge_check.issue_reopened(task)
-        if task.status is Status.CANCELLED:
-            task.conversation.closed_by_person = task.conversation.reopen_approved = True
-    elif fact.kind == "see_branch":
-        commands.branch_was_seen(evaluation, task, fact.commit)
-    elif fact.kind == "push":
-        _pushed(evaluation, task, fact)
+    match fact.kind:
+        case "merge":
+            merge_queue.merge_done(evaluation, task, fact)
+        case "revert":
+            post_merge_check.revert_made(evaluation, task, fact)
+        case "reopen_issue":
+            post_merge_check.issue_reopened(task)
+            if task.status is Status.CANCELLED:
+                task.conversation.closed_by_person = task.conversation.reopen_approved = True
+        case "see_branch":
+            commands.handed_back(evaluation, task, fact.commit)
+        case "push":
+            _pushed(evaluation, task, fact)
 
 
 def _pushed(evaluation: Evaluation, task: Task, fact: EffectDone) -> None:
+    change = task.change
     if fact.key.startswith(f"push/{branch_name(task.id, evaluation.sprint.id)}/"):
-        task.change.own_commit = fact.commit
-    if (
-        fact.key.startswith(f"push/{task.change.branch}/")
-        and task.change.pushed != task.change.head
-    ):
-        task.change.pushed = fact.commit
+        change.own_commit = fact.commit
+    if fact.key.startswith(f"push/{change.branch}/") and change.pushed != change.head:
+        change.pushed = fact.commit
 
 
 def _effect_failed(evaluation: Evaluation, fact: EffectFailed) -> None:
-    """A stale answer means look again; anything else that the forge refuses needs a person."""
+    """Look again after a stale answer; any other refusal of the forge needs a person."""
     task = evaluation.state.tasks.get(fact.task)
     if task is None:
         return
     if fact.kind == "see_branch":
-        commands.branch_was_seen(evaluation, task, "")
+        commands.handed_back(evaluation, task, "")
     if task.merge.unverified:
         post_merge_check.failed(evaluation, task, fact)
-        return
-    if fact.refusal == "elsewhere" and task.status not in SETTLED:
-        # What is to become of it now, nobody but a person can know.
-        held = task.work
+    elif fact.refusal == "elsewhere" and task.status not in SETTLED:
+        # Only a person knows what is to become of a change that was merged into another branch.
+        work = task.work
         evaluation.stop_work(task, fact.message)
-        evaluation.escalate(task, fact.message, held=held)
-    elif not _still_wanted(evaluation, task, fact.key):
-        _forget_merge(task, fact)
-    elif (fact.refusal == "gone" and _branch_gone(evaluation, task)) or (
-        fact.kind == "merge" and merge_failed(evaluation, task, fact)
+        evaluation.escalate(task, fact.message, work)
+    elif not _is_wanted(evaluation, task, fact.key):
+        merge = f"merge/{task.links.pull}/{task.merge.merging}/"
+        if task.merge.merging and fact.key.startswith(merge):
+            # A person closed or merged the pull request first.
+            task.merge.merging = ""
+    elif not (
+        (fact.refusal == "gone" and _branch_gone(evaluation, task))
+        or (fact.kind == "merge" and merge_queue.merge_failed(evaluation, task, fact))
     ):
-        return
-    elif fact.kind == "push" and fact.refusal == "stale_head":
-        # A person moved the branch while our agent worked: theirs is the change now.
-        pull = pull_of(evaluation.state, task)
+        _refused(evaluation, task, fact)
+
+
+def _refused(evaluation: Evaluation, task: Task, fact: EffectFailed) -> None:
+    if fact.kind == "push" and fact.refusal == "stale_head":
+        # A person moved the branch while our agent worked: that commit is the change now.
+        pull = evaluation.state.pull_of(task)
         task.change.adopt(pull.head if pull else "")
     elif task.status is Status.ESCALATED:
         task.escalation.retry_effects = tuple(sorted({*task.escalation.retry_effects, fact.key}))
     elif fact.kind == "open_pull" and not task.change.head:
-        # Its branch went away under it: there is nothing that a second try could open.
+        # Its branch was deleted, so a retry could not open it either.
         again = evaluation.new_work(task, "implement")
-        evaluation.escalate(task, f"the forge refused: {fact.message}", held=again)
+        evaluation.escalate(task, f"the forge refused: {fact.message}", again)
     else:
         evaluation.stop_work(task, "the forge refused")
-        said = fact.message if fact.refusal == "waiting" else f"the forge refused: {fact.message}"
-        evaluation.escalate(task, said, held=None, effects=(fact.key,))
-
-
-def _forget_merge(task: Task, fact: EffectFailed) -> None:
-    """A person ended the pull request before our merge came: that is what counts."""
-    if task.merge.merging and fact.key.startswith(f"merge/{task.links.pull}/{task.merge.merging}/"):
-        task.merge.merging = ""
+        waits = fact.refusal == "waiting"
+        reason = fact.message if waits else f"the forge refused: {fact.message}"
+        evaluation.escalate(task, reason, retry=(fact.key,))
 
 
 def _branch_gone(evaluation: Evaluation, task: Task) -> bool:
-    """A person deleted the branch; whether that decides what follows.
+    """Handle a branch that a person deleted; False if a person has to decide.
 
     It counts as closing its pull request, which most forges do by themselves a moment later.
     Without a pull request the change is pushed to a new branch at once.
     """
     if task.status is Status.ESCALATED or not task.change.head:
         return False
-    pull = pull_of(evaluation.state, task)
+    pull = evaluation.state.pull_of(task)
     task.merge.merging = ""
     if pull is None or pull.state != "open":
         publish(evaluation, task, task.change.head, again=True)
         return True
-    key = f"close_pull/{evaluation.sprint.id}/{task.id}/{pull.number}-gone"
-    evaluation.do(ClosePull(key=key, task=task.id, pull=pull.number))
-    branch = task.change.branch
-    pull_closed(evaluation, task, pull, f"the branch {branch} was deleted by a person")
-    # Until it shows as closed, it is not one that was opened again.
+    evaluation.close_pull(task, pull.number, "gone")
+    reason = f"the branch {task.change.branch} was deleted by a person"
+    pull_closed(evaluation, task, pull, reason)
+    # Until a snapshot shows it closed, it must not count as opened again.
     task.conversation.closing_pulls = (*task.conversation.closing_pulls, pull.number)
     return True
 
 
-def _still_wanted(evaluation: Evaluation, task: Task, key: str) -> bool:
-    """Whether the task cannot go on without this effect."""
+def _is_wanted(evaluation: Evaluation, task: Task, key: str) -> bool:
+    """True if the task cannot go on without this effect."""
     sprint, pull, head = evaluation.sprint.id, task.links.pull, task.change.head
     if task.status in (Status.DONE, Status.CANCELLED):
         return False
@@ -254,9 +253,9 @@ def _still_wanted(evaluation: Evaluation, task: Task, key: str) -> bool:
         return started and pull is None and task.work is None
     if key.startswith(f"push/{task.change.branch}/"):
         return key.endswith(f"/{head}") and task.change.pushed != head
-    seen = pull_of(evaluation.state, task)
+    seen = evaluation.state.pull_of(task)
     if seen is not None and seen.state != "open":
-        # A person ended the pull request: what follows from that is decided there.
+        # A person closed or merged the pull request, which decides what follows.
         return False
     if key.startswith(f"merge/{pull}/{head}/"):
         return task.merge.merging == head
@@ -265,7 +264,7 @@ def _still_wanted(evaluation: Evaluation, task: Task, key: str) -> bool:
 
 
 def _end_or_go_on(evaluation: Evaluation) -> None:
-    """A sprint ends when no task can move without a person and nothing is left to tell."""
+    """End a sprint when no task can move without a person and no effect is left."""
     phase = evaluation.sprint.phase
     settled = all(needs_person(evaluation, t) for t in evaluation.state.tasks.values())
     left = [action for action in evaluation.actions if not retro_phase.is_cancelled(action)]
@@ -275,5 +274,5 @@ def _end_or_go_on(evaluation: Evaluation) -> None:
     elif phase in ("retro", "ended") and not settled:
         retro_phase.go_back(evaluation)
     elif phase == "ended":
-        # Somebody said something after the end: what follows from it is done before it ends again.
+        # A person commented after the end: the sprint ends again after the answer.
         enter(evaluation.sprint, "running")

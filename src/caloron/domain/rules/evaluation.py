@@ -1,4 +1,4 @@
-"""One evaluation in progress: a copy of the state, the time, and what has been decided so far."""
+"""One evaluation in progress: a copy of the state, the time, and the decisions made so far."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from caloron.domain.model.effects import (
     AddLabel,
     CancelWork,
     CloseIssue,
+    ClosePull,
     CreateIssue,
     Effect,
     Moved,
@@ -29,8 +30,9 @@ from caloron.domain.model.snapshots import (
     Snapshot,
     marker_key,
 )
-from caloron.domain.model.sprint import Sprint, State, is_ours, main_commit, pull_of
+from caloron.domain.model.sprint import Sprint, State, is_ours
 from caloron.domain.model.status import (
+    FIRST_STEP,
     IllegalPhase,
     IllegalTransition,
     Status,
@@ -39,11 +41,14 @@ from caloron.domain.model.status import (
 )
 from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts, work_log
-from caloron.domain.rules.steps import step_of
+from caloron.domain.rules.verdicts import approved_head
 
-_MOST_ACTS = 1000
+_MAX_ACTS = 1000
+#: Work of the sprint itself is started before that of tasks, which wait for it.
+_SPRINT_PRIORITY = 1000
 _P = ParamSpec("_P")
 _Marked = TypeVar("_Marked", IssueSnapshot, PullSnapshot, CommentSnapshot)
+_copy = msgspec.structs.replace
 
 
 class RuleFailed(Exception):
@@ -60,11 +65,11 @@ class Restless(RuntimeError):
     """The rules change the state on each pass, without an end."""
 
 
-#: Errors whose text says all.
+#: Errors whose text needs no class name.
 _KNOWN = (IllegalTransition, IllegalPhase, Restless)
 
 
-class Taken(NamedTuple):
+class AppliedRule(NamedTuple):
     """A rule of the table that was applied to a task, with the step before and after."""
 
     rule: Any
@@ -73,15 +78,14 @@ class Taken(NamedTuple):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The next state, what to do, and which tasks moved."""
+    """The next state, the actions that lead to it, and the tasks that moved."""
 
     state: State
     actions: tuple[Action, ...]
     moves: tuple[Moved, ...]
     #: The rules that failed, for the log.
     problems: tuple[RuleFailed, ...] = ()
-    #: The rows of the table that were applied.
-    taken: tuple[Taken, ...] = ()
+    applied: tuple[AppliedRule, ...] = ()
 
 
 def decide(state: State, now: float, rules: Callable[[Evaluation], None]) -> Decision:
@@ -101,32 +105,27 @@ def decide(state: State, now: float, rules: Callable[[Evaluation], None]) -> Dec
                 return _paused(state, problem)
             failed[problem.task] = problem
         else:
-            evaluation.set_steps()
-            # What is queued now is not at work before a worker claims it.
+            # Work that is queued now is not running before a worker claims it.
             evaluation.state.queued |= {
                 a.work.item for a in evaluation.actions if isinstance(a, StartWork)
             }
-            problems = tuple(failed.values())
-            actions, moves = tuple(evaluation.actions), tuple(evaluation.moves)
-            return Decision(evaluation.state, actions, moves, problems, tuple(evaluation.taken))
+            return evaluation.decision()
 
 
 def _paused(state: State, problem: RuleFailed) -> Decision:
-    """The same state, with the reason; a person, or a version without the defect, resumes it."""
-    copy = msgspec.structs.replace
+    """Return the same state with the reason; a person, or a fixed version, resumes the sprint."""
     sprint = state.sprint.copy()
     sprint.availability.pause_reason = str(problem)
-    return Decision(copy(state, sprint=sprint, facts_wait=True), (), (), (problem,))
+    return Decision(_copy(state, sprint=sprint, facts_wait=True), (), (), (problem,))
 
 
 class Evaluation:
-    """Collects changes; the state it was made from is not touched."""
+    """Collects changes in a copy of the state; the original is not touched."""
 
     def __init__(
         self, state: State, now: float, failed: Mapping[str, RuleFailed] | None = None
     ) -> None:
-        copy = msgspec.structs.replace
-        self.state = copy(
+        self.state = _copy(
             state,
             sprint=state.sprint.copy(),
             tasks={i: t.copy() for i, t in state.tasks.items()},
@@ -135,8 +134,7 @@ class Evaluation:
         self.now = now
         self.actions: list[Action] = []
         self.moves: list[Moved] = []
-        #: The rules of the table that were applied, each with the step before and after.
-        self.taken: list[Taken] = []
+        self.applied: list[AppliedRule] = []
         #: The tasks for which a rule failed; no other rule sees them.
         self._failed = failed or {}
         self._reviews: dict[int, list[ReviewSnapshot]] = {}
@@ -144,62 +142,70 @@ class Evaluation:
         self._plans: tuple[PlannedTask, ...] = ()
         self._critical_paths: dict[str, int] = {}
         self._marked: dict[tuple[type, str], IssueSnapshot | PullSnapshot | CommentSnapshot] = {}
-        self._sorted_from: dict[str, Snapshot] | None = None
+        self._indexed: dict[str, Snapshot] | None = None
 
     @property
     def sprint(self) -> Sprint:
         return self.state.sprint
 
-    def main_commit(self) -> str:
-        return main_commit(self.state)
+    def decision(self) -> Decision:
+        self.set_steps()
+        problems = tuple(self._failed.values())
+        actions, moves = tuple(self.actions), tuple(self.moves)
+        return Decision(self.state, actions, moves, problems, tuple(self.applied))
 
-    def reviews_of(self, pull: int) -> list[ReviewSnapshot]:
-        self._sort_once()
-        return self._reviews.get(pull, [])
+    # Snapshots
+
+    def reviews_of(self, pull: int | None) -> list[ReviewSnapshot]:
+        self._index_snapshots()
+        return self._reviews.get(pull or 0, [])
 
     def comments_on(self, number: int) -> list[CommentSnapshot]:
-        """The comments on an issue or a pull request, the oldest first."""
-        self._sort_once()
+        """Return the comments on an issue or a pull request, the oldest first."""
+        self._index_snapshots()
         return self._comments.get(number, [])
 
     def marked(self, kind: type[_Marked], key: str) -> _Marked | None:
         """Find an object of ours by its marker; of several with one marker, the first counts."""
-        self._sort_once()
-        found = self._marked.get((kind, key))
-        return found if isinstance(found, kind) else None
+        self._index_snapshots()
+        seen = self._marked.get((kind, key))
+        return seen if isinstance(seen, kind) else None
 
-    def _sort_once(self) -> None:
-        """Index the snapshots once per evaluation."""
-        if self._sorted_from is self.state.objects:
+    def _index_snapshots(self) -> None:
+        """Index the snapshots once, unless they were replaced."""
+        if self._indexed is self.state.objects:
             return
-        self._reviews, self._comments, self._sorted_from = {}, {}, self.state.objects
-        self._marked = {}
-        for seen in self.state.objects.values():
+        self._indexed = self.state.objects
+        self._reviews, self._comments, self._marked = {}, {}, {}
+        for seen in self._indexed.values():
+            if isinstance(seen, ReviewSnapshot):
+                self._reviews.setdefault(seen.pull, []).append(seen)
+                continue
+            if isinstance(seen, CommentSnapshot):
+                self._comments.setdefault(seen.issue, []).append(seen)
             if isinstance(seen, IssueSnapshot | PullSnapshot | CommentSnapshot) and is_ours(
                 self.sprint, seen
             ):
-                place = (type(seen), marker_key(seen.body))
-                first = self._marked.setdefault(place, seen)
+                key = (type(seen), marker_key(seen.body))
+                first = self._marked.setdefault(key, seen)
                 if _number(seen) < _number(first):
-                    self._marked[place] = seen
-            if isinstance(seen, ReviewSnapshot):
-                self._reviews.setdefault(seen.pull, []).append(seen)
-            elif isinstance(seen, CommentSnapshot):
-                self._comments.setdefault(seen.issue, []).append(seen)
+                    self._marked[key] = seen
         for comments in self._comments.values():
             comments.sort(key=lambda comment: comment.id)
 
     def critical_path(self, task: Task) -> int:
-        """The number of tasks on the longest chain that begins with this one."""
+        """Return the number of tasks on the longest chain that begins with this one."""
         plans = tuple(t.plan for t in self.state.tasks.values())
         if plans != self._plans:
             self._plans, self._critical_paths = plans, chain_lengths(plans)
         return self._critical_paths[task.id]
 
-    def acted(self, task: Task, act: str) -> None:
-        """A person did something about a task; the same act counts once."""
-        if act not in task.conversation.acts:
-            task.conversation.acts = (*task.conversation.acts, act)[-_MOST_ACTS:]
+    def conversations(self, task: Task) -> list[int]:
+        """Return where people write about a task: its issue, its escalation, its pull request."""
+        numbers = (task.links.issue, task.escalation.issue, task.links.pull)
+        return [number for number in numbers if number is not None]
+
+    # Rules that fail
 
     def apply(
         self,
@@ -229,40 +235,69 @@ class Evaluation:
             if task.status in (Status.DONE, Status.CANCELLED, Status.ESCALATED):
                 if not self._ended_by_person(task) and task.reason != reason:
                     self.note(task, reason)
-                continue
-            held = work if work and not work.batch and not task.merge.unverified else None
-            self.escalate(task, reason, held=held)
-            if task.merge.unverified:
+            elif task.merge.unverified:
                 # Nothing is merged onto a main that is not settled, before a person acts.
-                task.escalation.resume_as = Status.IN_REVIEW
-            elif held is None:
-                # From there it goes on with what its branch has, or begins.
-                task.escalation.resume_as = Status.PENDING
+                self.escalate(task, reason, resume_as=Status.IN_REVIEW)
+            elif work and not work.batch:
+                self.escalate(task, reason, work)
+            else:
+                # A release continues with the commits on its branch, or starts the task.
+                self.escalate(task, reason, resume_as=Status.PENDING)
 
     def _ended_by_person(self, task: Task) -> bool:
-        """The way out where the rules fail on each tick: merge its change, or close its issue."""
-        pull, issue = pull_of(self.state, task), self.state.objects.get(f"issue:{task.links.issue}")
+        """Let a person merge the change or close the issue, although the rules always fail."""
+        pull, issue = self.state.pull_of(task), self.state.issue(task.links.issue)
         if task.status is not Status.ESCALATED or task.merge.unverified:
             return False
         if pull and pull.state == "merged":
             text = f"Completed via PR #{pull.number}"
             self.complete(task, f"merged as pull request #{pull.number}", text)
-        elif isinstance(issue, IssueSnapshot) and issue.state == "closed":
+        elif issue and issue.state == "closed":
             self.cancel(task, f"issue #{issue.number} was closed", closed_by_person=True)
         return task.status is not Status.ESCALATED
+
+    # Status and history
 
     def set_steps(self) -> None:
         """Bring the step of every task up to date."""
         for task in self.state.tasks.values():
-            task.step = step_of(self, task)
+            task.step = self.step_of(task)
 
-    def do(self, action: Action) -> None:
-        self.actions.append(action)
+    def step_of(self, task: Task) -> Step:
+        """Return the step of a task; in a damaged state, one that its status allows."""
+        step = _STEP_BY_STATUS.get(task.status) or self._step_of_started(task)
+        return step if step.status is task.status else FIRST_STEP[task.status]
 
-    def has_effects(self, task: Task) -> bool:
-        """Whether effects of this task are planned and not done."""
-        planned = (a for a in self.actions if isinstance(a, Effect | RetryEffect))
-        return task.id in self.state.open_effects or any(a.task == task.id for a in planned)
+    def _step_of_started(self, task: Task) -> Step:
+        merge, work = task.merge, task.work
+        if merge.unverified:
+            revert = merge.revert
+            reverting = Step.REVERTED if revert and revert.merged else Step.REVERTING
+            return reverting if revert else Step.MERGED_UNVERIFIED
+        if work and work.role == "verify":
+            approved = work.batch or approved_head(self, task)
+            return Step.MERGE_VERIFYING if approved else Step.VERIFYING
+        if work:
+            return _STEP_BY_ROLE[work.role]
+        in_progress = task.status is Status.IN_PROGRESS
+        return Step.PUBLISHING if in_progress else self._step_in_review(task)
+
+    def _step_in_review(self, task: Task) -> Step:
+        merge, head = task.merge, task.change.head
+        if merge.merging:
+            return Step.MERGING
+        if merge.suspect:
+            return Step.MAIN_SUSPECT
+        if merge.wait_of(head):
+            return Step.WAITING_FOR_CI
+        if approved_head(self, task):
+            return Step.MERGE_QUEUED
+        return Step.POSTING_VERDICT if task.review.posted_for == head else Step.REVIEW_QUEUED
+
+    def record_act(self, task: Task, act: str) -> None:
+        """Count an act of a person once."""
+        if act not in task.conversation.acts:
+            task.conversation.acts = (*task.conversation.acts, act)[-_MAX_ACTS:]
 
     def move(self, task: Task, status: Status, reason: str = "") -> None:
         """Change a task's status, with the time and the reason; the same status is no move."""
@@ -278,9 +313,11 @@ class Evaluation:
             task.times.completed_at = self.now
 
     def note(self, task: Task, reason: str) -> None:
-        """Something happened to a task that is no change of its status: a line in the diary."""
+        """Record an event of a task that does not change its status."""
         self.moves.append(Moved(task=task.id, old=task.status, new=task.status, reason=reason))
         task.reason = reason
+
+    # Work
 
     def new_work(
         self,
@@ -292,7 +329,7 @@ class Evaluation:
         reason: str = "",
         log: str = "",
     ) -> Work:
-        """Work that has an item of its own but is not queued yet."""
+        """Return work with an id of its own that is not queued yet."""
         task.attempts.work_count += 1
         return Work(
             item=str(WorkId(self.sprint.id, task.id, task.attempts.work_count, role)),
@@ -308,21 +345,31 @@ class Evaluation:
 
     def start(self, task: Task, work: Work, reason: str = "") -> None:
         """Queue work for a task; known work gets another attempt."""
-        task.work = msgspec.structs.replace(work, queued_at=self.now)
+        task.work = self.queue(work, reason, task)
         work_log.begun(task, work)
         task.supervision.intervened_at = 0.0
-        paused = self.sprint.availability.providers.get(
-            task.plan.framework or self.sprint.settings.framework
-        )
+
+    def start_new(
+        self, task: Task, role: Role, *, head: str = "", reason: str = "", why: str = ""
+    ) -> None:
+        """Queue new work for a task; `why` is for the event log."""
+        self.start(task, self.new_work(task, role, head=head, reason=reason), why)
+
+    def queue(self, work: Work, reason: str, task: Task | None = None) -> Work:
+        """Queue work of a task, or of the sprint itself, and return it with the current time."""
+        framework = (task and task.plan.framework) or self.sprint.settings.framework
+        pause, spec = self.sprint.availability.providers.get(framework), ROLES[work.role]
+        work = _copy(work, queued_at=self.now)
         self.do(
             StartWork(
-                task=task.id,
-                work=task.work,
-                priority=ROLES[work.role].priority + self.critical_path(task),
+                task=task.id if task else "",
+                work=work,
+                priority=spec.priority + (self.critical_path(task) if task else _SPRINT_PRIORITY),
                 reason=reason,
-                not_before=paused.until if paused and work.role != "verify" else 0.0,
+                not_before=pause.until if pause and spec.needs_agent else 0.0,
             )
         )
+        return work
 
     def stop_work(self, task: Task, reason: str) -> None:
         if task.work:
@@ -330,48 +377,64 @@ class Evaluation:
             work_log.ended(task, task.work.item, f"stopped: {reason}")
             task.work = None
 
-    def comment(self, task: Task, purpose: str, cause: str, text: str) -> None:
-        key = forge_texts.comment_key(self.sprint.id, task.id, purpose, cause)
+    # Effects
+
+    def do(self, action: Action) -> None:
+        self.actions.append(action)
+
+    def has_effects(self, task: Task) -> bool:
+        """True if effects of this task are planned and not done."""
+        planned = (a for a in self.actions if isinstance(a, Effect | RetryEffect))
+        return task.id in self.state.open_effects or any(a.task == task.id for a in planned)
+
+    def post_comment(self, number: int, key: str, text: str, task: str = "") -> None:
+        """Comment on an issue or a pull request, once per key."""
+        body = forge_texts.comment_body(text, key)
+        self.do(PostComment(key=key, task=task, issue=number, body=body))
+
+    def comment(
+        self, task: Task, purpose: str, cause: str, text: str, on: int | None = None
+    ) -> None:
+        """Comment on the issue of a task, or on another conversation about it."""
+        number = task.links.issue if on is None else on
+        if number is not None:
+            key = forge_texts.comment_key(self.sprint.id, task.id, purpose, cause)
+            self.post_comment(number, key, text, task.id)
+
+    def add_label(self, task: Task, name: str) -> None:
         if task.links.issue is not None:
-            self.do(
-                PostComment(
-                    key=key,
-                    task=task.id,
-                    issue=task.links.issue,
-                    body=forge_texts.comment_body(text, key),
-                )
-            )
+            key = f"label/{self.sprint.id}/{task.id}/{name}"
+            label = f"caloron:{name}"
+            self.do(AddLabel(key=key, task=task.id, issue=task.links.issue, label=label))
+
+    def close_issue(self, number: int | None, cause: str, task: Task) -> None:
+        if number is not None:
+            key = f"close/{self.sprint.id}/{task.id}/{cause}"
+            self.do(CloseIssue(key=key, task=task.id, issue=number))
+
+    def close_pull(self, task: Task, pull: int, cause: str) -> None:
+        key = f"close_pull/{self.sprint.id}/{task.id}/{pull}-{cause}"
+        self.do(ClosePull(key=key, task=task.id, pull=pull))
+
+    # Ends of tasks, and what needs a person
 
     def complete(self, task: Task, reason: str, text: str) -> None:
-        """The completion chain: Done, a label, a comment, the issue closed."""
+        """Set a task to Done, label its issue, comment on it and close it."""
         self.stop_work(task, reason)
         task.escalation.reset()
         task.merge.reset()
         self.move(task, Status.DONE, reason)
-        if (
-            self.sprint.main_health.baseline == "red"
-            and task.merge.verified
-            and task.merge.verified.ok
-        ):
+        health = self.sprint.main_health
+        if health.baseline == "red" and task.merge.verified and task.merge.verified.ok:
             # The merged result was green: from now on a red one is refused again.
-            self.sprint.main_health.baseline = "green"
-        if task.links.issue is None:
-            return
-        prefix = f"{self.sprint.id}/{task.id}"
-        self.comment(task, "completed", "done", text)
-        self.do(
-            AddLabel(
-                key=f"label/{prefix}/done",
-                task=task.id,
-                issue=task.links.issue,
-                label="caloron:done",
-            )
-        )
-        self.do(CloseIssue(key=f"close/{prefix}/done", task=task.id, issue=task.links.issue))
-        self.close_escalation(task)
+            health.baseline = "green"
+        if task.links.issue is not None:
+            self.comment(task, "completed", "done", text)
+            self.add_label(task, "done")
+            self.close_issue(task.links.issue, "done", task)
+            self.close_escalation(task)
 
     def cancel(self, task: Task, reason: str, *, closed_by_person: bool) -> None:
-        """Nobody wants the task any more."""
         self.stop_work(task, reason)
         task.conversation.closed_by_person = closed_by_person
         task.merge.reset()
@@ -379,70 +442,84 @@ class Evaluation:
         self.move(task, Status.CANCELLED, reason)
 
     def escalate(
-        self, task: Task, reason: str, *, held: Work | None, effects: tuple[str, ...] = ()
+        self,
+        task: Task,
+        reason: str,
+        resume: Work | None = None,
+        *,
+        resume_as: Status | None = None,
+        retry: tuple[str, ...] = (),
     ) -> None:
-        """Hand the task to a person: one issue per incident, and work that goes on afterwards."""
-        self.hold(task, reason, held=held, effects=effects)
-        self.do(
-            CreateIssue(
-                key=forge_texts.escalation_key(self.sprint.id, task.id, task.escalation.number),
-                task=task.id,
-                title=f"Escalation: {task.agent} — {reason}"[:200],
-                body=forge_texts.escalation_body(self.sprint, task, reason),
-                labels=("caloron:escalated",),
-            )
-        )
+        """Open an issue for a person; a release resumes the work and retries the effects."""
+        self.wait_for_person(task, reason, resume, resume_as, retry)
+        key = forge_texts.escalation_key(self.sprint.id, task.id, task.escalation.number)
+        title = f"Escalation: {task.agent} — {reason}"[:200]
+        body = forge_texts.escalation_body(self.sprint, task, reason)
+        labels = ("caloron:escalated",)
+        self.do(CreateIssue(key=key, task=task.id, title=title, body=body, labels=labels))
 
-    def hold(
-        self, task: Task, reason: str, *, held: Work | None, effects: tuple[str, ...] = ()
+    def wait_for_person(
+        self,
+        task: Task,
+        reason: str,
+        resume: Work | None = None,
+        resume_as: Status | None = None,
+        retry: tuple[str, ...] = (),
     ) -> None:
-        """The task waits for a person; what was said before does not release it."""
-        task.escalation.resume_work, task.escalation.retry_effects = held, effects
-        task.escalation.end_takeover()
+        """Stop a task until a person releases it; earlier comments and reviews do not."""
         started = task.status in (Status.IN_PROGRESS, Status.IN_REVIEW)
-        task.escalation.resume_as = task.status if started else Status.PENDING
+        before = task.status if started else Status.PENDING
+        escalation = task.escalation
+        escalation.end_takeover()
+        escalation.resume_work, escalation.retry_effects = resume, retry
+        escalation.resume_as = resume_as or before
         task.work, task.merge.merging = None, ""
-        task.escalation.number += 1
-        task.escalation.issue = None
-        said: list[CommentSnapshot | ReviewSnapshot] = [
-            *(comment for place in self.places(task) for comment in self.comments_on(place)),
-            *self.reviews_of(task.links.pull or 0),
-        ]
-        task.conversation.handle(*(seen.object for seen in said))
+        escalation.number += 1
+        escalation.issue = None
+        comments = [c for number in self.conversations(task) for c in self.comments_on(number)]
+        task.conversation.handle(
+            *(comment.object for comment in comments),
+            *(review.object for review in self.reviews_of(task.links.pull)),
+        )
         self.move(task, Status.ESCALATED, reason)
 
-    def places(self, task: Task) -> list[int]:
-        """Where people speak about a task: its issue, its escalation, its pull request."""
-        return [
-            n for n in (task.links.issue, task.escalation.issue, task.links.pull) if n is not None
-        ]
-
     def release(self, task: Task, who: str) -> None:
-        """A person says the cause is gone: counters start again and the held work goes on."""
-        task.escalation.end_takeover()
-        task.attempts.failures = task.supervision.interventions = task.supervision.restarts = (
-            task.merge.stale_merges
-        ) = 0
+        """Resume a task whose cause is gone, with its counters at zero."""
+        escalation = task.escalation
+        escalation.end_takeover()
+        task.forgive()
+        task.merge.stale_merges = 0
         task.review.rejected, task.merge.waiting = (), None
-        held, task.escalation.resume_work = task.escalation.resume_work, None
-        self.move(task, task.escalation.resume_as, f"released by {who}")
-        for key in task.escalation.retry_effects:
+        work, keys = escalation.resume_work, escalation.retry_effects
+        escalation.reset()
+        self.move(task, escalation.resume_as, f"released by {who}")
+        for key in keys:
             self.do(RetryEffect(key=key, task=task.id))
-        task.escalation.retry_effects = ()
-        if held:
-            self.start(task, msgspec.structs.replace(held, tries=1), f"released by {who}")
+        if work:
+            self.start(task, _copy(work, tries=1), f"released by {who}")
         self.close_escalation(task)
 
     def close_escalation(self, task: Task) -> None:
-        if task.escalation.issue is not None:
-            key = f"close/{self.sprint.id}/{task.id}/incident-{task.escalation.number}"
-            self.do(CloseIssue(key=key, task=task.id, issue=task.escalation.issue))
+        cause = f"incident-{task.escalation.number}"
+        self.close_issue(task.escalation.issue, cause, task)
+
+
+_STEP_BY_STATUS = {
+    Status.PENDING: Step.WAITING,
+    Status.READY: Step.READY,
+    Status.BLOCKED: Step.BLOCKED,
+    Status.ESCALATED: Step.ESCALATED,
+    Status.DONE: Step.DONE,
+    Status.CANCELLED: Step.CANCELLED,
+}
+_STEP_BY_ROLE: dict[Role, Step] = {
+    "implement": Step.IMPLEMENTING,
+    "fix": Step.FIXING,
+    "resolve": Step.RESOLVING,
+    "check": Step.CHECKING,
+    "review": Step.REVIEWING,
+}
 
 
 def _number(seen: IssueSnapshot | PullSnapshot | CommentSnapshot) -> int:
     return seen.id if isinstance(seen, CommentSnapshot) else seen.number
-
-
-def agent_of(task: Task, role: Role) -> str:
-    """Return the agent that does this work: the agent of the role, or the task's own."""
-    return ROLES[role].shared_agent or task.agent

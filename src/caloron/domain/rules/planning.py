@@ -1,100 +1,78 @@
-"""From a goal to a validated plan: ask once, let the planner repair once, then tell a person."""
+"""From a goal to a validated plan: ask the planner, let it correct the plan once, then give up."""
 
 from __future__ import annotations
 
 import msgspec
 
-from caloron.domain.model.effects import CreateIssue, StartWork
+from caloron.domain.model.effects import CreateIssue
 from caloron.domain.model.facts import WorkEnded, classify
 from caloron.domain.model.plan import PlannedTask, PlanProblem, find_plan, parse_plan
-from caloron.domain.model.roles import ROLES, WorkId
+from caloron.domain.model.roles import WorkId
 from caloron.domain.model.sprint import Sprint, branch_name, enter
 from caloron.domain.model.task import Change, Task, Times, Work
 from caloron.domain.reporting import forge_texts
 from caloron.domain.rules import verification
-from caloron.domain.rules.availability import said_no
+from caloron.domain.rules.availability import provider_refused
 from caloron.domain.rules.evaluation import Evaluation
 
 _MAX_FAILURES = 2
 _MAX_PLANS = 2
+_replace = msgspec.structs.replace
 
 
 def advance(evaluation: Evaluation) -> None:
-    """Ask the planner, unless it is at work, has given up, or a plan is there."""
-    sprint = evaluation.sprint
-    if sprint.phase == "planning" and verification.verify_baseline(evaluation):
+    """Ask the planner, unless it is at work, has given up, or a plan exists."""
+    sprint, planning = evaluation.sprint, evaluation.sprint.planning
+    if sprint.phase != "planning" or verification.verify_baseline(evaluation):
         return
-    if sprint.phase == "planning" and sprint.planning.given_plan:
-        accept_plan(evaluation, sprint.planning.given_plan)
-    elif (
-        sprint.phase == "planning" and sprint.planning.work is None and not sprint.planning.failure
-    ):
-        work = Work(item=str(WorkId(sprint.id, "po", 1, "po")), role="po", queued_at=evaluation.now)
-        _ask(evaluation, work, "a goal without a plan")
+    if planning.given_plan:
+        accept_plan(evaluation, planning.given_plan)
+    elif planning.work is None and not planning.failure:
+        work = Work(item=str(WorkId(sprint.id, "po", 1, "po")), role="po")
+        planning.work = evaluation.queue(work, "a goal without a plan")
 
 
-def _ask(evaluation: Evaluation, work: Work, reason: str) -> None:
-    evaluation.sprint.planning.work = work
-    paused = evaluation.sprint.availability.providers.get(evaluation.sprint.settings.framework)
-    evaluation.do(
-        StartWork(
-            task="",
-            work=work,
-            priority=ROLES["po"].priority,
-            reason=reason,
-            not_before=paused.until if paused else 0.0,
-        )
-    )
-
-
-def po_ended(evaluation: Evaluation, fact: WorkEnded) -> None:
-    """Take the planner's answer, or say what was wrong with it."""
-    sprint = evaluation.sprint
-    work = sprint.planning.work
-    if work is None or fact.token <= work.last_token or sprint.phase != "planning":
+def planner_ended(evaluation: Evaluation, fact: WorkEnded) -> None:
+    """Accept the planner's plan, or let it correct what is wrong with it."""
+    sprint, planning = evaluation.sprint, evaluation.sprint.planning
+    work = planning.work.ended_by(fact.item, fact.token) if planning.work else None
+    if work is None or sprint.phase != "planning":
         return
-    work = msgspec.structs.replace(work, last_token=fact.token)
-    if said_no(evaluation, fact):
-        _ask(evaluation, work, fact.provider_message)
+    if provider_refused(evaluation, fact):
+        planning.work = evaluation.queue(work, fact.provider_message)
         return
     try:
         plan = parse_plan(find_plan(fact.answer), frameworks=sprint.settings.frameworks)
     except PlanProblem as problem:
         _no_plan(evaluation, work, fact, problem)
         return
-    sprint.planning.work = None
+    planning.work = None
     accept_plan(evaluation, plan)
 
 
 def _no_plan(evaluation: Evaluation, work: Work, fact: WorkEnded, problem: PlanProblem) -> None:
-    sprint = evaluation.sprint
-    sprint.planning.work = work
-    result = classify(fact)
+    planning, result = evaluation.sprint.planning, classify(fact)
     if result.kind == "failed":
-        what = fact.internal_error or f"the planner {result.reason}"
-        sprint.planning.failures += 1
-        if sprint.planning.failures < _MAX_FAILURES:
-            _ask(evaluation, msgspec.structs.replace(work, previous_failure=what), what)
-            return
-        _give_up(evaluation, what)
-    elif work.tries < _MAX_PLANS:
-        sprint.planning.errors = problem.errors
-        again = msgspec.structs.replace(work, tries=work.tries + 1)
-        _ask(evaluation, again, f"the plan is not valid: {problem}")
+        reason = fact.internal_error or f"the planner {result.reason}"
+        planning.failures += 1
+        again = _replace(work, previous_failure=reason)
+        give_up = planning.failures >= _MAX_FAILURES
     else:
-        _give_up(evaluation, f"the plan is not valid: {problem}")
-
-
-def _give_up(evaluation: Evaluation, reason: str) -> None:
-    sprint = evaluation.sprint
-    sprint.planning.work, sprint.planning.failure = None, reason
-    enter(sprint, "ended")
-    sprint.ended_at = evaluation.now
+        reason = f"the plan is not valid: {problem}"
+        again = _replace(work, tries=work.tries + 1)
+        give_up = work.tries >= _MAX_PLANS
+        planning.errors = planning.errors if give_up else problem.errors
+    if not give_up:
+        planning.work = evaluation.queue(again, reason)
+        return
+    planning.work, planning.failure = None, reason
+    enter(evaluation.sprint, "ended")
+    evaluation.sprint.ended_at = evaluation.now
 
 
 def accept_plan(evaluation: Evaluation, plan: tuple[PlannedTask, ...]) -> None:
-    """The plan is recorded before the first issue, and never asked for again."""
-    evaluation.state.tasks = tasks_of(evaluation.sprint, plan, evaluation.now)
+    """Record the plan before the first issue; the planner is never asked for it again."""
+    replace_plan(evaluation, plan)
     if evaluation.sprint.settings.ask_before_running:
         enter(evaluation.sprint, "approval")
     else:
@@ -102,7 +80,7 @@ def accept_plan(evaluation: Evaluation, plan: tuple[PlannedTask, ...]) -> None:
 
 
 def replace_plan(evaluation: Evaluation, plan: tuple[PlannedTask, ...]) -> None:
-    """A person's plan in the place of the one that waits: nothing of that one was begun."""
+    """Replace a plan of which no task has begun."""
     evaluation.state.tasks = tasks_of(evaluation.sprint, plan, evaluation.now)
 
 
@@ -116,7 +94,7 @@ def tasks_of(sprint: Sprint, plan: tuple[PlannedTask, ...], now: float) -> dict[
 
 
 def run_plan(evaluation: Evaluation) -> None:
-    """One issue per task on the forge; a task starts once its issue is there."""
+    """Open one issue per task; a task starts once its issue exists."""
     sprint = evaluation.sprint
     enter(sprint, "running")
     for task in evaluation.state.tasks.values():
@@ -140,7 +118,7 @@ def resumed(
     """
     before, after = sprint.settings, sprint.copy()
     after.availability.pause_reason = ""
-    after.settings = msgspec.structs.replace(
+    after.settings = _replace(
         before,
         budget_usd=budget_usd or before.budget_usd,
         allow_red=before.allow_red or allow_red,
@@ -148,9 +126,8 @@ def resumed(
     )
     if sprint.planning.failure:
         after.planning.failure = after.planning.failure_kind = ""
-        after.planning.work, after.planning.failures = None, 0
-        after.main_health.work = None
-        after.ended_at = None
+        after.planning.failures = 0
+        after.planning.work = after.main_health.work = after.ended_at = None
         enter(after, "planning")
     elif sprint.phase == "ended" and sprint.retro.problem:
         after.retro.asked = False

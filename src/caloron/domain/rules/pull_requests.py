@@ -1,19 +1,21 @@
-"""What the forge shows, and what follows from it: people act there, and the later act wins."""
+"""Snapshots of issues and pull requests, and the acts of people that they show.
+
+People act on the forge, and the later act wins.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
-from caloron.domain.model.effects import ClosePull
 from caloron.domain.model.snapshots import IssueSnapshot, PullSnapshot, ReviewSnapshot
-from caloron.domain.model.sprint import branch_name, is_ours, pull_of
+from caloron.domain.model.sprint import branch_name, is_ours
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts
 from caloron.domain.rules.evaluation import Evaluation
-from caloron.domain.rules.people.labelled_issues import may_return, take_in_edit
+from caloron.domain.rules.people.labelled_issues import apply_issue_edit, may_return
 from caloron.domain.rules.results import open_pull
-from caloron.domain.rules.verdicts import by_person, details_of, last_word, reason_of
+from caloron.domain.rules.verdicts import details_of, last_word, reason_of
 from caloron.domain.rules.verification import reject
 
 _MAX_CLOSURES = 2
@@ -34,59 +36,46 @@ def bind(evaluation: Evaluation) -> None:
                 if task.status is not Status.ESCALATED:
                     evaluation.close_escalation(task)
         if links.pull is None:
-            pull = evaluation.marked(
-                PullSnapshot, forge_texts.pull_key(sprint, task.id, links.generation)
-            )
+            key = forge_texts.pull_key(sprint, task.id, links.generation)
+            pull = evaluation.marked(PullSnapshot, key)
             links.pull = pull.number if pull else None
-    _forget_closed(evaluation)
-    _bind_opened_again(evaluation)
+        _forget_closed(evaluation, task)
+    _bind_reopened(evaluation)
     _bind_by_closing(evaluation)
 
 
-def _forget_closed(evaluation: Evaluation) -> None:
-    """What was being closed is closed now: if it is opened again, a person did that."""
+def _forget_closed(evaluation: Evaluation, task: Task) -> None:
+    """Forget pull requests that were closed as we asked: only a person opens them again."""
+    closing = task.conversation.closing_pulls
+    task.conversation.closing_pulls = tuple(
+        number
+        for number in closing
+        if number == task.links.pull
+        or not (pull := evaluation.state.pull(number))
+        or pull.state == "open"
+    )
+
+
+def _bind_reopened(evaluation: Evaluation) -> None:
+    """Prefer an earlier pull request that a person opened again to the one that was to follow."""
+    by_branch: dict[str, PullSnapshot] = {}
+    for pull in evaluation.state.pulls():
+        if pull.state == "open" and is_ours(evaluation.sprint, pull):
+            by_branch.setdefault(pull.branch, pull)
     for task in evaluation.state.tasks.values():
-        task.conversation.closing_pulls = tuple(
-            n
-            for n in task.conversation.closing_pulls
-            if n == task.links.pull or not _has_ended(evaluation, n)
-        )
-
-
-def _has_ended(evaluation: Evaluation, number: int) -> bool:
-    seen = evaluation.state.objects.get(f"pull:{number}")
-    return isinstance(seen, PullSnapshot) and seen.state != "open"
-
-
-def _bind_opened_again(evaluation: Evaluation) -> None:
-    """An earlier pull request that a person opened again counts, not the one that was to follow."""
-    pulls = [
-        seen
-        for seen in evaluation.state.objects.values()
-        if isinstance(seen, PullSnapshot)
-        and seen.state == "open"
-        and is_ours(evaluation.sprint, seen)
-    ]
-    pulls.sort(key=lambda pull: -pull.number)
-    by_branch = {pull.branch: pull for pull in pulls}
-    for task in evaluation.state.tasks.values():
-        pull = by_branch.get(branch_name(task.id, evaluation.sprint.id))
-        if (
-            pull is None
-            or task.links.pull is not None
-            or pull.number in task.conversation.closing_pulls
-        ):
+        reopened = by_branch.get(branch_name(task.id, evaluation.sprint.id))
+        if reopened is None or reopened.number in task.conversation.closing_pulls:
             continue
-        if task.status in (Status.DONE, Status.CANCELLED):
+        if task.links.pull is not None or task.status in (Status.DONE, Status.CANCELLED):
             continue
         if task.work or task.status is Status.ESCALATED:
-            task.change.adopt(pull.head)
-        _make_theirs(evaluation, task, f"pull request #{pull.number} was opened again")
-        task.links.pull, task.change.branch = pull.number, pull.branch
+            task.change.adopt(reopened.head)
+        _replace_change(evaluation, task, f"pull request #{reopened.number} was opened again")
+        task.links.pull, task.change.branch = reopened.number, reopened.branch
 
 
-def _make_theirs(evaluation: Evaluation, task: Task, reason: str) -> None:
-    """A person put a change in the place of what agents were to do."""
+def _replace_change(evaluation: Evaluation, task: Task, reason: str) -> None:
+    """Stop the agent, because a person's change replaces its work."""
     evaluation.stop_work(task, reason)
     task.change.is_empty = False
     if task.status is Status.ESCALATED and not task.escalation.retry_effects:
@@ -94,360 +83,318 @@ def _make_theirs(evaluation: Evaluation, task: Task, reason: str) -> None:
 
 
 def _bind_by_closing(evaluation: Evaluation) -> None:
-    """A person's own pull request that closes the task's issue counts for the task."""
-    issues = {
-        t.links.issue: t for t in evaluation.state.tasks.values() if t.links.issue is not None
-    }
-    pulls = [o for o in evaluation.state.objects.values() if isinstance(o, PullSnapshot)]
-    for pull in sorted(pulls, key=lambda p: p.number):
+    """Bind a person's own pull request that closes the issue of a task."""
+    tasks = evaluation.state.tasks.values()
+    by_issue = {task.links.issue: task for task in tasks if task.links.issue is not None}
+    for pull in evaluation.state.pulls():
         if is_ours(evaluation.sprint, pull) or not pull.trusted or pull.state == "closed":
             continue
-        for number in pull.closes:
-            task = issues.get(number)
-            if task is None or pull.number in task.conversation.closing_pulls:
+        for task in [by_issue[number] for number in pull.closes if number in by_issue]:
+            if pull.number in task.conversation.closing_pulls:
                 continue
-            if task.links.pull is None and not _is_settling(task):
-                task.escalation.retry_effects = ()
-                _make_theirs(evaluation, task, f"{pull.author} opened pull request #{pull.number}")
-                task.links.pull, task.change.branch = pull.number, pull.branch
-                task.change.adopt(pull.head)
-                # What was said there before was not said about this task.
-                earlier = {comment.object for comment in evaluation.comments_on(pull.number)}
-                task.conversation.handle(*earlier)
-                task.conversation.since_version = max(task.conversation.since_version, pull.version)
+            # A task that is being published opens its own pull request.
+            publishing = task.status is Status.IN_PROGRESS and task.work is None
+            if task.links.pull is None and not publishing and task.status is not Status.DONE:
+                _bind_persons_pull(evaluation, task, pull)
 
 
-def _is_settling(task: Task) -> bool:
-    """Done, or its own pull request is just being opened."""
-    publishing = task.status is Status.IN_PROGRESS and task.work is None
-    return publishing or task.status is Status.DONE
+def _bind_persons_pull(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> None:
+    task.escalation.retry_effects = ()
+    _replace_change(evaluation, task, f"{pull.author} opened pull request #{pull.number}")
+    task.links.pull, task.change.branch = pull.number, pull.branch
+    task.change.adopt(pull.head)
+    # Earlier comments there were not about this task.
+    conversation = task.conversation
+    conversation.handle(*(comment.object for comment in evaluation.comments_on(pull.number)))
+    conversation.since_version = max(conversation.since_version, pull.version)
 
 
-def observe(evaluation: Evaluation, task: Task) -> None:
+# Conditions and actions of the table in `workflow`. A condition returns what the action needs.
+
+
+def observe(evaluation: Evaluation, task: Task, _matched: bool) -> None:
     """Record reviews of people, the first snapshot of a new head, and edits of the issue's text."""
-    if pull := pull_of(evaluation.state, task):
-        _count_reviews(evaluation, task, pull)
+    if pull := evaluation.state.pull_of(task):
+        for review in evaluation.reviews_of(pull.number):
+            remark = review.verdict == "commented"
+            if review.trusted and not remark and not is_ours(evaluation.sprint, review):
+                evaluation.record_act(task, review.object)
         if pull.head != task.review.seen_head:
             task.review.seen_head, task.review.seen_at = pull.head, evaluation.now
             task.review.seen_version = pull.version
-    take_in_edit(evaluation, task)
-
-
-def _count_reviews(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> None:
-    for review in evaluation.reviews_of(pull.number):
-        if (
-            review.trusted
-            and review.verdict != "commented"
-            and not is_ours(evaluation.sprint, review)
-        ):
-            evaluation.acted(task, review.object)
+    apply_issue_edit(evaluation, task)
 
 
 def _pull(evaluation: Evaluation, task: Task, state: str) -> PullSnapshot | None:
-    pull = pull_of(evaluation.state, task)
+    pull = evaluation.state.pull_of(task)
     return pull if pull and pull.state == state else None
 
 
-def _issue(evaluation: Evaluation, task: Task) -> IssueSnapshot | None:
-    """The issue of a task, unless its pull request was merged: then nothing follows from it."""
-    issue = evaluation.state.objects.get(f"issue:{task.links.issue}")
-    merged = _pull(evaluation, task, "merged") is not None
-    return issue if isinstance(issue, IssueSnapshot) and not merged else None
+def _issue(evaluation: Evaluation, task: Task, state: str) -> IssueSnapshot | None:
+    """Return the issue, unless the pull request was merged: then the issue decides nothing."""
+    issue = evaluation.state.issue(task.links.issue)
+    relevant = issue and issue.state == state and not _pull(evaluation, task, "merged")
+    return issue if relevant else None
 
 
-# Conditions and actions of the table in `workflow`.
-
-
-def pull_merged(evaluation: Evaluation, task: Task) -> bool:
+def pull_merged(evaluation: Evaluation, task: Task) -> PullSnapshot | None:
     """The pull request was merged. Our own merge says itself what it put on main."""
     pull = _pull(evaluation, task, "merged")
-    return pull is not None and not task.merge.unverified and task.merge.merging != pull.head
+    by_us = pull and (task.merge.unverified or task.merge.merging == pull.head)
+    return None if by_us else pull
 
 
-def complete(evaluation: Evaluation, task: Task) -> None:
+def complete(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> None:
     """Complete the task."""
-    if pull := _pull(evaluation, task, "merged"):
-        who = (
-            ""
-            if pull.ended_by in ("", evaluation.sprint.settings.author)
-            else f" by {pull.ended_by}"
-        )
-        if who:
-            evaluation.acted(task, f"merge:{pull.number}")
-        text = f"Completed via PR #{pull.number}"
-        evaluation.complete(task, f"merged{who} as pull request #{pull.number}", text)
+    by_us = pull.ended_by in ("", evaluation.sprint.settings.author)
+    who = "" if by_us else f" by {pull.ended_by}"
+    if who:
+        evaluation.record_act(task, f"merge:{pull.number}")
+    text = f"Completed via PR #{pull.number}"
+    evaluation.complete(task, f"merged{who} as pull request #{pull.number}", text)
 
 
-def issue_closed(evaluation: Evaluation, task: Task) -> bool:
+def issue_closed(evaluation: Evaluation, task: Task) -> IssueSnapshot | None:
     """The issue was closed. Our merge closes it as well, so a merge that runs decides first."""
-    issue = _issue(evaluation, task)
-    return issue is not None and issue.state == "closed" and not task.merge.merging
+    return None if task.merge.merging else _issue(evaluation, task, "closed")
 
 
-def cancel(evaluation: Evaluation, task: Task) -> None:
+def cancel(evaluation: Evaluation, task: Task, issue: IssueSnapshot) -> None:
     """Stop the work and cancel the task."""
-    if issue := _issue(evaluation, task):
-        evaluation.acted(task, f"close:{issue.version}")
-        reason = f"issue #{issue.number} was closed by {issue.closed_by or 'a person'}"
-        evaluation.cancel(task, reason, closed_by_person=True)
+    evaluation.record_act(task, f"close:{issue.version}")
+    reason = f"issue #{issue.number} was closed by {issue.closed_by or 'a person'}"
+    evaluation.cancel(task, reason, closed_by_person=True)
 
 
-def remember_closed_issue(_evaluation: Evaluation, task: Task) -> None:
+def remember_closed_issue(_evaluation: Evaluation, task: Task, _issue: IssueSnapshot) -> None:
     """Wait for the issue to be opened again."""
     task.conversation.closed_by_person, task.conversation.reopen_approved = True, False
 
 
-def issue_reopened(evaluation: Evaluation, task: Task) -> bool:
+def issue_reopened(evaluation: Evaluation, task: Task) -> IssueSnapshot | None:
     """The issue of a cancelled task was opened again."""
-    issue = _issue(evaluation, task)
-    return issue is not None and issue.state == "open" and task.conversation.closed_by_person
+    closed = task.conversation.closed_by_person
+    return _issue(evaluation, task, "open") if closed else None
 
 
-def restore(evaluation: Evaluation, task: Task) -> None:
+def restore(evaluation: Evaluation, task: Task, issue: IssueSnapshot) -> None:
     """Restore the task, if a trusted person asked for it."""
-    issue, said = _issue(evaluation, task), task.conversation
-    if issue is None or not may_return(evaluation, task, issue):
+    if not may_return(evaluation, task, issue):
         return
-    said.closed_by_person = said.reopen_approved = False
-    said.cancelled_by = task.review.posted_for = ""
+    conversation = task.conversation
+    conversation.closed_by_person = conversation.reopen_approved = False
+    conversation.cancelled_by = task.review.posted_for = ""
     task.attempts.reset()
-    # What was not pushed was not to be: the task continues with what the branch has.
+    # A commit that was not pushed is dropped: the task continues with the commits on its branch.
     task.change.head, task.change.is_empty = task.change.pushed, False
-    evaluation.acted(task, f"reopen:{issue.version}")
+    evaluation.record_act(task, f"reopen:{issue.version}")
     evaluation.move(task, Status.PENDING, f"issue #{issue.number} was opened again")
 
 
-def cancelled_with_open_pull(evaluation: Evaluation, task: Task) -> bool:
+def cancelled_with_open_pull(evaluation: Evaluation, task: Task) -> list[PullSnapshot]:
     """The task was cancelled by a command, and its own pull request is open."""
-    return bool(_pulls_to_close(evaluation, task))
-
-
-def close_pulls(evaluation: Evaluation, task: Task) -> None:
-    """Close the pull request, once."""
-    said = task.conversation
-    for seen in _pulls_to_close(evaluation, task):
-        said.closing_pulls = (*said.closing_pulls, seen.number)
-        key = f"close_pull/{evaluation.sprint.id}/{task.id}/{seen.number}-{said.pulls_closed_by_us}"
-        evaluation.do(ClosePull(key=key, task=task.id, pull=seen.number))
-
-
-def _pulls_to_close(evaluation: Evaluation, task: Task) -> list[PullSnapshot]:
-    own, said = branch_name(task.id, evaluation.sprint.id), task.conversation
-    if not said.cancelled_by or _pull(evaluation, task, "merged"):
+    own, conversation = branch_name(task.id, evaluation.sprint.id), task.conversation
+    if not conversation.cancelled_by or _pull(evaluation, task, "merged"):
         return []
     return [
-        seen
-        for seen in evaluation.state.objects.values()
-        if isinstance(seen, PullSnapshot)
-        and (seen.branch, seen.state) == (own, "open")
-        and seen.number not in said.closing_pulls
+        pull
+        for pull in evaluation.state.pulls()
+        if (pull.branch, pull.state) == (own, "open")
+        and pull.number not in conversation.closing_pulls
     ]
 
 
-def pull_was_closed(evaluation: Evaluation, task: Task) -> bool:
+def close_pulls(evaluation: Evaluation, task: Task, pulls: list[PullSnapshot]) -> None:
+    """Close the pull request, once."""
+    conversation = task.conversation
+    for pull in pulls:
+        conversation.closing_pulls = (*conversation.closing_pulls, pull.number)
+        evaluation.close_pull(task, pull.number, str(conversation.pulls_closed_by_us))
+
+
+def pull_was_closed(evaluation: Evaluation, task: Task) -> PullSnapshot | None:
     """The pull request was closed without merging, or given another base."""
-    return _pull(evaluation, task, "closed") is not None
+    return _pull(evaluation, task, "closed")
 
 
-def rework(evaluation: Evaluation, task: Task) -> None:
+def rework(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> None:
     """Fix the change in a new pull request; the second time, escalate."""
-    if pull := _pull(evaluation, task, "closed"):
-        pull_closed(evaluation, task, pull, _why_closed(evaluation, pull))
+    main = evaluation.sprint.settings.main_branch
+    if pull.base in ("", main):
+        who = pull.ended_by or "a person"
+        reason = f"pull request #{pull.number} was closed by {who} without merging"
+    else:
+        reason = f"pull request #{pull.number} is for {pull.base} now, not for {main}"
+    pull_closed(evaluation, task, pull, reason)
 
 
 def pull_closed(evaluation: Evaluation, task: Task, pull: PullSnapshot, reason: str) -> None:
-    """Closed without merging: rework in a new pull request; the second time, a person decides."""
+    """Rework a change whose pull request was closed; the second time, escalate."""
     task.links.pull, task.merge.merging = None, ""
     if pull.branch == branch_name(task.id, evaluation.sprint.id):
         task.links.generation += 1
-    _back_to_own_branch(evaluation, task)
+    _return_to_own_branch(evaluation, task)
     if pull.number in task.conversation.closing_pulls:
-        _go_on_after_return(evaluation, task, pull)
+        _continue_after_return(evaluation, task, pull)
         return
-    evaluation.acted(task, f"close_pull:{pull.number}")
+    evaluation.record_act(task, f"close_pull:{pull.number}")
     if task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW, Status.ESCALATED):
         task.change.head = ""
         return
     evaluation.stop_work(task, reason)
     fix = evaluation.new_work(task, "fix", head=task.change.head, reason=reason)
     if task.status is Status.ESCALATED:
-        if task.escalation.resume_work is None or task.escalation.resume_work.role in (
-            "review",
-            "verify",
-        ):
-            (
-                task.escalation.resume_work,
-                task.escalation.retry_effects,
-                task.escalation.resume_as,
-            ) = fix, (), Status.IN_PROGRESS
+        work = task.escalation.resume_work
+        if work is None or work.role in ("review", "verify"):
+            task.escalation.resume(fix, Status.IN_PROGRESS)
         evaluation.note(task, f"{task.reason}; then {reason}")
-        return
-    if task.links.generation - task.conversation.pulls_closed_by_us > _MAX_CLOSURES:
-        evaluation.escalate(task, f"{reason}, for the second time", held=fix)
-        task.escalation.resume_as = Status.IN_PROGRESS
+    elif task.links.generation - task.conversation.pulls_closed_by_us > _MAX_CLOSURES:
+        again = f"{reason}, for the second time"
+        evaluation.escalate(task, again, fix, resume_as=Status.IN_PROGRESS)
     else:
         evaluation.move(task, Status.IN_PROGRESS, reason)
         evaluation.start(task, fix)
 
 
-def _why_closed(evaluation: Evaluation, pull: PullSnapshot) -> str:
-    main = evaluation.sprint.settings.main_branch
-    if pull.base not in ("", main):
-        return f"pull request #{pull.number} is for {pull.base} now, not for {main}"
-    who = pull.ended_by or "a person"
-    return f"pull request #{pull.number} was closed by {who} without merging"
-
-
-def _go_on_after_return(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> None:
-    """We closed it, because the task was cancelled; what it had is still the change."""
-    task.conversation.closing_pulls = tuple(
-        number for number in task.conversation.closing_pulls if number != pull.number
-    )
-    task.conversation.pulls_closed_by_us += 1
-    if task.status in (Status.IN_PROGRESS, Status.IN_REVIEW) and task.change.pushed:
+def _continue_after_return(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> None:
+    """Open a new pull request for a task that returned after we had closed its pull request."""
+    conversation, change = task.conversation, task.change
+    conversation.closing_pulls = tuple(n for n in conversation.closing_pulls if n != pull.number)
+    conversation.pulls_closed_by_us += 1
+    if task.status in (Status.IN_PROGRESS, Status.IN_REVIEW) and change.pushed:
         evaluation.stop_work(task, f"pull request #{pull.number} was closed with the task")
-        task.change.head = task.change.pushed
+        change.head = change.pushed
         evaluation.move(task, Status.IN_PROGRESS, "goes on with what its branch has")
         open_pull(evaluation, task)
 
 
-def _back_to_own_branch(evaluation: Evaluation, task: Task) -> None:
-    """A person's branch is theirs: what follows their closed pull request goes to ours."""
+def _return_to_own_branch(evaluation: Evaluation, task: Task) -> None:
+    """Leave a person's branch: the work after its closed pull request goes to our own branch."""
     own = branch_name(task.id, evaluation.sprint.id)
-    if task.change.branch == own:
-        return
-    pulls = [
-        seen
-        for seen in evaluation.state.objects.values()
-        if isinstance(seen, PullSnapshot) and seen.branch == own
-    ]
-    last = max(pulls, key=lambda p: p.number, default=None)
-    task.change.branch, task.change.pushed = own, last.head if last else task.change.own_commit
+    if task.change.branch != own:
+        pulls = [pull for pull in evaluation.state.pulls() if pull.branch == own]
+        pushed = pulls[-1].head if pulls else task.change.own_commit
+        task.change.branch, task.change.pushed = own, pushed
 
 
-def branch_pushed(evaluation: Evaluation, task: Task) -> bool:
+def branch_pushed(evaluation: Evaluation, task: Task) -> PullSnapshot | None:
     """A person pushed to the branch, and did not take the task over."""
     pull, change = _pull(evaluation, task, "open"), task.change
-    taken_over = bool(task.escalation.taken_over_by)
-    return pull is not None and not taken_over and pull.head not in (change.head, change.pushed)
+    pushed = pull and pull.head not in (change.head, change.pushed)
+    return pull if pushed and not task.escalation.taken_over_by else None
 
 
-def resume_with_push(evaluation: Evaluation, task: Task) -> None:
+def resume_with_push(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> None:
     """Release the task; the commit is the change now."""
-    if pull := _pull(evaluation, task, "open"):
-        task.change.adopt(pull.head)
-        evaluation.acted(task, f"push:{pull.head[:12]}")
-        _go_on(evaluation, task, None, f"a push to {pull.branch}")
+    task.change.adopt(pull.head)
+    evaluation.record_act(task, f"push:{pull.head[:12]}")
+    _release(evaluation, task, None, f"a push to {pull.branch}")
 
 
-def _answer(evaluation: Evaluation, task: Task, verdict: str) -> ReviewSnapshot | None:
-    """A person's verdict on the current head that came after the escalation."""
+def _new_verdict(evaluation: Evaluation, task: Task, verdict: str) -> ReviewSnapshot | None:
+    """Return a person's verdict on the current head that came after the escalation."""
     pull = _pull(evaluation, task, "open")
     if pull is None or pull.head != task.change.head:
         return None
-    word = last_word(evaluation, task, pull)
-    new = word is not None and word.object not in task.conversation.handled
-    return word if word and new and by_person(evaluation, word, verdict) else None
+    review = last_word(evaluation, task, pull)
+    if review is None or review.object in task.conversation.handled:
+        return None
+    by_person = review.verdict == verdict and not is_ours(evaluation.sprint, review)
+    return review if by_person else None
 
 
-def approved_meanwhile(evaluation: Evaluation, task: Task) -> bool:
+def approved_meanwhile(evaluation: Evaluation, task: Task) -> ReviewSnapshot | None:
     """A person approved the head after the escalation."""
-    return _answer(evaluation, task, "approved") is not None
+    return _new_verdict(evaluation, task, "approved")
 
 
-def resume_in_review(evaluation: Evaluation, task: Task) -> None:
+def resume_in_review(evaluation: Evaluation, task: Task, review: ReviewSnapshot) -> None:
     """Release the task; the head is merged once it is verified."""
-    if word := _answer(evaluation, task, "approved"):
-        _go_on(evaluation, task, None, word.author)
+    _release(evaluation, task, None, review.author)
 
 
-def changes_requested_meanwhile(evaluation: Evaluation, task: Task) -> bool:
+def changes_requested_meanwhile(evaluation: Evaluation, task: Task) -> ReviewSnapshot | None:
     """A person requested changes after the escalation, and did not take the task over."""
-    word = _answer(evaluation, task, "changes_requested")
-    return word is not None and not task.escalation.taken_over_by
+    taken_over = task.escalation.taken_over_by
+    return None if taken_over else _new_verdict(evaluation, task, "changes_requested")
 
 
-def resume_with_fix(evaluation: Evaluation, task: Task) -> None:
+def resume_with_fix(evaluation: Evaluation, task: Task, review: ReviewSnapshot) -> None:
     """Release the task; an agent fixes the change."""
-    if word := _answer(evaluation, task, "changes_requested"):
-        fix = evaluation.new_work(task, "fix", head=word.head, reason=details_of(word))
-        _go_on(evaluation, task, fix, f"{word.author}, who asked for changes")
+    fix = evaluation.new_work(task, "fix", head=review.head, reason=details_of(review))
+    _release(evaluation, task, fix, f"{review.author}, who asked for changes")
 
 
-def _go_on(evaluation: Evaluation, task: Task, fix: Work | None, who: str) -> None:
-    task.escalation.resume_work, task.escalation.retry_effects = fix, ()
-    task.escalation.resume_as = Status.IN_PROGRESS if fix else Status.IN_REVIEW
+def _release(evaluation: Evaluation, task: Task, fix: Work | None, who: str) -> None:
+    task.escalation.resume(fix, Status.IN_PROGRESS if fix else Status.IN_REVIEW)
     evaluation.release(task, who)
 
 
-def head_replaced(evaluation: Evaluation, task: Task) -> bool:
+def head_replaced(evaluation: Evaluation, task: Task) -> PullSnapshot | None:
     """A person pushed another commit to the branch of the open pull request."""
     pull, change = _pull(evaluation, task, "open"), task.change
-    return pull is not None and change.pushed == change.head and pull.head != change.head
+    return pull if pull and change.pushed == change.head != pull.head else None
 
 
-def adopt_head(evaluation: Evaluation, task: Task) -> None:
+def adopt_head(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> None:
     """Stop the work; the commit is the change now, and it is verified and reviewed."""
-    if pull := _pull(evaluation, task, "open"):
-        evaluation.acted(task, f"push:{pull.head[:12]}")
-        evaluation.stop_work(task, "the branch has a newer commit")
-        task.change.adopt(pull.head)
-        task.merge.merging = ""
+    evaluation.record_act(task, f"push:{pull.head[:12]}")
+    evaluation.stop_work(task, "the branch has a newer commit")
+    task.change.adopt(pull.head)
+    task.merge.merging = ""
 
 
-def _shown(evaluation: Evaluation, task: Task) -> PullSnapshot | None:
-    """The open pull request, if it shows the head of the task."""
+def _pull_with_head(evaluation: Evaluation, task: Task) -> PullSnapshot | None:
+    """Return the open pull request, if it shows the head of the task."""
     pull, change = _pull(evaluation, task, "open"), task.change
     return pull if pull and pull.head == change.head == change.pushed else None
 
 
-def _word(evaluation: Evaluation, task: Task, verdict: str) -> ReviewSnapshot | None:
-    pull = _shown(evaluation, task)
-    word = last_word(evaluation, task, pull) if pull else None
-    return word if word and word.verdict == verdict else None
+def _verdict(evaluation: Evaluation, task: Task, verdict: str) -> ReviewSnapshot | None:
+    pull = _pull_with_head(evaluation, task)
+    review = last_word(evaluation, task, pull) if pull else None
+    return review if review and review.verdict == verdict else None
 
 
-def approved_by_person(evaluation: Evaluation, task: Task) -> bool:
+def approved_by_person(evaluation: Evaluation, task: Task) -> ReviewSnapshot | None:
     """A person approved the head. That answers a review, and a fix that a review asked for."""
-    word, work = _word(evaluation, task, "approved"), task.work
+    review, work = _verdict(evaluation, task, "approved"), task.work
     answered = work is not None and (work.role == "review" or not work.onto_main)
-    return answered and word is not None and not is_ours(evaluation.sprint, word)
+    return review if answered and review and not is_ours(evaluation.sprint, review) else None
 
 
-def stop_answered_work(evaluation: Evaluation, task: Task) -> None:
+def stop_answered_work(evaluation: Evaluation, task: Task, review: ReviewSnapshot) -> None:
     """Stop the agent."""
-    if word := _word(evaluation, task, "approved"):
-        evaluation.stop_work(task, f"{word.author} approved the pull request")
+    evaluation.stop_work(task, f"{review.author} approved the pull request")
 
 
-def change_made_by_person(evaluation: Evaluation, task: Task) -> bool:
+def change_made_by_person(evaluation: Evaluation, task: Task) -> PullSnapshot | None:
     """A person opened a pull request for the task."""
-    pull = _shown(evaluation, task)
-    return pull is not None and not is_ours(evaluation.sprint, pull)
+    pull = _pull_with_head(evaluation, task)
+    return pull if pull and not is_ours(evaluation.sprint, pull) else None
 
 
-def stop_implementing(evaluation: Evaluation, task: Task) -> None:
+def stop_implementing(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> None:
     """Stop the agent; the person's change is the change."""
-    if pull := _shown(evaluation, task):
-        evaluation.stop_work(task, f"{pull.author} opened pull request #{pull.number}")
+    evaluation.stop_work(task, f"{pull.author} opened pull request #{pull.number}")
 
 
-def more_changes_requested(evaluation: Evaluation, task: Task) -> bool:
+def more_changes_requested(evaluation: Evaluation, task: Task) -> ReviewSnapshot | None:
     """A person requested changes that the agent at work does not know yet."""
-    word, work = _word(evaluation, task, "changes_requested"), task.work
-    if word is None or work is None or is_ours(evaluation.sprint, word):
-        return False
-    return details_of(word) not in work.reason
+    review, work = _verdict(evaluation, task, "changes_requested"), task.work
+    if review is None or work is None or is_ours(evaluation.sprint, review):
+        return None
+    return None if details_of(review) in work.reason else review
 
 
-def restart_fix(evaluation: Evaluation, task: Task) -> None:
+def restart_fix(evaluation: Evaluation, task: Task, review: ReviewSnapshot) -> None:
     """Start the fix again, with the new request first."""
-    word, work = _word(evaluation, task, "changes_requested"), task.work
-    if word is None or work is None:
+    work = task.work
+    if work is None:
         return
-    reason = f"{word.author} asked for changes"
+    reason = f"{review.author} asked for changes"
     evaluation.stop_work(task, reason)
-    requests = (details_of(word), work.reason if work.role == "fix" else "")
+    requests = (details_of(review), work.reason if work.role == "fix" else "")
     again = evaluation.new_work(
         task,
         "fix",
@@ -455,29 +402,27 @@ def restart_fix(evaluation: Evaluation, task: Task) -> None:
         reason="\n\n".join(filter(None, requests)),
         log=work.verify_log,
     )
-    evaluation.move(task, Status.IN_PROGRESS, reason_of(word))
+    evaluation.move(task, Status.IN_PROGRESS, reason_of(review))
     evaluation.start(task, msgspec.structs.replace(again, onto_main=work.onto_main), reason)
 
 
-def pull_shows_head(evaluation: Evaluation, task: Task) -> bool:
+def pull_shows_head(evaluation: Evaluation, task: Task) -> PullSnapshot | None:
     """The pull request is open and shows the pushed head."""
-    return _shown(evaluation, task) is not None and task.work is None
+    return None if task.work else _pull_with_head(evaluation, task)
 
 
-def enter_review(evaluation: Evaluation, task: Task) -> None:
+def enter_review(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> None:
     """Let the change be verified and reviewed."""
-    if pull := _shown(evaluation, task):
-        evaluation.move(task, Status.IN_REVIEW, f"pull request #{pull.number} is open")
+    evaluation.move(task, Status.IN_REVIEW, f"pull request #{pull.number} is open")
 
 
-def changes_requested(evaluation: Evaluation, task: Task) -> bool:
+def changes_requested(evaluation: Evaluation, task: Task) -> ReviewSnapshot | None:
     """The last verdict on the head requests changes."""
-    return _word(evaluation, task, "changes_requested") is not None
+    return _verdict(evaluation, task, "changes_requested")
 
 
-def send_back(evaluation: Evaluation, task: Task) -> None:
+def send_back(evaluation: Evaluation, task: Task, review: ReviewSnapshot) -> None:
     """Start a fix round; after the last allowed round, escalate."""
-    if word := _word(evaluation, task, "changes_requested"):
-        evaluation.stop_work(task, "changes were requested")
-        task.merge.merging = ""
-        reject(evaluation, task, word.head, reason_of(word), details_of(word))
+    evaluation.stop_work(task, "changes were requested")
+    task.merge.merging = ""
+    reject(evaluation, task, review.head, reason_of(review), details_of(review))

@@ -1,4 +1,4 @@
-"""What follows when an agent's work, or a verification, comes to its end."""
+"""The end of an agent's work or of a verification, and what follows from it."""
 
 from __future__ import annotations
 
@@ -12,54 +12,25 @@ from caloron.domain.model.facts import Result, WorkEnded, classify
 from caloron.domain.model.feedback import Feedback, feedback_yaml, joined
 from caloron.domain.model.roles import ROLES, Role, WorkId
 from caloron.domain.model.snapshots import marker
-from caloron.domain.model.sprint import pull_of
 from caloron.domain.model.status import Status, Step
 from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting import forge_texts, work_log
-from caloron.domain.rules import merge_train, post_merge_check
-from caloron.domain.rules.availability import said_no
+from caloron.domain.rules import merge_queue, post_merge_check
+from caloron.domain.rules.availability import provider_refused
 from caloron.domain.rules.evaluation import Evaluation
-from caloron.domain.rules.verdicts import Approved, ChangesNeeded, holds_both, parse_verdict
+from caloron.domain.rules.verdicts import ChangesNeeded, has_both, parse_verdict
 from caloron.domain.rules.verification import (
-    judged,
     main_is_not_suspect,
+    outcome_of,
     red_reason,
     reject,
     reject_red,
 )
 
 _MAX_FAILURES = 2
-_REASON = 500
-_MAX_ASKS = 2
-
-
-def work_ended(evaluation: Evaluation, fact: WorkEnded) -> None:
-    """Take in the end of one attempt; one that is not the task's current work is old news."""
-    task = evaluation.state.tasks.get(fact.task)
-    work = task.work if task else None
-    if task is None or work is None or work.item != fact.item or fact.token <= work.last_token:
-        return
-    work = msgspec.structs.replace(work, last_token=fact.token)
-    task.work = None
-    result = classify(fact)
-    work_log.ended(task, fact.item, work_log.outcome_of(fact, result), fact.head)
-    if fact.session and ROLES[fact.role].writes_code:
-        task.attempts.session = fact.session
-    if fact.provider_error == "overflow":
-        # The conversation is what it failed of: the next attempt begins anew.
-        task.attempts.session = ""
-    if said := fact.feedback or _crashed(task, fact, result):
-        cause = f"{WorkId.parse(work.item).name}-{fact.token}"
-        evaluation.comment(task, "feedback", cause, feedback_yaml(said))
-    if fact.feedback:
-        task.log.feedback = joined(task.log.feedback, fact.feedback)
-    if said_no(evaluation, fact):
-        evaluation.start(task, work, fact.provider_message)
-    else:
-        ended = Ended(task, work, fact, result)
-        steps = _STEPS[fact.role]
-        rule = next(rule for rule in RESULTS if rule.steps & steps and rule.when(ended))
-        rule.do(evaluation, ended)
+_MAX_TRIES = 2
+_LONGEST_REASON = 500
+_replace = msgspec.structs.replace
 
 
 class Ended(NamedTuple):
@@ -69,6 +40,11 @@ class Ended(NamedTuple):
     work: Work
     fact: WorkEnded
     result: Result
+
+    @property
+    def claim(self) -> str:
+        """The number and role of the work, and its claim: one comment or review per claim."""
+        return f"{WorkId.parse(self.work.item).name}-{self.work.last_token}"
 
 
 class ResultRule(NamedTuple):
@@ -80,36 +56,76 @@ class ResultRule(NamedTuple):
     then: frozenset[Step]
 
 
-def _crashed(task: Task, fact: WorkEnded, result: Result) -> Feedback | None:
+def work_ended(evaluation: Evaluation, fact: WorkEnded) -> None:
+    """Take in the end of an attempt, if it is the current one of its task."""
+    task = evaluation.state.tasks.get(fact.task)
+    work = task.work.ended_by(fact.item, fact.token) if task and task.work else None
+    if task is None or work is None:
+        return
+    task.work = None
+    ended = Ended(task, work, fact, classify(fact))
+    work_log.ended(task, fact.item, work_log.outcome_of(fact, ended.result), fact.head)
+    if fact.session and ROLES[fact.role].writes_code:
+        task.attempts.session = fact.session
+    if fact.provider_error == "overflow":
+        # The conversation was too long: the next attempt begins a new one.
+        task.attempts.session = ""
+    if feedback := fact.feedback or _crashed(ended):
+        evaluation.comment(task, "feedback", ended.claim, feedback_yaml(feedback))
+    if fact.feedback:
+        task.log.feedback = joined(task.log.feedback, fact.feedback)
+    if provider_refused(evaluation, fact):
+        evaluation.start(task, work, fact.provider_message)
+    else:
+        steps = _STEPS[fact.role]
+        rule = next(rule for rule in RESULTS if rule.steps & steps and rule.when(ended))
+        rule.do(evaluation, ended)
+
+
+def _crashed(ended: Ended) -> Feedback | None:
     """Return feedback for an agent that died without giving any; it counts for no average."""
+    task, _, fact, result = ended
     if result.kind != "failed" or fact.internal_error or fact.role == "review":
         return None
     used = fact.usage
     return Feedback(
         task_id=task.id,
         agent_role="checker" if fact.role == "check" else "developer",
-        blockers=(" ".join(f"the agent {result.reason}".split())[:_REASON],),
+        blockers=(_one_line(f"the agent {result.reason}"),),
         tokens_consumed=used.tokens_in + used.tokens_out if used else 0,
         self_assessment="crashed",
     )
 
 
-def _failed(evaluation: Evaluation, task: Task, work: Work, reason: str) -> None:
-    """One more attempt at once, which is told why, then a person."""
-    reason = " ".join(reason.split())[:_REASON]
-    work = msgspec.structs.replace(work, previous_failure=reason)
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:_LONGEST_REASON]
+
+
+def _retry(evaluation: Evaluation, ended: Ended) -> None:
+    """Try once more with the reason, then escalate."""
+    task, work, fact, result = ended
+    match result.kind:
+        case "conflict":
+            reason = f"conflict markers are left in {result.reason}"
+        case "unchanged":
+            words = f": {fact.last_line}" if fact.last_line else ""
+            reason = f"the {work.role} round changed nothing{words}"
+        case _:
+            reason = fact.internal_error or f"the agent {result.reason}"
+    reason = _one_line(reason)
+    work = _replace(work, previous_failure=reason)
     task.attempts.failures += 1
     if task.attempts.failures < _MAX_FAILURES:
         evaluation.start(task, work, reason)
+    elif task.merge.unverified:
+        # The post-merge check restarts by itself.
+        evaluation.escalate(task, reason)
+    elif work.batch:
+        # The others of the batch go on without this task, so it resumes alone.
+        alone = evaluation.new_work(task, work.role, head=task.change.head)
+        evaluation.escalate(task, reason, alone)
     else:
-        evaluation.escalate(task, reason, held=_alone(evaluation, task, work))
-
-
-def _alone(evaluation: Evaluation, task: Task, work: Work) -> Work | None:
-    """What goes on for this task: not the batch, which goes on without it, nor main."""
-    if task.merge.unverified:
-        return None
-    return evaluation.new_work(task, work.role, head=task.change.head) if work.batch else work
+        evaluation.escalate(task, reason, work)
 
 
 def _publish_commit(evaluation: Evaluation, ended: Ended) -> None:
@@ -123,8 +139,7 @@ def _verify_again(evaluation: Evaluation, ended: Ended) -> None:
     """Verify once more: a flaky test may have failed, which no change could fix."""
     task, reason = ended.task, "the fix round changed nothing: verified once more"
     evaluation.move(task, Status.IN_REVIEW, reason)
-    again = evaluation.new_work(task, "verify", head=task.change.head, reason=reason)
-    evaluation.start(task, again, reason)
+    evaluation.start_new(task, "verify", head=task.change.head, reason=reason, why=reason)
 
 
 def _review_nothing(evaluation: Evaluation, ended: Ended) -> None:
@@ -135,43 +150,25 @@ def _review_nothing(evaluation: Evaluation, ended: Ended) -> None:
     evaluation.move(task, Status.IN_REVIEW, "the agent found nothing to change")
 
 
-def _retry(evaluation: Evaluation, ended: Ended) -> None:
-    """Try once more with the reason, then escalate."""
-    task, work, fact, result = ended
-    match result.kind:
-        case "conflict":
-            reason = f"conflict markers are left in {result.reason}"
-        case "unchanged":
-            said = f": {fact.last_line}" if fact.last_line else ""
-            reason = f"the {work.role} round changed nothing{said}"
-        case _:
-            reason = fact.internal_error or f"the agent {result.reason}"
-    _failed(evaluation, task, work, reason)
-
-
-def _is_red(task: Task) -> bool:
-    verified = task.merge.verified
-    return verified is not None and verified.head == task.change.head and not verified.passes
-
-
 def publish(evaluation: Evaluation, task: Task, head: str, *, again: bool = False) -> None:
     """Push the new head, and open a pull request unless one is open.
 
-    `again`: its branch was deleted, so this is another push than the one that made it.
+    `again`: its branch was deleted, so the effect needs a key of its own.
     """
+    change = task.change
     if again:
-        task.change.pushed, task.change.repushes = "", task.change.repushes + 1
-    old = task.change.pushed or (f"again-{task.change.repushes}" if again else "new")
-    task.change.head, task.merge.stale_merges = head, 0
+        change.pushed, change.repushes = "", change.repushes + 1
+    old = change.pushed or (f"again-{change.repushes}" if again else "new")
+    change.head, task.merge.stale_merges = head, 0
     evaluation.move(task, Status.IN_PROGRESS)
-    pull = pull_of(evaluation.state, task)
+    pull = evaluation.state.pull_of(task)
     is_open = pull is not None and pull.state == "open"
     evaluation.do(
         Push(
-            key=f"push/{task.change.branch}/{old}/{head}",
+            key=f"push/{change.branch}/{old}/{head}",
             task=task.id,
-            branch=task.change.branch,
-            old=task.change.pushed,
+            branch=change.branch,
+            old=change.pushed,
             new=head,
             pull=task.links.pull if is_open else None,
         )
@@ -198,62 +195,47 @@ def _judge_answer(evaluation: Evaluation, ended: Ended) -> None:
     verdict = parse_verdict(fact.answer)
     task.forgive()
     if verdict is None:
-        _ask_again(evaluation, task, work, fact)
-    elif isinstance(verdict, Approved) and work.edits != task.conversation.edits:
-        # It agrees with a text that is not what is wanted any more.
+        _ask_again(evaluation, ended)
+        return
+    request = verdict.reason if isinstance(verdict, ChangesNeeded) else ""
+    if not request and work.edits != task.conversation.edits:
+        # The verdict is about a text of the task that was changed since.
         again = evaluation.new_work(task, work.role, head=work.head, log=work.verify_log)
         evaluation.start(task, again, "the text of the task was changed")
-    elif work.role == "check":
-        _check_judged(evaluation, task, work, verdict)
-    elif task.change.is_empty:
-        _empty_change_judged(evaluation, task, work, verdict, fact.answer)
-    else:
-        _post_verdict(evaluation, task, work, verdict, fact.answer)
-
-
-def _ask_again(evaluation: Evaluation, task: Task, work: Work, fact: WorkEnded) -> None:
-    """An unclear verdict is asked for once more and is never an approval."""
-    said = "it holds both verdicts" if holds_both(fact.answer) else fact.last_line
-    reason = f"no clear verdict in the {work.role}'s answer: {said or 'it was empty'}"
-    work = msgspec.structs.replace(work, previous_failure=reason)
-    if work.tries < _MAX_ASKS:
-        evaluation.start(task, msgspec.structs.replace(work, tries=work.tries + 1), reason)
-    else:
-        evaluation.escalate(task, reason, held=work)
-
-
-def _check_judged(
-    evaluation: Evaluation, task: Task, work: Work, verdict: Approved | ChangesNeeded
-) -> None:
-    cause = f"{WorkId.parse(work.item).name}-{work.last_token}"
-    if isinstance(verdict, Approved):
+    elif work.role == "check" and not request:
         evaluation.complete(task, "check passed", "Check passed: APPROVED")
-    else:
-        evaluation.comment(task, "verdict", cause, f"Check failed: {verdict.reason}")
-        evaluation.escalate(task, f"check failed: {verdict.reason}", held=work)
-
-
-def _empty_change_judged(
-    evaluation: Evaluation, task: Task, work: Work, verdict: Approved | ChangesNeeded, answer: str
-) -> None:
-    if isinstance(verdict, Approved):
+    elif work.role == "check":
+        evaluation.comment(task, "verdict", ended.claim, f"Check failed: {request}")
+        evaluation.escalate(task, f"check failed: {request}", work)
+    elif not task.change.is_empty:
+        _post_verdict(evaluation, ended, request)
+    elif not request:
         evaluation.complete(task, "nothing to do", "Nothing to do: the reviewer agrees.")
     else:
-        details = f"{verdict.reason}\n\n{_explanation(answer)}".strip()
-        reject(evaluation, task, work.head, verdict.reason, details)
+        details = f"{request}\n\n{_explanation(fact.answer)}".strip()
+        reject(evaluation, task, work.head, request, details)
 
 
-def _post_verdict(
-    evaluation: Evaluation, task: Task, work: Work, verdict: Approved | ChangesNeeded, answer: str
-) -> None:
-    """The verdict becomes a review on the forge; what is seen there decides."""
+def _ask_again(evaluation: Evaluation, ended: Ended) -> None:
+    """Ask once more after an unclear verdict, which is never an approval."""
+    task, work, fact, _ = ended
+    problem = "it holds both verdicts" if has_both(fact.answer) else fact.last_line
+    reason = f"no clear verdict in the {work.role}'s answer: {problem or 'it was empty'}"
+    work = _replace(work, previous_failure=reason)
+    if work.tries < _MAX_TRIES:
+        evaluation.start(task, _replace(work, tries=work.tries + 1), reason)
+    else:
+        evaluation.escalate(task, reason, work)
+
+
+def _post_verdict(evaluation: Evaluation, ended: Ended, request: str) -> None:
+    """Post a request for changes, or an approval, as a review; its snapshot decides."""
+    task, work, fact, _ = ended
     if task.links.pull is None:
         return
-    approved = isinstance(verdict, Approved)
-    text = "APPROVED" if isinstance(verdict, Approved) else f"CHANGES_NEEDED: {verdict.reason}"
+    text = f"CHANGES_NEEDED: {request}" if request else "APPROVED"
     # Claims are counted for each item: the same head may be read by another item later.
-    claim = f"{WorkId.parse(work.item).name}-{work.last_token}"
-    key = f"review/{task.links.pull}/{work.head}/{work.round}/{claim}"
+    key = f"review/{task.links.pull}/{work.head}/{work.round}/{ended.claim}"
     task.review.posted_for, task.review.last_key = work.head, key
     evaluation.do(
         PostReview(
@@ -261,14 +243,14 @@ def _post_verdict(
             task=task.id,
             pull=task.links.pull,
             head=work.head,
-            verdict="approved" if approved else "changes_requested",
-            body="\n\n".join(part for part in (text, _explanation(answer), marker(key)) if part),
+            verdict="changes_requested" if request else "approved",
+            body="\n\n".join(filter(None, (text, _explanation(fact.answer), marker(key)))),
         )
     )
 
 
 def _explanation(answer: str) -> str:
-    """What a reviewer said before the verdict; it must not look like a marker of ours."""
+    """Return the text before the verdict; it must not look like a marker of ours."""
     lines = answer.rstrip().splitlines()[:-1]
     return forge_texts.unmarked("\n".join(lines).strip())
 
@@ -277,28 +259,26 @@ def _resolve(evaluation: Evaluation, ended: Ended) -> None:
     """Have an agent resolve the conflict with main."""
     task, files = ended.task, ended.result.reason
     evaluation.move(task, Status.IN_PROGRESS, f"conflict with main in {files}")
-    evaluation.start(
-        task, evaluation.new_work(task, "resolve", head=task.change.head, reason=files)
-    )
+    evaluation.start_new(task, "resolve", head=task.change.head, reason=files)
 
 
 def _judge_verification(evaluation: Evaluation, ended: Ended) -> None:
     """Green, go on to the review or the merge; red twice, blame the change or suspect main."""
     task, work, fact, _ = ended
-    outcome = judged(evaluation, task, work, fact)
+    outcome = outcome_of(evaluation, task, work, fact)
     if outcome is None:
         return
     if task.merge.unverified:
         post_merge_check.verified(evaluation, task, fact, outcome)
     elif work.batch:
-        merge_train.verified(evaluation, work, fact, outcome)
+        merge_queue.batch_verified(evaluation, work, fact, outcome)
     elif outcome.passes:
         task.merge.verified = outcome.proof
     elif work.reason and main_is_not_suspect(evaluation.sprint, outcome.proof.base):
         # Red again after a fix round that changed nothing.
         task.merge.verified = outcome.proof
         reason = f"{red_reason(outcome.line)}; the fix round changed nothing"
-        evaluation.escalate(task, reason, held=work)
+        evaluation.escalate(task, reason, work)
     else:
         reject_red(evaluation, task, outcome)
 
@@ -331,7 +311,9 @@ def _committed(ended: Ended) -> bool:
 
 def _unchanged_and_red(ended: Ended) -> bool:
     """The agent changed nothing, and the head is red."""
-    return ended.result.kind == "unchanged" and _is_red(ended.task)
+    task = ended.task
+    verified = task.merge.verified_head(task.change.head)
+    return ended.result.kind == "unchanged" and verified is not None and not verified.passes
 
 
 def _unchanged(ended: Ended) -> bool:

@@ -1,6 +1,6 @@
-"""The last phase of a sprint: a model looks back, if one is to be asked.
+"""The last phase of a sprint: a model looks back, if the settings ask for it.
 
-Nothing waits for it but the end itself: whatever goes wrong here, the sprint ends with the retro
+Nothing but the end of the sprint waits for it. Whatever fails here, the sprint ends with the retro
 that the rules write, and with the reason.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from caloron.domain.model.effects import Action, CancelWork, StartWork
+from caloron.domain.model.effects import Action, CancelWork
 from caloron.domain.model.facts import WorkEnded, classify
 from caloron.domain.model.retro_answer import InsightProblem, parse_insight
 from caloron.domain.model.roles import WorkId
@@ -18,78 +18,66 @@ from caloron.domain.reporting.waiting import why_paused
 from caloron.domain.rules.evaluation import Evaluation
 
 _MAX_ANSWERS = 2
-_REASON = 300
+_LONGEST_REASON = 300
 
 
 def begin_or_end(evaluation: Evaluation) -> None:
-    """No task can move any more: ask the model once, then end."""
-    sprint = evaluation.sprint
+    """Ask the model once no task can move any more, then end."""
+    sprint, retro = evaluation.sprint, evaluation.sprint.retro
     sprint.ended_at = evaluation.now if sprint.ended_at is None else sprint.ended_at
-    if sprint.settings.retro_by == "model" and not sprint.retro.asked:
-        sprint.retro.asked = True
-        sprint.retro.answer, sprint.retro.problem, sprint.retro.error = (
-            None,
-            "",
-            "",
-        )
-        hindered = sprint.availability.pause_reason or why_paused(sprint, None, evaluation.now)
-        if hindered:
-            sprint.retro.problem = hindered
-        else:
-            sprint.retro.runs += 1
-            item = str(WorkId(sprint.id, "retro", sprint.retro.runs, "retro"))
-            _ask(evaluation, Work(item=item, role="retro", queued_at=evaluation.now))
-    enter(sprint, "retro" if sprint.retro.work else "ended")
-
-
-def _ask(evaluation: Evaluation, work: Work, reason: str = "the sprint looks back") -> None:
-    evaluation.sprint.retro.work = work
-    evaluation.do(StartWork(task="", work=work, reason=reason))
+    if sprint.settings.retro_by == "model" and not retro.asked:
+        retro.asked, retro.answer, retro.error = True, None, ""
+        retro.problem = sprint.availability.pause_reason or why_paused(sprint, None, evaluation.now)
+        if not retro.problem:
+            retro.runs += 1
+            work = Work(item=str(WorkId(sprint.id, "retro", retro.runs, "retro")), role="retro")
+            retro.work = evaluation.queue(work, "the sprint looks back")
+    enter(sprint, "retro" if retro.work else "ended")
 
 
 def ended(evaluation: Evaluation, fact: WorkEnded) -> None:
-    """Take the model's answer in; one that is not in the asked form may be put right once."""
-    sprint, work = evaluation.sprint, evaluation.sprint.retro.work
-    if work is None or work.item != fact.item or fact.token <= work.last_token:
+    """Accept the model's answer; an answer in another form may be corrected once."""
+    retro = evaluation.sprint.retro
+    work = retro.work.ended_by(fact.item, fact.token) if retro.work else None
+    if work is None:
         return
-    work = msgspec.structs.replace(work, last_token=fact.token)
     result = classify(fact)
     if result.kind in ("failed", "refused"):
         _give_up(evaluation, fact.internal_error or f"the model {result.reason}")
         return
     model = fact.usage.model if fact.usage else ""
     try:
-        insight = parse_insight(fact.answer, f"{fact.framework} {model}".strip())
+        retro.answer = parse_insight(fact.answer, f"{fact.framework} {model}".strip())
+        retro.work = None
     except InsightProblem as problem:
         if work.tries < _MAX_ANSWERS:
-            sprint.retro.error = str(problem)[:_REASON]
-            _ask(evaluation, msgspec.structs.replace(work, tries=work.tries + 1), str(problem))
+            retro.error = str(problem)[:_LONGEST_REASON]
+            again = msgspec.structs.replace(work, tries=work.tries + 1)
+            retro.work = evaluation.queue(again, str(problem))
         else:
             _give_up(evaluation, str(problem))
-        return
-    sprint.retro.work, sprint.retro.answer = None, insight
 
 
 def _give_up(evaluation: Evaluation, reason: str) -> None:
-    """There will be no analysis by a model; why, the report says."""
+    """End without an answer of the model; the report shows the reason."""
     evaluation.sprint.retro.work = None
-    evaluation.sprint.retro.problem = " ".join(reason.split())[:_REASON]
+    evaluation.sprint.retro.problem = " ".join(reason.split())[:_LONGEST_REASON]
 
 
 def do_without(evaluation: Evaluation, reason: str) -> None:
-    """Something forbids to start the model: the sprint ends without waiting for it."""
+    """End without the model, because it must not be started."""
     if evaluation.sprint.retro.work:
         evaluation.do(CancelWork(item=evaluation.sprint.retro.work.item, reason=reason))
         _give_up(evaluation, reason)
 
 
 def is_cancelled(action: Action) -> bool:
-    """Whether an action only takes the question back, which no end has to wait for."""
+    """True if an action only cancels the model's work; the end does not wait for that."""
     return isinstance(action, CancelWork) and WorkId.parse(action.item).role == "retro"
 
 
 def go_back(evaluation: Evaluation) -> None:
-    """A task moves again: what was said about the sprint is not true any more."""
+    """Continue the sprint, because a task moves again; the answer will be outdated."""
     sprint = evaluation.sprint
     if sprint.retro.work:
         evaluation.do(CancelWork(item=sprint.retro.work.item, reason="the sprint goes on"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from caloron.domain.model.effects import AddLabel
-from caloron.domain.model.roles import Role
 from caloron.domain.model.status import HOLDS_DEPENDENTS, SETTLED, Status
 from caloron.domain.model.task import Task
 from caloron.domain.rules import post_merge_check, verification
@@ -18,17 +16,16 @@ def _dependencies(evaluation: Evaluation, task: Task) -> list[Task]:
     return [evaluation.state.tasks[name] for name in task.plan.depends_on]
 
 
-def dependency_held(evaluation: Evaluation, task: Task) -> bool:
+def dependency_held(evaluation: Evaluation, task: Task) -> list[Task]:
     """A dependency is escalated, blocked or cancelled."""
-    return any(d.status in HOLDS_DEPENDENTS for d in _dependencies(evaluation, task))
+    return [d for d in _dependencies(evaluation, task) if d.status in HOLDS_DEPENDENTS]
 
 
-def block(evaluation: Evaluation, task: Task) -> None:
+def block(evaluation: Evaluation, task: Task, blocking: list[Task]) -> None:
     """Block the task."""
-    held = [d.id for d in _dependencies(evaluation, task) if d.status in HOLDS_DEPENDENTS]
     if task.status is Status.READY:
         evaluation.move(task, Status.PENDING)
-    evaluation.move(task, Status.BLOCKED, f"held by {', '.join(held)}")
+    evaluation.move(task, Status.BLOCKED, f"held by {', '.join(d.id for d in blocking)}")
 
 
 def no_dependency_held(evaluation: Evaluation, task: Task) -> bool:
@@ -36,7 +33,7 @@ def no_dependency_held(evaluation: Evaluation, task: Task) -> bool:
     return not dependency_held(evaluation, task)
 
 
-def unblock(evaluation: Evaluation, task: Task) -> None:
+def unblock(evaluation: Evaluation, task: Task, _matched: bool) -> None:
     """Let the task wait for its dependencies again."""
     evaluation.move(task, Status.PENDING, "no longer held")
 
@@ -46,7 +43,7 @@ def dependencies_done(evaluation: Evaluation, task: Task) -> bool:
     return all(d.status is Status.DONE for d in _dependencies(evaluation, task))
 
 
-def make_ready(evaluation: Evaluation, task: Task) -> None:
+def make_ready(evaluation: Evaluation, task: Task, _matched: bool) -> None:
     """Let the task wait for a slot."""
     evaluation.move(task, Status.READY, "dependencies are done" if task.plan.depends_on else "")
 
@@ -84,8 +81,7 @@ def _moves_by_itself(evaluation: Evaluation, task: Task) -> bool:
     """
     if task.status not in _STARTED:
         return False
-    waiting = task.merge.waiting
-    if task.work or (waiting and waiting.head == task.change.head):
+    if task.work or task.merge.wait_of(task.change.head):
         return task.work is not None
     moves = evaluation.has_effects(task) or bool(approved_head(evaluation, task))
     return moves and not needs_person(evaluation, task)
@@ -93,24 +89,15 @@ def _moves_by_itself(evaluation: Evaluation, task: Task) -> bool:
 
 def _start(evaluation: Evaluation, task: Task) -> None:
     evaluation.move(task, Status.IN_PROGRESS)
-    role: Role = "check" if task.plan.kind == "check" else "implement"
-    evaluation.start(task, evaluation.new_work(task, role))
-    if task.links.issue is not None:
-        evaluation.do(
-            AddLabel(
-                key=f"label/{evaluation.sprint.id}/{task.id}/assigned",
-                task=task.id,
-                issue=task.links.issue,
-                label="caloron:assigned",
-            )
-        )
+    evaluation.start_new(task, "check" if task.plan.kind == "check" else "implement")
+    evaluation.add_label(task, "assigned")
 
 
 def needs_person(evaluation: Evaluation, task: Task) -> bool:
     """True if the task is settled, or if it waits for a merge that only a person can release."""
-    held = (
+    stuck = (
         task.status is Status.IN_REVIEW
         and not task.work
         and post_merge_check.is_stuck(evaluation.state)
     )
-    return task.status in SETTLED or held or verification.waits_for_main(evaluation.sprint, task)
+    return task.status in SETTLED or stuck or verification.waits_for_main(evaluation.sprint, task)

@@ -1,4 +1,4 @@
-"""Watches agents at work: probe, restart, then a person; and forgives when work goes on."""
+"""Supervises running agents: probe, restart, then escalate; forgives when work goes on."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from caloron.domain.rules.evaluation import Decision, Evaluation
 from caloron.domain.rules.evaluation import decide as decide_on
 
 Step = Literal["probe", "restart", "escalate_human"]
+_LADDER: tuple[Step, ...] = ("probe", "restart", "escalate_human")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +51,7 @@ class Intervention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_health(agent: AgentSeen, limits: Limits) -> Health:
-    """Silence counts from the last output or use of the processor, not from the start."""
+    """Judge an agent; its silence begins with its last output or use of the processor."""
     if agent.running_s > limits.timeout_s:
         return Health(agent=agent, status="overdue", reason=f"running for {_span(agent.running_s)}")
     if agent.silent_s > limits.stall_s:
@@ -63,28 +64,18 @@ def _span(seconds: float) -> str:
 
 
 def decide(state: State, results: list[Health], limits: Limits, now: float) -> list[Intervention]:
-    """The next step of the ladder for each agent that needs one."""
+    """Return the next step of the ladder for each agent that needs one."""
     interventions = []
     for health in results:
         task = _at_work(state, health)
         if task is None or health.status == "healthy":
             continue
-        waited = now - task.supervision.intervened_at >= limits.grace_s
-        if not task.supervision.intervened_at or waited:
-            interventions.append(
-                Intervention(
-                    task=task.id,
-                    item=health.agent.item,
-                    step=_step(task.supervision.interventions),
-                    reason=health.reason,
-                )
-            )
+        count, last = task.supervision.interventions, task.supervision.intervened_at
+        if not last or now - last >= limits.grace_s:
+            step = _LADDER[min(count, len(_LADDER) - 1)]
+            item, reason = health.agent.item, health.reason
+            interventions.append(Intervention(task=task.id, item=item, step=step, reason=reason))
     return interventions
-
-
-def _step(count: int) -> Step:
-    ladder: tuple[Step, ...] = ("probe", "restart", "escalate_human")
-    return ladder[min(count, len(ladder) - 1)]
 
 
 def _at_work(state: State, health: Health) -> Task | None:
@@ -96,7 +87,7 @@ def _at_work(state: State, health: Health) -> Task | None:
 def intervene(
     state: State, results: list[Health], interventions: list[Intervention], now: float
 ) -> Decision:
-    """Carry the ladder into the state: count, restart, escalate, forgive."""
+    """Apply interventions to the state, and forgive agents that work again."""
 
     def rules(evaluation: Evaluation) -> None:
         for health in results:
@@ -107,50 +98,44 @@ def intervene(
         progress_page.report(evaluation)
 
     decided = decide_on(state, now, rules)
-    # The facts of the tick are not these rules' concern.
+    # These rules do not take in the facts of the tick.
     decided.state.facts_wait = state.facts_wait
     return decided
 
 
 def _forgive(evaluation: Evaluation, health: Health) -> None:
-    """Life after a probe clears the count; after a restart only a finished attempt does."""
+    """Clear the count after a sign of life; after a restart only a finished attempt does."""
     task = _at_work(evaluation.state, health)
-    if (
-        task is None
-        or health.status != "healthy"
-        or task.supervision.restarts
-        or not task.supervision.interventions
-    ):
+    if task is None or health.status != "healthy":
         return
-    if health.agent.silent_s < evaluation.now - task.supervision.intervened_at:
-        task.supervision.interventions, task.supervision.intervened_at = 0, 0.0
+    watch = task.supervision
+    silence_broken = health.agent.silent_s < evaluation.now - watch.intervened_at
+    if watch.interventions and not watch.restarts and silence_broken:
+        watch.interventions, watch.intervened_at = 0, 0.0
 
 
 def _take_step(evaluation: Evaluation, task: Task, intervention: Intervention) -> None:
-    work = task.work
+    work, watch, reason = task.work, task.supervision, intervention.reason
     if work is None or task.status not in (Status.IN_PROGRESS, Status.IN_REVIEW):
         return
-    task.supervision.interventions += 1
-    task.supervision.total += 1
-    task.supervision.intervened_at = evaluation.now
-    cause = f"{WorkId.parse(work.item).name}-{task.supervision.total}"
+    watch.interventions += 1
+    watch.total += 1
+    watch.intervened_at = evaluation.now
+    cause = f"{WorkId.parse(work.item).name}-{watch.total}"
     if intervention.step == "probe":
         key = f"probe/{work.item}/{cause}"
-        evaluation.do(Probe(key=key, task=task.id, item=work.item, reason=intervention.reason))
+        evaluation.do(Probe(key=key, task=task.id, item=work.item, reason=reason))
         text = (
-            f"@caloron-agent-{task.agent} has been {intervention.reason}. "
+            f"@caloron-agent-{task.agent} has been {reason}. "
             "Its process is being looked at; it is restarted if nothing happens."
         )
         evaluation.comment(task, "probe", cause, text)
     elif intervention.step == "restart":
-        task.supervision.restarts += 1
-        evaluation.comment(
-            task, "restart", cause, f"The agent is restarted: still {intervention.reason}."
-        )
-        reason = f"restarted: {intervention.reason}"
-        evaluation.start(task, msgspec.structs.replace(work, previous_failure=reason), reason)
+        watch.restarts += 1
+        evaluation.comment(task, "restart", cause, f"The agent is restarted: still {reason}.")
+        why = f"restarted: {reason}"
+        evaluation.start(task, msgspec.structs.replace(work, previous_failure=why), why)
     else:
-        evaluation.stop_work(task, intervention.reason)
-        evaluation.escalate(
-            task, f"the agent is {intervention.reason}, after a probe and a restart", held=work
-        )
+        evaluation.stop_work(task, reason)
+        reason = f"the agent is {reason}, after a probe and a restart"
+        evaluation.escalate(task, reason, work)

@@ -1,6 +1,7 @@
-"""What a reviewer said: strictly one of two forms, on the last line that is not empty.
+"""The verdicts of reviewers: how an answer is read, and which verdict on a head decides.
 
-An answer that contains both forms contradicts itself and is unclear.
+A verdict has one of two forms, on the last line that is not empty. An answer that contains both
+forms contradicts itself and is unclear.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from caloron.domain.model.snapshots import (
     moment,
     without_markers,
 )
-from caloron.domain.model.sprint import Sprint, is_ours, pull_of
+from caloron.domain.model.sprint import Sprint, is_ours
 from caloron.domain.model.task import Task
 
 if TYPE_CHECKING:
@@ -36,17 +37,17 @@ class ChangesNeeded(msgspec.Struct, frozen=True):
     reason: str
 
 
-def holds_both(answer: str) -> bool:
+def has_both(answer: str) -> bool:
     lines = [line.strip() for line in answer.splitlines()]
     return _APPROVED in lines and _CHANGES_NEEDED in answer
 
 
 def parse_verdict(answer: str) -> Approved | ChangesNeeded | None:
-    """The verdict, or None: an answer that is unclear or empty is never an approval."""
+    """Return the verdict, or None: an answer that is unclear or empty is never an approval."""
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     if last == _APPROVED:
-        # An approval is final, so the other word must stand nowhere, in no form.
+        # An approval is final, so the other word must not occur in any form.
         return None if _CHANGES_NEEDED in answer else Approved()
     head, colon, reason = last.partition(":")
     if head == _CHANGES_NEEDED and colon and reason.strip() and _APPROVED not in lines:
@@ -69,22 +70,6 @@ class ReviewPolicy(msgspec.Struct, frozen=True, kw_only=True):
             return task is None or marker_key(review.body) not in task.review.voided
         return review.trusted
 
-    def counted(
-        self,
-        sprint: Sprint,
-        task: Task | None,
-        reviews: Iterable[ReviewSnapshot],
-        pull: int,
-        head: str,
-    ) -> list[ReviewSnapshot]:
-        """The verdicts on one head: reviews on the forge, and approvals by command."""
-        by_command = [task.review.approval] if task and task.review.approval else []
-        return [
-            review
-            for review in (*reviews, *by_command)
-            if (review.pull, review.head) == (pull, head) and self.counts(sprint, task, review)
-        ]
-
     def last_word(
         self,
         sprint: Sprint,
@@ -93,8 +78,16 @@ class ReviewPolicy(msgspec.Struct, frozen=True, kw_only=True):
         pull: int,
         head: str,
     ) -> ReviewSnapshot | None:
-        """The verdict that decides; an approval decides once there are enough of them."""
-        counted = self.counted(sprint, task, reviews, pull, head)
+        """Return the verdict on a head that decides; an approval needs enough others.
+
+        Approvals by command count like reviews on the forge.
+        """
+        by_command = [task.review.approval] if task and task.review.approval else []
+        counted = [
+            review
+            for review in (*reviews, *by_command)
+            if (review.pull, review.head) == (pull, head) and self.counts(sprint, task, review)
+        ]
         last = latest(sprint, counted)
         if last is not None and last.verdict == "approved":
             authors = {review.author for review in counted if review.verdict == "approved"}
@@ -106,50 +99,45 @@ POLICY = ReviewPolicy()
 
 
 def last_word(evaluation: Evaluation, task: Task, pull: PullSnapshot) -> ReviewSnapshot | None:
-    """The verdict that decides about the current head."""
+    """Return the verdict that decides about the current head."""
     reviews = evaluation.reviews_of(pull.number)
     return POLICY.last_word(evaluation.sprint, task, reviews, pull.number, pull.head)
 
 
-def latest(sprint: Sprint, said: Iterable[ReviewSnapshot]) -> ReviewSnapshot | None:
-    """The last of these words.
+def latest(sprint: Sprint, reviews: Iterable[ReviewSnapshot]) -> ReviewSnapshot | None:
+    """Return the last of these verdicts.
 
-    Comments and reviews are looked at one after the other: which of a person's request and a
-    verdict by comment, ours or a person's, came first within a second is not known, and then the
-    request counts.
+    Forges number comments and reviews separately. If a person requested changes within the same
+    second as a verdict by comment, the order is unknown, and then the request counts.
     """
-    said = sorted(said, key=lambda r: (r.version, r.id))
-    last = said[-1] if said else None
+    ordered = sorted(reviews, key=lambda r: (r.version, r.id))
+    last = ordered[-1] if ordered else None
     if last is None or not last.is_comment:
         return last
-    objections = [
-        word
-        for word in said
-        if word.verdict == "changes_requested"
-        and moment(word.version) == moment(last.version)
-        and not is_ours(sprint, word)
+    requests = [
+        review
+        for review in ordered
+        if review.verdict == "changes_requested"
+        and moment(review.version) == moment(last.version)
+        and not is_ours(sprint, review)
     ]
-    return objections[-1] if objections else last
-
-
-def by_person(evaluation: Evaluation, review: ReviewSnapshot, verdict: str) -> bool:
-    return review.verdict == verdict and not is_ours(evaluation.sprint, review)
+    return requests[-1] if requests else last
 
 
 def approved_head(evaluation: Evaluation, task: Task) -> str:
-    """The head that may be merged, if the last word on it is an approval."""
-    pull = pull_of(evaluation.state, task)
+    """Return the head that may be merged, if the last verdict on it is an approval."""
+    pull = evaluation.state.pull_of(task)
     if pull is None or pull.state != "open" or pull.head != task.change.head:
         return ""
-    word = last_word(evaluation, task, pull)
-    return pull.head if word and word.verdict == "approved" else ""
+    review = last_word(evaluation, task, pull)
+    return pull.head if review and review.verdict == "approved" else ""
 
 
 def take_back(evaluation: Evaluation, task: Task) -> None:
-    """Our own verdicts do not count any more, also one that is on its way: review again."""
+    """Void our own verdicts, also one that is not posted yet: the head is reviewed again."""
     ours = {
         marker_key(review.body)
-        for review in evaluation.reviews_of(task.links.pull or 0)
+        for review in evaluation.reviews_of(task.links.pull)
         if is_ours(evaluation.sprint, review)
     }
     task.review.voided = tuple(sorted({*task.review.voided, *ours, task.review.last_key} - {""}))
@@ -159,11 +147,12 @@ def take_back(evaluation: Evaluation, task: Task) -> None:
 
 
 def reason_of(review: ReviewSnapshot) -> str:
+    """Return the first line of a review, for people."""
     first = next((line for line in review.body.splitlines() if line.strip()), "")
     return first.removeprefix("CHANGES_NEEDED:").strip() or "changes requested"
 
 
 def details_of(review: ReviewSnapshot) -> str:
-    """Everything the reviewer wrote, for the agent that has to act on it."""
+    """Return the whole text of a review, for the agent that has to act on it."""
     text = without_markers(review.body)
     return text.removeprefix("CHANGES_NEEDED:").strip() or "changes requested"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import msgspec
 
-from caloron.domain.model.effects import StartWork
 from caloron.domain.model.facts import WorkEnded, classify, is_red, red_line
 from caloron.domain.model.merge import MergeWait, SuspectFailure, Verified
 from caloron.domain.model.roles import BASELINE, WorkId
@@ -16,91 +15,72 @@ from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task, Work
 from caloron.domain.rules.evaluation import Evaluation
 
-_MAX_BASELINE_RUNS = 2
+#: A red verification is run once more, because a flaky test may have failed.
+_MAX_RUNS = 2
+_replace = msgspec.structs.replace
 
 
 def verify_baseline(evaluation: Evaluation) -> bool:
-    """Have main verified once; True while that is not decided."""
+    """Have main verified once; True while the result is not known."""
     sprint = evaluation.sprint
     if sprint.main_health.baseline:
         return False
-    if sprint.main_health.work is None and not sprint.planning.failure:
+    if not sprint.planning.failure:
         _verify_main(evaluation)
     return True
 
 
-def look_again(evaluation: Evaluation) -> None:
-    """Have main verified by itself, as it is now: a result on top of it is red."""
-    if evaluation.sprint.main_health.work is None:
-        _verify_main(evaluation, "is main itself red?")
-
-
-def _looked(evaluation: Evaluation, fact: WorkEnded, *, red: bool) -> None:
-    sprint = evaluation.sprint
-    if not red or fact.internal_error:
-        # Where main cannot be looked at, a change is judged by its own result.
-        sprint.main_health.last_green = fact.base or evaluation.main_commit()
-        return
-    by = f" by {fact.main_author}" if fact.main_author else ""
-    sprint.main_health.red_commit = fact.base
-    sprint.main_health.red_summary = (
-        f"{sprint.settings.main_branch} itself is red since {fact.base[:12]}{by}: {red_line(fact)}"
-    )
-
-
 def _verify_main(evaluation: Evaluation, reason: str = "") -> None:
-    evaluation.sprint.main_health.runs += 1
-    item = str(WorkId(evaluation.sprint.id, BASELINE, evaluation.sprint.main_health.runs, "verify"))
-    _start(evaluation, Work(item=item, role="verify", queued_at=evaluation.now), reason)
-
-
-def _start(evaluation: Evaluation, work: Work, reason: str = "") -> None:
-    evaluation.sprint.main_health.work = work
-    evaluation.do(StartWork(task="", work=work, priority=4000, reason=reason))
+    health = evaluation.sprint.main_health
+    if health.work is None:
+        health.runs += 1
+        item = str(WorkId(evaluation.sprint.id, BASELINE, health.runs, "verify"))
+        health.work = evaluation.queue(Work(item=item, role="verify"), reason)
 
 
 def baseline_ended(evaluation: Evaluation, fact: WorkEnded) -> None:
-    """Green, red, or nothing to verify; a red one is looked at once more."""
-    sprint, work = evaluation.sprint, evaluation.sprint.main_health.work
-    if work is None or work.item != fact.item or fact.token <= work.last_token:
+    """Record whether main is green, red, or has nothing to verify; run a red one again."""
+    sprint, health = evaluation.sprint, evaluation.sprint.main_health
+    work = health.work.ended_by(fact.item, fact.token) if health.work else None
+    if work is None:
         return
-    work = msgspec.structs.replace(work, last_token=fact.token)
     red = classify(fact).kind in ("red", "failed")
-    if red and work.tries < _MAX_BASELINE_RUNS:
-        again = msgspec.structs.replace(work, tries=work.tries + 1)
-        _start(evaluation, again, "main is red: run again")
+    if red and work.tries < _MAX_RUNS:
+        again = _replace(work, tries=work.tries + 1)
+        health.work = evaluation.queue(again, "main is red: run again")
         return
-    sprint.main_health.work = None
-    if sprint.main_health.baseline:
-        _looked(evaluation, fact, red=red)
+    health.work = None
+    if health.baseline:
+        _main_verified_again(evaluation, fact, red=red)
         return
-    sprint.main_health.verify_line = fact.verify_command
+    health.verify_line = fact.verify_command
     if not red:
-        sprint.main_health.last_green = fact.base
-        sprint.main_health.baseline = fact.skipped or "green"
+        health.last_green, health.baseline = fact.base, fact.skipped or "green"
     elif sprint.settings.allow_red and not fact.internal_error:
-        sprint.main_health.baseline = "red"
+        health.baseline = "red"
     else:
-        last = fact.internal_error or red_line(fact)
-        what = (
-            "main could not be verified" if fact.internal_error else "main is red before the sprint"
-        )
-        sprint.planning.failure, sprint.planning.failure_log = f"{what}: {last}", fact.log
-        sprint.planning.failure_kind = "" if fact.internal_error else "red_main"
+        broken = bool(fact.internal_error)
+        what = "main could not be verified" if broken else "main is red before the sprint"
+        planning = sprint.planning
+        planning.failure = f"{what}: {fact.internal_error or red_line(fact)}"
+        planning.failure_log, planning.failure_kind = fact.log, "" if broken else "red_main"
         enter(sprint, "ended")
         sprint.ended_at = evaluation.now
 
 
-def tolerates(evaluation: Evaluation, ok: bool) -> bool:
-    """Whether a red result may pass: only while main is red itself, as the user allowed."""
-    return not ok and evaluation.sprint.main_health.baseline == "red"
-
-
-_MAX_RUNS = 2
+def _main_verified_again(evaluation: Evaluation, fact: WorkEnded, *, red: bool) -> None:
+    health, main = evaluation.sprint.main_health, evaluation.sprint.settings.main_branch
+    if not red or fact.internal_error:
+        # If main cannot be verified by itself, a change is judged by its own result.
+        health.last_green = fact.base or evaluation.state.main_commit()
+        return
+    by = f" by {fact.main_author}" if fact.main_author else ""
+    health.red_commit = fact.base
+    health.red_summary = f"{main} itself is red since {fact.base[:12]}{by}: {red_line(fact)}"
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Green, red, or red and allowed; and the line that says why."""
+    """Green, red, or red and allowed; and the line that shows why."""
 
     proof: Verified
     line: str = ""
@@ -110,34 +90,31 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.proof.passes
 
 
-def judged(evaluation: Evaluation, task: Task, work: Work, fact: WorkEnded) -> Outcome | None:
-    """What was found out; None: it was red for the first time and is run again."""
-    gone = fact.skipped == "unverified" and bool(evaluation.sprint.main_health.verify_line)
+def outcome_of(evaluation: Evaluation, task: Task, work: Work, fact: WorkEnded) -> Outcome | None:
+    """Return the result of a verification; None: it was red for the first time and is run again."""
+    health = evaluation.sprint.main_health
+    gone = fact.skipped == "unverified" and bool(health.verify_line)
     ok = not is_red(fact) and not gone
     if not ok and work.tries < _MAX_RUNS:
-        again = msgspec.structs.replace(work, tries=work.tries + 1)
+        again = _replace(work, tries=work.tries + 1)
         evaluation.start(task, again, "verification failed: run again")
         return None
     task.attempts.reset()
-    missing = f"nothing is left of what verified main ({evaluation.sprint.main_health.verify_line})"
-    _remember_how(evaluation, fact)
+    missing = f"nothing is left of what verified main ({health.verify_line})"
+    if health.baseline == "none" and fact.skipped == "unverified":
+        # Main was empty before: only now it is known that there are no tests.
+        health.baseline = "unverified"
+    health.verify_line = health.verify_line or fact.verify_command
     proof = Verified(
         head=work.head,
         base=fact.base,
         ok=ok,
         log=fact.log,
-        tolerated=tolerates(evaluation, ok),
+        # A red result passes only while main is red itself, as the user allowed.
+        tolerated=not ok and health.baseline == "red",
         tree=fact.tree,
     )
     return Outcome(proof=proof, line="" if ok else missing if gone else red_line(fact))
-
-
-def _remember_how(evaluation: Evaluation, fact: WorkEnded) -> None:
-    """A main that was empty tells only now whether there are tests."""
-    sprint = evaluation.sprint
-    if sprint.main_health.baseline == "none" and fact.skipped == "unverified":
-        sprint.main_health.baseline = "unverified"
-    sprint.main_health.verify_line = sprint.main_health.verify_line or fact.verify_command
 
 
 def reject(
@@ -150,36 +127,34 @@ def reject(
     start: str = "",
     onto_main: bool = False,
 ) -> None:
-    """A head that cannot be merged goes back to its agent, up to the cap.
+    """Send a head back to its agent; after the last fix round, escalate.
 
-    `reason` is the line that people read; the agent gets the details. It goes on from that head,
-    or from `start`.
+    `reason` is the line that people read; the agent gets the details. The fix begins at that head,
+    or at `start`.
     """
     if head not in task.review.rejected:
         task.review.rejected = (*task.review.rejected, head)
-    verified = (
-        task.merge.verified if task.merge.verified and task.merge.verified.head == head else None
-    )
+    verified = task.merge.verified_head(head)
     log = verified.log if verified else ""
     fix = evaluation.new_work(task, "fix", head=start or head, reason=details or reason, log=log)
     red = verified is not None and not verified.passes
-    fix = msgspec.structs.replace(fix, onto_main=red or onto_main)
-    if len(task.review.rejected) > evaluation.sprint.settings.max_fix_rounds:
-        rounds = evaluation.sprint.settings.max_fix_rounds
-        evaluation.escalate(task, f"not approved after {rounds} fix rounds: {reason}", held=fix)
-        task.escalation.resume_as = Status.IN_PROGRESS
+    fix = _replace(fix, onto_main=red or onto_main)
+    rounds = evaluation.sprint.settings.max_fix_rounds
+    if len(task.review.rejected) > rounds:
+        reason = f"not approved after {rounds} fix rounds: {reason}"
+        evaluation.escalate(task, reason, fix, resume_as=Status.IN_PROGRESS)
         return
     evaluation.move(task, Status.IN_PROGRESS, reason)
     evaluation.start(task, fix)
 
 
 def reject_red(evaluation: Evaluation, task: Task, outcome: Outcome) -> None:
-    """The merged result is red: the change goes back with the log, unless main may be to blame."""
+    """Send a red change back with the log, unless main itself may be red."""
+    failure = SuspectFailure(proof=outcome.proof, line=outcome.line)
     if main_is_not_suspect(evaluation.sprint, outcome.proof.base):
-        _blame(evaluation, task, SuspectFailure(proof=outcome.proof, line=outcome.line))
+        _blame(evaluation, task, failure)
         return
-    task.merge.verified = None
-    task.merge.suspect = SuspectFailure(proof=outcome.proof, line=outcome.line)
+    task.merge.verified, task.merge.suspect = None, failure
     _wait(evaluation, task, "its result is red: main is being verified by itself")
 
 
@@ -188,67 +163,60 @@ def main_is_not_suspect(sprint: Sprint, base: str) -> bool:
 
     Without a green main nothing shows whose failure it is, so the change is sent back.
     """
-    known = sprint.main_health.baseline == "green" and bool(sprint.main_health.last_green)
-    return not known or base in ("", sprint.main_health.last_green)
+    health = sprint.main_health
+    known = health.baseline == "green" and bool(health.last_green)
+    return not known or base in ("", health.last_green)
 
 
 def red_reason(line: str) -> str:
     return f"verification of the merged result failed: {line}"
 
 
-def _blame(evaluation: Evaluation, task: Task, doubt: SuspectFailure) -> None:
-    task.merge.verified = doubt.proof
-    reject(evaluation, task, doubt.proof.head, red_reason(doubt.line))
+def _blame(evaluation: Evaluation, task: Task, failure: SuspectFailure) -> None:
+    task.merge.verified = failure.proof
+    reject(evaluation, task, failure.proof.head, red_reason(failure.line))
 
 
-def red_result(_evaluation: Evaluation, task: Task) -> bool:
+def red_result(_evaluation: Evaluation, task: Task) -> SuspectFailure | None:
     """The merged result is red, and main itself may be red."""
-    return task.merge.suspect is not None
+    return task.merge.suspect
 
 
-def settle_suspect(evaluation: Evaluation, task: Task) -> None:
+def settle_suspect(evaluation: Evaluation, task: Task, failure: SuspectFailure) -> None:
     """Verify main alone: red, escalate; green, start a fix round."""
-    if task.merge.suspect:
-        _settle(evaluation, task, task.merge.suspect)
+    health, base = evaluation.sprint.main_health, failure.proof.base
+    outdated = task.change.head != failure.proof.head or base != evaluation.state.main_commit()
+    if task.status is not Status.IN_REVIEW or task.merge.unverified or task.work or outdated:
+        # The head or main has moved, so the result is verified anew.
+        task.merge.suspect = task.merge.waiting = None
+    elif main_is_not_suspect(evaluation.sprint, base):
+        task.merge.suspect = task.merge.waiting = None
+        _blame(evaluation, task, failure)
+    elif base != health.red_commit:
+        _verify_main(evaluation, "is main itself red?")
+    elif _is_escalated_with_red_main(evaluation):
+        _wait(evaluation, task, health.red_summary)
+    else:
+        task.merge.suspect = task.merge.waiting = None
+        health.escalated_with = task.id
+        again = evaluation.new_work(task, "verify", head=task.change.head)
+        evaluation.escalate(task, health.red_summary, again)
+
+
+def _is_escalated_with_red_main(evaluation: Evaluation) -> bool:
+    """True if a task was escalated already: a red main needs one issue only."""
+    health = evaluation.sprint.main_health
+    task = evaluation.state.tasks.get(health.escalated_with)
+    return bool(task and task.status is Status.ESCALATED and task.reason == health.red_summary)
 
 
 def waits_for_main(sprint: Sprint, task: Task) -> bool:
-    """Whether only a person can help, by putting main right."""
-    return (
-        task.merge.suspect is not None
-        and task.merge.suspect.proof.base == sprint.main_health.red_commit
-    )
-
-
-def _settle(evaluation: Evaluation, task: Task, doubt: SuspectFailure) -> None:
-    sprint, base = evaluation.sprint, doubt.proof.base
-    outdated = task.change.head != doubt.proof.head or base != evaluation.main_commit()
-    if task.status is not Status.IN_REVIEW or task.merge.unverified or task.work or outdated:
-        # It is not what would be merged now: what is there is verified anew.
-        task.merge.suspect = task.merge.waiting = None
-    elif main_is_not_suspect(sprint, base):
-        task.merge.suspect = task.merge.waiting = None
-        _blame(evaluation, task, doubt)
-    elif base != sprint.main_health.red_commit:
-        look_again(evaluation)
-    elif _somebody_is_told(evaluation):
-        _wait(evaluation, task, sprint.main_health.red_summary)
-    else:
-        task.merge.suspect = task.merge.waiting = None
-        sprint.main_health.escalated_with = task.id
-        again = evaluation.new_work(task, "verify", head=task.change.head)
-        evaluation.escalate(task, sprint.main_health.red_summary, held=again)
-
-
-def _somebody_is_told(evaluation: Evaluation) -> bool:
-    """One issue is enough for a main that is red."""
-    told = evaluation.state.tasks.get(evaluation.sprint.main_health.escalated_with)
-    reason = evaluation.sprint.main_health.red_summary
-    return told is not None and told.status is Status.ESCALATED and told.reason == reason
+    """True if only a person can help, by repairing main."""
+    failure = task.merge.suspect
+    return failure is not None and failure.proof.base == sprint.main_health.red_commit
 
 
 def _wait(evaluation: Evaluation, task: Task, what: str) -> None:
-    if task.merge.waiting is None or task.merge.waiting.what != what:
-        task.merge.waiting = MergeWait(
-            head=task.change.head, what=what, since=evaluation.now, until=evaluation.now
-        )
+    now, waiting = evaluation.now, task.merge.waiting
+    if waiting is None or waiting.what != what:
+        task.merge.waiting = MergeWait(head=task.change.head, what=what, since=now, until=now)

@@ -8,7 +8,7 @@ no rule changes anything. People's actions come first. `docs/workflow.md` is mad
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from caloron.domain.model.sprint import Sprint
 from caloron.domain.model.status import Status, Step
@@ -17,21 +17,22 @@ from caloron.domain.rules import merge_queue as queue
 from caloron.domain.rules import post_merge_check, verification
 from caloron.domain.rules import pull_requests as forge
 from caloron.domain.rules import scheduling as slots
-from caloron.domain.rules.evaluation import Evaluation, Restless, RuleFailed, Taken
+from caloron.domain.rules.evaluation import AppliedRule, Evaluation, Restless, RuleFailed
 from caloron.domain.rules.people import commands
 from caloron.domain.rules.people import labelled_issues as labels
-from caloron.domain.rules.steps import step_of
 
 #: No sprint needs as many: each pass follows one more consequence.
 _MAX_PASSES = 100
+_Match = TypeVar("_Match")
 
 
-class Rule(NamedTuple):
+class Rule(NamedTuple, Generic[_Match]):
     """In these steps, under this condition, this action is taken, and leads to these steps."""
 
     steps: frozenset[Step]
-    when: Callable[[Evaluation, Task], bool]
-    do: Callable[[Evaluation, Task], None]
+    #: Returns what the condition matched, or a false value; the action gets it.
+    when: Callable[[Evaluation, Task], _Match | None]
+    do: Callable[[Evaluation, Task, _Match], None]
     #: Empty: the task stays where it is.
     then: frozenset[Step] = frozenset()
 
@@ -65,7 +66,7 @@ AFTER_MERGE = _steps(Step.MERGED_UNVERIFIED, Step.REVERTING, Step.REVERTED)
 HEAD_IN_REVIEW = IDLE | {Step.PUBLISHING}
 
 #: What people do, and what the forge shows.
-PEOPLE: tuple[Rule, ...] = (
+PEOPLE: tuple[Rule[Any], ...] = (
     Rule(ALL - {Step.DONE}, forge.pull_merged, forge.complete, _steps(Step.DONE)),
     # An edit of the text takes our approval back.
     Rule(ALL, always, forge.observe, IDLE),
@@ -119,7 +120,7 @@ PEOPLE: tuple[Rule, ...] = (
 )
 
 #: Dependents wait until their dependencies are done.
-DEPENDENCIES: tuple[Rule, ...] = (
+DEPENDENCIES: tuple[Rule[Any], ...] = (
     Rule(
         _steps(Step.WAITING, Step.READY), slots.dependency_held, slots.block, _steps(Step.BLOCKED)
     ),
@@ -128,7 +129,7 @@ DEPENDENCIES: tuple[Rule, ...] = (
 )
 
 #: Each head is verified on top of main, then reviewed.
-REVIEW: tuple[Rule, ...] = (
+REVIEW: tuple[Rule[Any], ...] = (
     Rule(
         _steps(Step.MAIN_SUSPECT),
         verification.red_result,
@@ -180,7 +181,7 @@ def _one_pass(evaluation: Evaluation) -> None:
         evaluation.set_steps()
 
 
-def follow(evaluation: Evaluation, rules: tuple[Rule, ...]) -> None:
+def follow(evaluation: Evaluation, rules: tuple[Rule[Any], ...]) -> None:
     """Apply rules to all tasks, until none of these rules changes a task any more."""
     changed = True
     while changed:
@@ -189,27 +190,26 @@ def follow(evaluation: Evaluation, rules: tuple[Rule, ...]) -> None:
             changed = _follow_task(evaluation, task, rules) or changed
 
 
-def _follow_task(evaluation: Evaluation, task: Task, rules: tuple[Rule, ...]) -> bool:
-    """Apply the first rule that changes the task, again and again; whether one did."""
+def _follow_task(evaluation: Evaluation, task: Task, rules: tuple[Rule[Any], ...]) -> bool:
+    """Apply the first rule that changes the task, again and again; True if one did."""
     for count in range(_MAX_PASSES):
-        task.step = step_of(evaluation, task)
+        task.step = evaluation.step_of(task)
         if not any(_apply(evaluation, task, rule) for rule in rules if task.step in rule.steps):
             return count > 0
-    last = evaluation.taken[-1].rule.do.__name__
-    error = Restless(f"it does not come to rest in {_MAX_PASSES} passes")
-    raise RuleFailed(task.id, last, error)
+    raise _restless(task.id, evaluation.applied[-1].rule.do)
 
 
-def _apply(evaluation: Evaluation, task: Task, rule: Rule) -> bool:
-    """Take the action of a rule if its condition holds; whether that changed anything."""
-    if not evaluation.apply(task.id, rule.when, task):
+def _apply(evaluation: Evaluation, task: Task, rule: Rule[Any]) -> bool:
+    """Take the action of a rule if its condition holds; True if that changed anything."""
+    matched = evaluation.apply(task.id, rule.when, task)
+    if not matched:
         return False
     before, acted = task.copy(), len(evaluation.actions)
-    evaluation.apply(task.id, rule.do, task)
+    evaluation.apply(task.id, rule.do, task, matched)
     if task == before and len(evaluation.actions) == acted:
         return False
-    task.step = step_of(evaluation, task)
-    evaluation.taken.append(Taken(rule, before.step, task.step))
+    task.step = evaluation.step_of(task)
+    evaluation.applied.append(AppliedRule(rule, before.step, task.step))
     return True
 
 
@@ -225,9 +225,13 @@ def _name_the_restless(evaluation: Evaluation) -> None:
         before = _copy(evaluation)
         evaluation.apply("", rule.do)
         if _copy(evaluation) != before:
-            error = Restless(f"it does not come to rest in {_MAX_PASSES} passes")
-            raise RuleFailed(_changed_since(evaluation, *before), rule.do.__name__, error)
+            raise _restless(_changed_since(evaluation, *before), rule.do)
     _one_pass(evaluation)
+
+
+def _restless(task: str, rule: Callable[..., object]) -> RuleFailed:
+    error = Restless(f"it does not come to rest in {_MAX_PASSES} passes")
+    return RuleFailed(task, rule.__name__, error)
 
 
 def _changed_since(
@@ -235,4 +239,4 @@ def _changed_since(
 ) -> str:
     changed = (name for name, task in evaluation.state.tasks.items() if task != tasks.get(name))
     done = (*evaluation.actions[acted:], *evaluation.moves[moved:])
-    return next(changed, "") or next((one.task for one in done if hasattr(one, "task")), "")
+    return next(changed, "") or next((item.task for item in done if hasattr(item, "task")), "")

@@ -8,7 +8,7 @@ from caloron.domain.model.effects import Merge
 from caloron.domain.model.snapshots import CommentSnapshot, IssueSnapshot
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
-from caloron.domain.rules.people.commands import unheard_no
+from caloron.domain.rules.people.commands import new_objections
 from caloron.domain.rules.people.labelled_issues import read_text
 from caloron.domain.rules.verdicts import POLICY
 from caloron.errors import ChecksFailed, ForgeError, StaleHead
@@ -76,7 +76,7 @@ class MergeGate:
     def _look_at_comments(self, task: Task) -> None:
         places = [number for number in (task.links.issue, task.links.pull) if number is not None]
         said = [comment for number in places for comment in self._forge.comments(number)]
-        if words := unheard_no(task, said):
+        if words := new_objections(task, said):
             who, what = words[0].author, words[0].body.splitlines()[0].strip()
             raise LaterVeto(f"{who} said {what} on #{words[0].issue}", words)
 

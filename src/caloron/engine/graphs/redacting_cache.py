@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cached_property
 
 import msgspec
@@ -10,16 +9,7 @@ import msgspec
 from caloron.graph.runtime.protocols import CacheKey, JournalEntry
 from caloron.graph.storage.cache import SqliteCache
 from caloron.graph.storage.journal import SqliteJournal
-from caloron.store.redact import Redactor, secrets_in
-
-#: Named by us, and so a secret whatever its value looks like.
-_ALWAYS = ("CALORON_SHELL_TOKEN",)
-
-
-def redactor() -> Redactor:
-    """Finds the secrets of this process' environment, and whatever has the form of a key."""
-    ours = {name: os.environ[name] for name in _ALWAYS if os.environ.get(name)}
-    return Redactor(secrets_in(os.environ) | ours)
+from caloron.store.redact import Redactor, own_redactor
 
 
 class RedactingCache(SqliteCache):
@@ -27,7 +17,7 @@ class RedactingCache(SqliteCache):
 
     @cached_property
     def _redactor(self) -> Redactor:
-        return redactor()
+        return own_redactor()
 
     def put(self, key: CacheKey, text: str) -> None:
         if not self._redactor.finds(text.encode("utf-8", "surrogatepass")):
@@ -42,7 +32,7 @@ class RedactingJournal(SqliteJournal):
 
     @cached_property
     def _redactor(self) -> Redactor:
-        return redactor()
+        return own_redactor()
 
     def record(self, run_id: str, key: str, entry: JournalEntry) -> None:
         output = (entry.output or "").encode("utf-8", "surrogatepass")

@@ -1,4 +1,7 @@
-"""What runs of graphs did: one file for each run, the latest few hundred of them."""
+"""The traces of graph runs and of ticks: one file for each, the latest few hundred of them.
+
+Every tick writes one, so this module imports the graph library only where it reads or runs graphs.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,25 @@ import json
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from caloron.engine.graphs.redacting_cache import redactor
 from caloron.errors import NotFound, StoreError
-from caloron.graph.catalogue import Catalogue
-from caloron.graph.errors import ExecutionError
-from caloron.graph.prepare import Prepared
-from caloron.graph.runtime.protocols import StageTrace, Trace
 from caloron.ids import is_valid_id
 from caloron.store import log
 from caloron.store.files import write_atomic
+from caloron.store.redact import own_redactor
 
-_MOST = 500
+if TYPE_CHECKING:
+    from caloron.graph.catalogue import Catalogue
+    from caloron.graph.errors import ExecutionError
+    from caloron.graph.prepare import Prepared
+    from caloron.graph.runtime.protocols import StageTrace, Trace
+
+_KEPT_TRACES = 500
 
 
 def new_run_id() -> str:
-    """A name for a run that nobody named; in the order of time."""
+    """Return a new name for a run; names sort in the order of time."""
     return f"run-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
@@ -34,56 +39,59 @@ class RunTraces:
 
     def keep(
         self, run_id: str, prepared: Prepared, trace: Trace, error: ExecutionError | None = None
-    ) -> Path:
+    ) -> None:
+        """Write the trace of a graph's run."""
+        self.write(run_id, _record(prepared, trace, error))
+
+    def write(self, run_id: str, record: dict[str, Any]) -> None:
+        """Write a trace; one without a graph is that of a tick."""
         path = self._folder / f"{run_id}.json"
         is_new = not path.exists()
-        told = _told(run_id, prepared, trace, error)
         try:
-            # Failures repeat what stages said, and a stage may say a key.
-            clean = redactor().text(json.dumps(told, indent=1))
+            # Failures repeat the output of stages, which may contain a key.
+            clean = own_redactor().text(json.dumps({"run_id": run_id, **record}, indent=1))
             write_atomic(path, (clean + "\n").encode(), durable=False)
         except OSError as failed:
             raise StoreError(f"cannot write {path}: {failed}", hint="see CALORON_HOME") from failed
         if is_new:
             self._forget_oldest()
-        return path
 
     def _forget_oldest(self) -> None:
         files = list(self._folder.glob("*.json"))
-        if len(files) > _MOST:
+        if len(files) > _KEPT_TRACES:
             files.sort(key=_age)
-            for file in files[: len(files) - _MOST]:
+            for file in files[: len(files) - _KEPT_TRACES]:
                 with log.ignored(OSError, message="cannot remove an old trace", path=file):
                     file.unlink(missing_ok=True)
 
     def find(self, wanted: str) -> dict[str, Any]:
-        """The trace of a run; by the id of a graph, that of its latest run."""
+        """Return the trace of a run; by the id of a graph, that of its latest run."""
         if is_valid_id(wanted):
-            found = self._read(self._folder / f"{wanted}.json")
-            if found is not None:
-                return found
-            for one in self.latest():
-                if one["composition_id"] == wanted:
-                    return one
+            trace = self._read(self._folder / f"{wanted}.json")
+            if trace is not None:
+                return trace
+            for trace in self.latest():
+                if trace["composition_id"] == wanted:
+                    return trace
         raise NotFound(
             f"no run of a graph is called {wanted!r}",
             hint="caloron graph trace lists the runs whose traces are kept",
         )
 
     def latest(self) -> list[dict[str, Any]]:
-        """All traces that are kept, the newest first."""
-        read = (self._read(file) for file in self._folder.glob("*.json"))
-        return sorted((one for one in read if one), key=lambda one: one["started_at"], reverse=True)
+        """Return all traces, the newest first."""
+        traces = filter(None, (self._read(file) for file in self._folder.glob("*.json")))
+        return sorted(traces, key=lambda trace: str(trace["started_at"]), reverse=True)
 
     def _read(self, file: Path) -> dict[str, Any] | None:
         try:
-            found = json.loads(file.read_bytes())
-        except FileNotFoundError:
+            trace = json.loads(file.read_bytes())
+        except (FileNotFoundError, ValueError):
+            # A full disk may cut a file short; nothing depends on a trace.
             return None
-        except ValueError:
-            # A trace is only told; one that a full disk cut short is as good as none.
+        if not isinstance(trace, dict) or "run_id" not in trace:
             return None
-        return found if isinstance(found, dict) and "run_id" in found else None
+        return trace if "composition_id" in trace else _with_tick_graph(trace)
 
 
 def _age(file: Path) -> int:
@@ -94,14 +102,24 @@ def _age(file: Path) -> int:
         return 0
 
 
-def _told(
-    run_id: str, prepared: Prepared, trace: Trace, error: ExecutionError | None
-) -> dict[str, Any]:
+def _with_tick_graph(trace: dict[str, Any]) -> dict[str, Any]:
+    """Add what a tick does not know of its graph, because it runs without the graph library."""
+    from caloron.engine.graphs.tick_graph import tick_graph
+
+    return {"run_id": trace["run_id"], **_described(tick_graph()), **trace}
+
+
+def _described(prepared: Prepared) -> dict[str, Any]:
     return {
-        "run_id": run_id,
-        "composition_id": trace.composition_id,
+        "composition_id": prepared.composition_id,
         "description": prepared.graph.description,
         "profile": "strict" if prepared.strict else "noether",
+    }
+
+
+def _record(prepared: Prepared, trace: Trace, error: ExecutionError | None) -> dict[str, Any]:
+    return {
+        **_described(prepared),
         "started_at": trace.started_at,
         "duration_ms": trace.duration_ms,
         "status": trace.status,

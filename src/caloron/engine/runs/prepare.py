@@ -15,11 +15,10 @@ from caloron.agents import conventions, prompting
 from caloron.agents.workspace.project_detection import SHELL, environment, with_path
 from caloron.domain.model.facts import Skipped
 from caloron.domain.model.merge import Link
-from caloron.domain.model.roles import ANALYST, CODE_ROLES, PLANNER, SPRINT_ROLES, Role
+from caloron.domain.model.roles import CODE_ROLES, PLANNER, ROLES, SPRINT_ROLES, Role
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting.forge_texts import merge_message_for
-from caloron.domain.rules.evaluation import agent_of
 from caloron.engine.agent_dirs import AgentDirs
 from caloron.engine.forge.connect import NOTE
 from caloron.engine.runs.sandbox_policy import SandboxPolicy, model_of
@@ -372,9 +371,7 @@ class AttemptPreparer:
 
 
 def _who(task: Task | None, role: Role) -> str:
-    if task:
-        return agent_of(task, role)
-    return ANALYST if role == "retro" else PLANNER
+    return ROLES[role].shared_agent or (task.agent if task else PLANNER)
 
 
 def sessions_of(run_dir: Path) -> Path:

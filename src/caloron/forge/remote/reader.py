@@ -17,7 +17,7 @@ from caloron.domain.model.snapshots import (
     ReviewSnapshot,
     marker_key,
 )
-from caloron.domain.rules.people.commands import mistaken_word, word_of
+from caloron.domain.rules.people.commands import command_in, mistaken_command
 from caloron.errors import ForgeUnavailable, NotFound
 from caloron.forge.api import types
 from caloron.forge.api.base import Check, ForgeApi, Protection, segment
@@ -231,7 +231,7 @@ class Reader:
         author = snapshots.login(comment.user)
         body = snapshots.text_of(comment.body)
         # Only a comment that is a command, or was meant as one, is worth a request.
-        command = word_of(body) or mistaken_word(body)
+        command = command_in(body) or mistaken_command(body)
         trusted = self._is_trusted(author, ask=bool(command))
         return snapshots.comment_snapshot(comment, began_ms, trusted=trusted)
 

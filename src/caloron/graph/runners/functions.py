@@ -20,8 +20,8 @@ from caloron.graph.runtime.cancellation import JobResult
 from caloron.graph.runtime.protocols import Call, StageRunner, Value
 from caloron.graph.stage import StageSpec
 
-#: A function of the input; one that needs its call takes it as second parameter, without a default
-#: or with the name `call`.
+#: A function of the input. Its second parameter, without a default or with the name `call`, is the
+#: call.
 Function = Callable[[Json], Json] | Callable[[Json, Call], Json]
 
 _POLL_S = 0.05
@@ -76,11 +76,12 @@ def _takes_call(function: Function) -> bool:
     """True if the second parameter is the call: it has no default, or the name `call`."""
     from inspect import Parameter, signature
 
-    named = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     second = list(signature(function).parameters.values())[1:2]
     return any(
-        one.kind in named and (one.default is Parameter.empty or one.name == "call")
-        for one in second
+        parameter.kind in positional
+        and (parameter.default is Parameter.empty or parameter.name == "call")
+        for parameter in second
     )
 
 

@@ -145,7 +145,6 @@ def run_process(
     seconds: float,
     stopped: Callable[[], bool],
     max_output: int,
-    environ: Mapping[str, str] | None = None,
 ) -> ProcessResult:
     """Run a command; its process group is killed after its time, or when it is stopped."""
     try:
@@ -154,7 +153,6 @@ def run_process(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=None if environ is None else dict(environ),
             start_new_session=True,
         )
     except OSError as error:
@@ -195,7 +193,7 @@ def _wait(
             raise Cancelled("cancelled because its result is no longer needed")
         if left <= 0:
             raise StageTimedOut(f"not done after {round(seconds, 2):g} s")
-        reader = next((each for each in readers if each.is_alive()), None)
+        reader = next((reader for reader in readers if reader.is_alive()), None)
         if reader is not None:
             reader.join(min(left, _POLL_S))
         else:
@@ -262,13 +260,11 @@ class SubprocessRunner:
         sandbox: Sandbox,
         *,
         interpreters: Mapping[str, Sequence[str]] | None = None,
-        environ: Mapping[str, str] | None = None,
         seconds: float = _STAGE_SECONDS,
     ) -> None:
         self._scripts = scripts
         self._sandbox = sandbox
         self._interpreters = dict(interpreters or {})
-        self._environ = dict(environ) if environ is not None else None
         self._seconds = seconds
 
     def code_version(self, stage: StageSpec) -> str | None:
@@ -290,17 +286,16 @@ class SubprocessRunner:
                 seconds=self._seconds if left is None else min(left, self._seconds),
                 stopped=call.stopped,
                 max_output=_MAX_OUTPUT,
-                environ=self._environ,
             )
         return _answer(result)
 
     def _interpreter(self, language: Language) -> Sequence[str]:
         if language.name in self._interpreters:
             return self._interpreters[language.name]
-        found = shutil.which(language.program)
-        if found is None:
+        program = shutil.which(language.program)
+        if program is None:
             raise StageMissing(f"{language.program} is not installed: it runs {language.name}")
-        return [found]
+        return [program]
 
     def _script(self, code: str, language: Language) -> Path:
         """Return the file of the wrapped code; it is written once."""

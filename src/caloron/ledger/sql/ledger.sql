@@ -97,5 +97,3 @@ SELECT s.id FROM sprints s LEFT JOIN entries e ON e.file = :file AND e.key = s.i
 WHERE s.phase = 'ended' AND e.version IS NOT s.version ORDER BY s.number
 -- name: ended_sprints
 SELECT id FROM sprints WHERE phase = 'ended' ORDER BY number
--- name: goals
-SELECT number, goal FROM sprints

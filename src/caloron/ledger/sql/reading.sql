@@ -1,5 +1,11 @@
 -- name: value
 SELECT value FROM kv WHERE key = :key
+-- name: has_table
+SELECT 1 FROM sqlite_master WHERE name = :name
+-- name: empty_entries
+CREATE TEMP TABLE entries (file, key, position, whose, version, text)
+-- name: empty_records
+CREATE TEMP TABLE records (sprint, made_by, data)
 -- name: sprint
 SELECT data FROM sprints ORDER BY id = :running DESC, number DESC LIMIT 1
 -- name: tasks

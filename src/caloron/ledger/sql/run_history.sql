@@ -12,8 +12,8 @@ WHERE work_item_id >= :low AND work_item_id < :high
   AND +type IN ('work_item_claimed', 'attempt_started', 'attempt_ended', 'agent_reported',
                'work_item_reopened', 'work_item_resolved')
 ORDER BY +id
--- name: seen
-SELECT item, activity_at FROM leases
+-- name: active
+SELECT item, activity_at / 1000.0 AS at FROM leases
 WHERE item >= :low AND item < :high AND activity_at IS NOT NULL
 -- name: lost_engines
 SELECT count(*) FROM events WHERE type = 'engine_lost' AND json_extract(payload, '$.sprint') = :sprint
@@ -43,23 +43,15 @@ SELECT COALESCE(max(number), 0) FROM sprints
 SELECT id FROM sprints ORDER BY number DESC LIMIT 1
 -- name: learnings
 SELECT value FROM kv WHERE key = 'learnings'
--- name: has_entries
--- A ledger that was only read since an upgrade has no such table yet.
-SELECT 1 FROM sqlite_master WHERE name = 'entries'
 -- name: adopted
 SELECT key, text FROM entries WHERE file = 'sprints.json' AND whose = 'theirs'
 ORDER BY position DESC LIMIT :limit
 -- name: is_adopted
 SELECT 1 FROM entries
 WHERE file = 'sprints.json' AND whose = 'theirs' AND (key = :id OR position = CAST(:number AS INTEGER))
--- name: has_records
-SELECT 1 FROM sqlite_master WHERE name = 'records'
--- name: ended_with_records
-SELECT s.id, CASE WHEN r.made_by = :made_by THEN r.data END AS record
-FROM sprints s LEFT JOIN records r ON r.sprint = s.id
-WHERE s.number > :after AND s.phase = 'ended' ORDER BY s.number
--- name: ended_without_records
-SELECT s.id, NULL AS record FROM sprints s
+-- name: ended
+SELECT s.id, r.data AS record
+FROM sprints s LEFT JOIN records r ON r.sprint = s.id AND r.made_by = :made_by
 WHERE s.number > :after AND s.phase = 'ended' ORDER BY s.number
 -- name: missing_records
 SELECT s.id FROM sprints s LEFT JOIN records r ON r.sprint = s.id AND r.made_by = :made_by

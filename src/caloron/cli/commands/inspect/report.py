@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from caloron.cli.app import Answer, options, sprint_argument
+from caloron.cli.app import Answer, command, sprint_argument
 from caloron.cli.format import counted, dollars, local_time
 from caloron.cli.project_view import (
     ForgeLinks,
@@ -26,7 +26,7 @@ from caloron.cli.project_view import (
 )
 from caloron.cli.render import FORMATS, Item, Linked, Page, Section, as_text, render
 from caloron.domain.model.snapshots import PullSnapshot, ReviewSnapshot
-from caloron.domain.model.sprint import State, pull_of
+from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting.explain import why
@@ -87,7 +87,7 @@ class _Sprint(NamedTuple):
     now: float
 
 
-@click.command()
+@command(project=True)
 @sprint_argument
 @click.option(
     "--format",
@@ -97,13 +97,11 @@ class _Sprint(NamedTuple):
     show_default=True,
     help="The page as text, Markdown or one HTML file; with --output json it is in `page`.",
 )
-@options(project=True)
 def report(sprint: str | None, form: str, project: str | None) -> Answer:
     """Show the report of the last sprint (or of SPRINT: its id or number).
 
     What was merged, what waits for you and the commands for it, its cost, and its problems.
 
-    \b
     Examples:
       caloron report
       caloron report 3 --format html > report.html
@@ -180,7 +178,7 @@ def _main_before(state: State, runs: tuple[Run, ...]) -> str:
 
 def _task(reported: _Sprint, task: Task, mirror: Mirror, links: ForgeLinks) -> dict[str, Any]:
     state = reported.state
-    pull = pull_of(state, task)
+    pull = state.pull_of(task)
     runs = [run for run in reported.runs if run.task == task.id]
     size = _size(state, task, mirror)
     is_active = reported.running or task.id in {agent["task"] for agent in reported.orphans}
@@ -249,7 +247,7 @@ def _reviews(state: State, task: Task) -> list[dict[str, str]]:
 
 def _size(state: State, task: Task, mirror: Mirror) -> Size | None:
     """The changed lines of the task; None where our own repository does not know."""
-    pull = pull_of(state, task)
+    pull = state.pull_of(task)
     base = task.merge.verified.base if task.merge.verified else ""
     ends = (base, task.change.head)
     if not base and pull and pull.merge_commit:
@@ -437,12 +435,10 @@ def _problem_item(problem: dict[str, Any]) -> Item:
     return Item(text, files=[problem["log"]] if problem["log"] else ())
 
 
-@click.command()
-@options(project=True)
+@command(project=True)
 def inbox(project: str | None) -> Answer:
     """List what waits for you in every sprint of the project, newest first.
 
-    \b
     Examples:
       caloron inbox
       caloron inbox --output json

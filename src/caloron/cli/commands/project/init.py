@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from caloron.cli.app import Answer, DryRun, exclude_each_other, options, planned
+from caloron.cli.app import Answer, DryRun, command, exclude_each_other, planned
 from caloron.cli.commands.project.new_project import create_active, framework_or_detected
 from caloron.cli.format import counted
 from caloron.errors import AlreadyExists, NotFound, UsageError
@@ -31,7 +31,7 @@ FORGES = ("local", "gitea", "github")
 _PATHS = ("token_file", "reviewer_token_file", "ca_file", "checkout")
 
 
-@click.command()
+@command(dry_run=True)
 @click.argument("name")
 @click.option("--framework", "-f", metavar="F", help="Agent framework (default: detected on PATH).")
 @click.option(
@@ -47,7 +47,6 @@ _PATHS = ("token_file", "reviewer_token_file", "ca_file", "checkout")
 @click.option("--ca-file", metavar="FILE", help="CA certificates for the forge.")
 @click.option("--git-url", metavar="URL", help="Address for git fetch and push, such as over SSH.")
 @click.option("--checkout", metavar="PATH", help="Your own clone, for `caloron take`.")
-@options(dry_run=True)
 def init(
     name: str,
     framework: str | None,
@@ -64,7 +63,6 @@ def init(
     in the repository REPO there, by the account of your token; without --token-env or --token-file
     git's credential helper is asked. Everything is checked before anything is created.
 
-    \b
     Examples:
       caloron init shop --repo ~/src/shop --verify "python3 -m unittest"
       caloron init scratch

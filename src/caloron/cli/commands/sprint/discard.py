@@ -9,22 +9,14 @@ from typing import Any
 import click
 
 from caloron.cli import output
-from caloron.cli.app import (
-    Answer,
-    DryRun,
-    NotConfirmed,
-    confirm,
-    options,
-    planned,
-    sprint_argument,
-)
+from caloron.cli.app import Answer, DryRun, command, confirm, planned, sprint_argument
 from caloron.cli.commands.forge import person
 from caloron.cli.commands.sprint.take import merge_commits
 from caloron.cli.format import counted
 from caloron.cli.locks import ensure_unlocked
 from caloron.cli.project_view import known_forge, require_ledger
 from caloron.domain.model.snapshots import IssueSnapshot
-from caloron.domain.model.sprint import State, pull_of
+from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.rules.discard import can_be_discarded, left_over
@@ -35,17 +27,15 @@ from caloron.ledger.projects import Project, load_project
 from caloron.ledger.run_history import find_sprint
 
 
-@click.command()
+@command(project=True, dry_run=True)
 @sprint_argument
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@options(project=True, dry_run=True)
 def discard(sprint: str | None, yes: bool, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Cancel what is left of the last sprint (or of SPRINT): a held plan, unfinished tasks.
 
     Unfinished tasks are cancelled, their issues and pull requests closed with a comment. Merged
     work stays merged, branches and saved work are kept. It shows what is cancelled, and asks.
 
-    \b
     Examples:
       caloron discard --dry-run
       caloron discard 3 --yes
@@ -58,11 +48,8 @@ def discard(sprint: str | None, yes: bool, dry_run: bool, project: str | None) -
     if dry_run:
         ensure_unlocked(loaded)
         return DryRun(*_actions(state))
-    if not yes and not _confirmed(state):
-        raise NotConfirmed(
-            f"nothing was discarded: sprint {state.sprint.id} is unchanged",
-            hint="answer y, or use --yes",
-        )
+    if not yes:
+        _confirm(state)
     data = _data(loaded, _discard(loaded, state.sprint.id))
     return Answer(data, _text(data))
 
@@ -94,7 +81,7 @@ def _actions(state: State) -> list[dict[str, Any]]:
 
 
 def _open_objects(state: State, task: Task) -> list[str]:
-    pull = pull_of(state, task)
+    pull = state.pull_of(task)
     names = [f"pull request #{pull.number}"] if pull and pull.state == "open" else []
     for number in (task.links.issue, task.escalation.issue):
         issue = state.objects.get(f"issue:{number}")
@@ -103,17 +90,17 @@ def _open_objects(state: State, task: Task) -> list[str]:
     return names
 
 
-def _confirmed(state: State) -> bool:
+def _confirm(state: State) -> None:
     for action in _actions(state):
         output.note(f"  {action['action']} {action['target']}")
     if merged := _merged(state):
         output.note(f"  merged work stays: {', '.join(merged)}")
-    return confirm("Discard this?")
+    confirm("Discard this?", f"nothing was discarded: sprint {state.sprint.id} is unchanged")
 
 
 def _merged(state: State) -> list[str]:
     """The tasks whose work is on main; a task with nothing to do is done without any."""
-    pulls = {t.id: pull_of(state, t) for t in state.tasks.values() if t.status is Status.DONE}
+    pulls = {t.id: state.pull_of(t) for t in state.tasks.values() if t.status is Status.DONE}
     return [name for name, pull in pulls.items() if pull and pull.state == "merged"]
 
 

@@ -7,13 +7,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import click
-
-from caloron.cli.app import Answer, DryRun, options, planned, sprint_argument
+from caloron.cli.app import Answer, DryRun, command, planned, sprint_argument
 from caloron.cli.format import counted
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import on_screen
-from caloron.domain.model.sprint import State, pull_of
+from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.errors import NotFound, PreconditionFailed
 from caloron.git.checkout import Checkout, MergePreview
@@ -21,14 +19,13 @@ from caloron.git.command import git
 from caloron.ledger.ledger import read_state
 from caloron.ledger.locate import projects_for, repository_here
 from caloron.ledger.projects import Project, load_project
-from caloron.ledger.run_history import find_sprint, number_of
+from caloron.ledger.run_history import find_sprint, sprint_numbers
 
 _SHOWN = 10
 
 
-@click.command()
+@command(project=True, dry_run=True)
 @sprint_argument
-@options(project=True, dry_run=True)
 def take(sprint: str | None, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Merge everything finished (or finished up to the end of SPRINT) into your branch.
 
@@ -36,7 +33,6 @@ def take(sprint: str | None, dry_run: bool, project: str | None) -> Answer | Dry
     Refused, with nothing changed: when files that would change are not committed, when both sides
     changed the same lines, in the middle of a rebase or a merge, and when no branch is checked out.
 
-    \b
     Examples:
       caloron take --dry-run
       caloron take
@@ -108,7 +104,7 @@ def _wanted(project: Project, sprint: str | None, main: str) -> tuple[str, str]:
 
 def merge_commits(state: State) -> list[str]:
     """The commits that merged a sprint's work into main."""
-    pulls = [pull_of(state, t) for t in state.tasks.values() if t.status is Status.DONE]
+    pulls = [state.pull_of(t) for t in state.tasks.values() if t.status is Status.DONE]
     return [pull.merge_commit for pull in pulls if pull and pull.merge_commit]
 
 
@@ -136,7 +132,7 @@ def _last_sprint(project: Project, sprint: str | None) -> tuple[str | None, int 
             name = find_sprint(connection, sprint or "")
         except NotFound:
             return None, None
-        return name, number_of(connection, name)
+        return name, sprint_numbers(connection)[name]
 
 
 def _data(

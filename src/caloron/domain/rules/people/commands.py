@@ -1,6 +1,6 @@
-"""What a person may say to a task: the whole first line of a comment, obeyed once.
+"""Commands of people to a task: the whole first line of a comment, obeyed once.
 
-A command that makes no sense where the task stands is answered, once, with the reason.
+A command that makes no sense in the state of the task is answered, once, with the reason.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from caloron.domain.model.effects import CloseIssue, PostComment, ReopenIssue, SeeBranch
+from caloron.domain.model.effects import ReopenIssue, SeeBranch
 from caloron.domain.model.snapshots import CommentSnapshot, ReviewSnapshot, marker_key, moment
-from caloron.domain.model.sprint import pull_of
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
-from caloron.domain.reporting import forge_texts
 from caloron.domain.rules.evaluation import Evaluation
 from caloron.domain.rules.results import open_pull
 from caloron.domain.rules.verdicts import take_back
@@ -30,14 +28,14 @@ _LOOKS_LIKE = re.compile(r"[ \t]*(caloron:[\w-]{1,40})", re.IGNORECASE)
 
 
 def command_of(comment: CommentSnapshot) -> str:
-    """The command that a comment is; empty: it is text of somebody, and data."""
-    return word_of(comment.body) if comment.trusted else ""
+    """Return the command in a comment; empty: its author may not command, or it has none."""
+    return command_in(comment.body) if comment.trusted else ""
 
 
-def word_of(body: str) -> str:
-    """The command that a text would be if whoever wrote it has a say.
+def command_in(body: str) -> str:
+    """Return the command in a text, whoever wrote it.
 
-    One that carries a marker is ours or pretends to be, and is never a command.
+    A text with a marker is ours or pretends to be, and is never a command.
     """
     if marker_key(body):
         return ""
@@ -45,58 +43,53 @@ def word_of(body: str) -> str:
     return first if first in _OBEY else ""
 
 
-def mistaken_word(body: str) -> str:
-    """What a text says that looks like a command and is none; empty: it does not look like one."""
-    if marker_key(body) or word_of(body):
+def mistaken_command(body: str) -> str:
+    """Return the beginning of a text that looks like a command and is none; else empty."""
+    if marker_key(body) or command_in(body):
         return ""
-    found = _LOOKS_LIKE.match(body)
-    return found[1] if found else ""
+    match = _LOOKS_LIKE.match(body)
+    return match[1] if match else ""
 
 
-def command_given(evaluation: Evaluation, task: Task) -> bool:
+def command_given(evaluation: Evaluation, task: Task) -> list[CommentSnapshot]:
     """A trusted person wrote a command, or what looks like one."""
-    return bool(_new_comments(evaluation, task))
-
-
-def _new_comments(evaluation: Evaluation, task: Task) -> list[CommentSnapshot]:
     new = [
         comment
-        for place in evaluation.places(task)
-        for comment in evaluation.comments_on(place)
+        for number in evaluation.conversations(task)
+        for comment in evaluation.comments_on(number)
         if comment.object not in task.conversation.handled and comment.trusted
     ]
     return sorted(new, key=lambda comment: comment.id)
 
 
-def obey(evaluation: Evaluation, task: Task) -> None:
+def obey(evaluation: Evaluation, task: Task, comments: list[CommentSnapshot]) -> None:
     """Carry out the command, or answer why it changes nothing."""
-    for comment in _new_comments(evaluation, task):
+    for comment in comments:
         if command := command_of(comment):
             task.conversation.handle(comment.object)
-            evaluation.acted(task, comment.object)
-            _OBEY[command](evaluation, task, comment)
-        elif word := mistaken_word(comment.body):
+            evaluation.record_act(task, comment.object)
+            if why_not := _OBEY[command](evaluation, task, comment):
+                _answer(evaluation, task, comment, f"`{command}` changes nothing: {why_not}.")
+        elif word := mistaken_command(comment.body):
             _correct(evaluation, task, comment, word)
 
 
 def _correct(evaluation: Evaluation, task: Task, comment: CommentSnapshot, word: str) -> None:
-    """Name the commands, once for each comment; edited into one of them, it is still obeyed."""
-    said = f"{comment.object}?"
-    if said in task.conversation.handled:
-        return
-    task.conversation.handle(said)
-    known = ", ".join(f"`{name}`" for name in _OBEY)
-    text = f"`{word}` is no command. A command is the whole first line of a comment: {known}."
-    key = forge_texts.comment_key(evaluation.sprint.id, task.id, "answer", str(comment.id))
-    evaluation.do(
-        PostComment(
-            key=key, task=task.id, issue=comment.issue, body=forge_texts.comment_body(text, key)
-        )
-    )
+    """Name the commands, once for each comment; edited into a command, it is still obeyed."""
+    corrected = f"{comment.object}?"
+    if corrected not in task.conversation.handled:
+        task.conversation.handle(corrected)
+        known = ", ".join(f"`{name}`" for name in _OBEY)
+        text = f"`{word}` is no command. A command is the whole first line of a comment: {known}."
+        _answer(evaluation, task, comment, text)
 
 
-def unheard_no(task: Task, comments: Iterable[CommentSnapshot]) -> tuple[CommentSnapshot, ...]:
-    """Commands that take a decided merge back, of those that no tick was told of yet."""
+def _answer(evaluation: Evaluation, task: Task, comment: CommentSnapshot, text: str) -> None:
+    evaluation.comment(task, "answer", str(comment.id), text, on=comment.issue)
+
+
+def new_objections(task: Task, comments: Iterable[CommentSnapshot]) -> tuple[CommentSnapshot, ...]:
+    """Return commands that no tick has seen yet and that take a decided merge back."""
     return tuple(
         comment
         for comment in comments
@@ -106,19 +99,11 @@ def unheard_no(task: Task, comments: Iterable[CommentSnapshot]) -> tuple[Comment
     )
 
 
-def _answer(evaluation: Evaluation, task: Task, comment: CommentSnapshot, why: str) -> None:
-    """Say where it was asked why nothing follows."""
-    key = forge_texts.comment_key(evaluation.sprint.id, task.id, "answer", str(comment.id))
-    text = f"`{command_of(comment)}` changes nothing: {why}."
-    evaluation.do(
-        PostComment(
-            key=key, task=task.id, issue=comment.issue, body=forge_texts.comment_body(text, key)
-        )
-    )
+# Each command returns why it changes nothing; empty: it was carried out.
 
 
 def _over(task: Task) -> str:
-    """Why nothing can be done with a task any more, or not before it comes back."""
+    """Return why a task takes no commands: it is done, cancelled, or just merged."""
     if task.status is Status.DONE:
         return f"task `{task.id}` is done"
     if task.status is Status.CANCELLED:
@@ -128,73 +113,69 @@ def _over(task: Task) -> str:
     return ""
 
 
-def _resolved(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> None:
-    if task.status is Status.ESCALATED:
-        _give_back(evaluation, task, comment)
-    else:
-        why = _over(task) or f"task `{task.id}` does not wait for a person"
-        _answer(evaluation, task, comment, why)
+def _resolved(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> str:
+    if task.status is not Status.ESCALATED:
+        return _over(task) or f"task `{task.id}` does not wait for a person"
+    _hand_back(evaluation, task, comment)
+    return ""
 
 
-def _take_over(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> None:
-    """The agent stops; what the person pushes, opens or merges is the change."""
-    if why := _over(task):
-        _answer(evaluation, task, comment, why)
-        return
-    reason = f"taken over by {comment.author}"
+def _take_over(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> str:
+    """Stop the agent; the commits that the person pushes, opens or merges are the change."""
+    if why_not := _over(task):
+        return why_not
+    reason, work = f"taken over by {comment.author}", task.work
     if task.status is Status.ESCALATED:
         evaluation.note(task, reason)
     else:
-        held = task.work
         evaluation.stop_work(task, reason)
-        evaluation.hold(task, reason, held=held)
+        evaluation.wait_for_person(task, reason, work)
     task.escalation.taken_over_by, task.escalation.handback_by = comment.author, ""
+    return ""
 
 
-def _give_back(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> None:
-    """The task goes on; after a take-over with what the person left on its branch."""
-    who = comment.author
-    if task.escalation.handback_by:
+def _hand_back(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> None:
+    """Release the task; after a take-over with the person's commits on its branch."""
+    who, escalation = comment.author, task.escalation
+    if escalation.handback_by:
         return
-    if not task.escalation.taken_over_by or task.plan.kind == "check":
+    if not escalation.taken_over_by or task.plan.kind == "check":
         evaluation.release(task, who)
         return
-    pull = pull_of(evaluation.state, task)
+    pull = evaluation.state.pull_of(task)
     if pull is None or pull.state != "open":
-        # A branch without a pull request is not watched: look what is there first.
-        task.escalation.handback_by = who
+        # No snapshots show a branch without a pull request, so it is read first.
+        escalation.handback_by = who
         key = f"see_branch/{evaluation.sprint.id}/{task.id}/{comment.id}"
         evaluation.do(SeeBranch(key=key, task=task.id, branch=task.change.branch))
         return
     if task.change.pushed == task.change.head and pull.head != task.change.head:
-        task.escalation.resume_work = None
+        escalation.resume_work = None
     evaluation.release(task, who)
 
 
-def branch_was_seen(evaluation: Evaluation, task: Task, commit: str) -> None:
+def handed_back(evaluation: Evaluation, task: Task, commit: str) -> None:
     """Go on after a take-over: with the person's commit, or where the agent was stopped."""
-    if task.status is not Status.ESCALATED or not task.escalation.handback_by:
+    escalation = task.escalation
+    if task.status is not Status.ESCALATED or not escalation.handback_by:
         return
-    theirs = bool(commit) and commit != task.change.pushed
-    if theirs:
+    pushed = bool(commit) and commit != task.change.pushed
+    if pushed:
         task.change.adopt(commit)
-        task.change.is_empty, task.escalation.resume_work, task.escalation.retry_effects = (
-            False,
-            None,
-            (),
-        )
-    begun = task.escalation.resume_as is not Status.PENDING
-    evaluation.release(task, task.escalation.handback_by)
-    if theirs and begun and task.links.pull is None:
+        task.change.is_empty = False
+        escalation.reset()
+    started = escalation.resume_as is not Status.PENDING
+    evaluation.release(task, escalation.handback_by)
+    if pushed and started and task.links.pull is None:
         evaluation.move(task, Status.IN_PROGRESS)
         open_pull(evaluation, task)
 
 
-def _retry(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> None:
+def _retry(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> str:
     reason = f"{comment.author} said {RETRY}"
     match task.status:
         case Status.ESCALATED:
-            _give_back(evaluation, task, comment)
+            _hand_back(evaluation, task, comment)
         case Status.CANCELLED if task.links.issue is not None:
             task.conversation.by_label = task.conversation.unlabelled = False
             evaluation.note(task, f"{reason}: it comes back")
@@ -206,18 +187,14 @@ def _retry(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> None
             evaluation.stop_work(task, reason)
             take_back(evaluation, task)
             task.merge.verified, task.merge.merging, task.merge.stale_merges = None, "", 0
-            task.attempts.failures = 0
+            task.attempts.reset()
             evaluation.note(task, f"{reason}: verified and reviewed again")
         case Status.IN_PROGRESS:
-            why = f"the change of task `{task.id}` is just being published"
-            _answer(evaluation, task, comment, why)
+            return f"the change of task `{task.id}` is just being published"
         case _:
-            why = _over(task) or f"task `{task.id}` has not begun: {_waits(task)}"
-            _answer(evaluation, task, comment, why)
-
-
-def _waits(task: Task) -> str:
-    return task.reason or "it waits for its turn"
+            waits = task.reason or "it waits for its turn"
+            return _over(task) or f"task `{task.id}` has not begun: {waits}"
+    return ""
 
 
 def _begin_again(evaluation: Evaluation, task: Task, reason: str) -> None:
@@ -225,12 +202,8 @@ def _begin_again(evaluation: Evaluation, task: Task, reason: str) -> None:
     if work is None:
         return
     evaluation.stop_work(task, reason)
-    (
-        task.attempts.session,
-        task.attempts.failures,
-        task.supervision.interventions,
-        task.supervision.restarts,
-    ) = "", 0, 0, 0
+    task.forgive()
+    task.attempts.session = ""
     again = evaluation.new_work(
         task, work.role, head=work.head, reason=work.reason, log=work.verify_log
     )
@@ -238,71 +211,55 @@ def _begin_again(evaluation: Evaluation, task: Task, reason: str) -> None:
     evaluation.start(task, msgspec.structs.replace(again, onto_main=work.onto_main), reason)
 
 
-def _cancel(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> None:
-    if why := _over(task):
-        _answer(evaluation, task, comment, why)
-        return
+def _cancel(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> str:
+    if why_not := _over(task):
+        return why_not
     who = comment.author
     evaluation.cancel(task, f"cancelled by {who}", closed_by_person=False)
-    task.conversation.cancelled_by, task.escalation.resume_work, task.escalation.retry_effects = (
-        who,
-        None,
-        (),
-    )
+    task.conversation.cancelled_by = who
+    task.escalation.reset()
     evaluation.close_escalation(task)
-    if task.links.issue is None:
-        return
     text = (
         f"Cancelled by {who}. Comment `{RETRY}` or open the issue again to bring it back; if the"
         " sprint has ended by then, that waits for `caloron resume`."
     )
     evaluation.comment(task, "cancelled", str(comment.id), text)
-    key = f"close/{evaluation.sprint.id}/{task.id}/cancelled-{comment.id}"
-    evaluation.do(CloseIssue(key=key, task=task.id, issue=task.links.issue))
+    evaluation.close_issue(task.links.issue, f"cancelled-{comment.id}", task)
+    return ""
 
 
-def _approve(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> None:
-    """As good as an approving review of the head that was there to be seen when it was said."""
-    pull = pull_of(evaluation.state, task)
-    who = comment.author
-    if why := _over(task):
-        _answer(evaluation, task, comment, why)
-    elif pull is not None and pull.state == "open" and _moved_since(task, comment):
-        why = f"the branch moved since, to {pull.head[:12]}; look at that and say it again"
-        _answer(evaluation, task, comment, why)
-    elif pull is not None and pull.state == "open":
-        task.review.approval = ReviewSnapshot(
-            version=comment.version,
-            # A comment's number: those of reviews are counted elsewhere.
-            id=-comment.id,
-            pull=pull.number,
-            head=pull.head,
-            verdict="approved",
-            author=who,
-        )
-        evaluation.note(task, f"{who} approved {pull.head[:12]}")
-        if task.status is Status.ESCALATED:
-            task.change.adopt(pull.head)
-            (
-                task.escalation.resume_work,
-                task.escalation.retry_effects,
-                task.escalation.resume_as,
-            ) = None, (), Status.IN_REVIEW
-            evaluation.release(task, who)
-    elif task.change.is_empty and task.status is Status.IN_REVIEW:
-        evaluation.complete(
-            task, f"nothing to do, as {who} agrees", f"Nothing to do: {who} agrees."
-        )
-    else:
-        _answer(evaluation, task, comment, f"task `{task.id}` has no open pull request to approve")
+def _approve(evaluation: Evaluation, task: Task, comment: CommentSnapshot) -> str:
+    """Count the command like an approving review of the head that its author could see."""
+    pull, who = evaluation.state.pull_of(task), comment.author
+    if why_not := _over(task):
+        return why_not
+    if pull is None or pull.state != "open":
+        if task.change.is_empty and task.status is Status.IN_REVIEW:
+            agreed = f"Nothing to do: {who} agrees."
+            evaluation.complete(task, f"nothing to do, as {who} agrees", agreed)
+            return ""
+        return f"task `{task.id}` has no open pull request to approve"
+    if moment(comment.version) <= moment(task.review.seen_version):
+        # The head may not have been there yet; in doubt it was not.
+        return f"the branch moved since, to {pull.head[:12]}; look at that and say it again"
+    task.review.approval = ReviewSnapshot(
+        version=comment.version,
+        # Forges number comments and reviews separately.
+        id=-comment.id,
+        pull=pull.number,
+        head=pull.head,
+        verdict="approved",
+        author=who,
+    )
+    evaluation.note(task, f"{who} approved {pull.head[:12]}")
+    if task.status is Status.ESCALATED:
+        task.change.adopt(pull.head)
+        task.escalation.resume(None, Status.IN_REVIEW)
+        evaluation.release(task, who)
+    return ""
 
 
-def _moved_since(task: Task, comment: CommentSnapshot) -> bool:
-    """Whether the head of now may not have been there yet; in doubt it was not."""
-    return moment(comment.version) <= moment(task.review.seen_version)
-
-
-_OBEY: dict[str, Callable[[Evaluation, Task, CommentSnapshot], None]] = {
+_OBEY: dict[str, Callable[[Evaluation, Task, CommentSnapshot], str]] = {
     RESOLVED: _resolved,
     TAKE_OVER: _take_over,
     RETRY: _retry,

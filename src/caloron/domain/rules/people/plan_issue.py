@@ -1,7 +1,7 @@
-"""A plan that waits for a person's yes as an issue on the forge: approved, edited or closed there.
+"""A plan that waits for approval, shown as an issue: approved, edited or closed there.
 
 The tasks stand in the issue twice: as a table to read, and as one block of JSON to edit. Only the
-block is read back. Who may edit an issue of ours may write to the repository, so edits are trusted.
+block is read back. Editing an issue of ours needs write access, so edits are trusted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from caloron.domain.compat.plan_forms import Plan, parse_plan_file
-from caloron.domain.model.effects import CloseIssue, CreateIssue, EditIssue, PostComment
+from caloron.domain.model.effects import CloseIssue, CreateIssue, EditIssue
 from caloron.domain.model.plan import PlannedTask, PlanProblem
 from caloron.domain.model.snapshots import IssueSnapshot, marker
 from caloron.domain.model.sprint import PlanApproval, Sprint
@@ -27,9 +27,9 @@ from caloron.domain.rules.people.commands import APPROVE, command_of
 LABEL = "caloron:plan"
 #: Forges refuse longer bodies; such a plan is edited on the command line.
 MAX_BODY = 60_000
+_MAX_ROWS = 100
 _BLOCK = re.compile(r"^```[a-z]*[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"^\| task \| title \|.*\n(?:\|.*\n)*", re.MULTILINE)
-_replace = msgspec.structs.replace
 
 
 def plan_key(sprint: str) -> str:
@@ -46,43 +46,44 @@ def advance(evaluation: Evaluation) -> None:
     issue = _issue(evaluation)
     if issue is None:
         return
-    _take_in_edit(evaluation, issue)
+    _read_edit(evaluation, issue)
     _rewrite(evaluation, issue)
-    who = issue.closed_by or "a person" if issue.state == "closed" else ""
-    _change(evaluation, declined=who)
+    declined = (issue.closed_by or "a person") if issue.state == "closed" else ""
+    _update(evaluation, declined=declined)
     _obey(evaluation, issue)
 
 
 def conclude(evaluation: Evaluation) -> None:
-    """The plan runs: name the tasks' issues on the one that held it, and close it."""
-    held = evaluation.sprint.planning.approval
-    if held is None or held.concluded or evaluation.sprint.phase in ("planning", "approval"):
+    """List the issues of the tasks on the issue of a plan that runs, and close it."""
+    sprint, tasks = evaluation.sprint, evaluation.state.tasks.values()
+    approval = sprint.planning.approval
+    if approval is None or approval.concluded or sprint.phase in ("planning", "approval"):
         return
-    issue, tasks = _issue(evaluation), evaluation.state.tasks.values()
+    issue = _issue(evaluation)
     if issue is None or any(t.links.issue is None and t.status not in SETTLED for t in tasks):
         return
-    _change(evaluation, concluded=True)
-    named = "\n".join(f"- {f'#{t.links.issue} ' if t.links.issue else ''}`{t.id}`" for t in tasks)
-    _say(evaluation, issue.number, "approved", f"Approved. The tasks of this plan:\n\n{named}")
-    key = f"close/{plan_key(evaluation.sprint.id)}"
+    _update(evaluation, concluded=True)
+    listed = "\n".join(f"- {f'#{t.links.issue} ' if t.links.issue else ''}`{t.id}`" for t in tasks)
+    _post(evaluation, issue, "approved", f"Approved. The tasks of this plan:\n\n{listed}")
+    key = f"close/{plan_key(sprint.id)}"
     evaluation.do(CloseIssue(key=key, task="", issue=issue.number))
 
 
-def _change(evaluation: Evaluation, **changes: Any) -> None:
-    evaluation.sprint.planning.approval = _replace(
-        evaluation.sprint.planning.approval or PlanApproval(), **changes
-    )
+def _approval(evaluation: Evaluation) -> PlanApproval:
+    return evaluation.sprint.planning.approval or PlanApproval()
+
+
+def _update(evaluation: Evaluation, **changes: Any) -> None:
+    approval = msgspec.structs.replace(_approval(evaluation), **changes)
+    evaluation.sprint.planning.approval = approval
 
 
 def _issue(evaluation: Evaluation) -> IssueSnapshot | None:
-    """The plan's issue: found by its marker once, and by its number from then on."""
-    held = evaluation.sprint.planning.approval or PlanApproval()
-    if held.number is None:
+    """Find the issue of the plan by its marker the first time, then by its number."""
+    if _approval(evaluation).number is None:
         issue = evaluation.marked(IssueSnapshot, plan_key(evaluation.sprint.id))
-        _change(evaluation, number=issue.number if issue else None)
-    held = evaluation.sprint.planning.approval or held
-    seen = evaluation.state.objects.get(f"issue:{held.number}")
-    return seen if isinstance(seen, IssueSnapshot) else None
+        _update(evaluation, number=issue.number if issue else None)
+    return evaluation.state.issue(_approval(evaluation).number)
 
 
 def _plan(evaluation: Evaluation) -> tuple[PlannedTask, ...]:
@@ -91,7 +92,7 @@ def _plan(evaluation: Evaluation) -> tuple[PlannedTask, ...]:
 
 def _show(evaluation: Evaluation) -> None:
     sprint, plan = evaluation.sprint, _plan(evaluation)
-    _change(evaluation, written=_digest(block_of(plan)))
+    _update(evaluation, written=_digest(block_of(plan)))
     title = f"Plan of sprint {sprint.id}: {' '.join(sprint.goal.split())}"
     evaluation.do(
         CreateIssue(
@@ -104,89 +105,77 @@ def _show(evaluation: Evaluation) -> None:
     )
 
 
-def _take_in_edit(evaluation: Evaluation, issue: IssueSnapshot) -> None:
-    """A block that nobody has judged yet replaces the plan, or is answered with all its errors."""
-    held = evaluation.sprint.planning.approval
-    found = _BLOCK.search(issue.body.replace("\r\n", "\n"))
-    block = found[1] if found else ""
+def _read_edit(evaluation: Evaluation, issue: IssueSnapshot) -> None:
+    """Replace the plan with an edited block, or answer with all errors of the block."""
+    approval = _approval(evaluation)
+    body = issue.body.replace("\r\n", "\n")
+    match = _BLOCK.search(body)
+    block = match[1] if match else ""
     digest = _digest(block)
     too_long = not block and len(block_of(_plan(evaluation))) > MAX_BODY
-    if held is None or digest == held.block or too_long:
+    if digest == approval.block or too_long:
         return
-    _change(evaluation, block=digest, edits=held.edits + 1, faulty=False)
-    if digest == held.written:
+    _update(evaluation, block=digest, edits=approval.edits + 1, faulty=False)
+    if digest == approval.written:
         return
     try:
         plan = parse_block(block, evaluation.sprint.settings.frameworks)
     except PlanProblem as problem:
-        _change(evaluation, faulty=True)
+        _update(evaluation, faulty=True)
         errors = "\n".join(f"- {error}" for error in problem.errors)
         text = f"This plan cannot be run; the one before still stands:\n\n{errors}"
-        _say(evaluation, issue.number, f"refused/{held.edits}", text)
+        _post(evaluation, issue, f"refused/{approval.edits}", text)
         return
     planning.replace_plan(evaluation, plan.tasks)
-    _change(evaluation, written=_digest(block_of(plan.tasks)))
-    notes = "".join(f"\n- {warning}" for warning in plan.warnings)
-    _retable(evaluation, issue, held.edits)
-    text = f"The plan is now:\n\n{table_of(plan.tasks)}\n{notes}"
-    _say(evaluation, issue.number, f"edited/{held.edits}", text)
-
-
-def _retable(evaluation: Evaluation, issue: IssueSnapshot, number: int) -> None:
-    """The table in the issue says what its block says; what people wrote around it stays."""
-    body = issue.body.replace("\r\n", "\n")
-    table = forge_texts.unmarked(table_of(_plan(evaluation))) + "\n"
+    _update(evaluation, written=_digest(block_of(plan.tasks)))
+    # The text that people wrote around the table stays.
+    table = forge_texts.unmarked(table_of(plan.tasks)) + "\n"
     new = _TABLE.sub(lambda _: table, body, count=1)
     if new != body:
-        key = f"edit/{plan_key(evaluation.sprint.id)}/table-{number}"
-        evaluation.do(EditIssue(key=key, task="", issue=issue.number, old=issue.body, body=new))
+        _edit(evaluation, issue, f"table-{approval.edits}", new)
+    notes = "".join(f"\n- {warning}" for warning in plan.warnings)
+    text = f"The plan is now:\n\n{table_of(plan.tasks)}\n{notes}"
+    _post(evaluation, issue, f"edited/{approval.edits}", text)
 
 
 def _rewrite(evaluation: Evaluation, issue: IssueSnapshot) -> None:
-    """A plan that was changed elsewhere, such as at the terminal, is shown here too."""
-    held, plan = evaluation.sprint.planning.approval, _plan(evaluation)
+    """Show a plan that was changed elsewhere, such as at the terminal."""
+    approval, plan = _approval(evaluation), _plan(evaluation)
     digest = _digest(block_of(plan))
-    if held is None or digest == held.written:
-        return
-    _change(evaluation, written=digest, edits=held.edits + 1, faulty=False)
-    evaluation.do(
-        EditIssue(
-            key=f"edit/{plan_key(evaluation.sprint.id)}/{held.edits}",
-            task="",
-            issue=issue.number,
-            old=issue.body,
-            body=body_of(evaluation.sprint, plan),
-        )
-    )
+    if digest != approval.written:
+        _update(evaluation, written=digest, edits=approval.edits + 1, faulty=False)
+        _edit(evaluation, issue, str(approval.edits), body_of(evaluation.sprint, plan))
+
+
+def _edit(evaluation: Evaluation, issue: IssueSnapshot, cause: str, body: str) -> None:
+    key = f"edit/{plan_key(evaluation.sprint.id)}/{cause}"
+    evaluation.do(EditIssue(key=key, task="", issue=issue.number, old=issue.body, body=body))
 
 
 def _obey(evaluation: Evaluation, issue: IssueSnapshot) -> None:
     for comment in evaluation.comments_on(issue.number):
-        held, said = evaluation.sprint.planning.approval, command_of(comment)
-        if held is None or not said or comment.object in held.handled:
+        approval, command = _approval(evaluation), command_of(comment)
+        if not command or comment.object in approval.handled:
             continue
-        _change(evaluation, handled=(*held.handled, comment.object))
-        if said == APPROVE and not held.faulty:
-            _change(evaluation, declined="")
+        _update(evaluation, handled=(*approval.handled, comment.object))
+        if command == APPROVE and not approval.faulty:
+            _update(evaluation, declined="")
             planning.run_plan(evaluation)
             return
-        why = (
-            "the block above cannot be run; correct it first"
-            if said == APPROVE
-            else f"a plan is approved with `{APPROVE}`, changed by editing it, or closed"
-        )
-        _say(evaluation, issue.number, f"answer/{comment.id}", f"`{said}` changes nothing: {why}.")
+        why = f"a plan is approved with `{APPROVE}`, changed by editing it, or closed"
+        if command == APPROVE:
+            why = "the block above cannot be run; correct it first"
+        text = f"`{command}` changes nothing: {why}."
+        _post(evaluation, issue, f"answer/{comment.id}", text)
 
 
-def _say(evaluation: Evaluation, issue: int, cause: str, text: str) -> None:
+def _post(evaluation: Evaluation, issue: IssueSnapshot, cause: str, text: str) -> None:
     key = f"comment/{plan_key(evaluation.sprint.id)}/{cause}"
-    evaluation.do(
-        PostComment(key=key, task="", issue=issue, body=forge_texts.comment_body(text, key))
-    )
+    evaluation.post_comment(issue.number, key, text)
 
 
 def _digest(block: str) -> str:
-    """One block whatever a forge does to the ends of its lines."""
+    """Return a digest that does not depend on the line ends of a forge."""
     lines = (line.rstrip() for line in block.strip().splitlines())
     return sha256("\n".join(lines).encode("utf-8", "replace")).hexdigest()[:16]
 
@@ -211,35 +200,33 @@ def body_of(sprint: Sprint, plan: tuple[PlannedTask, ...]) -> str:
 
 
 def table_of(plan: tuple[PlannedTask, ...]) -> str:
-    """The tasks to read; of a plan with very many the first ones."""
-    rows = [
-        f"| `{task.id}` | {_cell(task.title)} | {', '.join(task.depends_on) or '-'} |"
-        f" {task.kind} | {task.framework or '-'} |"
-        for task in plan[:100]
-    ]
-    more = [f"| … | and {len(plan) - 100} more | | | |"] if len(plan) > 100 else []
-    head = ["| task | title | depends on | kind | framework |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *rows, *more])
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    """Return the tasks as a table; of a very long plan the first ones."""
+    lines = ["| task | title | depends on | kind | framework |", "|---|---|---|---|---|"]
+    for task in plan[:_MAX_ROWS]:
+        title = " ".join(task.title.replace("|", "\\|").split())
+        depends = ", ".join(task.depends_on) or "-"
+        lines.append(
+            f"| `{task.id}` | {title} | {depends} | {task.kind} | {task.framework or '-'} |"
+        )
+    if len(plan) > _MAX_ROWS:
+        lines.append(f"| … | and {len(plan) - _MAX_ROWS} more | | | |")
+    return "\n".join(lines)
 
 
 def block_of(plan: tuple[PlannedTask, ...]) -> str:
-    """The plan as JSON that people can edit: texts of several lines are lists of lines."""
-    shown = []
+    """Return the plan as JSON that people can edit: texts of several lines are lists of lines."""
+    tasks = []
     for task in plan:
         fields = msgspec.to_builtins(task)
         prompt = fields.pop("agent_prompt")
         kept = {k: v for k, v in fields.items() if v or k in ("id", "title", "depends_on")}
         kept["agent_prompt"] = prompt.split("\n") if "\n" in prompt else prompt
-        shown.append(kept)
-    return json.dumps(shown, indent=2, ensure_ascii=False)
+        tasks.append(kept)
+    return json.dumps(tasks, indent=2, ensure_ascii=False)
 
 
 def parse_block(block: str, frameworks: tuple[str, ...]) -> Plan:
-    """The plan in a block, checked as one from a file is; `PlanProblem` names every error."""
+    """Read the plan in a block like one in a file; `PlanProblem` names every error."""
     if not block.strip():
         raise PlanProblem(["there is no block of JSON between ``` lines any more"])
     try:

@@ -1,4 +1,4 @@
-"""A state that somebody wrote into the sprint's file: what of it can be taken over."""
+"""Edits of the sprint's state file by people, as far as the rules allow them."""
 
 from __future__ import annotations
 
@@ -14,46 +14,43 @@ _WHO = "an edit of the sprint's file"
 _RELEASED = (Status.PENDING, Status.READY, Status.IN_PROGRESS, Status.IN_REVIEW)
 
 
-class Import(msgspec.Struct, frozen=True, kw_only=True):
-    """What a foreign file says about each task."""
+class FileEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of an edited file, by task."""
 
     statuses: dict[str, str]
-    #: Interventions as the tasks tell them, and as they are counted by agent.
+    #: Interventions as the tasks in the file show them, and as its list of agents does.
     interventions: dict[str, int]
     agents: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-def take_over(state: State, content: Import, now: float) -> tuple[Decision, dict[str, str]]:
-    """Carry out the edits that make sense; the second value says what became of each."""
+def apply_file_edit(state: State, edit: FileEdit, now: float) -> tuple[Decision, dict[str, str]]:
+    """Carry out the edits that make sense; the second value describes the result of each."""
     evaluation = Evaluation(state, now)
-    outcome: dict[str, str] = {}
-    for name, wanted in content.statuses.items():
+    results: dict[str, str] = {}
+    for name, status in edit.statuses.items():
         task = evaluation.state.tasks.get(name)
         if task is None:
-            outcome[name] = "no such task"
-        elif wanted != task.status:
-            outcome[name] = _take_over_one(evaluation, task, wanted)
+            results[name] = "no such task"
+        elif status != task.status:
+            results[name] = _set_status(evaluation, task, status)
     for name, task in evaluation.state.tasks.items():
-        told = (content.interventions.get(name), content.agents.get(task.agent))
-        changed = [
-            count for count in told if count is not None and count != task.supervision.interventions
-        ]
+        counts = (edit.interventions.get(name), edit.agents.get(task.agent))
+        changed = [n for n in counts if n is not None and n != task.supervision.interventions]
         if changed:
             task.supervision.interventions = changed[0]
-            outcome.setdefault(name, f"interventions set to {changed[0]}")
+            results.setdefault(name, f"interventions set to {changed[0]}")
     progress_page.report(evaluation)
-    evaluation.set_steps()
-    return Decision(evaluation.state, tuple(evaluation.actions), tuple(evaluation.moves)), outcome
+    return evaluation.decision(), results
 
 
-def _take_over_one(evaluation: Evaluation, task: Task, wanted: str) -> str:
+def _set_status(evaluation: Evaluation, task: Task, status: str) -> str:
     old = task.status
-    if wanted == Status.DONE:
+    if status == Status.DONE:
         evaluation.complete(task, f"done by {_WHO}", "Marked as done by hand.")
-    elif wanted == Status.CANCELLED and old is not Status.DONE:
+    elif status == Status.CANCELLED and old is not Status.DONE:
         evaluation.cancel(task, f"cancelled by {_WHO}", closed_by_person=False)
-    elif old is Status.ESCALATED and wanted in _RELEASED:
+    elif old is Status.ESCALATED and status in _RELEASED:
         evaluation.release(task, _WHO)
     else:
-        return f"{old} → {wanted} cannot be done by hand"
+        return f"{old} → {status} cannot be done by hand"
     return f"{old} → {task.status}"
