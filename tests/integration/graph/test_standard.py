@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from caloron.graph.prepare import prepare
 from caloron.graph.runtime.run import Settings, run
 from caloron.graph.stdlib import StandardLibrary, standard_stages
 from caloron.graph.stdlib.library import NOT_IMPLEMENTED
+from tests.support.loopback import Loopback
 from tests.support.noether import wrapped
 
 STAGES = Catalogue(standard_stages())
@@ -204,11 +204,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    threading.Thread(target=listening.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{listening.server_port}"
-    listening.shutdown()
-    listening.server_close()
+    listening = Loopback(_Handler)
+    yield listening.url
+    listening.close()
 
 
 def test_http(server):
