@@ -79,7 +79,7 @@ def test_a_stage_is_written_by_claude_code_which_repairs_its_answer(
     component = {"name": "Basket", "purpose": "holds", "interface": "add"}
     design = {"design_doc": "# Basket", "components": [component], "risks": []}
     with ModelServer(
-        Rule(("could not be used: `design_doc` says nothing",), [[json.dumps(design)]]),
+        Rule(("could not be used: `design_doc` is empty",), [[json.dumps(design)]]),
         Rule(("You are the architect",), [[json.dumps(design | {"design_doc": ""})]]),
     ) as server:
         _claude(monkeypatch, server)
