@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.acceptance.home import Answer, Home, does
+from tests.support.home import Answer, Home, does
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.home import Home
+from tests.support.home import Home
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.home import Home
 from tests.support.gitea import Repository, Server
+from tests.support.home import Home
 
 TOKEN, REVIEWER_TOKEN = "ADAS_FORGE_TOKEN", "JUDGES_FORGE_TOKEN"
 

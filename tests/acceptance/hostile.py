@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tests.acceptance.home import Answer, Home, does, task, writes
+from tests.support.home import Answer, Home, does, task, writes
 
 #: Small enough that a habit meets its limit soon, large enough for honest work.
 LIMITS: dict[str, Any] = {

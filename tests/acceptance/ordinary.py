@@ -10,8 +10,8 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.acceptance.home import PROGRAM, Home
 from tests.integration.agents.cage import ORDINARY
+from tests.support.home import PROGRAM, Home
 
 _PYTHON = "/usr/bin/python3"
 _NEEDED = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.acceptance.home import Home
+from tests.support.home import Home
 
 
 def from_repository(home: Home, files: dict[str, str], *, more: str = "true") -> Home:

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.acceptance.home import Answer, Home
+from tests.support.home import Answer, Home
 
 
 def where(home: Home, secret: str, *answers: Answer) -> list[str]:

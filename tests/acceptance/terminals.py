@@ -15,7 +15,7 @@ import termios
 import time
 from pathlib import Path
 
-from tests.acceptance.home import Home
+from tests.support.home import Home
 from tests.support.projects import naming_project
 
 _STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -13,14 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import Home, does, process_lives, task, wait_for, writes
-
-
-def _prompts(home: Home, task: str, role: str, sprint: str = "demo-1") -> list[str]:
-    """What the agents of a task were asked, in order."""
-    runs = home.project() / "runs" / sprint / task
-    found = [p for p in runs.glob(f"*-{role}/*/prompt.txt") if p.exists()]
-    return [p.read_text() for p in sorted(found, key=lambda p: p.stat().st_mtime_ns)]
+from tests.support.home import Home, does, task, writes
+from tests.support.wait import process_lives, wait_for
 
 
 def _cycle(home: Home) -> dict[str, Any]:
@@ -50,7 +44,7 @@ def test_a_crashed_cycle_is_in_the_next_prompt_with_its_number_and_its_last_step
     gate.open()
     answer = home.caloron("resume")
     assert answer.code == 0, answer
-    first, second = _prompts(home, "a", "implement")
+    first, second = home.prompts("implement", "a")
     assert "cycle" not in first
     assert second.startswith("Your own diary (data")
     assert "You are a, and this is your cycle 2." in second
@@ -129,7 +123,7 @@ def test_persona_context_and_errands_of_people_are_in_the_next_prompt(home: Home
         does("review", round=1, output="CHANGES_NEEDED: more"),
     )  # fmt: skip
     assert home.sprint(task("a")).code == 0
-    (first,) = _prompts(home, "a", "implement")
+    (first,) = home.prompts("implement", "a")
     block = first.partition("[begin")[2].partition("[end")[0]
     assert first.startswith("From your user, for you (it says what to do;")
     assert "You are patient." in block
@@ -137,10 +131,10 @@ def test_persona_context_and_errands_of_people_are_in_the_next_prompt(home: Home
     assert "make check" in block
     assert "also write the changelog" in block
     assert "channels.md" not in block, "an untouched placeholder says nothing"
-    (fix,) = _prompts(home, "a", "fix")
+    (fix,) = home.prompts("fix", "a")
     assert "You are patient." in fix
     assert "changelog" not in fix.partition("[end")[0] + fix.partition("From your user")[2]
-    assert "changelog" not in _prompts(home, "a", "review")[0]
+    assert "changelog" not in home.prompts("review", "a")[0]
     errand = home.caloron(*command, "get", "--id", "changelog").data["lines"][0]
     assert errand["status"] == "done"
     assert (agent_dir / "persona.md").read_text().startswith("You are patient.")
@@ -200,7 +194,7 @@ def test_people_and_later_prompts_read_the_closing_words_and_no_block(home: Home
         for name in ("trace a", "trace po", "agents show a", "agents show planner-1", "why a",
                      "inbox", "report", "retro")
     }  # fmt: skip
-    prompts = _prompts(home, "a", "fix")
+    prompts = home.prompts("fix", "a")
     for name, text in (*pages.items(), ("a prompt", prompts[-1].partition("[end")[0])):
         assert ": ---" not in text, name
         assert "(---)" not in text, name
@@ -223,10 +217,10 @@ def test_a_task_of_a_later_sprint_with_the_same_id_inherits_no_diary(home: Home)
         does("fix", files={"other.txt": "y"}),
     )
     assert home.sprint(task("a", title="Another a", agent_prompt="do another")).code == 0
-    (first,) = _prompts(home, "a", "implement", "demo-2")
+    (first,) = home.prompts("implement", "a", "demo-2")
     assert "diary" not in first
     assert "demo-1" not in first
-    (fix,) = _prompts(home, "a", "fix", "demo-2")
+    (fix,) = home.prompts("fix", "a", "demo-2")
     opening = fix.partition("[end")[0]
     assert "It left: demo-2/a/1-implement: I wrote the second a." in opening
     assert "first a" not in opening
@@ -248,6 +242,6 @@ def test_a_cycle_that_a_person_stopped_has_not_crashed_and_names_what_is_next(ho
     assert cycle["work_in_progress"] == "demo-1/a"
     gate.open()
     assert home.caloron("resume").code == 0
-    prompt = _prompts(home, "a", "implement")[-1]
+    prompt = home.prompts("implement", "a")[-1]
     assert "Reason: the sprint was stopped." in prompt
     assert "To do next: implement of a, again." in prompt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 _MEGABYTE = 1 << 20
 

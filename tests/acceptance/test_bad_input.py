@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 
 def _refused(home: Home, *named: str) -> None:

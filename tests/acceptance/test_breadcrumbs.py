@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.acceptance.gitea_home import GiteaHome
-from tests.acceptance.home import Home, does, task, writes
 from tests.support.gitea import Server
+from tests.support.home import Home, does, task, writes
 
 pytestmark = pytest.mark.usefixtures("user_without_hermes")
 

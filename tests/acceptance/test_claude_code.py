@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.home import Home, task, wait_for
 from tests.support.claude import claude
+from tests.support.home import Home, task
 from tests.support.model_server import (
     DROPPED,
     HANGS,
@@ -24,6 +24,7 @@ from tests.support.model_server import (
     unauthorized,
     write,
 )
+from tests.support.wait import wait_for
 
 _KEY = "sk-ant-planted-key-4711"
 _PLANS = "You are the product owner"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.checkouts import writes_file
-from tests.acceptance.home import Home
+from tests.support.home import Home
 
 NO_TEXT = b"\xff\xfe\x00demo\xe9\n"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 _REJECTS = does("review", "c", output="CHANGES_NEEDED: never good enough")
 _FIXES = [does("fix", "c", round=n, files={"c.txt": f"c {n}\n"}) for n in range(1, 5)]

@@ -12,11 +12,11 @@ from typing import Any
 import click
 import pytest
 
-from caloron.cli.app import main
-from caloron.cli.commands.meta import EXIT_CODES, Leaf, leaves
+from caloron.cli.app import EXIT_CODES, main
+from caloron.cli.commands.meta import Leaf, leaves
 from caloron.ledger.settings import FIELDS
 from scripts.schema import schema
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 from tests.support.json_schema import problems
 
 MEGABYTE = "x" * (1 << 20)

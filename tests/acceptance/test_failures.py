@@ -12,7 +12,8 @@ import sys
 import pytest
 
 from caloron.agents.supervise.processes import children
-from tests.acceptance.home import Home, does, process_lives, task, writes
+from tests.support.home import Home, does, task, writes
+from tests.support.wait import process_lives
 
 
 def test_a_failed_task_holds_its_dependents_until_a_person_releases_it(home: Home) -> None:
@@ -196,9 +197,7 @@ def test_an_agent_whose_shim_is_killed_was_interrupted_and_has_not_failed(home: 
     running = home.start_sprint(task("a"))
     for arrival in (1, 2, 3):
         writing.wait_for_agent(arrival)
-        shims = [
-            json.loads(f.read_bytes()) for f in (home.project() / "runs").glob("*/*/*/*/shim.json")
-        ]
+        shims = [json.loads(file.read_bytes()) for file in home.run_files("shim.json")]
         living = [shim["pid"] for shim in shims if process_lives(shim["pid"])]
         assert len(living) == 1
         os.kill(living[0], signal.SIGKILL)

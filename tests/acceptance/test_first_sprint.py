@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.checkouts import Repository, repository, writes_file
-from tests.acceptance.home import Home
 from tests.acceptance.repositories import path_without
+from tests.support.home import Home
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import Answer, Home, does, task, writes
+from tests.support.home import Answer, Home, does, task, writes
 
 REJECTED = "CHANGES_NEEDED: say more"
 FAILS: dict[str, dict[str, Any]] = {

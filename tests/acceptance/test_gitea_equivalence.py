@@ -16,8 +16,9 @@ import pytest
 
 from caloron.domain.model.snapshots import marker_key, without_markers
 from tests.acceptance.gitea_home import GiteaHome
-from tests.acceptance.home import does, wait_for, writes
 from tests.support.gitea import Server
+from tests.support.home import does, writes
+from tests.support.wait import wait_for
 
 TITLES = {
     "task-1": "Implement auth middleware",

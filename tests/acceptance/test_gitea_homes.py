@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.acceptance.gitea_home import TOKEN
-from tests.acceptance.home import Home
 from tests.support.gitea import Repository, Server
+from tests.support.home import Home
 
 
 def task(title: str) -> dict[str, object]:

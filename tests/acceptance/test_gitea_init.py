@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import Home
 from tests.support.gitea import Person, Repository, Server
+from tests.support.home import Home
 
 Init = tuple[str, ...]
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import Home, process_lives, wait_for
 from tests.support.gitea import Person, Repository, Server
+from tests.support.home import Home
+from tests.support.wait import process_lives, wait_for
 
 SECRET = "what-only-the-forge-and-we-know"
 TASK = {"id": "a", "title": "Task a", "agent_prompt": "do a", "depends_on": []}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
-from tests.acceptance.home import Home, wait_for
 from tests.support.gitea import Repository, Server
+from tests.support.home import Home
 from tests.support.live import live_project
+from tests.support.wait import wait_for
 
 LABEL = "caloron:task"
 TASK = {"id": "a", "title": "Task a", "agent_prompt": "do a", "depends_on": []}
@@ -15,12 +16,6 @@ WRITES = {"when": {"role": "implement", "task": "a"}, "files": {"a.txt": "a\n"},
 
 def said(repository: Repository, number: int) -> list[str]:
     return [one["body"] for one in repository.comments(number)]
-
-
-def prompts(home: Home, task: str) -> list[str]:
-    """What the agents of a task were told."""
-    found = (home.project() / "runs").glob(f"*/{task}/*/*/prompt.txt")
-    return [file.read_text("utf-8") for file in found]
 
 
 def later() -> None:
@@ -57,7 +52,7 @@ def test_a_stranger_cannot_bring_her_text_in_by_opening_her_labelled_issue_again
     gate.open()
     answer = running.wait()
     assert answer.statuses == {"a": "Done", f"issue-{number}": "Done"}, answer
-    told = prompts(home, f"issue-{number}")
+    told = home.prompts(task=f"issue-{number}")
     assert told
     assert all("evil" in one and "worse" not in one for one in told)
 

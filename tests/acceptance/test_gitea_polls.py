@@ -11,11 +11,11 @@ import pytest
 from caloron.domain.model.snapshots import CommentSnapshot, PullSnapshot, ReviewSnapshot
 from caloron.errors import CaloronError, ForgeError, NotYet, PreconditionFailed
 from caloron.forge.connect import connect
-from tests.acceptance.home import Home, task, writes
 from tests.integration.forge.people import main_of
 from tests.integration.forge.worlds import Watch, World, gitea_world
 from tests.support.fault_proxy import FaultProxy
 from tests.support.gitea import Repository, Server
+from tests.support.home import Home, task, writes
 
 #: Requests of the API for a task that is approved at once, 38 with what a sprint needs to begin;
 #: those of git, two or three for each fetch and four for each push, depend a little on timing.

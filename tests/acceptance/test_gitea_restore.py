@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.gitea_home import GiteaHome
-from tests.acceptance.home import task, writes
 from tests.support.gitea import Server
+from tests.support.home import task, writes
 
 
 @pytest.mark.long

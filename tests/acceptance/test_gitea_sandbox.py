@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.gitea_home import REVIEWER_TOKEN, TOKEN, GiteaHome
-from tests.acceptance.home import does, task, writes
 from tests.acceptance.searching import where
 from tests.support.gitea import Server
+from tests.support.home import does, task, writes
 
 #: Runs inside. It gets what it looks for backwards, so that it does not find its own question.
 _SEARCH = """

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.gitea_home import REVIEWER_TOKEN, TOKEN, GiteaHome
-from tests.acceptance.home import does, task, writes
 from tests.support.gitea import Server
+from tests.support.home import does, task, writes
 
 LEAST = ("read:user", "write:issue", "write:repository")
 #: The second account only reads and reviews.

@@ -16,8 +16,8 @@ from caloron.domain.rules.evaluate import evaluate
 from caloron.stages.values import parse_time, state_json
 from caloron.testing import planned
 from tests.acceptance.gitea_home import GiteaHome
-from tests.acceptance.home import writes
 from tests.support.gitea import Server
+from tests.support.home import writes
 
 _FEEDBACK = "---\ncaloron_feedback:\n  task_id: a\n  task_clarity: 6\n---\n"
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import Home, does, task, wait_for, writes
 from tests.support.endpoint import Endpoint, Reply, Request, openai
+from tests.support.home import Home, does, task, writes
 from tests.support.noether import wrapped
+from tests.support.wait import wait_for
 
 _COMPONENT = {"name": "Basket", "purpose": "holds things", "interface": "add(thing)"}
 _DESIGN = {"design_doc": "# Basket", "components": [_COMPONENT], "risks": []}

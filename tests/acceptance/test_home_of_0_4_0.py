@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.acceptance.home import Answer, Home, does, task, writes
+from tests.support.home import Answer, Home, does, task, writes
 from tests.support.older_home import unpack
 
 _COST_USD = 0.25

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from caloron.agents.workspace.workspaces import remove_workspace
-from tests.acceptance.home import Home, Running, does, task, wait_for, writes
 from tests.acceptance.hostile import (
     DAEMON,
     GROUPS,
@@ -25,6 +24,8 @@ from tests.acceptance.hostile import (
 from tests.acceptance.ordinary import OrdinaryHome, can_be_ordinary
 from tests.acceptance.repositories import from_repository
 from tests.integration.agents.test_scope import HOARD, needs_systemd
+from tests.support.home import Home, Running, does, task, writes
+from tests.support.wait import wait_for
 
 _AS_USER = pytest.param(
     "user", marks=pytest.mark.skipif(not can_be_ordinary(), reason="only root can be another user")
@@ -152,7 +153,7 @@ def test_endless_output_is_bounded_on_disk_and_in_memory(home: Home, megabytes: 
     assert answer.statuses == {"a": "Done", "b": "Done"}
     assert max(peaks) < 20
     assert peaks_of_engine < 120
-    logs = list((home.project() / "runs").rglob("output.log*"))
+    logs = home.run_files("output.log*")
     assert max(log.stat().st_size for log in logs) < 5 << 20
 
 
@@ -204,7 +205,7 @@ def test_what_an_agent_reads_it_cannot_write_through_another_door(anyones_home: 
     found = anyones_home.files()["doors.txt"].decode().splitlines()
     assert found
     assert [door for door in found if not door.startswith(inside)] == []
-    prompts = list(anyones_home.project().glob("runs/*/a/*/*/prompt.txt"))
+    prompts = anyones_home.run_files("prompt.txt", task="a")
     assert len(prompts) == 2
     for prompt in prompts:
         assert "planted" not in prompt.read_text()
@@ -341,7 +342,7 @@ def test_setup_of_a_change_cannot_make_the_reviewers_git_run_its_programs(home: 
     home.set(setup="[ ! -e setup.sh ] || sh setup.sh", verify="none")
     answer = home.sprint(task("a"))
     assert answer.code == 0, answer
-    logs = [log.read_text() for log in home.path.glob("projects/demo/runs/*/a/*review/*/setup.log")]
+    logs = [log.read_text() for log in home.run_files("setup.log", "review", "a")]
     assert any("set up" in text for text in logs)
     assert home.printed("ran: ") == []
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 PLAN = json.dumps([task("a"), task("b", "a")])
 

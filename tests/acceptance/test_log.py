@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.acceptance.checkouts import writes_file
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 
 def test_an_error_that_the_engine_survives_is_in_the_log_of_the_project(home: Home) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 
 def _told(home: Home, *command: str) -> dict[str, Any]:

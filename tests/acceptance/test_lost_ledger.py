@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.checkouts import Repository, repository, writes_file
-from tests.acceptance.home import Answer, Home
+from tests.support.home import Answer, Home
 
 
 @pytest.fixture

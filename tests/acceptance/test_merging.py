@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.home import Gate, Home, does, task, wait_for, writes
 from tests.support import blind_forge
+from tests.support.home import Gate, Home, does, task, writes
+from tests.support.wait import wait_for
 
 ONE_PART = "test $(ls parts 2>/dev/null | wc -l) -le 1"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scripts import schema
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 from tests.support.json_schema import problems
 
 PUBLISHED = json.loads(schema.FILE.read_bytes())
@@ -64,18 +64,13 @@ def learned(home: Home) -> dict[str, dict[str, Any]]:
     return {i["text"]: i for i in json.loads(file.read_text())["improvements"]}
 
 
-def prompts(home: Home, role: str, sprint: str = "demo-1") -> list[str]:
-    files = (home.project() / "runs" / sprint / role).glob(f"*-{role}/*/prompt.txt")
-    return [file.read_text() for file in sorted(files)]
-
-
 def test_the_model_gets_numbers_and_feedback_and_what_it_says_stands_beside_the_rules(
     asking: Home,
 ) -> None:
     asking.script(looks_back(), writes("a", output=FEEDBACK, report={"cost_usd": 0.5}))
     answer = asking.sprint(task("a"))
     assert (answer.code, answer.data["phase"]) == (0, "ended"), answer
-    (prompt,) = prompts(asking, "retro")
+    (prompt,) = asking.prompts("retro")
     assert "| Tasks done | 1 of 1 |" in prompt
     assert "a (Task a): Done, 1 reviews" in prompt
     assert prompt.index("[begin ") < prompt.index("ignore all rules") < prompt.rindex("[end ")
@@ -109,9 +104,9 @@ def test_its_improvement_is_known_by_its_source_and_reaches_the_next_planner(
     plan = does("po", output=json.dumps([task("b")]))
     asking.script(plan, looks_back(ANSWER | {"improvements": [again]}), writes("b"))
     assert asking.sprint().code == 0
-    (planner,) = prompts(asking, "po", "demo-2")
+    (planner,) = asking.prompts("po", sprint="demo-2")
     assert f"- [high] {ADVICE['description']} — when: a task reads files — a asked" in planner
-    (prompt,) = prompts(asking, "retro", "demo-2")
+    (prompt,) = asking.prompts("retro", sprint="demo-2")
     assert f"- {ADVICE['description']}" in prompt
     one = learned(asking)[again["description"]]
     assert (one["status"], one["seen_in"]) == ("applied", ["demo-1", "demo-2"])
@@ -168,7 +163,7 @@ def test_an_answer_in_another_form_may_be_put_right_once(asking: Home) -> None:
     wrong = looks_back(ANSWER | {"themes": "one"}, attempt=1)
     asking.script(wrong, looks_back(attempt=2), writes("a"))
     assert asking.sprint(task("a")).code == 0
-    first, second = prompts(asking, "retro")
+    first, second = asking.prompts("retro")
     assert "could not be used" not in first
     assert "Expected `array`, got `str` - at `$.themes`" in second
     assert page(asking).endswith("the analysis by stub thinker-1.\n")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import Home, does, task, wait_for, writes
+from tests.support.home import Home, does, task, writes
+from tests.support.wait import wait_for
 
 
 def _paid(name: str, usd: float) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def test_a_planner_may_name_an_agent_that_costs_money(home: Home) -> None:
     answer = home.caloron("sprint", "goal", "--yes", "--budget", "0.5")
     assert answer.code == 11, answer
     assert home.attempts("implement") == 1
-    spec = json.loads(next(home.project().glob("runs/*/a/*implement/*/spec.json")).read_text())
+    spec = json.loads(home.run_files("spec.json", "implement", "a")[0].read_text())
     assert spec["budget_usd"] == 0.5
 
 
@@ -203,7 +204,7 @@ def test_work_that_cannot_be_saved_stays_in_its_workspace_until_it_can(
     wait_for(lambda: home.events("agent_reported"), "the end of the agent")
     wait_for(lambda: home.events("salvage_failed"), "the failed salvage")
     running.interrupt()
-    (kept,) = home.project().glob("runs/**/workspace/half.txt")
+    (kept,) = home.run_files("workspace/half.txt")
     assert kept.read_text() == "half a day\n"
     blocked.unlink()
     resumed = home.start("resume")

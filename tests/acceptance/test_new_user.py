@@ -8,8 +8,8 @@ import pytest
 from rich.cells import cell_len
 
 from tests.acceptance.checkouts import Repository, repository
-from tests.acceptance.home import Home, does, task, writes
 from tests.acceptance.terminals import Terminal
+from tests.support.home import Home, does, task, writes
 
 GOAL = "Add a health endpoint, and let everybody who runs this know how it is asked and answered"
 UNCLEAR = (

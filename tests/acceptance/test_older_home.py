@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 _WRITTEN_AT = "/home/ada/.caloron"
 _LESSON = "Fix DAG dependencies"

@@ -21,7 +21,7 @@ from caloron.engine.tick import tick
 from caloron.ledger.learnings import context_for
 from caloron.ledger.ledger import Ledger
 from caloron.stages.ledger_access import TickContext
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 SAID = """done
 ---

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from typing import Any
 
-from tests.acceptance.home import Home, Running, does, task, wait_for, writes
+from tests.support.home import Home, Running, does, task, writes
+from tests.support.wait import wait_for
 
 
 def _open_pull(home: Home, name: str = "a") -> dict[str, Any]:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import Answer, Home, does, task, wait_for, writes
 from tests.support.figures import tell
 from tests.support.gitea import Gitea, Server
-from tests.support.live import Live, artefacts, done_twice, live_project, marker_of, planner_prompt
+from tests.support.home import Answer, Home, does, task, writes
+from tests.support.live import Live, artefacts, done_twice, live_project, marker_of
+from tests.support.wait import wait_for
 
 _FEEDBACK = """done
 ---
@@ -129,7 +130,7 @@ def _second_sprint(live: Live) -> None:
     home.script(does("po", output=plan), writes("rounding"), default="APPROVED")
     answer = live.sprint()
     assert answer.code == 0, (answer.stdout, answer.stderr)
-    prompt = planner_prompt(home.project(), "demo-2")
+    prompt = home.prompts("po", sprint="demo-2")[0]
     assert "nobody said how numbers are rounded" in prompt
     assert "demo-1" in prompt
     assert done_twice(live.repository) == []

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.acceptance.home import Home, does, task, writes
 from tests.acceptance.terminals import Terminal
+from tests.support.home import Home, does, task, writes
 
 _ASKS = "[y/N/e]"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 _CYCLE = json.dumps([task("a", "b"), task("b", "a")])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.acceptance.home import Home, does, task
+from tests.support.home import Home, does, task
 
 _TASKS = 6
 #: Each task runs two agents in sandboxes, seals, pushes, verifies and merges; a change that adds a

@@ -9,7 +9,7 @@ from pathlib import Path
 from caloron.cli.commands.meta import leaves
 from scripts import reference, schema
 from tests.acceptance.checkouts import repository, writes_file
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 from tests.support.json_schema import problems
 from tests.support.noether import wrapped
 

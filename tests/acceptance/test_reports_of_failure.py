@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import Home, does, task, wait_for, writes
+from tests.support.home import Home, does, task, writes
+from tests.support.wait import wait_for
 
 
 def told(home: Home, *command: str) -> dict[str, Any]:

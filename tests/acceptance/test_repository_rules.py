@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.acceptance.home import Home
+from tests.support.home import Home
 
 PLAN = '{"tasks": [{"id": "a", "title": "A", "agent_prompt": "do a", "depends_on": []}]}'
 

@@ -11,7 +11,7 @@ from urllib.request import url2pathname
 import pytest
 import yaml
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 UNCLEAR = """done
 ---
@@ -44,11 +44,6 @@ def workspace(home: Home, name: str = "") -> Path:
 
 def planned(*tasks: dict[str, Any]) -> dict[str, Any]:
     return does("po", output=json.dumps(tasks))
-
-
-def asked_of_the_planner(home: Home, sprint: str) -> str:
-    (prompt,) = (home.project() / "runs" / sprint / "po").glob("*/*/prompt.txt")
-    return prompt.read_text()
 
 
 @pytest.fixture
@@ -262,7 +257,7 @@ def test_a_lesson_of_the_first_sprint_stands_in_the_prompt_of_the_second_planner
         writes("b", output=UNCLEAR.replace("clarity: 3", "clarity: 9").replace("<missing>", "ok")),
     )
     assert home.sprint().code == 0
-    assert "earlier sprints" not in asked_of_the_planner(home, "demo-1").lower()
+    assert "earlier sprints" not in home.prompts("po", sprint="demo-1")[0].lower()
     report = (workspace(home) / "retro_report.md").read_text()
     assert LESSON in report
     home.script(
@@ -270,7 +265,7 @@ def test_a_lesson_of_the_first_sprint_stands_in_the_prompt_of_the_second_planner
         writes("b", output=UNCLEAR.replace("clarity: 3", "clarity: 9")),
     )
     assert home.sprint().code == 0
-    prompt = asked_of_the_planner(home, "demo-2")
+    prompt = home.prompts("po", sprint="demo-2")[0]
     assert LESSON in prompt
     assert "demo-1: 1/1 tasks done, clarity 3.0/10" in prompt
     assert 'the "docs" were <missing>' in prompt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.acceptance.home import Answer, Home, does, task, writes
+from tests.support.home import Answer, Home, does, task, writes
 
 
 def test_a_rejected_change_is_fixed_and_merged_after_the_next_rounds_approval(home: Home) -> None:

@@ -8,7 +8,8 @@ from collections import Counter
 from typing import Any
 
 from caloron.durations import span
-from tests.acceptance.home import Home, does, task, wait_for, writes
+from tests.support.home import Home, does, task, writes
+from tests.support.wait import wait_for
 
 
 def _cost(usd: float) -> dict[str, Any]:

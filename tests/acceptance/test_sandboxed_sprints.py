@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.acceptance.home import Home, does, task, writes
 from tests.acceptance.repositories import from_repository, path_without
+from tests.support.home import Home, does, task, writes
 
 
 def test_agents_see_their_workspace_and_nothing_of_the_users(home: Home) -> None:
@@ -321,7 +321,7 @@ def test_behind_a_proxy_agents_and_setup_reach_what_they_may(home: Home) -> None
         answer = home.sprint(task("a"))
     assert answer.code == 0, answer
     assert home.printed("far: ") == ["asked for http://far.invalid:80/"]
-    logs = [log.read_text() for log in home.path.glob("projects/demo/runs/**/setup.log")]
+    logs = [log.read_text() for log in home.run_files("setup.log")]
     assert any("far: asked for http://far.invalid:80/" in text for text in logs)
 
 
@@ -363,7 +363,7 @@ def test_setup_reaches_no_socket_of_this_machine_that_was_not_allowed(home: Home
         home.script(writes("a"))
         answer = home.sprint(task("a"))
     assert answer.code == 0, answer
-    logs = [log.read_text() for log in home.path.glob("projects/demo/runs/**/setup.log")]
+    logs = [log.read_text() for log in home.run_files("setup.log")]
     said = {line for text in logs for line in text.splitlines() if line.startswith("probe: ")}
     assert said == {
         "probe: abstract refused",

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.home import Home, does, task, writes
 from tests.acceptance.terminals import Terminal
+from tests.support.home import Home, does, task, writes
 
 _LOOKS = (
     "status", "why", "history", "inbox", "agents", "agents show checkout-page",

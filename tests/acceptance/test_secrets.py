@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.home import Answer, Home, does, task, writes
 from tests.acceptance.searching import everything, where
 from tests.support.claude import claude
+from tests.support.home import Answer, Home, does, task, writes
 from tests.support.model_server import ModelServer, Rule, bash, write
 
 _NAME = "ANTHROPIC_API_KEY"

@@ -21,7 +21,7 @@ import pytest
 
 from caloron.cli.app import main
 from caloron.store import crash
-from tests.acceptance.home import Answer, Home, does, task, writes
+from tests.support.home import Answer, Home, does, task, writes
 
 #: Each file that is made from the ledger, below the home.
 PROJECTIONS = (

@@ -13,8 +13,8 @@ import pytest
 
 from caloron.agentstate.instance import AgentInstance
 from caloron.engine.agent_view import cycles_in
-from tests.acceptance.home import Home, task, writes
 from tests.acceptance.test_state import Place, filled, place
+from tests.support.home import Home, task, writes
 
 __all__ = ("filled", "place")
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 
 def test_the_file_has_the_shape_that_scripts_know(home: Home) -> None:

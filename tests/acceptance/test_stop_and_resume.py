@@ -6,7 +6,8 @@ import json
 import signal
 from pathlib import Path
 
-from tests.acceptance.home import Home, does, process_lives, task, wait_for, writes
+from tests.support.home import Home, does, task, writes
+from tests.support.wait import process_lives, wait_for
 
 
 def _stuck_writer(home: Home) -> None:
@@ -63,10 +64,7 @@ _SLOW_GIT = (
 
 def _slow_workspace(home: Home) -> Path:
     """The `.git` folder of the workspace whose hand-over waits."""
-    # No `**`: walking a workspace that is still being made meets folders that vanish.
-    pattern = "runs/*/*/*/*/workspace/.git/here"
-    found: list[Path] = wait_for(lambda: list(home.project().glob(pattern)), "the hand-over")
-    return found[0].parent
+    return wait_for(lambda: home.run_files("workspace/.git/here"), "the hand-over")[0].parent
 
 
 def test_a_finished_change_that_is_taken_over_is_not_called_being_written(home: Home) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.acceptance.home import Home, does, task, wait_for, writes
+from tests.support.home import Home, does, task, writes
+from tests.support.wait import wait_for
 
 #: An agent is silent after 0.9 seconds, and has half a second to answer a probe.
 IMPATIENT: dict[str, Any] = {"stall_threshold_m": 0.015, "probe_grace_s": 0.5}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.checkouts import Repository, repository, writes_file
-from tests.acceptance.home import Home, does
+from tests.support.home import Home, does
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.acceptance.home import Home, does, task, writes
 from tests.acceptance.terminals import Terminal
+from tests.support.home import Home, does, task, writes
 
 
 def _planned(home: Home) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.acceptance.gitea_home import GiteaHome
-from tests.acceptance.home import Answer, Home, does, process_lives, task, wait_for, writes
 from tests.support.gitea import Server
+from tests.support.home import Answer, Home, does, task, writes
+from tests.support.wait import process_lives, wait_for
 
 DIAMOND = (task("a"), task("b", "a"), task("c", "a"), task("d", "b", "c"))
 _MOST_TICKS = 400

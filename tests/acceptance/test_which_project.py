@@ -8,8 +8,8 @@ import pytest
 
 from caloron.cli.render import unmarked
 from tests.acceptance.checkouts import Repository, repository, writes_file
-from tests.acceptance.home import Home, task, writes
 from tests.acceptance.terminals import Terminal
+from tests.support.home import Home, task, writes
 
 GO = ("go", "--single", "--yes")
 

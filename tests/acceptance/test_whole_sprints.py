@@ -6,7 +6,7 @@ import json
 import subprocess
 from itertools import accumulate
 
-from tests.acceptance.home import Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 
 def _diamond() -> list[dict[str, object]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.gitea_home import GiteaHome
-from tests.acceptance.home import Home
 from tests.support.gitea import Server
+from tests.support.home import Home
 
 pytestmark = pytest.mark.usefixtures("user_without_hermes")
 

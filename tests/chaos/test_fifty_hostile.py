@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.home import Answer, Home, task, writes
 from tests.acceptance.hostile import HABITS, LIMITS, acts, assert_each_ended_as_it_must
+from tests.support.home import Answer, Home, task, writes
 
 _HONEST_BETWEEN = 10
 #: Far beyond what it takes; a sprint that hangs needs it.

@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.home import SOURCE, does, task, writes
 from tests.chaos.forms import lost_work
 from tests.chaos.matrix import goal_recorded
 from tests.chaos.recorder import Point
@@ -30,6 +29,7 @@ from tests.chaos.world import World, new_world
 from tests.support import blind_gitea
 from tests.support.figures import tell
 from tests.support.gitea import Gitea, Repository
+from tests.support.home import SOURCE, does, task, writes
 from tests.support.live import REVIEWER_TOKEN, TOKEN, artefacts, done_twice
 
 _AT_ONCE = 3 * (os.cpu_count() or 1)

@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from tests.chaos.forms import final_form, lost_work
 from tests.chaos.matrix import problems_of
 from tests.chaos.world import SPRINT, World, new_world
+from tests.support.wait import wait_for
 
 PLAN = [{"id": "a", "title": "A", "agent_prompt": "write a", "depends_on": []}]
 PLANNER = {"when": {"role": "po"}, "output": json.dumps(PLAN)}
@@ -29,14 +29,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.work = {"a": {"a.txt": "a"}}
     yield world
     world.kill_everything()
-
-
-def until(happened: Callable[[], Any], what: str) -> None:
-    """Wait for something that must come; how long it takes proves nothing."""
-    give_up = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < give_up, f"never came: {what}"
-        time.sleep(0.01)
 
 
 def rows(world: World, sql: str) -> list[tuple[Any, ...]]:
@@ -65,9 +57,10 @@ def writes_a(**more: Any) -> dict[str, Any]:
     return {"when": {"role": "implement"}, "files": {"a.txt": "a\n"}, "output": "done"} | more
 
 
-def shims(world: World) -> list[int]:
-    """The shims of this world that live now."""
-    return [pid for pid, line in world.living().items() if "agents/supervise/shim.py" in line]
+def shims(world: World, role: str = "") -> list[int]:
+    """Return the living shims of this world; the planner's ends after the next one began."""
+    lines = world.living().items()
+    return [pid for pid, line in lines if "agents/supervise/shim.py" in line and role in line]
 
 
 def at_work(world: World, attempt: int = 1) -> bool:
@@ -98,7 +91,7 @@ def test_the_goal_is_recorded_before_the_planner_is_asked(world: World) -> None:
     wait = f"echo asked; while [ ! -e {world.gates}/open ]; do sleep 0.05; done"
     world.script(PLANNER | {"run": wait}, writes_a(), REVIEW)
     engine = world.begin("sprint", "what I want", "--yes")
-    until(partial(times, "asked", world), "a planner at work")
+    wait_for(partial(times, "asked", world), "a planner at work")
 
     assert rows(world, "SELECT goal FROM sprints") == [("what I want",)]
 
@@ -111,7 +104,7 @@ def test_an_engine_killed_while_the_planner_thinks_goes_on_with_the_same_planner
 ) -> None:
     world.script(PLANNER | noting("asked", sleep_s=1.5), writes_a(), REVIEW)
     engine = world.begin("sprint", "goal", "--yes")
-    until(lambda: rows(world, "SELECT 1 FROM leases WHERE attempt = 1"), "a planner at work")
+    wait_for(lambda: rows(world, "SELECT 1 FROM leases WHERE attempt = 1"), "a planner at work")
     kill(engine.pid)
     engine.wait()
 
@@ -153,9 +146,9 @@ def test_an_attempt_whose_shim_is_killed_was_interrupted_and_counts_to_no_cap(
     world.script(PLANNER, *interrupted, writes_a(), REVIEW)
     engine = world.begin("sprint", "goal", "--yes")
     for attempt in (1, 2, 3):
-        until(partial(at_work, world, attempt), f"attempt {attempt}")
+        wait_for(partial(at_work, world, attempt), f"attempt {attempt}")
         kill(*shims(world))
-        until(lambda: not shims(world) or engine.poll() is not None, "the end of the shim")
+        wait_for(lambda: not shims(world) or engine.poll() is not None, "the end of the shim")
 
     assert engine.wait(60) == 0, world.log()
 
@@ -171,7 +164,7 @@ def test_engine_and_shim_killed_at_once_leave_no_agent_and_the_work_is_done_agai
     slow = writes_a(when={"role": "implement", "attempt": 1}, sleep_s=60)
     world.script(PLANNER, slow, writes_a(), REVIEW)
     engine = world.begin("sprint", "goal", "--yes")
-    until(partial(at_work, world), "an agent at work")
+    wait_for(partial(at_work, world), "an agent at work")
     kill(engine.pid, *shims(world))
     engine.wait()
 
@@ -193,7 +186,7 @@ def test_a_shim_killed_in_any_role_leaves_nobody_and_its_work_is_done_again(
     others: tuple[dict[str, Any], ...] = (PLANNER, writes_a(), REVIEW)
     world.script(*(r | ({"run": wait} if r["when"]["role"] == role else {}) for r in others))
     engine = world.begin("sprint", "goal", "--yes")
-    until(partial(times, "at work", world), f"the {role} at work")
+    wait_for(partial(times, "at work", world), f"the {role} at work")
     kill(*([engine.pid] if engine_too else []), *shims(world))
     if engine_too:
         engine.wait()
@@ -211,7 +204,7 @@ def test_an_agent_outlives_its_engine_and_its_result_is_collected_by_the_next(
 ) -> None:
     world.script(PLANNER, writes_a(**noting("worked"), sleep_s=3), REVIEW)
     engine = world.begin("sprint", "goal", "--yes")
-    until(partial(at_work, world), "an agent at work")
+    wait_for(partial(at_work, world), "an agent at work")
     kill(engine.pid)
     engine.wait()
     assert shims(world), "the agent lives on"
@@ -226,10 +219,10 @@ def test_an_agent_outlives_its_engine_and_its_result_is_collected_by_the_next(
 def test_work_of_an_agent_that_ended_while_nobody_watched_is_taken_in(world: World) -> None:
     world.script(PLANNER, writes_a(**noting("worked"), sleep_s=0.5), REVIEW)
     engine = world.begin("sprint", "goal", "--yes")
-    until(partial(at_work, world), "an agent at work")
+    wait_for(partial(at_work, world), "an agent at work")
     kill(engine.pid)
     engine.wait()
-    until(lambda: not shims(world), "the end of the agent")
+    wait_for(lambda: not shims(world), "the end of the agent")
 
     assert world.run("resume") == 0, world.log()
 
@@ -247,7 +240,7 @@ def test_what_an_agent_had_written_when_it_was_killed_is_kept_under_a_salvage_re
     )
     world.script(PLANNER, half, writes_a(), REVIEW)
     engine = world.begin("sprint", "goal", "--yes")
-    until(partial(times, "written", world), "some work")
+    wait_for(partial(times, "written", world), "some work")
     kill(engine.pid, *shims(world))
     engine.wait()
 
@@ -267,11 +260,11 @@ def test_a_frozen_agent_whose_lease_was_taken_back_is_ended_by_the_next_engine(
     world.script(PLANNER, slow, writes_a(), REVIEW)
     point = f"engine|interrupt.after_commit|1|{world.root}/killed"
     engine = world.begin("sprint", "goal", "--yes", CALORON_CRASH_AT=point)
-    until(partial(at_work, world), "an agent at work")
-    (shim,) = shims(world)
+    wait_for(partial(at_work, world), "an agent at work")
+    (shim,) = shims(world, "-implement/")
     os.kill(shim, signal.SIGSTOP)
     assert engine.wait(60) == -signal.SIGKILL, world.log()
-    assert shims(world) == [shim]
+    assert shims(world, "-implement/") == [shim]
 
     assert world.run("resume") == 0, world.log()
 

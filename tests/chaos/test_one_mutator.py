@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.home import SOURCE
+from tests.support.home import SOURCE
 
 MUTATIONS = {
     "create_issue",

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from caloron.agents.supervise.processes import read_process
-from tests.support.shell import LiveShell, repository, until
+from tests.support.shell import LiveShell, repository
+from tests.support.wait import wait_for
 
 _POINTS = [
     *(f"shell.reserve.{when}" for when in ("before_commit", "after_commit")),
@@ -49,7 +50,7 @@ def test_an_agent_outlives_its_shell_and_the_next_one_knows_it_again(shell: Live
     shell.agents_do(_waits_for("go"))
     pid = shell.start().spawn()["pid"]
     place = shell.root / ".caloron/worktrees/ann-s-1"
-    until((place / "begun.txt").exists)
+    wait_for((place / "begun.txt").exists)
     shell.post("/heartbeat", agent_id="other", sprint_id="s-1", status="kept")
     shell.kill()
     assert read_process(pid) is not None
@@ -61,7 +62,7 @@ def test_an_agent_outlives_its_shell_and_the_next_one_knows_it_again(shell: Live
     (place / "go").touch()
     row = shell.ended()
     assert (row["alive"], row["exit_code"]) == (False, 0)
-    assert until(lambda: shell.agent()["status"] == "completed")
+    assert wait_for(lambda: shell.agent()["status"] == "completed")
     assert shell.agent()["tokens_used"] == 5
     assert _branch(shell, "begun.txt") == "begun\n"
 
@@ -72,10 +73,10 @@ def test_what_ended_while_no_shell_was_there_is_told_by_the_next_one(shell: Live
     )
     pid = shell.start().spawn()["pid"]
     place = shell.root / ".caloron/worktrees/ann-s-1"
-    until(place.exists)
+    wait_for(place.exists)
     shell.kill()
     (place / "go").touch()
-    until(lambda: (found := read_process(pid)) is None or found.state == "Z")
+    wait_for(lambda: (found := read_process(pid)) is None or found.state == "Z")
     row = shell.start().agent()
     assert (row["alive"], row["exit_code"], row["state"]) == (False, 7, "ended")
 
@@ -103,7 +104,7 @@ def test_a_shell_that_dies_while_it_starts_an_agent_leaves_one_or_none(
     shell.start()
     with pytest.raises((OSError, HTTPException)):
         shell.spawn()
-    until(shell.gone)
+    wait_for(shell.gone)
     shell.env = {}
     shell.start()
     rows = shell.get("/status", details=1)["agents"]
@@ -112,7 +113,7 @@ def test_a_shell_that_dies_while_it_starts_an_agent_leaves_one_or_none(
     told = shell.spawn()
     assert told["ok"], told
     place = shell.root / ".caloron/worktrees/ann-s-1"
-    until((place / "begun.txt").exists)
+    wait_for((place / "begun.txt").exists)
     assert shell.agent()["alive"]
     assert shell.post("/stop", sprint_id="s-1", agent_id="ann")["stopped"]
     assert _branch(shell, "begun.txt") == "begun\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from tests.acceptance.home import Home
+from tests.support.home import Home
 from tests.support.projects import naming_project
 
 PROJECT = "demo"

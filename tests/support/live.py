@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from tests.acceptance.home import Answer, Home
 from tests.support.gitea import Gitea, Person, Repository
+from tests.support.home import Answer, Home
 
 TOKEN, REVIEWER_TOKEN = "LIVE_FORGE_TOKEN", "LIVE_REVIEWER_TOKEN"
 _MARKER = re.compile(r"<!-- caloron:([^\s<>]+) -->")
@@ -112,8 +111,3 @@ def done_twice(repository: Repository) -> list[str]:
     plain = [k.rsplit("/", 1)[0] if k.startswith("review/") else k for k in keys if k]
     plain += [f"label {label['name']}" for label in repository.labels()]
     return sorted(key for key, count in Counter(plain).items() if count > 1)
-
-
-def planner_prompt(project: Path, sprint: str) -> str:
-    (prompt,) = (project / "runs" / sprint / "po").glob("*/*/prompt.txt")
-    return prompt.read_text("utf-8")

@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from tests.support.json_schema import problems
+from tests.support.wait import wait_for
 
 TOKEN = "a-token-of-the-tests"
 PUBLISHED: dict[str, Any] = json.loads(
@@ -28,17 +28,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def until(what: Callable[[], Any]) -> Any:
-    """What is there at last; a failure of the test if it never is."""
-    give_up = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < give_up:
-        found = what()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it never came to be")
 
 
 def repository(path: Path) -> Path:
@@ -140,7 +129,9 @@ class LiveShell:
 
     def ended(self, agent: str = "ann") -> dict[str, Any]:
         """The agent once it is over and its exit code is known."""
-        return dict(until(lambda: _if(self.agent(agent), lambda row: row["exit_code"] is not None)))
+        return dict(
+            wait_for(lambda: _if(self.agent(agent), lambda row: row["exit_code"] is not None))
+        )
 
 
 def _if(row: dict[str, Any], good: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:

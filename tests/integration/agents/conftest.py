@@ -5,33 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from caloron.agents.supervise import launch
-from caloron.agents.supervise.processes import read_process
 from caloron.store.database import Database
 from caloron.store.queue import QUEUE_MIGRATIONS, Claim, claim, enqueue, reopen
-
-
-def until(condition: Callable[[], Any], what: str, patience_s: float = 30) -> Any:
-    """Wait for something to become true; what it is says what went wrong otherwise."""
-    give_up = time.monotonic() + patience_s
-    while time.monotonic() < give_up:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"waited {patience_s} s in vain until {what}")
-
-
-def lives(pid: int) -> bool:
-    process = read_process(pid)
-    return process is not None and process.state not in "ZX"
+from tests.support.wait import wait_for
 
 
 class Attempt:
@@ -85,6 +68,13 @@ class Attempt:
         launch.wait_until_gone(self.run_dir)
         return self.shim.wait()
 
+    def finished(self) -> dict[str, Any]:
+        """Wait for the shim, and return the result that it has written."""
+        assert self.end() == 0
+        result = self.result()
+        assert result is not None
+        return result
+
     def lease(self) -> dict[str, Any]:
         row = self.ledger.row("SELECT * FROM leases WHERE item = 'task-1'")
         assert row is not None
@@ -106,7 +96,7 @@ class Attempt:
             return {}
 
     def agent(self) -> int:
-        return int(until(lambda: self.identity().get("agent_pid"), "the agent is started"))
+        return int(wait_for(lambda: self.identity().get("agent_pid"), "the agent is started"))
 
     def output(self) -> str:
         log = self.run_dir / "output.log"
@@ -114,17 +104,17 @@ class Attempt:
 
     def said(self, text: str) -> str:
         """Wait until the agent has printed a text; all its output so far."""
-        until(lambda: text in self.output(), f"the agent says {text!r}")
+        wait_for(lambda: text in self.output(), f"the agent says {text!r}")
         return self.output()
 
     def renewals(self, count: int) -> None:
         """Wait until the lease was renewed so many times from now on."""
-        until(lambda: self.lease()["started_at"], "the attempt is counted")
+        wait_for(lambda: self.lease()["started_at"], "the attempt is counted")
         for _ in range(count):
             self._next_renewal(self.lease()["expires_at"])
 
     def _next_renewal(self, expiry: int) -> None:
-        until(lambda: self.lease()["expires_at"] > expiry, "the lease is renewed")
+        wait_for(lambda: self.lease()["expires_at"] > expiry, "the lease is renewed")
 
 
 @pytest.fixture

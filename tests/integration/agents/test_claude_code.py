@@ -7,10 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from caloron.agents.clis.claude import ClaudeCode
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import AgentCommand, AgentReport, AgentRequest
 from tests.support.claude import claude
+from tests.support.loopback import Loopback
 from tests.support.model_server import (
     DROPPED,
     HANGS,
@@ -33,6 +33,7 @@ from tests.support.model_server import (
     unauthorized,
     write,
 )
+from tests.support.wait import wait_for
 
 _KEY = "sk-ant-planted-key-4711"
 #: Far beyond what anything here takes.
@@ -116,13 +117,6 @@ def agent(tmp_path: Path) -> Agent:
     return Agent(tmp_path)
 
 
-def until(condition: Callable[[], Any], what: str) -> None:
-    give_up = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up, f"never happened: {what}"
-        time.sleep(0.05)
-
-
 def kill(process: subprocess.Popen[bytes]) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -178,7 +172,7 @@ def test_a_conversation_that_was_killed_goes_on(agent: Agent, model: ModelServer
     request = agent.request("first")
     process = agent.start(request)
     # The CLI writes its conversation down a moment after it has told it.
-    until(lambda: b"echo begun" in conversation(request.home), "the tool is called")
+    wait_for(lambda: b"echo begun" in conversation(request.home), "the tool is called")
     kill(process)
     cut = agent.runner.read_report(request.run_dir)
     assert (cut.trouble, cut.detail) == ("crash", "it ended without a result")
@@ -285,7 +279,7 @@ def test_a_model_that_hangs_is_ended_from_outside_with_a_sensible_report(
     model.rules.insert(0, Rule(("hello",), [["never"]], [fault], anywhere=('"command": "true"',)))
     request = agent.request("hello")
     process = agent.start(request)
-    until(lambda: len(model.requests) == 2, "the model is asked again")
+    wait_for(lambda: len(model.requests) == 2, "the model is asked again")
     process.terminate()
     process.wait(_PATIENCE_S)
     report = agent.runner.read_report(request.run_dir)
@@ -432,17 +426,13 @@ def test_without_an_address_of_its_own_it_asks_through_the_proxy_and_nowhere_els
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
-        thread = threading.Thread(target=proxy.serve_forever)
-        thread.start()
-        address = f"http://127.0.0.1:{proxy.server_port}"
-        request = agent.request("hello")
-        process = agent.start(request, HTTPS_PROXY=address, HTTP_PROXY=address)
-        # It asks for its settings again and again before it asks its model; this is enough.
-        until(lambda: len(asked) >= 4, "the proxy is asked")
-        kill(process)
-        proxy.shutdown()
-        thread.join()
+    proxy = Loopback(Proxy)
+    request = agent.request("hello")
+    process = agent.start(request, HTTPS_PROXY=proxy.url, HTTP_PROXY=proxy.url)
+    # It asks for its settings again and again before it asks its model; this is enough.
+    wait_for(lambda: len(asked) >= 4, "the proxy is asked")
+    kill(process)
+    proxy.close()
     assert set(asked) == {"api.anthropic.com:443"}
     assert agent.runner.read_report(request.run_dir).trouble == "crash"
 

@@ -13,7 +13,8 @@ import pytest
 
 from caloron.agents.supervise import launch
 from caloron.errors import InUse
-from tests.integration.agents.conftest import Attempt, lives, until
+from tests.integration.agents.conftest import Attempt
+from tests.support.wait import process_lives, wait_for
 
 STARTER = """
 import json, os, sys, time
@@ -53,7 +54,7 @@ def test_a_run_directory_serves_one_shim_at_a_time(attempt: Attempt) -> None:
     attempt.said("ready")
     with pytest.raises(InUse, match="already running"):
         launch.start(attempt.run_dir, attempt.spec(("true",)))
-    assert lives(attempt.agent())
+    assert process_lives(attempt.agent())
 
 
 def test_a_sandbox_that_lost_its_outer_process_is_ended_with_its_dead_shim(
@@ -94,7 +95,7 @@ def test_a_shim_is_stopped_in_the_moment_it_starts(attempt: Attempt) -> None:
     assert not launch.is_alive(attempt.run_dir)
     assert attempt.result() is None
     agent = attempt.identity().get("agent_pid")
-    assert not agent or not lives(agent)
+    assert not agent or not process_lives(agent)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +131,9 @@ def test_a_shim_killed_at_any_boundary_leaves_no_agent_and_a_result_or_none(
     assert once.exists()
     launch.reap(attempt.run_dir)
     agent = attempt.identity().get("agent_pid")
-    assert not agent or not lives(agent)
+    assert not agent or not process_lives(agent)
     child = attempt.workspace / "child"
-    assert not child.exists() or not child.read_text() or not lives(int(child.read_text()))
+    assert not child.exists() or not child.read_text() or not process_lives(int(child.read_text()))
     seen = attempt.workspace / "seen"
     assert not seen.exists() or "CRASH" not in seen.read_text()
     assert attempt.lease()["attempt"] == attempts
@@ -147,5 +148,5 @@ def test_an_agent_never_runs_before_its_id_is_written_down(
     attempt.start_shell("touch ran")
     launch.wait_until_gone(attempt.run_dir)
     assert once.exists()
-    until(lambda: not attempt.identity()["agent_pid"], "the second writing was cut off")
+    wait_for(lambda: not attempt.identity()["agent_pid"], "the second writing was cut off")
     assert not (attempt.workspace / "ran").exists()

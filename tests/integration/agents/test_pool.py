@@ -9,43 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agents.sandbox.bubblewrap import Bubblewrap
 from caloron.agents.supervise.supervise import run
 from caloron.agents.workspace.pool import Pool
 from caloron.agents.workspace.workspaces import Trash
-from caloron.git.command import git
-from caloron.git.mirror import Mirror
-from caloron.ports import Remote, SandboxSpec
-from tests.integration.agents.conftest import until
+from caloron.ports import SandboxSpec
+from tests.support.wait import wait_for
+from tests.support.workspaces import Bench
 
 ADA = ("Ada", "ada@example.org")
 
 
-class Bench:
+class PoolBench(Bench):
     def __init__(self, home: Path) -> None:
-        self.home = home
-        forge = home / "forge.git"
-        git(home, "init", "--bare", "-q", str(forge))
-        git(home, "clone", "-q", str(forge), "person")
-        self.commit("first")
-        self.mirror = Mirror(home / "mirror.git", Remote(str(forge)))
-        self.mirror.ensure()
-        self.sandbox = Bubblewrap(mirror=self.mirror.path)
+        super().__init__(home, {"first": "first"})
         self.pool = Pool(self.mirror, self.sandbox, home / "pool", 2, ADA)
-
-    def commit(self, name: str) -> str:
-        person = self.home / "person"
-        (person / name).write_text(name)
-        git(person, "add", "-A")
-        git(person, "commit", "-q", "-m", name)
-        git(person, "push", "-q", "origin", "HEAD:main")
-        return git(person, "rev-parse", "HEAD")
 
     def filled(self, commit: str) -> None:
         def ready() -> bool:
             return [each.commit for each in self.pool._ready] == [commit, commit]
 
-        until(ready, f"two workspaces at {commit} are ready")
+        wait_for(ready, f"two workspaces at {commit} are ready")
 
     def inside(self, place: Path, line: str) -> str:
         given = SandboxSpec(workspace=place / "workspace", home=place / "home")
@@ -55,19 +38,19 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
+def bench(tmp_path: Path) -> Iterator[PoolBench]:
+    made = PoolBench(tmp_path)
     yield made
     made.pool.close()
 
 
-def _take(bench: Bench, name: str, start: str, branch: str = "agent/a/s-1") -> Path:
+def _take(bench: PoolBench, name: str, start: str, branch: str = "agent/a/s-1") -> Path:
     place = bench.home / "runs" / name
     assert bench.pool.take(place / "workspace", place / "home", start, branch)
     return place
 
 
-def test_an_agent_works_and_commits_in_a_workspace_of_the_pool(bench: Bench) -> None:
+def test_an_agent_works_and_commits_in_a_workspace_of_the_pool(bench: PoolBench) -> None:
     main = bench.mirror.fetch_main()
     bench.pool.open()
     bench.filled(main)
@@ -78,9 +61,9 @@ def test_an_agent_works_and_commits_in_a_workspace_of_the_pool(bench: Bench) -> 
     bench.filled(main)
 
 
-def test_a_workspace_is_moved_to_another_commit_when_that_is_wanted(bench: Bench) -> None:
+def test_a_workspace_is_moved_to_another_commit_when_that_is_wanted(bench: PoolBench) -> None:
     first = bench.mirror.fetch_main()
-    second = bench.commit("second")
+    second = bench.commit({"second": "second"})
     bench.pool.open()
     bench.filled(second)
     place = _take(bench, "1", first, "agent/b/s-1")
@@ -91,16 +74,16 @@ def test_a_workspace_is_moved_to_another_commit_when_that_is_wanted(bench: Bench
     assert bench.inside(detached, "git rev-parse HEAD; ls") == f"{second}\nfirst\nsecond"
 
 
-def test_the_pool_follows_main(bench: Bench) -> None:
+def test_the_pool_follows_main(bench: PoolBench) -> None:
     bench.pool.open()
     bench.filled(bench.mirror.fetch_main())
-    newer = bench.commit("newer")
+    newer = bench.commit({"newer": "newer"})
     bench.pool.refresh()
     bench.filled(newer)
 
 
 def test_the_pool_asks_the_forge_only_if_main_was_seen_elsewhere(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: PoolBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main = bench.mirror.fetch_main()
     asked: list[str] = []
@@ -115,13 +98,13 @@ def test_the_pool_asks_the_forge_only_if_main_was_seen_elsewhere(
     bench.pool.open()
     bench.filled(main)
     assert asked == []
-    newer = bench.commit("newer")
+    newer = bench.commit({"newer": "newer"})
     bench.pool.refresh(newer)
     bench.filled(newer)
     assert asked
 
 
-def test_an_empty_pool_says_so_and_a_closed_one_leaves_nothing(bench: Bench) -> None:
+def test_an_empty_pool_says_so_and_a_closed_one_leaves_nothing(bench: PoolBench) -> None:
     place = bench.home / "run"
     assert not bench.pool.take(place / "workspace", place / "home", "x", "b")
     bench.pool.open()
@@ -130,7 +113,7 @@ def test_an_empty_pool_says_so_and_a_closed_one_leaves_nothing(bench: Bench) -> 
     assert not (bench.home / "pool").exists()
 
 
-def test_two_workspaces_as_root_have_two_owners(bench: Bench) -> None:
+def test_two_workspaces_as_root_have_two_owners(bench: PoolBench) -> None:
     main = bench.mirror.fetch_main()
     bench.pool.open()
     bench.filled(main)
@@ -141,7 +124,7 @@ def test_two_workspaces_as_root_have_two_owners(bench: Bench) -> None:
 def test_agents_of_a_root_who_hides_everything_still_read_the_mirror(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        made = Bench(tmp_path)
+        made = PoolBench(tmp_path)
         made.pool.open()
         made.filled(made.mirror.fetch_main())
         place = _take(made, "1", made.mirror.fetch_main())
@@ -163,16 +146,16 @@ def slow_rm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_stop_deletes_nothing_and_the_next_start_does(
-    bench: Bench, slow_rm: Path, monkeypatch: pytest.MonkeyPatch
+    bench: PoolBench, slow_rm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trash = Trash(bench.home / "trash")
     pool = Pool(bench.mirror, bench.sandbox, bench.home / "pool", 2, ADA, discard=trash.put)
     pool.open()
-    until(lambda: len(pool._ready) == 2, "the pool is filled")
+    wait_for(lambda: len(pool._ready) == 2, "the pool is filled")
     pool.close()
     assert not (bench.home / "pool").exists()
     trash.open()
-    until(slow_rm.with_name("rm.pid").exists, "the deletion is under way")
+    wait_for(slow_rm.with_name("rm.pid").exists, "the deletion is under way")
     # This would take ten minutes.
     trash.close()
     (left,) = (bench.home / "trash").iterdir()
@@ -180,11 +163,11 @@ def test_a_stop_deletes_nothing_and_the_next_start_does(
     slow_rm.unlink()
     again = Trash(bench.home / "trash")
     again.open()
-    until(lambda: not list((bench.home / "trash").iterdir()), "the next start deletes it")
+    wait_for(lambda: not list((bench.home / "trash").iterdir()), "the next start deletes it")
     again.close()
 
 
-def test_a_pool_that_is_filled_when_a_stop_comes_makes_no_more(bench: Bench) -> None:
+def test_a_pool_that_is_filled_when_a_stop_comes_makes_no_more(bench: PoolBench) -> None:
     stopping = threading.Event()
     made: list[Path] = []
 
@@ -200,7 +183,7 @@ def test_a_pool_that_is_filled_when_a_stop_comes_makes_no_more(bench: Bench) -> 
         bench.mirror, bench.sandbox, bench.home / "pool", 5, ADA, setup=Setup(), stopping=stopping
     )
     pool.open()
-    until(lambda: bool(made), "one is being made")
+    wait_for(lambda: bool(made), "one is being made")
     pool.close()
     assert len(made) == 1
     assert pool._ready == []
@@ -216,5 +199,5 @@ def test_what_its_agent_made_read_only_is_deleted_in_the_background(tmp_path: Pa
     trash.put(stubborn)
     trash.put(tmp_path / "never there")
     assert not stubborn.exists()
-    until(lambda: not list((tmp_path / "trash").iterdir()), "it is deleted")
+    wait_for(lambda: not list((tmp_path / "trash").iterdir()), "it is deleted")
     trash.close()

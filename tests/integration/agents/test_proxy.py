@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,9 @@ from caloron.agents.sandbox.proxy import (
     permits,
     split_port,
 )
-from tests.integration.agents.conftest import lives, until
+from tests.support import sockets
+from tests.support.sockets import serving
+from tests.support.wait import process_lives, wait_for
 
 _PROXY = str(Path(proxy.__file__))
 
@@ -46,7 +48,7 @@ class Proxied:
         self.path = folder / "proxy.sock"
         argv = (sys.executable, "-S", "-E", _PROXY, str(self.path), *hosts)
         self.process = subprocess.Popen(argv, stderr=subprocess.PIPE, env=env, text=True)
-        until(self.is_ready, "the proxy listens")
+        wait_for(self.is_ready, "the proxy listens")
 
     def is_ready(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -94,29 +96,9 @@ def proxied(*hosts: str, env: dict[str, str] | None = None) -> Iterator[Proxied]
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A server that sends back what it is sent, until the sender has ended."""
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                visitor = server.accept()[0]
-            except OSError:
-                return
-            threading.Thread(target=answer, args=(visitor,), daemon=True).start()
-
-    def answer(visitor: socket.socket) -> None:
-        # A proxy that is ended resets what it had open.
-        with visitor, suppress(ConnectionError):
-            while data := visitor.recv(65536):
-                visitor.sendall(data)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield server.getsockname()[1]
-    server.shutdown(socket.SHUT_RDWR)
-    server.close()
-    thread.join()
+    """A server that sends back all data until the sender has ended."""
+    with serving(sockets.echo) as port:
+        yield port
 
 
 @pytest.mark.parametrize(
@@ -226,31 +208,18 @@ def test_a_name_that_leads_to_this_machine_is_no_way_to_its_servers(echo: int) -
 
 @contextmanager
 def corporate_proxy() -> Iterator[tuple[int, list[str]]]:
-    """A proxy of this machine that leads every CONNECT to itself; its port and what it heard."""
+    """A proxy of this machine that leads every CONNECT to itself; its port and its requests."""
     heard: list[str] = []
-    server = socket.create_server(("127.0.0.1", 0))
 
-    def serve() -> None:
-        while True:
-            try:
-                visitor = server.accept()[0]
-            except OSError:
-                return
-            with visitor:
-                head, _ = proxy.read_head(visitor)
-                heard.append(head.decode())
-                if head.startswith(b"CONNECT"):
-                    visitor.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                visitor.sendall(b"from far away")
+    def answer(visitor: socket.socket) -> None:
+        head, _ = proxy.read_head(visitor)
+        heard.append(head.decode())
+        if head.startswith(b"CONNECT"):
+            visitor.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        visitor.sendall(b"from far away")
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield server.getsockname()[1], heard
-    finally:
-        server.shutdown(socket.SHUT_RDWR)
-        server.close()
-        thread.join()
+    with serving(answer) as port:
+        yield port, heard
 
 
 def test_where_this_machine_has_to_use_a_proxy_connections_go_through_it() -> None:
@@ -453,9 +422,9 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     with subprocess.Popen((sys.executable, "-c", script), stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        until((folder / "proxy.sock").exists, "the proxy listens")
+        wait_for((folder / "proxy.sock").exists, "the proxy listens")
         parent.send_signal(signal.SIGKILL)
-    until(lambda: not lives(pid), "the proxy has ended")
+    wait_for(lambda: not process_lives(pid), "the proxy has ended")
     assert not folder.exists()
 
 

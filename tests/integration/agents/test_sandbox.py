@@ -22,7 +22,7 @@ from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
 from caloron.agents.supervise.supervise import as_argv, run
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import Caps, SandboxSpec
-from tests.integration.agents.conftest import until
+from tests.support.wait import wait_for
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def running(workspace: Path) -> Iterator[subprocess.Popen[bytes]]:
     given = SandboxSpec(workspace=workspace)
     confined = Bubblewrap().confine(("sh", "-c", f"{script}; sleep 600"), given)
     with subprocess.Popen(as_argv(confined), env=confined.env, cwd="/") as process:
-        until((workspace / "beat").exists, "the daemon beats")
+        wait_for((workspace / "beat").exists, "the daemon beats")
         yield process
         process.kill()
 
@@ -203,7 +203,7 @@ def test_who_ends_the_outer_process_ends_everybody(
     assert beats(workspace)
     running.send_signal(signal.SIGKILL)
     running.wait()
-    until(lambda: not beats(workspace), "everybody has ended")
+    wait_for(lambda: not beats(workspace), "everybody has ended")
 
 
 def test_exit_codes_come_out(workspace: Path) -> None:

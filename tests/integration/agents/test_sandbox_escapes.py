@@ -6,14 +6,14 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from tests.integration.agents.cage import SECRET, Cage, can_be_ordinary, new_cage
+from tests.support.loopback import Loopback
 
 
 @pytest.fixture(params=["root", "user"])
@@ -26,26 +26,23 @@ def cage(request: pytest.FixtureRequest) -> Iterator[Cage]:
         yield made
 
 
+class _Greeting(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
 @pytest.fixture
 def server() -> Iterator[int]:
-    """A server on this machine that nobody inside may reach unasked; its port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "5")
-            self.end_headers()
-            self.wfile.write(b"hello")
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
-        thread = threading.Thread(target=made.serve_forever)
-        thread.start()
-        yield made.server_port
-        made.shutdown()
-        thread.join()
+    """A server on this machine that no sandbox may reach unasked; its port."""
+    made = Loopback(_Greeting)
+    yield int(made.url.rpartition(":")[2])
+    made.close()
 
 
 _LOOK = """

@@ -16,7 +16,8 @@ from caloron.agents.supervise.processes import sandbox_processes
 from caloron.agents.supervise.supervise import Buffer, Limits, run, supervise
 from caloron.agents.supervise.watch import Watch
 from caloron.ports import Caps, SandboxedCommand, SandboxSpec
-from tests.integration.agents.conftest import Attempt, until
+from tests.integration.agents.conftest import Attempt
+from tests.support.wait import wait_for
 
 needs_systemd = pytest.mark.skipif(
     scope.options() is None,
@@ -62,9 +63,7 @@ def test_memory_that_no_process_has_ends_an_attempt_and_its_result_names_the_lim
         files={str(fd): str(path) for fd, path in confined.files.items()},
         watch=_watch(attempt.workspace), lease_ms=60_000,
     )  # fmt: skip
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["over"] == _LIMIT
     assert "held" not in (attempt.run_dir / "output.log").read_text()
 
@@ -95,7 +94,9 @@ def test_the_sandbox_has_both_limits_and_nothing_of_systemd_is_in_its_environmen
     ) as process:  # fmt: skip
         try:
             # It is started in place, and found again by the line that it then has.
-            until(lambda: process.pid in [p.pid for p in sandbox_processes(argv)], "it is started")
+            wait_for(
+                lambda: process.pid in [p.pid for p in sandbox_processes(argv)], "it is started"
+            )
             own = Path(f"/proc/{process.pid}/cgroup").read_text().strip().removeprefix("0::")
             limits = Path(f"/sys/fs/cgroup{own}")
             assert (limits / "memory.max").read_text() == f"{96 << 20}\n"
@@ -109,7 +110,7 @@ def test_the_sandbox_has_both_limits_and_nothing_of_systemd_is_in_its_environmen
             assert "XDG_RUNTIME_DIR" not in names
         finally:
             process.kill()
-    until(lambda: not limits.exists(), "nothing is left of the scope")
+    wait_for(lambda: not limits.exists(), "nothing is left of the scope")
 
 
 @needs_systemd

@@ -18,8 +18,8 @@ from caloron.agents.workspace import setup_cache as seeds_module
 from caloron.agents.workspace.project_detection import ProjectCommands
 from caloron.agents.workspace.setup_cache import SetupCache, SetupCancelled, SetupFailed
 from caloron.ports import Caps
-from tests.integration.agents.conftest import until
 from tests.integration.agents.setup_bench import Place
+from tests.support.wait import wait_for
 
 
 @pytest.fixture
@@ -47,12 +47,6 @@ def test_setup_runs_once_and_the_second_workspace_gets_a_copy(place: Place) -> N
     assert (second / "made" / "link").readlink() == Path("when")
     assert not os.path.samestat((first / "made/when").stat(), (second / "made/when").stat())
     assert place.left() == []
-
-
-def test_other_processes_use_the_same_seed(place: Place) -> None:
-    first, second = place.workspace("1", {}), place.workspace("2", {})
-    assert place.install(first, COUNTED) is True
-    assert place.install(second, COUNTED, seeds=place.new_seeds()) is False
 
 
 def test_another_lock_file_line_or_environment_runs_setup_again(place: Place) -> None:
@@ -245,7 +239,7 @@ def test_killed_in_the_middle_of_setup_nothing_half_made_is_used(place: Place) -
     first, second = place.workspace("1", {}), place.workspace("2", {})
     commands = line("mkdir made; touch made/half; [ -e go ] || sleep 600; touch made/whole")
     process = _in_another_process(place, first, commands)
-    until((first / "made/half").exists, "setup has begun")
+    wait_for((first / "made/half").exists, "setup has begun")
     process.send_signal(signal.SIGKILL)
     process.wait()
     (second / "go").touch()
@@ -260,7 +254,7 @@ def test_killed_while_a_seed_is_copied_it_is_made_again(place: Place) -> None:
     commands = line("mkdir made && cd made && seq 30000 | xargs touch && touch whole")
     process = _in_another_process(place, first, commands)
     seeds = place.folder / "seeds"
-    until(lambda: list(seeds.glob(".new-*/files/made")), "the copy has begun")
+    wait_for(lambda: list(seeds.glob(".new-*/files/made")), "the copy has begun")
     process.send_signal(signal.SIGKILL)
     process.wait()
     place.install(second, commands)
@@ -315,7 +309,7 @@ def test_a_copy_that_is_under_way_ends_with_a_stop(
     pid = slow / "cp.pid"
 
     def stop() -> None:
-        until(lambda: pid.exists() and bool(pid.read_text()), "the copy is under way")
+        wait_for(lambda: pid.exists() and bool(pid.read_text()), "the copy is under way")
         place.seeds.cancelled.set()
 
     threading.Thread(target=stop).start()

@@ -15,7 +15,8 @@ from caloron.agents.supervise import launch
 from caloron.agents.supervise.attempt import LOST, MOST_INTERRUPTIONS
 from caloron.agents.supervise.processes import children
 from caloron.ports import SandboxSpec
-from tests.integration.agents.conftest import Attempt, lives, until
+from tests.integration.agents.conftest import Attempt
+from tests.support.wait import process_lives, wait_for
 
 CAP = 1_000_000
 
@@ -52,17 +53,13 @@ def test_the_way_an_agent_ends_is_in_its_result(
     attempt: Attempt, script: str, code: int, last: str
 ) -> None:
     attempt.start_shell(script)
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert (result["exit_code"], result["last_line"]) == (code, last)
 
 
 def test_a_program_that_is_not_there_is_named_in_the_result(attempt: Attempt) -> None:
     attempt.start("no-such-agent")
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["exit_code"] == 127
     assert result["last_line"] == "cannot start no-such-agent: No such file or directory"
 
@@ -97,9 +94,7 @@ def test_a_file_is_open_for_an_agent_at_its_number_also_if_that_one_was_free(
 
 def test_signals_work_in_an_agent_as_in_a_terminal(attempt: Attempt) -> None:
     attempt.start_shell("(kill -HUP $$); sleep 1000")
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["exit_code"] == 128 + signal.SIGHUP
 
 
@@ -124,10 +119,10 @@ def test_a_killed_shim_frees_its_lock_and_its_agent_is_ended_by_reaping(attempt:
     os.kill(attempt.identity()["pid"], signal.SIGKILL)
     launch.wait_until_gone(attempt.run_dir)
     assert not launch.is_alive(attempt.run_dir)
-    assert lives(agent)
+    assert process_lives(agent)
     launch.reap(attempt.run_dir)
-    assert not lives(agent)
-    assert not lives(child)
+    assert not process_lives(agent)
+    assert not process_lives(child)
     assert attempt.result() is None
 
 
@@ -143,17 +138,17 @@ def test_reaping_never_touches_a_process_that_got_the_id_of_an_agent(attempt: At
     for other in (told.replace(started, "1"), told.replace(attempt.identity()["boot_id"], "x")):
         file.write_text(other)
         launch.reap(attempt.run_dir)
-        assert lives(agent)
+        assert process_lives(agent)
     file.write_text(told)
     launch.reap(attempt.run_dir)
-    assert not lives(agent)
+    assert not process_lives(agent)
 
 
 def test_stopping_ends_an_agent_that_ignores_the_request(attempt: Attempt) -> None:
     attempt.start_shell("trap '' TERM HUP INT; echo ready; while :; do sleep 0.1; done")
     attempt.said("ready")
     launch.stop(attempt.run_dir)
-    assert not lives(attempt.agent())
+    assert not process_lives(attempt.agent())
     assert attempt.end() == 4
     assert attempt.result() is None
     assert attempt.output() == "ready\n"
@@ -174,7 +169,7 @@ def test_stopping_a_shim_that_is_itself_frozen_still_ends_both(attempt: Attempt)
     os.kill(attempt.identity()["pid"], signal.SIGSTOP)
     launch.stop(attempt.run_dir)
     assert not launch.is_alive(attempt.run_dir)
-    assert not lives(agent)
+    assert not process_lives(agent)
 
 
 def test_a_child_that_an_agent_leaves_behind_ends_with_it(attempt: Attempt) -> None:
@@ -183,7 +178,7 @@ def test_a_child_that_an_agent_leaves_behind_ends_with_it(attempt: Attempt) -> N
     )
     assert attempt.end() == 0
     child = int(attempt.output().split()[0])
-    assert not lives(child)
+    assert not process_lives(child)
     result = attempt.result()
     assert result is not None
     assert result["last_line"] == "done"
@@ -197,12 +192,12 @@ def test_a_child_in_a_session_of_its_own_ends_with_the_agent_too(attempt: Attemp
     )
     attempt.said("ready")
     child = int(
-        until(lambda: [w for w in attempt.said("ready").split() if w.isdigit()], "a pid")[0]
+        wait_for(lambda: [w for w in attempt.said("ready").split() if w.isdigit()], "a pid")[0]
     )
     attempt.renewals(2)
     go.touch()
     assert attempt.end() == 0
-    assert not lives(child)
+    assert not process_lives(child)
 
 
 def test_a_shim_whose_item_was_taken_over_ends_its_agent_without_a_result(
@@ -213,7 +208,7 @@ def test_a_shim_whose_item_was_taken_over_ends_its_agent_without_a_result(
     agent = attempt.agent()
     attempt.fence()
     assert attempt.end() == 3
-    assert not lives(agent)
+    assert not process_lives(agent)
     assert attempt.result() is None
 
 
@@ -228,25 +223,25 @@ def test_a_shim_that_starts_with_an_old_token_starts_no_agent(attempt: Attempt) 
 def test_a_shim_that_cannot_renew_its_lease_ends_its_agent(attempt: Attempt) -> None:
     attempt.start_shell("echo ready; exec sleep 1000")
     attempt.said("ready")
-    until(lambda: attempt.lease()["attempt"] == 1, "the attempt is counted")
+    wait_for(lambda: attempt.lease()["attempt"] == 1, "the attempt is counted")
     other = sqlite3.connect(attempt.ledger.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     assert attempt.end() == 3
     other.execute("ROLLBACK")
     other.close()
-    assert not lives(attempt.agent())
+    assert not process_lives(attempt.agent())
     assert attempt.result() is None
 
 
 def test_a_short_time_without_the_ledger_is_bridged(attempt: Attempt) -> None:
     attempt.start_shell("echo ready; until test -e go; do sleep 0.05; done", lease_ms=60_000)
     attempt.said("ready")
-    until(lambda: attempt.lease()["attempt"] == 1, "the attempt is counted")
+    wait_for(lambda: attempt.lease()["attempt"] == 1, "the attempt is counted")
     other = sqlite3.connect(attempt.ledger.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     (attempt.workspace / "go").touch()
     log = attempt.run_dir / "shim.log"
-    until(lambda: "locked" in log.read_text(), "the shim found the ledger locked")
+    wait_for(lambda: "locked" in log.read_text(), "the shim found the ledger locked")
     other.execute("ROLLBACK")
     other.close()
     assert attempt.end() == 0
@@ -255,9 +250,7 @@ def test_a_short_time_without_the_ledger_is_bridged(attempt: Attempt) -> None:
 
 def test_an_agent_that_takes_too_long_is_ended_and_its_result_says_so(attempt: Attempt) -> None:
     attempt.start_shell("echo working; exec sleep 1000", limit_s=0.5)
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["timed_out"] is True
     assert result["exit_code"] == 128 + signal.SIGTERM
     assert result["last_line"] == "working"
@@ -269,8 +262,8 @@ def test_a_hundred_megabytes_of_output_stay_small_on_disk_and_in_memory(attempt:
         " touch printed; until test -e go; do sleep 0.05; done",
         output_cap=CAP,
     )
-    until((attempt.workspace / "printed").exists, "everything is printed")
-    until(lambda: _disk(attempt.run_dir) >= CAP, "the output is taken")
+    wait_for((attempt.workspace / "printed").exists, "everything is printed")
+    wait_for(lambda: _disk(attempt.run_dir) >= CAP, "the output is taken")
     assert _disk(attempt.run_dir) < CAP + 10_000
     status = Path(f"/proc/{attempt.identity()['pid']}/status").read_text()
     peak_kb = int(status.split("VmHWM:")[1].split()[0])
@@ -309,9 +302,7 @@ def test_output_is_kept_whole_up_to_the_cap_and_by_its_ends_beyond(
 
 def test_output_that_is_not_utf8_is_readable_all_the_same(attempt: Attempt) -> None:
     attempt.start_shell("printf 'caf\\351 \\377\\376 end\\n'")
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["last_line"] == "caf\ufffd \ufffd\ufffd end"
     assert attempt.output() == "caf\ufffd \ufffd\ufffd end\n"
 
@@ -329,7 +320,7 @@ def test_renewals_tell_that_an_agent_is_active(attempt: Attempt, script: str) ->
     attempt.start_shell(script)
     attempt.renewals(1)
     seen = attempt.lease()["activity_at"]
-    until(lambda: attempt.lease()["activity_at"] > seen, "activity is recorded")
+    wait_for(lambda: attempt.lease()["activity_at"] > seen, "activity is recorded")
 
 
 def test_renewals_of_a_sleeping_agent_record_no_activity(attempt: Attempt) -> None:
@@ -387,7 +378,7 @@ def _start_in_sandbox(attempt: Attempt, script: str, interruptions: int = 0) -> 
 
 def _kill_the_sandbox(attempt: Attempt, process: str) -> None:
     """Kill the process that waits outside, or the first one inside."""
-    until(lambda: "ready" in attempt.output(), "the agent is at work")
+    wait_for(lambda: "ready" in attempt.output(), "the agent is at work")
     outer = json.loads((attempt.run_dir / "shim.json").read_text())["agent_pid"]
     os.kill(outer if process == "outside" else children(outer)[0], signal.SIGKILL)
 
@@ -408,9 +399,7 @@ def test_a_sandbox_that_is_killed_every_time_is_a_failure_in_the_end(
 ) -> None:
     _start_in_sandbox(attempt, "echo ready; sleep 600", interruptions=MOST_INTERRUPTIONS)
     _kill_the_sandbox(attempt, process)
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["exit_code"] == 137
 
 
@@ -422,7 +411,5 @@ def test_an_agent_in_a_sandbox_that_ends_itself_by_a_signal_has_ended(
     attempt: Attempt, script: str, code: int
 ) -> None:
     _start_in_sandbox(attempt, script)
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["exit_code"] == code

@@ -18,7 +18,8 @@ from caloron.agents.supervise.supervise import Buffer, Limits, supervise
 from caloron.agents.supervise.transcript import Transcript
 from caloron.agents.supervise.watch import Watch
 from caloron.ports import SandboxSpec
-from tests.integration.agents.conftest import Attempt, until
+from tests.integration.agents.conftest import Attempt
+from tests.support.wait import wait_for
 
 
 def _watch(folder: Path, **limits: int) -> Watch:
@@ -182,7 +183,7 @@ def test_a_sandbox_that_is_being_made_is_not_blamed_for_our_own_files(tmp_path: 
         try:
             own = str(Path("/proc/self/ns/mnt").readlink())
             place = Path(f"/proc/{half_made.pid}/ns/mnt")
-            until(lambda: str(place.readlink()) != own, "a mount namespace")
+            wait_for(lambda: str(place.readlink()) != own, "a mount namespace")
             assert _watch(tmp_path, memory_mb=20).check([half_made.pid]) == ""
         finally:
             half_made.kill()
@@ -201,7 +202,7 @@ def test_descendants_are_found_also_when_a_thread_made_them_or_their_parent_is_g
     try:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"ready\n"
-        until(lambda: len(descendants(parent.pid)) >= 3, "the shell and both sleepers are found")
+        wait_for(lambda: len(descendants(parent.pid)) >= 3, "the shell and both sleepers are found")
     finally:
         for pid in [*descendants(parent.pid), parent.pid]:
             os.kill(pid, 9)
@@ -217,9 +218,7 @@ def test_an_agent_over_a_limit_is_ended_at_once_and_its_result_says_so(attempt: 
     }
     script = "trap '' TERM; head -c 20000000 /dev/zero | tr '\\0' x > big; sleep 600"
     attempt.start_shell(script, watch=watch)
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["over"].endswith("MB on disk, of 5 allowed")
     assert result["exit_code"] == 137
     assert not result["timed_out"]

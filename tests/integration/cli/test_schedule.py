@@ -17,7 +17,7 @@ import pytest
 
 from caloron.schedule.scheduler import RunStore
 from tests.support.loopback import Loopback
-from tests.support.shell import until
+from tests.support.wait import wait_for
 
 #: So rarely that it does not become due while a test runs.
 RARELY = "0 0 1 1 *"
@@ -235,7 +235,7 @@ def test_a_scheduler_that_was_killed_in_a_run_is_followed_by_one_that_makes_it_a
     argv = [sys.executable, "-m", "caloron.cli", "schedule", "run", "--config", config, "--once"]
     env = os.environ | {"CALORON_HOME": str(home)}
     killed = subprocess.Popen(argv, env=env)
-    until(lambda: "/second" in asked)
+    wait_for(lambda: "/second" in asked)
     killed.kill()
     killed.wait()
     let_go.set()

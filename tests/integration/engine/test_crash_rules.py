@@ -51,8 +51,8 @@ from caloron.stages.ledger_access import TickContext
 from caloron.stages.tick import load_tick_state
 from caloron.store import database, files
 from caloron.store import queue as store
-from tests.integration.agents.conftest import lives, until
 from tests.integration.engine.conftest import ITEM, Engine, FixedClock, ScriptedForge
+from tests.support.wait import process_lives, wait_for
 
 ISSUE = IssueSnapshot(version=1, number=7, title="t", body="b", state="open", author="caloron")
 PULL = PullSnapshot(
@@ -107,15 +107,15 @@ def test_rule_1_the_attempt_rises_only_when_an_agent_is_started(engine: Engine) 
 def test_rule_2_a_free_lock_proves_death_and_is_taken_over_at_once(engine: Engine) -> None:
     claimed = engine.start_work()
     run_dir = engine.shim(claimed, "sleep", "1000")
-    agent = int(until(lambda: _identity(run_dir).get("agent_pid"), "the agent is started"))
+    agent = int(wait_for(lambda: _identity(run_dir).get("agent_pid"), "the agent is started"))
     lease = engine.queue.lease(ITEM)
     assert lease is not None
     os.kill(_identity(run_dir)["pid"], signal.SIGKILL)
     engine.process.wait()
     engine.workers().adopt()
-    until(lambda: engine.status() == "pending", "the item is back in the queue")
+    wait_for(lambda: engine.status() == "pending", "the item is back in the queue")
     assert lease.expires_at > lease.now_ms + 3_000_000, "the lease had an hour to run"
-    assert not lives(agent)
+    assert not process_lives(agent)
     assert engine.facts() == (), "interrupted is not failed"
 
 
@@ -126,11 +126,11 @@ def test_rule_2_a_live_agent_outlives_its_engine_and_is_collected_by_the_next(
     run_dir = engine.shim(
         claimed, "sh", "-c", "until test -e go; do sleep 0.02; done; echo APPROVED"
     )
-    until(lambda: _identity(run_dir).get("agent_pid"), "the agent is started")
+    wait_for(lambda: _identity(run_dir).get("agent_pid"), "the agent is started")
     engine.workers().adopt()
     assert engine.status(claimed.item) == "in_flight"
     (run_dir / "workspace" / "go").touch()
-    until(lambda: engine.status(claimed.item) == "done", "the result is collected")
+    wait_for(lambda: engine.status(claimed.item) == "done", "the result is collected")
     (fact,) = engine.facts()
     assert isinstance(fact, WorkEnded)
     assert fact.answer == "APPROVED\n"
@@ -294,7 +294,7 @@ def test_rule_6_uncommitted_work_is_saved_before_its_workspace_is_removed(engine
     (workspace / "half.py").write_text("x = 1\n")
     (run_dir / "spec.json").write_text(json.dumps({"base": base}))
     engine.workers().adopt()
-    until(lambda: engine.status() == "pending", "the attempt is given back")
+    wait_for(lambda: engine.status() == "pending", "the attempt is given back")
     assert not workspace.exists()
     (saved,) = engine.events("work_salvaged")
     from caloron.git.command import git
@@ -310,7 +310,7 @@ def test_rule_6_a_workspace_that_cannot_be_saved_is_kept(engine: Engine) -> None
     (workspace / "half.py").write_text("x = 1\n")
     (run_dir / "spec.json").write_text(json.dumps({"base": engine.mirror.fetch_main()}))
     engine.workers().adopt()
-    until(lambda: engine.status() == "pending", "the attempt is given back")
+    wait_for(lambda: engine.status() == "pending", "the attempt is given back")
     assert (workspace / "half.py").exists()
     (noted,) = engine.events("salvage_failed")
     assert noted["kept"] == str(workspace)
@@ -397,10 +397,10 @@ def test_rule_7_a_look_at_the_forge_that_fails_tells_nothing_and_is_made_again(
         engine.ledger, engine.sprint, cast(Forge, forge), cast(LoopSignal, engine.signal), 0.01
     )
     poller.start()
-    until(lambda: forge.asked.count("poll") >= 2, "it looks again")
+    wait_for(lambda: forge.asked.count("poll") >= 2, "it looks again")
     assert engine.facts() == ()
     forge.answers = {"poll": Poll((MAIN,), "5")}
-    until(lambda: engine.facts() == (MAIN,), "what is new is told")
+    wait_for(lambda: engine.facts() == (MAIN,), "what is new is told")
     poller.stop()
     assert engine.signal.errors == []
     assert engine.ledger.get(f"forge_cursor/{engine.sprint}") == "5"

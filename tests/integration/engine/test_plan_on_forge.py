@@ -20,7 +20,7 @@ from caloron.engine.session import Choices, Session, exclusive
 from caloron.engine.signals import APPROVED, ON_FORGE, Approval
 from caloron.forge.local.forge import LocalForge
 from caloron.ledger.projects import load_project
-from tests.acceptance.home import Home, writes
+from tests.support.home import Home, writes
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from caloron.ledger.ledger import Ledger
 from caloron.ledger.reading import read_outage
 from caloron.ports import Poll
 from caloron.store.wake import Wake
+from tests.support.wait import wait_for
 
 
 def issue(title: str, version: int) -> IssueSnapshot:
@@ -61,13 +62,6 @@ def poller(ledger: Ledger, forge: Scripted, tmp_path: Path, every_s: float = 600
 def told(ledger: Ledger) -> list[str]:
     facts = ledger.load("shop-1").facts
     return [fact.title for fact in facts if isinstance(fact, IssueSnapshot)]
-
-
-def until(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def test_the_same_picture_with_another_version_is_told_once(ledger: Ledger, tmp_path: Path) -> None:
@@ -116,7 +110,7 @@ def test_whoever_wakes_the_poller_makes_it_look_at_once_and_a_burst_is_one_look(
     try:
         for _ in range(50):
             looking.wake_up()
-        until(lambda: told(ledger) == ["A"])
+        wait_for(lambda: told(ledger) == ["A"])
         time.sleep(0.3)
         assert forge.looks <= 2
     finally:
@@ -172,12 +166,12 @@ def test_a_quota_is_shown_with_its_end_and_goes_away_by_itself(
     looking = poller(ledger, forge, tmp_path, 0.01)
     looking.start()
     try:
-        until(lambda: looking.outage)
+        wait_for(lambda: looking.outage)
         with ledger.db.snapshot() as connection:
             assert str(read_outage(connection, "shop-1")).startswith("forge quota until ")
-        until(lambda: told(ledger) == ["A"])
+        wait_for(lambda: told(ledger) == ["A"])
         assert time.time() >= reset
-        until(lambda: looking.outage is None)
+        wait_for(lambda: looking.outage is None)
         with ledger.db.snapshot() as connection:
             assert read_outage(connection, "shop-1") is None
     finally:
@@ -192,7 +186,7 @@ def test_a_poller_that_fails_in_a_way_nobody_thought_of_stops_the_loop_with_it(
     looking = Poller(ledger, "shop-1", Scripted(fault), signal, 0.01)  # type: ignore[arg-type]
     looking.start()
     try:
-        until(lambda: signal.errors == [fault])
+        wait_for(lambda: signal.errors == [fault])
     finally:
         looking.stop()
 
@@ -236,7 +230,7 @@ def test_an_effect_without_an_answer_makes_the_poller_look_at_once(
     looking.start()
     try:
         looking.report_unreachable()
-        until(lambda: looking.is_current)
+        wait_for(lambda: looking.is_current)
         assert forge.looks == 1
     finally:
         looking.stop()
@@ -248,7 +242,7 @@ def test_an_outage_that_was_kept_is_over_with_the_first_look_of_the_next_engine(
     forge = Scripted(ForgeUnavailable("no answer"))
     looking = poller(ledger, forge, tmp_path, 0.01)
     looking.start()
-    until(lambda: looking.outage)
+    wait_for(lambda: looking.outage)
     looking.stop()
     poller(ledger, Scripted((issue("A", 1),)), tmp_path).poll()
     with ledger.db.snapshot() as connection:

@@ -36,10 +36,10 @@ from caloron.schedule.cron import parse_cron
 from caloron.schedule.jobs import ScheduledGraphs
 from caloron.stages.compositions import composition
 from caloron.store.lock import holder
-from tests.acceptance.home import Home, writes
-from tests.integration.agents.conftest import until
 from tests.integration.engine.conftest import ITEM, Engine, ScriptedForge
 from tests.integration.engine.test_plan_on_forge import Somebody, nobody_here
+from tests.support.home import Home, writes
+from tests.support.wait import wait_for
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_an_agent_whose_lease_is_gone_is_stopped_by_one_thread(
     workers._active[ITEM, 1] = threading.current_thread()
     for _ in range(5):
         workers.reconcile(grace=False)
-    until(lambda: bool(calls), "the agent is stopped")
+    wait_for(lambda: bool(calls), "the agent is stopped")
     go_on.set()
     assert len(calls) == 1
 
@@ -263,7 +263,7 @@ def test_an_agent_that_cannot_be_stopped_is_reported(
     workers = engine.workers()
     workers._active[ITEM, 1] = threading.current_thread()
     workers.reconcile(grace=False)
-    until(lambda: bool(engine.signal.errors), "the error is reported")
+    wait_for(lambda: bool(engine.signal.errors), "the error is reported")
 
 
 def test_a_run_whose_lease_is_lost_at_its_end_is_still_paid(
@@ -326,7 +326,7 @@ def test_agents_end_with_a_stop_also_if_the_ledger_cannot_be_written(
 ) -> None:
     claimed = engine.start_work()
     run_dir = engine.shim(claimed, "sleep", "600")
-    until((run_dir / "shim.json").exists, "the shim runs")
+    wait_for((run_dir / "shim.json").exists, "the shim runs")
 
     def full(*_: Any, **__: Any) -> Any:
         raise StoreError("database or disk is full")
@@ -351,7 +351,7 @@ def test_an_effect_that_meets_a_full_disk_ends_the_sprint_and_blames_no_task(
     effects = engine.effects(ScriptedForge(find_issue=None, create_issue=error))
     engine.plan(CreateIssue(task="a", key="issue/a", title="t", body="b", labels=()))
     effects.dispatch()
-    until(lambda: effects.idle, "the effect was tried")
+    wait_for(lambda: effects.idle, "the effect was tried")
     effects.close()
     assert engine.signal.errors == [error], "no retry helps"
     assert engine.facts() == (), "the task has not failed"
@@ -407,7 +407,7 @@ def test_a_look_that_cannot_be_recorded_ends_the_sprint(
 
     monkeypatch.setattr(engine.ledger, "store_outage", unable)
     poller.start()
-    until(lambda: bool(engine.signal.errors), "the error is reported")
+    wait_for(lambda: bool(engine.signal.errors), "the error is reported")
     poller.stop()
     assert engine.signal.errors == [unwritable]
 

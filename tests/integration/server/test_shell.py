@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.shell import LiveShell, repository, until
+from tests.support.shell import LiveShell, repository
+from tests.support.wait import wait_for
 
 WRITES = {
     "responses": [
@@ -213,7 +214,7 @@ def test_stopping_keeps_what_was_written_and_says_so(shell: LiveShell, root: Pat
     shell.agents_do({"responses": [{"run": "echo half > half.txt; sleep 600"}]})
     pid = shell.spawn()["pid"]
     place = Path(root, ".caloron/worktrees/ann-s-1/half.txt")
-    until(place.exists)
+    wait_for(place.exists)
     told = shell.post("/stop", sprint_id="s-1", agent_id="ann")
     assert told == {"ok": True, "pid": pid, "stopped": True}
     row = shell.ended()
@@ -230,7 +231,7 @@ def test_a_killed_harness_takes_its_agent_along_and_is_started_anew(
     shell.agents_do({"responses": [{"run": "echo 1 >> runs.txt; sleep 600"}]})
     pid = shell.spawn()["pid"]
     runs = root / ".caloron/worktrees/ann-s-1/runs.txt"
-    until(runs.exists)
+    wait_for(runs.exists)
     os.kill(pid, 9)
     row = shell.ended()
     assert (row["alive"], row["exit_code"]) == (False, 137)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from caloron.cli.app import Answer, options, sprint_argument
+from caloron.cli.app import Answer, command, sprint_argument
 from caloron.cli.format import counted, dollars, local_time
 from caloron.cli.project_view import (
     ForgeLinks,
@@ -87,7 +87,7 @@ class _Sprint(NamedTuple):
     now: float
 
 
-@click.command()
+@command(project=True)
 @sprint_argument
 @click.option(
     "--format",
@@ -97,13 +97,11 @@ class _Sprint(NamedTuple):
     show_default=True,
     help="The page as text, Markdown or one HTML file; with --output json it is in `page`.",
 )
-@options(project=True)
 def report(sprint: str | None, form: str, project: str | None) -> Answer:
     """Show the report of the last sprint (or of SPRINT: its id or number).
 
     What was merged, what waits for you and the commands for it, its cost, and its problems.
 
-    \b
     Examples:
       caloron report
       caloron report 3 --format html > report.html
@@ -437,12 +435,10 @@ def _problem_item(problem: dict[str, Any]) -> Item:
     return Item(text, files=[problem["log"]] if problem["log"] else ())
 
 
-@click.command()
-@options(project=True)
+@command(project=True)
 def inbox(project: str | None) -> Answer:
     """List what waits for you in every sprint of the project, newest first.
 
-    \b
     Examples:
       caloron inbox
       caloron inbox --output json

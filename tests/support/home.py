@@ -8,8 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +19,7 @@ import yaml
 
 from tests.support import warm
 from tests.support.projects import naming_project
+from tests.support.wait import paths, process_lives, wait_for
 
 SOURCE = Path(__file__).parents[2] / "src"
 #: Far beyond what anything here takes: reaching it means that it never comes.
@@ -118,23 +118,6 @@ class Gate:
 
     def open(self) -> None:
         (self.folder / f"{self.name}-open").touch()
-
-
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """The condition's value once it holds; how long that takes does not matter."""
-    give_up = time.monotonic() + _PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < give_up, f"never happened: {what}"
-        time.sleep(0.05)
-    return found
-
-
-def process_lives(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 class Home:
@@ -325,14 +308,23 @@ class Home:
 
     def verify_runs(self) -> list[tuple[str, str]]:
         """Every verification that was started, by its task and its item, from the runs' folders."""
-        runs = self.project() / "runs"
-        specs = sorted(runs.glob("*/*/*-verify/*/spec.json"), key=lambda f: f.stat().st_mtime_ns)
-        return [(spec.parts[-4], spec.parts[-3]) for spec in specs]
+        return [(f.parts[-4], f.parts[-3]) for f in self.run_files("spec.json", "verify")]
+
+    def run_files(
+        self, name: str, role: str = "*", task: str = "*", sprint: str = "*"
+    ) -> list[Path]:
+        """Return the files of this name in the folders of attempts, the oldest file first."""
+        found = paths(self.project() / "runs", f"{sprint}/{task}/*-{role}/*/{name}")
+        return sorted((f for f in found if f.exists()), key=lambda f: f.stat().st_mtime_ns)
+
+    def prompts(self, role: str = "*", task: str = "*", sprint: str = "*") -> list[str]:
+        """Return the prompts of agents, the oldest first."""
+        return [f.read_text() for f in self.run_files("prompt.txt", role, task, sprint)]
 
     def printed(self, beginning: str) -> list[str]:
         """The rests of the lines that begin like this in what agents printed, oldest log first."""
         found: list[tuple[int, list[str]]] = []
-        for log in self.path.glob("projects/*/runs/*/*/*/*/output.log*"):
+        for log in paths(self.path, "projects/*/runs/*/*/*/*/output.log*"):
             try:
                 text, at = log.read_text("utf-8", "replace"), log.stat().st_mtime_ns
             except FileNotFoundError:
