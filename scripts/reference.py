@@ -14,7 +14,8 @@ from typing import Any
 
 import click
 
-from caloron.cli.commands.meta import EXIT_CODES, Leaf, describe, leaves
+from caloron.cli.app import EXIT_CODES
+from caloron.cli.commands.meta import Leaf, describe, leaves
 
 FILE = Path(__file__).parents[1] / "docs" / "reference.md"
 MANUAL = FILE.with_name("commands.md")

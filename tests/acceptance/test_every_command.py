@@ -12,8 +12,8 @@ from typing import Any
 import click
 import pytest
 
-from caloron.cli.app import main
-from caloron.cli.commands.meta import EXIT_CODES, Leaf, leaves
+from caloron.cli.app import EXIT_CODES, main
+from caloron.cli.commands.meta import Leaf, leaves
 from caloron.ledger.settings import FIELDS
 from scripts.schema import schema
 from tests.support.home import Home, does, task, writes

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import click
 
 from caloron.cli.app import cli
-from caloron.cli.commands.agent_state.flags import MissingFlag, parse
+from caloron.cli.commands.agent_state.calls import CALLS, MissingFlag, parse
 from caloron.cli.commands.agent_state.main import split
-from caloron.cli.commands.agent_state.words import CALLS
 from caloron.errors import UsageError
 
 _ENDS_COMMAND = frozenset({";", "&", "&&", "|", "||", "(", ")"})

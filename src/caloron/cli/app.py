@@ -1,14 +1,13 @@
-"""The `caloron` program: finds the command, runs it, prints its answer, reports its errors."""
+"""The `caloron` program and its small framework: commands, groups, answers, errors."""
 
 from __future__ import annotations
 
-import errno
+import inspect
 import math
-import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -16,7 +15,7 @@ from click.core import ParameterSource
 
 from caloron import __version__
 from caloron.cli import output
-from caloron.errors import CaloronError, PreconditionFailed, UsageError
+from caloron.errors import CaloronError, UsageError
 from caloron.ledger.locate import (
     ProjectPaths,
     found_last,
@@ -29,8 +28,6 @@ from caloron.store import log
 
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 
-INTERRUPTED = 130
-PERMISSION_DENIED = 4
 _FORMAT = "caloron.output"
 
 #: Every command in the order of a day's work: its module below `caloron.cli.commands`, and its
@@ -63,7 +60,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pr": ("forge:pr", "Read, review and merge pull requests on the forge."),
     "graph": ("graph.graph:graph", "Check, run and inspect graphs of typed stages."),
     "stage": ("graph.stage:stage", "List, run, add and test the stages of graphs."),
-    "noether": ("graph.noether:noether", "Register built-in stages with Noether."),
+    "noether": ("graph.stage:noether", "Register built-in stages with Noether."),
     "schedule": ("graph.schedule:schedule", "Run graphs at the times of a schedule."),
     "shell": ("serve:shell", "Start agents for other programs, over HTTP."),
     "harness": ("serve:harness", "Run one agent in a clone, for the shell."),
@@ -72,7 +69,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "agent_state.command:agent_state",
         "Keep an agent's queue, diary, dashboard and retros.",
     ),
-    "cycle": ("cycle.cycle:cycle", "Track an agent's work cycles across restarts."),
+    "cycle": ("cycle:cycle", "Track an agent's work cycles across restarts."),
     "clean": ("project.projects:clean", "Remove old logs, caches, merged branches."),
     "completion": ("meta:completion", "Print the completion script of your shell."),
     "introspect": ("meta:introspect", "Describe every command as data."),
@@ -81,21 +78,42 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class Failure(NamedTuple):
-    """The error part of an answer: the code of the envelope, the message, and what to do."""
+#: The meaning of each exit code.
+EXIT_CODES = {
+    0: ("SUCCESS", "done; of a sprint: every task is Done"),
+    1: ("GENERAL_ERROR", "an internal error, with its log; or you did not confirm"),
+    2: ("INVALID_ARGS", "usage: an argument, a plan, a fixture, a setting"),
+    3: ("NOT_FOUND", "a project, sprint, task, issue, pull request or file does not exist"),
+    4: ("PERMISSION_DENIED", "you may not read or write something"),
+    5: ("CONFLICT", "in use by another process, or it exists already"),
+    7: ("UPSTREAM_ERROR", "the forge failed"),
+    8: ("PRECONDITION_FAILED", "something must be fixed first"),
+    9: ("DRY_RUN", "a dry run: nothing was done"),
+    10: ("TASKS_NOT_DONE", "the sprint ended with tasks not done"),
+    11: ("STOPPED", "the sprint was stopped and can be resumed"),
+    12: ("GRAPH_FAILED", "a graph or a stage failed while it ran, or its examples did"),
+    130: ("INTERRUPTED", "Ctrl-C"),
+}
+_EXIT_CODE_OF = {name: number for number, (name, _) in EXIT_CODES.items()}
 
-    code: str
-    message: str
-    hint: str = ""
+
+class Failed(CaloronError):
+    """A failure whose envelope also has data."""
+
+    def __init__(
+        self, code: str, message: str, *, hint: str = "", data: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.exit_code = _EXIT_CODE_OF.get(code, self.exit_code)
+        self.data = data
 
 
 class Answer(NamedTuple):
     """The result of a command; `main` prints it under the name of the command."""
 
     data: Mapping[str, Any]
-    text: str = ""
-    exit_code: int = 0
-    failure: Failure | None = None
+    text: output.Text = ""
     #: Print the text byte for byte, for another program.
     raw: bool = False
     #: The name in the envelope, where it is not the path of the command.
@@ -114,18 +132,18 @@ def planned(action: str, target: str, **details: Any) -> dict[str, Any]:
     return {"action": action, "target": target, **details}
 
 
-class NotConfirmed(CaloronError):
-    """A person was asked to confirm, and did not."""
-
-    code = "NOT_CONFIRMED"
-
-
-def confirm(question: str) -> bool:
-    """Ask on standard error; no answer means no."""
+def confirm(question: str, refusal: str, *, name: str = "") -> None:
+    """Ask on standard error, for yes or for a name; no answer means no, which is refused."""
     try:
-        return click.confirm(question, default=False, err=True)
+        if name:
+            agreed = click.prompt(question, default="", show_default=False, err=True) == name
+        else:
+            agreed = click.confirm(question, default=False, err=True)
     except click.Abort:
-        return False
+        agreed = False
+    if not agreed:
+        hint = f"type {name}, or use --force" if name else "answer y, or use --yes"
+        raise Failed("NOT_CONFIRMED", refusal, hint=hint)
 
 
 def exclude_each_other(**flags: Any) -> None:
@@ -154,9 +172,9 @@ def _set_verbose(_context: click.Context, _parameter: click.Parameter, verbose: 
         log.set_verbose(True)
 
 
-def _verbose(*, hidden: bool) -> Callable[[FC], FC]:
-    return click.option(
-        "--verbose",
+def _verbose(*, hidden: bool) -> click.Option:
+    return click.Option(
+        ["--verbose"],
         is_flag=True,
         is_eager=True,
         expose_value=False,
@@ -166,56 +184,79 @@ def _verbose(*, hidden: bool) -> Callable[[FC], FC]:
     )
 
 
-_output = click.option(
-    "--output",
-    "-o",
-    type=click.Choice(output.FORMATS),
-    default="text",
-    show_default=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_set_format,
-    help="Text or a table for people, or one JSON envelope for machines.",
-)
-
-
-def output_option(command: FC) -> FC:
-    """Add `--output text|json|table`. It is eager, so that later errors use its format.
-
-    `--verbose` is accepted after the command, too; the help shows it once, before the command.
-    """
-    return _output(_verbose(hidden=True)(command))
-
-
-#: `--project NAME`: passed to the command as `project: str | None`.
-project_option = click.option(
-    "--project",
-    "-p",
+#: Options that every command has. They are eager, so that later errors use their format.
+#: `--verbose` is accepted after the command, too; the help shows it once, before the command.
+_ALWAYS = [
+    click.Option(
+        ["--output", "-o"],
+        type=click.Choice(output.FORMATS),
+        default="text",
+        show_default=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_set_format,
+        help="Text or a table for people, or one JSON envelope for machines.",
+    ),
+    _verbose(hidden=True),
+]
+_PROJECT = click.Option(
+    ["--project", "-p"],
     metavar="NAME",
     help="Project to use (default: this repository's; outside of a repository the active one).",
 )
-
-#: `--dry-run`: passed on as `dry_run: bool`; the command then returns a `DryRun`.
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Print what would be done, do none of it, and exit with 9."
+_DRY_RUN = click.Option(
+    ["--dry-run"], is_flag=True, help="Print what would be done, do none of it, and exit with 9."
 )
+#: These paragraphs of a help text keep their lines; `\b` is how click is told so.
+_LISTS = re.compile(r"\n\n(?=(?:Examples?|Exit codes):)")
+
+
+class Command(click.Command):
+    """A command with `--output`, and with `--project` and `--dry-run` if it declares them.
+
+    A command with `project` gets `project: str | None`; one with `dry_run` gets `dry_run: bool`,
+    and returns a `DryRun` if it is set.
+    """
+
+    def __init__(
+        self,
+        name: str | None,
+        *,
+        project: bool = False,
+        dry_run: bool = False,
+        params: Sequence[click.Parameter] | None = None,
+        help: str | None = None,
+        **attrs: Any,
+    ) -> None:
+        common = [_DRY_RUN] if dry_run else []
+        common += [_PROJECT] if project else []
+        if not isinstance(self, click.Group) or attrs.get("invoke_without_command"):
+            common += _ALWAYS
+        text = _LISTS.sub("\n\n\b\n", inspect.cleandoc(help or ""))
+        super().__init__(name, params=[*(params or ()), *common], help=text, **attrs)
+
+
+class Group(Command, click.Group):
+    """A group of commands; `@group.command("name", …)` adds one."""
+
+    command_class = Command
+
+
+def command(name: str | None = None, **attrs: Any) -> Callable[[Callable[..., Any]], Command]:
+    """Make a command of a function that returns an `Answer`, a `DryRun` or an exit code."""
+    return click.command(name, cls=Command, **attrs)
+
+
+def group(name: str | None = None, **attrs: Any) -> Callable[[Callable[..., Any]], Group]:
+    """Make a group of commands of a function."""
+    return click.group(name, cls=Group, **attrs)
+
 
 unsandboxed_option = click.option(
     "--unsandboxed",
     is_flag=True,
     help="Run agents without a sandbox: they can read and change all your files.",
 )
-
-
-def options(*, project: bool = False, dry_run: bool = False) -> Callable[[FC], FC]:
-    """Add `--output`, and `--dry-run` and `--project` where the command takes them."""
-
-    def add(command: FC) -> FC:
-        command = output_option(command)
-        command = project_option(command) if project else command
-        return dry_run_option(command) if dry_run else command
-
-    return add
 
 
 def add_options(*decorators: Callable[[FC], FC]) -> Callable[[FC], FC]:
@@ -244,6 +285,13 @@ def named_sprint(
 sprint_argument = click.argument("sprint", required=False, callback=named_sprint)
 
 
+def sprint_option(help: str, **attrs: Any) -> Callable[[FC], FC]:
+    """`--sprint SPRINT`."""
+    return click.option(
+        "--sprint", **{"metavar": "SPRINT"} | attrs, callback=named_sprint, help=help
+    )
+
+
 def sprint_name(project: ProjectPaths, name: str) -> str:
     """The id of a sprint; its number alone is enough."""
     require_id(name, "sprint")
@@ -255,10 +303,13 @@ def is_text(argument: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in argument)
 
 
-class Finite(click.FloatRange):
-    """A finite number in a range."""
+class Positive(click.FloatRange):
+    """A finite number above 0."""
 
     name = "number"
+
+    def __init__(self, max: float) -> None:
+        super().__init__(min=0, min_open=True, max=max)
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -274,7 +325,7 @@ choice_options = add_options(
     click.option(
         "--budget",
         "budget_usd",
-        type=Finite(min=0, min_open=True, max=1e6),
+        type=Positive(max=1e6),
         metavar="USD",
         help="Maximum cost of the sprint (default: setting budget_usd).",
     ),
@@ -307,7 +358,6 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, invoke_without_command=True)
 @click.version_option(__version__, prog_name="caloron", message="%(prog)s %(version)s")
-@_verbose(hidden=False)
 @click.pass_context
 def cli(context: click.Context) -> None:
     """A goal goes in, reviewed and tested code comes out merged on your own forge.
@@ -323,6 +373,9 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
+cli.params.append(_verbose(hidden=False))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code of the program."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -335,8 +388,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         log.check_level()
         return _print(cli.main(words, prog_name="caloron", standalone_mode=False))
-    except CaloronError as error:
-        return _report(error)
     except click.exceptions.NoArgsIsHelpError as error:
         # A group without a command asks for its help; that is no mistake.
         click.echo(error.format_message())
@@ -344,12 +395,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _report_usage(error)
     except click.Abort:
-        return INTERRUPTED
-    except OSError as error:
-        return _report_os_error(error)
+        return _EXIT_CODE_OF["INTERRUPTED"]
+    except CaloronError as error:
+        return report(error)
     except Exception as error:  # noqa: BLE001 - the last resort, which logs the whole traceback
-        damage = _damage_behind(error)
-        return _report(damage) if damage else report_internal_error(error)
+        from caloron.cli.failures import failure_behind
+
+        return report(failure_behind(error))
 
 
 def _print(result: Any) -> int:
@@ -359,49 +411,16 @@ def _print(result: Any) -> int:
     if not isinstance(result, Answer):
         return result if isinstance(result, int) else 0
     command = result.command or output.current_command()
-    if result.failure:
-        code, message, hint = result.failure
-        output.failure(command, code, message, hint=hint, data=result.data)
-    else:
-        output.success(command, result.data, result.text, raw=result.raw)
-    return result.exit_code
+    output.success(command, result.data, result.text, raw=result.raw)
+    return 0
 
 
-def _report(error: CaloronError) -> int:
-    output.failure(output.current_command(), error.code, str(error), hint=error.hint)
+def report(error: CaloronError) -> int:
+    """Print an error; returns its exit code."""
+    data = getattr(error, "data", None)
+    command = output.current_command()
+    output.failure(command, error.code, str(error), hint=error.hint, data=data)
     return error.exit_code
-
-
-def _damage_behind(error: Exception) -> CaloronError | None:
-    """The failure of the project's ledger that explains an unexpected error.
-
-    A damaged page appears as an error of SQLite, or as content that no decoder accepts.
-    """
-    if not found_last:
-        return None
-    import sqlite3
-
-    from caloron.store.database import refuse_damaged, store_error
-
-    ledger = found_last[-1].ledger
-    try:
-        refuse_damaged(ledger)
-    except CaloronError as damage:
-        log.error("the ledger cannot be read", error=error, command=output.current_command())
-        return damage
-    # Other databases raise errors of ours. An error with a hint comes from the machine.
-    if isinstance(error, sqlite3.Error) and (refused := store_error(ledger, error)).hint:
-        return refused
-    return None
-
-
-def _name_active_project(project: ProjectPaths) -> None:
-    """Print the project: a folder without a repository does not say which one is meant."""
-    repository = repository_of(project) or "no repository of yours"
-    output.note_once(
-        f"Project {project.name} ({repository}): the active project, since this folder is not in a"
-        " git repository."
-    )
 
 
 def _report_usage(error: click.ClickException) -> int:
@@ -414,79 +433,10 @@ def _report_usage(error: click.ClickException) -> int:
     return error.exit_code
 
 
-_MACHINE = {
-    errno.ENOSPC: "Disk full",
-    errno.EDQUOT: "Disk quota used up",
-    errno.EROFS: "Read-only file system",
-    errno.EMFILE: "Too many open files",
-    errno.ENFILE: "Too many open files",
-}
-
-
-def _report_os_error(error: OSError) -> int:
-    """Report errors of the machine; any other system error is a defect."""
-    if error.errno in (errno.EACCES, errno.EPERM):
-        hint = "make it readable and writable for you, or choose another folder with CALORON_HOME"
-        output.failure(output.current_command(), "PERMISSION_DENIED", str(error), hint=hint)
-        return PERMISSION_DENIED
-    if what := _MACHINE.get(error.errno or 0):
-        hint = "fix that and try again; everything recorded is safe"
-        return _report(PreconditionFailed(f"{what}: {error}", hint=hint))
-    return report_internal_error(error)
-
-
-def report_internal_error(error: Exception) -> int:
-    """Report a defect: short on the terminal, with the whole traceback in a file."""
-    import traceback
-
-    from caloron.store.redact import Redactor, secrets_in
-
-    _learn_named_secrets()
-    redact = Redactor(secrets_in(os.environ)).text
-    arguments = " ".join(map(repr, sys.argv))
-    lines = "".join(traceback.format_exception(error))
-    details = redact(f"caloron {__version__}\n{arguments}\n\n{lines}")
-    log.error("internal error", error=error, command=output.current_command())
-    hint = "everything recorded is safe; `caloron resume` continues a sprint"
-    try:
-        hint = f"details: {_write_log(details)}; {hint}"
-    except OSError:
-        # There is no file for the details, so print them.
-        click.echo(details, err=True)
-    message = redact(f"Internal error, please report it: {type(error).__name__}: {error}")
-    return _report(CaloronError(message, hint=hint))
-
-
-def _learn_named_secrets() -> None:
-    """Redact the values of variables that settings name: the names alone do not reveal them."""
-    try:
-        from caloron.engine.runs.sandbox_policy import TOKEN_VARIABLES
-        from caloron.ledger.locate import project_names, project_path
-        from caloron.ledger.settings import read_settings
-        from caloron.store.redact import learn
-
-        for project in project_names():
-            try:
-                settings = read_settings(project_path(project) / "config.yml")
-            except CaloronError as error:
-                log.debug("the settings of a project cannot be read", error=error)
-                continue
-            passed = settings.get("pass_env")
-            names = [settings.get(key) for key in TOKEN_VARIABLES]
-            for name in (*names, *(passed if isinstance(passed, list) else (passed,))):
-                if isinstance(name, str) and (value := os.environ.get(name, "").strip()):
-                    learn(name, value)
-    except Exception as error:  # noqa: BLE001 - the defect itself must be reported in any case
-        log.warning("cannot read the names of secrets from settings", error=error)
-
-
-def _write_log(details: str) -> Path:
-    from datetime import UTC, datetime
-
-    directory = home() / "logs"
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = directory / f"defect-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(handle, "w", encoding="utf-8", errors="backslashreplace") as opened:  # noqa: PTH123
-        opened.write(details)
-    return file
+def _name_active_project(project: ProjectPaths) -> None:
+    """Print the project: a folder without a repository does not say which one is meant."""
+    repository = repository_of(project) or "no repository of yours"
+    output.note_once(
+        f"Project {project.name} ({repository}): the active project, since this folder is not in a"
+        " git repository."
+    )

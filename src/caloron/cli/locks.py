@@ -7,16 +7,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from caloron.errors import InUse, StoreError
+from caloron.ledger import views
 from caloron.ledger.locate import ProjectPaths
 from caloron.store import log
 from caloron.store.database import is_damage, open_read_only
 from caloron.store.lock import ProcessLock, holder
-
-_LIVE = """
-SELECT l.item FROM leases l JOIN work_items w ON w.id = l.item
-WHERE w.status = 'in_flight' AND l.result IS NULL AND l.expires_at > (SELECT ms FROM clock)
-ORDER BY l.item LIMIT 1
-"""
 
 
 @contextmanager
@@ -41,15 +36,15 @@ def _refuse_live_agents(project: ProjectPaths) -> None:
         return
     try:
         with closing(open_read_only(project.ledger)) as connection:
-            row = connection.execute(_LIVE).fetchone()
+            item = views.value(connection, "live_agent")
     except (StoreError, sqlite3.Error) as error:
         if not is_damage(error):
             raise
         # An empty or damaged ledger names no agent, and must not stop its own replacement.
         log.warning("cannot read from the ledger which agents run", error=error)
         return
-    if row is not None:
+    if item is not None:
         raise InUse(
-            f"an agent of project {project.name} is still running ({row['item']})",
+            f"an agent of project {project.name} is still running ({item})",
             hint=f"caloron resume --project {project.name}, or wait until its lease expires",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,9 @@ FORMATS = ("text", "json", "table")
 #: Raised when a published field changes its name or its type.
 SCHEMA = 2
 _LONGEST_MESSAGE = 4000
+#: The text of an answer: as it is to be printed, or lines that a narrow terminal may fold, or a
+#: function that returns either, called only if the text is printed.
+Text = str | Sequence[str] | Callable[[], str | Sequence[str]]
 
 
 @dataclass
@@ -59,14 +62,22 @@ def current_command() -> str:
     return _call.command
 
 
-def success(command: str, data: Mapping[str, Any], text: str, *, raw: bool = False) -> None:
+def success(command: str, data: Mapping[str, Any], text: Text, *, raw: bool = False) -> None:
     """Print a result; `raw` text is for another program, byte for byte."""
     if wants_json():
         _print_envelope({"ok": True, "command": command, "data": data})
     elif _call.format == "table" and (rows := _records(data)):
         _print_table(rows)
-    elif text:
-        _print(text if raw else printable(text))
+    elif shown := _shown(text() if callable(text) else text, raw=raw):
+        _print(shown)
+
+
+def _shown(text: str | Sequence[str], *, raw: bool) -> str:
+    if isinstance(text, str):
+        return text if raw else printable(text)
+    from caloron.cli.render import fitted
+
+    return fitted("\n".join(text))
 
 
 def dry_run(command: str, actions: Sequence[Mapping[str, Any]]) -> int:

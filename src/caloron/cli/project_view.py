@@ -7,21 +7,23 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from caloron.errors import CaloronError, NotFound
-from caloron.ledger.legacy import find_legacy_sprint, legacy_sprints
+from caloron.ledger import views
+from caloron.ledger.legacy import LegacySprint, find_legacy_sprint, legacy_sprints
 from caloron.ledger.locate import ProjectPaths, current_project_name, find_project, home
 from caloron.ledger.reading import open_ledger
 from caloron.store.database import store_error
 from caloron.store.lock import holder
 
 if TYPE_CHECKING:
+    from caloron.domain.compat.legacy_sprints import LegacySummary
     from caloron.domain.model.sprint import State
-    from caloron.domain.reporting.inbox import Need
+    from caloron.domain.reporting.inbox import InboxItem
     from caloron.ledger.projects import Project
 
 #: The displayed phase of a sprint whose engine was killed while its agents still run.
@@ -31,16 +33,6 @@ UNKNOWN_FORGE = {
     "kind": "local", "url": "", "main": "main", "author": "caloron", "reviewer": "caloron",
     "reviews": "review", "pages": "",
 }  # fmt: skip
-
-# The condition on the status stands twice: only then does SQLite use the small index of open work.
-_IN_FLIGHT = """
-SELECT w.id, l.token, (SELECT number FROM sprints
-                       WHERE id = substr(w.id, 1, instr(w.id, '/') - 1)) AS number
-FROM work_items w JOIN leases l ON l.item = w.id
-WHERE w.status = 'in_flight' AND w.status IN ('pending', 'in_flight') AND l.result IS NULL
-ORDER BY w.created_at, w.id
-"""
-_TICKED = "SELECT key FROM kv WHERE key LIKE 'visited/%'"
 
 
 def require_ledger(project: ProjectPaths) -> sqlite3.Connection:
@@ -84,13 +76,28 @@ def _refuse_imported(project: ProjectPaths, sprint: str | None) -> None:
     )
 
 
+def imported_sprint(sprint: LegacySprint) -> tuple[dict[str, Any], LegacySummary]:
+    """What is known of a sprint imported from an older version: common fields, and its summary."""
+    from caloron.domain.compat.legacy_sprints import summary_of
+
+    summary = summary_of(sprint.record)
+    data = {
+        "sprint_id": sprint.id,
+        "number": sprint.number,
+        "goal": summary.goal,
+        "completed_tasks": summary.completed,
+        "total_tasks": summary.total,
+        "adopted": True,
+    }
+    return data, summary
+
+
 def known_forge(project: ProjectPaths) -> dict[str, str]:
     """What the ledger recorded about the forge when the last sprint began."""
-    if not project.ledger.exists():
-        return dict(UNKNOWN_FORGE)
-    with closing(open_ledger(project.ledger)) as connection:
-        row = connection.execute("SELECT value FROM kv WHERE key = 'forge'").fetchone()
-    return UNKNOWN_FORGE | (json.loads(row["value"]) if row else {})
+    with views.ledger_if_any(project) as connection:
+        recorded = views.value(connection, "kv", key="forge") if connection else None
+    known: dict[str, str] = json.loads(recorded) if recorded else {}
+    return UNKNOWN_FORGE | known
 
 
 class ForgeLinks:
@@ -118,10 +125,10 @@ def orphaned_agents(
     if holder(project.engine_lock) is not None:
         return []
     scope = f"{sprint}/" if sprint else ""
-    ticked = {row["key"].removeprefix("visited/") for row in connection.execute(_TICKED)}
+    ticked = views.ticked_sprints(connection)
     rows = [
         row
-        for row in connection.execute(_IN_FLIGHT)
+        for row in views.rows(connection, "in_flight")
         if row["id"].startswith(scope) and row["id"].partition("/")[0] not in ticked
     ]
     if not rows:
@@ -147,7 +154,7 @@ def orphan_line(agent: dict[str, Any]) -> str:
     )
 
 
-def with_orphans(need: Need, agents: list[dict[str, Any]], flags: str) -> Need:
+def with_orphans(need: InboxItem, agents: list[dict[str, Any]], flags: str) -> InboxItem:
     """An inbox item that names the orphaned agents of its sprint: that sprint is not stopped."""
     if need.kind != "resume" or not agents:
         return need
@@ -158,7 +165,7 @@ def with_orphans(need: Need, agents: list[dict[str, Any]], flags: str) -> Need:
     return msgspec.structs.replace(need, why=why, commands=commands)
 
 
-def inbox_data(needs: Iterable[Need], numbers: Mapping[str, int]) -> list[dict[str, Any]]:
+def inbox_data(needs: Iterable[InboxItem], numbers: Mapping[str, int]) -> list[dict[str, Any]]:
     """Inbox items as data; `numbers` maps the ids of sprints to their numbers."""
     return [
         {"kind": need["kind"], "sprint_id": (sprint := need.pop("sprint"))}

@@ -43,6 +43,7 @@ def _agent_state() -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # noqa: BLE001 - the last resort, which logs the whole traceback
-        from caloron.cli.app import report_internal_error
+        from caloron.cli.app import report
+        from caloron.cli.failures import failure_behind
 
-        return report_internal_error(error)
+        return report(failure_behind(error))

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from caloron.domain.model.status import Status, Step
 from caloron.errors import NotFound, StoreError
 from caloron.ledger.upgrades import DATA_VERSION, show_in_todays_form
 from caloron.store.database import load_statements, open_read_only, restore_hint, store_error
@@ -106,6 +105,9 @@ class LightState(NamedTuple):
 
 def light_state(connection: sqlite3.Connection, running: str = "") -> LightState:
     """Read the sprint that runs, else the last one."""
+    # `status` opens a ledger without the domain.
+    from caloron.domain.model.status import Status, Step
+
     row = connection.execute(_SQL["sprint"], {"running": running}).fetchone()
     if row is None:
         raise NotFound("this project has no sprint yet", hint='caloron sprint "<goal>"')

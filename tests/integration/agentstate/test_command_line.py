@@ -15,7 +15,7 @@ import yaml
 
 from caloron.agentstate.database import MIGRATION_NAMES, MIGRATIONS
 from caloron.cli.app import main as caloron
-from caloron.cli.commands.agent_state.words import CALLS
+from caloron.cli.commands.agent_state.calls import CALLS
 from tests.integration.agentstate.conftest import CALORON, Answer, agent_state, called
 
 _SOURCES = Path(__file__).parents[3] / "src"
@@ -399,8 +399,8 @@ def test_a_defect_is_short_on_the_terminal_and_whole_in_a_file(where: Path, tmp_
     code = (
         "import sys; sys.argv = ['caloron', 'agent-state', 'errands', 'list']\n"
         "from caloron.cli import start\n"
-        "from caloron.cli.commands.agent_state import errands as agent_state_errands\n"
-        "agent_state_errands.READING['list'] = lambda given: 1 / 0\n"
+        "from caloron.cli.commands.agent_state import main as agent_state\n"
+        "agent_state._select = lambda query, **values: 1 / 0\n"
         "start.run()"
     )
     ran = subprocess.run(

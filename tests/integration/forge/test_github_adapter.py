@@ -23,7 +23,7 @@ from caloron.domain.model.snapshots import (
     PullSnapshot,
     marker,
 )
-from caloron.engine.forge.connect import notes_on, refuse_unfit
+from caloron.engine.forge.access import notes_on, refuse_unfit
 from caloron.errors import (
     ForgeError,
     ForgePaused,

@@ -167,7 +167,11 @@ def test_tables_trees_and_folded_lines_take_any_text(text: str) -> None:
 @quick
 @given(TEXTS)
 def test_whatever_a_command_answers_steers_no_terminal(text: str) -> None:
-    answers = (status_text(_status(text)), history_text(_history(text)), trace_text(_trace(text)))
+    answers = (
+        status_text(_status(text), {}),
+        history_text(_history(text)),
+        trace_text(_trace(text)),
+    )
     printed: list[str] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("click.echo", lambda line, **_: printed.append(line))

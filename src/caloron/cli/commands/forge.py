@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from caloron.cli.app import Answer, DryRun, options, planned
+from caloron.cli.app import Answer, DryRun, group, planned
 from caloron.cli.format import one_line
 from caloron.cli.output import is_terminal
 from caloron.cli.render import aligned, fitted, unmarked
@@ -109,27 +109,24 @@ def _open(paths: ProjectPaths) -> Forge:
     return open_forge(load_project(paths.name))
 
 
-@click.group()
+@group()
 def issue() -> None:
     """Read, comment and close issues on the forge of a project.
 
     The engine reacts at once: closing the issue of a task cancels the task, and the comment
     `resolved` on an escalation lets its task continue.
 
-    \b
     Examples:
       caloron issue list --state open
       caloron issue comment 7 resolved
     """
 
 
-@issue.command("list")
+@issue.command("list", project=True)
 @_state
-@options(project=True)
 def list_issues(state: State, project: str | None) -> Answer:
     """List the issues.
 
-    \b
     Example:
       caloron issue list --state open --output json
     """
@@ -140,13 +137,11 @@ def list_issues(state: State, project: str | None) -> Answer:
     return Answer({"issues": [data for _, data in issues]}, text)
 
 
-@issue.command("show")
+@issue.command("show", project=True)
 @_number
-@options(project=True)
 def show_issue(number: int, project: str | None) -> Answer:
     """Show one issue with its comments.
 
-    \b
     Example:
       caloron issue show 3
     """
@@ -157,14 +152,12 @@ def show_issue(number: int, project: str | None) -> Answer:
     return Answer(data, _issue_page(shown, comments, data["url"]))
 
 
-@issue.command("comment")
+@issue.command("comment", project=True, dry_run=True)
 @_number
 @click.argument("text")
-@options(project=True, dry_run=True)
 def comment_issue(number: int, text: str, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Comment on an issue or a pull request; TEXT `-` is read from standard input.
 
-    \b
     Examples:
       caloron issue comment 7 resolved
       caloron issue comment 7 - < notes.md
@@ -181,13 +174,11 @@ def comment_issue(number: int, text: str, dry_run: bool, project: str | None) ->
     return Answer(data, f"Commented on #{number} as {written.author}.")
 
 
-@issue.command("close")
+@issue.command("close", project=True, dry_run=True)
 @_number
-@options(project=True, dry_run=True)
 def close_issue(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Close an issue; closing the issue of a task cancels the task.
 
-    \b
     Example:
       caloron issue close 3
     """
@@ -199,13 +190,11 @@ def close_issue(number: int, dry_run: bool, project: str | None) -> Answer | Dry
     return Answer(data, f"Issue #{number} is closed.")
 
 
-@issue.command("reopen")
+@issue.command("reopen", project=True, dry_run=True)
 @_number
-@options(project=True, dry_run=True)
 def reopen_issue(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Open a closed issue again.
 
-    \b
     Example:
       caloron issue reopen 3
     """
@@ -217,27 +206,24 @@ def reopen_issue(number: int, dry_run: bool, project: str | None) -> Answer | Dr
     return Answer(data, f"Issue #{number} is open.")
 
 
-@click.group()
+@group()
 def pr() -> None:
     """Read, review and merge pull requests on the forge of a project.
 
     The engine reacts at once: a task whose pull request you merge is done, and a task whose
     changes you request goes back to its agent with your text.
 
-    \b
     Examples:
       caloron pr diff 5
       caloron pr review 5 --request-changes "Please keep the old name as an alias"
     """
 
 
-@pr.command("list")
+@pr.command("list", project=True)
 @_state
-@options(project=True)
 def list_pulls(state: State, project: str | None) -> Answer:
     """List the pull requests.
 
-    \b
     Example:
       caloron pr list --state merged
     """
@@ -249,13 +235,11 @@ def list_pulls(state: State, project: str | None) -> Answer:
     return Answer({"pull_requests": [data for _, data in pulls]}, text)
 
 
-@pr.command("show")
+@pr.command("show", project=True)
 @_number
-@options(project=True)
 def show_pull(number: int, project: str | None) -> Answer:
     """Show one pull request with its reviews and comments.
 
-    \b
     Example:
       caloron pr show 5
     """
@@ -272,13 +256,11 @@ def show_pull(number: int, project: str | None) -> Answer:
     return Answer(data, _pull_page(pull, reviews, comments, data["url"]))
 
 
-@pr.command("diff")
+@pr.command("diff", project=True)
 @_number
-@options(project=True)
 def diff_pull(number: int, project: str | None) -> Answer:
     """Show the changes of a pull request.
 
-    \b
     Example:
       caloron pr diff 5 | less
     """
@@ -287,12 +269,11 @@ def diff_pull(number: int, project: str | None) -> Answer:
     return Answer({"number": number, "diff": diff}, diff.rstrip("\n"), raw=not is_terminal())
 
 
-@pr.command("review")
+@pr.command("review", project=True, dry_run=True)
 @_number
 @click.option("--approve", is_flag=True, help="Approve the change as it is.")
 @click.option("--request-changes", metavar="TEXT", help="Request changes; TEXT goes to the agent.")
 @click.option("--comment", "remark", metavar="TEXT", help="Comment without a decision.")
-@options(project=True, dry_run=True)
 def review_pull(
     number: int,
     approve: bool,
@@ -303,7 +284,6 @@ def review_pull(
 ) -> Answer | DryRun:
     """Review the newest commit of a pull request.
 
-    \b
     Examples:
       caloron pr review 5 --approve
       caloron pr review 5 --request-changes "An empty list must not crash"
@@ -320,13 +300,11 @@ def review_pull(
     return Answer(data, f"Pull request #{number}: {words} at {pull.head[:12]}.")
 
 
-@pr.command("merge")
+@pr.command("merge", project=True, dry_run=True)
 @_number
-@options(project=True, dry_run=True)
 def merge_pull(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Merge a pull request as it is now, on your own responsibility.
 
-    \b
     Example:
       caloron pr merge 5
     """
@@ -339,13 +317,11 @@ def merge_pull(number: int, dry_run: bool, project: str | None) -> Answer | DryR
     return Answer(data, f"Pull request #{number} is merged as {merged.merge_commit[:12]}.")
 
 
-@pr.command("close")
+@pr.command("close", project=True, dry_run=True)
 @_number
-@options(project=True, dry_run=True)
 def close_pull(number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Close a pull request without merging it; its task goes back to work.
 
-    \b
     Example:
       caloron pr close 5
     """

@@ -10,42 +10,22 @@ from typing import Any, NamedTuple
 import click
 
 from caloron import __version__
-from caloron.cli.app import Answer, DryRun, options, planned
-from caloron.errors import AlreadyExists, StoreError
-from caloron.store.files import write_atomic
+from caloron.cli.app import EXIT_CODES, Answer, DryRun, command, planned
+from caloron.cli.files import is_own_file, write_file
 
 ACLI_VERSION = "0.1.0"
 
 
-@click.command()
-@options()
+@command()
 def version() -> Answer:
     """Print the version of Caloron and of the ACLI specification it follows.
 
-    \b
     Example:
       caloron version --output json
     """
     data = {"tool": "caloron", "version": __version__, "acli_version": ACLI_VERSION}
     return Answer(data, f"caloron {__version__}\nacli {ACLI_VERSION}")
 
-
-#: The meaning of each exit code, for `skill` and for the reference.
-EXIT_CODES = {
-    0: ("SUCCESS", "done; of a sprint: every task is Done"),
-    1: ("GENERAL_ERROR", "an internal error, with its log; or you did not confirm"),
-    2: ("INVALID_ARGS", "usage: an argument, a plan, a fixture, a setting"),
-    3: ("NOT_FOUND", "a project, sprint, task, issue, pull request or file does not exist"),
-    4: ("PERMISSION_DENIED", "you may not read or write something"),
-    5: ("CONFLICT", "in use by another process, or it exists already"),
-    7: ("UPSTREAM_ERROR", "the forge failed"),
-    8: ("PRECONDITION_FAILED", "something must be fixed first"),
-    9: ("DRY_RUN", "a dry run: nothing was done"),
-    10: ("TASKS_NOT_DONE", "the sprint ended with tasks not done"),
-    11: ("STOPPED", "the sprint was stopped and can be resumed"),
-    12: ("GRAPH_FAILED", "a graph or a stage failed while it ran, or its examples did"),
-    130: ("INTERRUPTED", "Ctrl-C"),
-}
 
 _EXAMPLES = re.compile(r"^\s*Examples?:\s*$")
 
@@ -174,13 +154,11 @@ def _examples(command: click.Command) -> list[str]:
     return [line.strip() for line in lines if "caloron " in line]
 
 
-@click.command()
+@command()
 @click.option("--acli-version", is_flag=True, help="Only the version of the ACLI specification.")
-@options()
 def introspect(acli_version: bool) -> Answer:
     """Describe every command: its arguments, options, defaults and examples.
 
-    \b
     Examples:
       caloron introspect
       caloron introspect --output json
@@ -189,9 +167,9 @@ def introspect(acli_version: bool) -> Answer:
         return Answer({"acli_version": ACLI_VERSION}, ACLI_VERSION)
     program = describe()
     lines = [f"caloron {program['version']}"]
-    for command in program["commands"]:
-        lines.append(f"  {command['name']:<11} {command['description']}")
-        lines += [f"    {sub['name']:<9} {sub['description']}" for sub in command["subcommands"]]
+    for entry in program["commands"]:
+        lines.append(f"  {entry['name']:<11} {entry['description']}")
+        lines += [f"    {sub['name']:<9} {sub['description']}" for sub in entry["subcommands"]]
     lines.append("All of it as data: caloron introspect --output json")
     return Answer(program, "\n".join(lines))
 
@@ -219,7 +197,7 @@ caloron take --output json
 """
 
 #: The first bytes of every SKILL.md of ours.
-_OURS = b"---\nname: caloron\n"
+_FIRST_BYTES = b"---\nname: caloron\n"
 
 _OUTPUT = """## Answers
 
@@ -229,18 +207,16 @@ standard error. A dry run answers `{"ok": true, "dry_run": true, "planned_action
 """
 
 
-@click.command()
+@command(dry_run=True)
 @click.option(
     "--out",
     metavar="FILE",
     help="Write it to this file, and create missing folders; `-` prints it.",
 )
 @click.option("--force", is_flag=True, help="Overwrite a file with other content.")
-@options(dry_run=True)
 def skill(out: str | None, force: bool, dry_run: bool) -> Answer | DryRun:
     """Print a SKILL.md that teaches an agent to use Caloron, made from the commands themselves.
 
-    \b
     Examples:
       caloron skill
       caloron skill --out .claude/skills/caloron/SKILL.md
@@ -251,32 +227,12 @@ def skill(out: str | None, force: bool, dry_run: bool) -> Answer | DryRun:
         answer = Answer({"path": None, "content": content}, content.rstrip("\n"))
         return DryRun() if dry_run else answer
     path = Path(out).absolute()
-    replaced = _is_replaced(path, force=force)
+    replaced = is_own_file(path, _FIRST_BYTES, "SKILL.md of Caloron", force=force)
     if dry_run:
         return DryRun(planned("write", str(path), bytes=len(content.encode())))
-    try:
-        write_atomic(path, content.encode())
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot write {path}: {error}", hint="choose another file") from error
+    write_file(path, content)
     text = f"{'Replaced' if replaced else 'Wrote'} {path}."
     return Answer({"path": str(path), "content": content}, text)
-
-
-def _is_replaced(path: Path, *, force: bool) -> bool:
-    """True if the file exists; other content than our SKILL.md is refused without `force`."""
-    try:
-        with path.open("rb") as file:
-            ours = file.read(len(_OURS)) == _OURS
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot write {path}: {error}", hint="choose another file") from error
-    if not ours and not force:
-        raise AlreadyExists(
-            f"{path} exists already, and is not a SKILL.md of Caloron",
-            hint="choose another file, or overwrite it with --force; nothing was changed",
-        )
-    return True
 
 
 def skill_text() -> str:
@@ -312,13 +268,11 @@ def _section(name: str, command: dict[str, Any]) -> str:
 _VARIABLE = "_CALORON_COMPLETE"
 
 
-@click.command()
+@command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@options()
 def completion(shell: str) -> Answer:
     """Print the script that completes commands and options in SHELL.
 
-    \b
     Examples:
       eval "$(caloron completion bash)"
       caloron completion zsh > ~/.zfunc/_caloron

@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING
 import click
 
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, Failure, Finite, options, planned, unsandboxed_option
+from caloron.cli.app import (
+    Answer,
+    DryRun,
+    Failed,
+    Positive,
+    command,
+    group,
+    planned,
+    unsandboxed_option,
+)
 
 if TYPE_CHECKING:
     from caloron.server.http import ShellServer
 
 
-@click.command()
+@command(dry_run=True)
 @unsandboxed_option
-@options(dry_run=True)
 def shell(unsandboxed: bool, dry_run: bool) -> DryRun | None:
     """Serve HTTP on 127.0.0.1 and start agents for other programs, until a signal.
 
@@ -23,7 +31,6 @@ def shell(unsandboxed: bool, dry_run: bool) -> DryRun | None:
     CALORON_SHELL_PORT (7710); repositories and worktrees are in CALORON_SHELL_ROOT (the current
     folder). Agents keep running when the shell ends, and it finds them again when it restarts.
 
-    \b
     Examples:
       CALORON_SHELL_TOKEN=secret caloron shell
       curl -H 'X-Caloron-Token: secret' http://127.0.0.1:7710/status
@@ -75,20 +82,19 @@ def _serve(server: ShellServer) -> None:
     server.server_close()
 
 
-_SECONDS = Finite(min=0, min_open=True, max=1e6)
+_SECONDS = Positive(max=1e6)
 
 
-@click.group()
+@group()
 def harness() -> None:
     """Run one agent outside a sprint: in a sandbox, with heartbeats, its work kept as commits.
 
-    \b
     Example:
       CALORON_TASK_DESCRIPTION='Add a README' CALORON_WORKTREE=clone caloron harness start
     """
 
 
-@harness.command()
+@harness.command(dry_run=True)
 @unsandboxed_option
 @click.option(
     "--every",
@@ -124,7 +130,6 @@ def harness() -> None:
     envvar="CALORON_ALLOW_HOSTS",
     help="With `model` or `public`, also this host; repeatable (CALORON_ALLOW_HOSTS).",
 )
-@options(dry_run=True)
 def start(
     unsandboxed: bool,
     every: float,
@@ -140,7 +145,6 @@ def start(
     CALORON_FRAMEWORK_ARGS any program; CALORON_SHELL_URL and CALORON_SHELL_TOKEN name the shell
     that gets heartbeats. The documentation of the shell lists all variables.
 
-    \b
     Examples:
       CALORON_TASK_DESCRIPTION='Add a README' caloron harness start
       CALORON_FRAMEWORK_CMD=my-agent caloron harness start --network none
@@ -169,7 +173,10 @@ def start(
     result = run.run()
     data = {"agent_id": settings.agent, "sprint_id": settings.sprint, "task_id": settings.task}
     data |= {name: getattr(result, name) for name in result.__struct_fields__}
+    if result.exit_code:
+        hint = f"its output is in {settings.run_dir / 'output.log'}"
+        failure = Failed("AGENT_FAILED", result.reason, hint=hint, data=data)
+        failure.exit_code = result.exit_code
+        raise failure
     head = f", last commit {result.head[:12]}" if result.head else ""
-    hint = f"its output is in {settings.run_dir / 'output.log'}"
-    failure = Failure("AGENT_FAILED", result.reason, hint) if result.exit_code else None
-    return Answer(data, f"{settings.agent} is done{head}.", result.exit_code, failure)
+    return Answer(data, f"{settings.agent} is done{head}.")

@@ -8,20 +8,19 @@ from typing import Any
 import click
 
 from caloron.cli import output
-from caloron.cli.app import output_option
+from caloron.cli.app import Failed, command, report
 from caloron.cli.commands.agent_state import main as program
 
 _CODES = {1: "GENERAL_ERROR", 2: "INVALID_ARGS", 3: "NOT_FOUND"}
 
 
-# Only what stands before the script is read here: behind it, what looks like an option may be the
-# value of a flag, and one parser decides that.
-@click.command(
+# Only options before the script are read here: after it, a word that looks like an option may be
+# the value of a flag, and one parser decides that.
+@command(
     "agent-state",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT COMMAND [FLAGS]...")
-@output_option
 def agent_state(words: tuple[str, ...]) -> int:
     """Keep the queue, diary, dashboard and retros of one agent, in the form of agent-state.
 
@@ -30,7 +29,6 @@ def agent_state(words: tuple[str, ...]) -> int:
     codes are those of agent-state (1 refused, 2 wrong use, 3 scaffold --strict failed). The
     folder of the agent is $MF_INSTANCE_DIR, else the one you are in.
 
-    \b
     Examples:
       caloron agent-state scaffold ~/.config/grove/agents/forge --host grove --agent forge
       caloron agent-state errands enqueue --kind review --id msg-17 --payload '{"pr":17}'
@@ -43,22 +41,23 @@ def agent_state(words: tuple[str, ...]) -> int:
 def in_envelope(line: program.Line) -> int:
     """Answer one call with one JSON envelope."""
     output.set_command("agent-state", "json")
-    said: list[str] = []
-    complaints: list[str] = []
-    code = program.run(line, said.append, complaints.append)
-    data = {"lines": [_decoded(line) for line in said], "messages": complaints}
+    answers: list[str] = []
+    messages: list[str] = []
+    code = program.run(line, answers.append, messages.append)
+    data = {"lines": [_decoded(answer) for answer in answers], "messages": messages}
     if code == 0:
         output.success("agent-state", data, "")
         return 0
-    message = next((c for c in complaints if c.startswith("error: ")), "no command was given")
-    hint = next((c for c in complaints if c.startswith("hint: ")), "")
-    output.failure(
-        "agent-state",
-        _CODES.get(code, "GENERAL_ERROR"),
-        message.removeprefix("error: "),
-        hint=hint.removeprefix("hint: "),
-    )
+    found = {kind: _first(messages, f"{kind}: ") for kind in ("error", "hint")}
+    message = found["error"] or "no command was given"
+    report(Failed(_CODES.get(code, "GENERAL_ERROR"), message, hint=found["hint"]))
     return code
+
+
+def _first(messages: list[str], beginning: str) -> str:
+    """The first message that begins like this, without its beginning."""
+    fitting = (text.removeprefix(beginning) for text in messages if text.startswith(beginning))
+    return next(fitting, "")
 
 
 def _decoded(line: str) -> Any:

@@ -1,37 +1,39 @@
-"""What the commands about graphs and stages share: how they read, and how they say no."""
+"""Shared by the commands about graphs and stages: options, input, and errors of the library."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
 from caloron.cli import output
+from caloron.cli.app import Answer, Failed
+from caloron.cli.format import counted
+from caloron.engine.graphs.runtime import GraphRuntime
 from caloron.errors import CaloronError, NotFound, StoreError, UsageError
+from caloron.graph.errors import ExecutionError, GraphError, ParseError, Refused
+from caloron.graph.json_text import decode
+from caloron.graph.prepare import Prepared
+from caloron.graph.runners.examples import ExampleReport, run_examples
+from caloron.graph.stage import StageSpec
+from caloron.ledger.locate import home
+from caloron.stages.compositions import composition_names, graph_text
 
-if TYPE_CHECKING:
-    from caloron.engine.graphs.runtime import GraphRuntime
-    from caloron.graph.errors import GraphError
-    from caloron.graph.prepare import Prepared
-
-FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
-
-#: A graph or a stage failed while it ran, or did not keep what its examples promise.
-GRAPH_FAILED = 12
-_INVALID = ("INVALID_ARGS", 2)
+#: The error codes of envelopes by the kind of an error of the graph library.
 _CODES = {
-    "parse": _INVALID,
-    "type": _INVALID,
-    "capabilities": _INVALID,
-    "effects": _INVALID,
-    "reference": ("NOT_FOUND", 3),
-    "run": ("CONFLICT", 5),
-    "in use": ("CONFLICT", 5),
-    "journal": ("PRECONDITION_FAILED", 8),
+    "budget": "INVALID_ARGS",
+    "parse": "INVALID_ARGS",
+    "type": "INVALID_ARGS",
+    "capabilities": "INVALID_ARGS",
+    "effects": "INVALID_ARGS",
+    "reference": "NOT_FOUND",
+    "run": "CONFLICT",
+    "in use": "CONFLICT",
+    "journal": "PRECONDITION_FAILED",
 }
 _HINTS = {
     "reference": "caloron stage list shows which stages there are",
@@ -59,7 +61,7 @@ unsandboxed_option = click.option(
 input_option = click.option(
     "--input",
     "-i",
-    "given",
+    "value",
     metavar="JSON",
     help="The input: JSON, the name of a file that holds it, or `-` for standard input.",
 )
@@ -70,40 +72,36 @@ def is_strict(profile: str) -> bool:
 
 
 def open_runtime(*, unsandboxed: bool = False) -> GraphRuntime:
-    """The stages and the memory of this home; what of it is damaged is told beside the answer."""
-    from caloron.engine.graphs.runtime import GraphRuntime
-    from caloron.ledger.locate import home
-
+    """Open the stages and the cache of this home; stages that are damaged are noted."""
     try:
         home().mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
             f"cannot make {home()}: {error.strerror}", hint="choose another place with CALORON_HOME"
         ) from error
-    found = GraphRuntime(home(), unsandboxed=unsandboxed)
-    _ = found.catalogue
-    for problem in found.files.problems:
+    runtime = GraphRuntime(home(), unsandboxed=unsandboxed)
+    # Reading the stages finds the damaged ones.
+    _ = runtime.catalogue
+    for problem in runtime.files.problems:
         output.note(f"warning: a stage is left out: {problem}")
-    return found
+    return runtime
 
 
-def report_model(at: GraphRuntime, prepared: Prepared) -> None:
-    """Which model the stages of ours will ask, or why rules answer; refused if it cannot be."""
-    ours = (one for one in at.stages_of(prepared) if at.source_of(one) == "caloron")
-    asking = [one.name for one in ours if one.declares("Llm")]
+def report_model(runtime: GraphRuntime, prepared: Prepared) -> None:
+    """Print which model our stages will ask, or why rules answer; refused if there is none."""
+    ours = (s for s in runtime.stages_of(prepared) if runtime.source_of(s) == "caloron")
+    asking = [stage.name for stage in ours if stage.declares("Llm")]
     if not asking:
         return
     from caloron.models.choose import chosen_model
 
     model, reason = chosen_model()
-    who = f"asked of {model.name}" if model else f"answered by rules: {reason}"
-    output.note(f"{', '.join(asking)}: {who}")
+    answered = f"asked of {model.name}" if model else f"answered by rules: {reason}"
+    output.note(f"{', '.join(asking)}: {answered}")
 
 
 def read_graph(name: str) -> bytes:
-    """The text of a graph: of a file, of the standard input, or of one that comes with us."""
-    from caloron.stages.compositions import composition_names, graph_text
-
+    """The text of a graph: a file, the standard input, or a built-in graph."""
     text = graph_text(name)
     if text is not None:
         return text
@@ -117,48 +115,45 @@ def read_graph(name: str) -> bytes:
 def read_text(name: str, what: str) -> bytes:
     """The content of a file, or of the standard input for `-`."""
     if name == "-":
-        # Who starts us may have closed it.
+        # The standard input may be closed.
         return b"" if sys.stdin is None else sys.stdin.buffer.read(_LARGEST)
     try:
         path = Path(name)
         if path.is_dir():
             raise UsageError(f"{name} is a folder, not {what}", hint="name a file")
         with path.open("rb") as file:
-            # Not by its size: what has none may have no end.
+            # The size of a file says nothing about a pipe or a device.
             content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise UsageError(f"{name} is too large", hint="the most is 256 MB")
-        return content
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFound(f"there is no file {name!r}", hint=f"name {what}, or `-`") from error
-    except NotADirectoryError as error:
-        raise NotFound(f"there is no file {name!r}", hint=f"name {what}, or `-`") from error
+    except PermissionError:
+        raise
     except (ValueError, OSError) as error:
-        if isinstance(error, PermissionError):
-            raise
         raise UsageError(f"{name!r} cannot be read: {error}", hint=f"name {what}") from error
+    if len(content) > _LARGEST:
+        raise UsageError(f"{name} is too large", hint="the most is 256 MB")
+    return content
 
 
-def read_input(given: str | None, *, strict: bool = True) -> Any:
-    """The value that a graph or a stage is given; nothing said is null."""
-    from caloron.graph.errors import ParseError
-    from caloron.graph.json_text import decode
-
-    if given is None:
+def read_input(value: str | None, *, strict: bool = True) -> Any:
+    """The input of a graph or a stage; null without the option."""
+    if value is None:
         return None
-    if given == "-":
-        return decode(read_text("-", "the input"), allow_bigint=not strict, what="the input")
+    text: str | bytes = read_text("-", "the input") if value == "-" else value
     try:
-        return decode(given, allow_bigint=not strict, what="the input")
+        return decode(text, allow_bigint=not strict, what="the input")
     except ParseError as error:
-        if not _is_file(given):
-            if given.endswith(".json") or "/" in given.split("{")[0]:
-                raise UsageError(
-                    f"--input: there is no file {given[:200]!r}, and it is no JSON either",
-                    hint="name a file, or give JSON, or `-` for standard input",
-                ) from error
+        if value == "-":
             raise
-    return decode(read_text(given, "the input"), allow_bigint=not strict, what="the input")
+        if _is_file(value):
+            text = read_text(value, "the input")
+            return decode(text, allow_bigint=not strict, what="the input")
+        if value.endswith(".json") or "/" in value.split("{")[0]:
+            raise UsageError(
+                f"--input: there is no file {value[:200]!r}, and it is no JSON either",
+                hint="name a file, or give JSON, or `-` for standard input",
+            ) from error
+        raise
 
 
 def _is_file(name: str) -> bool:
@@ -169,60 +164,63 @@ def _is_file(name: str) -> bool:
         return False
 
 
-def refuse(error: GraphError, data: dict[str, Any] | None = None) -> int:
-    """Answer what the graph library objects to; the result is the exit code."""
-    code, exit_code = code_of(error)
-    output.failure(
-        output.current_command(), code, _said(error), hint=_HINTS.get(error.kind, ""), data=data
-    )
-    return exit_code
-
-
-def as_error(error: GraphError, hint: str = "") -> CaloronError:
-    """What the graph library objects to, for commands that are about something else."""
-    told = CaloronError(_said(error), hint=hint or _HINTS.get(error.kind, ""))
-    told.code, told.exit_code = code_of(error)
-    return told
-
-
-def code_of(error: GraphError) -> tuple[str, int]:
-    from caloron.graph.errors import ExecutionError, Refused
-
-    if error.kind == "budget" and isinstance(error, Refused):
-        return _INVALID
-    if isinstance(error, ExecutionError):
-        return ("GRAPH_FAILED", GRAPH_FAILED)
-    return _CODES[error.kind]
-
-
-def _said(error: GraphError) -> str:
-    from caloron.graph.errors import Refused
-
-    if not isinstance(error, Refused):
-        return str(error)
-    return "\n".join(objection(told) for told in map(objection_data, error.errors))
+def as_failure(error: GraphError, hint: str = "") -> CaloronError:
+    """An error of the graph library as an error of a command."""
+    code = "GRAPH_FAILED" if isinstance(error, ExecutionError) else _CODES[error.kind]
+    message = str(error)
+    if isinstance(error, Refused):
+        message = objections_text(map(objection_data, error.errors))
+    return Failed(code, message, hint=hint or _HINTS.get(error.kind, ""))
 
 
 def objection_data(error: GraphError) -> dict[str, Any]:
-    """One objection for machines."""
-    told = {"path": error.path, "kind": error.kind, "message": error.reason}
-    for name in ("expected", "found"):
-        value = getattr(error, name, None)
-        if value is not None:
-            told[name] = value
-    return told
+    """One objection as data."""
+    data = {"path": error.path, "kind": error.kind, "message": error.reason}
+    details = {name: getattr(error, name, None) for name in ("expected", "found")}
+    return data | {name: value for name, value in details.items() if value is not None}
 
 
-def objection(told: dict[str, Any]) -> str:
-    """One objection for people: where, what, and what was expected and found."""
-    lines = [f"{told['path'] or '$'}: {told['message']}"]
-    lines += [f"  {name}: {told[name]}" for name in ("expected", "found") if name in told]
+def objections_text(objections: Iterable[dict[str, Any]]) -> str:
+    """Objections as text: where, what, and what was expected and found."""
+    lines = []
+    for data in objections:
+        lines.append(f"{data['path'] or '$'}: {data['message']}")
+        lines += [f"  {name}: {data[name]}" for name in ("expected", "found") if name in data]
     return "\n".join(lines)
 
 
 def shown_json(value: Any) -> str:
-    """A value for people and pipes: JSON in which nothing can steer a terminal."""
+    """A value for people and pipes: JSON without characters that control a terminal."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if text.isprintable():
         return text
     return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def test_stage(runtime: GraphRuntime, stage: StageSpec) -> dict[str, Any]:
+    """Run the examples of a stage; returns a row of `answer_tests`."""
+    return test_row(stage.name or stage.id, run_examples(stage, runtime.catalogue, runtime.runner))
+
+
+def test_row(name: str, tried: ExampleReport) -> dict[str, Any]:
+    """The result of the examples of a stage or a graph."""
+    reasons = list(tried.reasons)
+    return {"name": name, "state": tried.state, "examples": tried.examples, "reasons": reasons}
+
+
+def answer_tests(rows: list[dict[str, Any]]) -> Answer:
+    """Answer with the results of examples; one that failed fails the command."""
+    count = {s: sum(row["state"] == s for row in rows) for s in ("passed", "failed", "skipped")}
+    data = {"total": len(rows), **count, "tests": rows}
+    if count["failed"]:
+        failed = [_test_text(row) for row in rows if row["state"] == "failed"]
+        raise Failed("GRAPH_FAILED", "\n".join(failed), data=data)
+    summary = ", ".join(f"{number} {state}" for state, number in count.items())
+    return Answer(data, "\n".join([*map(_test_text, rows), summary]))
+
+
+def _test_text(row: dict[str, Any]) -> str:
+    head = f"{row['state']:8} {row['name']}"
+    if row["state"] == "passed":
+        return f"{head}  {counted(row['examples'], 'example')}"
+    return "\n".join([head, *(f"         {reason}" for reason in row["reasons"])])

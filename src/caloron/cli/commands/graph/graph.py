@@ -2,45 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import click
 
 from caloron.cli import output
-from caloron.cli.app import Finite, dry_run_option, output_option
-from caloron.cli.commands.graph import show as graph_look
+from caloron.cli.app import Answer, DryRun, Failed, Positive, group, planned
 from caloron.cli.commands.graph.common import (
+    answer_tests,
     input_option,
     is_strict,
-    objection,
     objection_data,
+    objections_text,
     open_runtime,
     profile_option,
     read_graph,
     read_input,
-    refuse,
     report_model,
     shown_json,
+    test_row,
+    test_stage,
     unsandboxed_option,
 )
-from caloron.cli.format import printable
+from caloron.cli.files import is_own_file, write_file
+from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
+from caloron.engine.graphs.traces import new_run_id
+from caloron.errors import UsageError
+from caloron.graph.catalogue import unknown_references
+from caloron.graph.checker.checker import check_value
+from caloron.graph.drawing import svg_of, text_of
+from caloron.graph.errors import ExecutionError, GraphError
+from caloron.graph.json_text import decode
+from caloron.graph.nodes import composition_id
+from caloron.graph.parser import parse_graph
+from caloron.graph.planning import plan as make_plan
+from caloron.graph.prepare import Permissions, Prepared, prepare
+from caloron.graph.runners.examples import ExampleReport, run_graph_examples
+from caloron.graph.runtime.run import RunLimits
+from caloron.graph.stage import Example
+from caloron.graph.types import show as show_type
+from caloron.ledger.locate import require_id
 
-if TYPE_CHECKING:
-    from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
-    from caloron.graph.prepare import Permissions, Prepared
-    from caloron.graph.runtime.run import RunResult
-
-_SECONDS = Finite(min=0, min_open=True, max=1e6)
+_SECONDS = Positive(max=1e6)
 
 
-@click.group()
+@group()
 def graph() -> None:
     """Check, run and look at composition graphs: JSON that wires typed stages.
 
     No project is needed. A graph is checked before it runs, pure stages are remembered, and
     each run leaves a trace.
 
-    \b
     Examples:
       caloron graph check double.json
       caloron graph run double.json --input '{"n": 21}'
@@ -48,7 +62,7 @@ def graph() -> None:
     """
 
 
-@graph.command("run")
+@graph.command("run", dry_run=True)
 @click.argument("file")
 @input_option
 @profile_option
@@ -73,212 +87,154 @@ def graph() -> None:
 )
 @click.option("--unsafe-no-isolation", is_flag=True, help="As Noether spells --unsandboxed.")
 @click.option("--require-isolation", is_flag=True, help="As Noether spells it; always so here.")
-@dry_run_option
-@output_option
-def run_graph(file: str, **wanted: Any) -> int:
+def run_graph(file: str, dry_run: bool, **chosen: Any) -> Answer | DryRun:
     """Check a graph, then run it; FILE `-` is read from standard input.
 
-    \b
     Examples:
       caloron graph run double.json --input '{"n": 21}'
       caloron graph run plan.json --input goal.json --durable --run-id plan-7
     """
-    from caloron.graph.errors import ExecutionError, GraphError
-    from caloron.graph.prepare import prepare
-
-    options = run_options(wanted)
-    at = open_runtime(unsandboxed=is_unsandboxed(wanted))
+    options = run_options(chosen)
+    runtime = open_runtime(unsandboxed=is_unsandboxed(chosen))
+    permissions = Permissions(
+        effects=chosen["allow_effects"] or (),
+        capabilities=chosen["allow_capabilities"] or (),
+        budget_cents=chosen["budget_cents"],
+    )
     try:
-        prepared = prepare(
-            read_graph(file),
-            at.catalogue,
-            _permissions(wanted),
-            strict=is_strict(wanted["profile"]),
-        )
-        if wanted["dry_run"]:
-            return output.dry_run("graph.run", _steps(at, prepared))
-        value = read_input(wanted["given"], strict=prepared.strict)
-        report_model(at, prepared)
-        outcome = at.run(prepared, value, options)
-    except ExecutionError as error:
+        strict = is_strict(chosen["profile"])
+        prepared = prepare(read_graph(file), runtime.catalogue, permissions, strict=strict)
+        if dry_run:
+            steps = make_plan(prepared.root, runtime.catalogue).steps
+            return DryRun(*(planned("run", _stage_name(runtime, s.stage_id)) for s in steps))
+        value = read_input(chosen["value"], strict=strict)
+        report_model(runtime, prepared)
+        result = runtime.run(prepared, value, options)
+    except ExecutionError:
         output.note(f"caloron graph trace {options.run_id} tells what was done before")
-        return refuse(error)
-    except GraphError as error:
-        return refuse(error)
+        raise
     for warning in prepared.warnings:
         output.note(f"warning: {warning}")
-    data = _outcome_data(prepared, outcome, options)
-    output.success("graph.run", data, shown_json(outcome.output))
-    return 0
-
-
-def is_unsandboxed(wanted: dict[str, Any]) -> bool:
-    """Whether programs may run as the user, however that was spelt."""
-    none = wanted["isolate"] == "none" or wanted["unsafe_no_isolation"]
-    return bool(wanted["unsandboxed"] or none) and not wanted["require_isolation"]
-
-
-def _permissions(wanted: dict[str, Any]) -> Permissions:
-    from caloron.graph.prepare import Permissions
-
-    return Permissions(
-        effects=wanted["allow_effects"] or (),
-        capabilities=wanted["allow_capabilities"] or (),
-        budget_cents=wanted["budget_cents"],
-    )
-
-
-def run_options(wanted: dict[str, Any]) -> RunOptions:
-    from caloron.engine.graphs.runtime import RunOptions
-    from caloron.engine.graphs.traces import new_run_id
-    from caloron.errors import UsageError
-    from caloron.graph.runtime.run import RunLimits
-    from caloron.ledger.locate import require_id
-
-    named = wanted["run_id"]
-    if named is not None:
-        require_id(named, "run")
-    elif wanted["durable"] and wanted["retry_failed"]:
-        raise UsageError("--retry-failed goes on with a run", hint="name it with --run-id")
-    if wanted["retry_failed"] and not wanted["durable"]:
-        raise UsageError("--retry-failed is for durable runs", hint="add --durable")
-    return RunOptions(
-        run_id=named or new_run_id(),
-        durable=wanted["durable"],
-        retry_failed=wanted["retry_failed"],
-        cached=not wanted["no_cache"],
-        limits=RunLimits(stage_seconds=wanted["stage_timeout"], run_seconds=wanted["timeout"]),
-    )
-
-
-def _steps(at: GraphRuntime, prepared: Prepared) -> list[dict[str, Any]]:
-    from caloron.graph.planning import plan
-
-    steps = plan(prepared.root, at.catalogue).steps
-    return [{"action": "run", "target": _name(at, step.stage_id)} for step in steps]
-
-
-def _name(at: GraphRuntime, stage_id: str) -> str:
-    stage = at.catalogue.get(stage_id)
-    return (stage.name if stage else "") or stage_id
-
-
-def _outcome_data(prepared: Prepared, outcome: RunResult, options: RunOptions) -> dict[str, Any]:
-    return {
+    data = {
         "run_id": options.run_id,
         "composition_id": prepared.composition_id,
-        "profile": "strict" if prepared.strict else "noether",
-        "output": outcome.output,
-        "status": outcome.trace.status,
+        "profile": chosen["profile"],
+        "output": result.output,
+        "status": result.trace.status,
         "effects": [effect.word for effect in prepared.effects],
         "warnings": list(prepared.warnings),
-        "spent_cents": outcome.spent_cents,
-        "cache": {"hits": outcome.cache_hits, "misses": outcome.cache_misses},
-        "calls": len(outcome.trace.stages),
-        "duration_ms": outcome.trace.duration_ms,
+        "spent_cents": result.spent_cents,
+        "cache": {"hits": result.cache_hits, "misses": result.cache_misses},
+        "calls": len(result.trace.stages),
+        "duration_ms": result.trace.duration_ms,
     }
+    return Answer(data, lambda: shown_json(result.output))
+
+
+def is_unsandboxed(chosen: dict[str, Any]) -> bool:
+    """True if programs may run as the user, however that was spelt."""
+    none = chosen["isolate"] == "none" or chosen["unsafe_no_isolation"]
+    return bool(chosen["unsandboxed"] or none) and not chosen["require_isolation"]
+
+
+def run_options(chosen: dict[str, Any]) -> RunOptions:
+    run_id = chosen["run_id"]
+    if run_id is not None:
+        require_id(run_id, "run")
+    elif chosen["durable"] and chosen["retry_failed"]:
+        raise UsageError("--retry-failed goes on with a run", hint="name it with --run-id")
+    if chosen["retry_failed"] and not chosen["durable"]:
+        raise UsageError("--retry-failed is for durable runs", hint="add --durable")
+    return RunOptions(
+        run_id=run_id or new_run_id(),
+        durable=chosen["durable"],
+        retry_failed=chosen["retry_failed"],
+        cached=not chosen["no_cache"],
+        limits=RunLimits(stage_seconds=chosen["stage_timeout"], run_seconds=chosen["timeout"]),
+    )
+
+
+def _stage_name(runtime: GraphRuntime, stage_id: str) -> str:
+    stage = runtime.catalogue.get(stage_id)
+    return (stage.name if stage else "") or stage_id
 
 
 @graph.command()
 @click.argument("file")
 @input_option
 @profile_option
-@output_option
-def check(file: str, given: str | None, profile: str) -> int:
+def check(file: str, value: str | None, profile: str) -> Answer:
     """Say everything that is wrong with a graph: where, what was expected, what was found.
 
     With --input the value is followed to all that would get it, without running anything.
 
-    \b
     Examples:
       caloron graph check double.json
       caloron graph check double.json --input '{"n": "many"}' --output json
     """
-    from caloron.graph.catalogue import unknown_references
-    from caloron.graph.checker.checker import check_value
-    from caloron.graph.errors import GraphError, Refused
-    from caloron.graph.nodes import composition_id
-    from caloron.graph.parser import parse_graph
-    from caloron.graph.prepare import prepare
-    from caloron.graph.types import show
-
-    at, strict = open_runtime(), is_strict(profile)
+    runtime, strict = open_runtime(), is_strict(profile)
     data: dict[str, Any] = {"valid": False, "profile": profile, "errors": []}
     try:
         parsed = parse_graph(read_graph(file), strict=strict)
         data["composition_id"] = composition_id(parsed)
-        missing = unknown_references(parsed, at.catalogue, strict=strict)
-        if missing:
-            return _objected(data, [objection_data(error) for error in missing], 3)
-        prepared = prepare(parsed, at.catalogue, strict=strict)
-        if given is not None:
-            value = read_input(given, strict=strict)
-            errors = check_value(prepared.root, value, prepared.catalogue).errors
+        if missing := unknown_references(parsed, runtime.catalogue, strict=strict):
+            raise _objected("NOT_FOUND", data, missing)
+        prepared = prepare(parsed, runtime.catalogue, strict=strict)
+        if value is not None:
+            input_value = read_input(value, strict=strict)
+            errors = check_value(prepared.root, input_value, prepared.catalogue).errors
             if errors:
-                raise Refused(errors)
+                raise _objected("INVALID_ARGS", data, errors)
     except GraphError as error:
-        reasons = getattr(error, "errors", (error,))
-        return _objected(data, [objection_data(reason) for reason in reasons], 2)
+        raise _objected("INVALID_ARGS", data, getattr(error, "errors", (error,))) from error
     data |= {
         "valid": True,
-        "input": show(prepared.checked.input),
-        "output": show(prepared.checked.output),
+        "input": show_type(prepared.checked.input),
+        "output": show_type(prepared.checked.output),
         "effects": [effect.word for effect in prepared.effects],
         "warnings": list(prepared.warnings),
     }
     lines = [f"{data['input']} → {data['output']}", f"effects: {', '.join(data['effects'])}"]
     lines += [f"warning: {warning}" for warning in prepared.warnings]
-    output.success("graph.check", data, printable("\n".join(lines)))
-    return 0
+    return Answer(data, "\n".join(lines))
 
 
-def _objected(data: dict[str, Any], errors: list[dict[str, Any]], exit_code: int) -> int:
-    code = {2: "INVALID_ARGS", 3: "NOT_FOUND"}[exit_code]
-    said = "\n".join(map(objection, errors))
-    output.failure("graph.check", code, said, data=data | {"errors": errors})
-    return exit_code
+def _objected(code: str, data: dict[str, Any], errors: Iterable[GraphError]) -> Failed:
+    objections = [objection_data(error) for error in errors]
+    return Failed(code, objections_text(objections), data=data | {"errors": objections})
 
 
 @graph.command()
 @click.argument("file")
 @profile_option
-@output_option
-def plan(file: str, profile: str) -> int:
+def plan(file: str, profile: str) -> Answer:
     """Show what a graph would run, in which order and for how much.
 
-    \b
     Example:
       caloron graph plan double.json --output table
     """
-    from caloron.graph.errors import GraphError
-    from caloron.graph.planning import plan as planned
-    from caloron.graph.prepare import prepare
-
-    at = open_runtime()
-    try:
-        prepared = prepare(read_graph(file), at.catalogue, strict=is_strict(profile))
-    except GraphError as error:
-        return refuse(error)
-    found = planned(prepared.root, at.catalogue)
+    runtime = open_runtime()
+    catalogue = runtime.catalogue
+    prepared = prepare(read_graph(file), catalogue, strict=is_strict(profile))
+    made = make_plan(prepared.root, catalogue)
     steps = [
-        {"step": s.index, "stage": _name(at, s.stage_id), "after": list(s.depends_on)}
-        for s in found.steps
+        {"step": s.index, "stage": _stage_name(runtime, s.stage_id), "after": list(s.depends_on)}
+        for s in made.steps
     ]
     data: dict[str, Any] = {
         "composition_id": prepared.composition_id,
         "steps": steps,
-        "groups": [list(group) for group in found.groups],
+        "groups": [list(group) for group in made.groups],
         "effects": [effect.word for effect in prepared.effects],
         "cost_cents": prepared.cost_cents,
-        "time_ms_p50": found.cost.time_ms_p50,
-        "tokens_est": found.cost.tokens_est,
-        "memory_mb": found.cost.memory_mb,
+        "time_ms_p50": made.cost.time_ms_p50,
+        "tokens_est": made.cost.tokens_est,
+        "memory_mb": made.cost.memory_mb,
         "warnings": list(prepared.warnings),
     }
     lines = [_step_line(step) for step in steps]
     lines.append(f"effects: {', '.join(data['effects'])}; {data['cost_cents']} cents declared")
-    output.success("graph.plan", data, printable("\n".join(lines)))
-    return 0
+    return Answer(data, "\n".join(lines))
 
 
 def _step_line(step: dict[str, Any]) -> str:
@@ -289,27 +245,119 @@ def _step_line(step: dict[str, Any]) -> str:
 @graph.command("id")
 @click.argument("file")
 @profile_option
-@output_option
-def identify(file: str, profile: str) -> int:
+def identify(file: str, profile: str) -> Answer:
     """Print the id of a graph: the same for every way to write the same composition.
 
-    \b
     Example:
       caloron graph id double.json
     """
-    from caloron.graph.errors import GraphError
-    from caloron.graph.nodes import composition_id
-    from caloron.graph.parser import parse_graph
-
-    try:
-        parsed = parse_graph(read_graph(file), strict=is_strict(profile))
-    except GraphError as error:
-        return refuse(error)
-    found = composition_id(parsed)
-    data = {"composition_id": found, "description": parsed.description}
-    output.success("graph.id", data, found)
-    return 0
+    parsed = parse_graph(read_graph(file), strict=is_strict(profile))
+    id = composition_id(parsed)
+    return Answer({"composition_id": id, "description": parsed.description}, id)
 
 
-for command in (graph_look.show, graph_look.trace, graph_look.test):
-    graph.add_command(command)
+@graph.command(dry_run=True)
+@click.argument("file")
+@click.option("--svg", metavar="OUT", help="Also draw it as a picture, into this file.")
+@click.option("--force", is_flag=True, help="Also write over a file that is no picture.")
+@profile_option
+def show(file: str, svg: str | None, force: bool, profile: str, dry_run: bool) -> Answer | DryRun:
+    """Draw a graph: as a tree of text, and with --svg as a picture.
+
+    Stages that are not there are drawn too, and said to be missing.
+
+    Examples:
+      caloron graph show double.json
+      caloron graph show double.json --svg double.svg
+    """
+    runtime = open_runtime()
+    parsed = parse_graph(read_graph(file), strict=is_strict(profile))
+    drawing = text_of(parsed, runtime.catalogue)
+    picture = None if svg is None else Path(svg).absolute()
+    if picture is not None:
+        is_own_file(picture, b"<svg ", "picture", force=force)
+        if not dry_run:
+            write_file(picture, svg_of(parsed, runtime.catalogue))
+    if dry_run:
+        return DryRun(*(() if picture is None else (planned("write", str(picture)),)))
+    data = {
+        "composition_id": composition_id(parsed),
+        "description": parsed.description,
+        "drawing": drawing,
+        "svg": None if picture is None else str(picture),
+    }
+    return Answer(data, drawing)
+
+
+_RUN_FIELDS = ("run_id", "started_at", "status", "duration_ms", "composition_id", "description")
+
+
+@graph.command()
+@click.argument("run", required=False)
+def trace(run: str | None) -> Answer:
+    """Show what a run did; RUN is its id or that of its graph. Without it, list the runs.
+
+    Examples:
+      caloron graph trace
+      caloron graph trace plan-7
+    """
+    traces = open_runtime().traces
+    if run is not None:
+        data = traces.find(run)
+        return Answer(data, _trace_text(data))
+    runs = [{name: latest[name] for name in _RUN_FIELDS} for latest in traces.latest()]
+    lines = [f"{r['run_id']}  {r['status']}  {r['started_at']}  {r['description']}" for r in runs]
+    return Answer({"runs": runs}, "\n".join(lines) or "No runs yet.")
+
+
+def _trace_text(run: dict[str, Any]) -> str:
+    lines = [f"{run['run_id']}  {run['status']}  {run['duration_ms']} ms  {run['description']}"]
+    for call in run["stages"]:
+        source = "" if call["source"] == "run" else f"  from the {call['source']}"
+        lines.append(
+            f"  {call['status']:6}  {call['duration_ms']:6} ms  {call['stage']}{source}"
+            f"  {call['path']}"
+        )
+        lines += [f"          {call['failure']}"] if call["failure"] else []
+    if run["error"]:
+        lines.append(f"failed at {run['error']['path'] or '$'}: {run['error']['message']}")
+    return "\n".join(lines)
+
+
+@graph.command()
+@click.argument("file")
+@profile_option
+@unsandboxed_option
+def test(file: str, profile: str, unsandboxed: bool) -> Answer:
+    """Run the examples of a graph (`_examples` in its file) and of each of its stages.
+
+    An example has `input` and `output`. What would reach out into the world is not tried, and
+    that is said.
+
+    Example:
+      caloron graph test double.json
+    """
+    runtime = open_runtime(unsandboxed=unsandboxed)
+    text = read_graph(file)
+    prepared = prepare(text, runtime.catalogue, strict=is_strict(profile))
+    stages = runtime.stages_of(prepared)
+    runtime.check_sandbox(stages)
+    rows = [
+        test_row(f"graph {prepared.composition_id[:12]}", _run_examples(runtime, prepared, text))
+    ]
+    return answer_tests(rows + [test_stage(runtime, stage) for stage in stages])
+
+
+def _run_examples(runtime: GraphRuntime, prepared: Prepared, text: bytes) -> ExampleReport:
+    """Run the examples in the file of a graph."""
+    examples = decode(text, allow_bigint=not prepared.strict).get("_examples", [])
+    if not isinstance(examples, list) or not all(
+        isinstance(example, dict) and "input" in example and "output" in example
+        for example in examples
+    ):
+        reason = "`_examples` is a list of objects with input and output"
+        return ExampleReport("failed", reasons=(reason,))
+    if not examples:
+        return ExampleReport("skipped", reasons=("it has no examples",))
+    pairs = [Example(example["input"], example["output"]) for example in examples]
+    return run_graph_examples(prepared, pairs, runtime.runner)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from caloron.cli import output
-from caloron.cli.app import dry_run_option, output_option
-from caloron.cli.commands.graph.common import GRAPH_FAILED, unsandboxed_option
-from caloron.cli.format import counted, printable
+from caloron.cli.app import Answer, DryRun, Failed, group, planned
+from caloron.cli.commands.graph.common import unsandboxed_option
+from caloron.cli.format import counted, one_line
 from caloron.cli.render import aligned
-
-if TYPE_CHECKING:
-    from caloron.schedule.config import Schedule
-    from caloron.schedule.jobs import ScheduledGraphs
-    from caloron.schedule.scheduler import FinishedRun, RunStore, Scheduler
+from caloron.errors import UsageError
+from caloron.ledger.locate import home
+from caloron.schedule.config import Schedule, read_schedule
+from caloron.schedule.jobs import ScheduledGraphs
+from caloron.schedule.scheduler import FinishedRun, RunStore, Scheduler, next_due
+from caloron.store.crash import this_process_is
+from caloron.store.lock import single_instance
 
 _MAX_REPORTED_RUNS = 100
 
@@ -32,51 +37,43 @@ _config_option = click.option(
 )
 
 
-@click.group()
+@group()
 def schedule() -> None:
     """Run graphs at the times of a schedule, in UTC.
 
-    \b
     Examples:
       caloron schedule check --config scheduler.json
       caloron schedule run --config scheduler.json
     """
 
 
-@schedule.command()
+@schedule.command(dry_run=True)
 @_config_option
 @click.option("--once", is_flag=True, help="Run what is due now, and end: to be called by cron.")
 @unsandboxed_option
-@dry_run_option
-@output_option
-def run(config: str, once: bool, unsandboxed: bool, dry_run: bool) -> int:
+def run(config: str, once: bool, unsandboxed: bool, dry_run: bool) -> Answer | DryRun:
     """Run each job when it is due, until told to stop.
 
     A job never runs beside itself. What was missed while nothing ran is made up for once, and
     so is a run that was cut short. All jobs are checked before the first one runs.
 
-    \b
     Examples:
       caloron schedule run --config scheduler.json
       caloron schedule run --config scheduler.json --once
     """
-    from caloron.schedule.scheduler import Scheduler
-    from caloron.store.crash import this_process_is
-    from caloron.store.lock import single_instance
-
     this_process_is("schedule")
-    timetable, runs, graphs = _opened(config, unsandboxed=unsandboxed)
-    _refuse_broken(timetable, graphs)
+    timetable, runs, graphs = _open(config, unsandboxed=unsandboxed)
+    if errors := graphs.check():
+        raise UsageError(f"{timetable.path}: " + "\n".join(errors), hint="nothing was run")
     if dry_run:
-        planned = [{"action": "run", "target": f"{j.name} ({j.cron_text})"} for j in timetable.jobs]
-        return output.dry_run("schedule.run", planned)
+        return DryRun(*(planned("run", f"{j.name} ({j.cron_text})") for j in timetable.jobs))
     # A service runs for months, so its answer covers only the last runs.
     done: deque[dict[str, Any]] = deque(maxlen=_MAX_REPORTED_RUNS)
 
     def finished(run: FinishedRun) -> None:
         done.append(_row(run))
-        how = "ok" if run.outcome.ok else f"failed: {run.outcome.error}"
-        output.note(f"{run.job.name}  {run.run_id}  {how}")
+        result = "ok" if run.outcome.ok else f"failed: {run.outcome.error}"
+        output.note(f"{run.job.name}  {run.run_id}  {result}")
         graphs.call_webhook(run.job, run.outcome)
 
     with single_instance(runs.lock, f"the schedule {timetable.path}"):
@@ -85,7 +82,7 @@ def run(config: str, once: bool, unsandboxed: bool, dry_run: bool) -> int:
             loop.once()
         else:
             output.note(f"{counted(len(timetable.jobs), 'job')} of {timetable.path}")
-            _until_signalled(loop)
+            _run_until_signalled(loop)
     return _answer(timetable, list(done), once=once)
 
 
@@ -99,7 +96,7 @@ def _row(run: FinishedRun) -> dict[str, Any]:
     }
 
 
-def _answer(timetable: Schedule, rows: list[dict[str, Any]], *, once: bool) -> int:
+def _answer(timetable: Schedule, rows: list[dict[str, Any]], *, once: bool) -> Answer:
     """Report the runs; without `--once` a failed run is no failure of the service."""
     failed = [row for row in rows if not row["ok"]]
     data = {"config": str(timetable.path), "runs": rows, "failed": len(failed)}
@@ -107,19 +104,13 @@ def _answer(timetable: Schedule, rows: list[dict[str, Any]], *, once: bool) -> i
         names = ", ".join(sorted({str(row["job"]) for row in failed}))
         hint = "caloron graph trace RUN tells what a run did"
         message = f"{counted(len(failed), 'run')} failed: {names}"
-        output.failure("schedule.run", "GRAPH_FAILED", message, hint=hint, data=data)
-        return GRAPH_FAILED
-    how = f"{len(failed)} failed" if failed else "all well"
-    text = f"{counted(len(rows), 'run')}, {how}." if rows else "Nothing was due."
-    output.success("schedule.run", data, text)
-    return 0
+        raise Failed("GRAPH_FAILED", message, hint=hint, data=data)
+    summary = f"{len(failed)} failed" if failed else "all well"
+    return Answer(data, f"{counted(len(rows), 'run')}, {summary}." if rows else "Nothing was due.")
 
 
-def _until_signalled(loop: Scheduler) -> None:
+def _run_until_signalled(loop: Scheduler) -> None:
     """Let runs end at the first signal; exit at the second."""
-    import os
-    import signal
-
     signals: list[int] = []
 
     def stop(number: int, _frame: object) -> None:
@@ -133,66 +124,38 @@ def _until_signalled(loop: Scheduler) -> None:
     loop.forever()
 
 
-def _opened(
-    config: str, *, unsandboxed: bool = False
-) -> tuple[Schedule, RunStore, ScheduledGraphs]:
-    from caloron.ledger.locate import home
-    from caloron.schedule.config import read_schedule
-    from caloron.schedule.jobs import ScheduledGraphs
-    from caloron.schedule.scheduler import RunStore
-
+def _open(config: str, *, unsandboxed: bool = False) -> tuple[Schedule, RunStore, ScheduledGraphs]:
     timetable = read_schedule(Path(config).absolute())
     graphs = ScheduledGraphs(home(), timetable, unsandboxed=unsandboxed, note=output.note)
     return timetable, RunStore(home() / "schedule", timetable.path), graphs
 
 
-def _refuse_broken(timetable: Schedule, graphs: ScheduledGraphs) -> None:
-    from caloron.errors import UsageError
-
-    if errors := graphs.check():
-        raise UsageError(f"{timetable.path}: " + "\n".join(errors), hint="nothing was run")
-
-
 @schedule.command()
 @_config_option
 @unsandboxed_option
-@output_option
-def check(config: str, unsandboxed: bool) -> int:
+def check(config: str, unsandboxed: bool) -> Answer:
     """Say everything that is wrong with a schedule and with the graphs that it names.
 
-    \b
     Example:
       caloron schedule check --config scheduler.json
     """
-    timetable, _, graphs = _opened(config, unsandboxed=unsandboxed)
+    timetable, _, graphs = _open(config, unsandboxed=unsandboxed)
     errors = graphs.check()
-    data: dict[str, Any] = {
-        "config": str(timetable.path),
-        "jobs": len(timetable.jobs),
-        "errors": errors,
-    }
+    data = {"config": str(timetable.path), "jobs": len(timetable.jobs), "errors": errors}
     if errors:
-        output.failure("schedule.check", "INVALID_ARGS", "\n".join(errors), data=data)
-        return 2
-    output.success("schedule.check", data, f"{counted(len(timetable.jobs), 'job')}, all well.")
-    return 0
+        raise Failed("INVALID_ARGS", "\n".join(errors), data=data)
+    return Answer(data, f"{counted(len(timetable.jobs), 'job')}, all well.")
 
 
 @schedule.command("list")
 @_config_option
-@output_option
-def list_jobs(config: str) -> None:
+def list_jobs(config: str) -> Answer:
     """List the jobs of a schedule: when each is due, and how its last run went.
 
-    \b
     Example:
       caloron schedule list --config scheduler.json --output table
     """
-    import time
-
-    from caloron.schedule.scheduler import next_due
-
-    timetable, runs, _ = _opened(config)
+    timetable, runs, _ = _open(config)
     rows: list[dict[str, Any]] = []
     for job in timetable.jobs:
         last = runs.last(job.name)
@@ -209,9 +172,8 @@ def list_jobs(config: str) -> None:
             }
         )
     cells = [(row["job"], row["cron"], row["next"] or "never", _last_run(row)) for row in rows]
-    lines = aligned([("job", "cron", "next", "last"), *cells])
     data = {"config": str(timetable.path), "jobs": rows}
-    output.success("schedule.list", data, "\n".join(lines))
+    return Answer(data, "\n".join(aligned([("job", "cron", "next", "last"), *cells])))
 
 
 def _time(moment: float | None) -> str | None:
@@ -223,5 +185,4 @@ def _time(moment: float | None) -> str | None:
 def _last_run(row: dict[str, Any]) -> str:
     if not row["last"]:
         return "-"
-    how = "ok" if row["ok"] else f"failed: {row['error']}"
-    return " ".join(printable(f"{row['last']} {how}").split())
+    return one_line(f"{row['last']} {'ok' if row['ok'] else 'failed: ' + row['error']}")

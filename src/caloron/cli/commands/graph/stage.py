@@ -1,43 +1,53 @@
-"""`caloron stage`: the typed functions that graphs are made of."""
+"""`caloron stage`: the typed functions that graphs are made of; `caloron noether` exports them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from pathlib import Path
+from typing import Any
 
 import click
 
 from caloron.cli import output
-from caloron.cli.app import dry_run_option, output_option
+from caloron.cli.app import Answer, DryRun, Failed, group, planned
 from caloron.cli.commands.graph.common import (
-    GRAPH_FAILED,
+    answer_tests,
     input_option,
     is_strict,
     open_runtime,
     profile_option,
     read_input,
     read_text,
-    refuse,
     shown_json,
+    test_stage,
     unsandboxed_option,
 )
-from caloron.cli.commands.graph.show import answer_tests, row_of
-from caloron.cli.format import printable
+from caloron.cli.format import counted
+from caloron.engine.graphs.runtime import GraphRuntime, RunOptions
+from caloron.engine.graphs.traces import new_run_id
 from caloron.errors import AlreadyExists, UsageError
-
-if TYPE_CHECKING:
-    from caloron.engine.graphs.runtime import GraphRuntime
-    from caloron.graph.stage import StageSpec
+from caloron.graph.json_text import compact
+from caloron.graph.nodes import Graph, Stage
+from caloron.graph.prepare import prepare
+from caloron.graph.runners.subprocess import language_of
+from caloron.graph.stage import StageSpec
+from caloron.graph.stage_file import parse_stage, stage_json
+from caloron.graph.types import show
+from caloron.store import log
 
 _SOURCES = ("caloron", "standard", "user")
 
+_source_option = click.option(
+    "--source", type=click.Choice(_SOURCES), help="Only those that come from there."
+)
 
-@click.group()
+
+@group()
 def stage() -> None:
     """List, run, add and test stages: small typed functions with declared effects.
 
     A stage is named by its name, its id or a unique beginning of its id. No project is needed.
 
-    \b
     Examples:
       caloron stage list
       caloron stage run text_upper --input '"hello"'
@@ -45,240 +55,251 @@ def stage() -> None:
     """
 
 
-def _found(at: GraphRuntime, reference: str) -> StageSpec:
-    """The one stage that a reference means."""
-    return at.catalogue.lookup(reference).stage
-
-
 def _signature(stage: StageSpec) -> str:
-    from caloron.graph.types import show
-
     return f"{show(stage.input)} → {show(stage.output)}"
 
 
+def _is_active(stage: StageSpec) -> bool:
+    return stage.lifecycle.state == "Active"
+
+
 @stage.command("list")
-@click.option("--source", type=click.Choice(_SOURCES), help="Only those that come from there.")
+@_source_option
 @click.option("--all", "everything", is_flag=True, help="Also those that are no longer in use.")
-@output_option
-def list_stages(source: str | None, everything: bool) -> None:
+def list_stages(source: str | None, everything: bool) -> Answer:
     """List the stages that graphs can name, with their types and effects.
 
-    \b
     Examples:
       caloron stage list --output table
       caloron stage list --source user
     """
-    at = open_runtime()
+    runtime = open_runtime()
     rows = [
         {
-            "name": one.name,
-            "id": one.id,
-            "source": at.source_of(one),
-            "signature": _signature(one),
-            "effects": [effect.word for effect in one.effects],
-            "runs_here": at.runner.code_version(one) is not None,
-            "lifecycle": one.lifecycle.state,
+            "name": spec.name,
+            "id": spec.id,
+            "source": runtime.source_of(spec),
+            "signature": _signature(spec),
+            "effects": [effect.word for effect in spec.effects],
+            "runs_here": runtime.runner.code_version(spec) is not None,
+            "lifecycle": spec.lifecycle.state,
         }
-        for one in sorted(at.catalogue, key=lambda s: (_SOURCES.index(at.source_of(s)), s.name))
-        if (source is None or at.source_of(one) == source)
-        and (everything or one.lifecycle.state == "Active")
+        for spec in runtime.catalogue
+        if source in (None, runtime.source_of(spec)) and (everything or _is_active(spec))
     ]
+    rows.sort(key=lambda row: (_SOURCES.index(str(row["source"])), str(row["name"])))
     lines = [
         f"{row['name']}  {row['signature']}" + ("" if row["runs_here"] else "  (does not run here)")
         for row in rows
     ]
-    data = {"stages": rows, "count": len(rows)}
-    output.success("stage.list", data, printable("\n".join(lines)) or "No stages.")
+    return Answer({"stages": rows, "count": len(rows)}, "\n".join(lines) or "No stages.")
 
 
 @stage.command("show")
 @click.argument("name")
-@output_option
-def show_stage(name: str) -> int:
+def show_stage(name: str) -> Answer:
     """Show one stage: its ids, types, effects, examples and code.
 
-    \b
     Example:
       caloron stage show text_split
     """
-    from caloron.graph.errors import GraphError
-    from caloron.graph.stage_file import stage_json
-
-    at = open_runtime()
-    try:
-        found = _found(at, name)
-    except GraphError as error:
-        return refuse(error)
-    runs = at.runner.code_version(found) is not None
-    data = {"source": at.source_of(found), "runs_here": runs, "spec": stage_json(found)}
-    output.success("stage.show", data, printable(_page(at, found, runs=runs)))
-    return 0
-
-
-def _page(at: GraphRuntime, found: StageSpec, *, runs: bool) -> str:
-    from caloron.graph.json_text import compact
-
+    runtime = open_runtime()
+    spec = runtime.catalogue.lookup(name).stage
+    source, runs_here = runtime.source_of(spec), runtime.runner.code_version(spec) is not None
     lines = [
-        f"{found.name}  {_signature(found)}",
-        found.description,
+        f"{spec.name}  {_signature(spec)}",
+        spec.description,
         "",
-        f"effects:    {', '.join(effect.word for effect in found.effects)}",
-        f"source:     {at.source_of(found)}, {found.lifecycle.state}",
-        f"runs here:  {'yes' if runs else 'no'}",
-        f"id:         {found.id}",
-        f"signature:  {found.signature_id}",
+        f"effects:    {', '.join(effect.word for effect in spec.effects)}",
+        f"source:     {source}, {spec.lifecycle.state}",
+        f"runs here:  {'yes' if runs_here else 'no'}",
+        f"id:         {spec.id}",
+        f"signature:  {spec.signature_id}",
     ]
-    for example in found.examples[:3]:
-        given, answer = compact(example.input), compact(example.output)
-        lines.append(f"example:    {given[:200]} → {answer[:200]}")
-    if found.code is not None:
-        lines += ["", f"{found.language or 'python'}:", found.code.rstrip()]
-    return "\n".join(lines)
+    lines += [
+        f"example:    {compact(example.input)[:200]} → {compact(example.output)[:200]}"
+        for example in spec.examples[:3]
+    ]
+    if spec.code is not None:
+        lines += ["", f"{spec.language or 'python'}:", spec.code.rstrip()]
+    data = {"source": source, "runs_here": runs_here, "spec": stage_json(spec)}
+    return Answer(data, "\n".join(lines))
 
 
-@stage.command("run")
+@stage.command("run", dry_run=True)
 @click.argument("name")
 @input_option
 @profile_option
 @unsandboxed_option
-@dry_run_option
-@output_option
-def run_stage(name: str, given: str | None, profile: str, unsandboxed: bool, dry_run: bool) -> int:
+def run_stage(
+    name: str, value: str | None, profile: str, unsandboxed: bool, dry_run: bool
+) -> Answer | DryRun:
     """Run one stage on an input.
 
-    \b
     Examples:
       caloron stage run text_upper --input '"hello"'
       caloron stage run dag_validate --input - < plan.json
     """
-    from caloron.engine.graphs.runtime import RunOptions
-    from caloron.engine.graphs.traces import new_run_id
-    from caloron.graph.errors import GraphError
-    from caloron.graph.nodes import Graph, Stage
-    from caloron.graph.prepare import prepare
-
-    at, strict = open_runtime(unsandboxed=unsandboxed), is_strict(profile)
+    runtime, strict = open_runtime(unsandboxed=unsandboxed), is_strict(profile)
     options = RunOptions(run_id=new_run_id())
-    try:
-        found = _found(at, name)
-        if dry_run:
-            return output.dry_run("stage.run", [{"action": "run", "target": found.name}])
-        alone = Graph(f"the stage {found.name}", "0.1.0", Stage(found.id, "both"))
-        prepared = prepare(alone, at.catalogue, strict=strict)
-        outcome = at.run(prepared, read_input(given, strict=strict), options)
-    except GraphError as error:
-        return refuse(error)
+    spec = runtime.catalogue.lookup(name).stage
+    if dry_run:
+        return DryRun(planned("run", spec.name))
+    graph = Graph(f"the stage {spec.name}", "0.1.0", Stage(spec.id, "both"))
+    prepared = prepare(graph, runtime.catalogue, strict=strict)
+    result = runtime.run(prepared, read_input(value, strict=strict), options)
     data = {
-        "name": found.name,
-        "stage_id": found.id,
+        "name": spec.name,
+        "stage_id": spec.id,
         "run_id": options.run_id,
-        "output": outcome.output,
-        "duration_ms": outcome.trace.duration_ms,
+        "output": result.output,
+        "duration_ms": result.trace.duration_ms,
     }
-    output.success("stage.run", data, shown_json(outcome.output))
-    return 0
+    return Answer(data, lambda: shown_json(result.output))
 
 
-@stage.command()
+@stage.command(dry_run=True)
 @click.argument("file")
 @click.option("--no-test", is_flag=True, help="Do not run its examples first.")
 @profile_option
 @unsandboxed_option
-@dry_run_option
-@output_option
-def add(file: str, no_test: bool, profile: str, unsandboxed: bool, dry_run: bool) -> int:
+def add(
+    file: str, no_test: bool, profile: str, unsandboxed: bool, dry_run: bool
+) -> Answer | DryRun:
     """Add a stage from its JSON file, in the simple or the full form of Noether.
 
     Its examples are run first. A stage of the same name that you added before stays for graphs
     that name its id; the name means the new one.
 
-    \b
     Examples:
       caloron stage add double.json
       caloron stage add double.json --dry-run
     """
-    from caloron.graph.errors import GraphError
-    from caloron.graph.runners.subprocess import language_of
-    from caloron.graph.stage_file import parse_stage
-
-    at = open_runtime(unsandboxed=unsandboxed)
-    try:
-        spec = parse_stage(read_text(file, "a stage"), strict=is_strict(profile))
-    except GraphError as error:
-        return refuse(error)
-    if not spec.name or at.is_shipped(spec.name):
-        raise AlreadyExists(
-            f"a stage called {spec.name!r} comes with the program"
-            if spec.name
-            else "the stage has no name",
-            hint="give it another name",
-        )
-    if spec.code is not None and language_of(spec.language) is None:
-        raise UsageError(
-            f"nobody here runs stages in {spec.language!r}", hint="python, bash or javascript"
-        )
-    replaced = [s.id for s in at.catalogue.by_name(spec.name) if s.lifecycle.state == "Active"]
+    runtime = open_runtime(unsandboxed=unsandboxed)
+    spec = parse_stage(read_text(file, "a stage"), strict=is_strict(profile))
+    _refuse_unfit(runtime, spec)
+    replaced = [s.id for s in runtime.catalogue.by_name(spec.name) if _is_active(s)]
     if dry_run:
-        return output.dry_run("stage.add", [{"action": "add", "target": spec.name}])
-    at.catalogue.add(spec)
-    tried = None if no_test else _tried(at, spec)
+        return DryRun(planned("add", spec.name))
+    runtime.catalogue.add(spec)
+    tried = None if no_test else _run_examples(runtime, spec)
     if tried is not None and tried["state"] == "failed":
-        said = "\n".join([f"{spec.name} does not do what its examples say", *tried["reasons"]])
-        output.failure("stage.add", "GRAPH_FAILED", said, hint="nothing was added")
-        return GRAPH_FAILED
-    path = at.files.add(spec)
+        lines = [f"{spec.name} does not do what its examples say", *tried["reasons"]]
+        raise Failed("GRAPH_FAILED", "\n".join(lines), hint="nothing was added")
     data = {
         "name": spec.name,
         "id": spec.id,
         "signature_id": spec.signature_id,
         "replaces": [id for id in replaced if id != spec.id],
         "examples": 0 if tried is None else tried["examples"],
-        "path": str(path),
+        "path": str(runtime.files.add(spec)),
     }
     if tried is not None and tried["state"] == "skipped":
         output.note(f"its examples were not tried: {'; '.join(tried['reasons'])}")
-    output.success("stage.add", data, printable(f"Added {spec.name} as {spec.id}."))
-    return 0
+    return Answer(data, f"Added {spec.name} as {spec.id}.")
 
 
-def _tried(at: GraphRuntime, spec: StageSpec) -> dict[str, Any]:
-    from caloron.graph.runners.examples import run_examples
+def _refuse_unfit(runtime: GraphRuntime, spec: StageSpec) -> None:
+    if not spec.name or runtime.is_shipped(spec.name):
+        shipped = f"a stage called {spec.name!r} comes with the program"
+        raise AlreadyExists(
+            shipped if spec.name else "the stage has no name", hint="give it another name"
+        )
+    if spec.code is not None and language_of(spec.language) is None:
+        raise UsageError(
+            f"stages in {spec.language!r} cannot run here", hint="python, bash or javascript"
+        )
 
+
+def _run_examples(runtime: GraphRuntime, spec: StageSpec) -> dict[str, Any]:
     if spec.examples:
-        at.check_sandbox([spec])
-    tried = run_examples(spec, at.catalogue, at.runner)
-    return row_of(spec.name or spec.id, tried.state, tried.examples, tried.reasons)
+        runtime.check_sandbox([spec])
+    return test_stage(runtime, spec)
 
 
 @stage.command("test")
 @click.argument("name", required=False)
-@click.option("--source", type=click.Choice(_SOURCES), help="Only those that come from there.")
+@_source_option
 @unsandboxed_option
-@output_option
-def test_stages(name: str | None, source: str | None, unsandboxed: bool) -> int:
+def test_stages(name: str | None, source: str | None, unsandboxed: bool) -> Answer:
     """Run the examples of one stage or of all.
 
     Stages that would reach out into the world are not tried, and that is said.
 
-    \b
     Examples:
       caloron stage test
       caloron stage test text_split
     """
-    from caloron.graph.errors import GraphError
+    runtime = open_runtime(unsandboxed=unsandboxed)
+    if name is not None:
+        specs = [runtime.catalogue.lookup(name).stage]
+    else:
+        specs = [
+            spec
+            for spec in runtime.catalogue
+            if _is_active(spec) and source in (None, runtime.source_of(spec))
+        ]
+    return answer_tests([_run_examples(runtime, spec) for spec in specs])
 
-    at = open_runtime(unsandboxed=unsandboxed)
+
+@group()
+def noether() -> None:
+    """Use the stages of Caloron in Noether.
+
+    Example:
+      caloron noether register
+    """
+
+
+@noether.command(dry_run=True)
+@click.option("--binary", metavar="PROGRAM", help="Noether's program (NOETHER_BIN, noether).")
+@click.option(
+    "--ids",
+    "file",
+    default="stage_ids.json",
+    show_default=True,
+    metavar="FILE",
+    help="Where the ids by name are written.",
+)
+def register(binary: str | None, file: str, dry_run: bool) -> Answer | DryRun:
+    """Add every stage of the catalogue to Noether's store, and write down their ids.
+
+    The store is the one that Noether itself uses (NOETHER_HOME). Each stage calls `caloron stage
+    run`, so that Caloron must be installed there.
+
+    Examples:
+      caloron noether register
+      caloron noether register --binary ~/bin/noether --ids compositions/stage_ids.json
+    """
+    from caloron.engine.graphs.noether import find_binary, register_all
+    from caloron.stages.catalogue import catalogue_stages
+    from caloron.store.files import write_atomic
+
+    if dry_run:
+        actions = [planned("add", spec.name) for spec in catalogue_stages()]
+        return DryRun(*actions, planned("write", file))
+    done = register_all(find_binary(binary))
+    if done.ids:
+        known = _known_ids(Path(file)) if done.failures else {}
+        ids = dict(sorted((known | done.ids).items()))
+        write_atomic(Path(file), (json.dumps(ids, indent=2) + "\n").encode())
+    for warning in done.warnings:
+        output.note(f"warning: {warning}")
+    data = {"file": file, "ids": done.ids, "failures": done.failures}
+    if done.failures:
+        reasons = "\n".join(f"{name}: {why}" for name, why in done.failures.items())
+        message = f"{counted(len(done.failures), 'stage')} not added:\n{reasons}"
+        raise Failed("UPSTREAM_ERROR", message, data=data)
+    return Answer(data, f"{counted(len(done.ids), 'stage')} registered; their ids are in {file}.")
+
+
+def _known_ids(file: Path) -> dict[str, str]:
+    """The ids of an earlier registration: a stage that failed now may still be registered."""
     try:
-        chosen_ones = (
-            [_found(at, name)]
-            if name is not None
-            else [
-                one
-                for one in at.catalogue
-                if one.lifecycle.state == "Active" and source in (None, at.source_of(one))
-            ]
-        )
-        rows = [_tried(at, one) for one in chosen_ones]
-    except GraphError as error:
-        return refuse(error)
-    return answer_tests("stage.test", rows)
+        ids = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        log.warning("cannot read the ids of an earlier registration", error=error, path=file)
+        return {}
+    return ids if isinstance(ids, dict) else {}

@@ -4,59 +4,38 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
-from caloron.cli.app import Answer, options
+from caloron.cli.app import Answer, group
 from caloron.cli.format import counted
-from caloron.cli.project_view import require_ledger
-from caloron.cli.render import aligned, fitted
-from caloron.domain.model.roles import REVIEWER, ROLES, SPRINT_ROLES, Role, WorkId
+from caloron.cli.render import aligned
+from caloron.domain.model.roles import REVIEWER, ROLES, SPRINT_ROLES
 from caloron.durations import span
 from caloron.errors import CaloronError, NotFound, StoreError
+from caloron.ledger import views
 from caloron.ledger.legacy import legacy_agents
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
+from caloron.ledger.projects import load_project
 from caloron.ledger.run_history import all_runs, sprint_numbers
 from caloron.slicing import cut_smaller, to_slice
 from caloron.store import log
 
-_TASKS = """
-SELECT sprint, id, status,
-       json_array_length(CAST(data AS TEXT), '$.review.reviewed') AS rounds
-FROM tasks
-"""
 #: Lines of an agent's diary that are shown.
 _DIARY = 20
 #: Cycles of an agent that are listed.
 _CYCLES = 20
 
 
-class _Item(NamedTuple):
-    sprint: str
-    task: str
-    #: `<n>-<role>`.
-    work: str
-
-    @property
-    def role(self) -> Role:
-        return WorkId.parse(f"{self.sprint}/{self.task}/{self.work}").role
-
-    @property
-    def agent(self) -> str:
-        return ROLES[self.role].shared_agent or self.task
-
-
-@click.group(invoke_without_command=True)
-@options(project=True)
+@group(invoke_without_command=True, project=True)
 @click.pass_context
 def agents(context: click.Context, project: str | None) -> Answer | None:
     """List the agents of the project, or show one (bare `agents` lists).
 
-    \b
     Examples:
       caloron agents
       caloron agents show reviewer-1
@@ -64,60 +43,65 @@ def agents(context: click.Context, project: str | None) -> Answer | None:
     return _list(project) if context.invoked_subcommand is None else None
 
 
-@agents.command("list")
-@options(project=True)
+@agents.command("list", project=True)
 def list_agents(project: str | None) -> Answer:
     """List the agents: their tasks, attempts, review rounds, time and cost.
 
-    \b
     Example:
       caloron agents list --output table
     """
     return _list(project)
 
 
-@agents.command()
+@agents.command(project=True)
 @click.argument("name")
-@options(project=True)
 def show(name: str, project: str | None) -> Answer:
     """Show one agent: each piece of work it did, its last cycles, its queue, diary and retros.
 
     The last part opens the agent's next prompt. The ledger is right where the agent's folder
     differs from it: that is reported, and `caloron state verify --repair` exports it again.
 
-    \b
     Example:
       caloron agents show fix-login
     """
-    versions = _imported(project).get(name, [])
+    paths = find_project(project)
+    versions = _imported(paths).get(name, [])
     if not versions:
         require_id(name, "agent")
-    works = [work for work in _works(project) if work["agent_id"] == name]
+    works = [work for work in _works(paths) if work["agent_id"] == name]
     if not works and not versions:
         raise NotFound(f"no agent {name!r} has worked here", hint="caloron agents list")
     data = _agent(name, works) if works else _imported_agent(name, versions)
-    by_sprint = [_in_sprint(name, own) for own in _by_sprint(works)]
+    data |= {
+        "by_sprint": [_in_sprint(name, own) for own in _by_sprint(works)],
+        "work": [{k: v for k, v in work.items() if k != "agent_id"} for work in works],
+        "adopted_versions": versions,
+    }
+    data |= _folder_of(paths, name)
+    return Answer(data, lambda: _page(data, works))
+
+
+def _page(data: dict[str, Any], works: list[dict[str, Any]]) -> list[str]:
     lines = aligned(_table([data]))
-    lines += ["", *aligned(_work_table(works, by_sprint))] if works else []
+    lines += ["", *aligned(_work_table(works, data["by_sprint"]))] if works else []
     lines += [f"{s}  {t}  {n} cycles, {cut_smaller(n)}" for (s, t), n in _to_slice(works)]
-    lines += [_version(version) for version in versions]
-    runs = [{k: v for k, v in work.items() if k != "agent_id"} for work in works]
-    own = _agent_dir_of(find_project(project), name)
-    if own["about"]:
-        lines += ["", own["about"]]
-    for wrong in own["differences"]:
-        said = f"{wrong['target']}: {wrong['found']} here, and {wrong['expected']} by the ledger"
-        lines.append(f"Folder and ledger differ: {said} (caloron state verify --repair)")
-    data |= {"by_sprint": by_sprint, "work": runs, "adopted_versions": versions} | own
-    return Answer(data, fitted("\n".join(lines)))
+    for version in data["adopted_versions"]:
+        parts = (version.get(key) for key in ("version", "sprint_id", "framework", "model"))
+        lines.append("  imported: version " + ", ".join(str(part) for part in parts if part))
+    lines += ["", data["about"]] if data["about"] else []
+    return lines + [
+        f"Folder and ledger differ: {d['target']}: {d['found']} here, and {d['expected']} by the"
+        " ledger (caloron state verify --repair)"
+        for d in data["differences"]
+    ]
 
 
 def _by_sprint(works: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """The work of each sprint: a task of a later one may have the same id and is another task."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_sprint: dict[str, list[dict[str, Any]]] = {}
     for work in works:
-        found.setdefault(work["sprint_id"], []).append(work)
-    return list(found.values())
+        by_sprint.setdefault(work["sprint_id"], []).append(work)
+    return list(by_sprint.values())
 
 
 _SUMS = (
@@ -166,7 +150,7 @@ def _to_slice(works: list[dict[str, Any]]) -> list[tuple[tuple[str, str], int]]:
     return [(task, cycles) for task, cycles in woken.items() if to_slice(cycles)]
 
 
-def _agent_dir_of(found: ProjectPaths, name: str) -> dict[str, Any]:
+def _folder_of(paths: ProjectPaths, name: str) -> dict[str, Any]:
     """The content of the agent's own folder."""
     from caloron.engine.agent_view import (
         cycles_in,
@@ -177,8 +161,8 @@ def _agent_dir_of(found: ProjectPaths, name: str) -> dict[str, Any]:
         retros_of,
     )
 
-    agent_dir = found.agents / name
-    differences = _exported(found, agent_dir)
+    agent_dir = paths.agents / name
+    differences = _exported(paths, agent_dir)
     state = cycles_in(agent_dir).load().state
     own = {
         "agent_dir": str(agent_dir),
@@ -201,20 +185,20 @@ def _agent_dir_of(found: ProjectPaths, name: str) -> dict[str, Any]:
     # A file that cannot be read is among the differences, and hides nothing else.
     with suppress(StoreError):
         own |= {
-            "about": describe(found.agents, name),
+            "about": describe(paths.agents, name),
             "queue": queue_of(agent_dir),
             "diary": events_of(agent_dir, _DIARY),
         }
     return own
 
 
-def _exported(found: ProjectPaths, agent_dir: Path) -> list[dict[str, str]]:
+def _exported(paths: ProjectPaths, agent_dir: Path) -> list[dict[str, str]]:
     """Bring the folder up to the ledger; return the differences that were there before."""
     from caloron.engine.agent_dirs import differences, export
 
-    if not found.ledger.exists():
-        return []
-    with closing(require_ledger(found)) as connection:
+    with views.ledger_if_any(paths) as connection:
+        if connection is None:
+            return []
         before = [difference._asdict() for difference in differences(agent_dir, connection)]
         try:
             export(agent_dir, connection)
@@ -224,25 +208,22 @@ def _exported(found: ProjectPaths, agent_dir: Path) -> list[dict[str, str]]:
 
 
 def _list(project: str | None) -> Answer:
+    paths = find_project(project)
     by_agent: dict[str, list[dict[str, Any]]] = {}
-    for work in _works(project):
+    for work in _works(paths):
         by_agent.setdefault(work["agent_id"], []).append(work)
     rows = [_agent(name, works) for name, works in by_agent.items()]
-    rows += [_imported_agent(n, v) for n, v in _imported(project).items() if n not in by_agent]
+    rows += [_imported_agent(n, v) for n, v in _imported(paths).items() if n not in by_agent]
     rows.sort(key=lambda row: str(row["agent_id"]))
     text = "\n".join(aligned(_table(rows))) if rows else "No agent has worked yet."
     return Answer({"agents": rows}, text, command="agents.list")
 
 
-def _imported(project: str | None) -> dict[str, list[dict[str, Any]]]:
+def _imported(paths: ProjectPaths) -> dict[str, list[dict[str, Any]]]:
     """The agents imported from an older version."""
-    found = find_project(project)
-    if not found.ledger.exists():
-        from caloron.ledger.projects import load_project
-
-        return legacy_agents(None, load_project(found.name).workspace)
-    with closing(require_ledger(found)) as connection:
-        return legacy_agents(connection, None)
+    with views.ledger_if_any(paths) as connection:
+        workspace = load_project(paths.name).workspace if connection is None else None
+        return legacy_agents(connection, workspace)
 
 
 def _imported_agent(name: str, versions: list[dict[str, Any]]) -> dict[str, Any]:
@@ -263,35 +244,41 @@ def _words(versions: list[dict[str, Any]], key: str) -> list[str]:
     return sorted({text for v in versions if isinstance(text := v.get(key), str) and text})
 
 
-def _version(version: dict[str, Any]) -> str:
-    parts = (version.get(key) for key in ("version", "sprint_id", "framework", "model"))
-    return "  imported: version " + ", ".join(str(part) for part in parts if part)
-
-
-def _works(project: str | None) -> list[dict[str, Any]]:
+def _works(paths: ProjectPaths) -> list[dict[str, Any]]:
     """Each work item of an agent with all its attempts."""
-    found = find_project(project)
-    if not found.ledger.exists():
-        return []
-    connection = require_ledger(found)
-    try:
-        rounds = {(row["sprint"], row["id"]): row for row in connection.execute(_TASKS)}
-        numbers = sprint_numbers(connection)
-        works = list(_collect(connection, rounds))
-        return [work | {"number": numbers[work["sprint_id"]]} for work in works]
-    finally:
-        connection.close()
+    with views.ledger_if_any(paths) as connection:
+        return list(_collect(connection)) if connection is not None else []
 
 
-def _collect(
-    connection: sqlite3.Connection, tasks: dict[tuple[str, str], sqlite3.Row]
-) -> Iterator[dict[str, Any]]:
+def _collect(connection: sqlite3.Connection) -> Iterable[dict[str, Any]]:
+    tasks = {(row["sprint"], row["id"]): row for row in views.rows(connection, "task_rounds")}
+    numbers = sprint_numbers(connection)
     works: dict[str, dict[str, Any]] = {}
     for run in all_runs(connection):
-        item = _item(run.item)
-        if not ROLES[run.role].needs_agent:
+        role = ROLES[run.role]
+        if not role.needs_agent:
             continue
-        work = works.setdefault(run.item, _new(item, tasks.get((item.sprint, item.task))))
+        if run.item not in works:
+            sprint, task, work_name = run.item.split("/")
+            row = tasks.get((sprint, task))
+            works[run.item] = {
+                "agent_id": role.shared_agent or task,
+                "sprint_id": sprint,
+                "task": task,
+                "work": work_name,
+                "role": run.role,
+                "status": row["status"] if row else "",
+                "rounds": row["rounds"] if row else 0,
+                "attempts": 0,
+                "failed_attempts": 0,
+                "duration_s": 0.0,
+                "cost_usd": 0.0,
+                "tokens": 0,
+                "framework": "",
+                "model": "",
+                "number": numbers[sprint],
+            }
+        work = works[run.item]
         work["attempts"] += 1
         work["failed_attempts"] += run.end == "failed"
         work["duration_s"] += run.seconds
@@ -299,30 +286,7 @@ def _collect(
         work["tokens"] += run.tokens
         work["framework"] = run.framework or work["framework"]
         work["model"] = run.model or work["model"]
-    yield from works.values()
-
-
-def _item(name: str) -> _Item:
-    return _Item(*name.split("/"))
-
-
-def _new(item: _Item, task: sqlite3.Row | None) -> dict[str, Any]:
-    return {
-        "agent_id": item.agent,
-        "sprint_id": item.sprint,
-        "task": item.task,
-        "work": item.work,
-        "role": item.role,
-        "status": task["status"] if task else "",
-        "rounds": (task["rounds"] or 0) if task else 0,
-        "attempts": 0,
-        "failed_attempts": 0,
-        "duration_s": 0.0,
-        "cost_usd": 0.0,
-        "tokens": 0,
-        "framework": "",
-        "model": "",
-    }
+    return works.values()
 
 
 def _agent(name: str, works: list[dict[str, Any]]) -> dict[str, Any]:

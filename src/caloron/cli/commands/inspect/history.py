@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
-from caloron.cli.app import Answer, options
-from caloron.cli.format import one_line, printable
-from caloron.cli.output import is_terminal
-from caloron.cli.project_view import WITHOUT_ENGINE, display_phase, orphaned_agents
-from caloron.cli.render import cropped, fitted, screen_width
+from caloron.cli import output
+from caloron.cli.app import Answer, command
+from caloron.cli.format import one_line
+from caloron.cli.project_view import (
+    WITHOUT_ENGINE,
+    display_phase,
+    imported_sprint,
+    orphaned_agents,
+)
+from caloron.cli.render import cropped, screen_width
 from caloron.durations import span
+from caloron.ledger import views
 from caloron.ledger.legacy import LegacySprint, legacy_sprints
 from caloron.ledger.locate import find_project
-from caloron.ledger.reading import open_ledger
 from caloron.store.lock import holder
 
-_SQL = """
-SELECT s.id, s.number, s.goal, s.phase, s.created_at, s.ended_at,
-       json_extract(CAST(s.data AS TEXT), '$.planning.failure') AS stopped,
-       json_extract(CAST(s.data AS TEXT), '$.discard.by') AS discarded,
-       (SELECT count(*) FROM tasks t WHERE t.sprint = s.id) AS total,
-       (SELECT count(*) FROM tasks t WHERE t.sprint = s.id AND t.status = 'Done') AS done
-FROM sprints s ORDER BY s.number DESC LIMIT ?
-"""
 
-
-@click.command()
+@command(project=True)
 @click.option(
     "--limit",
     "-n",
@@ -38,43 +35,35 @@ FROM sprints s ORDER BY s.number DESC LIMIT ?
     show_default=True,
     help="Maximum number of sprints.",
 )
-@options(project=True)
 def history(limit: int, project: str | None) -> Answer:
     """List the sprints of the project, newest first.
 
-    \b
     Example:
       caloron history --limit 5
     """
     paths = find_project(project)
-    total, rows = 0, []
-    running = (holder(paths.engine_lock) or {}).get("sprint", "")
-    connection = open_ledger(paths.ledger) if paths.ledger.exists() else None
-    try:
+    rows: list[dict[str, Any]] = []
+    total, running = 0, (holder(paths.engine_lock) or {}).get("sprint", "")
+    with views.ledger_if_any(paths) as connection:
         if connection is not None:
-            total = connection.execute("SELECT count(*) FROM sprints").fetchone()[0]
-            known = connection.execute(_SQL, (limit,))
+            total = views.value(connection, "sprint_count")
             orphaned = {agent["sprint_id"] for agent in orphaned_agents(paths, connection)}
-            rows = [
-                _record(dict(row), display_phase(row["phase"], running=row["id"] == running,
-                                            orphans=row["id"] in orphaned))
-                for row in known
-            ]  # fmt: skip
+            for row in views.rows(connection, "history", limit=limit):
+                is_running, has_orphans = row["id"] == running, row["id"] in orphaned
+                phase = display_phase(row["phase"], running=is_running, orphans=has_orphans)
+                rows.append(_record(row, phase))
         earlier = legacy_sprints(paths, connection, limit)
-    finally:
-        if connection is not None:
-            connection.close()
     if earlier.problem:
-        click.echo(f"warning: {printable(earlier.problem)}", err=True)
+        output.note(f"warning: {earlier.problem}")
     if earlier.sprints:
         rows += map(_imported, earlier.sprints)
         rows = sorted(rows, key=lambda row: -row["number"])[:limit]
         total += earlier.total
-    text = fitted("\n".join(_text(row) for row in rows)) or "No sprint yet."
-    return Answer({"project": paths.name, "total": total, "sprints": rows}, text)
+    data = {"project": paths.name, "total": total, "sprints": rows}
+    return Answer(data, lambda: [line for row in rows for line in _text(row)] or "No sprint yet.")
 
 
-def _record(row: dict[str, Any], phase: str) -> dict[str, Any]:
+def _record(row: sqlite3.Row, phase: str) -> dict[str, Any]:
     ended = row["ended_at"]
     return {
         "sprint_id": row["id"],
@@ -89,7 +78,7 @@ def _record(row: dict[str, Any], phase: str) -> dict[str, Any]:
     } | _outcome(row, phase)
 
 
-def _outcome(row: dict[str, Any], phase: str) -> dict[str, Any]:
+def _outcome(row: sqlite3.Row, phase: str) -> dict[str, Any]:
     """The outcome of a sprint; it has an exit code only once it has ended."""
     from caloron.domain.model.status import exit_code_for
 
@@ -103,21 +92,14 @@ def _outcome(row: dict[str, Any], phase: str) -> dict[str, Any]:
 
 def _imported(sprint: LegacySprint) -> dict[str, Any]:
     """A sprint imported from an older version, which recorded only when it ended."""
-    from caloron.domain.compat.legacy_sprints import summary_of
-
-    facts = summary_of(sprint.record)
-    return {
-        "sprint_id": sprint.id,
-        "number": sprint.number,
-        "goal": facts.goal,
-        "phase": "failed" if facts.exit_code else "ended",
-        "completed_tasks": facts.completed,
-        "total_tasks": facts.total,
-        "started_at": _began(facts.completed_at, facts.duration_s),
-        "duration_s": facts.duration_s,
-        "adopted": True,
-        "outcome": "failed" if facts.exit_code else "ended",
-        "exit_code": facts.exit_code,
+    data, summary = imported_sprint(sprint)
+    outcome = "failed" if summary.exit_code else "ended"
+    return data | {
+        "phase": outcome,
+        "started_at": _began(summary.completed_at, summary.duration_s),
+        "duration_s": summary.duration_s,
+        "outcome": outcome,
+        "exit_code": summary.exit_code,
         "reason": "",
     }
 
@@ -130,7 +112,7 @@ def _began(completed_at: str, duration_s: float) -> str | None:
         return None
 
 
-def _text(row: dict[str, Any]) -> str:
+def _text(row: dict[str, Any]) -> list[str]:
     took = "" if row["duration_s"] is None else f", {span(row['duration_s'])}"
     goal = _cut(row["goal"])
     done = f"#{row['number']} {row['completed_tasks']}/{row['total_tasks']} tasks"
@@ -140,13 +122,13 @@ def _text(row: dict[str, Any]) -> str:
     ]
     if row["reason"]:
         lines.append(f"   {_cut(row['reason'])}")
-    return "\n".join(lines)
+    return lines
 
 
 def _cut(text: str) -> str:
     """One line; on a terminal no longer than the screen, with an ellipsis where it was cut."""
     line = one_line(text)
-    return cropped(line, screen_width() - 3).rstrip() if is_terminal() else line
+    return cropped(line, screen_width() - 3).rstrip() if output.is_terminal() else line
 
 
 def _outcome_text(row: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from caloron.cli.app import Answer, named_sprint, options
+from caloron.cli.app import Answer, command, named_sprint
 from caloron.cli.format import counted, dollars, printable
 from caloron.cli.output import is_terminal
 from caloron.cli.project_view import as_data, read_ledger
@@ -55,13 +55,11 @@ from caloron.ledger.run_history import (
 from caloron.ledger.state_file import iso
 
 
-@click.command()
+@command(project=True)
 @click.argument("sprint", callback=named_sprint)
-@options(project=True)
 def show(sprint: str, project: str | None) -> Answer:
     """Show SPRINT, by its id or its number, with each of its tasks.
 
-    \b
     Examples:
       caloron show 3
       caloron show shop-3 --output json
@@ -155,7 +153,7 @@ def _task(state: State, task: Task, runs: tuple[Run, ...]) -> dict[str, Any]:
         "review_rounds": len(task.review.reviewed),
         "runs": sum(run.role != "verify" for run in own_runs),
         "cost_usd": round(task.usage.spent.usd, 4),
-        "tokens": task.usage.spent.tokens_in + task.usage.spent.tokens_out,
+        "tokens": task.usage.spent.tokens,
         "issue_number": task.links.issue,
         "pr_number": task.links.pull,
     }
@@ -205,12 +203,10 @@ def _row(task: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-@click.command()
-@options(project=True)
+@command(project=True)
 def metrics(project: str | None) -> Answer:
     """Show the numbers of the ended sprints, and how the last one compares.
 
-    \b
     Examples:
       caloron metrics
       caloron metrics --output json
@@ -345,21 +341,19 @@ def _metrics_page(data: dict[str, Any]) -> Page:
     )
 
 
-@click.command()
+@command(project=True)
 @click.option(
     "--sprint",
     metavar="SPRINT",
     callback=named_sprint,
     help="The sprint: id or number (default: the last one).",
 )
-@options(project=True)
 def retro(sprint: str | None, project: str | None) -> Answer:
     """Show the retro of the last sprint: numbers, trends, improvements, feedback.
 
     It is computed from the ledger; each sprint that ends also writes it to
     `workspace/retro_report.md` of the project.
 
-    \b
     Examples:
       caloron retro
       caloron retro --sprint 3 --output json

@@ -9,23 +9,26 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from caloron.cli.app import Answer, options
-from caloron.cli.format import one_line
+from caloron.cli.app import Answer, command
+from caloron.cli.format import local_time, one_line
 from caloron.cli.project_view import (
     UNKNOWN_FORGE,
     WITHOUT_ENGINE,
+    imported_sprint,
     known_forge,
     orphan_line,
     orphaned_agents,
     require_ledger,
 )
-from caloron.cli.render import aligned, fitted
+from caloron.cli.render import aligned
 from caloron.errors import NotFound
 from caloron.ids import sprint_number
+from caloron.ledger import views
 from caloron.ledger.legacy import LegacySprint, legacy_sprints
 from caloron.ledger.locate import (
     ProjectPaths,
@@ -35,7 +38,6 @@ from caloron.ledger.locate import (
     project_names,
     repository_here,
 )
-from caloron.ledger.reading import open_ledger
 from caloron.slicing import cut_smaller, to_slice
 from caloron.store.lock import holder
 
@@ -43,34 +45,17 @@ if TYPE_CHECKING:
     from caloron.domain.model.task import Task
 
 _SHOWN = ("repo", "backend", "framework")
-#: The fields of the sprint's record, by the names in the output.
-_RECORDED = {
-    "baseline": "$.main_health.baseline",
-    "halted": "$.availability.pause_reason",
-    "verify": "$.main_health.verify_line",
-    "budget_usd": "$.settings.budget_usd",
-    "cost_usd": "$.usage.spent.usd",
-    "unsandboxed": "$.settings.unsandboxed",
-    "paused": "$.availability.providers",
-    "declined": "$.planning.approval.declined",
-    "failure": "$.planning.failure",
-}
 _BASELINES = {
     "red": "MAIN IS RED, as you allowed",
     "unverified": "NOTHING IS VERIFIED: no tests were found",
     "off": "VERIFICATION IS SWITCHED OFF (verify = none)",
 }
-_FACTS = ", ".join(
-    f"json_extract(CAST(data AS TEXT), '{path}') AS {name}" for name, path in _RECORDED.items()
-)
 
 
-@click.command()
-@options(project=True)
+@command(project=True)
 def status(project: str | None) -> Answer:
     """Show the project, its last sprint and each task of it.
 
-    \b
     Examples:
       caloron status
       caloron status --output json
@@ -79,7 +64,7 @@ def status(project: str | None) -> Answer:
         return _no_project()
     paths = find_project(project)
     data = _project(paths)
-    return Answer(data, _text(data, switched_off=_settings(paths).get("verify") == "none"))
+    return Answer(data, lambda: _text(data, _settings(paths)))
 
 
 def _no_project() -> Answer:
@@ -102,18 +87,11 @@ def _project(paths: ProjectPaths) -> dict[str, Any]:
     data["forge"] = _forge(paths, settings)
     data |= {"total_sprints": 0, "last_sprint": None, "held_by": None}
     who = holder(paths.engine_lock)
-    connection = open_ledger(paths.ledger) if paths.ledger.exists() else None
-    try:
+    with views.ledger_if_any(paths) as connection:
         if connection is not None:
-            data["total_sprints"] = connection.execute("SELECT count(*) FROM sprints").fetchone()[0]
-            data["last_sprint"] = _sprint(connection, who.get("sprint", "") if who else "")
-            if data["last_sprint"]:
-                name = data["last_sprint"]["sprint_id"]
-                data["last_sprint"]["running"] = orphaned_agents(paths, connection, name)
+            data["total_sprints"] = views.value(connection, "sprint_count")
+            data["last_sprint"] = _sprint(paths, connection, who.get("sprint", "") if who else "")
         earlier = legacy_sprints(paths, connection, 1)
-    finally:
-        if connection is not None:
-            connection.close()
     data["total_sprints"] += earlier.total
     if data["last_sprint"] is None and earlier.sprints:
         data["last_sprint"] = _imported(earlier.sprints[0])
@@ -151,46 +129,57 @@ def _forge(paths: ProjectPaths, settings: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _sprint(connection: sqlite3.Connection, running: str) -> dict[str, Any] | None:
+#: The fields of a sprint in the order of the output, each with its value if nothing is recorded.
+_DEFAULTS: dict[str, Any] = {
+    "sprint_id": "",
+    "number": 0,
+    "goal": "",
+    "phase": "ended",
+    "baseline": "",
+    "verify": "",
+    "halted": "",
+    "budget_usd": 0.0,
+    "cost_usd": 0.0,
+    "sandboxed": None,
+    "paused": [],
+    "outage": "",
+    "declined": "",
+    "failure": "",
+    "completed_tasks": 0,
+    "total_tasks": 0,
+    "tasks": [],
+    "running": [],
+    "adopted": False,
+}
+
+
+def _sprint(
+    paths: ProjectPaths, connection: sqlite3.Connection, running: str
+) -> dict[str, Any] | None:
     """The running sprint, else the last one."""
-    row = connection.execute(
-        f"SELECT id, number, goal, phase, {_FACTS} FROM sprints"
-        " ORDER BY id = ? DESC, number DESC LIMIT 1",
-        (running,),
-    ).fetchone()
+    row = views.row(connection, "status_sprint", running=running)
     if row is None:
         return None
-    tasks = connection.execute(
-        "SELECT id, status, reason, json_extract(CAST(data AS TEXT), '$.log.cycle') AS cycle"
-        " FROM tasks WHERE sprint = ? ORDER BY position",
-        (row["id"],),
-    ).fetchall()
-    return {
-        "sprint_id": row["id"],
-        "number": row["number"],
-        "goal": row["goal"],
-        "phase": row["phase"],
-        "baseline": row["baseline"] or "",
-        "verify": row["verify"] or "",
-        "halted": row["halted"] or "",
-        "budget_usd": row["budget_usd"] or 0.0,
-        "cost_usd": round(row["cost_usd"] or 0.0, 4),
-        "sandboxed": not row["unsandboxed"],
-        "paused": _pauses(row["paused"]),
-        "outage": _outage(connection, row["id"]),
-        "declined": row["declined"] or "",
-        "failure": row["failure"] or "",
-        "completed_tasks": sum(task["status"] == "Done" for task in tasks),
-        "total_tasks": len(tasks),
-        "tasks": [_task(task) for task in tasks],
-        "running": [],
-        "adopted": False,
-    }
-
-
-def _task(row: sqlite3.Row) -> dict[str, Any]:
-    cycle = row["cycle"] or 0
-    return dict(row) | {"cycle": cycle, "slice_it": to_slice(cycle)}
+    recorded = dict(row)
+    name, unsandboxed = recorded["sprint_id"], recorded.pop("unsandboxed")
+    tasks = [
+        dict(task) | {"slice_it": to_slice(task["cycle"])}
+        for task in views.rows(connection, "status_tasks", sprint=name)
+    ]
+    return (
+        _DEFAULTS
+        | {key: value for key, value in recorded.items() if value is not None}
+        | {
+            "cost_usd": round(recorded["cost_usd"] or 0.0, 4),
+            "sandboxed": not unsandboxed,
+            "paused": _pauses(recorded["paused"]),
+            "outage": _outage(connection, name),
+            "completed_tasks": sum(task["status"] == "Done" for task in tasks),
+            "total_tasks": len(tasks),
+            "tasks": tasks,
+            "running": orphaned_agents(paths, connection, name),
+        }
+    )
 
 
 def _pauses(recorded: str | None) -> list[dict[str, str]]:
@@ -209,18 +198,9 @@ def _utc(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
-def _local(iso: str) -> str:
-    from datetime import datetime
-
-    from caloron.domain.reporting.waiting import clock_time
-
-    return clock_time(datetime.fromisoformat(iso).timestamp())
-
-
 def _outage(connection: sqlite3.Connection, sprint: str) -> str:
     """Why the forge is unavailable, as far as the last engine knew."""
-    known = "SELECT 1 FROM kv WHERE key = ? AND value <> ''"
-    if connection.execute(known, (f"forge_outage/{sprint}",)).fetchone() is None:
+    if not views.value(connection, "kv", key=f"forge_outage/{sprint}"):
         return ""
     from caloron.ledger.reading import read_outage
 
@@ -229,40 +209,18 @@ def _outage(connection: sqlite3.Connection, sprint: str) -> str:
 
 def _imported(sprint: LegacySprint) -> dict[str, Any]:
     """The last sprint imported from an older version, until there is a new one."""
-    from caloron.domain.compat.legacy_sprints import summary_of
-
-    facts = summary_of(sprint.record)
-    return {
-        "sprint_id": sprint.id,
-        "number": sprint.number,
-        "goal": facts.goal,
-        "phase": "ended",
-        "baseline": "",
-        "verify": "",
-        "halted": "",
-        "budget_usd": 0.0,
-        "cost_usd": 0.0,
-        "sandboxed": None,
-        "paused": [],
-        "outage": "",
-        "declined": "",
-        "failure": "",
-        "completed_tasks": facts.completed,
-        "total_tasks": facts.total,
-        "tasks": [],
-        "running": [],
-        "adopted": True,
-    }
+    data, _ = imported_sprint(sprint)
+    return _DEFAULTS | data
 
 
-def _text(data: dict[str, Any], *, switched_off: bool = False) -> str:
+def _text(data: dict[str, Any], settings: dict[str, str]) -> list[str]:
     lines = [f"{data['project']}  ({data['path']})"]
     lines += [f"  {key.capitalize():10} {data[key]}" for key in _SHOWN if data[key]]
     lines += _forge_lines(data["forge"])
     lines.append(f"  {'Sprints':10} {data['total_sprints']}")
     sprint = data["last_sprint"]
     if sprint is None:
-        return fitted("\n".join([*lines, 'No sprint yet. Start one: caloron sprint "<goal>"']))
+        return [*lines, 'No sprint yet. Start one: caloron sprint "<goal>"']
     lines.append(
         f"Sprint {sprint['sprint_id']}: {_phase(data)},"
         f" {sprint['completed_tasks']}/{sprint['total_tasks']} tasks done"
@@ -270,7 +228,7 @@ def _text(data: dict[str, Any], *, switched_off: bool = False) -> str:
     lines.append(f"  {one_line(sprint['goal'], 100)}")
     if sprint["verify"]:
         lines.append(f"  Verified by: {one_line(sprint['verify'], 100)}")
-    off = sprint["baseline"] == "unverified" and switched_off
+    off = sprint["baseline"] == "unverified" and settings.get("verify") == "none"
     if warning := _BASELINES.get("off" if off else sprint["baseline"]):
         lines.append(f"  {warning}")
     if sprint["cost_usd"]:
@@ -281,7 +239,7 @@ def _text(data: dict[str, Any], *, switched_off: bool = False) -> str:
         lines.append("  WARNING: no sandbox; agents can read and change all your files")
     for pause in sprint["paused"]:
         what = f"{pause['framework']}: {pause['what']}"
-        lines.append(f"  Unavailable: {what} until {_local(pause['until'])}")
+        lines.append(f"  Unavailable: {what} until {local_time(pause['until'])}")
     lines += [f"  {orphan_line(agent)}" for agent in sprint["running"]]
     waits = (sprint["outage"], sprint["halted"], sprint["failure"])
     lines += [f"  Waits: {one_line(why, 100)}" for why in waits if why]
@@ -290,7 +248,7 @@ def _text(data: dict[str, Any], *, switched_off: bool = False) -> str:
         rows.append((task["id"], task["status"], one_line(task["reason"], 100)))
         if flag := cut_smaller(task["cycle"]):
             rows.append(("", "", f"{task['cycle']} cycles, {flag}"))
-    return fitted("\n".join([*lines, *aligned(rows, head=False, indent=2)]))
+    return [*lines, *aligned(rows, head=False, indent=2)]
 
 
 def _forge_lines(forge: dict[str, str]) -> list[str]:
@@ -324,13 +282,11 @@ def _phase(data: dict[str, Any]) -> str:
     return f"stopped (continue: {resume})"
 
 
-@click.command()
+@command(project=True)
 @click.argument("task", required=False)
-@options(project=True)
 def why(task: str | None, project: str | None) -> Answer:
     """Show what each unfinished task of the last sprint (or TASK alone) waits for.
 
-    \b
     Examples:
       caloron why
       caloron why fix-login
@@ -342,14 +298,11 @@ def why(task: str | None, project: str | None) -> Answer:
     from caloron.ledger.reading import light_state, read_outage
 
     paths = find_project(project)
-    connection = require_ledger(paths)
-    try:
+    with closing(require_ledger(paths)) as connection:
         engine = holder(paths.engine_lock)
         state, begun = light_state(connection, (engine or {}).get("sprint", ""))
         outage = str(read_outage(connection, state.sprint.id) or "")
         running = orphaned_agents(paths, connection, state.sprint.id)
-    finally:
-        connection.close()
     if task is not None and task not in state.tasks:
         known = ", ".join(state.tasks) or "none yet"
         raise NotFound(f"sprint {state.sprint.id} has no task {task!r}", hint=f"tasks: {known}")
@@ -391,4 +344,4 @@ def why(task: str | None, project: str | None) -> Answer:
     lines += [orphan_line(agent) for agent in running]
     if stopped and not running:
         lines.append(f"The sprint is stopped; continue it: caloron resume {state.sprint.id}")
-    return Answer(data, fitted("\n".join(lines)) or "Every task is done.")
+    return Answer(data, lines or "Every task is done.")

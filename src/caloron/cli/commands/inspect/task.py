@@ -14,16 +14,19 @@ from typing import Any, BinaryIO
 
 import click
 
+from caloron.agents.clis.registry import line_formatter
 from caloron.answers import closing_words, feedback_in
-from caloron.cli.app import Answer, named_sprint, options, sprint_name
-from caloron.cli.format import printable
+from caloron.cli.app import Answer, command, sprint_name, sprint_option
+from caloron.cli.format import one_line, printable
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import aligned, fitted
 from caloron.domain.reporting.kpis import Run
 from caloron.engine.runs.run_dirs import read_spec
 from caloron.errors import NotFound
+from caloron.ids import sprint_number
+from caloron.ledger import views
 from caloron.ledger.locate import ProjectPaths, find_project, require_id
-from caloron.ledger.run_history import runs_below
+from caloron.ledger.run_history import find_sprint, runs_below, sprint_numbers
 
 #: Bytes of a log that are read at once.
 _PIECE = 1 << 16
@@ -31,11 +34,9 @@ _PIECE = 1 << 16
 _LONGEST_BLOCK = 100
 
 
-@click.command()
+@command(project=True)
 @click.argument("task")
-@click.option(
-    "--sprint", metavar="SPRINT", callback=named_sprint, help="The sprint (default: the last one)."
-)
+@sprint_option("The sprint (default: the last one).")
 @click.option(
     "--tail",
     type=click.IntRange(1, 1_000_000),
@@ -44,80 +45,63 @@ _LONGEST_BLOCK = 100
     show_default=True,
     help="At most this many lines of each log, from its end.",
 )
-@options(project=True)
 def logs(task: str, sprint: str | None, tail: int, project: str | None) -> Answer:
     """Show the output of the agents of TASK (`po` is the planner), oldest attempt first.
 
     The feedback block at the end is left out: it is on the task's issue, and in the file that the
     heading names.
 
-    \b
     Examples:
       caloron logs fix-login
       caloron logs po --tail 20
     """
-    from caloron.ledger.run_history import find_sprint, runs_below, sprint_numbers
-
-    found = find_project(project)
+    paths = find_project(project)
     require_id(task, "task")
-    with closing(require_ledger(found)) as connection:
+    with closing(require_ledger(paths)) as connection:
         chosen = find_sprint(connection, sprint or "")
         number = sprint_numbers(connection)[chosen]
         runs = runs_below(connection, f"{chosen}/{task}")
-    place = found.runs / chosen / task
-    if not place.is_dir():
-        _refuse_cleaned(found, chosen, task)
+        has_run = views.row(connection, "has_run", item=f"{chosen}/{task}")
+    folder = paths.runs / chosen / task
+    if not folder.is_dir() and has_run:
         raise NotFound(
-            f"nothing has run for task {task!r} in sprint {chosen}", hint=_where(found, task)
+            f"the logs of task {task!r} in sprint {chosen} were removed by `caloron clean`",
+            hint=f"its events are kept: caloron trace {task} --sprint {chosen}",
+        )
+    if not folder.is_dir():
+        raise NotFound(
+            f"nothing has run for task {task!r} in sprint {chosen}", hint=_newest_logs(paths, task)
         )
     numbers = {(run.item.rpartition("/")[2], run.token): run.attempt for run in runs}
-    attempts = [_attempt(run, numbers, tail) for run in _runs(place)]
+    attempts = [_attempt(run, numbers, tail) for run in _runs(folder)]
     data = {"sprint_id": chosen, "number": number, "task": task, "attempts": attempts}
-    return Answer(data, "\n".join(_text(a) for a in attempts), raw=True)
+    return Answer(data, lambda: "\n".join(map(_text, attempts)), raw=True)
 
 
-def _where(found: ProjectPaths, task: str) -> str:
+def _newest_logs(paths: ProjectPaths, task: str) -> str:
     """The command that shows the newest sprint in which this task ran."""
-    numbers = [
-        int(place.name.removeprefix(f"{found.name}-"))
-        for place in found.runs.glob(f"{found.name}-*")
-        if place.name.removeprefix(f"{found.name}-").isdigit() and (place / task).is_dir()
-    ]
-    return f"caloron logs {task} --sprint {max(numbers)}" if numbers else "caloron status"
-
-
-def _refuse_cleaned(found: ProjectPaths, sprint: str, task: str) -> None:
-    """Refuse a task whose logs were removed by `caloron clean`."""
-    if not found.ledger.exists():
-        return
-    # "0" is the character that follows "/".
-    ends = (f"{sprint}/{task}/", f"{sprint}/{task}0")
-    query = """SELECT 1 FROM events WHERE work_item_id >= ? AND work_item_id < ?
-               AND +type = 'attempt_started' LIMIT 1"""
-    with closing(require_ledger(found)) as connection:
-        ran = connection.execute(query, ends).fetchone()
-    if ran:
-        raise NotFound(
-            f"the logs of task {task!r} in sprint {sprint} were removed by `caloron clean`",
-            hint=f"its events are kept: caloron trace {task} --sprint {sprint}",
-        )
+    numbers = [sprint_number(folder.name) for folder in paths.runs.glob(f"{paths.name}-*")]
+    known = [n for n in numbers if n and (paths.runs / f"{paths.name}-{n}" / task).is_dir()]
+    return f"caloron logs {task} --sprint {max(known)}" if known else "caloron status"
 
 
 #: `<n>-<role>/<claim>`.
-_ATTEMPT = re.compile(r"\d+-[^/]+/\d+")
+_RUN = re.compile(r"\d+-[^/]+/\d+")
 
 
-def _runs(place: Path) -> list[Path]:
-    """`<n>-<role>/<claim>` in the order in which they began."""
+def _runs(folder: Path) -> list[Path]:
+    """The folders of the runs of a task, oldest first."""
     # Skip files that a person or an editor left there.
-    found = [run for run in place.glob("*/*") if _ATTEMPT.fullmatch(str(run.relative_to(place)))]
-    attempts = [run for run in found if run.is_dir()]
-    return sorted(attempts, key=lambda run: (int(run.parent.name.split("-")[0]), int(run.name)))
+    runs = [r for r in folder.glob("*/*") if _RUN.fullmatch(str(r.relative_to(folder)))]
+    runs = [run for run in runs if run.is_dir()]
+    return sorted(runs, key=lambda run: (int(run.parent.name.split("-")[0]), int(run.name)))
 
 
 def _attempt(run: Path, numbers: dict[tuple[str, int], int], tail: int) -> dict[str, Any]:
     work = run.parent.name
-    output, readable = _last(run / "output.log", tail, _reader(run))
+    # The output of each framework has a format of its own.
+    readable_line = line_formatter(read_spec(run).get("framework", ""))
+    output, readable = _last(run / "output.log", tail, readable_line)
     return {
         "work": work,
         "role": work.split("-", 1)[1],
@@ -128,13 +112,6 @@ def _attempt(run: Path, numbers: dict[tuple[str, int], int], tail: int) -> dict[
         "errors": _last(run / "stderr.log", tail, str)[0],
         "readable": readable,
     }
-
-
-def _reader(run: Path) -> Callable[[str], str]:
-    """How to make a line of this attempt readable: frameworks have protocols of their own."""
-    from caloron.agents.clis.registry import line_formatter
-
-    return line_formatter(read_spec(run).get("framework", ""))
 
 
 def _last(path: Path, count: int, readable: Callable[[str], str]) -> tuple[str, str]:
@@ -210,35 +187,6 @@ _BESIDE = {
     "retro": "the model that looks back",
 }
 
-_NEWEST_SPRINT = """
-SELECT s.id FROM sprints s JOIN tasks t ON t.sprint = s.id
-WHERE t.id = ? ORDER BY s.number DESC LIMIT 1
-"""
-_NEWEST_RUN = """
-SELECT id FROM sprints s
-WHERE EXISTS (SELECT 1 FROM events WHERE work_item_id >= s.id || '/' || :task || '/'
-              AND work_item_id < s.id || '/' || :task || '0')
-ORDER BY number DESC LIMIT 1
-"""
-_TASK = """
-SELECT status, reason, json_extract(CAST(data AS TEXT), '$.plan.title') AS title,
-       json_extract(CAST(data AS TEXT), '$.usage.spent.usd') AS cost
-FROM tasks WHERE sprint = ? AND id = ?
-"""
-_EVENTS = """
-SELECT id, ts, type, actor, work_item_id AS item, payload FROM events
-WHERE work_item_id >= :item || '/' AND work_item_id < :item || '0'
-UNION ALL
-SELECT id, ts, type, actor, work_item_id, payload FROM events
-WHERE type IN ('task_moved', 'effect_done', 'effect_failed', 'state_imported')
-  AND json_extract(payload, '$.sprint') = :sprint
-  AND (json_extract(payload, '$.task') = :task OR json_type(payload, '$.changes."' || :task || '"') IS NOT NULL)
-ORDER BY id
-"""  # noqa: E501 - a condition of SQL reads best on one line
-_PENDING = """
-SELECT kind, key, tries, note FROM actions
-WHERE sprint = ? AND task = ? AND state IN ('planned', 'intended') ORDER BY id
-"""
 #: Each act on the forge once it is done, and while it is still to do.
 _EFFECTS = {
     "create_issue": ("its issue was opened", "open its issue"),
@@ -265,87 +213,77 @@ _EFFECTS = {
 _LONGEST = 200
 
 
-@click.command()
+@command(project=True)
 @click.argument("task")
-@click.option(
-    "--sprint",
-    metavar="SPRINT",
-    callback=named_sprint,
-    help="The sprint (default: the newest with that task).",
-)
-@options(project=True)
+@sprint_option("The sprint (default: the newest with that task).")
 def trace(task: str, sprint: str | None, project: str | None) -> Answer:
     """Show every event of TASK in order (`po` is the planner).
 
     Moves, attempts with their time, reports and cost of agents, acts on the forge.
 
-    \b
     Examples:
       caloron trace fix-login
       caloron trace po --sprint 3 --output json
     """
-    found = find_project(project)
+    paths = find_project(project)
     require_id(task, "task")
-    connection = require_ledger(found)
-    try:
-        chosen = sprint_name(found, sprint) if sprint else _newest(connection, task)
-        data = _story(connection, found, chosen, task)
-    finally:
-        connection.close()
-    return Answer(data, _trace_text(data))
+    with closing(require_ledger(paths)) as connection:
+        chosen = sprint_name(paths, sprint) if sprint else _newest(connection, task)
+        data = _story(connection, paths, chosen, task)
+    return Answer(data, lambda: _trace_text(data))
 
 
 def _newest(connection: sqlite3.Connection, task: str) -> str:
-    row = connection.execute(_NEWEST_SPRINT, (task,)).fetchone()
-    if row is None and task in _BESIDE:
-        row = connection.execute(_NEWEST_RUN, {"task": task}).fetchone()
-        if row is None:
-            raise NotFound(f"{_BESIDE[task]} has not run in any sprint", hint="caloron history")
-    if row is None:
+    query = "newest_sprint_with_run" if task in _BESIDE else "newest_sprint_with_task"
+    name = views.value(connection, "newest_sprint_with_task", task=task)
+    name = name or views.value(connection, query, task=task)
+    if name is None and task in _BESIDE:
+        raise NotFound(f"{_BESIDE[task]} has not run in any sprint", hint="caloron history")
+    if name is None:
         raise NotFound(f"no sprint has a task {task!r}", hint="caloron status")
-    return str(row["id"])
+    return str(name)
 
 
 def _story(
-    connection: sqlite3.Connection, found: ProjectPaths, sprint: str, task: str
+    connection: sqlite3.Connection, paths: ProjectPaths, sprint: str, task: str
 ) -> dict[str, Any]:
-    known = connection.execute("SELECT number FROM sprints WHERE id = ?", (sprint,)).fetchone()
-    if known is None:
+    number = views.value(connection, "number", sprint=sprint)
+    if number is None:
         raise NotFound(f"there is no sprint {sprint}", hint="caloron history")
-    row = connection.execute(_TASK, (sprint, task)).fetchone()
+    of_task = {"sprint": sprint, "task": task}
+    row = views.row(connection, "task", **of_task)
     if row is None and task not in _BESIDE:
         raise NotFound(f"sprint {sprint} has no task {task!r}", hint="caloron status")
-    values = {"item": f"{sprint}/{task}", "sprint": sprint, "task": task}
-    raw = [_decoded(event) for event in connection.execute(_EVENTS, values)]
-    if not raw and row is None:
-        ran = connection.execute(_NEWEST_RUN, {"task": task}).fetchone()
-        hint = f"caloron trace {task} --sprint {ran['id']}" if ran else "caloron history"
+    item = f"{sprint}/{task}"
+    events = [
+        dict(event) | {"payload": json.loads(event["payload"])}
+        for event in views.rows(connection, "task_events", item=item, **of_task)
+    ]
+    if not events and row is None:
+        ran = views.value(connection, "newest_sprint_with_run", task=task)
+        hint = f"caloron trace {task} --sprint {ran}" if ran else "caloron history"
         raise NotFound(f"{_BESIDE[task]} did not run in sprint {sprint}", hint=hint)
-    runs = runs_below(connection, f"{sprint}/{task}")
-    reported = sum(run.usd for run in runs)
+    runs = runs_below(connection, item)
     of_item: dict[str, list[Run]] = {}
     for run in runs:
         of_item.setdefault(run.item, []).append(run)
+    # The cost of interrupted runs is only in the task's own sum.
+    cost = (row["cost"] or 0.0) if row else sum(run.usd for run in runs)
     return {
         "sprint_id": sprint,
-        "number": known["number"],
+        "number": number,
         "task": task,
         "title": row["title"] if row else "",
         "status": row["status"] if row else "",
         "reason": row["reason"] if row else "",
-        # What was cut short is in the task's own sum only.
-        "cost_usd": round((row["cost"] or 0.0) if row else reported, 4),
-        "events": [_entry(event, of_item.get(event["item"], [])) for event in raw],
-        "attempts": [_trace_attempt(run, found) for run in runs],
-        "pending": [dict(effect) for effect in connection.execute(_PENDING, (sprint, task))],
+        "cost_usd": round(cost, 4),
+        "events": [_entry(event, of_item.get(event["item"], [])) for event in events],
+        "attempts": [_trace_attempt(run, paths) for run in runs],
+        "pending": [dict(row) for row in views.rows(connection, "pending_effects", **of_task)],
     }
 
 
-def _decoded(row: sqlite3.Row) -> dict[str, Any]:
-    return dict(row) | {"payload": json.loads(row["payload"])}
-
-
-def _trace_attempt(run: Run, found: ProjectPaths) -> dict[str, Any]:
+def _trace_attempt(run: Run, paths: ProjectPaths) -> dict[str, Any]:
     """One attempt with its outcome."""
     ended, finished = run.end != "running", run.end in ("done", "failed")
     return {
@@ -360,7 +298,7 @@ def _trace_attempt(run: Run, found: ProjectPaths) -> dict[str, Any]:
         "tokens": run.tokens,
         "model": run.model,
         # The folder of each claim has its token's number, which is not the attempt's.
-        "logs": str(found.runs / run.item / str(run.token or "")),
+        "logs": str(paths.runs / run.item / str(run.token or "")),
     }
 
 
@@ -462,10 +400,9 @@ def _iso(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _trace_text(data: dict[str, Any]) -> str:
+def _trace_text(data: dict[str, Any]) -> list[str]:
     cost = f", ${data['cost_usd']:.2f}" if data["cost_usd"] else ""
     status = f": {data['status']}{_because(data['reason'])}" if data["status"] else ""
-    lines = [f"{data['task']} of {data['sprint_id']}{status}{cost}"]
     rows: list[tuple[str, ...]] = []
     day = ""
     for entry in data["events"]:
@@ -473,8 +410,8 @@ def _trace_text(data: dict[str, Any]) -> str:
         if f"{at:%Y-%m-%d}" != day:
             day = f"{at:%Y-%m-%d}"
             rows.append((day,))
-        rows.append((f"{at:%H:%M:%S}", entry["work"], " ".join(entry["what"].split())))
-    lines += aligned(rows, head=False, indent=2)
-    lines += [f"  not done yet: {_act(p['kind'], done=False)}{_because(p['note'])}"
-              for p in data["pending"]]  # fmt: skip
-    return fitted("\n".join(lines))
+        rows.append((f"{at:%H:%M:%S}", entry["work"], one_line(entry["what"])))
+    pending = [f"  not done yet: {_act(p['kind'], done=False)}{_because(p['note'])}"
+               for p in data["pending"]]  # fmt: skip
+    title = f"{data['task']} of {data['sprint_id']}{status}{cost}"
+    return [title, *aligned(rows, head=False, indent=2), *pending]

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from caloron.agents.clis.registry import require_framework
-from caloron.cli.app import Answer, DryRun, options, planned
+from caloron.cli.app import Answer, DryRun, group, planned
 from caloron.cli.render import aligned
 from caloron.engine.runs.sandbox_policy import TOKEN_VARIABLES, check_setting, refuse_passing_tokens
 from caloron.errors import CaloronError, NotFound, UsageError
@@ -28,11 +28,10 @@ _PATHS = (
 )  # fmt: skip
 
 
-@click.group()
+@group()
 def config() -> None:
     """Show and change the settings of a project.
 
-    \b
     Examples:
       caloron config list
       caloron config set verify "python3 -m unittest"
@@ -40,13 +39,11 @@ def config() -> None:
     """
 
 
-@config.command("get")
+@config.command("get", project=True)
 @click.argument("key")
-@options(project=True)
 def get_setting(key: str, project: str | None) -> Answer:
     """Print one setting.
 
-    \b
     Example:
       caloron config get verify
     """
@@ -56,16 +53,16 @@ def get_setting(key: str, project: str | None) -> Answer:
     return Answer(data, _line_of(key, value, data["detected"]))
 
 
-@config.command("set", context_settings={"ignore_unknown_options": True})
+@config.command(
+    "set", context_settings={"ignore_unknown_options": True}, project=True, dry_run=True
+)
 @click.argument("key")
 @click.argument("value")
-@options(project=True, dry_run=True)
 def set_setting(key: str, value: str, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Change one setting; the next `sprint` or `resume` uses it.
 
     The VALUE of `command` is a command line, split as a shell would.
 
-    \b
     Examples:
       caloron config set verify "python3 -m unittest"
       caloron config set command "my-agent --prompt-file {prompt_file}"
@@ -97,12 +94,10 @@ def set_setting(key: str, value: str, dry_run: bool, project: str | None) -> Ans
     return Answer(data, text)
 
 
-@config.command("list")
-@options(project=True)
+@config.command("list", project=True)
 def list_settings(project: str | None) -> Answer:
     """Print every setting.
 
-    \b
     Example:
       caloron config list --output json
     """

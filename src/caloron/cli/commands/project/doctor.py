@@ -10,10 +10,9 @@ import msgspec
 
 from caloron.agents.clis.registry import agent_cli, framework_on_path
 from caloron.agents.doctor import Finding, examine, framework, no_framework, setup_network
-from caloron.cli.app import Answer, Failure, options
+from caloron.cli.app import Answer, Failed, command
 from caloron.cli.output import wants_json
 from caloron.cli.render import on_screen
-from caloron.errors import PreconditionFailed
 from caloron.ledger.locate import has_current_project, home
 from caloron.ledger.projects import Project, load_project
 
@@ -21,14 +20,12 @@ from caloron.ledger.projects import Project, load_project
 _INDENT = 22
 
 
-@click.command()
-@options(project=True)
+@command(project=True)
 def doctor(project: str | None) -> Answer:
     """Check what agents need: sandbox, limits, network, framework, and the project's forge.
 
     Each check really tries it, and prints a remedy where it fails.
 
-    \b
     Examples:
       caloron doctor
       caloron doctor --project shop --output json
@@ -47,8 +44,7 @@ def doctor(project: str | None) -> Answer:
         return Answer(data, "Agents can run here.")
     names = ", ".join(finding.check for finding in failed)
     hint = failed[0].remedy if wants_json() else "follow the remedies above, then run it again"
-    failure = Failure(PreconditionFailed.code, f"agents cannot run here: {names}", hint)
-    return Answer(data, exit_code=PreconditionFailed.exit_code, failure=failure)
+    raise Failed("PRECONDITION_FAILED", f"agents cannot run here: {names}", hint=hint, data=data)
 
 
 def _project(name: str | None) -> Project | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from caloron.cli.app import Answer, DryRun, exclude_each_other, options, planned
+from caloron.cli.app import Answer, DryRun, command, exclude_each_other, planned
 from caloron.cli.commands.project.new_project import create_active, framework_or_detected
 from caloron.cli.format import counted
 from caloron.errors import AlreadyExists, NotFound, UsageError
@@ -31,7 +31,7 @@ FORGES = ("local", "gitea", "github")
 _PATHS = ("token_file", "reviewer_token_file", "ca_file", "checkout")
 
 
-@click.command()
+@command(dry_run=True)
 @click.argument("name")
 @click.option("--framework", "-f", metavar="F", help="Agent framework (default: detected on PATH).")
 @click.option(
@@ -47,7 +47,6 @@ _PATHS = ("token_file", "reviewer_token_file", "ca_file", "checkout")
 @click.option("--ca-file", metavar="FILE", help="CA certificates for the forge.")
 @click.option("--git-url", metavar="URL", help="Address for git fetch and push, such as over SSH.")
 @click.option("--checkout", metavar="PATH", help="Your own clone, for `caloron take`.")
-@options(dry_run=True)
 def init(
     name: str,
     framework: str | None,
@@ -64,7 +63,6 @@ def init(
     in the repository REPO there, by the account of your token; without --token-env or --token-file
     git's credential helper is asked. Everything is checked before anything is created.
 
-    \b
     Examples:
       caloron init shop --repo ~/src/shop --verify "python3 -m unittest"
       caloron init scratch
@@ -201,7 +199,7 @@ class RemoteRepository(NamedTuple):
 @contextmanager
 def _open_remote(config: ProjectConfig) -> Iterator[RemoteRepository]:
     """Open the forge and check the repository; refused with what has to be fixed."""
-    from caloron.engine.forge.connect import look, reach, refuse_unfit, tokens_of
+    from caloron.engine.forge.access import look, reach, refuse_unfit, tokens_of
 
     if config.forge == "gitea" and not config.host:
         raise UsageError(
@@ -264,7 +262,7 @@ def _plan_remote(config: ProjectConfig) -> DryRun:
     """Check everything, and change nothing here or there."""
     import tempfile
 
-    from caloron.engine.forge.connect import review_mode
+    from caloron.engine.forge.access import review_mode
 
     with (
         _open_remote(config) as remote,
@@ -319,7 +317,7 @@ def _mirror(remote: RemoteRepository, directory: Path) -> Mirror:
 
 def _fetch(config: ProjectConfig, remote: RemoteRepository, directory: Path) -> RepoContext:
     """Fetch main, which proves that git has access too, and describe its files."""
-    from caloron.engine.forge.connect import main_by_git
+    from caloron.engine.forge.access import main_by_git
     from caloron.git.repository_context import read_repository_context
 
     mirror = _mirror(remote, directory)
@@ -335,7 +333,7 @@ def _fetch(config: ProjectConfig, remote: RemoteRepository, directory: Path) -> 
 def _remote_data(remote: RemoteRepository, context: RepoContext) -> dict[str, Any]:
     import msgspec
 
-    from caloron.engine.forge.connect import notes_on, review_mode
+    from caloron.engine.forge.access import notes_on, review_mode
 
     repository = msgspec.to_builtins(context)
     rules = [{"kind": rule["kind"], "path": rule["path"]} for rule in repository["rules"]]
@@ -357,7 +355,7 @@ def _remote_data(remote: RemoteRepository, context: RepoContext) -> dict[str, An
 def _remote_lines(
     config: ProjectConfig, remote: RemoteRepository, context: RepoContext
 ) -> list[str]:
-    from caloron.engine.forge.connect import notes_on, review_mode
+    from caloron.engine.forge.access import notes_on, review_mode
 
     forge = remote.forge
     named = [f"{name} {count}" for name, count in context.languages.items()]

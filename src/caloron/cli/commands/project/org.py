@@ -16,9 +16,9 @@ from caloron.agents.conventions import (
     render,
 )
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, Failure, options, planned
+from caloron.cli.app import Answer, DryRun, Failed, group, planned
 from caloron.cli.format import printable
-from caloron.errors import AlreadyExists, CaloronError, NotFound, UsageError
+from caloron.errors import AlreadyExists, NotFound, UsageError
 from caloron.ids import is_valid_id
 from caloron.ledger.locate import find_project, home
 from caloron.ledger.projects import load_project
@@ -32,23 +32,20 @@ _conventions_option = click.option(
 )
 
 
-@click.group()
+@group()
 def org() -> None:
     """Create, show and check the conventions for all agents.
 
-    \b
     Examples:
       caloron org init
       caloron org show --project shop
     """
 
 
-@org.command("init")
-@options(dry_run=True)
+@org.command("init", dry_run=True)
 def init_organisation(dry_run: bool) -> Answer | DryRun:
     """Write an example of the organisation's conventions, for you to edit.
 
-    \b
     Example:
       caloron org init
     """
@@ -63,11 +60,9 @@ def init_organisation(dry_run: bool) -> Answer | DryRun:
 
 @org.command()
 @_conventions_option
-@options()
 def show(project: str | None) -> Answer:
     """Show the conventions as agents get them.
 
-    \b
     Examples:
       caloron org show
       caloron org show --project ~/src/shop
@@ -81,11 +76,9 @@ def show(project: str | None) -> Answer:
 
 @org.command()
 @_conventions_option
-@options()
 def validate(project: str | None) -> Answer:
     """Check the conventions: exit 0 if all is valid, 1 with warnings, 2 if they are not YAML.
 
-    \b
     Examples:
       caloron org validate
       caloron org validate --project . --output json
@@ -100,8 +93,7 @@ def validate(project: str | None) -> Answer:
         click.echo(printable("\n".join(f"warning: {w}" for w in conventions.warnings)), err=True)
     message = f"{len(conventions.warnings)} parts of the conventions are not valid"
     hint = "see data.warnings" if output.wants_json() else "see the warnings above"
-    failure = Failure(CaloronError.code, message, hint)
-    return Answer(data, exit_code=CaloronError.exit_code, failure=failure)
+    raise Failed("GENERAL_ERROR", message, hint=hint, data=data)
 
 
 def _load(project: str | None) -> Conventions:

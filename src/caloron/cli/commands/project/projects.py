@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, NotConfirmed, confirm, options, planned
+from caloron.cli.app import Answer, DryRun, command, confirm, group, planned
 from caloron.cli.format import size
 from caloron.cli.locks import ensure_unlocked, exclusive
 from caloron.cli.project_view import disk_usage, state_files
@@ -20,6 +19,7 @@ from caloron.cli.render import aligned
 from caloron.domain.model.roles import CODE_ROLES
 from caloron.errors import CaloronError, PreconditionFailed
 from caloron.ids import ID_WORDS
+from caloron.ledger import views
 from caloron.ledger.locate import (
     ProjectPaths,
     active_project_name,
@@ -29,27 +29,15 @@ from caloron.ledger.locate import (
     require_id,
 )
 from caloron.ledger.projects import load_project, set_active
-from caloron.ledger.reading import open_ledger
 
 _SHOWN = ("repo", "backend", "framework", "work_dir")
 _DAY_S = 86_400.0
-#: Sprints that nothing can continue. A stopped sprint waits for a person until it is resumed or
-#: discarded.
-_FINISHED = """
-SELECT id, ended_at FROM sprints s WHERE phase = 'ended' AND ended_at IS NOT NULL
-  AND NOT EXISTS (SELECT 1 FROM tasks t
-                  WHERE t.sprint = s.id AND t.status NOT IN ('Done', 'Cancelled'))
-  AND (COALESCE(json_extract(CAST(data AS TEXT), '$.planning.failure'), '') = ''
-       OR COALESCE(json_extract(CAST(data AS TEXT), '$.discard.by'), '') <> '')
-ORDER BY number
-"""
 
 
-@click.group()
+@group()
 def projects() -> None:
     """List, switch and delete projects.
 
-    \b
     Examples:
       caloron projects list
       caloron projects switch shop
@@ -57,11 +45,9 @@ def projects() -> None:
 
 
 @projects.command("list")
-@options()
 def list_projects() -> Answer:
     """List the projects; the active one has a star.
 
-    \b
     Example:
       caloron projects list --output table
     """
@@ -73,13 +59,11 @@ def list_projects() -> Answer:
     return Answer({"active": active, "projects": rows}, text)
 
 
-@projects.command()
+@projects.command(dry_run=True)
 @click.argument("name")
-@options(dry_run=True)
 def switch(name: str, dry_run: bool) -> Answer | DryRun:
     """Make NAME the active project.
 
-    \b
     Example:
       caloron projects switch shop
     """
@@ -90,10 +74,9 @@ def switch(name: str, dry_run: bool) -> Answer | DryRun:
     return Answer({"active": project.name}, f"Project {project.name} is active.")
 
 
-@projects.command()
+@projects.command(dry_run=True)
 @click.argument("name")
 @click.option("--force", "-f", is_flag=True, help="Do not ask to type the name again.")
-@options(dry_run=True)
 def delete(name: str, force: bool, dry_run: bool) -> Answer | DryRun:
     """Delete project NAME with its forge, its history and its logs, for good.
 
@@ -101,7 +84,6 @@ def delete(name: str, force: bool, dry_run: bool) -> Answer | DryRun:
     first bring what you want to keep to you (`caloron take`, or `git clone` of the project's
     forge).
 
-    \b
     Examples:
       caloron projects delete scratch --dry-run
       caloron projects delete scratch --force
@@ -119,11 +101,12 @@ def delete(name: str, force: bool, dry_run: bool) -> Answer | DryRun:
         return DryRun(*_parts(project))
     with exclusive(project):
         parts = _parts(project)
-        if not force and not _typed_again(name, parts):
-            raise NotConfirmed(
-                "nothing was deleted: that was not the name of the project",
-                hint=f"type {name}, or use --force",
+        if not force:
+            output.note(
+                "\n".join(f"  {size(part['bytes']):>8}  {part['target']}" for part in parts)
             )
+            refusal = "nothing was deleted: that was not the name of the project"
+            confirm(f"Type {name} to delete all of it", refusal, name=name)
         _delete(project)
     total = sum(part["bytes"] for part in parts)
     data = {"deleted": name, "bytes": total, "parts": parts, "active": _active()}
@@ -186,15 +169,6 @@ def _not_taken(paths: ProjectPaths) -> str:
     )
 
 
-def _typed_again(name: str, parts: list[dict[str, Any]]) -> bool:
-    output.note("\n".join(f"  {size(part['bytes']):>8}  {part['target']}" for part in parts))
-    question = f"Type {name} to delete all of it"
-    try:
-        return bool(click.prompt(question, default="", show_default=False, err=True) == name)
-    except click.Abort:
-        return False
-
-
 def _delete(project: ProjectPaths) -> None:
     """Rename the folder first, so that a crash leaves no half of a project."""
     from caloron.agents.workspace.workspaces import remove_workspace
@@ -239,7 +213,7 @@ class CleanupPlan(NamedTuple):
     kept: list[dict[str, Any]]
 
 
-@click.command()
+@command(project=True, dry_run=True)
 @click.option(
     "--older-than",
     "days",
@@ -251,7 +225,6 @@ class CleanupPlan(NamedTuple):
 )
 @click.option("--salvage", is_flag=True, help="Also the saved work of interrupted attempts.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@options(project=True, dry_run=True)
 def clean(
     days: int, salvage: bool, yes: bool, dry_run: bool, project: str | None
 ) -> Answer | DryRun:
@@ -261,7 +234,6 @@ def clean(
     with work that is saved nowhere else stays, and so do the history and everything on the forge
     that is not merged.
 
-    \b
     Examples:
       caloron clean --dry-run
       caloron clean --older-than 7 --yes
@@ -275,8 +247,8 @@ def clean(
         total = sum(item.bytes for item in plan.items)
         if plan.items and not yes:
             output.note("\n".join(_lines(plan)))
-            if not confirm(f"Remove these {len(plan.items)} ({size(total)})?"):
-                raise NotConfirmed("nothing was removed", hint="answer y, or use --yes")
+            question = f"Remove these {len(plan.items)} ({size(total)})?"
+            confirm(question, "nothing was removed")
         _remove(paths, plan.items)
     removed = [item.as_dict() for item in plan.items]
     end = f"Removed {len(plan.items)}, {size(total)}." if removed else "Nothing to remove."
@@ -318,10 +290,9 @@ def _items(kind: str, path: Path) -> list[Item]:
 
 
 def _finished_sprints(paths: ProjectPaths) -> dict[str, float]:
-    if not paths.ledger.exists():
-        return {}
-    with closing(open_ledger(paths.ledger)) as connection:
-        return {row["id"]: row["ended_at"] for row in connection.execute(_FINISHED)}
+    with views.ledger_if_any(paths) as connection:
+        finished = views.rows(connection, "finished") if connection else []
+        return {row["id"]: row["ended_at"] for row in finished}
 
 
 def _is_saved(paths: ProjectPaths, workspace: Path, refs: list[str]) -> bool:

@@ -9,15 +9,7 @@ from typing import Any
 import click
 
 from caloron.cli import output
-from caloron.cli.app import (
-    Answer,
-    DryRun,
-    NotConfirmed,
-    confirm,
-    options,
-    planned,
-    sprint_argument,
-)
+from caloron.cli.app import Answer, DryRun, command, confirm, planned, sprint_argument
 from caloron.cli.commands.forge import person
 from caloron.cli.commands.sprint.take import merge_commits
 from caloron.cli.format import counted
@@ -35,17 +27,15 @@ from caloron.ledger.projects import Project, load_project
 from caloron.ledger.run_history import find_sprint
 
 
-@click.command()
+@command(project=True, dry_run=True)
 @sprint_argument
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@options(project=True, dry_run=True)
 def discard(sprint: str | None, yes: bool, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Cancel what is left of the last sprint (or of SPRINT): a held plan, unfinished tasks.
 
     Unfinished tasks are cancelled, their issues and pull requests closed with a comment. Merged
     work stays merged, branches and saved work are kept. It shows what is cancelled, and asks.
 
-    \b
     Examples:
       caloron discard --dry-run
       caloron discard 3 --yes
@@ -58,11 +48,8 @@ def discard(sprint: str | None, yes: bool, dry_run: bool, project: str | None) -
     if dry_run:
         ensure_unlocked(loaded)
         return DryRun(*_actions(state))
-    if not yes and not _confirmed(state):
-        raise NotConfirmed(
-            f"nothing was discarded: sprint {state.sprint.id} is unchanged",
-            hint="answer y, or use --yes",
-        )
+    if not yes:
+        _confirm(state)
     data = _data(loaded, _discard(loaded, state.sprint.id))
     return Answer(data, _text(data))
 
@@ -103,12 +90,12 @@ def _open_objects(state: State, task: Task) -> list[str]:
     return names
 
 
-def _confirmed(state: State) -> bool:
+def _confirm(state: State) -> None:
     for action in _actions(state):
         output.note(f"  {action['action']} {action['target']}")
     if merged := _merged(state):
         output.note(f"  merged work stays: {', '.join(merged)}")
-    return confirm("Discard this?")
+    confirm("Discard this?", f"nothing was discarded: sprint {state.sprint.id} is unchanged")
 
 
 def _merged(state: State) -> list[str]:

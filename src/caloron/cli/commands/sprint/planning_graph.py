@@ -6,7 +6,7 @@ from typing import Any
 
 from caloron.cli import output
 from caloron.cli.commands.graph.common import (
-    as_error,
+    as_failure,
     open_runtime,
     read_graph,
     read_input,
@@ -40,7 +40,7 @@ def plan_with_graph(
             more=_read_input(graph_input),
         )
     except GraphError as error:
-        raise as_error(error) from error
+        raise as_failure(error) from error
     for warning in run.prepared.warnings:
         output.note(f"{run.name}: warning: {warning}")
     report_model(run.at, run.prepared)
@@ -61,11 +61,11 @@ def _plan(run: Planning, *, durable: bool, is_new: bool) -> Plan:
         hint = "nothing was started; the same command repeats only what failed"
         if is_new and "there is no project" in error.reason:
             hint = "this graph reads the project, which does not exist yet: first `caloron init`"
-        raise as_error(error, hint) from error
+        raise as_failure(error, hint) from error
     except RunInUse as error:
         raise InUse(str(error), hint="wait for it: it makes this very plan") from error
     except GraphError as error:
-        raise as_error(error) from error
+        raise as_failure(error) from error
 
 
 def _read_input(text: str | None) -> dict[str, Any]:

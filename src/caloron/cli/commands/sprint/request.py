@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ from caloron.agents.doctor import at_a_glance
 from caloron.cli import output
 from caloron.cli.app import (
     DryRun,
-    Finite,
+    Positive,
     add_options,
     choice_options,
     exclude_each_other,
@@ -33,10 +33,10 @@ from caloron.engine.runs.runtime import runner
 from caloron.engine.session import Choices, read_plan
 from caloron.errors import CaloronError, InUse, PreconditionFailed, UsageError
 from caloron.git.checkout import Checkout
-from caloron.ledger.legacy import LegacySprints, legacy_sprints
+from caloron.ledger import views
+from caloron.ledger.legacy import legacy_sprints
 from caloron.ledger.locate import ProjectPaths, home
 from caloron.ledger.projects import Project
-from caloron.ledger.reading import open_ledger
 from caloron.store import log
 from caloron.store.files import write_atomic
 from caloron.store.lock import single_instance
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 MAX_GOAL = 64_000
 _AUTO = "auto"
-_SECONDS = Finite(min=0, min_open=True, max=30 * 86_400.0)
+_SECONDS = Positive(max=30 * 86_400.0)
 
 
 class _PlannerSeconds(click.ParamType[Any]):
@@ -279,15 +279,10 @@ def _with_limits(project: Project, options: SprintOptions) -> Project:
 
 def last_sprint_number(project: Project) -> int:
     """The number of the last sprint, also of one imported from an older version."""
-    if not project.ledger.exists():
-        return _newest(legacy_sprints(project, None, 1))
-    with closing(open_ledger(project.ledger)) as connection:
-        row = connection.execute("SELECT COALESCE(max(number), 0) FROM sprints").fetchone()
-        return max(int(row[0]), _newest(legacy_sprints(project, connection, 1)))
-
-
-def _newest(earlier: LegacySprints) -> int:
-    return max((sprint.number for sprint in earlier.sprints), default=0)
+    with views.ledger_if_any(project) as connection:
+        number = views.value(connection, "newest_number") if connection else 0
+        imported = legacy_sprints(project, connection, 1).sprints
+    return max([int(number), *(sprint.number for sprint in imported)])
 
 
 @contextmanager

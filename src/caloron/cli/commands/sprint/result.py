@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from caloron.cli import output
-from caloron.cli.app import Answer, Failure
+from caloron.cli.app import Answer, Failed
 from caloron.cli.commands.sprint.plan import estimate_text, plan_tree
 from caloron.cli.commands.sprint.request import uncommitted_changes
 from caloron.cli.format import counted
@@ -27,7 +27,6 @@ from caloron.failures import log_lines
 from caloron.ledger.run_history import figures_of, last_figures
 from caloron.ledger.state_file import iso, kv_path
 
-TASKS_NOT_DONE = 10
 STOPPED = 11
 #: The estimate uses this many earlier sprints: older ones say little about the next one.
 _EXPERIENCE = 20
@@ -102,8 +101,7 @@ def sprint_answer(
         if data["bring"]:
             hint += f"; get the merged work with: {data['bring']}"
         message = f"sprint {state.sprint.id} ended with {total - done} of {total} tasks not done"
-        failure = Failure("TASKS_NOT_DONE", message, hint)
-        return Answer(data, exit_code=TASKS_NOT_DONE, failure=failure)
+        raise Failed("TASKS_NOT_DONE", message, hint=hint, data=data)
     all_done = "its one task is done" if total == 1 else f"all {total} tasks are done"
     took = f"{span(data['duration_s'])} (working time {span(data['work_time_s'])})"
     text = f"Sprint {state.sprint.id}: {all_done}, in {took}."
@@ -113,7 +111,7 @@ def sprint_answer(
     return Answer(data, text)
 
 
-def _stopped_answer(session: Session, state: State, data: dict[str, Any]) -> Answer | int:
+def _stopped_answer(session: Session, state: State, data: dict[str, Any]) -> int:
     sprint = state.sprint
     hint = f"caloron resume {sprint.id} --project {session.project.name}"
     if sprint.availability.pause_reason.startswith("the budget"):
@@ -121,8 +119,7 @@ def _stopped_answer(session: Session, state: State, data: dict[str, Any]) -> Ans
     if sprint.phase == "approval":
         hint += " --yes"
     if sprint.availability.pause_reason or sprint.phase == "approval":
-        failure = Failure("STOPPED", _stopped_line(state), hint)
-        return Answer(data, exit_code=STOPPED, failure=failure)
+        raise Failed("STOPPED", _stopped_line(state), hint=hint, data=data)
     output.stopped(_stopped_line(state), resume=hint, data=data)
     return STOPPED
 
@@ -204,7 +201,7 @@ def _task(session: Session, state: State, task: Task) -> dict[str, Any]:
         "pr_url": session.forge.url(task.links.pull, pull=True) if task.links.pull else "",
         "review_rounds": len(task.review.reviewed),
         "cost_usd": round(task.usage.spent.usd, 4),
-        "tokens": task.usage.spent.tokens_in + task.usage.spent.tokens_out,
+        "tokens": task.usage.spent.tokens,
         "started_at": iso(task.times.started_at),
         "completed_at": iso(task.times.completed_at),
     }

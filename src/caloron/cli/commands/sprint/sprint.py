@@ -17,9 +17,9 @@ from caloron.cli.app import (
     Answer,
     DryRun,
     choice_options,
+    command,
     exclude_each_other,
     named_sprint,
-    options,
     planned,
     sprint_name,
 )
@@ -55,7 +55,7 @@ from caloron.ledger.projects import load_project
 from caloron.ledger.reading import open_ledger
 
 
-@click.command()
+@command(project=True, dry_run=True)
 @click.argument("goal")
 @sprint_options
 @click.option("--plan-only", is_flag=True, help="Stop at the plan; `caloron resume --yes` runs it.")
@@ -66,7 +66,6 @@ from caloron.ledger.reading import open_ledger
 @click.option(
     "--approve", is_flag=True, help="Hold the plan until a person approves it, as a forge issue."
 )
-@options(project=True, dry_run=True)
 def sprint(
     goal: str,
     plan_only: bool,
@@ -86,12 +85,10 @@ def sprint(
     With --approve the plan waits as an issue on Gitea or GitHub: a comment `caloron:approve` runs
     it, an edit of its block changes it, closing it declines it. The local forge has no such issue.
 
-    \b
     Exit codes: 0 every task is done; 10 it ended with tasks that need a person;
     11 stopped and resumable; 12 the graph that plans failed; 2 usage; 3 not found;
     5 in use by another process; 7 forge; 8 precondition.
 
-    \b
     Examples:
       caloron sprint "Add a health endpoint with tests"
       caloron sprint "Release 2.0" --plan tasks.json --parallel 8 --yes
@@ -111,17 +108,15 @@ def sprint(
     return _run_new(request, approval, on_forge=approve, begin_only=begin_only)
 
 
-@click.command()
+@command(project=True, dry_run=True)
 @click.argument("goal")
 @sprint_options
-@options(project=True, dry_run=True)
 def kickoff(goal: str, dry_run: bool, project: str | None, **chosen: Any) -> Answer | DryRun | int:
     """Plan GOAL and keep the plan for your approval: no issue is opened, no agent works on it.
 
     The same as `caloron sprint GOAL --plan-only`. Exit 0: there is a plan, and `caloron resume
     --yes` runs it; the planner is not asked again.
 
-    \b
     Examples:
       caloron kickoff "Add a health endpoint with tests"
       caloron resume --yes
@@ -171,12 +166,11 @@ def _approver(session: Session, approval: ApprovalMode, *, edit: bool = False) -
     )
 
 
-@click.command()
+@command(project=True, dry_run=True)
 @click.argument("sprint_id", metavar="[SPRINT]", required=False, callback=named_sprint)
 @click.option("--yes", "-y", is_flag=True, help="Run a plan that is held for approval.")
 @click.option("--edit", is_flag=True, help="First edit a held plan in $VISUAL or $EDITOR.")
 @choice_options
-@options(project=True, dry_run=True)
 def resume(
     sprint_id: str | None,
     yes: bool,
@@ -189,7 +183,6 @@ def resume(
 
     A sprint that has nothing left to do returns the exit code it ended with.
 
-    \b
     Examples:
       caloron resume
       caloron resume 3 --yes

@@ -7,13 +7,12 @@ import time
 from contextlib import closing
 from typing import Any
 
-import click
-
 from caloron.cli import output
-from caloron.cli.app import Answer, DryRun, options, planned
+from caloron.cli.app import Answer, DryRun, command, planned
 from caloron.cli.project_view import orphaned_agents
 from caloron.errors import CaloronError, PreconditionFailed
 from caloron.ids import sprint_number
+from caloron.ledger import views
 from caloron.ledger.locate import ProjectPaths, find_project
 from caloron.store import log
 from caloron.store.lock import holder, process_of
@@ -21,14 +20,12 @@ from caloron.store.lock import holder, process_of
 _STOP_TIMEOUT_S = 60.0
 
 
-@click.command()
-@options(project=True, dry_run=True)
+@command(project=True, dry_run=True)
 def stop(dry_run: bool, project: str | None) -> Answer | DryRun:
     """Stop the running sprint: its agents end, their work is saved.
 
     Also ends the agents of a sprint whose engine was killed.
 
-    \b
     Example:
       caloron stop
     """
@@ -57,9 +54,8 @@ def _without_engine(paths: ProjectPaths) -> str:
     from caloron.ledger.reading import open_ledger
 
     with closing(open_ledger(paths.ledger)) as connection:
-        ticked = connection.execute("SELECT key FROM kv WHERE key LIKE 'visited/%'").fetchall()
-        for row in ticked:
-            state = read_state(connection, str(row[0]).partition("/")[2])
+        for name in views.ticked_sprints(connection):
+            state = read_state(connection, name)
             if state.sprint.phase != "ended" and not state.sprint.availability.pause_reason:
                 return state.sprint.id
         agents = orphaned_agents(paths, connection)

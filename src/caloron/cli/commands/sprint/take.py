@@ -7,9 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import click
-
-from caloron.cli.app import Answer, DryRun, options, planned, sprint_argument
+from caloron.cli.app import Answer, DryRun, command, planned, sprint_argument
 from caloron.cli.format import counted
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import on_screen
@@ -26,9 +24,8 @@ from caloron.ledger.run_history import find_sprint, sprint_numbers
 _SHOWN = 10
 
 
-@click.command()
+@command(project=True, dry_run=True)
 @sprint_argument
-@options(project=True, dry_run=True)
 def take(sprint: str | None, dry_run: bool, project: str | None) -> Answer | DryRun:
     """Merge everything finished (or finished up to the end of SPRINT) into your branch.
 
@@ -36,7 +33,6 @@ def take(sprint: str | None, dry_run: bool, project: str | None) -> Answer | Dry
     Refused, with nothing changed: when files that would change are not committed, when both sides
     changed the same lines, in the middle of a rebase or a merge, and when no branch is checked out.
 
-    \b
     Examples:
       caloron take --dry-run
       caloron take

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from caloron.cli.app import Answer, Finite, named_sprint, options, sprint_name
+from caloron.cli.app import Answer, Positive, command, named_sprint, sprint_name
 from caloron.cli.format import counted
 from caloron.domain.model.sprint import State
 from caloron.domain.reporting.explain import why, why_sprint
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LIMIT_S = 50.0
 
 
-@click.command()
+@command(project=True)
 @click.option(
     "--sprint",
     "sprint_id",
@@ -34,13 +34,12 @@ _LIMIT_S = 50.0
 @click.option(
     "--limit",
     "limit_s",
-    type=Finite(min=0, min_open=True, max=86_400),
+    type=Positive(max=86_400),
     default=_LIMIT_S,
     show_default=True,
     metavar="S",
     help="Start nothing more after this many seconds.",
 )
-@options(project=True)
 def tick(sprint_id: str | None, yes: bool, limit_s: float, project: str | None) -> Answer | int:
     """Advance a sprint once: poll the forge, decide, do what is due, and exit.
 
@@ -48,11 +47,9 @@ def tick(sprint_id: str | None, yes: bool, limit_s: float, project: str | None) 
     while another one, or `caloron sprint`, runs on the project. A tick that was killed is simply
     repeated.
 
-    \b
     Exit codes: 0 the sprint continues, or every task is done; 10 it ended with tasks that need a
     person; 2 usage; 3 not found; 8 precondition.
 
-    \b
     Examples:
       caloron sprint "Add a health endpoint" --begin-only
       caloron tick --sprint shop-1
