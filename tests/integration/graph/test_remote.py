@@ -22,7 +22,7 @@ from caloron.graph.runners import http as remote
 from caloron.graph.runners.functions import RunnerChain
 from caloron.graph.runtime.run import RunLimits, RunResult, Settings, run
 from caloron.graph.stdlib import StandardLibrary, standard_stages
-from tests.support.endpoint import Endpoint, Reply, Request
+from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.noether import wrapped
 
 _ANSWERS: dict[str, tuple[int, str]] = {
@@ -37,14 +37,14 @@ _ANSWERS: dict[str, tuple[int, str]] = {
 
 def _reply(request: Request) -> Reply:
     status, text = _ANSWERS.get(request.path, (200, ""))
-    echo = {"ok": True, "data": {"output": {"got": request.body["input"]}}}
-    return Reply(text.encode() or echo, status)
+    echo = {"ok": True, "data": {"output": {"got": request.json["input"]}}}
+    return Reply(text or echo, status)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with Endpoint(_reply) as endpoint:
-        yield endpoint.url
+    with HttpServer(_reply) as listening:
+        yield listening.url
 
 
 def _call(url: str, value: Any = None, *, output: str = "Any", **limits: Any) -> RunResult:
