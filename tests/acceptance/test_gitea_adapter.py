@@ -27,7 +27,7 @@ from caloron.forge.tokens import TokenSource
 from caloron.git.mirror import Merged, Mirror
 from caloron.ports import Checks, VerifiedMerge
 from tests.acceptance.gitea_work import Work
-from tests.integration.forge.people import plain_git
+from tests.support.git import git
 from tests.support.gitea import Person, Repository, Server
 from tests.support.wait import wait_for
 
@@ -150,7 +150,7 @@ def test_a_base_that_is_not_main_takes_a_pull_request_out_of_sight(
 def test_more_branches_than_a_page_holds_are_all_seen(forge: RemoteForge, work: Work) -> None:
     names = [f"many/{number}" for number in range(55)]
     refs = [f"{work.main}:refs/heads/{name}" for name in names]
-    plain_git(work.mirror.path, "push", "--quiet", pusher(work), *refs)
+    git(work.mirror.path, "push", "--quiet", pusher(work), *refs)
     heads, _ = forge.heads()
     assert heads.keys() == {"main", *names}
 
@@ -447,7 +447,7 @@ def test_the_way_to_merge_is_one_that_the_repository_allows(
     pull = work.open_pull("feature")
     merged = forge.merge(pull.number, pull.head, work.main, "All in one").pull
     assert work.mirror.fetch_main() == merged.merge_commit
-    parents = plain_git(work.mirror.path, "log", "-1", "--format=%P", merged.merge_commit)
+    parents = git(work.mirror.path, "log", "-1", "--format=%P", merged.merge_commit)
     assert parents == work.main
 
 
