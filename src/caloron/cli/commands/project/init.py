@@ -83,7 +83,7 @@ def init(
         repo=repo or "",
         **settings,
     )
-    if project_path(name).exists():
+    if (dry_run or forge != "local") and project_path(name).exists():
         raise AlreadyExists(f"{project_path(name)} exists already", hint="choose another name")
     if forge == "local":
         return _plan_local(config) if dry_run else _create_local(config)
