@@ -32,8 +32,8 @@ from caloron.forge.remote.forge import RemoteForge
 from caloron.forge.tokens import TokenSource
 from caloron.git.mirror import Merged, Mirror
 from caloron.ports import Checks, VerifiedMerge
-from tests.acceptance.gitea_work import Work, run
-from tests.integration.forge.people import plain_git
+from tests.acceptance.gitea_work import Work
+from tests.support.git import git
 from tests.support.gitea import Person, Repository, Server
 
 
@@ -99,7 +99,7 @@ def test_one_task_goes_through_on_a_real_forge(forge: RemoteForge, work: Work) -
     merged = forge.merge(pull.number, pull.head, work.main, "Merge it\n\nbecause").pull
     assert (merged.state, merged.ended_by) == ("merged", "owner")
     assert work.mirror.fetch_main() == merged.merge_commit
-    assert plain_git(work.mirror.path, "log", "-1", "--format=%B", merged.merge_commit).startswith(
+    assert git(work.mirror.path, "log", "-1", "--format=%B", merged.merge_commit).startswith(
         "Merge it\n\nbecause"
     )
     assert forge.issue(issue.number).state == "closed"
@@ -214,9 +214,8 @@ def test_a_poll_tells_each_act_of_a_person_once_and_costs_three_requests_when_id
 
 def push(work: Work, branch: str, commit: str) -> None:
     """As a person pushes, with git."""
-    run(
+    git(
         work.mirror.path,
-        {},
         "push",
         "--quiet",
         "--force",
@@ -248,7 +247,7 @@ def test_a_base_that_is_not_main_takes_a_pull_request_out_of_sight(
 def test_more_branches_than_a_page_holds_are_all_seen(forge: RemoteForge, work: Work) -> None:
     names = [f"many/{number}" for number in range(55)]
     refs = [f"{work.main}:refs/heads/{name}" for name in names]
-    plain_git(work.mirror.path, "push", "--quiet", pusher(work), *refs)
+    git(work.mirror.path, "push", "--quiet", pusher(work), *refs)
     heads, _ = forge.heads()
     assert heads.keys() == {"main", *names}
 
@@ -597,7 +596,7 @@ def test_the_way_to_merge_is_one_that_the_repository_allows(
     pull = work.open_pull("feature")
     merged = forge.merge(pull.number, pull.head, work.main, "All in one").pull
     assert work.mirror.fetch_main() == merged.merge_commit
-    parents = plain_git(work.mirror.path, "log", "-1", "--format=%P", merged.merge_commit)
+    parents = git(work.mirror.path, "log", "-1", "--format=%P", merged.merge_commit)
     assert parents == work.main
 
 

@@ -17,10 +17,11 @@ from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import GraphError
 from caloron.graph.prepare import Permissions, prepare
 from caloron.graph.runners.functions import RunnerChain
-from caloron.graph.runners.subprocess import SubprocessRunner, Unsandboxed
+from caloron.graph.runners.subprocess import SubprocessRunner
 from caloron.graph.runtime.run import run as run_graph
 from caloron.graph.stage_file import parse_stage, stage_json, stage_of
 from caloron.graph.stdlib import StandardLibrary, standard_stages
+from tests.support.unsandboxed import Unsandboxed
 
 _META = {"duration_ms": 0, "version": "0.8.2"}
 

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 from caloron.graph.runners.functions import RunnerChain
-from caloron.graph.runners.subprocess import SubprocessRunner, Unsandboxed
+from caloron.graph.runners.subprocess import SubprocessRunner
 from caloron.graph.runtime.protocols import StageRunner
 from caloron.graph.stdlib import StandardLibrary
+from tests.support.unsandboxed import Unsandboxed
 
 
 def runner(directory: Path) -> StageRunner:

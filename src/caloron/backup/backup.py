@@ -29,9 +29,9 @@ from caloron.ledger.ledger import MIGRATIONS
 from caloron.ledger.projects import Project
 from caloron.ledger.run_history import sprint_phases
 from caloron.store.crash import crashpoint
-from caloron.store.database import open_read_only, store_error
+from caloron.store.database import applied_in, open_copy, open_read_only, store_error
 from caloron.store.files import remove_leftovers
-from caloron.store.health import applied_in, copy_of, damages, open_copy
+from caloron.store.health import damages
 from caloron.store.redact import Redactor
 
 _BUSY_S = 10.0
@@ -186,7 +186,8 @@ class _Writer:
         """Copy a database, and return its migrations. Leave out a damaged one of an agent."""
         path = self._staged(name)
         try:
-            copy_of(self._databases[name], path)
+            with closing(sqlite3.connect(path)) as copy:
+                self._databases[name].backup(copy)
             applied = _check_copy(path, name)
         except sqlite3.Error as error:
             if not name.startswith("agents/"):
@@ -266,7 +267,7 @@ def _check_copy(path: Path, name: str) -> list[tuple[str, str]]:
         known = MIGRATIONS if name == "ledger.sqlite" else FORGE_MIGRATIONS
         if damage := next(damages(connection, known), None):
             raise sqlite3.DatabaseError(f"{name}, {damage.what}: {damage.found}")
-        return applied_in(connection)
+        return list(applied_in(connection).items())
 
 
 def agent_files(folder: Path) -> Iterator[Path]:

@@ -36,7 +36,7 @@ from caloron.ledger.state_file import kv_path
 from caloron.ports import Remote
 from caloron.store import log, queue
 from caloron.store.crash import crashpoint
-from caloron.store.database import Migration, open_read_only
+from caloron.store.database import Migration, open_copy, open_read_only
 from caloron.store.files import (
     move_aside,
     remove_leftovers,
@@ -45,7 +45,7 @@ from caloron.store.files import (
     sync_tree,
     write_atomic,
 )
-from caloron.store.health import damages, open_copy
+from caloron.store.health import damages
 from caloron.store.lock import ProcessLock
 
 _REF = re.compile(r"refs/[^\s\x00-\x20\x7f~^:?*\[\\]{1,500}")

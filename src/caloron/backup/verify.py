@@ -30,9 +30,9 @@ from caloron.ledger.projects import Project
 from caloron.ledger.rows import OF_THE_STATE, UNREADABLE, disagreements, newest_observation
 from caloron.ledger.run_history import forget_record, store_records, wrong_records
 from caloron.ledger.workspace_files import put_entries, wrong_entries
-from caloron.store.database import open_read_only
+from caloron.store.database import applied_in, open_read_only
 from caloron.store.files import read_plain
-from caloron.store.health import applied_in, damages
+from caloron.store.health import damages
 
 #: An engine stores the digest of a text shortly before it writes the text.
 _WRITE_DELAY_S = 0.2
@@ -104,7 +104,7 @@ def _verify_ledger_file(path: Path, report: Report) -> bool:
     try:
         with closing(open_read_only(path)) as connection:
             damage = list(damages(connection, MIGRATIONS))
-            applied = {name for name, _ in applied_in(connection)}
+            applied = applied_in(connection)
     except (CaloronError, sqlite3.Error) as error:
         report.add("ledger", path, "a readable database", error)
         return True

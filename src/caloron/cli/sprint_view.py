@@ -46,7 +46,7 @@ _TASK: dict[str, Callable[[Task], Any]] = {
     "clarity": lambda task: (task.log.feedback and task.log.feedback.task_clarity) or None,
     "assessment": lambda task: task.log.feedback.self_assessment if task.log.feedback else None,
     "cost_usd": lambda task: round(task.usage.spent.usd, 4),
-    "tokens": lambda task: task.usage.spent.tokens_in + task.usage.spent.tokens_out,
+    "tokens": lambda task: task.usage.spent.tokens,
     "interventions": lambda task: task.supervision.total,
     "started_at": lambda task: iso(task.times.started_at),
     "completed_at": lambda task: iso(task.times.completed_at),

@@ -1,1 +1,1 @@
-"""The leaf that keeps things: connections, migrations, claims, events, files. Stdlib only."""
+"""Durable storage: databases, queue, events, locks, files, log. Standard library only."""

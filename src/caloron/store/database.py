@@ -189,15 +189,16 @@ class Database:
 
     def migrate(self, migrations: Sequence[Migration]) -> None:
         """Apply missing migrations in one transaction; refuse a newer database."""
-        if dict(self._applied()) == {m.name: m.checksum for m in migrations}:
-            return
+        with self.snapshot() as connection:
+            if applied_in(connection, self._table) == _checksums(migrations):
+                return
         with self.transaction("migrate") as connection:
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {self._table} ("
                 "name TEXT PRIMARY KEY, checksum TEXT NOT NULL, applied_at TEXT NOT NULL)"
             )
-            applied = dict(self._applied())
-            self._refuse_unknown(applied, migrations)
+            applied = applied_in(connection, self._table)
+            self._refuse_unknown(applied, _checksums(migrations))
             fresh = [m for m in migrations if m.name not in applied]
             for migration in fresh:
                 if problem := migration.problem():
@@ -215,14 +216,7 @@ class Database:
                 )
         self.migrated = tuple(m.name for m in fresh)
 
-    def _applied(self) -> list[tuple[str, str]]:
-        if not self.rows("SELECT 1 FROM sqlite_master WHERE name = ?", (self._table,)):
-            return []
-        rows = self.rows(f"SELECT name, checksum FROM {self._table} ORDER BY rowid")
-        return [tuple(row) for row in rows]
-
-    def _refuse_unknown(self, applied: dict[str, str], migrations: Sequence[Migration]) -> None:
-        known = {m.name: m.checksum for m in migrations}
+    def _refuse_unknown(self, applied: dict[str, str], known: dict[str, str]) -> None:
         newer = sorted(applied.keys() - known.keys())
         if newer:
             raise StoreError(
@@ -237,23 +231,45 @@ class Database:
                 )
 
 
+def _checksums(migrations: Sequence[Migration]) -> dict[str, str]:
+    return {migration.name: migration.checksum for migration in migrations}
+
+
+def applied_in(connection: sqlite3.Connection, table: str = "migrations") -> dict[str, str]:
+    """Return the checksums of the migrations of a database, in the order of their application."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
+        return {}
+    rows = connection.execute(f"SELECT name, checksum FROM {table} ORDER BY rowid")
+    return {str(row[0]): str(row[1]) for row in rows}
+
+
 def open_read_only(path: Path) -> sqlite3.Connection:
     """Open a database for reading; never create or migrate it."""
     refuse_without_file(path)
     try:
-        return _connect_read_only(path, "mode=ro")
-    except sqlite3.OperationalError as error:
-        # A reader also creates a file beside the database, which a read-only or full disk refuses.
-        # A database without a log can be read without that file.
-        wal = path.with_name(f"{path.name}-wal")
-        if not path.exists() or (wal.exists() and wal.stat().st_size):
-            raise store_error(path, error) from error
+        try:
+            return _connect_read_only(path)
+        except sqlite3.OperationalError:
+            # A reader also creates a file beside the database, which a read-only or full disk
+            # refuses. A database without a log can be read without that file.
+            wal = path.with_name(f"{path.name}-wal")
+            if not path.exists() or (wal.exists() and wal.stat().st_size):
+                raise
+            return open_copy(path)
     except sqlite3.Error as error:
         raise store_error(path, error) from error
-    try:
-        return _connect_read_only(path, "mode=ro&immutable=1")
-    except sqlite3.Error as error:
-        raise store_error(path, error) from error
+
+
+def open_copy(path: Path) -> sqlite3.Connection:
+    """Open a database that no process writes, without creating files beside it."""
+    return _connect_read_only(path, "&immutable=1")
+
+
+def _connect_read_only(path: Path, options: str = "") -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro{options}", uri=True, timeout=_BUSY_S)
+    connection.row_factory = sqlite3.Row
+    connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
+    return connection
 
 
 def refuse_damaged(path: Path) -> None:
@@ -266,23 +282,21 @@ def refuse_damaged(path: Path) -> None:
         return
     try:
         with closing(open_read_only(path)) as connection:
-            for line in _check(connection):
-                if line != "ok":
-                    raise StoreError(f"{path} is damaged: {line}", hint=restore_hint(path))
+            if problem := _page_damage(connection):
+                raise StoreError(f"{path} is damaged: {problem}", hint=restore_hint(path))
     except sqlite3.Error as error:
         raise store_error(path, error) from error
 
 
-def _check(connection: sqlite3.Connection) -> Iterator[str]:
+def _page_damage(connection: sqlite3.Connection) -> str:
+    """Return the first problem of the pages, without those of a long event log."""
     names = "SELECT name FROM sqlite_master WHERE type = 'table'"
     tables = [str(row[0]) for row in connection.execute(names)]
-    long = "events" in tables and bool(
-        connection.execute("SELECT 1 FROM events WHERE id > ? LIMIT 1", (_MANY_EVENTS,)).fetchone()
-    )
-    checked = [f"('{table}')" for table in tables if table != "events"] if long else ["(1)"]
-    for which in checked:
-        for row in connection.execute(f"PRAGMA quick_check{which}"):
-            yield str(row[0])
+    many = f"SELECT 1 FROM events WHERE id > {_MANY_EVENTS} LIMIT 1"
+    is_long = "events" in tables and connection.execute(many).fetchone() is not None
+    parts = [f"'{table}'" for table in tables if table != "events"] if is_long else ["1"]
+    results = (connection.execute(f"PRAGMA quick_check({part})").fetchone()[0] for part in parts)
+    return next((str(result) for result in results if result != "ok"), "")
 
 
 def refuse_without_file(path: Path) -> None:
@@ -298,13 +312,6 @@ def refuse_without_file(path: Path) -> None:
         f"{path} is empty or gone, and {log.name} beside it contains changes",
         hint=f"restore the file from a backup, or move {log.name} away",
     )
-
-
-def _connect_read_only(path: Path, how: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, timeout=_BUSY_S)
-    connection.row_factory = sqlite3.Row
-    connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
-    return connection
 
 
 def store_error(path: Path, error: sqlite3.Error) -> StoreError:

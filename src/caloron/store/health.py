@@ -5,10 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import NamedTuple
 
-from caloron.store.database import Migration, run_script
+from caloron.store.database import Migration, applied_in, run_script
 
 _MAX_LINES = 20
 
@@ -19,14 +18,6 @@ class Damage(NamedTuple):
     what: str
     expected: str
     found: str
-
-
-def applied_in(connection: sqlite3.Connection, table: str = "migrations") -> list[tuple[str, str]]:
-    """Return the migrations of a database in order, each with its checksum."""
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
-        return []
-    query = f"SELECT name, checksum FROM {table} ORDER BY rowid"
-    return [(str(row[0]), str(row[1])) for row in connection.execute(query)]
 
 
 def damages(
@@ -40,16 +31,13 @@ def damages(
 
     `shared`: other programs may have added tables.
     """
-    sound = True
-    for (line,) in connection.execute(f"PRAGMA integrity_check({_MAX_LINES})"):
-        if line != "ok":
-            sound = False
-            yield Damage("the pages of the database", "sound", str(line))
-    if not sound:
+    lines = [row[0] for row in connection.execute(f"PRAGMA integrity_check({_MAX_LINES})")]
+    if lines != ["ok"]:
+        yield from (Damage("the pages of the database", "sound", str(line)) for line in lines)
         return
     for row in connection.execute("PRAGMA foreign_key_check").fetchmany(_MAX_LINES):
-        table, rowid, parent = row[0], row[1], row[2]
-        place = f"a row of {table}" if rowid is None else f"row {rowid} of {table}"
+        child, rowid, parent = row[0], row[1], row[2]
+        place = f"a row of {child}" if rowid is None else f"row {rowid} of {child}"
         yield Damage(place, f"the row of {parent} that it refers to", "none")
     yield from _of_migrations(connection, migrations, table, shared=shared)
 
@@ -57,7 +45,7 @@ def damages(
 def _of_migrations(
     connection: sqlite3.Connection, migrations: Sequence[Migration], table: str, *, shared: bool
 ) -> Iterator[Damage]:
-    applied = dict(applied_in(connection, table))
+    applied = applied_in(connection, table)
     known = {m.name: m for m in migrations}
     for name, checksum in applied.items():
         if name not in known:
@@ -94,16 +82,3 @@ def _words(sql: str | None) -> str | None:
 
 def _short(sql: str | None) -> str:
     return "not there" if sql is None else " ".join(sql.split())[:200]
-
-
-def copy_of(connection: sqlite3.Connection, target: Path) -> None:
-    """Copy the snapshot of a connection to a new database."""
-    with closing(sqlite3.connect(target)) as copy:
-        connection.backup(copy)
-
-
-def open_copy(path: Path) -> sqlite3.Connection:
-    """Open a database that no other process uses, without creating files beside it."""
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
-    connection.row_factory = sqlite3.Row
-    return connection

@@ -23,7 +23,7 @@ QUEUE_MIGRATIONS: tuple[Migration, ...] = migrations_in(_HERE / "migrations", "s
 
 
 class LeaseLost(Exception):
-    """Somebody else holds the item now: end your own agent and stop."""
+    """Another process holds the item now: end the own agent and stop."""
 
 
 class Claim(NamedTuple):
@@ -37,7 +37,7 @@ class Claim(NamedTuple):
 
 
 class InFlight(NamedTuple):
-    """An item that somebody claimed: who, until when, and what came of it so far."""
+    """A claimed item with its holder, the end of its lease, and its result so far."""
 
     item: str
     kind: str
@@ -53,10 +53,10 @@ class InFlight(NamedTuple):
 
 
 class Queue:
-    """The queue of one kind of database: what its tables are called there, and how JSON is written.
+    """The queue of one kind of database.
 
-    `statements` replace or add to those of `queue.sql`. `plain`: events are exactly those of
-    agent-state, without a token.
+    `prefix`: of our own tables there. `statements` replace those of `queue.sql`, or are added.
+    `plain`: events are exactly those of agent-state, without a token.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Queue:
         self._plain = plain
 
     def now_ms(self, connection: sqlite3.Connection) -> int:
-        """The database's clock, the only one that leases know."""
+        """Return the time of the database's clock, which is the only clock of leases."""
         return int(connection.execute(self._sql["now"]).fetchone()[0])
 
     def at(self, ms: int) -> Queue:
-        """The same queue at another time, for what happened elsewhere and is told here later."""
+        """Return this queue with a fixed time, for events that are copied from another database."""
         then = copy(self)
         then._sql = self._sql | {"now": f"SELECT {int(ms)}"}
         return then
@@ -94,14 +94,14 @@ class Queue:
         key: str = "",
         ts: int | None = None,
     ) -> bool:
-        """Write one line of the diary; with a key, only the first time.
+        """Append an event; False if there is one with this key already.
 
-        A payload that is text is JSON already. Without `ts` it happened now.
+        A payload that is text is JSON already. The default of `ts` is now.
         """
         if key and connection.execute(self._sql["event_of_key"], {"key": key}).fetchone():
             return False
-        told = payload if isinstance(payload, str) else self._encode(payload)
-        values = {"ts": ts, "type": type, "actor": actor, "item": item, "payload": told}
+        text = payload if isinstance(payload, str) else self._encode(payload)
+        values = {"ts": ts, "type": type, "actor": actor, "item": item, "payload": text}
         connection.execute(self._sql["append_event"], values)
         if key:
             connection.execute(self._sql["event_key"], {"key": key})
@@ -135,7 +135,7 @@ class Queue:
     def has_pending(
         self, connection: sqlite3.Connection, kinds: Iterable[str], *, scope: str = ""
     ) -> bool:
-        """Whether an item of these kinds and this scope waits: a look is cheaper than a claim."""
+        """True if an item of these kinds and this scope is pending. Cheaper than a claim."""
         values = {"kinds": json.dumps(list(kinds)), "scope": scope}
         return connection.execute(self._sql["has_pending"], values).fetchone() is not None
 
@@ -149,9 +149,9 @@ class Queue:
         cap: int,
         scope: str = "",
     ) -> Claim | None:
-        """Take the next item of these kinds, unless `cap` of them are already being worked on.
+        """Claim the next item of these kinds, unless `cap` of them are in progress already.
 
-        `scope` is the beginning that the item's id must have; the cap counts across all scopes.
+        `scope`: the beginning of the item's id. The cap counts across all scopes.
         """
         wanted = list(kinds)
         values = {

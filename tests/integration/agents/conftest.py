@@ -68,6 +68,13 @@ class Attempt:
         launch.wait_until_gone(self.run_dir)
         return self.shim.wait()
 
+    def finished(self) -> dict[str, Any]:
+        """Wait for the shim, and return the result that it has written."""
+        assert self.end() == 0
+        result = self.result()
+        assert result is not None
+        return result
+
     def lease(self) -> dict[str, Any]:
         row = self.ledger.row("SELECT * FROM leases WHERE item = 'task-1'")
         assert row is not None

@@ -7,75 +7,31 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from caloron.agents.clis.registry import agent_cli
-from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
+from caloron.agents.sandbox.bubblewrap import NoSandbox
 from caloron.agents.supervise.processes import read_process
 from caloron.agents.supervise.supervise import Buffer, Limits, run, supervise
 from caloron.agents.supervise.watch import Watch
 from caloron.agents.workspace import commits
-from caloron.agents.workspace.commits import AgentWorkLost, HandOver, hand_over
+from caloron.agents.workspace.commits import AgentWorkLost
 from caloron.agents.workspace.pool import Pool
-from caloron.agents.workspace.workspaces import create_workspace, remove_workspace
-from caloron.errors import UsageError
+from caloron.agents.workspace.workspaces import remove_workspace
 from caloron.git.command import git
 from caloron.git.incoming import HandOverCancelled, SecretInCommits
-from caloron.git.mirror import Mirror
 from caloron.git.packs import objects_of
 from caloron.git.repository import TooLarge
-from caloron.ports import AgentRequest, Remote, SandboxSpec
-
-WHO = ("agent-1", "agent-1@example.invalid")
-
-
-class Place:
-    """A mirror with a main branch, and a workspace where an agent has been."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        forge, person = home / "forge.git", home / "person"
-        git(home, "init", "--bare", "-q", str(forge))
-        git(home, "clone", "-q", str(forge), str(person))
-        (person / "README").write_text("hello\n")
-        git(person, "add", "-A")
-        git(person, "commit", "-q", "-m", "first")
-        git(person, "push", "-q", "origin", "HEAD:main")
-        self.mirror = Mirror(home / "mirror.git", Remote(str(forge)))
-        self.mirror.ensure()
-        self.main = self.mirror.fetch_main()
-        self.sandbox = Bubblewrap(mirror=self.mirror.path)
-        self.workspace = home / "workspaces" / "a"
-        create_workspace(
-            self.mirror, self.workspace, start=self.main, branch="agent/a", identity=WHO
-        )
-
-    def agent(self, script: str) -> None:
-        self.sandbox.give_ownership(self.workspace)
-        given = SandboxSpec(workspace=self.workspace)
-        done = run(self.sandbox.confine(("sh", "-ec", script), given))
-        assert done.returncode == 0, done.stderr
-
-    def take(self, *leave_out: str, **more: Any) -> str:
-        work = HandOver(
-            workspace=self.workspace,
-            base=self.main,
-            main=self.main,
-            message="A\n\nAgent: agent-1\n",
-            identity=WHO,
-            leave_out=leave_out,
-            ref="refs/caloron/work/a",
-            bundle=self.home / "work.bundle",
-            **more,
-        )
-        return hand_over(work, self.sandbox, self.mirror)
+from caloron.ports import AgentRequest, SandboxSpec
+from tests.support.workspaces import AGENT, MESSAGE, Bench
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path, {"README": "hello\n"})
+    made.create()
+    return made
 
 
 @pytest.mark.parametrize(
@@ -92,27 +48,27 @@ def place(tmp_path: Path) -> Place:
     ],
 )
 def test_git_that_waits_for_ever_is_given_up(
-    place: Place, monkeypatch: pytest.MonkeyPatch, trap: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, trap: str
 ) -> None:
     monkeypatch.setattr(commits, "_IDLE_S", 2.0)
-    place.agent(f"echo x > new; {trap}")
+    bench.agent(f"echo x > new; {trap}")
     with pytest.raises(AgentWorkLost, match="did not come to an end"):
-        place.take()
-    remove_workspace(place.workspace)
-    assert not place.workspace.exists()
+        bench.take()
+    remove_workspace(bench.workspace)
+    assert not bench.workspace.exists()
 
 
 def test_a_filter_that_never_ends_is_given_up_and_what_it_prints_is_not_kept(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commits, "_PATIENCE_S", 4.0)
-    place.agent(
+    bench.agent(
         "echo x > new; git config filter.x.clean 'yes >&2'; git config filter.x.required true;"
         " echo '* filter=x' > .git/info/attributes"
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(AgentWorkLost, match="did not come to an end"):
-        place.take()
+        bench.take()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 
@@ -142,103 +98,103 @@ _WAITS = "while ! test -e .git/go; do sleep 0.1; done; cat"
 
 
 def test_a_hand_over_that_is_cancelled_ends_its_processes_and_can_be_done_again(
-    place: Place,
+    bench: Bench,
 ) -> None:
-    place.agent(
+    bench.agent(
         f"echo x > new; git config filter.x.clean 'echo $$ > .git/here; {_WAITS}';"
         " echo '* filter=x' > .git/info/attributes"
     )
-    here = place.workspace / ".git" / "here"
+    here = bench.workspace / ".git" / "here"
     with pytest.raises(HandOverCancelled):
-        place.take(cancelled=here.exists)
-    (place.workspace / ".git" / "go").touch()
-    head = place.take()
-    assert git(place.mirror.path, "show", f"{head}:new") == "x"
+        bench.take(cancelled=here.exists)
+    (bench.workspace / ".git" / "go").touch()
+    head = bench.take()
+    assert git(bench.mirror.path, "show", f"{head}:new") == "x"
 
 
-def test_commits_are_not_checked_to_the_end_when_the_hand_over_is_cancelled(place: Place) -> None:
+def test_commits_are_not_checked_to_the_end_when_the_hand_over_is_cancelled(bench: Bench) -> None:
     """All content of the commits is read for secrets, which takes long if there is much."""
-    place.agent("truncate -s 40M new")
+    bench.agent("truncate -s 40M new")
     seen = 0
 
     def cancelled() -> bool:
         nonlocal seen
-        seen += (place.home / "work.bundle.objects").exists()
+        seen += (bench.home / "run" / "work.bundle.objects").exists()
         return seen > 3
 
     with pytest.raises(HandOverCancelled):
-        place.take(cancelled=cancelled, secrets={"KEY": "not-in-there-0123456789"})
-    assert not (place.home / "work.bundle.objects").exists()
-    head = place.take()
-    assert git(place.mirror.path, "cat-file", "-s", f"{head}:new") == str(40 << 20)
+        bench.take(cancelled=cancelled, secrets={"KEY": "not-in-there-0123456789"})
+    assert not (bench.home / "run" / "work.bundle.objects").exists()
+    head = bench.take()
+    assert git(bench.mirror.path, "cat-file", "-s", f"{head}:new") == str(40 << 20)
 
 
 @pytest.mark.parametrize("more", ["truncate -s 6M b", "ln a b"], ids=["file", "hard link"])
 def test_sparse_files_are_refused_by_their_full_size_before_git_reads_them(
-    place: Place, more: str
+    bench: Bench, more: str
 ) -> None:
-    place.agent(
+    bench.agent(
         f"truncate -s 6M a; {more}; git config filter.x.clean 'touch .git/read; cat';"
         " echo '* filter=x' > .git/info/attributes"
     )
     with pytest.raises(TooLarge, match=r"take more than 10 MB on disk.* 12 MB"):
-        place.take(disk_mb=10)
-    assert not (place.workspace / ".git" / "read").exists()
+        bench.take(disk_mb=10)
+    assert not (bench.workspace / ".git" / "read").exists()
 
 
-def test_files_that_git_ignores_do_not_count_for_the_size_of_a_change(place: Place) -> None:
-    place.agent("truncate -s 20M image; echo image > .gitignore; echo x > new")
-    head = place.take(disk_mb=10)
-    assert git(place.mirror.path, "show", f"{head}:new") == "x"
+def test_files_that_git_ignores_do_not_count_for_the_size_of_a_change(bench: Bench) -> None:
+    bench.agent("truncate -s 20M image; echo image > .gitignore; echo x > new")
+    head = bench.take(disk_mb=10)
+    assert git(bench.mirror.path, "show", f"{head}:new") == "x"
 
 
 @pytest.mark.parametrize("victim", ["$PPID", "$$"], ids=["git", "filter"])
 def test_work_is_taken_again_when_a_process_is_killed_while_it_is_taken(
-    place: Place, victim: str
+    bench: Bench, victim: str
 ) -> None:
     """A killed process of ours is no fault of the agent's."""
     once = "[ -e /workspace/.git/once ] || { touch /workspace/.git/once; kill -9 %s; }; cat"
-    place.agent(
+    bench.agent(
         f"echo x > new; git config filter.x.clean '{once % victim}';"
         " git config filter.x.required true; echo 'new filter=x' > .git/info/attributes"
     )
-    assert "new" in place.mirror.files(place.take())
+    assert "new" in bench.mirror.files(bench.take())
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_what_is_not_the_agents_is_in_no_commit_of_its_history(place: Place, times: int) -> None:
+def test_what_is_not_the_agents_is_in_no_commit_of_its_history(bench: Bench, times: int) -> None:
     commit = "git add -f .; git commit -q -m more"
     more = "".join(f"echo {n} > mine-{n}; {commit};" for n in range(times))
-    place.agent(
+    bench.agent(
         f": > .git/info/exclude; mkdir .caloron 'made [x]'; echo x > .caloron/x;"
         f" echo x > 'made [x]/x'; {more} git rm -q -r --cached .caloron; git commit -q -m away"
     )
-    head = place.take("made [x]")
-    names = git(place.mirror.path, "log", "--format=", "--name-only", f"{place.main}..{head}")
+    head = bench.take(leave_out=["made [x]"])
+    names = git(bench.mirror.path, "log", "--format=", "--name-only", f"{bench.main}..{head}")
     assert sorted(set(names.splitlines())) == [f"mine-{n}" for n in range(times)]
 
 
-def test_an_agent_that_commits_nothing_of_ours_keeps_its_history(place: Place) -> None:
-    place.agent("for n in 1 2 3; do echo $n > f$n; git add .; git commit -q -m $n; done")
-    head = place.take("node_modules")
-    assert place.mirror.commits_ahead(place.main, head) == 3
+def test_an_agent_that_commits_nothing_of_ours_keeps_its_history(bench: Bench) -> None:
+    bench.agent("for n in 1 2 3; do echo $n > f$n; git add .; git commit -q -m $n; done")
+    head = bench.take(leave_out=["node_modules"])
+    assert bench.mirror.commits_ahead(bench.main, head) == 3
 
 
-def test_files_of_the_project_in_such_a_folder_may_be_changed(place: Place) -> None:
-    place.agent("echo changed > README; git commit -q -a -m change")
-    head = place.take("README")
-    assert place.mirror.read(head, "README") == "changed\n"
+def test_files_of_the_project_in_such_a_folder_may_be_changed(bench: Bench) -> None:
+    bench.agent("echo changed > README; git commit -q -a -m change")
+    head = bench.take(leave_out=["README"])
+    assert bench.mirror.read(head, "README") == "changed\n"
 
 
-def test_a_link_to_a_commit_elsewhere_becomes_files_or_nothing(place: Place) -> None:
-    place.agent(
+def test_a_link_to_a_commit_elsewhere_becomes_files_or_nothing(bench: Bench) -> None:
+    bench.agent(
         "git init -q lib; echo x > lib/f; git -C lib add f;"
         " git -C lib -c user.name=x -c user.email=x@x.invalid commit -q -m x; git add lib;"
         " git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),gone; git commit -q -m x"
     )
-    head = place.take()
-    assert sorted(place.mirror.files(head)) == ["README", "lib/f"]
-    assert place.mirror.submodules(head) == ()
+    head = bench.take()
+    assert sorted(bench.mirror.files(head)) == ["README", "lib/f"]
+    assert bench.mirror.submodules(head) == ()
 
 
 @pytest.mark.parametrize(
@@ -247,34 +203,34 @@ def test_a_link_to_a_commit_elsewhere_becomes_files_or_nothing(place: Place) -> 
     ids=["none", "another agent", "two agents"],
 )
 def test_commits_without_the_line_of_their_agent_become_one_that_has_it(
-    place: Place, message: str
+    bench: Bench, message: str
 ) -> None:
-    place.agent(f"echo 1 > one; git add .; git commit -q -m '{message}'; echo 2 > two")
-    head = place.take(agent="agent-1")
-    assert sorted(place.mirror.files(head)) == ["README", "one", "two"]
-    log = git(place.mirror.path, "log", "--format=%B", f"{place.main}..{head}")
-    assert log == "A\n\nAgent: agent-1"
+    bench.agent(f"echo 1 > one; git add .; git commit -q -m '{message}'; echo 2 > two")
+    head = bench.take(agent="agent-1")
+    assert sorted(bench.mirror.files(head)) == ["README", "one", "two"]
+    log = git(bench.mirror.path, "log", "--format=%B", f"{bench.main}..{head}")
+    assert log == MESSAGE.strip()
 
 
-def test_commits_with_the_line_of_their_agent_stay_as_they_are(place: Place) -> None:
-    place.agent("echo 1 > one; git add .; git commit -q -m 'x\n\nAgent: agent-1'; echo 2 > two")
-    assert place.mirror.commits_ahead(place.main, place.take(agent="agent-1")) == 2
+def test_commits_with_the_line_of_their_agent_stay_as_they_are(bench: Bench) -> None:
+    bench.agent("echo 1 > one; git add .; git commit -q -m 'x\n\nAgent: agent-1'; echo 2 > two")
+    assert bench.mirror.commits_ahead(bench.main, bench.take(agent="agent-1")) == 2
 
 
-def test_nothing_of_refused_commits_stays_in_the_mirror(place: Place) -> None:
-    before = objects_of(place.mirror.path)
-    place.agent("echo 'the secret of secrets' > new")
+def test_nothing_of_refused_commits_stays_in_the_mirror(bench: Bench) -> None:
+    before = objects_of(bench.mirror.path)
+    bench.agent("echo 'the secret of secrets' > new")
     with pytest.raises(SecretInCommits, match="hold the value of MY_KEY"):
-        place.take(secrets={"MY_KEY": "the secret of secrets"})
-    assert objects_of(place.mirror.path) == before
-    assert not list(place.home.glob("work.bundle*"))
+        bench.take(secrets={"MY_KEY": "the secret of secrets"})
+    assert objects_of(bench.mirror.path) == before
+    assert not list((bench.home / "run").glob("work.bundle*"))
 
 
-def test_a_value_that_the_agent_began_with_is_not_refused(place: Place) -> None:
+def test_a_value_that_the_agent_began_with_is_not_refused(bench: Bench) -> None:
     """An example key that a project keeps in a file must not make that file read-only."""
-    place.agent("printf 'README says: hello\n' > README")
-    head = place.take(secrets={"MY_KEY": "README says: hello"[-5:] + "\n" * 0})
-    assert place.mirror.read(head, "README") == "README says: hello\n"
+    bench.agent("printf 'README says: hello\n' > README")
+    head = bench.take(secrets={"MY_KEY": "README says: hello"[-5:] + "\n" * 0})
+    assert bench.mirror.read(head, "README") == "README says: hello\n"
 
 
 def test_folders_of_any_depth_are_removed_and_too_deep_ones_are_over_the_limit(
@@ -318,24 +274,17 @@ def test_a_megabyte_of_prompt_is_handed_to_a_program_whole(
     command = runner.command(request)
     confined = NoSandbox().confine(command.argv, SandboxSpec(workspace=tmp_path))
     assert run(confined, command.stdin.encode()).stdout == prompt.encode()
-    with pytest.raises(UsageError, match="too long for a command line") as refused:
-        agent_cli("command", command=("cat", "{prompt}")).command(request)
-    assert "{prompt_file}" in refused.value.hint
 
 
-def test_a_workspace_whose_door_was_shut_is_opened_again(place: Place) -> None:
-    place.agent("echo x > new; chmod 000 /workspace")
-    head = place.take()
-    assert "new" in place.mirror.files(head)
+def test_a_workspace_whose_door_was_shut_is_opened_again(bench: Bench) -> None:
+    bench.agent("echo x > new; chmod 000 /workspace")
+    head = bench.take()
+    assert "new" in bench.mirror.files(head)
 
 
-def test_the_pool_never_offers_a_workspace_that_it_removed(place: Place) -> None:
-    pool = Pool(place.mirror, place.sandbox, place.home / "pool", 2, WHO)
+def test_the_pool_never_offers_a_workspace_that_it_removed(bench: Bench) -> None:
+    pool = Pool(bench.mirror, bench.sandbox, bench.home / "pool", 2, AGENT)
     assert pool._make_one()
-    person = place.home / "person"
-    (person / "more").write_text("more\n")
-    git(person, "add", "-A")
-    git(person, "commit", "-q", "-m", "main moves on")
-    git(person, "push", "-q", "origin", "HEAD:main")
+    bench.commit({"more": "more\n"})
     assert pool._make_one()
     assert [ready.folder.is_dir() for ready in pool._ready] == [True, True]

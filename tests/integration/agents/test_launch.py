@@ -20,7 +20,6 @@ STARTER = """
 import json, os, sys, time
 from pathlib import Path
 from caloron.agents.supervise import launch
-from tests.support.wait import process_lives, wait_for
 launch.start(Path(sys.argv[1]), json.loads(sys.argv[2]))
 print("started", flush=True)
 time.sleep(1000)

@@ -9,37 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agents.sandbox.bubblewrap import Bubblewrap
 from caloron.agents.supervise.supervise import run
 from caloron.agents.workspace.pool import Pool
 from caloron.agents.workspace.workspaces import Trash
-from caloron.git.command import git
-from caloron.git.mirror import Mirror
-from caloron.ports import Remote, SandboxSpec
+from caloron.ports import SandboxSpec
 from tests.support.wait import wait_for
+from tests.support.workspaces import Bench
 
 ADA = ("Ada", "ada@example.org")
 
 
-class Bench:
+class PoolBench(Bench):
     def __init__(self, home: Path) -> None:
-        self.home = home
-        forge = home / "forge.git"
-        git(home, "init", "--bare", "-q", str(forge))
-        git(home, "clone", "-q", str(forge), "person")
-        self.commit("first")
-        self.mirror = Mirror(home / "mirror.git", Remote(str(forge)))
-        self.mirror.ensure()
-        self.sandbox = Bubblewrap(mirror=self.mirror.path)
+        super().__init__(home, {"first": "first"})
         self.pool = Pool(self.mirror, self.sandbox, home / "pool", 2, ADA)
-
-    def commit(self, name: str) -> str:
-        person = self.home / "person"
-        (person / name).write_text(name)
-        git(person, "add", "-A")
-        git(person, "commit", "-q", "-m", name)
-        git(person, "push", "-q", "origin", "HEAD:main")
-        return git(person, "rev-parse", "HEAD")
 
     def filled(self, commit: str) -> None:
         def ready() -> bool:
@@ -55,19 +38,19 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
+def bench(tmp_path: Path) -> Iterator[PoolBench]:
+    made = PoolBench(tmp_path)
     yield made
     made.pool.close()
 
 
-def _take(bench: Bench, name: str, start: str, branch: str = "agent/a/s-1") -> Path:
+def _take(bench: PoolBench, name: str, start: str, branch: str = "agent/a/s-1") -> Path:
     place = bench.home / "runs" / name
     assert bench.pool.take(place / "workspace", place / "home", start, branch)
     return place
 
 
-def test_an_agent_works_and_commits_in_a_workspace_of_the_pool(bench: Bench) -> None:
+def test_an_agent_works_and_commits_in_a_workspace_of_the_pool(bench: PoolBench) -> None:
     main = bench.mirror.fetch_main()
     bench.pool.open()
     bench.filled(main)
@@ -78,9 +61,9 @@ def test_an_agent_works_and_commits_in_a_workspace_of_the_pool(bench: Bench) -> 
     bench.filled(main)
 
 
-def test_a_workspace_is_moved_to_another_commit_when_that_is_wanted(bench: Bench) -> None:
+def test_a_workspace_is_moved_to_another_commit_when_that_is_wanted(bench: PoolBench) -> None:
     first = bench.mirror.fetch_main()
-    second = bench.commit("second")
+    second = bench.commit({"second": "second"})
     bench.pool.open()
     bench.filled(second)
     place = _take(bench, "1", first, "agent/b/s-1")
@@ -91,16 +74,16 @@ def test_a_workspace_is_moved_to_another_commit_when_that_is_wanted(bench: Bench
     assert bench.inside(detached, "git rev-parse HEAD; ls") == f"{second}\nfirst\nsecond"
 
 
-def test_the_pool_follows_main(bench: Bench) -> None:
+def test_the_pool_follows_main(bench: PoolBench) -> None:
     bench.pool.open()
     bench.filled(bench.mirror.fetch_main())
-    newer = bench.commit("newer")
+    newer = bench.commit({"newer": "newer"})
     bench.pool.refresh()
     bench.filled(newer)
 
 
 def test_the_pool_asks_the_forge_only_if_main_was_seen_elsewhere(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: PoolBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main = bench.mirror.fetch_main()
     asked: list[str] = []
@@ -115,13 +98,13 @@ def test_the_pool_asks_the_forge_only_if_main_was_seen_elsewhere(
     bench.pool.open()
     bench.filled(main)
     assert asked == []
-    newer = bench.commit("newer")
+    newer = bench.commit({"newer": "newer"})
     bench.pool.refresh(newer)
     bench.filled(newer)
     assert asked
 
 
-def test_an_empty_pool_says_so_and_a_closed_one_leaves_nothing(bench: Bench) -> None:
+def test_an_empty_pool_says_so_and_a_closed_one_leaves_nothing(bench: PoolBench) -> None:
     place = bench.home / "run"
     assert not bench.pool.take(place / "workspace", place / "home", "x", "b")
     bench.pool.open()
@@ -130,7 +113,7 @@ def test_an_empty_pool_says_so_and_a_closed_one_leaves_nothing(bench: Bench) -> 
     assert not (bench.home / "pool").exists()
 
 
-def test_two_workspaces_as_root_have_two_owners(bench: Bench) -> None:
+def test_two_workspaces_as_root_have_two_owners(bench: PoolBench) -> None:
     main = bench.mirror.fetch_main()
     bench.pool.open()
     bench.filled(main)
@@ -141,7 +124,7 @@ def test_two_workspaces_as_root_have_two_owners(bench: Bench) -> None:
 def test_agents_of_a_root_who_hides_everything_still_read_the_mirror(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        made = Bench(tmp_path)
+        made = PoolBench(tmp_path)
         made.pool.open()
         made.filled(made.mirror.fetch_main())
         place = _take(made, "1", made.mirror.fetch_main())
@@ -163,7 +146,7 @@ def slow_rm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_stop_deletes_nothing_and_the_next_start_does(
-    bench: Bench, slow_rm: Path, monkeypatch: pytest.MonkeyPatch
+    bench: PoolBench, slow_rm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trash = Trash(bench.home / "trash")
     pool = Pool(bench.mirror, bench.sandbox, bench.home / "pool", 2, ADA, discard=trash.put)
@@ -184,7 +167,7 @@ def test_a_stop_deletes_nothing_and_the_next_start_does(
     again.close()
 
 
-def test_a_pool_that_is_filled_when_a_stop_comes_makes_no_more(bench: Bench) -> None:
+def test_a_pool_that_is_filled_when_a_stop_comes_makes_no_more(bench: PoolBench) -> None:
     stopping = threading.Event()
     made: list[Path] = []
 

@@ -53,17 +53,13 @@ def test_the_way_an_agent_ends_is_in_its_result(
     attempt: Attempt, script: str, code: int, last: str
 ) -> None:
     attempt.start_shell(script)
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert (result["exit_code"], result["last_line"]) == (code, last)
 
 
 def test_a_program_that_is_not_there_is_named_in_the_result(attempt: Attempt) -> None:
     attempt.start("no-such-agent")
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["exit_code"] == 127
     assert result["last_line"] == "cannot start no-such-agent: No such file or directory"
 
@@ -98,9 +94,7 @@ def test_a_file_is_open_for_an_agent_at_its_number_also_if_that_one_was_free(
 
 def test_signals_work_in_an_agent_as_in_a_terminal(attempt: Attempt) -> None:
     attempt.start_shell("(kill -HUP $$); sleep 1000")
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["exit_code"] == 128 + signal.SIGHUP
 
 
@@ -256,9 +250,7 @@ def test_a_short_time_without_the_ledger_is_bridged(attempt: Attempt) -> None:
 
 def test_an_agent_that_takes_too_long_is_ended_and_its_result_says_so(attempt: Attempt) -> None:
     attempt.start_shell("echo working; exec sleep 1000", limit_s=0.5)
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["timed_out"] is True
     assert result["exit_code"] == 128 + signal.SIGTERM
     assert result["last_line"] == "working"
@@ -310,9 +302,7 @@ def test_output_is_kept_whole_up_to_the_cap_and_by_its_ends_beyond(
 
 def test_output_that_is_not_utf8_is_readable_all_the_same(attempt: Attempt) -> None:
     attempt.start_shell("printf 'caf\\351 \\377\\376 end\\n'")
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["last_line"] == "caf\ufffd \ufffd\ufffd end"
     assert attempt.output() == "caf\ufffd \ufffd\ufffd end\n"
 
@@ -409,9 +399,7 @@ def test_a_sandbox_that_is_killed_every_time_is_a_failure_in_the_end(
 ) -> None:
     _start_in_sandbox(attempt, "echo ready; sleep 600", interruptions=MOST_INTERRUPTIONS)
     _kill_the_sandbox(attempt, process)
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["exit_code"] == 137
 
 
@@ -423,7 +411,5 @@ def test_an_agent_in_a_sandbox_that_ends_itself_by_a_signal_has_ended(
     attempt: Attempt, script: str, code: int
 ) -> None:
     _start_in_sandbox(attempt, script)
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["exit_code"] == code

@@ -218,9 +218,7 @@ def test_an_agent_over_a_limit_is_ended_at_once_and_its_result_says_so(attempt: 
     }
     script = "trap '' TERM; head -c 20000000 /dev/zero | tr '\\0' x > big; sleep 600"
     attempt.start_shell(script, watch=watch)
-    assert attempt.end() == 0
-    result = attempt.result()
-    assert result is not None
+    result = attempt.finished()
     assert result["over"].endswith("MB on disk, of 5 allowed")
     assert result["exit_code"] == 137
     assert not result["timed_out"]

@@ -3,100 +3,22 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from caloron.agents.sandbox.bubblewrap import Bubblewrap
-from caloron.agents.supervise.supervise import run
-from caloron.agents.workspace.commits import AgentWorkLost, HandOver, hand_over
-from caloron.agents.workspace.workspaces import create_checkout, create_workspace, remove_workspace
+from caloron.agents.workspace.commits import AgentWorkLost
+from caloron.agents.workspace.workspaces import create_checkout, remove_workspace
 from caloron.errors import InUse
 from caloron.git.command import git
 from caloron.git.incoming import BundleRefused
-from caloron.git.mirror import Mirror
-from caloron.ports import Remote, SandboxSpec
-
-AGENT = ("agent-1", "agent-1@caloron.local")
-CAP = 50_000_000
-MESSAGE = "Add a thing\n\nAgent: agent-1\n"
-
-
-class Bench:
-    """A mirror with a main branch, and one workspace that agents work in."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        forge = home / "forge.git"
-        forge.mkdir()
-        git(forge, "init", "--bare", "-q", ".")
-        git(home, "clone", "-q", str(forge), "person")
-        self.person = home / "person"
-        self.merge_to_main({"README": "hello\n", ".gitignore": "*.log\nbuild/\n", "old": "old\n"})
-        self.mirror = Mirror(home / "mirror.git", Remote(str(forge)))
-        self.mirror.ensure()
-        self.main = self.mirror.fetch_main()
-        self.workspace = home / "workspaces" / "task-1"
-        self.sandbox = Bubblewrap(mirror=self.mirror.path)
-
-    def merge_to_main(self, files: dict[str, str]) -> None:
-        for name, content in files.items():
-            (self.person / name).write_text(content)
-        git(self.person, "add", "-A")
-        git(self.person, "commit", "-q", "-m", "by a person")
-        git(self.person, "push", "-q", "origin", "HEAD:main")
-
-    def create(self, start: str = "", merge: str = "") -> Path:
-        create_workspace(
-            self.mirror,
-            self.workspace,
-            start=start or self.main,
-            branch="agent/task-1/p-1",
-            merge=merge,
-            identity=AGENT,
-        )
-        return self.workspace
-
-    def agent(self, script: str) -> None:
-        """What an agent does, inside the sandbox, with plain git as it would use it."""
-        self.sandbox.give_ownership(self.workspace)
-        given = SandboxSpec(workspace=self.workspace)
-        done = run(self.sandbox.confine(("sh", "-ec", script), given))
-        assert done.returncode == 0, done.stderr
-
-    def finish(self, base: str = "", **more: Any) -> str:
-        more = {"ref": "refs/caloron/work/task-1"} | more
-        work = HandOver(
-            workspace=self.workspace,
-            base=base or self.main,
-            main=self.mirror.fetch_main(),
-            message=MESSAGE,
-            identity=AGENT,
-            bundle=self.home / "run" / "work.bundle",
-            **more,
-        )
-        return hand_over(work, self.sandbox, self.mirror)
-
-    def files(self, commit: str) -> list[str]:
-        listed = git(self.mirror.path, "ls-tree", "-r", "-z", "--name-only", commit)
-        return listed.rstrip("\0").split("\0")
-
-    def content(self, commit: str, name: str) -> bytes:
-        return subprocess.run(
-            ("git", "-C", self.mirror.path, "cat-file", "blob", f"{commit}:{name}"),
-            capture_output=True,
-            check=True,
-        ).stdout
-
-    def show(self, commit: str, form: str) -> str:
-        return git(self.mirror.path, "show", "-s", f"--format={form}", commit)
+from tests.support.workspaces import AGENT, MESSAGE, Bench
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+    files = {"README": "hello\n", ".gitignore": "*.log\nbuild/\n", "old": "old\n"}
+    return Bench(tmp_path, files)
 
 
 def test_a_workspace_stands_on_its_branch_and_commits_as_its_agent(bench: Bench) -> None:
@@ -105,7 +27,7 @@ def test_a_workspace_stands_on_its_branch_and_commits_as_its_agent(bench: Bench)
     assert git(bench.workspace, "rev-parse", "HEAD") == bench.main
     assert git(bench.workspace, "status", "--porcelain") == ""
     bench.agent("echo 1 > new; git add new; git commit -qm mine")
-    head = bench.finish()
+    head = bench.take()
     assert bench.show(head, "%an|%ae|%s") == "agent-1|agent-1@caloron.local|mine"
 
 
@@ -134,8 +56,9 @@ def test_what_an_agent_leaves_uncommitted_is_committed_for_it(bench: Bench) -> N
         "echo log > run.log; echo o > build/o; ln -s README link; printf x > run; chmod +x run;"
         "printf 'a\\nb' > \"$(printf 'new\\nline')\""
     )
-    head = bench.finish()
-    assert bench.files(head) == [
+    head = bench.take()
+    names = git(bench.mirror.path, "ls-tree", "-r", "-z", "--name-only", head)
+    assert names.rstrip("\0").split("\0") == [
         ".gitignore", "README", "a/b/größe ☃.txt", "image", "link", "new\nline", "run",
     ]  # fmt: skip
     assert bench.content(head, "image") == (bench.workspace / ".caloron" / "image").read_bytes()
@@ -149,21 +72,21 @@ def test_what_an_agent_leaves_uncommitted_is_committed_for_it(bench: Bench) -> N
 def test_an_agent_that_did_nothing_makes_no_commit(bench: Bench) -> None:
     bench.create()
     bench.agent("echo log > run.log; mkdir .caloron; touch .caloron/x")
-    assert bench.finish() == bench.main
+    assert bench.take() == bench.main
 
 
 def test_own_commits_and_what_is_left_over_both_arrive(bench: Bench) -> None:
     bench.create()
     bench.agent("echo 1 > one; git add one; git commit -qm one; echo 2 > two")
-    head = bench.finish()
+    head = bench.take()
     assert bench.mirror.commits_ahead(bench.main, head) == 2
-    assert {"one", "two"} <= set(bench.files(head))
+    assert {"one", "two"} <= set(bench.mirror.files(head))
 
 
 def test_own_folder_stays_out_even_if_the_agent_changes_what_is_ignored(bench: Bench) -> None:
     bench.create()
     bench.agent("mkdir .caloron; echo x > .caloron/x; echo > .git/info/exclude; echo 1 > one")
-    assert ".caloron/x" not in bench.files(bench.finish())
+    assert ".caloron/x" not in bench.mirror.files(bench.take())
 
 
 @pytest.mark.parametrize(
@@ -178,16 +101,16 @@ def test_own_folder_stays_out_even_if_the_agent_changes_what_is_ignored(bench: B
 def test_the_work_counts_wherever_the_agent_has_moved_to(bench: Bench, move: str) -> None:
     bench.create()
     bench.agent(f"{move}; echo 1 > one; git add one; git commit -qm one; echo 2 > two")
-    head = bench.finish()
-    assert {"README", "one", "two"} <= set(bench.files(head))
+    head = bench.take()
+    assert {"README", "one", "two"} <= set(bench.mirror.files(head))
 
 
 def test_an_agent_that_goes_back_before_its_start_hands_over_nothing(bench: Bench) -> None:
-    bench.merge_to_main({"later": "1\n"})
+    bench.commit({"later": "1\n"})
     main = bench.mirror.fetch_main()
     bench.create(start=main)
     bench.agent(f"git reset -q --hard {bench.main}")
-    assert bench.finish(base=main) == main
+    assert bench.take(base=main) == main
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -202,8 +125,8 @@ def test_a_repository_that_the_agent_made_inside_arrives_as_files(
         f"git init -q; {identity} echo 2 > file; {commit} cd ..; {commit} cd ..;"
         "mkdir build; cd build; git init -q"
     )
-    head = bench.finish()
-    assert {"n 1/file", "n 1/deep/file"} <= set(bench.files(head))
+    head = bench.take()
+    assert {"n 1/file", "n 1/deep/file"} <= set(bench.mirror.files(head))
     modes = git(bench.mirror.path, "ls-tree", "-r", head)
     assert "160000" not in modes
     assert (bench.workspace / "build" / ".git").exists()
@@ -212,7 +135,7 @@ def test_a_repository_that_the_agent_made_inside_arrives_as_files(
 def test_locks_of_a_killed_git_do_not_stand_in_the_way(bench: Bench) -> None:
     bench.create()
     bench.agent("echo 1 > one; touch .git/index.lock .git/HEAD.lock .git/refs/heads/x.lock")
-    assert "one" in bench.files(bench.finish())
+    assert "one" in bench.mirror.files(bench.take())
 
 
 def test_planted_configuration_neither_runs_nor_leads_astray(bench: Bench) -> None:
@@ -225,8 +148,8 @@ def test_planted_configuration_neither_runs_nor_leads_astray(bench: Bench) -> No
         "git config core.worktree ../.caloron/elsewhere; git config commit.gpgSign true;"
         "git config gpg.program .git/trap; git config diff.external .git/trap"
     )
-    head = bench.finish()
-    assert "one" in bench.files(head)
+    head = bench.take()
+    assert "one" in bench.mirror.files(head)
     assert not (bench.workspace / ".caloron" / "ran").exists()
 
 
@@ -239,7 +162,7 @@ def test_a_planted_filter_runs_inside_and_reaches_nothing(bench: Bench) -> None:
         "chmod +x .git/f; git config filter.f.clean .git/f; git config filter.f.required false;"
         "echo '* filter=f' > .gitattributes; echo mine > one"
     )
-    head = bench.finish()
+    head = bench.take()
     assert bench.content(head, "one") == b"mine\n"
     assert not (bench.home / "written").exists()
 
@@ -259,16 +182,16 @@ def test_a_destroyed_repository_is_told_clearly(bench: Bench, destruction: str) 
     bench.create()
     bench.agent(f"echo 1 > one; {destruction}")
     with pytest.raises(AgentWorkLost, match="cannot be taken"):
-        bench.finish()
+        bench.take()
 
 
 def test_commits_beyond_the_cap_are_refused(bench: Bench) -> None:
     bench.create()
     bench.agent("head -c 300000 /dev/urandom > large")
     with pytest.raises(BundleRefused, match="100000 bytes allowed"):
-        bench.finish(cap_bytes=100_000)
+        bench.take(cap_bytes=100_000)
     assert not (bench.home / "run" / "work.bundle").exists()
-    assert "large" in bench.files(bench.finish())
+    assert "large" in bench.mirror.files(bench.take())
 
 
 def test_an_agent_cannot_push_anywhere(bench: Bench) -> None:
@@ -276,75 +199,64 @@ def test_an_agent_cannot_push_anywhere(bench: Bench) -> None:
     bench.agent("! git push -q origin HEAD:main")
 
 
-def _conflict(bench: Bench) -> tuple[str, str]:
-    """A pushed change of an agent, and a main that changed the same line since."""
+def _in_a_merge(
+    bench: Bench, work: str = "echo mine > README; echo 1 > one", **theirs: str
+) -> tuple[str, str]:
+    """Start a round in the middle of a merge of an agent's work and a main that went on."""
     bench.create()
-    bench.agent("echo mine > README; echo 1 > one")
-    head = bench.finish()
+    bench.agent(work)
+    head = bench.take()
     remove_workspace(bench.workspace)
-    bench.merge_to_main({"README": "theirs\n", "two": "2\n"})
-    return head, bench.mirror.fetch_main()
+    main = bench.commit(theirs or {"README": "theirs\n", "two": "2\n"})
+    bench.mirror.fetch_main()
+    bench.create(start=head, merge=main)
+    return head, main
 
 
 def test_a_resolve_round_starts_in_the_middle_of_the_merge_and_ends_with_its_commit(
     bench: Bench,
 ) -> None:
-    head, main = _conflict(bench)
-    bench.create(start=head, merge=main)
+    head, main = _in_a_merge(bench)
     bench.agent("echo both > README")
-    resolved = bench.finish(base=head)
+    resolved = bench.take(base=head)
     assert bench.show(resolved, "%P") == f"{head} {main}"
     assert bench.content(resolved, "README") == b"both\n"
     assert bench.mirror.conflict_markers(resolved, ("README",)) == ()
-    assert {"one", "two"} <= set(bench.files(resolved))
+    assert {"one", "two"} <= set(bench.mirror.files(resolved))
     assert bench.mirror.commits_ahead(main, resolved) == 2
 
 
 def test_a_resolve_round_whose_agent_commits_the_merge_itself_is_taken_as_it_is(
     bench: Bench,
 ) -> None:
-    head, main = _conflict(bench)
-    bench.create(start=head, merge=main)
+    head, main = _in_a_merge(bench)
     bench.agent("echo both > README; git commit -qam 'both sides'")
-    resolved = bench.finish(base=head)
+    resolved = bench.take(base=head)
     assert bench.show(resolved, "%P|%s") == f"{head} {main}|both sides"
 
 
 def test_a_resolve_round_that_keeps_our_side_still_concludes_the_merge(bench: Bench) -> None:
-    bench.create()
-    bench.agent("echo mine > README")
-    head = bench.finish()
-    remove_workspace(bench.workspace)
-    bench.merge_to_main({"README": "theirs\n"})
-    main = bench.mirror.fetch_main()
-    bench.create(start=head, merge=main)
+    head, main = _in_a_merge(bench, "echo mine > README", README="theirs\n")
     bench.agent("git checkout -q --ours README")
-    resolved = bench.finish(base=head)
+    resolved = bench.take(base=head)
     assert bench.show(resolved, "%P") == f"{head} {main}"
     assert bench.mirror.tree(resolved) == bench.mirror.tree(head)
 
 
 def test_a_merge_without_conflict_is_concluded_too(bench: Bench) -> None:
-    bench.create()
-    bench.agent("echo 1 > one")
-    head = bench.finish()
-    remove_workspace(bench.workspace)
-    bench.merge_to_main({"two": "2\n"})
-    main = bench.mirror.fetch_main()
-    bench.create(start=head, merge=main)
-    resolved = bench.finish(base=head)
+    head, main = _in_a_merge(bench, "echo 1 > one", two="2\n")
+    resolved = bench.take(base=head)
     assert bench.show(resolved, "%P") == f"{head} {main}"
 
 
 def test_a_merge_with_nothing_new_is_no_merge(bench: Bench) -> None:
     bench.create(merge=bench.main)
-    assert bench.finish() == bench.main
+    assert bench.take() == bench.main
 
 
 def test_a_resolve_round_that_leaves_the_markers_is_noticed(bench: Bench) -> None:
-    head, main = _conflict(bench)
-    bench.create(start=head, merge=main)
-    left = bench.finish(base=head)
+    head, _ = _in_a_merge(bench)
+    left = bench.take(base=head)
     assert bench.mirror.conflict_markers(left, ("README", "two", "gone")) == ("README",)
 
 
@@ -357,7 +269,7 @@ def test_markers_are_looked_for_in_what_arrived(bench: Bench) -> None:
     (bench.workspace / "long").write_text("x" * 200_000 + "<<<<<<< HEAD\n")
     (bench.workspace / "end").write_text("x\n>>>>>>> main")
     names = ("pipe", "marked", "link", "inside", "long", "end", "README", ":(glob)*")
-    assert bench.mirror.conflict_markers(bench.finish(), names) == ("end", "marked")
+    assert bench.mirror.conflict_markers(bench.take(), names) == ("end", "marked")
 
 
 def test_a_workspace_with_read_only_folders_can_be_removed(bench: Bench) -> None:
@@ -371,7 +283,7 @@ def test_a_workspace_with_read_only_folders_can_be_removed(bench: Bench) -> None
 def test_a_checkout_is_exactly_the_commit(bench: Bench) -> None:
     bench.create()
     bench.agent("echo 1 > one; rm old")
-    head = bench.finish()
+    head = bench.take()
     place = bench.home / "verify"
     for _ in range(2):
         create_checkout(bench.mirror, place, head)
@@ -390,15 +302,15 @@ def test_a_checkout_is_exactly_the_commit(bench: Bench) -> None:
 def test_work_that_was_left_on_another_branch_or_in_a_stash_counts(bench: Bench, away: str) -> None:
     bench.create()
     bench.agent(f"echo 1 > one; {away}; test ! -e one")
-    head = bench.finish()
-    assert "one" in bench.files(head)
+    head = bench.take()
+    assert "one" in bench.mirror.files(head)
     assert bench.show(head, "%an|%P") == f"agent-1|{bench.main}"
 
 
 def test_a_folder_that_an_agent_made_unreadable_is_its_work_too(bench: Bench) -> None:
     bench.create()
     bench.agent("mkdir -p a/b; echo 1 > a/b/c; chmod 000 a/b/c a/b a")
-    assert "a/b/c" in bench.files(bench.finish())
+    assert "a/b/c" in bench.mirror.files(bench.take())
 
 
 def test_an_agent_speaks_for_nobody_but_the_user(bench: Bench) -> None:
@@ -407,29 +319,17 @@ def test_an_agent_speaks_for_nobody_but_the_user(bench: Bench) -> None:
         "git config user.name Linus; echo 1 > one; git add one; git commit -qm one;"
         "echo 2 > two; git add two; git commit -qm two --author='Evil <e@e>'"
     )
-    head = bench.finish()
-    assert {"one", "two"} <= set(bench.files(head))
+    head = bench.take()
+    assert {"one", "two"} <= set(bench.mirror.files(head))
     log = git(bench.mirror.path, "log", "--format=%an %ae %cn %ce", f"{bench.main}..{head}")
     assert log == f"{AGENT[0]} {AGENT[1]} {AGENT[0]} {AGENT[1]}"
 
 
-@pytest.mark.parametrize("line", ["", "Agent: caloron-agent-other"])
-def test_a_commit_without_the_line_of_its_agent_is_replaced(bench: Bench, line: str) -> None:
-    bench.create()
-    bench.agent(
-        f"git config user.name {AGENT[0]}; git config user.email {AGENT[1]};"
-        f"echo 1 > one; git add one; git commit -qm 'one\n\n{line}'"
-    )
-    head = bench.finish(agent="caloron-agent-task-1")
-    assert "one" in bench.files(head)
-    assert bench.show(head, "%B").strip() == MESSAGE.strip()
-
-
 def test_a_merge_by_somebody_else_stays_a_merge(bench: Bench) -> None:
-    bench.merge_to_main({"new": "from main\n"})
+    bench.commit({"new": "from main\n"})
     main = bench.mirror.fetch_main()
     bench.create(merge=main)
     bench.agent("git config user.name Linus; echo 1 > one; git add one; git commit -qm merged")
-    head = bench.finish()
-    assert {"one", "new"} <= set(bench.files(head))
+    head = bench.take()
+    assert {"one", "new"} <= set(bench.mirror.files(head))
     assert bench.show(head, "%P") == f"{bench.main} {main}"

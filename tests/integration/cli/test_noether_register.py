@@ -16,7 +16,7 @@ from caloron.engine.graphs.noether import simple_spec
 from caloron.graph.catalogue import Catalogue
 from caloron.graph.errors import StageFailed
 from caloron.graph.prepare import prepare
-from caloron.graph.runners.subprocess import SubprocessRunner, Unsandboxed
+from caloron.graph.runners.subprocess import SubprocessRunner
 from caloron.graph.runtime.run import run as run_graph
 from caloron.graph.stage import StageSpec
 from caloron.graph.stage_file import stage_of
@@ -24,6 +24,7 @@ from caloron.stages.catalogue import catalogue_stages
 from caloron.stages.compositions import composition
 from tests.support.noether import wrapped
 from tests.support.noether_program import differences, stand_in
+from tests.support.unsandboxed import Unsandboxed
 
 BY_NAME = {stage.name: stage for stage in catalogue_stages()}
 

@@ -23,7 +23,7 @@ from caloron.domain.model.snapshots import (
     PullSnapshot,
     marker,
 )
-from caloron.engine.forge.connect import notes_on, refuse_unfit
+from caloron.engine.forge.access import notes_on, refuse_unfit
 from caloron.errors import (
     ForgeError,
     ForgePaused,
@@ -37,8 +37,8 @@ from caloron.errors import (
 from caloron.forge.connect import connect
 from caloron.ledger.settings import ProjectConfig
 from caloron.ports import Forge, Remote, VerifiedMerge
-from tests.integration.forge.people import plain_git
 from tests.integration.forge.worlds import review_body
+from tests.support.git import git
 from tests.support.github_api import LEFT_OUT, Asked, GithubApi
 
 REPO = "/repos/{owner}/{repo}"
@@ -464,7 +464,7 @@ class PushedMerge:
     verified: VerifiedMerge
 
     def tip(self) -> str:
-        return plain_git(self.main, "rev-parse", "master")
+        return git(self.main, "rev-parse", "master")
 
 
 @pytest.fixture
@@ -472,13 +472,13 @@ def pushed(
     github_api: GithubApi, forge: Forge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> PushedMerge:
     main, source = tmp_path / "main.git", tmp_path / "source"
-    plain_git(tmp_path, "init", "--quiet", "--bare", "-b", "master", str(main))
-    plain_git(tmp_path, "clone", "--quiet", str(main), str(source))
+    git(tmp_path, "init", "--quiet", "--bare", "-b", "master", str(main))
+    git(tmp_path, "clone", "--quiet", str(main), str(source))
     commits = []
     for text in ("base", "merge"):
-        plain_git(source, "commit", "--quiet", "--allow-empty", "-m", text)
-        commits.append(plain_git(source, "rev-parse", "HEAD"))
-    plain_git(source, "push", "--quiet", "origin", f"{commits[0]}:refs/heads/master")
+        git(source, "commit", "--quiet", "--allow-empty", "-m", text)
+        commits.append(git(source, "rev-parse", "HEAD"))
+    git(source, "push", "--quiet", "origin", f"{commits[0]}:refs/heads/master")
     monkeypatch.setattr(forge._merger, "_git_remote", lambda: Remote(str(main)))  # type: ignore[attr-defined]
     branch = {"commit": {"sha": commits[0]}, "protected": False}
     github_api.reply("GET", f"{REPO}/branches/{{branch}}", change=branch)
@@ -504,8 +504,8 @@ def test_a_verified_merge_is_pushed_where_main_is_not_protected(
 def test_a_main_that_moves_after_the_look_at_it_takes_no_push(
     github_api: GithubApi, forge: Forge, pushed: PushedMerge
 ) -> None:
-    theirs = plain_git(pushed.verified.source, "commit-tree", "HEAD^{tree}", "-m", "theirs")
-    plain_git(pushed.verified.source, "push", "-q", "-f", "origin", f"{theirs}:refs/heads/master")
+    theirs = git(pushed.verified.source, "commit-tree", "HEAD^{tree}", "-m", "theirs")
+    git(pushed.verified.source, "push", "-q", "-f", "origin", f"{theirs}:refs/heads/master")
     with pytest.raises(StaleBase, match=theirs):
         forge.merge(NUMBER, HEAD, pushed.base, "m", pushed.verified)
     assert pushed.tip() == theirs

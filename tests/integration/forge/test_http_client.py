@@ -32,7 +32,7 @@ from caloron.forge.remote.snapshots import version
 from caloron.forge.tokens import Token, TokenSource
 from caloron.http import HttpClient
 from caloron.store import log
-from tests.support.loopback import Loopback
+from tests.support.http_server import Loopback
 
 SECRET = "0123456789abcdef-secret"
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
 
-from caloron.agents.supervise.child import Child, end_sidecar, start_sidecar
+from caloron.agents.supervise.child import Child
 from caloron.agents.supervise.processes import Process
 from caloron.agents.supervise.watch import Watch
 
@@ -288,17 +287,6 @@ def run(command: SandboxedCommand, stdin: bytes = b"", *, timeout_s: float = _NE
     if ended.timed_out:
         raise TimeoutError(f"{command.argv[0]} did not end within {timeout_s:g} s")
     return Output(ended.exit_code, bytes(stdout.data), bytes(stderr.data))
-
-
-@contextmanager
-def running_sidecar(command: SandboxedCommand) -> Iterator[None]:
-    """Run the sidecar of a command, if it has one, for the time of the block."""
-    pid = start_sidecar(command.sidecar, 2) if command.sidecar else 0
-    try:
-        yield
-    finally:
-        if pid:
-            end_sidecar(pid)
 
 
 def as_argv(command: SandboxedCommand) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from caloron.ledger.locate import ProjectPaths, require_id
 from caloron.ledger.projects import Project, load_project
 from caloron.ledger.run_history import find_sprint, sprint_numbers
 from caloron.ledger.state_file import kv_path, kv_text
-from caloron.store.health import applied_in
+from caloron.store.database import applied_in
 from caloron.store.lock import holder
 
 #: A repair can reveal another issue: first a cached record is wrong, then the file made from it.
@@ -85,8 +85,8 @@ def _state_data(
     ledger: dict[str, Any] = {"version": "", "counts": {}}
     content, number = None, None
     if connection is not None:
-        applied = applied_in(connection)
-        ledger["version"] = applied[-1][0] if applied else ""
+        applied = list(applied_in(connection))
+        ledger["version"] = applied[-1] if applied else ""
         ledger["counts"] = views.counts(connection, *_COUNTED)
         if sprint:
             number = sprint_numbers(connection).get(sprint)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 import msgspec
 
-from caloron.graph.errors import Cancelled, ParseError, StageFailed, StageMissing, StageTimedOut
+from caloron.graph.errors import ParseError, StageFailed, StageMissing
 from caloron.graph.json_text import Json, decode, sha256
 from caloron.graph.runtime.protocols import Call, Value
 from caloron.graph.stage import StageSpec
@@ -106,122 +101,19 @@ def language_of(name: str | None) -> Language | None:
     return _LANGUAGES.get(_NAMES.get(plain, plain))
 
 
-_POLL_S = 0.05
-_POLL_AGAIN_S = 0.001
-_DRAIN_S = 1.0
-_MAX_STDERR = 64 * 1024
-
-
 class ProcessResult(msgspec.Struct, frozen=True):
     """The exit code and the output of a process."""
 
-    code: int
+    #: Above 128 if a signal ended the process.
+    exit_code: int
     stdout: bytes
-    stderr: str
-    too_long: bool
-
-
-class _Reader(threading.Thread):
-    """Reads a stream to its end and keeps its beginning."""
-
-    def __init__(self, stream: IO[bytes], limit: int) -> None:
-        super().__init__(daemon=True)
-        self._stream = stream
-        self._limit = limit
-        self.kept = bytearray()
-        self.too_long = False
-
-    def run(self) -> None:
-        while chunk := os.read(self._stream.fileno(), 65536):
-            room = self._limit - len(self.kept)
-            self.kept += chunk[: max(room, 0)]
-            self.too_long = self.too_long or len(chunk) > room
-
-
-def run_process(
-    argv: Sequence[str],
-    stdin: bytes,
-    *,
-    seconds: float,
-    stopped: Callable[[], bool],
-    max_output: int,
-) -> ProcessResult:
-    """Run a command; its process group is killed after its time, or when it is stopped."""
-    try:
-        child = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise StageFailed(f"{argv[0]} cannot be started: {error.strerror}") from error
-    assert child.stdin is not None
-    assert child.stdout is not None
-    assert child.stderr is not None
-    out, err = _Reader(child.stdout, max_output), _Reader(child.stderr, _MAX_STDERR)
-    feeder = threading.Thread(target=_feed, args=(child.stdin, stdin), daemon=True)
-    for thread in (out, err, feeder):
-        thread.start()
-    try:
-        _wait(child, (out, err), seconds, stopped)
-    finally:
-        _end(child, (out, err, feeder))
-    return ProcessResult(
-        child.returncode, bytes(out.kept), err.kept.decode("utf-8", "replace"), out.too_long
-    )
-
-
-def _feed(stream: IO[bytes], data: bytes) -> None:
-    # A child need not read its input.
-    with suppress(BrokenPipeError), stream:
-        stream.write(data)
-
-
-def _wait(
-    child: subprocess.Popen[bytes],
-    readers: Sequence[_Reader],
-    seconds: float,
-    stopped: Callable[[], bool],
-) -> None:
-    """Wait for the end of the child, which also closes its streams."""
-    until = time.monotonic() + seconds
-    while not _has_ended(child) and not readers[0].too_long:
-        left = until - time.monotonic()
-        if stopped():
-            raise Cancelled("cancelled because its result is no longer needed")
-        if left <= 0:
-            raise StageTimedOut(f"not done after {round(seconds, 2):g} s")
-        reader = next((reader for reader in readers if reader.is_alive()), None)
-        if reader is not None:
-            reader.join(min(left, _POLL_S))
-        else:
-            time.sleep(_POLL_AGAIN_S)
-
-
-def _has_ended(child: subprocess.Popen[bytes]) -> bool:
-    """Check without reaping: until then its pid and its process group stay reserved."""
-    kinds = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    return os.waitid(os.P_PID, child.pid, kinds) is not None
-
-
-def _end(child: subprocess.Popen[bytes], threads: Sequence[threading.Thread]) -> None:
-    """Kill the process group and release the streams."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-    for thread in threads:
-        # A descendant that left the group may keep a stream open, so wait only briefly.
-        thread.join(_DRAIN_S)
-    if not any(thread.is_alive() for thread in threads):
-        for stream in (child.stdout, child.stderr):
-            if stream is not None:
-                stream.close()
+    stderr: bytes
 
 
 _STAGE_SECONDS = 30.0
 _MAX_OUTPUT = 10 * 1024 * 1024
+#: An exit code above this number is that of a process that a signal ended.
+_SIGNALLED = 128
 
 
 class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,21 +126,23 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sandbox(Protocol):
-    """Confines a command; implemented outside of this library."""
+    """Runs a command in confinement; implemented outside of this library."""
 
-    def command(
-        self, argv: Sequence[str], policy: SandboxPolicy
-    ) -> AbstractContextManager[Sequence[str]]:
-        """Return the command that runs this one within the policy, while the context is open."""
+    def run(
+        self,
+        argv: Sequence[str],
+        policy: SandboxPolicy,
+        stdin: bytes,
+        *,
+        seconds: float,
+        stopped: Callable[[], bool],
+        max_output: int,
+    ) -> ProcessResult:
+        """Run a command to its end, with all processes that it starts.
 
-
-class Unsandboxed:
-    """Runs commands without a sandbox: for trusted stages and for tests."""
-
-    def command(
-        self, argv: Sequence[str], policy: SandboxPolicy
-    ) -> AbstractContextManager[Sequence[str]]:
-        return nullcontext(argv)
+        Raises StageTimedOut after the time, Cancelled when it is stopped, and StageFailed for a
+        command that cannot be confined or prints more than `max_output` bytes.
+        """
 
 
 class SubprocessRunner:
@@ -278,15 +172,15 @@ class SubprocessRunner:
             raise StageMissing(f"no interpreter for {stage.language!r}", stage_id=stage.id)
         script = self._script(stage.code, language)
         argv = [*self._interpreter(language), str(script)]
-        with self._sandbox.command(argv, policy_of(stage, script)) as command:
-            left = call.seconds_left()
-            result = run_process(
-                command,
-                input.text.encode("utf-8"),
-                seconds=self._seconds if left is None else min(left, self._seconds),
-                stopped=call.stopped,
-                max_output=_MAX_OUTPUT,
-            )
+        left = call.seconds_left()
+        result = self._sandbox.run(
+            argv,
+            policy_of(stage, script),
+            input.text.encode("utf-8"),
+            seconds=self._seconds if left is None else min(left, self._seconds),
+            stopped=call.stopped,
+            max_output=_MAX_OUTPUT,
+        )
         return _answer(result)
 
     def _interpreter(self, language: Language) -> Sequence[str]:
@@ -326,11 +220,9 @@ def policy_of(stage: StageSpec, script: Path) -> SandboxPolicy:
 
 
 def _answer(result: ProcessResult) -> Json:
-    if result.too_long:
-        raise StageFailed(f"the answer is over {_MAX_OUTPUT} bytes")
-    if result.code != 0:
-        message = result.stderr.strip()
-        ending = f"exit {result.code}" if result.code > 0 else f"signal {-result.code}"
+    if code := result.exit_code:
+        message = result.stderr.decode("utf-8", "replace").strip()
+        ending = f"exit {code}" if code <= _SIGNALLED else f"signal {code - _SIGNALLED}"
         raise StageFailed(
             f"{message} ({ending})" if message else f"ended with {ending} and no message"
         )

@@ -13,7 +13,7 @@ import msgspec
 from caloron.cli.app import planned
 from caloron.cli.commands.project.new_project import create_active
 from caloron.cli.format import counted
-from caloron.engine.forge.connect import (
+from caloron.engine.forge.access import (
     look,
     main_by_git,
     notes_on,
