@@ -409,8 +409,6 @@ class CliInfo(msgspec.Struct, frozen=True, kw_only=True):
     uses_model: bool = True
     #: Arguments that print its version and do nothing else; empty: there are none.
     version_args: tuple[str, ...] = ("--version",)
-    #: It can work on tasks; otherwise it can only answer as a model.
-    is_agent: bool = False
     #: Its name in CALORON_LLM_PROVIDER; empty: it cannot be asked as a model.
     provider: str = ""
     #: The model that is asked unless another one is configured.

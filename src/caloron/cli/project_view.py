@@ -23,7 +23,7 @@ from caloron.store.lock import holder
 if TYPE_CHECKING:
     from caloron.domain.compat.legacy_sprints import LegacySummary
     from caloron.domain.model.sprint import State
-    from caloron.domain.reporting.inbox import Need
+    from caloron.domain.reporting.inbox import InboxItem
     from caloron.ledger.projects import Project
 
 #: The displayed phase of a sprint whose engine was killed while its agents still run.
@@ -154,7 +154,7 @@ def orphan_line(agent: dict[str, Any]) -> str:
     )
 
 
-def with_orphans(need: Need, agents: list[dict[str, Any]], flags: str) -> Need:
+def with_orphans(need: InboxItem, agents: list[dict[str, Any]], flags: str) -> InboxItem:
     """An inbox item that names the orphaned agents of its sprint: that sprint is not stopped."""
     if need.kind != "resume" or not agents:
         return need
@@ -165,7 +165,7 @@ def with_orphans(need: Need, agents: list[dict[str, Any]], flags: str) -> Need:
     return msgspec.structs.replace(need, why=why, commands=commands)
 
 
-def inbox_data(needs: Iterable[Need], numbers: Mapping[str, int]) -> list[dict[str, Any]]:
+def inbox_data(needs: Iterable[InboxItem], numbers: Mapping[str, int]) -> list[dict[str, Any]]:
     """Inbox items as data; `numbers` maps the ids of sprints to their numbers."""
     return [
         {"kind": need["kind"], "sprint_id": (sprint := need.pop("sprint"))}

@@ -27,15 +27,7 @@ from caloron.domain.reporting.waiting import Outage, outage_after
 from caloron.domain.rules.discard import KEY as DISCARD_KEY
 from caloron.domain.rules.people.labelled_issues import LABEL
 from caloron.domain.rules.planning import resumed
-from caloron.engine.discard import DiscardRun
-from caloron.engine.forge.connect import (
-    catch_up,
-    forge_of_session,
-    look,
-    main_by_git,
-    refuse_unfit,
-    remember,
-)
+from caloron.engine.forge.connect import catch_up, forge_of_session, remember
 from caloron.engine.loop import Engine
 from caloron.engine.runs.runtime import (
     cleaned_plan,
@@ -210,6 +202,8 @@ class Session:
 
     def discard(self, sprint: str, by: str, listener: Listener) -> State:
         """Throw a sprint away; this needs no agent."""
+        from caloron.engine.discard import DiscardRun
+
         engine = Engine(
             self.project, self.ledger, self.forge, sprint, listener, only_effects=DISCARD_KEY
         )
@@ -258,10 +252,14 @@ def check_start(
     project: Project, forge: Forge, plan: tuple[PlannedTask, ...], *, unsandboxed: bool
 ) -> None:
     """Refuse what cannot work before anything is begun."""
-    about = look(project.config, forge)
-    refuse_unfit(project.config, forge, about)
+    if project.is_remote:
+        # This import loads the API of forges, which a local forge does not need.
+        from caloron.engine.forge import access
+
+        about = access.look(project.config, forge)
+        access.refuse_unfit(project.config, forge, about)
     if project.config.webhook:
-        # It loads an HTTP server, which few need.
+        # This import loads an HTTP server, which few projects need.
         from caloron.engine.forge.webhooks import webhooks_of
 
         webhooks_of(project.config, lambda: None)
@@ -269,7 +267,8 @@ def check_start(
         runner(project, name).check()
     mirror = Mirror(project.mirror, forge.remote(), forge.main)
     mirror.ensure()
-    refuse_start_from(mirror, main_by_git(mirror, about.kind))
+    main = access.main_by_git(mirror, about.kind) if project.is_remote else mirror.fetch_main()
+    refuse_start_from(mirror, main)
     sandbox = sandbox_for(mirror.path, unsandboxed=unsandboxed)
     sandbox.check()
     SandboxPolicy(project.config, sandbox).check()

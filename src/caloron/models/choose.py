@@ -100,9 +100,9 @@ def chosen_model() -> ModelChoice:
 
 def _clis() -> dict[str, CliInfo]:
     """Return the agent CLIs that can be asked, by their names as providers."""
-    from caloron.agents.clis.registry import INFOS
+    from caloron.agents.clis.registry import NAMES, info
 
-    return {info.provider: info for info in INFOS.values() if info.provider}
+    return {cli.provider: cli for cli in map(info, NAMES) if cli.provider}
 
 
 def ask_seconds() -> float:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from caloron.agents.clis.registry import FRAMEWORKS, INFOS
+from caloron.agents.clis.registry import FRAMEWORKS, info
 from caloron.agents.supervise.processes import end_family, living, read_process, send
 from caloron.agents.workspace.workspaces import create_workspace, remove_workspace
 from caloron.engine.runs.sandbox_policy import TOKEN_VARIABLES
@@ -42,7 +42,7 @@ _PASSED_ON = {
     "CALORON_HEARTBEAT_S", "CALORON_AGENT_TIMEOUT_S", "CALORON_NETWORK", "CALORON_ALLOW_HOSTS",
     "CALORON_LOG_LEVEL", "CALORON_CRASH_AT", "CALORON_CRASH_LOG",
 }  # fmt: skip
-_CLIS = [INFOS[name] for name in FRAMEWORKS]
+_CLIS = [info(name) for name in FRAMEWORKS]
 _OF_CLIS = {v for cli in _CLIS for v in (cli.program_env, cli.full_access_env, *cli.key_vars)}
 _PREFIXES = ("LC_", *(prefix for cli in _CLIS for prefix in cli.env_prefixes))
 #: Waits until the shell has recorded the process, then becomes the harness.

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from caloron.agents.clis.registry import INFOS, require_framework
+from caloron.agents.clis.registry import info, require_framework
 from caloron.domain.model.plan import DEFAULT_FRAMEWORK
 from caloron.errors import NotFound, PreconditionFailed, UsageError
 from caloron.server.requests import Id
@@ -71,7 +71,7 @@ def _token(value: str) -> str:
     return value
 
 
-ALLOW_DANGEROUS = INFOS["claude-code"].full_access_env
+ALLOW_DANGEROUS = info("claude-code").full_access_env
 DANGEROUS = "--dangerously-skip-permissions"
 _YES = ("1", "true", "yes", "on")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -215,7 +215,7 @@ def _framework(environment: Mapping[str, str], *, dangerous: bool) -> tuple[str,
             f"CALORON_FRAMEWORK_ARGS has {DANGEROUS}",
             hint=f"leave it out, or allow it: {ALLOW_DANGEROUS}=1",
         )
-    if words and words != [INFOS[DEFAULT_FRAMEWORK].program]:
+    if words and words != [info(DEFAULT_FRAMEWORK).program]:
         has_prompt = any("{prompt" in word for word in (*words, *arguments))
         return "command", (*words, *arguments, *(() if has_prompt else ("-p", "{prompt}")))
     framework = require_framework(framework or DEFAULT_FRAMEWORK)

@@ -7,7 +7,6 @@ used only there, so ordinary text is cheap.
 from __future__ import annotations
 
 import binascii
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -162,11 +161,11 @@ def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
     return secrets
 
 
-def own_redactor() -> Redactor:
-    """Return a redactor for the secrets in this process's own environment."""
+def own_redactor(environment: Mapping[str, str]) -> Redactor:
+    """Return a redactor for the secrets in a process's own environment."""
     # We name this variable, so its value is a secret whatever it looks like.
-    ours = {name: os.environ[name] for name in ("CALORON_SHELL_TOKEN",) if os.environ.get(name)}
-    return Redactor(secrets_in(os.environ) | ours)
+    token = environment.get("CALORON_SHELL_TOKEN", "")
+    return Redactor(secrets_in(environment) | ({"CALORON_SHELL_TOKEN": token} if token else {}))
 
 
 def _names_a_secret(name: str) -> bool:

@@ -29,6 +29,12 @@ EXPECTED = Feedback(
 )
 
 
+def read(answer: str) -> Feedback:
+    feedback = parse(answer)
+    assert feedback is not None
+    return feedback
+
+
 def test_the_block_is_read_as_it_was_asked_for() -> None:
     assert parse(AS_ASKED) == EXPECTED
     assert parse(AS_ASKED + "\nAPPROVED\n") == EXPECTED
@@ -85,8 +91,7 @@ def test_the_last_of_several_blocks_counts() -> None:
 
 
 def test_broken_quoting_loses_only_what_is_broken() -> None:
-    said = parse(AS_ASKED.replace('"added a test"', 'he said "no" and: left'))
-    assert said is not None
+    said = read(AS_ASKED.replace('"added a test"', 'he said "no" and: left'))
     assert said.task_clarity == 8
     assert said.blockers[0] == "no network"
     assert said.self_assessment == "completed"
@@ -95,14 +100,12 @@ def test_broken_quoting_loses_only_what_is_broken() -> None:
 
 @pytest.mark.parametrize("escape", ["\\UFFFFFFFF", "\\U00110000", "\\xZZ"])
 def test_an_escape_that_is_no_character_is_no_crash(escape: str) -> None:
-    said = parse(AS_ASKED.replace("added a test", escape))
-    assert said is not None
+    said = read(AS_ASKED.replace("added a test", escape))
     assert said.task_clarity == 8
 
 
 def test_half_a_block_gives_what_is_there() -> None:
-    said = parse(AS_ASKED[: AS_ASKED.index("  self_assessment")] + "  self_ass")
-    assert said is not None
+    said = read(AS_ASKED[: AS_ASKED.index("  self_assessment")] + "  self_ass")
     assert said.task_clarity == 8
     assert "no network" in said.blockers
     # What was not said is not taken for a success.
@@ -110,8 +113,7 @@ def test_half_a_block_gives_what_is_there() -> None:
 
 
 def test_a_verdict_right_after_an_unclosed_block_does_not_spoil_it() -> None:
-    said = parse(AS_ASKED.rstrip().removesuffix("---\n").removesuffix("---") + "APPROVED")
-    assert said is not None
+    said = read(AS_ASKED.rstrip().removesuffix("---\n").removesuffix("---") + "APPROVED")
     assert said.task_clarity == 8
     assert "APPROVED" not in said.notes
 
@@ -124,8 +126,7 @@ def test_a_verdict_right_after_an_unclosed_block_does_not_spoil_it() -> None:
     ],
 )  # fmt: skip
 def test_clarity_is_a_number_from_1_to_10_or_0_for_not_said(clarity: str, expected: int) -> None:
-    said = parse(f"---\ncaloron_feedback:\n  task_clarity: {clarity}\n  notes: x\n---")
-    assert said is not None
+    said = read(f"---\ncaloron_feedback:\n  task_clarity: {clarity}\n  notes: x\n---")
     assert said.task_clarity == expected
 
 
@@ -140,21 +141,18 @@ def test_clarity_is_a_number_from_1_to_10_or_0_for_not_said(clarity: str, expect
 def test_an_assessment_is_one_of_four_and_never_completed_by_accident(
     word: str, expected: str
 ) -> None:
-    said = parse(f"---\ncaloron_feedback:\n  task_clarity: 5\n  self_assessment: {word}\n---")
-    assert said is not None
+    said = read(f"---\ncaloron_feedback:\n  task_clarity: 5\n  self_assessment: {word}\n---")
     assert said.self_assessment == expected
 
 
 @pytest.mark.parametrize("nothing", ["none", "[]", "", "~", "N/A", "[none]", '[""]'])
 def test_no_blockers_in_many_words_are_no_blockers(nothing: str) -> None:
-    said = parse(f"---\ncaloron_feedback:\n  task_clarity: 5\n  blockers: {nothing}\n---")
-    assert said is not None
+    said = read(f"---\ncaloron_feedback:\n  task_clarity: 5\n  blockers: {nothing}\n---")
     assert said.blockers == ()
 
 
 def test_blockers_given_as_text_are_a_list_of_one() -> None:
-    said = parse("---\ncaloron_feedback:\n  task_clarity: 5\n  blockers: the disk, full\n---")
-    assert said is not None
+    said = read("---\ncaloron_feedback:\n  task_clarity: 5\n  blockers: the disk, full\n---")
     assert said.blockers == ("the disk, full",)
 
 
@@ -170,8 +168,7 @@ def test_an_echo_of_what_was_asked_for_claims_nothing() -> None:
     from caloron.agents import prompting
 
     prompt = prompting.for_task("implement", title="T", prompt="p", acceptance=(), nonce="7f3a")
-    said = parse(prompt)
-    assert said is not None
+    said = read(prompt)
     assert (said.task_clarity, said.self_assessment, said.notes) == (0, "partial", "")
 
 
@@ -187,8 +184,7 @@ def test_lengths_are_capped() -> None:
         tools_used=tuple(f"t{n}" for n in range(90)),
         notes="n" * 9000,
     )
-    said = parse(feedback_yaml(long).replace("b" * 3000, "b" * 400))
-    assert said is not None
+    said = read(feedback_yaml(long).replace("b" * 3000, "b" * 400))
     assert len(said.blockers) <= 20
     assert all(len(item) <= 500 for item in said.blockers)
     assert len(said.notes) <= 2000

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from caloron.agents.clis.registry import FRAMEWORKS, INFOS, agent_cli
+from caloron.agents.clis.registry import FRAMEWORKS, NAMES, agent_cli, info
 from caloron.agents.workspace.workspaces import remove_workspace
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import AgentCli, AgentCommand, AgentReport, AgentRequest
@@ -274,13 +274,11 @@ def test_a_program_outside_the_workspace_is_accepted(command: str) -> None:
     agent_cli("command", command=tuple(command.split())).check()
 
 
-@pytest.mark.parametrize("name", sorted(INFOS.keys() - set(FRAMEWORKS)))
+@pytest.mark.parametrize("name", sorted(set(NAMES) - set(FRAMEWORKS)))
 def test_a_cli_that_only_answers_is_refused_as_a_framework(name: str) -> None:
-    with pytest.raises(
-        UsageError, match=f"{INFOS[name].title} cannot work on tasks yet"
-    ) as refused:
+    with pytest.raises(UsageError, match=f"{info(name).title} cannot work on tasks yet") as refused:
         agent_cli(name)
-    assert INFOS[name].provider in str(refused.value)
+    assert info(name).provider in str(refused.value)
     assert "claude-code" in refused.value.hint
 
 

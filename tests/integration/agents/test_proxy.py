@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ from caloron.agents.sandbox.proxy import (
     permits,
     split_port,
 )
+from tests.support import sockets
+from tests.support.sockets import serving
 from tests.support.wait import process_lives, wait_for
 
 _PROXY = str(Path(proxy.__file__))
@@ -94,29 +96,9 @@ def proxied(*hosts: str, env: dict[str, str] | None = None) -> Iterator[Proxied]
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A server that sends back what it is sent, until the sender has ended."""
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                visitor = server.accept()[0]
-            except OSError:
-                return
-            threading.Thread(target=answer, args=(visitor,), daemon=True).start()
-
-    def answer(visitor: socket.socket) -> None:
-        # A proxy that is ended resets what it had open.
-        with visitor, suppress(ConnectionError):
-            while data := visitor.recv(65536):
-                visitor.sendall(data)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield server.getsockname()[1]
-    server.shutdown(socket.SHUT_RDWR)
-    server.close()
-    thread.join()
+    """A server that sends back all data until the sender has ended."""
+    with serving(sockets.echo) as port:
+        yield port
 
 
 @pytest.mark.parametrize(
@@ -226,31 +208,18 @@ def test_a_name_that_leads_to_this_machine_is_no_way_to_its_servers(echo: int) -
 
 @contextmanager
 def corporate_proxy() -> Iterator[tuple[int, list[str]]]:
-    """A proxy of this machine that leads every CONNECT to itself; its port and what it heard."""
+    """A proxy of this machine that leads every CONNECT to itself; its port and its requests."""
     heard: list[str] = []
-    server = socket.create_server(("127.0.0.1", 0))
 
-    def serve() -> None:
-        while True:
-            try:
-                visitor = server.accept()[0]
-            except OSError:
-                return
-            with visitor:
-                head, _ = proxy.read_head(visitor)
-                heard.append(head.decode())
-                if head.startswith(b"CONNECT"):
-                    visitor.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                visitor.sendall(b"from far away")
+    def answer(visitor: socket.socket) -> None:
+        head, _ = proxy.read_head(visitor)
+        heard.append(head.decode())
+        if head.startswith(b"CONNECT"):
+            visitor.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        visitor.sendall(b"from far away")
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield server.getsockname()[1], heard
-    finally:
-        server.shutdown(socket.SHUT_RDWR)
-        server.close()
-        thread.join()
+    with serving(answer) as port:
+        yield port, heard
 
 
 def test_where_this_machine_has_to_use_a_proxy_connections_go_through_it() -> None:

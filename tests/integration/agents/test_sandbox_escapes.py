@@ -6,14 +6,13 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.integration.agents.cage import SECRET, Cage, can_be_ordinary, new_cage
+from tests.support.http_server import HttpServer, Reply
 
 
 @pytest.fixture(params=["root", "user"])
@@ -28,24 +27,9 @@ def cage(request: pytest.FixtureRequest) -> Iterator[Cage]:
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    """A server on this machine that nobody inside may reach unasked; its port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "5")
-            self.end_headers()
-            self.wfile.write(b"hello")
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
-        thread = threading.Thread(target=made.serve_forever)
-        thread.start()
-        yield made.server_port
-        made.shutdown()
-        thread.join()
+    """The port of a server on this machine that nobody inside may reach unasked."""
+    with HttpServer(lambda _: Reply("hello")) as listening:
+        yield listening.port
 
 
 _LOOK = """

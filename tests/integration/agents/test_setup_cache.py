@@ -49,12 +49,6 @@ def test_setup_runs_once_and_the_second_workspace_gets_a_copy(place: Place) -> N
     assert place.left() == []
 
 
-def test_other_processes_use_the_same_seed(place: Place) -> None:
-    first, second = place.workspace("1", {}), place.workspace("2", {})
-    assert place.install(first, COUNTED) is True
-    assert place.install(second, COUNTED, seeds=place.new_seeds()) is False
-
-
 def test_another_lock_file_line_or_environment_runs_setup_again(place: Place) -> None:
     others = {
         "lock": (COUNTED, "other"),

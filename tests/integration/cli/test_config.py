@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+import yaml
 
 from caloron.cli.app import main
 from caloron.errors import NotFound, UsageError
@@ -184,11 +185,17 @@ def test_the_text_settings_are_read_without_a_yaml_library(run, file):
 
 @pytest.mark.parametrize(
     "line",
-    ['verify: "a\\tb"', "verify: a # b", "verify: >-\n  a\n  b", "verify: 'it''s'", "verify: *a"],
+    ['verify: "a\\x41b"', "verify: a # b", "verify: >-\n  a\n  b", "verify: *a"],
 )
 def test_a_config_that_needs_the_real_parser_is_left_to_it(file, line):
     file.write_text(f"name: shop\n{line}\n")
     assert locate.plain_settings(file) is None
+
+
+@pytest.mark.parametrize("line", ['verify: "a\\tb\\u00e9"', "verify: 'it''s'", "verify: ''"])
+def test_quoted_settings_are_read_as_the_real_parser_reads_them(file, line):
+    file.write_text(f"name: shop\n{line}\n")
+    assert locate.plain_settings(file) == yaml.safe_load(file.read_text())
 
 
 def test_the_text_of_get_is_the_bare_value(capsys, file):

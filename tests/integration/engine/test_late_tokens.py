@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from caloron.engine.forge.connect import tokens_of
+from caloron.engine.forge.access import tokens_of
 from caloron.engine.runs.runtime import known_secrets
 from caloron.forge.tokens import Token
 from caloron.ledger.settings import ProjectConfig

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +13,7 @@ from caloron.ports import Model, ModelAnswer
 from caloron.stages.phases import architect_po
 from tests.support.claude import claude
 from tests.support.model_server import ModelServer, Rule, Turn, bash, unauthorized
+from tests.support.sockets import greet, serving
 
 _KEY = "sk-ant-planted-key-4711"
 
@@ -79,7 +76,7 @@ def test_a_stage_is_written_by_claude_code_which_repairs_its_answer(
     component = {"name": "Basket", "purpose": "holds", "interface": "add"}
     design = {"design_doc": "# Basket", "components": [component], "risks": []}
     with ModelServer(
-        Rule(("could not be used: `design_doc` says nothing",), [[json.dumps(design)]]),
+        Rule(("could not be used: `design_doc` is empty",), [[json.dumps(design)]]),
         Rule(("You are the architect",), [[json.dumps(design | {"design_doc": ""})]]),
     ) as server:
         _claude(monkeypatch, server)
@@ -198,22 +195,6 @@ END
 """
 
 
-@contextmanager
-def _greeter() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def greet() -> None:
-            while True:
-                try:
-                    with server.accept()[0] as visitor:
-                        visitor.sendall(b"hello")
-                except OSError:
-                    return
-
-        threading.Thread(target=greet, daemon=True).start()
-        yield server.getsockname()[1]
-
-
 @pytest.mark.parametrize("provider", _FORMS)
 @pytest.mark.parametrize("own_address", [False, True], ids=["provider", "own address"])
 def test_a_program_reaches_its_provider_and_nothing_else(
@@ -221,7 +202,7 @@ def test_a_program_reaches_its_provider_and_nothing_else(
 ) -> None:
     variable, key, *_ = _FORMS[provider]
     monkeypatch.setenv(key, _KEY)
-    with _greeter() as port, _greeter() as other:
+    with serving(greet) as port, serving(greet) as other:
         if own_address:
             monkeypatch.setenv("CALORON_LLM_BASE_URL", f"http://127.0.0.1:{port}/v1")
         script = _KNOCKS.replace("@PORT@", str(port)).replace("@OTHER@", str(other))

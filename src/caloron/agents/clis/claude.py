@@ -57,7 +57,6 @@ INFO = CliInfo(
     model_prefix="claude/",
     reads_repo_docs=("CLAUDE.md", ".claude/CLAUDE.md", "AGENTS.md"),
     reports_cost=True,
-    is_agent=True,
     provider="claude-cli",
     full_access_env="CALORON_ALLOW_DANGEROUS_CLAUDE",
 )

@@ -30,7 +30,6 @@ class Command(ReportFileCli):
         title="the configured command",
         uses_model=False,
         version_args=(),
-        is_agent=True,
     )
 
     def __init__(self, settings: CliSettings) -> None:

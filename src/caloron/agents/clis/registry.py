@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import cast
 
@@ -12,38 +13,44 @@ from caloron.agents.clis.base import Cli, CliSettings
 from caloron.errors import UsageError
 from caloron.ports import AgentCli, CliInfo
 
-#: In the order in which they are looked for on PATH.
-_CLASSES = (
-    "stub:Stub",
-    "command:Command",
-    "claude:ClaudeCode",
-    "gemini:Gemini",
-    "cursor:Cursor",
-    "opencode:OpenCode",
-    "codex:Codex",
-)
-
-
-def _load(path: str) -> type[Cli]:
-    module, _, name = path.partition(":")
-    return cast("type[Cli]", getattr(import_module(f"caloron.agents.clis.{module}"), name))
-
-
-_CLIS = {cli.info.name: cli for cli in map(_load, _CLASSES)}
-INFOS: dict[str, CliInfo] = {name: cli.info for name, cli in _CLIS.items()}
+#: Module and class of each CLI that works on tasks, in the order in which PATH is searched.
+_AGENTS = {
+    "stub": "stub:Stub",
+    "command": "command:Command",
+    "claude-code": "claude:ClaudeCode",
+}
+#: Those that only answer questions.
+_ANSWERING = {
+    "gemini": "gemini:Gemini",
+    "cursor": "cursor:Cursor",
+    "opencode": "opencode:OpenCode",
+    "codex": "codex:Codex",
+}
 #: The names that the setting `framework` takes.
-FRAMEWORKS = tuple(info.name for info in INFOS.values() if info.is_agent)
+FRAMEWORKS = tuple(_AGENTS)
+NAMES = (*_AGENTS, *_ANSWERING)
+
+
+@cache
+def _load(name: str) -> type[Cli]:
+    """Import the module of one CLI; a sprint needs one of them."""
+    module, _, class_name = (_AGENTS | _ANSWERING)[name].partition(":")
+    return cast("type[Cli]", getattr(import_module(f"caloron.agents.clis.{module}"), class_name))
+
+
+def info(name: str) -> CliInfo:
+    return _load(name).info
 
 
 def agent_cli(framework: str, *, stub_fixture: str = "", command: tuple[str, ...] = ()) -> AgentCli:
     """Return the agent CLI of a framework, ready to work on tasks."""
     require_framework(framework)
-    return _CLIS[framework](CliSettings(stub_fixture=stub_fixture, command=command))
+    return _load(framework)(CliSettings(stub_fixture=stub_fixture, command=command))
 
 
 def answering_cli(name: str, base_url: str) -> AgentCli:
     """Return an agent CLI that is only asked questions."""
-    return _CLIS[name](CliSettings(base_url=base_url))
+    return _load(name)(CliSettings(base_url=base_url))
 
 
 def require_framework(name: str) -> str:
@@ -51,10 +58,10 @@ def require_framework(name: str) -> str:
     if name in FRAMEWORKS:
         return name
     known = f"known frameworks: {', '.join(FRAMEWORKS)}"
-    if name in INFOS:
-        provider = INFOS[name].provider
+    if name in NAMES:
+        provider = info(name).provider
         raise UsageError(
-            f"{INFOS[name].title} cannot work on tasks yet: it only answers, as a model "
+            f"{info(name).title} cannot work on tasks yet: it only answers, as a model "
             f"(CALORON_LLM_PROVIDER={provider})",
             hint=known,
         )
@@ -63,29 +70,28 @@ def require_framework(name: str) -> str:
 
 def framework_on_path() -> str:
     """Return the first framework whose program is installed here; empty: there is none."""
-    return next((info.name for info in INFOS.values() if info.is_agent and is_installed(info)), "")
+    return next((name for name in FRAMEWORKS if is_installed(info(name))), "")
 
 
-def is_installed(info: CliInfo) -> bool:
-    named = os.environ.get(info.program_env) if info.program_env else ""
-    return bool(info.program and shutil.which(named or info.program))
+def is_installed(cli: CliInfo) -> bool:
+    named = os.environ.get(cli.program_env) if cli.program_env else ""
+    return bool(cli.program and shutil.which(named or cli.program))
 
 
 def uses_model(framework: str) -> bool:
     """True if a model answers for sure; of the others that is not known."""
-    return framework in INFOS and INFOS[framework].uses_model
+    return framework in NAMES and info(framework).uses_model
 
 
 def model_prefix(framework: str) -> str:
-    return INFOS[framework].model_prefix if framework in INFOS else ""
+    return info(framework).model_prefix if framework in NAMES else ""
 
 
 def installable() -> list[CliInfo]:
     """Return the frameworks that a user can install."""
-    return [info for info in INFOS.values() if info.is_agent and info.install]
+    return [cli for cli in map(info, FRAMEWORKS) if cli.install]
 
 
 def line_formatter(framework: str) -> Callable[[str], str]:
     """Return the function that makes a line of an agent's output readable."""
-    cli = _CLIS.get(framework)
-    return cli.format_line if cli else str
+    return _load(framework).format_line if framework in NAMES else str

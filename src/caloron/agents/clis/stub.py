@@ -71,9 +71,7 @@ def _fixture(file: str) -> _Fixture:
 class Stub(ReportFileCli):
     """The scripted agent, with its fixture checked before anything starts."""
 
-    info = CliInfo(
-        name="stub", title="the scripted agent", uses_model=False, version_args=(), is_agent=True
-    )
+    info = CliInfo(name="stub", title="the scripted agent", uses_model=False, version_args=())
 
     def __init__(self, settings: CliSettings) -> None:
         super().__init__(settings)

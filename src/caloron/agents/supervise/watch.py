@@ -203,6 +203,7 @@ def _read(path: str) -> str:
         with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             return file.read()
     except OSError:
+        # Processes end at any moment, and kernels differ in their tables.
         return ""
 
 

@@ -8,14 +8,8 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from caloron.agents.doctor import Finding
-from caloron.engine.forge.connect import (
-    forge_clock,
-    look,
-    notes_on,
-    open_forge,
-    refuse_unfit,
-    review_mode,
-)
+from caloron.engine.forge.access import forge_clock, look, notes_on, refuse_unfit, review_mode
+from caloron.engine.forge.connect import open_forge
 from caloron.engine.forge.webhooks import webhooks_of
 from caloron.errors import CaloronError
 from caloron.ledger.projects import Project
@@ -41,7 +35,7 @@ def examine_forge(project: Project) -> Iterator[Finding]:
 
 def _examine(project: Project, forge: Forge) -> Iterator[Finding]:
     try:
-        about = look(project.config, forge)
+        about = look(project.config, forge) if project.is_remote else forge.about()
     except CaloronError as error:
         yield _bad("forge", error)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 
 import msgspec
@@ -17,7 +18,7 @@ class RedactingCache(SqliteCache):
 
     @cached_property
     def _redactor(self) -> Redactor:
-        return own_redactor()
+        return own_redactor(os.environ)
 
     def put(self, key: CacheKey, text: str) -> None:
         if not self._redactor.finds(text.encode("utf-8", "surrogatepass")):
@@ -32,7 +33,7 @@ class RedactingJournal(SqliteJournal):
 
     @cached_property
     def _redactor(self) -> Redactor:
-        return own_redactor()
+        return own_redactor(os.environ)
 
     def record(self, run_id: str, key: str, entry: JournalEntry) -> None:
         output = (entry.output or "").encode("utf-8", "surrogatepass")

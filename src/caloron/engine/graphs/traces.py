@@ -6,6 +6,7 @@ Every tick writes one, so this module imports the graph library only where it re
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,7 +50,9 @@ class RunTraces:
         is_new = not path.exists()
         try:
             # Failures repeat the output of stages, which may contain a key.
-            clean = own_redactor().text(json.dumps({"run_id": run_id, **record}, indent=1))
+            clean = own_redactor(os.environ).text(
+                json.dumps({"run_id": run_id, **record}, indent=1)
+            )
             write_atomic(path, (clean + "\n").encode(), durable=False)
         except OSError as failed:
             raise StoreError(f"cannot write {path}: {failed}", hint="see CALORON_HOME") from failed

@@ -23,7 +23,6 @@ from caloron.agents.workspace.workspaces import Trash
 from caloron.domain.model.plan import PlannedTask
 from caloron.domain.model.sprint import State
 from caloron.engine.agent_dirs import AgentDirs
-from caloron.engine.forge.connect import token_values
 from caloron.engine.runs.budget import BudgetGuard
 from caloron.engine.runs.collect import AttemptCollector
 from caloron.engine.runs.prepare import AttemptPreparer, PromptContext
@@ -199,7 +198,12 @@ def known_secrets(config: ProjectConfig) -> dict[str, str]:
     for name, value in passed.items():
         # Their names do not give them away, so the log cannot recognise them by itself.
         learn(name, value)
-    return secrets_in(os.environ) | passed | token_values(config)
+    secrets = secrets_in(os.environ) | passed
+    if config.forge == "local":
+        return secrets
+    from caloron.engine.forge.access import token_values
+
+    return secrets | token_values(config)
 
 
 def cleaned_plan(plan: tuple[PlannedTask, ...], redactor: Redactor) -> tuple[PlannedTask, ...]:

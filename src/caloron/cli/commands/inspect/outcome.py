@@ -153,7 +153,7 @@ def _task(state: State, task: Task, runs: tuple[Run, ...]) -> dict[str, Any]:
         "review_rounds": len(task.review.reviewed),
         "runs": sum(run.role != "verify" for run in own_runs),
         "cost_usd": round(task.usage.spent.usd, 4),
-        "tokens": task.usage.spent.tokens_in + task.usage.spent.tokens_out,
+        "tokens": task.usage.spent.tokens,
         "issue_number": task.links.issue,
         "pr_number": task.links.pull,
     }

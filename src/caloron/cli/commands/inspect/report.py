@@ -30,7 +30,7 @@ from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting.explain import why
-from caloron.domain.reporting.inbox import Need, needs_of
+from caloron.domain.reporting.inbox import InboxItem, inbox_items
 from caloron.domain.reporting.kpis import (
     NOT_NEEDED,
     STOPPED,
@@ -131,7 +131,7 @@ def _report_data(reported: _Sprint) -> dict[str, Any]:
     sprint, flags = state.sprint, reported.flags
     needs = [
         with_orphans(need, reported.orphans, flags)
-        for need in needs_of(state, running=reported.running, options=flags)
+        for need in inbox_items(state, running=reported.running, options=flags)
     ]
     mirror = Mirror(paths.mirror, Remote(str(paths.forge_git)), sprint.settings.main_branch)
     links = ForgeLinks(paths)
@@ -205,7 +205,7 @@ def _task(reported: _Sprint, task: Task, mirror: Mirror, links: ForgeLinks) -> d
         "agent_s": round(sum(run.seconds for run in runs if run.role != "verify"), 1),
         "elapsed_s": _elapsed(task, runs, reported.now if is_active else None),
         "cost_usd": round(task.usage.spent.usd, 4),
-        "tokens": task.usage.spent.tokens_in + task.usage.spent.tokens_out,
+        "tokens": task.usage.spent.tokens,
         "interventions": task.supervision.total,
     }
 
@@ -328,7 +328,7 @@ def _page(data: dict[str, Any]) -> Page:
     pages = [task["pr_url"] for task in merged if task["pr_url"]]
     commands += [Item("Show the merged work:", shows, pages)] if shows else []
     needs = [
-        need_item(msgspec.convert(need | {"sprint": need["sprint_id"]}, Need))
+        need_item(msgspec.convert(need | {"sprint": need["sprint_id"]}, InboxItem))
         for need in data["needs"]
     ]
     return Page(
@@ -416,7 +416,7 @@ def _agent_row(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def need_item(need: Need) -> Item:
+def need_item(need: InboxItem) -> Item:
     """One inbox item, as every page shows it."""
     holds = f" (holds {', '.join(need.holds)})" if need.holds else ""
     printed = [line for file in need.files for line in log_lines(file)]
@@ -453,13 +453,13 @@ def inbox(project: str | None) -> Answer:
     needs = [
         with_orphans(need, [a for a in agents if a["sprint_id"] == need.sprint], flags)
         for state in reversed(states)
-        for need in needs_of(state, running=is_running(paths, state.sprint.id), options=flags)
+        for need in inbox_items(state, running=is_running(paths, state.sprint.id), options=flags)
     ]
     needs += _to_take(paths, flags)
     return Answer({"project": paths.name, "needs": inbox_data(needs, numbers)}, _inbox_text(needs))
 
 
-def _to_take(paths: ProjectPaths, flags: str) -> list[Need]:
+def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
     """Merged work that is not in the user's branch, once no engine runs."""
     from caloron.git.checkout import Checkout
     from caloron.git.command import git
@@ -475,7 +475,7 @@ def _to_take(paths: ProjectPaths, flags: str) -> list[Need]:
         return []
     sprint = _newest_not_taken(paths, checkout)
     why = f"merged work is not in the branch that is checked out in {repository}"
-    return [Need(kind="take", sprint=sprint, why=why, commands=(f"caloron take{flags}",))]
+    return [InboxItem(kind="take", sprint=sprint, why=why, commands=(f"caloron take{flags}",))]
 
 
 def _newest_not_taken(paths: ProjectPaths, checkout: Checkout) -> str:
@@ -491,7 +491,7 @@ def _newest_not_taken(paths: ProjectPaths, checkout: Checkout) -> str:
         return merged[0] if merged else find_sprint(connection)
 
 
-def _inbox_text(needs: list[Need]) -> str:
+def _inbox_text(needs: list[InboxItem]) -> str:
     if not needs:
         return "Nothing needs you."
     count = "One thing needs you" if len(needs) == 1 else f"{len(needs)} things need you"

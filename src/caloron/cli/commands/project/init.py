@@ -199,7 +199,7 @@ class RemoteRepository(NamedTuple):
 @contextmanager
 def _open_remote(config: ProjectConfig) -> Iterator[RemoteRepository]:
     """Open the forge and check the repository; refused with what has to be fixed."""
-    from caloron.engine.forge.connect import look, reach, refuse_unfit, tokens_of
+    from caloron.engine.forge.access import look, reach, refuse_unfit, tokens_of
 
     if config.forge == "gitea" and not config.host:
         raise UsageError(
@@ -262,7 +262,7 @@ def _plan_remote(config: ProjectConfig) -> DryRun:
     """Check everything, and change nothing here or there."""
     import tempfile
 
-    from caloron.engine.forge.connect import review_mode
+    from caloron.engine.forge.access import review_mode
 
     with (
         _open_remote(config) as remote,
@@ -317,7 +317,7 @@ def _mirror(remote: RemoteRepository, directory: Path) -> Mirror:
 
 def _fetch(config: ProjectConfig, remote: RemoteRepository, directory: Path) -> RepoContext:
     """Fetch main, which proves that git has access too, and describe its files."""
-    from caloron.engine.forge.connect import main_by_git
+    from caloron.engine.forge.access import main_by_git
     from caloron.git.repository_context import read_repository_context
 
     mirror = _mirror(remote, directory)
@@ -333,7 +333,7 @@ def _fetch(config: ProjectConfig, remote: RemoteRepository, directory: Path) -> 
 def _remote_data(remote: RemoteRepository, context: RepoContext) -> dict[str, Any]:
     import msgspec
 
-    from caloron.engine.forge.connect import notes_on, review_mode
+    from caloron.engine.forge.access import notes_on, review_mode
 
     repository = msgspec.to_builtins(context)
     rules = [{"kind": rule["kind"], "path": rule["path"]} for rule in repository["rules"]]
@@ -355,7 +355,7 @@ def _remote_data(remote: RemoteRepository, context: RepoContext) -> dict[str, An
 def _remote_lines(
     config: ProjectConfig, remote: RemoteRepository, context: RepoContext
 ) -> list[str]:
-    from caloron.engine.forge.connect import notes_on, review_mode
+    from caloron.engine.forge.access import notes_on, review_mode
 
     forge = remote.forge
     named = [f"{name} {count}" for name, count in context.languages.items()]

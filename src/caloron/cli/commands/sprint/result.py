@@ -201,7 +201,7 @@ def _task(session: Session, state: State, task: Task) -> dict[str, Any]:
         "pr_url": session.forge.url(task.links.pull, pull=True) if task.links.pull else "",
         "review_rounds": len(task.review.reviewed),
         "cost_usd": round(task.usage.spent.usd, 4),
-        "tokens": task.usage.spent.tokens_in + task.usage.spent.tokens_out,
+        "tokens": task.usage.spent.tokens,
         "started_at": iso(task.times.started_at),
         "completed_at": iso(task.times.completed_at),
     }
