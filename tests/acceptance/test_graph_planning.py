@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.endpoint import Endpoint, Reply, Request, openai
+from tests.support.endpoint import Endpoint, openai
 from tests.support.home import Home, does, task, writes
+from tests.support.http_server import Reply, Request
 from tests.support.noether import wrapped
 from tests.support.wait import wait_for
 
@@ -156,7 +157,7 @@ def _answers(home: Home, endpoint: Endpoint) -> Home:
 
 
 def _is_design(request: Request) -> bool:
-    return "You are the architect" in str(request.body)
+    return "You are the architect" in str(request.json)
 
 
 def test_killed_while_planning_the_same_command_goes_on_and_asks_nothing_twice(

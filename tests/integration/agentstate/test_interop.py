@@ -116,16 +116,6 @@ def test_the_tables_and_indices_equal_the_originals_and_all_else_is_named_caloro
     assert [row["version"] for row in versions] == ["0001"]
 
 
-def test_their_migration_runner_finds_nothing_to_do(home: AgentInstance, where: Path) -> None:
-    theirs = foreign(where)
-    theirs.execute(
-        "CREATE TABLE IF NOT EXISTS schema_migrations"
-        " (version TEXT PRIMARY KEY, applied_at INTEGER NOT NULL)"
-    )
-    applied = {row["version"] for row in theirs.execute("SELECT version FROM schema_migrations")}
-    assert applied == {"0001"}
-
-
 def test_a_whole_life_of_an_item_by_their_statements_in_a_file_of_ours(
     home: AgentInstance, theirs: AgentState
 ) -> None:
@@ -149,16 +139,6 @@ def test_what_they_hand_in_is_claimed_by_us(home: AgentInstance, theirs: AgentSt
     assert home.work_items.answer("n2", "go").status == "pending"
 
 
-def test_their_claim_of_a_leased_item_is_refused_by_the_file(
-    home: AgentInstance, theirs: AgentState
-) -> None:
-    home.work_items.enqueue("a", "review", {})
-    held = home.work_items.claim("a", "forge")
-    with pytest.raises(sqlite3.IntegrityError, match="leased to its owner"):
-        theirs.claim("a", "other")
-    assert home.work_items.resolve("a", "done", token=held.lease.token).owner_agent == "forge"
-
-
 def test_their_claim_protects_the_item_from_us_for_ten_minutes_after_their_last_sign(
     home: AgentInstance, theirs: AgentState
 ) -> None:
@@ -172,17 +152,6 @@ def test_their_claim_protects_the_item_from_us_for_ten_minutes_after_their_last_
     shift_clock(home, 2000)
     assert [one.why for one in home.work_items.replay()] == ["stale"]
     assert home.work_items.claim("a", "forge").lease.attempt == 2
-
-
-def test_their_claim_of_an_item_whose_lease_is_over_fences_us(
-    home: AgentInstance, theirs: AgentState
-) -> None:
-    home.work_items.enqueue("a", "review", {})
-    held = home.work_items.claim("a", "forge")
-    shift_clock(home, TEN_MINUTES + 1)
-    theirs.claim("a", "other")
-    with pytest.raises(InUse, match="its owner is other"):
-        home.work_items.resolve("a", "done", token=held.lease.token)
 
 
 def test_what_they_ended_meanwhile_is_noticed_by_our_next_fenced_write(

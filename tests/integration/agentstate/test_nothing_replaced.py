@@ -46,6 +46,7 @@ def _all(home: AgentInstance) -> list[tuple[object, ...]]:
         f"INSERT OR REPLACE INTO events VALUES {EVENT}",
         "REPLACE INTO events VALUES (-1, 1, 'forged', NULL, NULL, '{}')",
         "UPDATE OR REPLACE events SET id = 1 WHERE id = 2",
+        "UPDATE events SET type = 'x'",
         "DELETE FROM events",
     ],
 )

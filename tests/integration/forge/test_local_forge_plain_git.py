@@ -11,7 +11,8 @@ import pytest
 from caloron.domain.model.snapshots import BranchSnapshot
 from caloron.errors import ForgeError, ForgeUnavailable, StaleHead
 from caloron.forge.local.forge import LocalForge
-from tests.integration.forge.people import Clone, main_of, plain_git
+from tests.integration.forge.people import Clone, main_of
+from tests.support.git import git
 
 
 def test_a_push_to_main_by_hand_is_polled_once(forge: LocalForge, clone: Clone) -> None:
@@ -70,12 +71,12 @@ def test_a_branch_deleted_by_hand_leaves_the_pull_request_its_last_head(
 def test_packed_refs_are_read_as_well(forge: LocalForge, clone: Clone) -> None:
     pull = clone.open_pull(forge, "feature")
     cursor = forge.poll("").cursor
-    plain_git(Path(forge.remote().url), "pack-refs", "--all")
+    git(Path(forge.remote().url), "pack-refs", "--all")
     assert not (Path(forge.remote().url) / "refs" / "heads" / "main").exists()
     assert forge.poll(cursor).snapshots == ()
     second = clone.commit("feature", {"more.txt": "more"})
     clone.push("feature")
-    plain_git(Path(forge.remote().url), "pack-refs", "--all")
+    git(Path(forge.remote().url), "pack-refs", "--all")
     assert [s.object for s in forge.poll(cursor).snapshots] == [f"pull:{pull.number}"]
     assert forge.pull(pull.number).head == second
     assert forge.merge(pull.number, second, "", "").pull.state == "merged"
@@ -222,7 +223,7 @@ def test_heads_whose_objects_are_gone_do_not_stop_the_forge(
 ) -> None:
     pull = clone.open_pull(forge, "feature")
     clone.push(":feature")
-    plain_git(Path(forge.remote().url), "gc", "--quiet", "--prune=now")
+    git(Path(forge.remote().url), "gc", "--quiet", "--prune=now")
     clone.commit("work", {"a.txt": "1"})
     clone.push("work:main")
     assert forge.pull(pull.number) == pull

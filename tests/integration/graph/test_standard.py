@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from caloron.graph.prepare import prepare
 from caloron.graph.runtime.run import Settings, run
 from caloron.graph.stdlib import StandardLibrary, standard_stages
 from caloron.graph.stdlib.library import NOT_IMPLEMENTED
+from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.noether import wrapped
 
 STAGES = Catalogue(standard_stages())
@@ -182,33 +181,18 @@ def test_the_environment_is_the_one_that_is_given():
     assert _answer("env_get", {"name": "PATH"}, library) is None
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(404 if self.path == "/gone" else 200)
-        self.send_header("X-Seen", self.headers.get("X-Given", ""))
-        self.end_headers()
-        self.wfile.write(b"body")
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(201)
-        self.end_headers()
-        self.wfile.write(f"{self.command} {self.headers['Content-Type']} ".encode() + body)
-
-    def do_PUT(self) -> None:
-        self.do_POST()
-
-    def log_message(self, *_args: Any) -> None:
-        pass
+def _reply(request: Request) -> Reply:
+    if request.method == "GET":
+        seen = {"X-Seen": request.headers.get("x-given", "")}
+        return Reply("body", 404 if request.path == "/gone" else 200, seen)
+    said = f"{request.method} {request.headers['content-type']} "
+    return Reply(said.encode() + request.content, 201)
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    threading.Thread(target=listening.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{listening.server_port}"
-    listening.shutdown()
-    listening.server_close()
+    with HttpServer(_reply) as listening:
+        yield listening.url
 
 
 def test_http(server):

@@ -108,13 +108,6 @@ def test_strict_looks_at_the_values_of_config():
     assert _errors(root) == [("$.root.config.delimiter", "Text", "Number")]
 
 
-def test_strict_follows_names_that_noether_does_not():
-    root = {"op": "Stage", "id": VECTORS["stages"][0]["signature_id"]}
-    assert _prepare(root).root == _prepare(_DOUBLE).root
-    with pytest.raises(GraphError, match="stage reference"):
-        _prepare(root, strict=False)
-
-
 @pytest.mark.parametrize(
     ("bindings", "takes"),
     [

@@ -11,7 +11,7 @@ from caloron.graph.errors import Refused
 from caloron.graph.prepare import prepare
 from caloron.graph.runners.functions import FunctionRunner
 from caloron.graph.runtime.run import run
-from caloron.graph.stage import Effect, define
+from caloron.graph.stage import define
 from caloron.graph.types import (
     ANY,
     NULL,
@@ -92,9 +92,3 @@ def test_a_name_is_not_taken_for_the_beginning_of_an_id():
     functions.add(named, lambda _value: "f itself")
     prepared = prepare(wrapped(stage("f")), Catalogue([*stages, named]))
     assert run(prepared, 1, functions).output == "f itself"
-
-
-def test_what_was_spent_is_counted_also_without_a_budget(bench):
-    bench.add("paid", lambda value: value, Effect("Cost", 3))
-    outcome = bench.run(sequence(stage("paid"), stage("paid")), 1)
-    assert outcome.spent_cents == 6

@@ -206,7 +206,8 @@ def test_each_call_is_paid_before_it_is_made(bench):
     bench.add("paid", lambda value: value, cost, FALLIBLE)
     bench.add("paid_boom", _boom, cost, FALLIBLE)
     root = sequence(stage("paid"), stage("paid"))
-    assert bench.run(root, 1, permissions=Permissions(budget_cents=6)).spent_cents == 6
+    for allowed in (None, Permissions(budget_cents=6)):
+        assert bench.run(root, 1, permissions=allowed).spent_cents == 6
     bench.calls.clear()
     with pytest.raises(BudgetExceeded) as refused:
         bench.run(retry(stage("paid_boom"), 5), 1, permissions=Permissions(budget_cents=8))
