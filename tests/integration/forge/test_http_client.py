@@ -138,12 +138,14 @@ def http(server: Scripted, wait: Wait, monkeypatch: pytest.MonkeyPatch) -> Itera
     client.close()
 
 
+@pytest.mark.parametrize(
+    "failures",
+    [(Reply(cut="before"), Reply(502)), (Reply(body={"id": 1}, cut="half"), Reply(500))],
+)
 def test_a_read_that_fails_in_passing_is_tried_again(
-    server: Scripted, http: ForgeHttp, wait: Wait
+    server: Scripted, http: ForgeHttp, wait: Wait, failures: tuple[Reply, ...]
 ) -> None:
-    server.replies = [
-        Reply(cut="before"), Reply(502), Reply(body={"login": "anna"}),
-    ]  # fmt: skip
+    server.replies = [*failures, Reply(body={"login": "anna"})]
     assert http.get("/user").read(User).login == "anna"
     assert len(wait.slept) == 2
     assert http.breaker.requests == {"GET": 3}
@@ -193,6 +195,7 @@ def test_parameters_are_encoded(server: Scripted, http: ForgeHttp) -> None:
     ("status", "headers", "body", "seconds"),
     [
         (429, {"Retry-After": "90"}, {}, 90),
+        (403, {"Retry-After": "90"}, {}, 90),
         (403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": ""}, {}, 600),
         (429, {}, {}, 60),
         (403, {}, {"message": "You have exceeded a secondary rate limit"}, 60),
@@ -367,13 +370,13 @@ def test_a_list_with_a_total_and_no_link_is_read_to_its_end(
 def test_a_redirect_is_followed_for_reads_on_the_same_host_only(
     server: Scripted, http: ForgeHttp
 ) -> None:
-    server.replies = [
-        Reply(301, headers={"Location": "/api/v1/repositories/7"}), Reply(body={"login": "new"}),
-    ]  # fmt: skip
-    assert http.get("").read(User).login == "new"
-    server.replies = [Reply(301, headers={"Location": "http://elsewhere.example/"})]
-    with pytest.raises(ForgeError, match=r"elsewhere\.example"):
-        http.get("")
+    for status in (301, 302, 307, 308):
+        there = Reply(status, headers={"Location": "/api/v1/repositories/7"})
+        server.replies = [there, Reply(body={"login": "new"})]
+        assert http.get("").read(User).login == "new"
+        server.replies = [Reply(status, headers={"Location": "http://elsewhere.example/"})]
+        with pytest.raises(ForgeError, match=r"elsewhere\.example"):
+            http.get("")
     server.replies = [Reply(307, headers={"Location": "/api/v1/repos/o/new"})]
     with pytest.raises(ForgeError, match="sends issues to"):
         http.change("POST", "issues", {})
@@ -449,8 +452,11 @@ def test_a_variable_whose_token_ran_out_says_to_stop_first(
     assert len(server.asked) == 2
 
 
-def test_what_is_no_json_of_a_forge_is_said_to_be_none(server: Scripted, http: ForgeHttp) -> None:
-    server.replies = [Reply(body=b"<html>sign in</html>")]
+@pytest.mark.parametrize("body", [b"<html>sign in</html>", b'{"login": "a"', b"[]", b"null"])
+def test_what_is_no_json_of_a_forge_is_said_to_be_none(
+    server: Scripted, http: ForgeHttp, body: bytes
+) -> None:
+    server.replies = [Reply(body=body)]
     with pytest.raises(ForgeError, match="not understood"):
         http.get("/user").read(User)
 

@@ -1,7 +1,7 @@
 """The forge on the user's own disk: a bare git repository and an SQLite file beside it.
 
-Git holds the commits and the refs, SQLite holds what people say about them. Nothing spans both:
-git changes first, and the records follow.
+Git stores the commits and the refs, SQLite stores issues, pull requests, comments and reviews.
+No transaction spans both: git changes first, and the records follow.
 """
 
 from __future__ import annotations
