@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from caloron.graph.errors import EffectRefused, ExecutionError, StageFailed, StageTimedOut
+from caloron.graph.errors import ExecutionError, Refused, StageFailed, StageTimedOut
 from caloron.graph.prepare import Permissions, prepare
 from caloron.graph.runtime.run import RunLimits
 from caloron.graph.stage import FALLIBLE, NETWORK, Effect, Lifecycle
@@ -171,7 +171,7 @@ def test_inner_calls_cost_what_their_stage_declares(bench):
 def test_the_effects_of_a_constant_stage_count_before_the_run(bench, graph):
     prepared = prepare(wrapped(graph), bench.catalogue)
     assert [effect.kind for effect in prepared.effects] == ["Network", "Pure"]
-    with pytest.raises(EffectRefused, match="the effect network is not allowed"):
+    with pytest.raises(Refused, match="the effect network is not allowed"):
         prepare(wrapped(graph), bench.catalogue, permissions=Permissions(effects="pure"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -20,7 +19,6 @@ from caloron.graph.errors import (
     StageTimedOut,
 )
 from caloron.graph.prepare import Permissions
-from caloron.graph.runtime.protocols import RunHeader
 from caloron.graph.runtime.run import RunLimits
 from caloron.graph.stage import FALLIBLE, NETWORK, Effect
 from caloron.graph.storage.journal import SqliteJournal
@@ -364,7 +362,7 @@ def test_an_inner_call_that_succeeded_after_a_failed_one_is_not_repeated():
     assert bench.calls["pay"] == 2
 
 
-def test_runs_that_nothing_used_for_a_month_are_forgotten_with_their_locks(tmp_path):
+def test_runs_that_nothing_used_for_a_month_are_forgotten(tmp_path):
     bench, day = Bench(), 24 * 3600
     bench.add("act", lambda value: value, NETWORK)
     now = [1_000_000_000.0]
@@ -378,20 +376,6 @@ def test_runs_that_nothing_used_for_a_month_are_forgotten_with_their_locks(tmp_p
     assert bench.calls == {"act": 2}, "what is younger is still there"
     bench.run(stage("act"), 2, journal=journal, run_id="old")
     assert bench.calls == {"act": 3}, "the name is free again"
-    assert list((tmp_path / "locks").iterdir()) == []
-
-
-def test_the_lock_of_a_killed_process_goes_with_the_next_run(tmp_path):
-    journal = SqliteJournal(tmp_path)
-    stale = tmp_path / "locks" / "stale.lock"
-    stale.touch()
-    held = tmp_path / "locks" / "held.lock"
-    with held.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        journal.begin("r", RunHeader("g", "i", "strict"))
-        assert not stale.exists()
-        assert held.exists()
-    journal.end("r")
 
 
 def test_a_full_disk_inside_a_stage_that_calls_stages_is_not_the_fault_of_the_stage(tmp_path):
