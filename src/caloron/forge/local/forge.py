@@ -29,7 +29,6 @@ from caloron.errors import (
     StaleHead,
     UsageError,
 )
-from caloron.forge.local.create import create_repository, fast_forward_from
 from caloron.forge.local.records import (
     Change,
     MergeRecord,
@@ -189,6 +188,8 @@ class LocalForge:
     def fast_forward_from(self, source: Path) -> bool:
         """Fast-forward main to the user's own repository; False if the two have diverged."""
         with self._repository.merge_lock():
+            from caloron.forge.local.create import fast_forward_from
+
             return fast_forward_from(self._repository, source)
 
     def create_issue(self, title: str, body: str, labels: tuple[str, ...] = ()) -> IssueSnapshot:
@@ -368,7 +369,7 @@ class LocalForge:
             pull = self._records.pull(number)
             if pull.state == "merged" and head in ("", pull.head):
                 return Merged(pull, did_it=False)
-            head, base = self._to_merge(pull, head, base)
+            head, base = self._to_merge(pull, head, base, is_verified=verified is not None)
             message = message.strip() or f"Merge pull request #{number}: {pull.title}"
             if verified is None:
                 commit = self._merge(pull, head, base, message)
@@ -381,7 +382,9 @@ class LocalForge:
         # The records follow main at each look.
         return self.pull(number)
 
-    def _to_merge(self, pull: PullSnapshot, head: str, base: str) -> tuple[str, str]:
+    def _to_merge(
+        self, pull: PullSnapshot, head: str, base: str, *, is_verified: bool
+    ) -> tuple[str, str]:
         """The head and base to merge, if they are still what was expected."""
         name = f"pull request #{pull.number}"
         if pull.state == "merged":
@@ -394,7 +397,7 @@ class LocalForge:
         main = self._refs.main_tip()
         if main != (base or main):
             raise stale_base(self.main, main, base)
-        if self._repository.contains(main, tip):
+        if not is_verified and self._repository.contains(main, tip):
             raise ForgeError(
                 f"{name} has nothing to merge: {self.main} contains all of {pull.branch}",
                 hint="push commits to the branch, or close the pull request",
@@ -431,6 +434,9 @@ def create_local_forge(directory: Path, *, source: Path | None = None, name: str
 
     Its main starts as the commit checked out in `source`, else with a README of the project.
     """
+    # Only new projects need what this module imports.
+    from caloron.forge.local.create import create_repository
+
     create_repository(directory / "forge.git", source, name)
     Records(directory / "forge.sqlite").close()
     forge = LocalForge(directory)

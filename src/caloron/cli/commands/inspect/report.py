@@ -25,6 +25,7 @@ from caloron.cli.project_view import (
     with_orphans,
 )
 from caloron.cli.render import FORMATS, Item, Linked, Page, Section, as_text, render
+from caloron.cli.sprint_view import agent_runs, sprint_data, task_data
 from caloron.domain.model.snapshots import PullSnapshot, ReviewSnapshot
 from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
@@ -135,25 +136,18 @@ def _report_data(reported: _Sprint) -> dict[str, Any]:
     ]
     mirror = Mirror(paths.mirror, Remote(str(paths.forge_git)), sprint.settings.main_branch)
     links = ForgeLinks(paths)
-    return {
-        "sprint_id": sprint.id,
-        "number": sprint.number,
+    orphaned = bool(reported.orphans)
+    return sprint_data(
+        state,
+        *("sprint_id", "number", "goal", "phase", "stopped", "started_at", "baseline", "verify"),
+        *("sandboxed", "budget_usd"),
+    ) | {
         "project": paths.name,
-        "goal": sprint.goal,
-        "phase": sprint.phase,
         "running": reported.running,
-        "standing": display_phase(
-            sprint.phase, running=reported.running, orphans=bool(reported.orphans)
-        ),
-        "stopped": sprint.planning.failure,
-        "started_at": iso(sprint.settings.created_at),
+        "standing": display_phase(sprint.phase, running=reported.running, orphans=orphaned),
         "ended_at": iso(sprint.ended_at) or "",
-        "baseline": sprint.main_health.baseline,
         "main_before": _main_before(state, runs),
-        "verify": sprint.main_health.verify_line,
-        "sandboxed": not sprint.settings.unsandboxed,
-        "budget_usd": sprint.settings.budget_usd,
-        "agent_s": round(sum(run.seconds for run in runs if run.role != "verify"), 1),
+        "agent_s": round(sum(run.seconds for run in agent_runs(runs)), 1),
         "tasks": [_task(reported, task, mirror, links) for task in state.tasks.values()],
         "needs": inbox_data(needs, {sprint.id: sprint.number}),
         "rejections": _rejections(state),
@@ -177,37 +171,29 @@ def _main_before(state: State, runs: tuple[Run, ...]) -> str:
 
 
 def _task(reported: _Sprint, task: Task, mirror: Mirror, links: ForgeLinks) -> dict[str, Any]:
-    state = reported.state
+    state, number = reported.state, task.links.pull
     pull = state.pull_of(task)
     runs = [run for run in reported.runs if run.task == task.id]
     size = _size(state, task, mirror)
     is_active = reported.running or task.id in {agent["task"] for agent in reported.orphans}
-    return {
-        "id": task.id,
-        "title": task.plan.title,
-        "status": str(task.status),
-        "why": _why(state, task, runs, running=is_active) or task.reason,
-        "issue_number": task.links.issue,
-        "pr_number": task.links.pull,
-        "issue_url": links.issue(task.links.issue),
-        "pr_url": links.pull(task.links.pull),
-        "pr_state": pull.state if pull else None,
-        "pr_command": f"caloron pr show {task.links.pull}{reported.flags}"
-        if task.links.pull
-        else None,
-        "merge_commit": pull.merge_commit if pull else "",
-        "diff": asdict(size) if size else None,
-        "verification": verification_of(task),
-        "verify_log": task.merge.verified.log if task.merge.verified else "",
-        "reviews": _reviews(state, task),
-        "review_rounds": len(task.review.reviewed),
-        "runs": sum(run.role != "verify" for run in runs),
-        "agent_s": round(sum(run.seconds for run in runs if run.role != "verify"), 1),
-        "elapsed_s": _elapsed(task, runs, reported.now if is_active else None),
-        "cost_usd": round(task.usage.spent.usd, 4),
-        "tokens": task.usage.spent.tokens,
-        "interventions": task.supervision.total,
-    }
+    return task_data(
+        task,
+        *("id", "title", "status", "why", "issue_number", "pr_number", "issue_url", "pr_url"),
+        *("pr_state", "pr_command", "merge_commit", "diff", "verification", "verify_log"),
+        *("reviews", "review_rounds", "runs", "agent_s", "elapsed_s", "cost_usd", "tokens"),
+        "interventions",
+        why=_why(state, task, runs, running=is_active) or task.reason,
+        issue_url=links.issue(task.links.issue),
+        pr_url=links.pull(number),
+        pr_state=pull.state if pull else None,
+        pr_command=f"caloron pr show {number}{reported.flags}" if number else None,
+        merge_commit=pull.merge_commit if pull else "",
+        diff=asdict(size) if size else None,
+        reviews=_reviews(state, task),
+        runs=len(agent_runs(runs)),
+        agent_s=round(sum(run.seconds for run in agent_runs(runs)), 1),
+        elapsed_s=_elapsed(task, runs, reported.now if is_active else None),
+    )
 
 
 def _why(state: State, task: Task, runs: list[Run], *, running: bool) -> str:
