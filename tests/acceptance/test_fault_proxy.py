@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.integration.forge.people import plain_git
 from tests.support.fault_proxy import FaultProxy, Way
+from tests.support.git import git
 from tests.support.gitea import Person, Repository, Server
 
 
@@ -87,11 +87,11 @@ def test_a_hanging_request_runs_into_its_time_out(proxy: FaultProxy, through: Re
 def test_git_clones_and_pushes_through_it(
     proxy: FaultProxy, through: Repository, repository: Repository, tmp_path
 ) -> None:
-    plain_git(tmp_path, "clone", "--quiet", through.push_url, "clone")
+    git(tmp_path, "clone", "--quiet", through.push_url, "clone")
     clone = tmp_path / "clone"
     (clone / "large.bin").write_bytes(bytes(range(256)) * 12_000)
-    plain_git(clone, "add", "--all")
-    plain_git(clone, "commit", "--quiet", "-m", "large")
-    plain_git(clone, "push", "--quiet", "origin", "HEAD:refs/heads/feature")
-    assert repository.branches()["feature"] == plain_git(clone, "rev-parse", "HEAD")
+    git(clone, "add", "--all")
+    git(clone, "commit", "--quiet", "-m", "large")
+    git(clone, "push", "--quiet", "origin", "HEAD:refs/heads/feature")
+    assert repository.branches()["feature"] == git(clone, "rev-parse", "HEAD")
     assert any(h.path.endswith("git-receive-pack") for h in proxy.heard)

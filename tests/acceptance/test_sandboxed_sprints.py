@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import yaml
 
 from tests.acceptance.repositories import from_repository, path_without
 from tests.support.home import Home, does, task, writes
+from tests.support.http_server import HttpServer, Reply
 
 
 def test_agents_see_their_workspace_and_nothing_of_the_users(home: Home) -> None:
@@ -288,34 +288,13 @@ def test_each_role_reaches_what_its_network_policy_allows(home: Home) -> None:
     ]
 
 
-@contextmanager
-def _corporate_proxy() -> Iterator[int]:
-    """A proxy that answers every request itself."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = f"asked for {self.path}".encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Tests do not need it."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
-
-
 def test_behind_a_proxy_agents_and_setup_reach_what_they_may(home: Home) -> None:
     ask = (
         "python3 -c \"import urllib.request as r; print('far:', r.urlopen('http://far.invalid/')"
         '.read().decode(), flush=True)"'
     )
-    with _corporate_proxy() as port:
-        home.environment["HTTP_PROXY"] = f"http://127.0.0.1:{port}"
+    with HttpServer(lambda request: Reply(f"asked for {request.path}")) as proxy:
+        home.environment["HTTP_PROXY"] = proxy.url
         home.set(setup=ask, allow_hosts=["far.invalid"])
         home.script(writes("a", run=ask))
         answer = home.sprint(task("a"))

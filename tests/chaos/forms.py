@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.world import World, git
+from tests.chaos.world import World
+from tests.support.git import git
 
 #: The fields of a task that the stages steer by.
 _STEERING = (

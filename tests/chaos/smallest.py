@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.world import World, git, new_world
+from tests.chaos.world import World, new_world
+from tests.support.git import git
 
 PLAN = [
     {"id": "a", "title": "A", "agent_prompt": "write a", "depends_on": []},
@@ -52,12 +52,9 @@ def _push_once(world: World) -> None:
     with tempfile.TemporaryDirectory(dir=world.root, prefix="clone-") as place:
         clone = Path(place, "c")
         if "b.txt" not in git(world.forge_git, "ls-tree", "--name-only", "main").split():
-            subprocess.run(
-                ("git", "clone", "--quiet", "--branch", "main", world.forge_git, clone), check=True
-            )
+            git(world.root, "clone", "--quiet", "--branch", "main", world.forge_git, clone)
             (clone / "b.txt").write_text("theirs\n", "utf-8")
             git(clone, "add", "b.txt")
-            ada = ("-c", "user.name=Ada", "-c", "user.email=ada@localhost")
-            git(clone, *ada, "commit", "--quiet", "-m", "Ada writes b too")
+            git(clone, "commit", "--quiet", "-m", "Ada writes b too")
             git(clone, "push", "--quiet", "origin", "HEAD:main")
     done.touch()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -42,7 +41,7 @@ from caloron.ledger.journal import LOOK_FIRST, Journal
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.store.redact import Redactor
 from caloron.store.wake import Wake
-from tests.chaos.world import git
+from tests.support.git import git
 
 BRANCH = "agent/a/demo-1"
 MUTATIONS = (
@@ -93,11 +92,6 @@ class Clock:
         return self.time
 
 
-def put(repository: Path, data: bytes, *command: str) -> str:
-    argv = ("git", "-C", str(repository), *command)
-    return subprocess.run(argv, input=data, capture_output=True, check=True).stdout.decode().strip()
-
-
 class Bench:
     """A journal, an executor and a forge that forgets, around one task with a branch."""
 
@@ -131,8 +125,8 @@ class Bench:
 
     def _commit(self, parent: str) -> str:
         name = ("-c", "user.name=A", "-c", "user.email=a@localhost")
-        blob = put(self.mirror.path, b"work\n", "hash-object", "-w", "--stdin")
-        tree = put(self.mirror.path, f"100644 blob {blob}\ta.txt\n".encode(), "mktree")
+        blob = git(self.mirror.path, "hash-object", "-w", "--stdin", stdin="work\n")
+        tree = git(self.mirror.path, "mktree", stdin=f"100644 blob {blob}\ta.txt\n")
         work = git(self.mirror.path, *name, "commit-tree", tree, "-p", parent, "-m", "work")
         self.mirror.keep("refs/caloron/work/x", work)
         return work

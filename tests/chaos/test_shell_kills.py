@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from caloron.agents.supervise.processes import read_process
-from tests.support.shell import LiveShell, repository
+from tests.support.git import new_repository
+from tests.support.shell import LiveShell
 from tests.support.wait import wait_for
 
 _POINTS = [
@@ -25,7 +26,7 @@ _POINTS = [
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[LiveShell]:
-    root = repository(tmp_path / "shop")
+    root = new_repository(tmp_path / "shop")
     live = LiveShell(tmp_path / "home", root, {"default": "ok"})
     yield live
     live.env = {}

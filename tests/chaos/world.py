@@ -141,10 +141,3 @@ def until_it_holds_the_project(world: World, engine: subprocess.Popen[bytes]) ->
     lock = world.project() / "engine.lock"
     while engine.poll() is None and not (lock.exists() and mine in lock.read_text("utf-8")):
         time.sleep(0.01)
-
-
-def git(repository: Path, *args: str) -> str:
-    done = subprocess.run(
-        ("git", "-C", str(repository), *args), capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()

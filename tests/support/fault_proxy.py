@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support.loopback import Loopback
+from tests.support.http_server import Loopback
 
 #: Headers of one hop, which no proxy passes on.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "host"}

@@ -9,7 +9,7 @@ from pathlib import Path
 _PERSON = {
     f"GIT_{role}_{field}": value
     for role in ("AUTHOR", "COMMITTER")
-    for field, value in (("NAME", "Ada"), ("EMAIL", "ada@example.invalid"))
+    for field, value in (("NAME", "Anna"), ("EMAIL", "anna@example.org"))
 }
 _SETTINGS = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
 

@@ -27,7 +27,7 @@ from jsonschema.validators import extend
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from tests.support.loopback import Loopback
+from tests.support.http_server import Loopback
 
 _FETCH = Path(__file__).parents[2] / "scripts" / "github_api.sh"
 _URN = "urn:github"

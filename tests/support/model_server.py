@@ -12,8 +12,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.support.http_server import Loopback
 
 #: How long a server that does not answer keeps its connection.
 _HANG_S = 3600.0
@@ -143,7 +145,7 @@ def _texts(content: Any) -> str:
     return "\n".join(parts)
 
 
-class ModelServer:
+class ModelServer(Loopback):
     """A scripted model on a loopback port of its own; use as a context manager."""
 
     def __init__(self, *rules: Rule, default: str = "Done.") -> None:
@@ -159,27 +161,14 @@ class ModelServer:
         class Handler(_Handler):
             model = server
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        super().__init__(Handler)
 
     def __enter__(self) -> ModelServer:
-        self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().close()
 
     def answer(self, asked: Asked) -> Turn | Fault:
         with self._lock:

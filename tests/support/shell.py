@@ -30,16 +30,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def repository(path: Path) -> Path:
-    """A repository of a user with one commit on main."""
-    subprocess.run(["git", "init", "-q", "-b", "main", str(path)], check=True)
-    (path / "README.md").write_text("hello\n", "utf-8")
-    who = ["-c", "user.name=u", "-c", "user.email=u@example.com"]
-    subprocess.run(["git", "-C", str(path), "add", "."], check=True)
-    subprocess.run(["git", "-C", str(path), *who, "commit", "-qm", "first"], check=True)
-    return path
-
-
 class LiveShell:
     """Started, killed and started again on the same home and port."""
 

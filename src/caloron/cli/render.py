@@ -30,13 +30,13 @@ def screen_width() -> int:
 
 
 def folded(line: str, width: int, indent: int = 2) -> str:
-    """A line of prose, on several lines where one is too short for it."""
+    """Fold a line of prose to a width; continuation lines are indented."""
     first, *more = wrapped(printable(line), width - indent, whole=True)
     return "\n".join([first, *(" " * indent + rest for rest in more)])
 
 
 def on_screen(line: str, indent: int) -> str:
-    """The same, but only for a terminal: whoever reads a file or a pipe folds lines himself."""
+    """Fold a line for a terminal; files and pipes get it whole."""
     return folded(line, screen_width(), indent) if is_terminal() else printable(line)
 
 
@@ -116,7 +116,7 @@ def _least(cell: str) -> int:
 
 
 def _has_room(row: Sequence[str], widths: Sequence[int]) -> bool:
-    """Whether no path or address is wider than its column."""
+    """True if no path or address is wider than its column."""
     return all(
         cells(word) <= width
         for cell, width in zip(row, widths, strict=True)
@@ -177,7 +177,7 @@ def unmarked(markdown: str) -> str:
 
 def _columns(table: str) -> str:
     head, _, *lines = [_BETWEEN_CELLS.split(line)[1:-1] for line in table.split("\n")]
-    # What an agent wrote may have more cells in a row than in the head, or fewer.
+    # A table of an agent may have more cells in a row than in the head, or fewer.
     filled = [[*line, *[""] * len(head)][: len(head)] for line in (head, *lines)]
     rows = [[_unescaped(cell).strip() for cell in line] for line in filled]
     return "\n".join(aligned(rows) if any(rows[0]) else aligned(rows[1:], head=False))
@@ -218,7 +218,7 @@ def _pieces(word: str, width: int, *, whole: bool) -> Sequence[str]:
 
 
 def _is_whole(word: str) -> bool:
-    """Whether it may be a path or an address."""
+    """True if the word may be a path or an address."""
     return "/" in word or "@" in word
 
 
@@ -246,12 +246,12 @@ FORMATS = ("text", "md", "html")
 
 @dataclass(frozen=True)
 class Item:
-    """One thing to read, with the commands or files that belong to it."""
+    """A line of a section, with the commands or files that belong to it."""
 
     text: str
     commands: Sequence[str] = ()
     files: Sequence[str] = ()
-    #: What a program printed, line by line.
+    #: Lines that a program printed.
     printed: Sequence[str] = ()
 
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from caloron.agents.clis.claude import ClaudeCode
 from caloron.errors import PreconditionFailed, UsageError
 from caloron.ports import AgentCommand, AgentReport, AgentRequest
 from tests.support.claude import claude
-from tests.support.loopback import Loopback
+from tests.support.http_server import HttpServer, Reply
 from tests.support.model_server import (
     DROPPED,
     HANGS,
@@ -416,24 +415,14 @@ def test_without_an_address_of_its_own_it_asks_through_the_proxy_and_nowhere_els
 ) -> None:
     monkeypatch.delenv("ANTHROPIC_BASE_URL")
     monkeypatch.setenv("CLAUDE_CODE_MAX_RETRIES", "0")
-    asked = []
-
-    class Proxy(BaseHTTPRequestHandler):
-        def do_CONNECT(self) -> None:
-            asked.append(self.path)
-            self.send_error(502)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    proxy = Loopback(Proxy)
-    request = agent.request("hello")
-    process = agent.start(request, HTTPS_PROXY=proxy.url, HTTP_PROXY=proxy.url)
-    # It asks for its settings again and again before it asks its model; this is enough.
-    wait_for(lambda: len(asked) >= 4, "the proxy is asked")
-    kill(process)
-    proxy.close()
-    assert set(asked) == {"api.anthropic.com:443"}
+    with HttpServer(lambda _: Reply(status=502)) as proxy:
+        request = agent.request("hello")
+        process = agent.start(request, HTTPS_PROXY=proxy.url, HTTP_PROXY=proxy.url)
+        # It asks for its settings again and again before it asks its model; this is enough.
+        wait_for(lambda: len(proxy.requests) >= 4, "the proxy is asked")
+        kill(process)
+    asked = {(request.method, request.path) for request in proxy.requests}
+    assert asked == {("CONNECT", "api.anthropic.com:443")}
     assert agent.runner.read_report(request.run_dir).trouble == "crash"
 
 

@@ -7,13 +7,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from tests.integration.agents.cage import SECRET, Cage, can_be_ordinary, new_cage
-from tests.support.loopback import Loopback
+from tests.support.http_server import HttpServer, Reply
 
 
 @pytest.fixture(params=["root", "user"])
@@ -26,23 +25,11 @@ def cage(request: pytest.FixtureRequest) -> Iterator[Cage]:
         yield made
 
 
-class _Greeting(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "5")
-        self.end_headers()
-        self.wfile.write(b"hello")
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
 @pytest.fixture
 def server() -> Iterator[int]:
-    """A server on this machine that no sandbox may reach unasked; its port."""
-    made = Loopback(_Greeting)
-    yield int(made.url.rpartition(":")[2])
-    made.close()
+    """The port of a server on this machine that nobody inside may reach unasked."""
+    with HttpServer(lambda _: Reply("hello")) as listening:
+        yield listening.port
 
 
 _LOOK = """

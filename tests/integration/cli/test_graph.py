@@ -420,7 +420,7 @@ def test_many_runs_leave_no_descriptor_open(run, tmp_path):
 def test_a_trace_that_another_process_removed_does_not_fail_the_run(
     run, tmp_path, home, monkeypatch
 ):
-    monkeypatch.setattr(run_traces, "_MOST", 2)
+    monkeypatch.setattr(run_traces, "_KEPT_TRACES", 2)
     (home / "traces").mkdir(parents=True)
     # A name whose file is gone, as between the listing of a folder and the look at a file.
     (home / "traces" / "gone.json").symlink_to("nowhere")

@@ -9,14 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from caloron.schedule.scheduler import RunStore
-from tests.support.loopback import Loopback
+from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.wait import wait_for
 
 #: So rarely that it does not become due while a test runs.
@@ -51,21 +50,15 @@ def _make_due(home: Path, config: str, *names: str) -> None:
 
 @pytest.fixture
 def hooked() -> Iterator[tuple[str, list[Any]]]:
-    """A webhook that keeps what it is told."""
+    """A webhook, and the list of what it was sent."""
     told: list[Any] = []
 
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            told.append(json.loads(body))
-            self.send_response(204)
-            self.end_headers()
+    def answer(request: Request) -> Reply:
+        told.append(request.json)
+        return Reply(status=204)
 
-        def log_message(self, *args: Any) -> None: ...
-
-    server = Loopback(Hook)
-    yield server.url, told
-    server.close()
+    with HttpServer(answer) as server:
+        yield server.url, told
 
 
 def test_what_is_due_runs_once_and_the_webhook_is_told(
@@ -209,21 +202,13 @@ def test_a_scheduler_that_was_killed_in_a_run_is_followed_by_one_that_makes_it_a
     asked: list[str] = []
     let_go = threading.Event()
 
-    class Slow(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(self.path)
-            self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path == "/second" and not let_go.wait(60):
-                return
-            body = json.dumps({"ok": True, "data": {"output": "x"}}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(request: Request) -> Reply:
+        asked.append(request.path)
+        if request.path == "/second":
+            let_go.wait(60)
+        return Reply({"ok": True, "data": {"output": "x"}})
 
-        def log_message(self, *args: Any) -> None: ...
-
-    server = Loopback(Slow)
+    server = HttpServer(answer)
     text = {"kind": "Text"}
     calls = [{"op": "RemoteStage", "url": f"{server.url}/{name}", "input": text, "output": text}
              for name in ("first", "second")]  # fmt: skip

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 from caloron.domain.model.snapshots import PullSnapshot
 from caloron.ports import Forge
-
-
-def plain_git(directory: Path, *args: str) -> str:
-    """git as a person runs it, with that person's name and no configuration of this machine."""
-    environment = {
-        **os.environ,
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_AUTHOR_NAME": "Anna",
-        "GIT_AUTHOR_EMAIL": "anna@example.org",
-        "GIT_COMMITTER_NAME": "Anna",
-        "GIT_COMMITTER_EMAIL": "anna@example.org",
-    }
-    done = subprocess.run(
-        ["git", *args], cwd=directory, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+from tests.support.git import git
 
 
 class Clone:
@@ -33,10 +14,10 @@ class Clone:
 
     def __init__(self, url: str, path: Path) -> None:
         self.path = path
-        plain_git(path.parent, "clone", "--quiet", url, str(path))
+        git(path.parent, "clone", "--quiet", url, str(path))
 
     def git(self, *args: str) -> str:
-        return plain_git(self.path, *args)
+        return git(self.path, *args)
 
     def commit(self, branch: str, files: dict[str, str], start: str = "origin/main") -> str:
         """A commit on a branch, which starts at `start` if it does not exist yet."""
@@ -80,5 +61,5 @@ def files_on_main(forge: Forge) -> dict[str, str]:
 
 
 def files_at(repository: Path, ref: str) -> dict[str, str]:
-    names = plain_git(repository, "ls-tree", "-r", "-z", "--name-only", ref).split("\0")
-    return {name: plain_git(repository, "show", f"{ref}:{name}") for name in names if name}
+    names = git(repository, "ls-tree", "-r", "-z", "--name-only", ref).split("\0")
+    return {name: git(repository, "show", f"{ref}:{name}") for name in names if name}

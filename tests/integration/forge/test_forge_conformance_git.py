@@ -8,8 +8,9 @@ from caloron.domain.model.snapshots import PullSnapshot
 from caloron.errors import ForgeError, MergeConflict, StaleBase, StaleHead, UsageError
 from caloron.git.mirror import Merged, Mirror
 from caloron.ports import VerifiedMerge
-from tests.integration.forge.people import files_at, main_of, plain_git
+from tests.integration.forge.people import files_at, main_of
 from tests.integration.forge.worlds import World, plain
+from tests.support.git import git
 
 UNSAFE = (
     "",
@@ -177,7 +178,7 @@ def test_a_verified_merge_lands_byte_for_byte(world: World) -> None:
     assert done.pull.merge_commit == main_of(forge) == verified.commit
     clone.git("fetch", "--quiet", "origin")
     there = clone.git("cat-file", "commit", "origin/main")
-    assert there == plain_git(verified.source, "cat-file", "commit", verified.commit)
+    assert there == git(verified.source, "cat-file", "commit", verified.commit)
     assert forge.issue(issue.number).state == "closed"
     assert not forge.merge(pull.number, pull.head, base, "Merge it", verified).did_it
 
@@ -201,8 +202,8 @@ def test_a_verified_merge_that_was_killed_after_its_push_is_shown_as_merged(worl
     forge, base = world.forge, main_of(world.forge)
     pull = world.clone.open_pull(forge, "feature")
     verified = verified_merge(world, pull, base)
-    plain_git(world.clone.path, "fetch", "--quiet", str(verified.source), verified.commit)
-    plain_git(world.clone.path, "push", "--quiet", "origin", f"{verified.commit}:refs/heads/main")
+    git(world.clone.path, "fetch", "--quiet", str(verified.source), verified.commit)
+    git(world.clone.path, "push", "--quiet", "origin", f"{verified.commit}:refs/heads/main")
     again = world.reopened()
     shown = again.mark_merged(pull.number, verified.commit)
     assert (shown.state, shown.merge_commit) == ("merged", verified.commit)

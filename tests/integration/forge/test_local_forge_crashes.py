@@ -13,7 +13,8 @@ import pytest
 
 from caloron.domain.model.snapshots import marker
 from caloron.forge.local.forge import LocalForge, create_local_forge
-from tests.integration.forge.people import Clone, files_on_main, main_of, plain_git
+from tests.integration.forge.people import Clone, files_on_main, main_of
+from tests.support.git import git
 
 _ACT = """
 import sys
@@ -71,7 +72,7 @@ def test_a_merge_killed_before_it_was_recorded_is_merged_for_whoever_looks_next(
     assert (merged.state, merged.ended_by, merged.head) == ("merged", "caloron", pull.head)
     assert merged.merge_commit == main_of(forge)
     assert forge.issue(issue.number).state == "closed"
-    parents = plain_git(Path(forge.remote().url), "show", "-s", "--format=%P", "main")
+    parents = git(Path(forge.remote().url), "show", "-s", "--format=%P", "main")
     assert parents == f"{base} {pull.head}"
 
 
@@ -161,7 +162,7 @@ def test_two_processes_that_merge_the_same_pull_request_merge_it_once(
     processes = [start(project, call) for _ in range(2)]
     said = {process.communicate()[0].strip() for process in processes}
     assert said == {main_of(forge)}
-    assert plain_git(Path(forge.remote().url), "rev-list", "--count", "main") == "3"
+    assert git(Path(forge.remote().url), "rev-list", "--count", "main") == "3"
 
 
 def test_many_pollers_record_a_push_by_hand_once(

@@ -10,7 +10,8 @@ import pytest
 from caloron.errors import PreconditionFailed, StoreError, UsageError
 from caloron.forge.local.forge import LocalForge, create_local_forge
 from caloron.store.database import Database
-from tests.integration.forge.people import Clone, files_on_main, main_of, plain_git
+from tests.integration.forge.people import Clone, files_on_main, main_of
+from tests.support.git import git
 
 
 @pytest.fixture
@@ -18,17 +19,17 @@ def source(tmp_path: Path) -> Path:
     """A person's repository whose branch is not called main."""
     path = tmp_path / "hers"
     path.mkdir()
-    plain_git(path, "init", "--quiet", "-b", "trunk")
+    git(path, "init", "--quiet", "-b", "trunk")
     (path / "app.py").write_text("print('hallo')\n", "utf-8")
-    plain_git(path, "add", ".")
-    plain_git(path, "commit", "--quiet", "-m", "first")
+    git(path, "add", ".")
+    git(path, "commit", "--quiet", "-m", "first")
     return path
 
 
 def test_a_new_forge_has_a_main_with_a_readme(forge: LocalForge) -> None:
     assert files_on_main(forge) == {"README.md": "# sample"}
-    assert plain_git(Path(forge.remote().url), "symbolic-ref", "HEAD") == "refs/heads/main"
-    assert plain_git(Path(forge.remote().url), "rev-parse", "--is-bare-repository") == "true"
+    assert git(Path(forge.remote().url), "symbolic-ref", "HEAD") == "refs/heads/main"
+    assert git(Path(forge.remote().url), "rev-parse", "--is-bare-repository") == "true"
 
 
 def test_making_it_again_changes_nothing(
@@ -46,21 +47,21 @@ def test_main_starts_as_the_commit_checked_out_whatever_its_branch(
     source: Path, project: Path
 ) -> None:
     forge = create_local_forge(project, source=source, name="sample")
-    assert main_of(forge) == plain_git(source, "rev-parse", "HEAD")
+    assert main_of(forge) == git(source, "rev-parse", "HEAD")
     assert files_on_main(forge) == {"app.py": "print('hallo')"}
-    plain_git(Path(forge.remote().url), "fsck", "--strict")
+    git(Path(forge.remote().url), "fsck", "--strict")
     forge.close()
 
 
 def test_a_detached_head_and_a_bare_or_shallow_repository_are_taken(
     source: Path, tmp_path: Path
 ) -> None:
-    first = plain_git(source, "rev-parse", "HEAD")
-    plain_git(source, "commit", "--quiet", "--allow-empty", "-m", "second")
-    second = plain_git(source, "rev-parse", "HEAD")
-    plain_git(tmp_path, "clone", "--quiet", "--bare", str(source), "bare")
-    plain_git(tmp_path, "clone", "--quiet", "--depth=1", source.as_uri(), "shallow")
-    plain_git(source, "checkout", "--quiet", "--detach", first)
+    first = git(source, "rev-parse", "HEAD")
+    git(source, "commit", "--quiet", "--allow-empty", "-m", "second")
+    second = git(source, "rev-parse", "HEAD")
+    git(tmp_path, "clone", "--quiet", "--bare", str(source), "bare")
+    git(tmp_path, "clone", "--quiet", "--depth=1", source.as_uri(), "shallow")
+    git(source, "checkout", "--quiet", "--detach", first)
     for name, expected in (("hers", first), ("bare", second), ("shallow", second)):
         forge = create_local_forge(tmp_path / "p" / name, source=tmp_path / name, name="sample")
         assert main_of(forge) == expected
@@ -74,7 +75,7 @@ def test_what_cannot_be_a_source_is_refused_with_the_reason(source: Path, tmp_pa
     plain.mkdir()
     empty = tmp_path / "empty"
     empty.mkdir()
-    plain_git(empty, "init", "--quiet")
+    git(empty, "init", "--quiet")
     inside = source / "inside"
     inside.mkdir()
     for path, reason in (
@@ -95,13 +96,13 @@ def test_a_creation_that_stopped_half_way_is_finished(
     bare = project / "forge.git"
     bare.mkdir(parents=True)
     if steps != "directory":
-        plain_git(bare, "init", "--quiet", "--bare")
+        git(bare, "init", "--quiet", "--bare")
     if steps == "main":
-        plain_git(bare, "fetch", "--quiet", str(source), "HEAD:refs/heads/main")
+        git(bare, "fetch", "--quiet", str(source), "HEAD:refs/heads/main")
     with pytest.raises(PreconditionFailed, match="no complete forge"):
         LocalForge(project)
     forge = create_local_forge(project, source=source, name="sample")
-    assert main_of(forge) == plain_git(source, "rev-parse", "HEAD")
+    assert main_of(forge) == git(source, "rev-parse", "HEAD")
     assert LocalForge(project).issues() == []
     forge.close()
 
@@ -109,7 +110,7 @@ def test_a_creation_that_stopped_half_way_is_finished(
 def test_a_forge_inside_a_git_repository_never_touches_that_one(source: Path) -> None:
     forge = create_local_forge(source / "home" / "sample", name="sample")
     assert files_on_main(forge) == {"README.md": "# sample"}
-    assert plain_git(source, "branch", "--list") == "* trunk"
+    assert git(source, "branch", "--list") == "* trunk"
     forge.close()
 
 
@@ -146,14 +147,14 @@ def test_hooks_and_attributes_in_a_repository_run_nothing(
     hook.write_text(f"#!/bin/sh\ntouch {proof}\n", "utf-8")
     hook.chmod(0o755)
     (source / ".gitattributes").write_text("* diff=evil merge=evil\n", "utf-8")
-    plain_git(source, "config", "diff.evil.command", f"touch {proof}")
-    plain_git(source, "config", "merge.evil.driver", f"touch {proof}")
-    plain_git(source, "add", ".")
-    plain_git(source, "commit", "--quiet", "-m", "attributes")
+    git(source, "config", "diff.evil.command", f"touch {proof}")
+    git(source, "config", "merge.evil.driver", f"touch {proof}")
+    git(source, "add", ".")
+    git(source, "commit", "--quiet", "-m", "attributes")
     forge = create_local_forge(project, source=source, name="sample")
     (source / "app.py").write_text("print('hello')\n", "utf-8")
-    plain_git(source, "commit", "--quiet", "--all", "-m", "second")
-    forge.push(source, "feature", plain_git(source, "rev-parse", "HEAD"), "")
+    git(source, "commit", "--quiet", "--all", "-m", "second")
+    forge.push(source, "feature", git(source, "rev-parse", "HEAD"), "")
     pull = forge.open_pull("one", "", "feature")
     assert "hello" in forge.diff(pull.number)
     assert forge.merge(pull.number, "", "", "").pull.state == "merged"

@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from caloron.git import command as git_command
 from caloron.git.command import GitError, git, retry_on_lock
 from caloron.git.mirror import Mirror
 from caloron.ports import Remote
-from tests.support.loopback import Loopback
+from tests.support.http_server import HttpServer, Reply
 
 
 @pytest.fixture(autouse=True)
@@ -33,29 +32,18 @@ def old(path: Path) -> Path:
     return path
 
 
-def served(text: str) -> type[BaseHTTPRequestHandler]:
+def serves_error(text: str) -> HttpServer:
     """A git server that answers every fetch with an error of this text."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            line = f"ERR {text}".encode()
-            body = b"001e# service=git-upload-pack\n0000" + b"%04x" % (len(line) + 4) + line
-            self.send_response(200)
-            self.send_header("Content-Type", "application/x-git-upload-pack-advertisement")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    return Handler
+    line = f"ERR {text}".encode()
+    body = b"001e# service=git-upload-pack\n0000" + b"%04x" % (len(line) + 4) + line
+    kind = {"Content-Type": "application/x-git-upload-pack-advertisement"}
+    return HttpServer(lambda _: Reply(body, headers=kind))
 
 
 @pytest.mark.parametrize("before", ["", "no\nfatal: ", "no\nerror: cannot lock ref 'x': "])
 def test_a_hostile_forge_cannot_delete_a_lock_file_of_the_user(tmp_path: Path, before: str) -> None:
     lock = old(tmp_path / "app" / "Cargo.lock")
-    server = Loopback(served(f"{before}Unable to create '{lock}': File exists."))
+    server = serves_error(f"{before}Unable to create '{lock}': File exists.")
     try:
         mirror = Mirror(tmp_path / "mirror.git", Remote(f"{server.url}/shop.git"))
         mirror.ensure()

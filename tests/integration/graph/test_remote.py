@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -24,6 +22,7 @@ from caloron.graph.runners import http as remote
 from caloron.graph.runners.functions import RunnerChain
 from caloron.graph.runtime.run import RunLimits, RunResult, Settings, run
 from caloron.graph.stdlib import StandardLibrary, standard_stages
+from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.noether import wrapped
 
 _ANSWERS: dict[str, tuple[int, str]] = {
@@ -36,32 +35,22 @@ _ANSWERS: dict[str, tuple[int, str]] = {
 }
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        status, text = _ANSWERS.get(self.path, (200, ""))
-        if not text:
-            text = json.dumps({"ok": True, "data": {"output": {"got": body["input"]}}})
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_args: Any) -> None:
-        pass
+def _reply(request: Request) -> Reply:
+    status, text = _ANSWERS.get(request.path, (200, ""))
+    echo = {"ok": True, "data": {"output": {"got": request.json["input"]}}}
+    return Reply(text or echo, status)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    threading.Thread(target=listening.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{listening.server_port}"
-    listening.shutdown()
-    listening.server_close()
+    with HttpServer(_reply) as listening:
+        yield listening.url
 
 
-def _call(url: str, value: Any = None, *, output: str = "Any") -> RunResult:
+def _call(url: str, value: Any = None, *, output: str = "Any", **limits: Any) -> RunResult:
     node = {"op": "RemoteStage", "url": url, "input": {"kind": "Any"}, "output": {"kind": output}}
-    return run(prepare(wrapped(node), Catalogue()), value, RunnerChain())
+    settings = Settings(limits=RunLimits(**limits))
+    return run(prepare(wrapped(node), Catalogue()), value, RunnerChain(), settings)
 
 
 def test_the_input_goes_out_and_the_output_comes_back(server):
@@ -84,7 +73,7 @@ def test_the_status_of_the_answer_does_not_count(server):
         ("/list", "no JSON object"),
     ],
 )
-def test_an_answer_that_is_none_is_a_clear_failure(server, path, said):
+def test_an_invalid_answer_is_a_clear_failure(server, path, said):
     with pytest.raises(StageFailed, match=said) as failed:
         _call(server + path)
     assert failed.value.path == "$.root"
@@ -92,12 +81,12 @@ def test_an_answer_that_is_none_is_a_clear_failure(server, path, said):
     assert failed.value.exit_code == 3
 
 
-def test_strict_holds_the_answer_to_what_the_node_declares(server):
+def test_the_answer_must_have_the_declared_type(server):
     with pytest.raises(StageFailed, match="expected Text, found an object"):
         _call(f"{server}/echo", 1, output="Text")
 
 
-def test_strict_holds_what_goes_out_to_what_the_node_declares(server):
+def test_the_input_must_have_the_declared_type(server):
     node = {
         "op": "RemoteStage",
         "url": f"{server}/echo",
@@ -118,7 +107,7 @@ def test_nothing_but_http_is_called(tmp_path):
         _call(f"file://{secret}")
 
 
-def test_nobody_there_is_a_clear_failure():
+def test_a_refused_connection_is_a_clear_failure():
     with pytest.raises(StageFailed, match="refused"):
         _call("http://127.0.0.1:9/")
 
@@ -158,14 +147,8 @@ def test_an_answer_that_is_no_http_is_a_clear_failure(rubbish, ask):
         assert failed.value.trace is not None
 
 
-def _call_within(url: str, **limits: Any) -> Any:
-    node = {"op": "RemoteStage", "url": url, "input": {"kind": "Any"}, "output": {"kind": "Any"}}
-    prepared = prepare(wrapped(node), Catalogue())
-    return run(prepared, 1, RunnerChain(), Settings(limits=RunLimits(**limits)))
-
-
 @pytest.mark.parametrize("before", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\n\r\n"])
-@pytest.mark.parametrize("ask", [_call_within, _get], ids=["remote stage", "http_get"])
+@pytest.mark.parametrize("ask", [_call, _get], ids=["remote stage", "http_get"])
 def test_an_answer_that_drips_does_not_outlive_the_run(before, ask):
     given_up = threading.Event()
     dripped = []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from caloron.graph.prepare import prepare
 from caloron.graph.runtime.run import Settings, run
 from caloron.graph.stdlib import StandardLibrary, standard_stages
 from caloron.graph.stdlib.library import NOT_IMPLEMENTED
+from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.noether import wrapped
 
 STAGES = Catalogue(standard_stages())
@@ -33,7 +32,7 @@ def _runnable() -> set[str]:
     return {stage.name for stage in stages if library.code_version(stage) is not None}
 
 
-def test_every_stage_can_be_run_or_says_why_not():
+def test_every_stage_runs_or_has_a_reason_why_not():
     assert _runnable() | set(NOT_IMPLEMENTED) == set(_ID)
     assert not _runnable() & set(NOT_IMPLEMENTED)
     assert (len(_runnable()), len(NOT_IMPLEMENTED)) == (55, 30)
@@ -140,7 +139,7 @@ def test_stages_that_take_stages():
     )
 
 
-def test_values_are_kept_between_runs_in_the_directory_that_is_given(tmp_path):
+def test_values_are_kept_between_runs_in_the_directory(tmp_path):
     kept = StandardLibrary(tmp_path / "kv")
     assert _answer("kv_set", {"key": "a_1", "value": {"x": [1.0]}}, kept) == "ok"
     assert _answer("kv_set", {"key": "a_1", "value": None, "namespace": "n"}, kept) == "ok"
@@ -176,39 +175,24 @@ def test_files(tmp_path):
     assert _answer("read_file", {"path": path}) == {"content": "é", "size_bytes": 2}
 
 
-def test_the_environment_is_the_one_that_is_given():
+def test_only_the_passed_environment_is_visible():
     library = StandardLibrary(environ={"A": "1"})
     assert _answer("env_get", {"name": "A"}, library) == "1"
     assert _answer("env_get", {"name": "PATH"}, library) is None
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(404 if self.path == "/gone" else 200)
-        self.send_header("X-Seen", self.headers.get("X-Given", ""))
-        self.end_headers()
-        self.wfile.write(b"body")
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(201)
-        self.end_headers()
-        self.wfile.write(f"{self.command} {self.headers['Content-Type']} ".encode() + body)
-
-    def do_PUT(self) -> None:
-        self.do_POST()
-
-    def log_message(self, *_args: Any) -> None:
-        pass
+def _reply(request: Request) -> Reply:
+    if request.method == "GET":
+        seen = {"X-Seen": request.headers.get("x-given", "")}
+        return Reply("body", 404 if request.path == "/gone" else 200, seen)
+    said = f"{request.method} {request.headers['content-type']} "
+    return Reply(said.encode() + request.content, 201)
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    threading.Thread(target=listening.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{listening.server_port}"
-    listening.shutdown()
-    listening.server_close()
+    with HttpServer(_reply) as listening:
+        yield listening.url
 
 
 def test_http(server):

@@ -13,7 +13,8 @@ from caloron.errors import ModelError, PreconditionFailed, UsageError
 from caloron.models import http
 from caloron.models.choose import ask_seconds, chosen_model
 from caloron.ports import Model
-from tests.support.endpoint import Endpoint, Reply, anthropic, gemini, openai
+from tests.support.endpoint import Endpoint, anthropic, gemini, openai
+from tests.support.http_server import Reply
 
 _KEY = "sk-planted-0123456789abcdef"
 _KINDS: dict[str, tuple[Callable[..., Reply], str, str, str]] = {
@@ -57,8 +58,8 @@ def test_each_kind_is_asked_in_its_own_form_and_its_answer_is_read(
     (asked,) = endpoint.requests
     assert asked.path == path
     assert asked.headers[header].removeprefix("Bearer ") == _KEY
-    assert "How many?" in str(asked.body)
-    assert kind == "gemini-api" or asked.body["model"] == "m/1"
+    assert "How many?" in str(asked.json)
+    assert kind == "gemini-api" or asked.json["model"] == "m/1"
 
 
 @pytest.mark.parametrize(
@@ -189,9 +190,9 @@ def test_nobody_is_asked_again_when_nobody_waits(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_secret_in_the_question_stays_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Endpoint(lambda asked: openai(str(asked.body))) as endpoint:
+    with Endpoint(lambda asked: openai(str(asked.json))) as endpoint:
         answer = _model(monkeypatch, endpoint).ask(f"use {_KEY} to log in", seconds=20)
-    assert _KEY not in str(endpoint.requests[0].body)
+    assert _KEY not in str(endpoint.requests[0].json)
     assert "[redacted" in answer.text
 
 

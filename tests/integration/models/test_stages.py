@@ -17,7 +17,8 @@ from caloron.graph.prepare import prepare
 from caloron.graph.runtime.run import RunLimits, Settings, run
 from caloron.graph.stdlib import standard_stages
 from caloron.stages.catalogue import CatalogueStages, catalogue_stages
-from tests.support.endpoint import Endpoint, Reply, Request, openai
+from tests.support.endpoint import Endpoint, openai
+from tests.support.http_server import Reply, Request
 from tests.support.noether import wrapped
 
 _STAGES = Catalogue([*standard_stages(), *catalogue_stages()])
@@ -67,7 +68,7 @@ def _answer(name: str, given: Any, limits: RunLimits = _NO_LIMITS) -> Any:
 
 
 def _asked(request: Request) -> str:
-    return str(request.body["messages"][0]["content"])
+    return str(request.json["messages"][0]["content"])
 
 
 @pytest.mark.parametrize("name", _GOOD)

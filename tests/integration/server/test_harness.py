@@ -7,10 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,14 +15,16 @@ import pytest
 from caloron.server.harness import Harness, HarnessOptions
 from caloron.server.settings import harness_settings
 from tests.support.claude import claude
+from tests.support.git import new_repository
+from tests.support.http_server import HttpServer, Reply
 from tests.support.json_schema import problems
 from tests.support.model_server import ModelServer, Rule, Turn, bash, write
-from tests.support.shell import PUBLISHED, free_port, repository
+from tests.support.shell import PUBLISHED, free_port
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    return repository(tmp_path / "clone")
+    return new_repository(tmp_path / "clone")
 
 
 def _harness(
@@ -146,19 +145,15 @@ def test_an_agent_with_the_public_network_does_not_reach_this_machine(
     place: Path, network: str, said: str
 ) -> None:
     """Through the proxy of its environment, if there is one, as every client does."""
-    (place.parent / "index.html").write_text("hello\n")
-    handler = partial(SimpleHTTPRequestHandler, directory=str(place.parent))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+    with HttpServer(lambda _: Reply("hello\n")) as server:
         look = (
             "python3 -c 'import os, urllib.error, urllib.request as r\n"
             'os.environ.pop("no_proxy", None); os.environ.pop("NO_PROXY", None)\n'
-            f'try: print("said:", r.urlopen("http://127.0.0.1:{server.server_port}/").read())\n'
+            f'try: print("said:", r.urlopen("{server.url}/").read())\n'
             'except urllib.error.HTTPError as error: print("said:", error.code)\''
         )
         fixture = {"responses": [{"run": look}]}
         code, told, stderr = _harness(place, "--network", network, fixture=fixture)
-        server.shutdown()
     assert code == 0, (told, stderr)
     output = (place.parent / "run" / "output.log").read_text("utf-8")
     (line,) = [line for line in output.splitlines() if line.startswith("said:")]

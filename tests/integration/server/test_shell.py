@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.shell import LiveShell, repository
+from tests.support.git import git, new_repository
+from tests.support.shell import LiveShell
 from tests.support.wait import wait_for
 
 WRITES = {
@@ -32,7 +33,7 @@ SLEEPS = {"responses": [{"output": "waiting", "sleep_s": 600}]}
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return repository(tmp_path / "shop")
+    return new_repository(tmp_path / "shop")
 
 
 @pytest.fixture
@@ -42,11 +43,6 @@ def shell(tmp_path: Path, root: Path) -> Iterator[LiveShell]:
     for row in live.get("/status")["agents"] if not live.gone() else ():
         live.post("/stop", sprint_id=row["sprint_id"], agent_id=row["agent_id"], grace_s=0)
     live.stop()
-
-
-def _git(path: Path, *words: str) -> str:
-    return subprocess.run(["git", "-C", str(path), *words], check=True, capture_output=True,
-                          text=True).stdout  # fmt: skip
 
 
 def test_the_answers_have_the_shapes_of_old(shell: LiveShell) -> None:
@@ -136,10 +132,10 @@ def test_an_agent_works_in_a_clone_and_its_commits_come_as_a_branch(
     shell.spawn(task_description="Write a.txt")
     row = shell.ended()
     assert (row["exit_code"], row["status"], row["tokens_used"]) == (0, "completed", 7)
-    assert _git(root, "show", "agent/ann/s-1:a.txt") == "hello\n"
-    assert _git(root, "log", "-1", "--format=%s", "agent/ann/s-1") == "[ann] Complete t-1\n"
-    assert _git(root, "status", "--porcelain") == ""
-    assert _git(root, "worktree", "list").count("\n") == 1
+    assert git(root, "show", "agent/ann/s-1:a.txt") == "hello"
+    assert git(root, "log", "-1", "--format=%s", "agent/ann/s-1") == "[ann] Complete t-1"
+    assert git(root, "status", "--porcelain") == ""
+    assert git(root, "worktree", "list").count("\n") == 0
     logs = shell.get("/logs", sprint_id="s-1", agent_id="ann", offset=4, limit=2)
     assert (logs["text"], logs["next_offset"], logs["size"]) == ("it", 6, 7)
     past = shell.get("/logs", sprint_id="s-1", agent_id="ann", offset=10**6)
@@ -153,7 +149,7 @@ def test_an_agent_is_confined_and_holds_neither_token(shell: LiveShell, root: Pa
     shell.agents_do({"responses": [{"output": "looked", "run": look}]})
     shell.spawn()
     assert shell.ended()["exit_code"] == 0
-    seen = _git(root, "show", "agent/ann/s-1:seen.txt")
+    seen = git(root, "show", "agent/ann/s-1:seen.txt")
     assert "CALORON_SANDBOXED=1" in seen
     assert "CALORON_TASK_ID=t-1" in seen
     for secret in ("a-token-of-the-tests", "ghp_must_never_reach_an_agent", str(shell.home)):
@@ -219,7 +215,7 @@ def test_stopping_keeps_what_was_written_and_says_so(shell: LiveShell, root: Pat
     assert told == {"ok": True, "pid": pid, "stopped": True}
     row = shell.ended()
     assert (row["alive"], row["exit_code"]) == (False, 130)
-    assert _git(root, "show", "agent/ann/s-1:half.txt") == "half\n"
+    assert git(root, "show", "agent/ann/s-1:half.txt") == "half"
     again = shell.post("/stop", sprint_id="s-1", agent_id="ann")
     assert again["stopped"] is False
     assert shell.post("/stop", sprint_id="s-1", agent_id="nobody")["ok"] is False
@@ -238,7 +234,7 @@ def test_a_killed_harness_takes_its_agent_along_and_is_started_anew(
     shell.agents_do({"responses": [{"run": "echo 2 >> runs.txt"}]})
     assert shell.spawn()["pid"] != pid
     assert shell.ended()["exit_code"] == 0
-    assert _git(root, "show", "agent/ann/s-1:runs.txt") == "1\n2\n"
+    assert git(root, "show", "agent/ann/s-1:runs.txt") == "1\n2"
 
 
 def test_git_never_runs_where_an_agent_has_been(shell: LiveShell, root: Path) -> None:
@@ -259,7 +255,7 @@ def test_git_never_runs_where_an_agent_has_been(shell: LiveShell, root: Path) ->
 
 @pytest.mark.parametrize("place", ["/etc", "/tmp", "out"])
 def test_nothing_outside_the_root_is_worked_in(shell: LiveShell, root: Path, place: str) -> None:
-    repository(root.parent / "outside")
+    new_repository(root.parent / "outside")
     (root / "out").symlink_to(root.parent / "outside")
     for name in ("repo", "worktree_base"):
         assert "outside" in shell.spawn(**{name: place})["error"]

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 from caloron.stages import catalogue
-from tests.support.shell import TOKEN, LiveShell, repository
+from tests.support.git import new_repository
+from tests.support.shell import TOKEN, LiveShell
 
 GRAPH = Path(catalogue.__file__).parent / "compositions" / "spawn_agent.json"
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[LiveShell]:
-    root = repository(tmp_path / "shop")
+    root = new_repository(tmp_path / "shop")
     live = LiveShell(tmp_path / "home", root, {"responses": [{"sleep_s": 600}]}).start()
     yield live
     for row in live.get("/status")["agents"]:

@@ -11,7 +11,7 @@ from caloron.domain.model.effects import CreateIssue
 from caloron.domain.model.facts import PlanApproved, PlanEdited
 from caloron.domain.model.snapshots import CommentSnapshot
 from caloron.domain.reporting.explain import why_sprint
-from caloron.domain.reporting.inbox import needs_of
+from caloron.domain.reporting.inbox import inbox_items
 from caloron.domain.rules.people.plan_issue import MAX_BODY, block_of, parse_block
 from caloron.testing import SprintDriver, new_state, planned
 from tests.support.sprints import CALORON, PERSON
@@ -208,7 +208,7 @@ def test_closing_the_issue_is_a_no_and_opening_it_again_lets_it_wait() -> None:
     assert made.state.sprint.planning.approval.declined == PERSON
     assert "declined: ada closed issue" in why_sprint(made.state.sprint)
     assert "waits for your yes" not in why_sprint(made.state.sprint)
-    (need,) = needs_of(made.state, running=False)
+    (need,) = inbox_items(made.state, running=False)
     assert "declined: ada" in need.why
     made.person.reopen_issue(number(made))
     made.settle()

@@ -15,7 +15,7 @@ from caloron.domain.model.sprint import Sprint, State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.model.usage import Spent
-from caloron.domain.reporting.inbox import needs_of
+from caloron.domain.reporting.inbox import inbox_items
 from caloron.domain.reporting.kpis import (
     Kpis,
     RoleKpis,
@@ -329,14 +329,14 @@ def test_a_task_that_needs_a_person_comes_with_the_commands_and_with_what_it_hol
         task("c", Status.BLOCKED, "b"),
         task("d"),
     )
-    (need,) = needs_of(state, running=False, options=" --project shop")
+    (need,) = inbox_items(state, running=False, options=" --project shop")
     assert (need.task, need.why, need.holds) == ("a", "no disk", ("b", "c"))
     assert need.commands == (
         "caloron logs a --sprint shop-1 --project shop",
         "caloron issue comment 7 resolved --project shop",
         "caloron resume shop-1 --project shop",
     )
-    (running,) = needs_of(state, running=True)
+    (running,) = inbox_items(state, running=True)
     assert running.commands[-1] == "caloron issue comment 7 resolved"
 
 
@@ -365,13 +365,13 @@ def test_a_task_that_needs_a_person_comes_with_the_commands_and_with_what_it_hol
 def test_a_sprint_that_stands_still_needs_somebody(
     fields: dict[str, Any], kind: str, command: str
 ) -> None:
-    (need,) = needs_of(sprint_of(task("a", Status.PENDING), **fields), running=False)
+    (need,) = inbox_items(sprint_of(task("a", Status.PENDING), **fields), running=False)
     assert (need.kind, need.commands[0]) == (kind, command)
 
 
 def test_a_sprint_that_runs_or_is_done_needs_nobody() -> None:
-    assert needs_of(sprint_of(task("a")), running=False) == ()
-    assert needs_of(sprint_of(task("a", Status.PENDING), phase="running"), running=True) == ()
+    assert inbox_items(sprint_of(task("a")), running=False) == ()
+    assert inbox_items(sprint_of(task("a", Status.PENDING), phase="running"), running=True) == ()
 
 
 def test_numbers_survive_the_ledger() -> None:
@@ -403,5 +403,5 @@ def test_what_no_agent_told_is_no_zero_in_a_mean_and_no_progress() -> None:
 @pytest.mark.parametrize(("tasks", "words"), [(1, "1 task waits"), (2, "2 tasks waits")])
 def test_a_held_plan_says_how_many_tasks_it_has(tasks: int, words: str) -> None:
     state = sprint_of(*(task(str(n), Status.PENDING) for n in range(tasks)), phase="approval")
-    (need,) = needs_of(state, running=False)
+    (need,) = inbox_items(state, running=False)
     assert f"the plan of {words} for your yes" == need.why

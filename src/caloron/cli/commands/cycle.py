@@ -1,4 +1,4 @@
-"""`caloron cycle`: number the wakes of an agent, and report to each what the last one did."""
+"""`caloron cycle`: number the wakes of an agent, and report the last cycle to the next one."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ _number = click.option(
     help="Only if this is still the open cycle.",
 )
 _work = click.option(
-    "--work", metavar="TASK", help="What is in progress across cycles; '' if nothing is any more."
+    "--work",
+    metavar="TASK",
+    help="Work in progress across cycles; '' if there is none.",
 )
-_next = click.option("--next", "next_target", metavar="TEXT", help="What the next cycle shall do.")
+_next = click.option("--next", "next_target", metavar="TEXT", help="The target of the next cycle.")
 _result = click.option(
     "--result",
     type=click.Choice(("success", "failure", "partial")),
@@ -53,9 +55,9 @@ _result = click.option(
 
 @group()
 def cycle() -> None:
-    """Number the wakes of an agent; each is told what the last one did, and how it ended.
+    """Number the wakes of an agent; each gets a report of the last cycle and how it ended.
 
-    A cycle that is begun and never ended has crashed: the next one is told, with the last known
+    A cycle that is begun and never ended has crashed: the next report says so, with the last known
     step. State and log are kept in ~/.hermes if that is there, else in $CALORON_HOME/cycles.
 
     Examples:
@@ -147,7 +149,7 @@ def _holder(pid: int | None) -> ProcessIdentity:
 @_agent
 @click.argument("action", required=False)
 @_result
-@click.option("--artefact", default="", metavar="TEXT", help="What of it stays: a commit, a PR.")
+@click.option("--artefact", default="", metavar="TEXT", help="Its result: a commit, a PR.")
 @_work
 @_next
 @_number
@@ -161,7 +163,7 @@ def act(
     artefact: str,
     **texts: str | None,
 ) -> Answer | DryRun:
-    """Tell one step of the open cycle; without an action, only that the agent lives.
+    """Record a step of the open cycle; without an action, only a sign of life.
 
     Examples:
       caloron cycle act allegro "opened PR 12" --artefact "PR 12"
@@ -170,7 +172,7 @@ def act(
     """
     cycles = _cycles_of(agent, hermes)
     if dry_run:
-        return DryRun(planned("tell", action or "a heartbeat"))
+        return DryRun(planned("record", action or "a heartbeat"))
     if action is None:
         state = cycles.beat(cycle=number)
     else:
@@ -191,8 +193,8 @@ def act(
 @cycle.command(dry_run=True)
 @_agent
 @_result
-@click.option("--artefact", multiple=True, metavar="TEXT", help="What it leaves; may be repeated.")
-@click.option("--reason", default="", metavar="TEXT", help="Why it leaves nothing, or failed.")
+@click.option("--artefact", multiple=True, metavar="TEXT", help="Its results; may be repeated.")
+@click.option("--reason", default="", metavar="TEXT", help="Why it has no result, or failed.")
 @_work
 @_next
 @_number
@@ -206,7 +208,7 @@ def end(
     reason: str,
     **texts: str | None,
 ) -> Answer | DryRun:
-    """Report and sleep: a cycle leaves an artefact, or says why not.
+    """End the cycle: with an artefact, or with a reason why there is none.
 
     Examples:
       caloron cycle end allegro --artefact "commit 4f2a" --next "open the PR"
@@ -228,7 +230,7 @@ def end(
 @_agent
 @click.option("--force", is_flag=True, help="Also a cycle that gives signs of life.")
 def recover(agent: str, force: bool, hermes: bool | None, dry_run: bool) -> Answer | DryRun:
-    """Mend what a crash left: a damaged state file, a cycle that nobody ended.
+    """Repair the state after a crash: a damaged state file, a cycle without an end.
 
     Examples:
       caloron cycle recover allegro
@@ -237,13 +239,13 @@ def recover(agent: str, force: bool, hermes: bool | None, dry_run: bool) -> Answ
     cycles = _cycles_of(agent, hermes)
     if dry_run:
         loaded = cycles.load()
-        actions = [planned("mend", notice) for notice in loaded.notices]
+        actions = [planned("repair", notice) for notice in loaded.notices]
         state = loaded.state
         if state.status == "open" and (force or cycles.reason_dead(state)):
             actions.append(planned("close as crashed", f"cycle {state.cycle_number}"))
         return DryRun(*actions)
     recovered = cycles.recover(force=force)
-    text = "\n".join(recovered.notices) or "There is nothing to mend."
+    text = "\n".join(recovered.notices) or "There is nothing to repair."
     return _answer(cycles, text, recovered.state, recovered.notices)
 
 
@@ -275,7 +277,7 @@ def stop(
 @cycle.command(project=True)
 @_agent
 def status(agent: str, project: str | None, hermes: bool | None) -> Answer:
-    """Show where the cycles of an agent stand: the text that its next wake is told.
+    """Show the state of an agent's cycles: the report that its next wake gets.
 
     An agent that has no cycles of its own may be one of the project's sprints: see --project.
 
@@ -309,7 +311,7 @@ def status(agent: str, project: str | None, hermes: bool | None) -> Answer:
 def log(
     agent: str, limit: int, number: int | None, project: str | None, hermes: bool | None
 ) -> Answer:
-    """Show the log of an agent's cycles, one line for each thing that happened.
+    """Show the log of an agent's cycles, one line per event.
 
     Examples:
       caloron cycle log allegro -n 20
@@ -387,11 +389,11 @@ def breadcrumb(
     dry_run: bool,
     project: str | None,
 ) -> Answer | DryRun:
-    """Tell on the forge how far the work of an agent is; without a number, only print it.
+    """Report the progress of an agent on the forge; without a number, only print it.
 
     One comment is kept up to date, and from the second cycle on a section in the description; each
     is written once, however often this is called or killed. What people write around the section
-    stays, and whoever deletes comment or section does not get it again.
+    stays; a comment or section that a person deleted is not written again.
 
     Examples:
       caloron cycle breadcrumb allegro

@@ -1,20 +1,20 @@
-"""What agents cost: what a sprint has spent, and what the next run may spend."""
+"""The cost of agents: how much a sprint has spent, and how much the next run may spend."""
 
 from __future__ import annotations
 
 import msgspec
 
-#: A run that may spend less than this would end before it did anything.
+#: A run that may spend less than this would end before it has done anything.
 _LEAST_USD = 0.05
-#: For a run that was cut short before it told its cost: dollars for a million tokens.
+#: For a run that was interrupted before it reported its cost: dollars for a million tokens.
 _GUESS_IN, _GUESS_OUT = 15.0, 75.0
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run of an agent used."""
+    """The cost of one run of an agent."""
 
     usd: float = 0.0
-    #: The run did not tell its cost; this is a guess on the safe side.
+    #: The run did not report its cost; this is a high guess.
     estimated: bool = False
     tokens_in: int = 0
     tokens_out: int = 0
@@ -24,14 +24,18 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """What all runs of a task or a sprint used together."""
+    """The cost of all runs of a task or a sprint together."""
 
     usd: float = 0.0
-    #: The part of it that is only a guess.
+    #: The part that is only a guess.
     estimated_usd: float = 0.0
     tokens_in: int = 0
     tokens_out: int = 0
     runs: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.tokens_in + self.tokens_out
 
     def plus(self, usage: Usage) -> Spent:
         return Spent(
@@ -44,14 +48,14 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def guess_usd(tokens_in: int, tokens_out: int, cap: float) -> float:
-    """What a run that told nothing may have cost; never more than it was allowed to."""
+    """Guess the cost of a run that reported none; never more than it was allowed to spend."""
     return min(cap, (tokens_in * _GUESS_IN + tokens_out * _GUESS_OUT) / 1e6)
 
 
 def allowance(budget: float, spent: float, reserved: float, run_cap: float) -> float:
-    """What the next run may spend, with what the runs at work may still spend set aside.
+    """Return how much the next run may spend; `reserved` is for the runs that are at work.
 
-    0 means that none may start: that would risk more than the budget.
+    0 means that no run may start, because it would risk more than the budget.
     """
     left = min(run_cap, budget - spent - reserved)
     return left if left >= min(_LEAST_USD, run_cap, budget) else 0.0

@@ -1,4 +1,4 @@
-"""What waits for a person, each with the commands that let it go on."""
+"""The inbox: what waits for a person, each with the commands that let it go on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from caloron.domain.model.task import Task
 Kind = Literal["escalated", "approval", "halted", "stopped", "no_plan", "resume", "discard", "take"]
 
 
-class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that only a person can move."""
+class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A task or a sprint that cannot go on without a person."""
 
     kind: Kind
     sprint: str
@@ -29,95 +29,88 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
 
 
-def needs_of(state: State, *, running: bool, options: str = "") -> tuple[Need, ...]:
-    """Everything in a sprint that waits for a person; `options` end each command.
+def inbox_items(state: State, *, running: bool, options: str = "") -> tuple[InboxItem, ...]:
+    """Return the inbox of a sprint; `options` end each command.
 
-    `running`: an engine works on the sprint, so what is released goes on by itself.
+    `running`: an engine works on the sprint, so a released task goes on by itself.
     """
     resume = f"caloron resume {state.sprint.id}{options}"
-    found = [_of_sprint(state, resume, options, running=running)]
-    found += [
-        _escalated(state, task, "" if running else resume, options)
+    item = _of_sprint(state, resume, options, running=running)
+    escalated = [
+        _escalated(state, task, () if running else (resume,), options)
         for task in state.tasks.values()
         if task.status is Status.ESCALATED
     ]
-    return tuple(need for need in found if need)
+    return (*([item] if item else []), *escalated)
 
 
-def _escalated(state: State, task: Task, resume: str, options: str) -> Need:
-    place = task.links.issue if task.escalation.issue is None else task.escalation.issue
-    steps = (
-        [f"caloron logs {task.id} --sprint {state.sprint.id}{options}"]
-        if task.attempts.work_count
-        else []
-    )
-    if place is not None:
-        steps.append(f"caloron issue comment {place} resolved{options}")
-    return Need(
+def _escalated(state: State, task: Task, resume: tuple[str, ...], options: str) -> InboxItem:
+    number = task.links.issue if task.escalation.issue is None else task.escalation.issue
+    commands: list[str] = []
+    if task.attempts.work_count:
+        commands.append(f"caloron logs {task.id} --sprint {state.sprint.id}{options}")
+    if number is not None:
+        commands.append(f"caloron issue comment {number} resolved{options}")
+    return InboxItem(
         kind="escalated",
         sprint=state.sprint.id,
         task=task.id,
         title=task.plan.title,
         why=task.reason,
-        commands=(*steps, *([resume] if resume else [])),
+        commands=(*commands, *resume),
         holds=_held_by(state, task),
     )
 
 
 def _held_by(state: State, task: Task) -> tuple[str, ...]:
-    """The tasks behind this one that nothing else can move, near and far."""
-    held = {task.id}
+    """Return the blocked tasks that depend on this one, directly or through others."""
+    blocked = {task.id}
     for _ in state.tasks:
-        held |= {
+        blocked |= {
             t.id
             for t in state.tasks.values()
-            if t.status is Status.BLOCKED and held & set(t.plan.depends_on)
+            if t.status is Status.BLOCKED and blocked & set(t.plan.depends_on)
         }
-    return tuple(t for t in state.tasks if t in held and t != task.id)
+    return tuple(t for t in state.tasks if t in blocked and t != task.id)
 
 
 def _tasks(count: int) -> str:
     return "1 task" if count == 1 else f"{count} tasks"
 
 
-def _of_sprint(state: State, resume: str, options: str, *, running: bool) -> Need | None:
-    """What stops the sprint as a whole."""
+def _of_sprint(state: State, resume: str, options: str, *, running: bool) -> InboxItem | None:
+    """Return what stops the sprint as a whole."""
     sprint = state.sprint
+
+    def item(kind: Kind, why: str, *commands: str, files: tuple[str, ...] = ()) -> InboxItem | None:
+        return InboxItem(kind=kind, sprint=sprint.id, why=why, commands=commands, files=files)
+
+    ended = sprint.phase == "ended" or running
+    discard = f"caloron discard {sprint.id}{options}"
     if sprint.discard.by:
-        if sprint.phase == "ended" or running:
-            return None
-        why, again = "it was not thrown away whole yet", f"caloron discard {sprint.id}{options}"
-        return Need(kind="discard", sprint=sprint.id, why=why, commands=(again,))
+        return None if ended else item("discard", "it was not thrown away whole yet", discard)
     if sprint.planning.failure:
-        # Behind `--` nothing is taken for an option.
+        planning = sprint.planning
+        files = (planning.failure_log,) if planning.failure_log else ()
+        if planning.failure_kind == "red_main":
+            allow = f"{resume} --allow-red"
+            return item("stopped", planning.failure, resume, allow, files=files)
+        # A goal that begins with `-` must stand behind `--`, and the options before it.
         ahead, behind = (f"{options} --", "") if sprint.goal.startswith("-") else ("", options)
         again = f"caloron sprint{ahead} {shlex.quote(sprint.goal)}{behind}"
-        red = sprint.planning.failure_kind == "red_main"
-        ways = (resume, f"{resume} --allow-red") if red else (resume, again)
-        kind: Kind = "stopped" if red else "no_plan"
-        files = (sprint.planning.failure_log,) if sprint.planning.failure_log else ()
-        return Need(
-            kind=kind, sprint=sprint.id, why=sprint.planning.failure, commands=ways, files=files
-        )
-    if sprint.phase == "ended" or running:
+        return item("no_plan", planning.failure, resume, again, files=files)
+    if ended:
         return None
-    if sprint.availability.pause_reason:
-        money = f" --budget {2 * sprint.settings.budget_usd:g}"
-        more = (
-            resume + money if sprint.availability.pause_reason.startswith("the budget") else resume
-        )
-        return Need(
-            kind="halted", sprint=sprint.id, why=sprint.availability.pause_reason, commands=(more,)
-        )
+    if reason := sprint.availability.pause_reason:
+        budget = f" --budget {2 * sprint.settings.budget_usd:g}"
+        return item("halted", reason, resume + (budget if reason.startswith("the budget") else ""))
     if sprint.phase == "approval":
         why = f"the plan of {_tasks(len(state.tasks))} waits for your yes"
         if sprint.plan_declined:
             why = f"the plan was declined: {sprint.plan_declined} closed issue #{sprint.plan_issue}"
-        steps = (resume, f"{resume} --edit", f"caloron discard {sprint.id}{options}")
-        return Need(kind="approval", sprint=sprint.id, why=why, commands=steps)
+        return item("approval", why, resume, f"{resume} --edit", discard)
     if sprint.phase == "retro":
-        why = "it was stopped before its retro was written"
-        return Need(kind="resume", sprint=sprint.id, why=why, commands=(resume,))
+        return item("resume", "it was stopped before its retro was written", resume)
     left = sum(t.status is not Status.DONE for t in state.tasks.values())
     why = f"it was stopped with {_tasks(left)} to do" if left else "it was stopped before its plan"
-    return Need(kind="resume", sprint=sprint.id, why=why, commands=(resume,))
+    return item("resume", why, resume)

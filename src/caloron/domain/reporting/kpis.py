@@ -1,12 +1,13 @@
-"""What a sprint came to, in numbers: from its state and the runs that the diary tells of.
+"""The results of a sprint in numbers, from its state and the runs in the event log.
 
 `None` means that there is nothing to take a mean of; a number is never made up.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, TypedDict
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -19,29 +20,29 @@ from caloron.durations import span
 _DAY = 86_400.0
 #: A task with this many reviews went in a loop.
 LOOP = 3
-CLEAR = 7
+_CLEAR = 7
 
-#: Why a run was cut short that nothing is wrong with.
+#: Why a run was interrupted without a failure.
 STOPPED, NOT_NEEDED = "the sprint was stopped", "not needed any more"
 
 End = Literal["done", "failed", "interrupted", "running"]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of an agent, or of a verification, as the diary tells of it."""
+    """One process of an agent, or of a verification, as the event log has it."""
 
     item: str
     role: Role
     #: Empty for the planner and for the verification of main.
     task: str = ""
     attempt: int = 1
-    #: The claim, which names the folder of its files; 0: the diary does not say.
+    #: The claim, which names the folder of its files; 0: the event log does not have it.
     token: int = 0
     started_at: float = 0.0
     seconds: float = 0.0
     end: End = "done"
     exit_code: int = 0
-    #: How it failed, in one line.
+    #: The failure, in one line.
     problem: str = ""
     framework: str = ""
     model: str = ""
@@ -54,7 +55,7 @@ AgentRole = Literal["planner", "developer", "checker", "reviewer", "analyst"]
 
 
 class AgentKpis(msgspec.Struct, frozen=True, kw_only=True):
-    """One agent in one sprint: a task's own, the reviewer, the planner, or who looks back."""
+    """One agent in one sprint: a task's own, the reviewer, the planner, or the analyst."""
 
     agent: str
     role: AgentRole
@@ -71,7 +72,7 @@ class AgentKpis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoleKpis(msgspec.Struct, frozen=True, kw_only=True):
-    """All agents of one role in one sprint; a mean that nothing is known for is None."""
+    """All agents of one role in one sprint; None: there is nothing to take a mean of."""
 
     role: AgentRole
     agents: int = 0
@@ -103,14 +104,14 @@ class Kpis(msgspec.Struct, frozen=True, kw_only=True):
     tasks_per_day: float = 0.0
     #: Steps of the supervisor: probes, restarts and escalations of silent agents.
     total_interventions: int = 0
-    #: What people did: reviews, commands, pushes, merges, edits, issues closed or opened again.
+    #: Acts of people: reviews, commands, pushes, merges, edits, issues closed or opened again.
     human_acts: int = 0
     avg_interventions: float = 0.0
-    #: The same number by the name that the original Caloron gives it.
+    #: The same number under the name of the original Caloron.
     interventions_per_task: float = 0.0
     clean_task_pct: float = 0.0
     feedback_count: int = 0
-    #: Of how many tasks the agent said how clear they were.
+    #: The number of tasks whose agent rated their clarity.
     clarity_count: int = 0
     avg_clarity: float | None = None
     high_clarity_pct: float | None = None
@@ -136,7 +137,7 @@ class Kpis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compute_kpis(state: State, runs: Sequence[Run], now: float) -> Kpis:
-    """The numbers of one sprint; `now` stands for the end of one that goes on."""
+    """Return the numbers of one sprint; a sprint that goes on ends `now`."""
     sprint, tasks = state.sprint, list(state.tasks.values())
     total, done = len(tasks), sum(t.status is Status.DONE for t in tasks)
     seconds = sprint_time_s(sprint, now)
@@ -172,7 +173,7 @@ def compute_kpis(state: State, runs: Sequence[Run], now: float) -> Kpis:
         feedback_count=sum(t.log.feedback is not None for t in tasks),
         clarity_count=len(clarities),
         avg_clarity=_mean(clarities, 1),
-        high_clarity_pct=_percent(sum(c >= CLEAR for c in clarities), len(clarities)),
+        high_clarity_pct=_percent(sum(c >= _CLEAR for c in clarities), len(clarities)),
         avg_review_cycles=_mean(reviewed, 2),
         review_loop_count=sum(n >= LOOP for n in reviewed),
         fix_rounds=len({r.item for r in runs if r.role == "fix"}),
@@ -185,21 +186,21 @@ def compute_kpis(state: State, runs: Sequence[Run], now: float) -> Kpis:
         red_merges=sum(verification_of(t) == "red, allowed" for t in finished),
         cost_usd=round(sprint.usage.spent.usd, 4),
         estimated_cost_usd=round(sprint.usage.spent.estimated_usd, 4),
-        total_tokens=sprint.usage.spent.tokens_in + sprint.usage.spent.tokens_out,
-        avg_tokens_per_task=_mean_told([_tokens(t) for t in finished], 0),
-        avg_cost_per_task=_mean_told([t.usage.spent.usd for t in finished], 4),
+        total_tokens=sprint.usage.spent.tokens,
+        avg_tokens_per_task=_mean_known([t.usage.spent.tokens for t in finished], 0),
+        avg_cost_per_task=_mean_known([t.usage.spent.usd for t in finished], 4),
         total_time_min=round(sum(r.seconds for r in agents) / 60, 1),
         avg_time_per_task=_mean([s / 60 for s in time_s.values()], 2),
     )
 
 
 def sprint_time_s(sprint: Sprint, now: float) -> float:
-    """From the beginning of a sprint to its end; `now` stands for the end of one that goes on."""
+    """Return the time from the beginning of a sprint to its end, or to `now`."""
     return round(max(0.0, (sprint.ended_at or now) - sprint.settings.created_at), 1)
 
 
 def work_time_s(runs: Iterable[Run]) -> float:
-    """How long at least one of these runs was at work; runs side by side count once."""
+    """Return how long at least one of these runs was at work; parallel runs count once."""
     total = until = 0.0
     for began, ended in sorted((run.started_at, run.started_at + run.seconds) for run in runs):
         total += max(0.0, ended - max(began, until))
@@ -208,29 +209,70 @@ def work_time_s(runs: Iterable[Run]) -> float:
 
 
 def agent_kpis(state: State, runs: Sequence[Run]) -> tuple[AgentKpis, ...]:
-    """Who did what, for how long and for how much; the shares add up to what the sprint spent."""
-    reviews = [run for run in runs if run.role == "review"]
-    rows = [_planner(state, runs), *(_author(t, runs) for t in state.tasks.values())]
-    if reviews:
-        tasks = {run.task for run in reviews}
-        rows.append(
-            AgentKpis(
-                agent=REVIEWER,
-                role="reviewer",
-                review_cycles=sum(
-                    len(t.review.reviewed) for t in state.tasks.values() if t.id in tasks
-                ),
-                cost_usd=round(sum(r.usd for r in reviews), 4),
-                tokens=sum(r.tokens for r in reviews),
-                **_of_runs(reviews),
-            )
-        )
-    rows.append(_analyst(state, runs))
+    """Return the work, time and cost of each agent; the costs add up to that of the sprint."""
+    tasks, usage = list(state.tasks.values()), state.sprint.usage
+    spent, retro = usage.spent, usage.retro_spent
+    by_role = {
+        role: [run for run in runs if run.role == role] for role in ("po", "retro", "review")
+    }
+    reviews = by_role["review"]
+    reviewed = {run.task for run in reviews}
+    planner = _agent(
+        PLANNER,
+        "planner",
+        by_role["po"],
+        usd=spent.usd - retro.usd - sum(t.usage.spent.usd for t in tasks),
+        tokens=spent.tokens - retro.tokens - sum(t.usage.spent.tokens for t in tasks),
+    )
+    reviewer = _agent(
+        REVIEWER,
+        "reviewer",
+        reviews,
+        usd=sum(run.usd for run in reviews),
+        tokens=sum(run.tokens for run in reviews),
+        review_cycles=sum(len(t.review.reviewed) for t in tasks if t.id in reviewed),
+    )
+    analyst = _agent(ANALYST, "analyst", by_role["retro"], usd=retro.usd, tokens=retro.tokens)
+    rows = (planner, *(_author(task, runs) for task in tasks), reviewer, analyst)
     return tuple(row for row in rows if row.runs or row.cost_usd)
 
 
+def _author(task: Task, runs: Sequence[Run]) -> AgentKpis:
+    """Return the task's own agent: the cost of the task without its reviews."""
+    own = [run for run in runs if run.task == task.id]
+    reviews = [run for run in own if run.role == "review"]
+    clarity = task.log.feedback.task_clarity if task.log.feedback else 0
+    return _agent(
+        task.agent,
+        "checker" if task.plan.kind == "check" else "developer",
+        [run for run in own if run.role not in ("review", "verify")],
+        usd=task.usage.spent.usd - sum(run.usd for run in reviews),
+        tokens=task.usage.spent.tokens - sum(run.tokens for run in reviews),
+        tasks_completed=int(task.status is Status.DONE),
+        tasks_failed=int(task.status is Status.ESCALATED),
+        clarity=float(clarity) if clarity else None,
+        review_cycles=len(task.review.reviewed),
+        interventions=task.supervision.total,
+    )
+
+
+def _agent(
+    agent: str, role: AgentRole, runs: Sequence[Run], *, usd: float, tokens: int, **more: Any
+) -> AgentKpis:
+    return AgentKpis(
+        agent=agent,
+        role=role,
+        runs=len(runs),
+        failed_runs=sum(run.end == "failed" for run in runs),
+        time_s=round(sum(run.seconds for run in runs), 1),
+        cost_usd=max(0.0, round(usd, 4)),
+        tokens=max(0, tokens),
+        **more,
+    )
+
+
 def role_kpis(agents: Sequence[AgentKpis]) -> tuple[RoleKpis, ...]:
-    """The agents of each role together."""
+    """Sum up the agents of each role."""
     roles = dict.fromkeys(agent.role for agent in agents)
     return tuple(_of_role(role, [a for a in agents if a.role == role]) for role in roles)
 
@@ -242,117 +284,48 @@ def _of_role(role: AgentRole, agents: Sequence[AgentKpis]) -> RoleKpis:
         tasks_completed=sum(a.tasks_completed for a in agents),
         tasks_failed=sum(a.tasks_failed for a in agents),
         avg_clarity=_mean([a.clarity for a in agents if a.clarity is not None], 1),
-        avg_tokens=_mean_told([a.tokens for a in agents], 0),
+        avg_tokens=_mean_known([a.tokens for a in agents], 0),
         avg_time_min=_mean([a.time_s / 60 for a in agents], 2),
         avg_review_cycles=_mean([a.review_cycles for a in agents if a.review_cycles], 2),
-        avg_cost_usd=_mean_told([a.cost_usd for a in agents], 4),
+        avg_cost_usd=_mean_known([a.cost_usd for a in agents], 4),
         interventions=sum(a.interventions for a in agents),
     )
 
 
-def _analyst(state: State, runs: Sequence[Run]) -> AgentKpis:
-    spent = state.sprint.usage.retro_spent
-    return AgentKpis(
-        agent=ANALYST,
-        role="analyst",
-        cost_usd=round(spent.usd, 4),
-        tokens=spent.tokens_in + spent.tokens_out,
-        **_of_runs([run for run in runs if run.role == "retro"]),
-    )
-
-
-def _planner(state: State, runs: Sequence[Run]) -> AgentKpis:
-    tasks, spent, retro = (
-        state.tasks.values(),
-        state.sprint.usage.spent,
-        state.sprint.usage.retro_spent,
-    )
-    usd = spent.usd - retro.usd - sum(t.usage.spent.usd for t in tasks)
-    others = retro.tokens_in + retro.tokens_out + sum(_tokens(t) for t in tasks)
-    tokens = spent.tokens_in + spent.tokens_out - others
-    own = [run for run in runs if run.role == "po"]
-    return AgentKpis(
-        agent=PLANNER,
-        role="planner",
-        cost_usd=max(0.0, round(usd, 4)),
-        tokens=max(0, tokens),
-        **_of_runs(own),
-    )
-
-
-def _author(task: Task, runs: Sequence[Run]) -> AgentKpis:
-    """The task's own agent: what the task cost without its reviews."""
-    mine = [run for run in runs if run.task == task.id]
-    reviews = [run for run in mine if run.role == "review"]
-    said = task.log.feedback.task_clarity if task.log.feedback else 0
-    return AgentKpis(
-        agent=task.agent,
-        role="checker" if task.plan.kind == "check" else "developer",
-        tasks_completed=int(task.status is Status.DONE),
-        tasks_failed=int(task.status is Status.ESCALATED),
-        clarity=float(said) if said else None,
-        cost_usd=max(0.0, round(task.usage.spent.usd - sum(r.usd for r in reviews), 4)),
-        tokens=max(0, _tokens(task) - sum(r.tokens for r in reviews)),
-        review_cycles=len(task.review.reviewed),
-        interventions=task.supervision.total,
-        **_of_runs([run for run in mine if run.role not in ("review", "verify")]),
-    )
-
-
-class _OfRuns(TypedDict):
-    runs: int
-    failed_runs: int
-    time_s: float
-
-
-def _of_runs(runs: Sequence[Run]) -> _OfRuns:
-    failed = sum(run.end == "failed" for run in runs)
-    return {
-        "runs": len(runs),
-        "failed_runs": failed,
-        "time_s": round(sum(run.seconds for run in runs), 1),
-    }
-
-
 def verification_of(task: Task) -> str:
-    """What the last verification of the task's merged result came to, in the words of a report."""
-    found = task.merge.verified
-    if found is None:
+    """Return the result of the last verification of the merged change, in words of a report."""
+    verified = task.merge.verified
+    if verified is None:
         return ""
-    if not found.ok:
-        return "red, allowed" if found.tolerated else "red"
-    # One without a log had nothing to run.
-    return "green" if found.log else "not verified"
+    if not verified.ok:
+        return "red, allowed" if verified.tolerated else "red"
+    # Without a log there was nothing to run.
+    return "green" if verified.log else "not verified"
 
 
 def tools_of(state: State, runs: Sequence[Run]) -> dict[str, int]:
-    """How often each tool was used: as the frameworks count, else as the agents say."""
-    used: dict[str, int] = {}
+    """Count the uses of each tool, as frameworks count them, else as the agents say."""
+    used: Counter[str] = Counter()
     for run in runs:
-        for name, times in run.tools.items():
-            used[name] = used.get(name, 0) + times
+        used.update(run.tools)
     counted = {run.task for run in runs if run.tools}
     for task in state.tasks.values():
         if task.log.feedback and task.id not in counted:
-            for name in task.log.feedback.tools_used:
-                used[name] = used.get(name, 0) + 1
+            used.update(task.log.feedback.tools_used)
     return dict(sorted(used.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
 def blockers_of(state: State) -> tuple[str, ...]:
-    """What stood in the way: what agents say, and why tasks were given to a person."""
-    said = [b for t in state.tasks.values() if t.log.feedback for b in t.log.feedback.blockers]
-    told = [f"{t.id}: {t.reason}" for t in state.tasks.values() if t.status is Status.ESCALATED]
-    stopped = [state.sprint.planning.failure] if state.sprint.planning.failure else []
-    return tuple(dict.fromkeys(" ".join(text.split()) for text in (*said, *told, *stopped)))
+    """Return the blockers in the agents' feedback, and the reasons of escalations."""
+    tasks, failure = state.tasks.values(), state.sprint.planning.failure
+    blockers = [b for t in tasks if t.log.feedback for b in t.log.feedback.blockers]
+    blockers += [f"{t.id}: {t.reason}" for t in tasks if t.status is Status.ESCALATED]
+    blockers += [failure] if failure else []
+    return tuple(dict.fromkeys(" ".join(text.split()) for text in blockers))
 
 
 def _count(tasks: Iterable[Task], *statuses: Status) -> int:
     return sum(task.status in statuses for task in tasks)
-
-
-def _tokens(task: Task) -> int:
-    return task.usage.spent.tokens_in + task.usage.spent.tokens_out
 
 
 def _share(part: float, whole: float, digits: int) -> float:
@@ -367,13 +340,13 @@ def _mean(values: Sequence[float], digits: int) -> float | None:
     return round(sum(values) / len(values), digits) if values else None
 
 
-def _mean_told(values: Sequence[float], digits: int) -> float | None:
-    """Of what agents used: who told nothing has 0, which is no number to take a mean of."""
+def _mean_known(values: Sequence[float], digits: int) -> float | None:
+    """Return the mean of costs; an agent that reported none has 0, which is left out."""
     return _mean([value for value in values if value], digits)
 
 
 def _per_day(done: int, seconds: float) -> float:
-    """Of the time as it is: a sprint of minutes would be 0.0 days."""
+    """Return tasks per day, from the exact time: a sprint of minutes would be 0.0 days."""
     return round(done / (seconds / _DAY), 1) if seconds else 0.0
 
 
@@ -383,76 +356,67 @@ _EARLIER = 10
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
-    """A number beside the mean of earlier sprints."""
+    """A number and its mean in earlier sprints."""
 
     metric: str
     now: float
     before: float
-    #: How many earlier sprints have the number.
+    #: The number of earlier sprints that have the number.
     n: int
     direction: Literal["improved", "degraded", "stable"]
 
 
-_METRICS: tuple[tuple[str, Callable[[Kpis], float | None], bool], ...] = (
-    ("completion_rate", lambda k: k.completion_rate, True),
-    ("clean_task_pct", lambda k: k.clean_task_pct, True),
-    ("avg_clarity", lambda k: k.avg_clarity, True),
-    ("avg_review_cycles", lambda k: k.avg_review_cycles, False),
-    ("avg_interventions", lambda k: k.avg_interventions, False),
-    ("avg_tokens_per_task", lambda k: k.avg_tokens_per_task, False),
-    ("avg_cost_per_task", lambda k: k.avg_cost_per_task, False),
-    ("avg_time_per_task", lambda k: k.avg_time_per_task, False),
-)
+class _Metric(NamedTuple):
+    label: str
+    form: Callable[[float], str]
+    more_is_better: bool = False
 
 
-#: How people read each number: its name, and a form with its unit.
-_WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "completion_rate": ("tasks done", lambda n: f"{100 * n:.0f} %"),
-    "clean_task_pct": ("tasks without the supervisor or people", lambda n: f"{n:.0f} %"),
-    "avg_clarity": ("clarity", lambda n: f"{n:.1f}/10"),
-    "avg_review_cycles": ("reviews per task", lambda n: f"{n:.2f}"),
-    "avg_interventions": ("supervisor steps per task", lambda n: f"{n:.2f}"),
-    "avg_tokens_per_task": ("tokens per task", lambda n: f"{n:.0f}"),
-    "avg_cost_per_task": ("cost per task", lambda n: f"${n:.2f}"),
-    "avg_time_per_task": ("time of agents per task", lambda n: span(60 * n)),
+#: The numbers that trends compare, as people read them.
+_METRICS: dict[str, _Metric] = {
+    "completion_rate": _Metric("tasks done", lambda n: f"{100 * n:.0f} %", more_is_better=True),
+    "clean_task_pct": _Metric(
+        "tasks without the supervisor or people", lambda n: f"{n:.0f} %", more_is_better=True
+    ),
+    "avg_clarity": _Metric("clarity", lambda n: f"{n:.1f}/10", more_is_better=True),
+    "avg_review_cycles": _Metric("reviews per task", lambda n: f"{n:.2f}"),
+    "avg_interventions": _Metric("supervisor steps per task", lambda n: f"{n:.2f}"),
+    "avg_tokens_per_task": _Metric("tokens per task", lambda n: f"{n:.0f}"),
+    "avg_cost_per_task": _Metric("cost per task", lambda n: f"${n:.2f}"),
+    "avg_time_per_task": _Metric("time of agents per task", lambda n: span(60 * n)),
 }
 
 
 def label(metric: str) -> str:
-    """A number's name for people."""
-    return _WORDS[metric][0]
+    """Return the name of a number for people."""
+    return _METRICS[metric].label
 
 
 def worded(metric: str, value: float) -> str:
-    """A value of a number, with its unit."""
-    return _WORDS[metric][1](value)
+    """Return a value of a number with its unit."""
+    return _METRICS[metric].form(value)
 
 
 def trends(now: Kpis, earlier: Iterable[Kpis]) -> tuple[Trend, ...]:
-    """Each number beside its mean in earlier sprints that have it."""
+    """Compare each number with its mean in earlier sprints that have it."""
     past = [kpis for kpis in earlier if kpis.total_tasks][-_EARLIER:]
-    found = []
-    for name, read, more_is_better in _METRICS:
-        value = read(now) if now.total_tasks else None
-        before = [known for kpis in past if (known := read(kpis)) is not None]
+    result = []
+    for name, metric in _METRICS.items() if now.total_tasks else ():
+        value: float | None = getattr(now, name)
+        before = [known for kpis in past if (known := getattr(kpis, name)) is not None]
         if value is None or not before:
             continue
         mean = sum(before) / len(before)
-        found.append(
+        direction: Literal["improved", "degraded", "stable"] = "stable"
+        if abs(value - mean) > DEAD_BAND * abs(mean) + 1e-9:
+            direction = "improved" if (value > mean) is metric.more_is_better else "degraded"
+        result.append(
             Trend(
                 metric=name,
                 now=value,
                 before=round(mean, 4),
                 n=len(before),
-                direction=_direction(value, mean, more_is_better=more_is_better),
+                direction=direction,
             )
         )
-    return tuple(found)
-
-
-def _direction(
-    value: float, mean: float, *, more_is_better: bool
-) -> Literal["improved", "degraded", "stable"]:
-    if abs(value - mean) <= DEAD_BAND * abs(mean) + 1e-9:
-        return "stable"
-    return "improved" if (value > mean) is more_is_better else "degraded"
+    return tuple(result)

@@ -1,7 +1,7 @@
-"""What a sprint teaches, found by rules: themes to read, and improvements to try.
+"""Rules that find themes and improvements in the numbers of a sprint.
 
-Each rule looks at one number. The number that makes a rule speak is the one that must get better
-before its improvement is retired.
+Each rule reads one number. The number that makes a rule find something is the one that must get
+better before its improvement is retired.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from caloron.domain.model.feedback import Feedback
 from caloron.domain.model.retro_answer import PRIORITIES, Category, Insight, Priority, Sentiment
 from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
-from caloron.domain.model.task import Task
 from caloron.domain.reporting.kpis import LOOP, Kpis, blockers_of
 from caloron.slicing import to_slice
 
-#: Where an improvement comes from that no model and no person wrote.
+#: The source of an improvement that neither a model nor a person wrote.
 RULES_SAY = "rules"
 
 _UNCLEAR = 5
@@ -37,9 +36,9 @@ _MISSING = re.compile(
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to do better, and what it was seen by."""
+    """An improvement to try, and its evidence."""
 
-    #: Empty: a model found it, and `source` says which.
+    #: Empty: a model found it, and `source` names the model.
     rule: str
     category: Category
     priority: Priority
@@ -47,14 +46,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     action: str = ""
     evidence: str = ""
     source: str = RULES_SAY
-    #: For which goals or tasks it matters, if that was said.
+    #: The goals or tasks for which it matters, if the model named them.
     applies_when: str = ""
-    #: Something that a planner can act on.
+    #: A planner can act on it.
     for_planner: bool = True
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules say about one sprint."""
+    """The result of the rules for one sprint."""
 
     themes: tuple[str, ...] = ()
     improvements: tuple[Finding, ...] = ()
@@ -62,104 +61,107 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     sentiment: Sentiment = "neutral"
 
 
-class Seen(NamedTuple):
-    """What a rule looks at."""
+class _Sprint(NamedTuple):
+    """The input of a rule."""
 
     state: State
     kpis: Kpis
     feedback: dict[str, Feedback]
 
-    def tasks(self, *statuses: Status) -> list[Task]:
-        return [t for t in self.state.tasks.values() if t.status in statuses]
+    @property
+    def has_many_failures(self) -> bool:
+        return self.kpis.failure_count > _MANY_FAILURES * self.kpis.total_tasks
+
+    @property
+    def calls_itself_failed(self) -> list[str]:
+        return [n for n, f in self.feedback.items() if f.self_assessment in ("failed", "crashed")]
+
+
+#: The priority of a finding and its evidence; None: the rule found nothing.
+_Found = tuple[Priority, str] | None
 
 
 class Rule(NamedTuple):
-    """A rule: what to say, and from what."""
+    """A rule and its advice."""
 
     name: str
     category: Category
     description: str
     action: str
-    #: What it was seen by, and how urgent that makes it; None: nothing was seen.
-    look: Callable[[Seen], tuple[Priority, str] | None]
-    #: Whether the sprint has the number at all: only then is silence good news.
+    find: Callable[[_Sprint], _Found]
+    #: True if the sprint has the number at all: only then no finding is good news.
     judged: Callable[[Kpis], bool] = lambda kpis: kpis.total_tasks > 0
     for_planner: bool = True
 
 
-def _unclear(seen: Seen) -> tuple[Priority, str] | None:
-    low = {n: f.task_clarity for n, f in seen.feedback.items() if 0 < f.task_clarity < _UNCLEAR}
+def _unclear(sprint: _Sprint) -> _Found:
+    clarity = {name: f.task_clarity for name, f in sprint.feedback.items()}
+    low = {name: n for name, n in clarity.items() if 0 < n < _UNCLEAR}
     if not low:
         return None
+    listed = ", ".join(f"{name} {n}/10" for name, n in low.items())
     urgent = min(low.values()) <= _VERY_UNCLEAR
-    told = ", ".join(f"{name} {clarity}/10" for name, clarity in low.items())
-    return "critical" if urgent else "high", f"clarity below {_UNCLEAR}: {told}"
+    return "critical" if urgent else "high", f"clarity below {_UNCLEAR}: {listed}"
 
 
-def _said(seen: Seen, *patterns: re.Pattern[str]) -> tuple[Priority, str] | None:
-    said = [b for b in blockers_of(seen.state) if all(p.search(b) for p in patterns)]
-    return ("high", f"blockers: {'; '.join(text[:100] for text in said[:3])}") if said else None
+def _blockers(sprint: _Sprint, *patterns: re.Pattern[str]) -> _Found:
+    matches = [b for b in blockers_of(sprint.state) if all(p.search(b) for p in patterns)]
+    listed = "; ".join(text[:100] for text in matches[:3])
+    return ("high", f"blockers: {listed}") if matches else None
 
 
-def _conflicts(seen: Seen) -> tuple[Priority, str] | None:
-    n = seen.kpis.conflict_count
+def _conflicts(sprint: _Sprint) -> _Found:
+    n = sprint.kpis.conflict_count
     return ("medium", f"{n} conflict{'s' if n > 1 else ''} with main") if n else None
 
 
-def _loops(seen: Seen) -> tuple[Priority, str] | None:
-    loops = [t for t in seen.state.tasks.values() if len(t.review.reviewed) >= LOOP]
-    told = ", ".join(f"{t.id} {len(t.review.reviewed)} reviews" for t in loops)
-    return ("medium", told) if loops else None
+def _loops(sprint: _Sprint) -> _Found:
+    reviews = {t.id: len(t.review.reviewed) for t in sprint.state.tasks.values()}
+    loops = [f"{name} {n} reviews" for name, n in reviews.items() if n >= LOOP]
+    return ("medium", ", ".join(loops)) if loops else None
 
 
-def _interventions(seen: Seen) -> tuple[Priority, str] | None:
-    kpis = seen.kpis
-    if not kpis.total_interventions:
-        return None
-    steps = "1 step" if kpis.total_interventions == 1 else f"{kpis.total_interventions} steps"
-    told = f"{steps} of the supervisor in {kpis.total_tasks} tasks"
-    return ("high" if kpis.avg_interventions > 1 else "medium"), told
+def _interventions(sprint: _Sprint) -> _Found:
+    n, tasks = sprint.kpis.total_interventions, sprint.kpis.total_tasks
+    steps = f"{n} step{'' if n == 1 else 's'} of the supervisor in {tasks} tasks"
+    priority: Priority = "high" if sprint.kpis.avg_interventions > 1 else "medium"
+    return (priority, steps) if n else None
 
 
-def _failures(seen: Seen) -> tuple[Priority, str] | None:
-    failed = seen.tasks(Status.ESCALATED)
-    if not failed:
-        return None
-    many = len(failed) > _MANY_FAILURES * seen.kpis.total_tasks
-    return ("high" if many else "medium"), "; ".join(f"{t.id}: {t.reason[:100]}" for t in failed)
+def _failures(sprint: _Sprint) -> _Found:
+    tasks = sprint.state.tasks.values()
+    failed = [f"{t.id}: {t.reason[:100]}" for t in tasks if t.status is Status.ESCALATED]
+    priority: Priority = "high" if sprint.has_many_failures else "medium"
+    return (priority, "; ".join(failed)) if failed else None
 
 
-def _many_failures(seen: Seen) -> tuple[Priority, str] | None:
-    kpis = seen.kpis
-    if not kpis.total_tasks or kpis.failure_count <= _MANY_FAILURES * kpis.total_tasks:
-        return None
-    return "high", f"{kpis.failure_count} of {kpis.total_tasks} tasks failed"
+def _many_failures(sprint: _Sprint) -> _Found:
+    failed, total = sprint.kpis.failure_count, sprint.kpis.total_tasks
+    return ("high", f"{failed} of {total} tasks failed") if sprint.has_many_failures else None
 
 
-def _red(seen: Seen) -> tuple[Priority, str] | None:
-    kpis = seen.kpis
-    told = f"{kpis.verify_failures} of {kpis.verify_runs} verifications were red"
-    return ("medium", told) if kpis.verify_failures else None
+def _red(sprint: _Sprint) -> _Found:
+    red, runs = sprint.kpis.verify_failures, sprint.kpis.verify_runs
+    return ("medium", f"{red} of {runs} verifications were red") if red else None
 
 
-def _tokens(seen: Seen) -> tuple[Priority, str] | None:
-    mean = seen.kpis.avg_tokens_per_task
-    # Planners that named the files of every task cannot do more.
-    named = all(task.plan.files for task in seen.state.tasks.values())
+def _tokens(sprint: _Sprint) -> _Found:
+    mean = sprint.kpis.avg_tokens_per_task
+    # A planner that named the files of every task cannot do more.
+    named = all(task.plan.files for task in sprint.state.tasks.values())
     many = mean and mean > _MANY_TOKENS and not named
     return ("low", f"{mean:.0f} tokens per task") if many else None
 
 
-def _no_plan(seen: Seen) -> tuple[Priority, str] | None:
-    sprint = seen.state.sprint
-    if not sprint.planning.failure or sprint.planning.failure_kind:
-        return None
-    return "high", sprint.planning.failure[:200]
+def _no_plan(sprint: _Sprint) -> _Found:
+    planning = sprint.state.sprint.planning
+    failed = planning.failure and not planning.failure_kind
+    return ("high", planning.failure[:200]) if failed else None
 
 
-def _silent(seen: Seen) -> tuple[Priority, str] | None:
-    tasks = seen.kpis.total_tasks
-    return ("low", f"0 of {tasks} tasks have feedback") if tasks and not seen.feedback else None
+def _no_feedback(sprint: _Sprint) -> _Found:
+    tasks = sprint.kpis.total_tasks
+    return ("low", f"0 of {tasks} tasks have feedback") if tasks and not sprint.feedback else None
 
 
 RULES: tuple[Rule, ...] = (
@@ -176,7 +178,7 @@ RULES: tuple[Rule, ...] = (
         "DagStructure",
         "Let a task depend on those whose results it needs",
         "add_dag_dependency",
-        lambda seen: _said(seen, _DEPENDENCY),
+        lambda sprint: _blockers(sprint, _DEPENDENCY),
     ),
     Rule(
         "conflicts",
@@ -190,7 +192,7 @@ RULES: tuple[Rule, ...] = (
         "Tooling",
         "Plan with the tools that agents have, and say which task needs another",
         "add_tool",
-        lambda seen: _said(seen, _TOOL, _MISSING),
+        lambda sprint: _blockers(sprint, _TOOL, _MISSING),
     ),
     Rule(
         "review-loops",
@@ -248,52 +250,46 @@ RULES: tuple[Rule, ...] = (
         "SystemPrompt",
         "Ask agents for feedback: none was given, so clarity and blockers are not known",
         "add_prompt_instruction",
-        _silent,
+        _no_feedback,
         for_planner=False,
     ),
 )
 RULE = {rule.name: rule for rule in RULES}
 
 
-def feedback_of(state: State) -> dict[str, Feedback]:
-    """What the agents said, by task."""
-    return {task.id: task.log.feedback for task in state.tasks.values() if task.log.feedback}
-
-
 def analyze(state: State, kpis: Kpis) -> Analysis:
-    """Themes, improvements and learnings of one sprint."""
-    seen = Seen(state, kpis, feedback_of(state))
-    found = []
-    for rule in RULES:
-        if noticed := rule.look(seen):
-            priority, evidence = noticed
-            found.append(
-                Finding(
-                    rule=rule.name,
-                    category=rule.category,
-                    priority=priority,
-                    description=rule.description,
-                    action=rule.action,
-                    evidence=evidence,
-                    for_planner=rule.for_planner,
-                )
-            )
-    found.sort(key=lambda finding: PRIORITIES.index(finding.priority))
+    """Return the themes, improvements and learnings of one sprint."""
+    feedback = {task.id: task.log.feedback for task in state.tasks.values() if task.log.feedback}
+    sprint = _Sprint(state, kpis, feedback)
+    findings = [
+        Finding(
+            rule=rule.name,
+            category=rule.category,
+            priority=found[0],
+            description=rule.description,
+            action=rule.action,
+            evidence=found[1],
+            for_planner=rule.for_planner,
+        )
+        for rule in RULES
+        if (found := rule.find(sprint))
+    ]
+    findings.sort(key=lambda finding: PRIORITIES.index(finding.priority))
     return Analysis(
-        themes=_themes(seen, found),
-        improvements=tuple(found),
-        learnings=_learnings(seen, found),
-        sentiment=_sentiment(seen),
+        themes=_themes(sprint, findings),
+        improvements=tuple(findings),
+        learnings=_learnings(sprint, findings),
+        sentiment=_sentiment(sprint),
     )
 
 
 def findings(state: State, kpis: Kpis) -> tuple[Finding, ...]:
-    """What the rules found, then what the model said, if one was asked."""
+    """Return the findings of the rules, then those of the model, if one was asked."""
     return (*analyze(state, kpis).improvements, *said_by_model(state.sprint.retro.answer))
 
 
 def said_by_model(insight: Insight | None) -> tuple[Finding, ...]:
-    """The improvements of a model beside those of the rules."""
+    """Return the improvements of a model in the form of those of the rules."""
     if insight is None:
         return ()
     return tuple(
@@ -310,52 +306,44 @@ def said_by_model(insight: Insight | None) -> tuple[Finding, ...]:
     )
 
 
-def _themes(seen: Seen, found: Sequence[Finding]) -> tuple[str, ...]:
-    themes = [f"{finding.rule}: {finding.evidence}" for finding in found]
-    said = [b for f in seen.feedback.values() for b in f.blockers]
-    if said:
-        themes.append(f"agents named {len(said)} blocker{'s' if len(said) > 1 else ''}")
-    unhappy = [n for n, f in seen.feedback.items() if f.self_assessment in ("failed", "crashed")]
-    if unhappy:
-        themes.append(f"agents call their own work failed: {', '.join(unhappy)}")
-    return (*themes, *_outliers(seen)) or ("Nothing stands out.",)
-
-
-def _outliers(seen: Seen) -> list[str]:
-    used = {
-        t.id: t.usage.spent.tokens_in + t.usage.spent.tokens_out for t in seen.state.tasks.values()
-    }
-    tokens = {name: count for name, count in used.items() if count}
-    mean = sum(tokens.values()) / len(tokens) if tokens else 0
-    return [
+def _themes(sprint: _Sprint, findings: Sequence[Finding]) -> tuple[str, ...]:
+    themes = [f"{finding.rule}: {finding.evidence}" for finding in findings]
+    if n := sum(len(f.blockers) for f in sprint.feedback.values()):
+        themes.append(f"agents named {n} blocker{'s' if n > 1 else ''}")
+    if failed := sprint.calls_itself_failed:
+        themes.append(f"agents call their own work failed: {', '.join(failed)}")
+    tokens = {t.id: t.usage.spent.tokens for t in sprint.state.tasks.values()}
+    used = [count for count in tokens.values() if count]
+    mean = sum(used) / len(used) if used else 0
+    themes += [
         f"{name} used {count} tokens, more than twice the mean of {mean:.0f}"
         for name, count in tokens.items()
         if count > 2 * mean > 0
     ]
+    return tuple(themes) or ("Nothing stands out.",)
 
 
-def _learnings(seen: Seen, found: Sequence[Finding]) -> tuple[str, ...]:
-    """What to keep; what the same page criticises is not praised."""
-    kpis, told = seen.kpis, []
-    criticised = any(finding.rule != "no-feedback" for finding in found)
-    too_large = any(to_slice(task.log.cycle) for task in seen.state.tasks.values())
+def _learnings(sprint: _Sprint, findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Return what to keep, without praise for what the same page criticises."""
+    kpis, learnings = sprint.kpis, []
+    criticised = any(finding.rule != "no-feedback" for finding in findings)
+    too_large = any(to_slice(task.log.cycle) for task in sprint.state.tasks.values())
     if kpis.total_tasks and kpis.completed_tasks == kpis.total_tasks:
         fits = "" if criticised or too_large else ": tasks of this size and kind work"
-        told.append(f"All tasks were completed{fits}.")
+        learnings.append(f"All tasks were completed{fits}.")
     elif kpis.total_tasks and kpis.completion_rate >= 0.8:
-        told.append("Most tasks were completed: the plan was mostly right.")
+        learnings.append("Most tasks were completed: the plan was mostly right.")
     if kpis.avg_interventions > 1:
-        told.append("The supervisor stepped in more than once per task: tasks were too large.")
-    return tuple(told) or ("Nothing to keep from this sprint.",)
+        learnings.append("The supervisor stepped in more than once per task: tasks were too large.")
+    return tuple(learnings) or ("Nothing to keep from this sprint.",)
 
 
-def _sentiment(seen: Seen) -> Sentiment:
-    """Of the agents' own words, corrected by what really failed."""
-    kpis = seen.kpis
-    if kpis.failure_count > _MANY_FAILURES * kpis.total_tasks or seen.state.sprint.planning.failure:
+def _sentiment(sprint: _Sprint) -> Sentiment:
+    """Return the mood of the agents' feedback, corrected by the failures."""
+    failures = sprint.kpis.failure_count
+    if sprint.has_many_failures or sprint.state.sprint.planning.failure:
         return "negative"
-    if not seen.feedback:
-        return "mixed" if kpis.failure_count else "neutral"
-    own = [f for f in seen.feedback.values() if f.self_assessment in ("failed", "crashed")]
-    low = any(0 < f.task_clarity < _UNCLEAR for f in seen.feedback.values())
-    return "mixed" if own or low or kpis.failure_count else "positive"
+    if not sprint.feedback:
+        return "mixed" if failures else "neutral"
+    low = any(0 < f.task_clarity < _UNCLEAR for f in sprint.feedback.values())
+    return "mixed" if sprint.calls_itself_failed or low or failures else "positive"

@@ -1,4 +1,4 @@
-"""What was done for a task, piece by piece: who did it, what came of it, and what is to follow."""
+"""The work log of a task: each piece of work, its agent, its outcome, and what follows."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task, Work, WorkLogEntry
 from caloron.domain.reporting.identities import agent_of_item
 
-_KEPT = 15
+_MAX_ENTRIES = 15
 _LONGEST = 120
-_STANDS = (Status.ESCALATED, Status.CANCELLED, Status.BLOCKED)
+_STOPPED = (Status.ESCALATED, Status.CANCELLED, Status.BLOCKED)
 
 
 def begun(task: Task, work: Work) -> None:
-    """Work was asked for; asked for again, it keeps what came of it before."""
-    if any(crumb.item == work.item for crumb in task.log.work):
-        return
-    agent = WorkId.parse(work.item).agent
-    crumb = WorkLogEntry(item=work.item, role=work.role, agent=agent, head=work.head)
-    task.log.work = (*task.log.work, crumb)[-_KEPT:]
+    """Add work that is queued; an attempt after the first keeps the earlier outcome."""
+    if all(entry.item != work.item for entry in task.log.work):
+        agent = WorkId.parse(work.item).agent
+        entry = WorkLogEntry(item=work.item, role=work.role, agent=agent, head=work.head)
+        task.log.work = (*task.log.work, entry)[-_MAX_ENTRIES:]
 
 
 def ended(task: Task, item: str, outcome: str, head: str = "") -> None:
-    """What came of it, and the commit that it left or spoke about."""
-    said = " ".join(outcome.split())[:_LONGEST]
+    """Record the outcome of work, and the commit that it left or judged."""
+    line = " ".join(outcome.split())[:_LONGEST]
     task.log.work = tuple(
-        msgspec.structs.replace(crumb, outcome=said, head=head or crumb.head)
-        if crumb.item == item
-        else crumb
-        for crumb in task.log.work
+        msgspec.structs.replace(entry, outcome=line, head=head or entry.head)
+        if entry.item == item
+        else entry
+        for entry in task.log.work
     )
 
 
 def outcome_of(fact: WorkEnded, result: Result) -> str:
-    """How an attempt ended, in a few words."""
+    """Return the end of an attempt in a few words."""
     match result.kind:
         case "committed":
             return "committed"
@@ -55,74 +54,63 @@ def outcome_of(fact: WorkEnded, result: Result) -> str:
 
 
 def rows(state: State, task: Task) -> list[tuple[str, ...]]:
-    """One row for each piece of work, the oldest first."""
+    """Return one row for each piece of work, the oldest first."""
     return [
         (
-            str(WorkId.parse(crumb.item).number),
-            crumb.role,
-            crumb.agent,
-            str(state.attempts.get(crumb.item, 0) or ""),
-            crumb.head[:12],
-            _outcome(task, crumb),
+            str(WorkId.parse(entry.item).number),
+            entry.role,
+            entry.agent,
+            str(state.attempts.get(entry.item, 0) or ""),
+            entry.head[:12],
+            _outcome(task, entry),
         )
-        for crumb in task.log.work
+        for entry in task.log.work
     ]
 
 
-def cycle_of(state: State, task: Task, *, waking: bool = False) -> int:
-    """How often the task's agent was woken for it, the wake that is to come included.
+def _outcome(task: Task, entry: WorkLogEntry) -> str:
+    if task.work and task.work.item == entry.item:
+        return f"at work, again after: {entry.outcome}" if entry.outcome else "at work"
+    if task.escalation.resume_work and task.escalation.resume_work.item == entry.item:
+        return f"{entry.outcome or 'stopped'}; goes on when a person says so"
+    return entry.outcome
 
-    `waking`: its work is put into the queue just now, perhaps not for the first time.
+
+def cycle_of(state: State, task: Task, *, waking: bool = False) -> int:
+    """Count the starts of the task's own agent, with the one that is queued.
+
+    `waking`: its work is being queued in this tick, perhaps not for the first time.
     """
-    prefix = f"{state.sprint.id}/{task.id}/"
-    woken = {
+    starts = {
         item: times
         for item, times in state.attempts.items()
-        if item.startswith(prefix) and agent_of_item(item) == task.agent
+        if item.startswith(f"{state.sprint.id}/{task.id}/") and agent_of_item(item) == task.agent
     }
     work = task.work.item if task.work else ""
-    to_come = waking or work not in woken or work in state.queued
-    return sum(woken.values()) + (agent_of_item(work) == task.agent and to_come)
-
-
-def _outcome(task: Task, crumb: WorkLogEntry) -> str:
-    if task.work and task.work.item == crumb.item:
-        return f"at work, again after: {crumb.outcome}" if crumb.outcome else "at work"
-    if task.escalation.resume_work and task.escalation.resume_work.item == crumb.item:
-        return f"{crumb.outcome or 'stopped'}; goes on when a person says so"
-    return crumb.outcome
+    queued = waking or work not in starts or work in state.queued
+    return sum(starts.values()) + (agent_of_item(work) == task.agent and queued)
 
 
 def stopped_at(task: Task) -> str:
-    """What there is of a task that does not move: the commit that is safe on the forge."""
-    if task.status not in _STANDS or not task.attempts.work_count:
+    """Return the commit that is safe on the forge, of a task that does not move."""
+    change = task.change
+    if task.status not in _STOPPED or not task.attempts.work_count:
         return ""
-    if not task.change.pushed:
+    if not change.pushed:
         return "nothing was pushed yet"
-    more = (
-        f"; {task.change.head[:12]} is not pushed yet"
-        if task.change.head not in ("", task.change.pushed)
-        else ""
-    )
-    return f"{task.change.pushed[:12]} on {task.change.branch}{more}"
+    unpushed = change.head not in ("", change.pushed)
+    more = f"; {change.head[:12]} is not pushed yet" if unpushed else ""
+    return f"{change.pushed[:12]} on {change.branch}{more}"
 
 
 def next_step(task: Task) -> str:
-    """What follows once a person has said so; empty: it goes on by itself, or is over."""
+    """Return what a release continues with; empty: the task is not escalated."""
     if task.status is not Status.ESCALATED:
         return ""
-    if task.escalation.resume_work:
-        at = (
-            f" from {task.escalation.resume_work.head[:12]}"
-            if task.escalation.resume_work.head
-            else " from the beginning"
-        )
-        told = (
-            " with the conversation so far"
-            if task.attempts.session and task.escalation.resume_work.role != "review"
-            else ""
-        )
-        return f"{task.escalation.resume_work.role}{at}{told}"
+    if work := task.escalation.resume_work:
+        start = f" from {work.head[:12]}" if work.head else " from the beginning"
+        resumes = task.attempts.session and work.role != "review"
+        return f"{work.role}{start}{' with the conversation so far' if resumes else ''}"
     if task.escalation.retry_effects:
         return "what the forge refused is tried again"
     return "what is on its branch is verified and reviewed" if task.links.pull else ""

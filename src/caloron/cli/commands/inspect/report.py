@@ -25,12 +25,13 @@ from caloron.cli.project_view import (
     with_orphans,
 )
 from caloron.cli.render import FORMATS, Item, Linked, Page, Section, as_text, render
+from caloron.cli.sprint_view import agent_runs, sprint_data, task_data
 from caloron.domain.model.snapshots import PullSnapshot, ReviewSnapshot
 from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting.explain import why
-from caloron.domain.reporting.inbox import Need, needs_of
+from caloron.domain.reporting.inbox import InboxItem, inbox_items
 from caloron.domain.reporting.kpis import (
     NOT_NEEDED,
     STOPPED,
@@ -131,29 +132,22 @@ def _report_data(reported: _Sprint) -> dict[str, Any]:
     sprint, flags = state.sprint, reported.flags
     needs = [
         with_orphans(need, reported.orphans, flags)
-        for need in needs_of(state, running=reported.running, options=flags)
+        for need in inbox_items(state, running=reported.running, options=flags)
     ]
     mirror = Mirror(paths.mirror, Remote(str(paths.forge_git)), sprint.settings.main_branch)
     links = ForgeLinks(paths)
-    return {
-        "sprint_id": sprint.id,
-        "number": sprint.number,
+    orphaned = bool(reported.orphans)
+    return sprint_data(
+        state,
+        *("sprint_id", "number", "goal", "phase", "stopped", "started_at", "baseline", "verify"),
+        *("sandboxed", "budget_usd"),
+    ) | {
         "project": paths.name,
-        "goal": sprint.goal,
-        "phase": sprint.phase,
         "running": reported.running,
-        "standing": display_phase(
-            sprint.phase, running=reported.running, orphans=bool(reported.orphans)
-        ),
-        "stopped": sprint.planning.failure,
-        "started_at": iso(sprint.settings.created_at),
+        "standing": display_phase(sprint.phase, running=reported.running, orphans=orphaned),
         "ended_at": iso(sprint.ended_at) or "",
-        "baseline": sprint.main_health.baseline,
         "main_before": _main_before(state, runs),
-        "verify": sprint.main_health.verify_line,
-        "sandboxed": not sprint.settings.unsandboxed,
-        "budget_usd": sprint.settings.budget_usd,
-        "agent_s": round(sum(run.seconds for run in runs if run.role != "verify"), 1),
+        "agent_s": round(sum(run.seconds for run in agent_runs(runs)), 1),
         "tasks": [_task(reported, task, mirror, links) for task in state.tasks.values()],
         "needs": inbox_data(needs, {sprint.id: sprint.number}),
         "rejections": _rejections(state),
@@ -177,37 +171,29 @@ def _main_before(state: State, runs: tuple[Run, ...]) -> str:
 
 
 def _task(reported: _Sprint, task: Task, mirror: Mirror, links: ForgeLinks) -> dict[str, Any]:
-    state = reported.state
+    state, number = reported.state, task.links.pull
     pull = state.pull_of(task)
     runs = [run for run in reported.runs if run.task == task.id]
     size = _size(state, task, mirror)
     is_active = reported.running or task.id in {agent["task"] for agent in reported.orphans}
-    return {
-        "id": task.id,
-        "title": task.plan.title,
-        "status": str(task.status),
-        "why": _why(state, task, runs, running=is_active) or task.reason,
-        "issue_number": task.links.issue,
-        "pr_number": task.links.pull,
-        "issue_url": links.issue(task.links.issue),
-        "pr_url": links.pull(task.links.pull),
-        "pr_state": pull.state if pull else None,
-        "pr_command": f"caloron pr show {task.links.pull}{reported.flags}"
-        if task.links.pull
-        else None,
-        "merge_commit": pull.merge_commit if pull else "",
-        "diff": asdict(size) if size else None,
-        "verification": verification_of(task),
-        "verify_log": task.merge.verified.log if task.merge.verified else "",
-        "reviews": _reviews(state, task),
-        "review_rounds": len(task.review.reviewed),
-        "runs": sum(run.role != "verify" for run in runs),
-        "agent_s": round(sum(run.seconds for run in runs if run.role != "verify"), 1),
-        "elapsed_s": _elapsed(task, runs, reported.now if is_active else None),
-        "cost_usd": round(task.usage.spent.usd, 4),
-        "tokens": task.usage.spent.tokens_in + task.usage.spent.tokens_out,
-        "interventions": task.supervision.total,
-    }
+    return task_data(
+        task,
+        *("id", "title", "status", "why", "issue_number", "pr_number", "issue_url", "pr_url"),
+        *("pr_state", "pr_command", "merge_commit", "diff", "verification", "verify_log"),
+        *("reviews", "review_rounds", "runs", "agent_s", "elapsed_s", "cost_usd", "tokens"),
+        "interventions",
+        why=_why(state, task, runs, running=is_active) or task.reason,
+        issue_url=links.issue(task.links.issue),
+        pr_url=links.pull(number),
+        pr_state=pull.state if pull else None,
+        pr_command=f"caloron pr show {number}{reported.flags}" if number else None,
+        merge_commit=pull.merge_commit if pull else "",
+        diff=asdict(size) if size else None,
+        reviews=_reviews(state, task),
+        runs=len(agent_runs(runs)),
+        agent_s=round(sum(run.seconds for run in agent_runs(runs)), 1),
+        elapsed_s=_elapsed(task, runs, reported.now if is_active else None),
+    )
 
 
 def _why(state: State, task: Task, runs: list[Run], *, running: bool) -> str:
@@ -328,7 +314,7 @@ def _page(data: dict[str, Any]) -> Page:
     pages = [task["pr_url"] for task in merged if task["pr_url"]]
     commands += [Item("Show the merged work:", shows, pages)] if shows else []
     needs = [
-        need_item(msgspec.convert(need | {"sprint": need["sprint_id"]}, Need))
+        need_item(msgspec.convert(need | {"sprint": need["sprint_id"]}, InboxItem))
         for need in data["needs"]
     ]
     return Page(
@@ -416,7 +402,7 @@ def _agent_row(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def need_item(need: Need) -> Item:
+def need_item(need: InboxItem) -> Item:
     """One inbox item, as every page shows it."""
     holds = f" (holds {', '.join(need.holds)})" if need.holds else ""
     printed = [line for file in need.files for line in log_lines(file)]
@@ -453,13 +439,13 @@ def inbox(project: str | None) -> Answer:
     needs = [
         with_orphans(need, [a for a in agents if a["sprint_id"] == need.sprint], flags)
         for state in reversed(states)
-        for need in needs_of(state, running=is_running(paths, state.sprint.id), options=flags)
+        for need in inbox_items(state, running=is_running(paths, state.sprint.id), options=flags)
     ]
     needs += _to_take(paths, flags)
     return Answer({"project": paths.name, "needs": inbox_data(needs, numbers)}, _inbox_text(needs))
 
 
-def _to_take(paths: ProjectPaths, flags: str) -> list[Need]:
+def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
     """Merged work that is not in the user's branch, once no engine runs."""
     from caloron.git.checkout import Checkout
     from caloron.git.command import git
@@ -475,7 +461,7 @@ def _to_take(paths: ProjectPaths, flags: str) -> list[Need]:
         return []
     sprint = _newest_not_taken(paths, checkout)
     why = f"merged work is not in the branch that is checked out in {repository}"
-    return [Need(kind="take", sprint=sprint, why=why, commands=(f"caloron take{flags}",))]
+    return [InboxItem(kind="take", sprint=sprint, why=why, commands=(f"caloron take{flags}",))]
 
 
 def _newest_not_taken(paths: ProjectPaths, checkout: Checkout) -> str:
@@ -491,7 +477,7 @@ def _newest_not_taken(paths: ProjectPaths, checkout: Checkout) -> str:
         return merged[0] if merged else find_sprint(connection)
 
 
-def _inbox_text(needs: list[Need]) -> str:
+def _inbox_text(needs: list[InboxItem]) -> str:
     if not needs:
         return "Nothing needs you."
     count = "One thing needs you" if len(needs) == 1 else f"{len(needs)} things need you"

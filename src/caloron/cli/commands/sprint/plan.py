@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -30,10 +30,6 @@ from caloron.engine.signals import APPROVED, LATER, ON_FORGE, Approval
 from caloron.errors import CaloronError, PreconditionFailed, UsageError
 from caloron.ledger.projects import Project
 from caloron.store.files import write_atomic
-
-if TYPE_CHECKING:
-    pass  # MERGED
-
 
 #: How a plan is approved: ask on the terminal, approve it, keep it, or wait for the forge.
 ApprovalMode = Literal["ask", "yes", "hold", "forge"]
@@ -134,8 +130,6 @@ class Approver:
         return Approval("edited", plan) if plan else None
 
     def _editor(self, state: State) -> PlanEditor:
-        # MERGED
-
         return PlanEditor(self._project, state.sprint.id)
 
 
