@@ -161,18 +161,6 @@ def test_a_refused_credential_stops_the_sprint_until_the_user_has_put_it_right(h
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
 
 
-def test_a_planner_without_quota_is_waited_for_too(home: Home) -> None:
-    quota = r'echo "{\"trouble\": \"quota\", \"reset_at\": $(($(date +%s) + 3))}" > $CALORON_REPORT'
-    home.script(
-        does("po", attempt=1, run=f"{quota}; exit 1"),
-        does("po", output=json.dumps([task("a")])),
-        writes("a"),
-    )
-    answer = home.sprint()
-    assert answer.code == 0, answer
-    assert home.attempts("po") == 2
-
-
 def test_a_report_that_is_nonsense_is_no_harm(home: Home) -> None:
     home.script(
         writes("a", run="head -c 200000 /dev/urandom > $CALORON_REPORT"),
