@@ -48,13 +48,13 @@ def test_only_strict_finds_signatures_and_aliases():
 
 
 @pytest.mark.parametrize("reference", ["", "nobody", "abcdef0123"])
-def test_what_is_not_there_is_told_at_its_node(reference):
+def test_an_unknown_reference_is_reported_at_its_node(reference):
     with pytest.raises(UnknownStage) as unknown:
         _resolved(Catalogue([_stage("one")]), reference)
     assert (unknown.value.path, unknown.value.exit_code) == ("$.root", 1)
 
 
-def test_what_means_two_stages_is_refused():
+def test_an_ambiguous_reference_is_refused():
     text = define("same", TEXT, TEXT, implementation_hash="1")
     number = define("same", NUMBER, TEXT, implementation_hash="1")
     catalogue = Catalogue([text, number])

@@ -57,7 +57,7 @@ def test_a_binding_of_an_outer_let_is_known_in_an_inner_one(bench):
         prepare(wrapped(sequence(stage("echo"), _let(inner, x=const("text")))), bench.catalogue)
 
 
-def test_what_an_unknown_input_may_bring_is_not_missed(bench):
+def test_an_unknown_input_may_have_the_missing_field(bench):
     graph = sequence(stage("echo"), _let(stage("wants_both"), x=const(1)))
     assert bench.run(graph, {"y": "text"}).output == {"x": 1, "y": "text"}
 

@@ -53,7 +53,7 @@ def _is_stage(value: object, module: ModuleType) -> bool:
 
 
 @pytest.mark.parametrize("stage", catalogue_stages(), ids=lambda stage: stage.name)
-def test_a_stage_does_what_its_examples_say(stage):
+def test_a_stage_answers_as_in_its_examples(stage):
     tried = run_examples(stage, STAGES, CatalogueStages())
     assert tried.state != "failed", tried.reasons
 
@@ -107,7 +107,7 @@ def test_a_tick_decides_the_same_as_the_functions_it_is_made_of():
     assert (again["state"], again["actions"]) == (told["state"], [])
 
 
-def test_a_flat_state_is_moved_by_events_and_keeps_what_is_not_ours():
+def test_events_move_a_stateless_state_and_keep_unknown_fields():
     reviewed = {"title": "A", "status": "InReview", "pr_number": 7, "issue_number": 3,
                 "started_at": "2026-04-08T10:00:00Z", "colour": "red"}  # fmt: skip
     tasks = {"a": reviewed, "b": {"title": "B", "depends_on": ["a"]}}
@@ -189,7 +189,7 @@ _SAID = {
 }  # fmt: skip
 
 
-def test_what_agents_said_is_analysed_and_reported():
+def test_feedback_of_agents_is_analysed_and_reported():
     kpis = {"total_tasks": 2, "completed_tasks": 1, "failure_count": 1}
     given = {"sprint_id": "shop-1", "feedback_items": [_SAID, {"is_parsed_yaml": False}]}
     found = _answer("analyze_sprint_feedback", given | {"kpis": kpis})
@@ -229,7 +229,7 @@ def test_a_goal_becomes_a_plan_with_checks_through_all_phases():
     assert _answer("dag_validate", {"dag": tasks})["valid"]
 
 
-def test_what_would_not_be_a_plan_is_refused_with_every_reason():
+def test_an_invalid_plan_is_refused_with_every_reason():
     task = {"id": "a", "title": "A", "depends_on": ["gone"], "agent_prompt": "x"}
     with pytest.raises(Exception, match="appears 2 times") as refused:
         _answer("phases_to_sprint_tasks", {"tasks": [task, task]})

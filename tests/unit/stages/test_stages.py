@@ -47,7 +47,7 @@ def test_the_tasks_that_could_start_are_those_that_are_ready() -> None:
     assert (ready["task_id"], ready["agent_id"], ready["issue_number"]) == ("b", "b", 2)
 
 
-def test_decisions_become_rows_in_order_and_are_told() -> None:
+def test_decisions_become_rows_in_order_with_a_description() -> None:
     issue = CreateIssue(key="issue/x", task="a", title="t", body="b", labels=())
     start = StartWork(task="a", work=Work(item="s/a/1-fix", role="fix"))
     cancel = CancelWork(item="s/a/1-fix", reason="r")
@@ -73,7 +73,7 @@ def test_planning_and_verification_have_limits_of_their_own() -> None:
     assert (health["agent"]["role"], health["status"]) == ("implement", "stalled")
 
 
-def test_polling_in_a_tick_is_reading_what_waits() -> None:
+def test_polling_in_a_tick_reads_the_inbox() -> None:
     facts = in_process(())
     assert github_poll_events({"facts": facts})["events"] is facts
 
