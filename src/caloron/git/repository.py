@@ -1,6 +1,6 @@
 """A repository on this disk: its commits, files, changes, branches and merges.
 
-Commits never change, so that the file lists of the last ones are remembered.
+Trees never change, so that the file lists of the last ones are remembered.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from caloron.store import log
 #: A file or folder takes at least one block, however small it is.
 _BLOCK = 4096
 MERGE_TREE = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z")
-_REMEMBERED_COMMITS = 8
+_REMEMBERED_TREES = 8
 _CONFLICT_MARKERS = r"^(<<<<<<<|>>>>>>>) "
 _HEADS = "refs/heads/"
 _BROKEN_REF = re.compile(r"broken ref refs/heads/(\S+)")
@@ -208,18 +208,19 @@ class Repository:
         return self._listing(commit, None).submodules
 
     def _listing(self, commit: str, limit: int | None) -> Files:
+        # Commits with the same files are frequent: a merge of a change that is on top of main.
+        tree = self.tree(commit)
         with self._files_lock:
-            files = self._files.get(commit)
+            files = self._files.get(tree)
         if files is None or (limit is not None and files.disk_bytes > limit):
             files = list_files(self.path, commit, limit)
-            if is_commit_id(commit):
-                self._remember(commit, files)
+            self._remember(tree, files)
         return files
 
-    def _remember(self, commit: str, files: Files) -> None:
+    def _remember(self, tree: str, files: Files) -> None:
         with self._files_lock:
-            self._files[commit] = files
-            while len(self._files) > _REMEMBERED_COMMITS:
+            self._files[tree] = files
+            while len(self._files) > _REMEMBERED_TREES:
                 self._files.popitem(last=False)
 
     def conflict_markers(self, commit: str, files: Sequence[str]) -> tuple[str, ...]:

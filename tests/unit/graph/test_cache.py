@@ -102,30 +102,18 @@ def test_a_cache_in_memory_keeps_the_most_recently_used():
     assert small.get(_key(99)) is None
 
 
-def test_a_cache_in_a_file_forgets_the_longest_unused(tmp_path):
+def test_a_full_cache_file_forgets_the_longest_unused(tmp_path):
     clock = [0.0]
-    cache = SqliteCache(tmp_path / "c.db", most_entries=20, now=lambda: clock[0])
-    for number in range(20):
+    cache = SqliteCache(tmp_path / "c.db", most_bytes=100_000, now=lambda: clock[0])
+    for number in range(100):
         clock[0] += 100
-        cache.put(_key(number), str(number))
-    clock[0] += 100
-    assert cache.get(_key(0)) == "0"
-    cache.put(_key(20), "20")
-    kept = [number for number in range(21) if cache.get(_key(number)) is not None]
-    assert 0 in kept
-    assert 1 not in kept
-    assert 20 in kept
-    assert len(kept) <= 20
-
-
-def test_a_cache_in_a_file_stays_within_its_size(tmp_path):
-    cache = SqliteCache(tmp_path / "c.db", most_characters=10_000)
-    for number in range(200):
-        cache.put(_key(number), "x" * 900)
-    kept = [number for number in range(200) if cache.get(_key(number)) is not None]
-    assert 5 <= len(kept) <= 11
-    cache.put(_key(999), "x" * 5000)
-    assert cache.get(_key(999)) is None
+        cache.put(_key(number), "x" * 2000)
+        assert cache.get(_key(0)) is not None
+    kept = [number for number in range(100) if cache.get(_key(number)) is not None]
+    assert 10 <= len(kept) <= 50
+    assert kept == [0, *range(101 - len(kept), 100)]
+    cache.put(_key(100), "x" * 10_001)
+    assert cache.get(_key(100)) is None
     assert cache.trouble == ""
 
 
