@@ -1,4 +1,4 @@
-"""Lengths of time: as every page shows them, and between attempts."""
+"""Durations: their form on all pages, and the pauses between attempts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 def span(seconds: float) -> str:
-    """A time in at most two units: "46 s", "5 min 46 s", "2 h 5 min"."""
+    """Return a duration in at most two units: "46 s", "5 min 46 s", "2 h 5 min"."""
     whole = round(seconds)
     minutes, rest = divmod(whole, 60)
     if not minutes:

@@ -1,4 +1,4 @@
-"""What a failed verification printed, short enough for people. Standard library only."""
+"""The output of a failed verification, shortened for people. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 _LINES = 15
 _NAMED = 3
 _LONGEST = 500
-#: So much of the end of a log is read.
+#: The number of bytes at the end of a log that are read.
 _TAIL = 1 << 16
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 #: Rulers that test runners draw: whole lines, and both ends of a summary.
 _RULER = re.compile(r"^[=_*~─━-]{4,}\s*|\s*[=_*~─━-]{4,}$")
-#: How test runners name a test that failed.
+#: The lines in which test runners name a failed test.
 _FAILED = tuple(
     re.compile(pattern)
     for pattern in (
@@ -28,7 +28,7 @@ _FAILED = tuple(
 
 
 def failure_line(printed: str) -> str:
-    """One line about a failed verification: its last line, and the tests that failed by name."""
+    """Return one line about a failed verification: its last line and the failed tests."""
     lines = last_lines(printed, count=None)
     last = lines[-1] if lines else ""
     names = list(dict.fromkeys(name for line in lines if (name := _failed_test(line))))
@@ -41,14 +41,14 @@ def failure_line(printed: str) -> str:
 
 
 def last_lines(printed: str, count: int | None = _LINES) -> list[str]:
-    """The last lines that say something, without colours and rulers."""
+    """Return the last lines that are not empty, without colours and rulers."""
     plain = (_RULER.sub("", _COLOUR.sub("", line)).rstrip() for line in printed.splitlines())
     lines = [line for line in plain if line.strip()]
     return lines if count is None else lines[-count:]
 
 
 def log_lines(log: str) -> list[str]:
-    """The last lines of a log; none if it was removed."""
+    """Return the last lines of a log; none if it was removed."""
     try:
         with Path(log).open("rb") as file:
             file.seek(max(file.seek(0, 2) - _TAIL, 0))
@@ -59,5 +59,6 @@ def log_lines(log: str) -> list[str]:
 
 
 def _failed_test(line: str) -> str | None:
-    found = next((match for form in _FAILED if (match := form.fullmatch(line))), None)
-    return found[1].strip() if found else None
+    matches = (match for form in _FAILED if (match := form.fullmatch(line)))
+    match = next(matches, None)
+    return match[1].strip() if match else None

@@ -1,4 +1,4 @@
-"""Where Caloron keeps what is not of one project. Standard library only."""
+"""The home of Caloron: everything that belongs to no single project. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def home() -> Path:
-    """`$CALORON_HOME`, or `~/.caloron`."""
+    """Return `$CALORON_HOME`, or `~/.caloron`."""
     return Path(os.environ.get("CALORON_HOME") or "~/.caloron").expanduser().absolute()

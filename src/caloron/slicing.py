@@ -1,4 +1,4 @@
-"""When work should have been cut smaller: the same for sprints and for an agent alone."""
+"""The limit of cycles for one task: the same for sprints and for an agent alone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ SLICE_AFTER = 3
 
 
 def to_slice(cycles: int) -> bool:
-    """Whether work that took so many cycles is to be cut smaller."""
+    """True if work took so many cycles that it should be split."""
     return cycles > SLICE_AFTER
 
 
 def cut_smaller(cycles: int) -> str:
-    """What people are told of such work; empty: there is nothing to tell."""
+    """Return advice about such work; empty: none is needed."""
     return f"more than {SLICE_AFTER} cycles: cut it smaller" if to_slice(cycles) else ""

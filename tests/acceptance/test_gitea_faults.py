@@ -5,6 +5,7 @@ A proxy stands between the adapter and a real server and breaks what a test tell
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,11 +16,7 @@ import pytest
 
 from caloron.domain.model.snapshots import marker
 from caloron.errors import (
-    CaloronError,
-    ForgeError,
-    ForgePaused,
     ForgeUnavailable,
-    PreconditionFailed,
 )
 from caloron.forge.remote.forge import RemoteForge
 from caloron.ports import Forge
@@ -63,16 +60,51 @@ def _broken(gitea: Server, folder: Path, *, reviewer: bool) -> Iterator[Broken]:
 LOST: tuple[Way, ...] = ("cut after", "half answer")
 
 
+@dataclass
+class Made:
+    """An object that we create: by which request, how, how it is found, and all of its kind."""
+
+    path: str
+    make: Callable[[Broken], object]
+    find: Callable[[Forge], object]
+    listed: Callable[[Repository], list[Any]]
+
+
+PULL_KEY, COMMENT_KEY = "pull/s/t/1", "comment/s/t/probe/1"
+MADE = {
+    "issue": Made(
+        "/issues$",
+        lambda b: b.forge.create_issue("one", marker(KEY), ("caloron:task",)),
+        lambda f: (found := f.find_issue(KEY)) and found.labels == ("caloron:task",),
+        lambda r: [issue for issue in r.issues() if issue["title"] == "one"],
+    ),
+    "comment": Made(
+        "/comments$",
+        lambda b: b.forge.comment(1, marker(COMMENT_KEY)),
+        lambda f: f.find_comment(1, COMMENT_KEY),
+        lambda r: r.comments(1),
+    ),
+    "pull": Made(
+        "/pulls$",
+        lambda b: b.world.clone.open_pull(b.forge, "feature", body=f"Closes #1 {marker(PULL_KEY)}"),
+        lambda f: (found := f.find_pull("feature", PULL_KEY)) and found.closes == (1,),
+        lambda r: r.pulls(),
+    ),
+}
+
+
 @pytest.mark.parametrize("way", LOST)
-def test_an_issue_whose_answer_was_lost_is_found_exactly_once(broken: Broken, way: Way) -> None:
-    broken.proxy.fault("POST", "/issues$", way)
+@pytest.mark.parametrize("name", MADE)
+def test_an_object_whose_answer_was_lost_is_found_exactly_once(
+    broken: Broken, name: str, way: Way
+) -> None:
+    made = MADE[name]
+    broken.proxy.fault("POST", made.path, way)
     with broken.proxy.counting() as heard, pytest.raises(ForgeUnavailable):
-        broken.forge.create_issue("one", marker(KEY), ("caloron:task",))
-    assert [h.method for h in heard if h.path.endswith("/issues")].count("POST") == 1
-    found = broken.forge.find_issue(KEY)
-    assert found
-    assert (found.title, found.labels) == ("one", ("caloron:task",))
-    assert [i["title"] for i in broken.server.issues()].count("one") == 1
+        made.make(broken)
+    assert sum(h.method == "POST" and bool(re.search(made.path, h.path)) for h in heard) == 1
+    assert made.find(broken.forge)
+    assert len(made.listed(broken.server)) == 1
 
 
 def test_a_request_that_never_arrived_leaves_nothing(broken: Broken) -> None:
@@ -81,30 +113,6 @@ def test_a_request_that_never_arrived_leaves_nothing(broken: Broken) -> None:
         broken.forge.create_issue("one", marker(KEY), ())
     assert broken.forge.find_issue(KEY) is None
     assert broken.forge.create_issue("one", marker(KEY), ()).number == 2
-
-
-@pytest.mark.parametrize("way", LOST)
-def test_a_comment_whose_answer_was_lost_is_found_exactly_once(broken: Broken, way: Way) -> None:
-    broken.proxy.fault("POST", "/comments$", way)
-    with pytest.raises(ForgeUnavailable):
-        broken.forge.comment(1, f"text\n{marker('comment/s/t/probe/1')}")
-    found = broken.forge.find_comment(1, "comment/s/t/probe/1")
-    assert found
-    assert len(broken.server.comments(1)) == 1
-
-
-@pytest.mark.parametrize("way", LOST)
-def test_a_pull_request_whose_answer_was_lost_is_found_exactly_once(
-    broken: Broken, way: Way
-) -> None:
-    broken.proxy.fault("POST", "/pulls$", way)
-    body = f"Closes #1\n\n{marker('pull/s/t/1')}"
-    with pytest.raises(ForgeUnavailable):
-        broken.world.clone.open_pull(broken.forge, "feature", body=body)
-    found = broken.forge.find_pull("feature", "pull/s/t/1")
-    assert found
-    assert (found.branch, found.closes) == ("feature", (1,))
-    assert len(broken.server.pulls()) == 1
 
 
 def test_a_verdict_comment_whose_answer_was_lost_is_found_exactly_once(broken: Broken) -> None:
@@ -200,56 +208,6 @@ def test_labels_are_made_once_even_if_the_answer_to_one_is_lost(
         assert {"caloron:task", "caloron:done", "caloron:escalated"} <= set(names)
 
 
-@pytest.mark.parametrize("way", ["cut before", "cut after", "half answer", "close after"])
-def test_a_read_that_is_cut_is_tried_again(broken: Broken, way: Way) -> None:
-    broken.proxy.fault("GET", "/issues/1$", way)
-    assert broken.forge.issue(1).title == "the first"
-    assert broken.forge.issue(1).title == "the first"
-
-
-@pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_a_read_that_fails_on_the_server_is_tried_again_but_not_for_ever(
-    broken: Broken, status: int
-) -> None:
-    broken.proxy.fault("GET", "/issues/1$", "answer", status=status)
-    assert broken.forge.issue(1).title == "the first"
-    broken.proxy.fault("GET", "/issues/1$", "answer", status=status, times=None)
-    with broken.proxy.counting() as heard, pytest.raises(ForgeUnavailable):
-        broken.forge.issue(1)
-    assert 2 <= len(heard) <= 4
-
-
-def test_a_change_that_fails_on_the_server_is_sent_once(broken: Broken) -> None:
-    broken.proxy.fault("POST", "/issues$", "answer", status=502, times=None)
-    with broken.proxy.counting() as heard, pytest.raises(ForgeUnavailable):
-        broken.forge.create_issue("one", "", ())
-    assert len(heard) == 1
-
-
-def test_a_server_that_says_when_is_left_alone_until_then(broken: Broken) -> None:
-    headers = {"Retry-After": "1800"}
-    broken.proxy.fault("GET", "/issues/1$", "answer", status=429, headers=headers)
-    with pytest.raises(ForgePaused) as paused:
-        broken.forge.issue(1)
-    assert 1700 < paused.value.until - time.time() < 1900
-    with broken.proxy.counting() as heard:
-        for call in (broken.forge.issues, lambda: broken.forge.create_issue("one", "", ())):
-            with pytest.raises(ForgePaused) as again:
-                call()
-            assert again.value.until == paused.value.until
-    assert heard == []
-
-
-def test_a_pause_ends_by_itself(broken: Broken) -> None:
-    broken.proxy.fault("POST", "/issues$", "answer", status=429, headers={"Retry-After": "1"})
-    with pytest.raises(ForgePaused) as paused:
-        broken.forge.create_issue("one", marker(KEY), ())
-    while time.time() < paused.value.until:
-        time.sleep(0.05)
-    assert broken.forge.find_issue(KEY) is None
-    assert broken.forge.create_issue("one", marker(KEY), ()).number == 2
-
-
 def test_a_server_that_never_answers_is_given_up(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,63 +223,6 @@ def test_a_server_that_never_answers_is_given_up(
         fresh.create_issue("one", marker(KEY), ())
     assert fresh.find_issue(KEY)
     fresh.close()
-
-
-def test_a_host_that_is_gone_is_not_asked_by_every_call(broken: Broken) -> None:
-    broken.proxy.fault("*", "/", "cut before", times=None)
-    with broken.proxy.counting() as heard:
-        for _ in range(20):
-            with pytest.raises(ForgeUnavailable):
-                broken.forge.issue(1)
-    assert len(heard) < 20
-    broken.proxy.heal()
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            assert broken.forge.issue(1).title == "the first"
-            return
-        except ForgeUnavailable:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-
-@pytest.mark.parametrize(
-    "body", ["<html>Sign in</html>", '{"number": 1', "[]", "null", '{"number": "one"}']
-)
-def test_an_answer_that_is_none_of_a_forge_is_an_error_of_the_forge(
-    broken: Broken, body: str
-) -> None:
-    broken.proxy.fault("GET", "/issues/1$", "answer", status=200, body=body, times=None)
-    with pytest.raises(ForgeError):
-        broken.forge.issue(1)
-
-
-def test_a_token_that_is_not_taken_is_told_without_being_shown(broken: Broken) -> None:
-    from caloron.forge.connect import connect
-
-    secret = "0123456789abcdef0123456789abcdef01234567"
-    stranger = connect("gitea", broken.proxy.url, broken.server.full_name, secret)
-    with pytest.raises(CaloronError) as refused:
-        stranger.issues()
-    assert isinstance(refused.value, PreconditionFailed)
-    assert secret not in f"{refused.value}{refused.value.hint}{stranger!r}{refused.value!r}"
-    stranger.close()
-
-
-def test_a_token_goes_to_no_other_host(broken: Broken, gitea: Server) -> None:
-    """Neither by the link to a next page nor by a redirection."""
-    elsewhere = FaultProxy(gitea.url)
-    target = f"{elsewhere.url}/api/v1{broken.server.path}/issues?page=2"
-    link = {"Link": f'<{target}>; rel="next"'}
-    broken.proxy.fault("GET", "/issues$", "answer", status=200, body="[]", headers=link)
-    broken.forge.issues()
-    for status in (301, 302, 307, 308):
-        headers = {"Location": target}
-        broken.proxy.fault("GET", "/issues/1$", "answer", status=status, headers=headers)
-        with pytest.raises(CaloronError):
-            broken.forge.issue(1)
-    assert elsewhere.heard == []
-    elsewhere.close()
 
 
 def test_a_poll_that_fails_loses_nothing(broken: Broken) -> None:

@@ -1,4 +1,4 @@
-"""What a real Gitea costs to watch, who has a say on it, and what its own CI and rules say."""
+"""The number of requests that polls of a real Gitea and a finished task cost."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from caloron.domain.model.snapshots import CommentSnapshot, PullSnapshot, ReviewSnapshot
-from caloron.errors import CaloronError, ForgeError, NotYet, PreconditionFailed
-from caloron.forge.connect import connect
-from tests.integration.forge.people import main_of
+from caloron.domain.model.snapshots import CommentSnapshot
 from tests.integration.forge.worlds import Watch, World, gitea_world
 from tests.support.fault_proxy import FaultProxy
 from tests.support.gitea import Repository, Server
@@ -49,13 +46,7 @@ def test_an_idle_poll_of_a_hundred_tasks_is_three_requests_at_most(
     for n in range(3):
         world.clone.open_pull(world.forge, f"feature-{n}")
     assert len(watch.look()) == 103
-    # What changed within the last seconds is looked at again, because of the forge's clock.
-    for _ in range(40):
-        with proxy.counting() as heard:
-            assert watch.look() == {}
-        if len(heard) <= 3:
-            break
-    assert len(heard) <= 3, [str(h) for h in heard]
+    until_idle(watch, proxy)
     # It stays so: the cursor moved past what it has told.
     with proxy.counting() as heard:
         for _ in range(5):
@@ -138,137 +129,3 @@ def test_a_finished_task_costs_a_known_number_of_requests(gitea: Server, bare_ho
     git = [h for h in heard if not h.path.startswith("/api/")]
     assert len(asked) / len(names) <= PER_TASK, [str(h) for h in asked]
     assert len(git) / len(names) <= GIT_PER_TASK, [str(h) for h in git]
-
-
-def test_a_stranger_is_heard_and_has_no_say(
-    world: World, gitea: Server, repository: Repository
-) -> None:
-    watch = Watch(world.forge)
-    pull = world.clone.open_pull(world.forge, "feature")
-    eve = repository.seen_by(gitea.person("eve"))
-    watch.look()
-    eve.comment(pull.number, "caloron:approve")
-    eve.review(pull.number, "APPROVED", "good")
-    comment, review = sorted(watch.look().values(), key=lambda s: s.object)
-    assert isinstance(comment, CommentSnapshot)
-    assert isinstance(review, ReviewSnapshot)
-    assert (comment.author, comment.trusted) == ("eve", False)
-    assert (review.author, review.verdict, review.trusted) == ("eve", "approved", False)
-
-
-def test_only_listed_people_have_a_say_where_there_is_a_list(
-    world: World, gitea: Server, repository: Repository, proxy: FaultProxy
-) -> None:
-    token = gitea.person("caloron").token
-    forge = connect("gitea", proxy.url, repository.full_name, token, people=("eve",))
-    issue = forge.create_issue("one", "", ())
-    repository.seen_by(gitea.person("eve")).comment(issue.number, "resolved")
-    world.anna.comment(issue.number, "resolved")
-    said = {c.author: c.trusted for c in forge.comments(issue.number)}
-    forge.close()
-    assert said == {"eve": True, "anna": False}
-
-
-def test_a_person_with_our_own_account_is_told_apart_by_the_marker(
-    world: World, repository: Repository
-) -> None:
-    """The token is often the user's own."""
-    watch = Watch(world.forge)
-    issue = world.forge.create_issue("one", "", ())
-    watch.look()
-    repository.comment(issue.number, "resolved")
-    (seen,) = watch.look().values()
-    assert isinstance(seen, CommentSnapshot)
-    assert (seen.author, seen.trusted) == (world.forge.author, True)
-
-
-def test_the_forges_own_ci_is_waited_for_and_ours_is_not_part_of_it(
-    world: World, repository: Repository
-) -> None:
-    head = world.clone.open_pull(world.forge, "feature").head
-    repository.status(head, "success", "caloron/review")
-    assert world.forge.checks(head).state == "none"
-    repository.status(head, "pending", "ci/build")
-    repository.status(head, "success", "ci/lint")
-    pending = world.forge.checks(head)
-    assert (pending.state, "ci/build" in pending.detail) == ("pending", True)
-    repository.status(head, "failure", "ci/build")
-    red = world.forge.checks(head)
-    assert (red.state, "ci/build" in red.detail) == ("red", True)
-    repository.status(head, "success", "ci/build")
-    assert world.forge.checks(head).state == "green"
-
-
-def test_a_required_check_that_has_not_reported_is_pending(
-    world: World, repository: Repository
-) -> None:
-    repository.protect(enable_status_check=True, status_check_contexts=["ci/build"])
-    forge = world.reopened()
-    about = forge.about()
-    assert (about.protected, about.required_checks) == (True, ("ci/build",))
-    head = world.clone.open_pull(forge, "feature").head
-    checks = forge.checks(head)
-    assert (checks.state, "ci/build" in checks.detail) == ("pending", True)
-    forge.close()
-
-
-def test_a_protected_main_that_we_may_not_merge_into_is_told_before_and_at_the_merge(
-    world: World, repository: Repository
-) -> None:
-    repository.protect(
-        enable_merge_whitelist=True, merge_whitelist_usernames=["anna"], enable_push=False
-    )
-    forge = world.reopened()
-    about = forge.about()
-    assert (about.protected, about.can_push, about.can_merge) == (True, True, False)
-    pull = world.clone.open_pull(forge, "feature")
-    with pytest.raises(ForgeError) as refused:
-        forge.merge(pull.number, pull.head, "", "")
-    assert not isinstance(refused.value, NotYet)
-    assert f"#{pull.number}" in str(refused.value)
-    assert refused.value.hint
-    forge.close()
-
-
-def test_required_approvals_are_told(world: World, repository: Repository) -> None:
-    repository.protect(required_approvals=2)
-    forge = world.reopened()
-    assert forge.about().required_approvals == 2
-    forge.close()
-
-
-def test_a_repository_without_a_commit_is_empty(gitea: Server, tmp_path: Path) -> None:
-    ours = gitea.person("caloron")
-    repository = gitea.repository(ours, empty=True)
-    forge = connect("gitea", gitea.url, repository.full_name, ours.token)
-    assert forge.about().empty
-    assert forge.branch("main") is None
-    assert forge.issues() == []
-    watch = Watch(forge)
-    commit = repository.write_file("README.md", "# new\n")
-    assert [s.object for s in watch.look().values()] == ["branch:main"]
-    assert main_of(forge) == commit
-    forge.close()
-
-
-def test_a_change_from_a_fork_is_told_with_its_owner(
-    world: World, gitea: Server, repository: Repository
-) -> None:
-    watch = Watch(world.forge)
-    eve = gitea.person("eve")
-    forked = eve.post(f"{repository.path}/forks", {"name": repository.full_name.split("/")[1]})
-    fork = Repository(eve, forked["full_name"])
-    commit = fork.write_file("a.txt", "hers", new_branch="feature")
-    number = repository.seen_by(eve).open_pull("eve:feature")["number"]
-    (seen,) = watch.look().values()
-    assert isinstance(seen, PullSnapshot)
-    assert (seen.number, seen.branch, seen.head) == (number, "eve:feature", commit)
-
-
-def test_a_repository_that_is_not_there_or_not_ours_is_named(gitea: Server) -> None:
-    ours = gitea.person("caloron")
-    forge = connect("gitea", gitea.url, "caloron/nowhere", ours.token)
-    with pytest.raises(CaloronError, match="nowhere") as missing:
-        forge.about()
-    assert not isinstance(missing.value, PreconditionFailed) or missing.value.hint
-    forge.close()

@@ -207,7 +207,7 @@ _PROJECT = click.Option(
 _DRY_RUN = click.Option(
     ["--dry-run"], is_flag=True, help="Print what would be done, do none of it, and exit with 9."
 )
-#: These paragraphs of a help text keep their lines; `\b` is how click is told so.
+#: These paragraphs of a help text keep their lines; click expects `\b` before them.
 _LISTS = re.compile(r"\n\n(?=(?:Examples?|Exit codes):)")
 
 
@@ -320,7 +320,7 @@ class Positive(click.FloatRange):
         return number
 
 
-#: What a user decides for one run of a sprint; passed on as keywords.
+#: The choices of a user for one run of a sprint; passed on as keywords.
 choice_options = add_options(
     click.option(
         "--budget",

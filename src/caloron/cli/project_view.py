@@ -1,4 +1,4 @@
-"""What commands read of a project: its ledger, its forge, agents that outlived their engine."""
+"""Reads a project for commands: its ledger, its forge, agents that outlived their engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: The displayed phase of a sprint whose engine was killed while its agents still run.
 WITHOUT_ENGINE = "without an engine"
-#: What is known of a forge before the first sprint on it.
+#: The record of a forge before the first sprint on it.
 UNKNOWN_FORGE = {
     "kind": "local", "url": "", "main": "main", "author": "caloron", "reviewer": "caloron",
     "reviews": "review", "pages": "",
@@ -77,7 +77,7 @@ def _refuse_imported(project: ProjectPaths, sprint: str | None) -> None:
 
 
 def imported_sprint(sprint: LegacySprint) -> tuple[dict[str, Any], LegacySummary]:
-    """What is known of a sprint imported from an older version: common fields, and its summary."""
+    """The common fields of a sprint imported from an older version, and its summary."""
     from caloron.domain.compat.legacy_sprints import summary_of
 
     summary = summary_of(sprint.record)
@@ -93,7 +93,7 @@ def imported_sprint(sprint: LegacySprint) -> tuple[dict[str, Any], LegacySummary
 
 
 def known_forge(project: ProjectPaths) -> dict[str, str]:
-    """What the ledger recorded about the forge when the last sprint began."""
+    """The record of the forge from the start of the last sprint."""
     with views.ledger_if_any(project) as connection:
         recorded = views.value(connection, "kv", key="forge") if connection else None
     known: dict[str, str] = json.loads(recorded) if recorded else {}

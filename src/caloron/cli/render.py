@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,13 @@ def screen_width() -> int:
 
 
 def folded(line: str, width: int, indent: int = 2) -> str:
-    """A line of prose, on several lines where one is too short for it."""
+    """Fold a line of prose to a width; continuation lines are indented."""
     first, *more = wrapped(printable(line), width - indent, whole=True)
-    return "\n".join([first, *(" " * indent + rest for rest in more)])
+    return f"\n{' ' * indent}".join([first, *more])
 
 
 def on_screen(line: str, indent: int) -> str:
-    """The same, but only for a terminal: whoever reads a file or a pipe folds lines himself."""
+    """Fold a line for a terminal; files and pipes get it whole."""
     return folded(line, screen_width(), indent) if is_terminal() else printable(line)
 
 
@@ -57,11 +57,8 @@ def fitted(text: str) -> str:
 
 def _fold(line: str, width: int) -> str:
     words = line.lstrip()
-    if words.startswith("$ "):
-        return line
-    indent = " " * (len(line) - len(words))
-    first, *more = wrapped(words, width - len(indent) - 2, whole=True)
-    return "\n".join([indent + first, *(f"{indent}  {rest}" for rest in more)])
+    indent = len(line) - len(words)
+    return line if words.startswith("$ ") else " " * indent + folded(words, width, indent + 2)
 
 
 def aligned(rows: Sequence[Sequence[str]], *, head: bool = True, indent: int = 0) -> list[str]:
@@ -116,7 +113,7 @@ def _least(cell: str) -> int:
 
 
 def _has_room(row: Sequence[str], widths: Sequence[int]) -> bool:
-    """Whether no path or address is wider than its column."""
+    """True if no path or address is wider than its column."""
     return all(
         cells(word) <= width
         for cell, width in zip(row, widths, strict=True)
@@ -177,7 +174,7 @@ def unmarked(markdown: str) -> str:
 
 def _columns(table: str) -> str:
     head, _, *lines = [_BETWEEN_CELLS.split(line)[1:-1] for line in table.split("\n")]
-    # What an agent wrote may have more cells in a row than in the head, or fewer.
+    # A table of an agent may have more cells in a row than in the head, or fewer.
     filled = [[*line, *[""] * len(head)][: len(head)] for line in (head, *lines)]
     rows = [[_unescaped(cell).strip() for cell in line] for line in filled]
     return "\n".join(aligned(rows) if any(rows[0]) else aligned(rows[1:], head=False))
@@ -218,7 +215,7 @@ def _pieces(word: str, width: int, *, whole: bool) -> Sequence[str]:
 
 
 def _is_whole(word: str) -> bool:
-    """Whether it may be a path or an address."""
+    """True if the word may be a path or an address."""
     return "/" in word or "@" in word
 
 
@@ -246,12 +243,12 @@ FORMATS = ("text", "md", "html")
 
 @dataclass(frozen=True)
 class Item:
-    """One thing to read, with the commands or files that belong to it."""
+    """A line of a section, with the commands or files that belong to it."""
 
     text: str
     commands: Sequence[str] = ()
     files: Sequence[str] = ()
-    #: What a program printed, line by line.
+    #: Lines that a program printed.
     printed: Sequence[str] = ()
 
 
@@ -289,12 +286,7 @@ class Page:
 
 
 def render(page: Page, form: str) -> str:
-    forms: dict[str, Callable[[Page], str]] = {
-        "text": as_text,
-        "md": as_markdown,
-        "html": as_html,
-    }
-    return forms[form](page)
+    return {"text": as_text, "md": as_markdown, "html": as_html}[form](page)
 
 
 def _filled(page: Page) -> list[Section]:
@@ -403,9 +395,8 @@ def as_html(page: Page) -> str:
 def _html_table(rows: Sequence[Sequence[str]]) -> list[str]:
     if len(rows) < 2:
         return []
-    head, *others = rows
-    lines = ["<table>", _html_row("th", head)]
-    return [*lines, *(_html_row("td", row) for row in others), "</table>"]
+    tags = ("th", *["td"] * (len(rows) - 1))
+    return ["<table>", *map(_html_row, tags, rows), "</table>"]
 
 
 def _html_row(tag: str, cells: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ _APART_MS = 900_000
 
 
 class HostBreaker:
-    """Whether a host may be asked now, and how many requests it got."""
+    """Decides whether a host may be asked now, and counts its requests."""
 
     def __init__(self, host: str, now: Callable[[], float] = time.time) -> None:
         self.host = host
@@ -83,7 +83,7 @@ class HostBreaker:
         )
 
     def mark_unavailable(self, seconds: float) -> ForgeUnavailable:
-        """The host says that it cannot work for so long; this is not a quota of ours."""
+        """Record that the host cannot work for so long; this is not a quota of ours."""
         with self._lock:
             self._unavailable_until = max(self._unavailable_until, self.now() + seconds)
             return self._unavailable_error()

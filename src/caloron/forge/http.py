@@ -1,7 +1,7 @@
 """Requests to a forge: reads are retried, changes never.
 
-Once the response to a change is lost, it is unknown whether the change happened: the journal looks
-first. A token is in a request's header and nowhere else.
+Once the response to a change is lost, it is unknown whether the change happened: the journal reads
+the forge first. A token is in a request's header and nowhere else.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ForgeHttp:
         self._sleep = sleep
         self._known: OrderedDict[str, ForgeResponse] = OrderedDict()
         self._lock = threading.Lock()
-        #: Whether the forge ever accepted the token.
+        #: True once the forge has accepted the token.
         self._authorized = False
 
     def __repr__(self) -> str:
@@ -125,14 +125,15 @@ class ForgeHttp:
             try:
                 response = self._send("GET", path, params, extra=extra)
                 break
-            except _TransientError as error:
+            except _Unanswered as error:
                 if attempt == _READ_TRIES - 1:
-                    raise error.error from None
-                log.warning("a read of the forge is retried", error=error.error, path=path)
+                    raise
+                log.warning("a read of the forge is retried", error=error, path=path)
                 self._sleep(_FIRST_WAIT_S * 2**attempt * random.uniform(0.5, 1.5))
         if response.status == 304 and known is not None:
             return _as_known(known, response)
-        self._check(response, "GET", path)
+        if response.status >= 300:
+            raise self._refused(response, "GET", path)
         if polled and "etag" in response.headers:
             self._remember(key, response)
         return response
@@ -164,11 +165,9 @@ class ForgeHttp:
 
     def change(self, method: str, path: str, body: Any = None) -> ForgeResponse:
         """Send a change once; `ForgeUnavailable` if it is unknown whether it happened."""
-        try:
-            response = self._send(method, path, None, body=body)
-        except _TransientError as error:
-            raise error.error from None
-        self._check(response, method, path)
+        response = self._send(method, path, None, body=body)
+        if response.status >= 300:
+            raise self._refused(response, method, path)
         return response
 
     def _url(self, path: str) -> str:
@@ -245,7 +244,7 @@ class ForgeHttp:
                     hint="name the certificates of its own authority with --ca-file, later with the"
                     " setting ca_file",
                 ) from None
-            raise _TransientError(self._lost(method, url, str(error))) from None
+            raise self._unanswered(method, url, str(error)) from None
         except BaseException:
             self.breaker.record_failure()
             raise
@@ -267,12 +266,12 @@ class ForgeHttp:
             else:
                 self.breaker.record_success()
             reason = f"HTTP {response.status} {_message(response)}".strip()
-            raise _TransientError(self._lost(method, url, self._token.hidden_in(reason)))
+            raise self._unanswered(method, url, self._token.hidden_in(reason))
         self.breaker.record_success()
         return response
 
-    def _lost(self, method: str, url: str, reason: str) -> ForgeUnavailable:
-        return ForgeUnavailable(
+    def _unanswered(self, method: str, url: str, reason: str) -> _Unanswered:
+        return _Unanswered(
             f"{self.breaker.host} did not answer {method} {urlsplit(url).path}: {reason}",
             hint=_advice(reason),
         )
@@ -294,10 +293,6 @@ class ForgeHttp:
             self._known.move_to_end(key)
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
-
-    def _check(self, response: ForgeResponse, method: str, path: str) -> None:
-        if response.status >= 300:
-            raise self._refused(response, method, path)
 
     def _refused(self, response: ForgeResponse, method: str, path: str) -> CaloronError:
         reason = self._token.hidden_in(_message(response))
@@ -350,12 +345,8 @@ class Refused(ForgeError):
         self.reason = reason
 
 
-class _TransientError(Exception):
-    """An exchange that may succeed later."""
-
-    def __init__(self, error: ForgeUnavailable) -> None:
-        super().__init__(str(error))
-        self.error = error
+class _Unanswered(ForgeUnavailable):
+    """An exchange without a usable answer; a read may be tried again."""
 
 
 def _as_known(known: ForgeResponse, response: ForgeResponse) -> ForgeResponse:
@@ -367,7 +358,7 @@ def _as_known(known: ForgeResponse, response: ForgeResponse) -> ForgeResponse:
 
 
 def _advice(reason: str) -> str:
-    """What to do about a host that was not reached."""
+    """Return the hint for a host that was not reached."""
     if any(known in reason for known in _NO_SUCH_HOST):
         return "no such host is known here: check its name, and the network of this machine"
     if "WRONG_VERSION_NUMBER" in reason:
@@ -381,7 +372,7 @@ def _total(response: ForgeResponse) -> int:
 
 
 def _rate_limit_delay(response: ForgeResponse) -> float:
-    """How long the forge wants no requests of ours; 0: it takes them."""
+    """Return the seconds in which the forge takes no requests of ours; 0: it takes them."""
     headers, limited = response.headers, response.status in (403, 429)
     if limited and "retry-after" in headers:
         return _retry_after_s(response)
@@ -395,7 +386,7 @@ def _rate_limit_delay(response: ForgeResponse) -> float:
 
 
 def _unavailable_delay(response: ForgeResponse) -> float:
-    """How long the forge cannot work; 0: it does not say."""
+    """Return the seconds in which the forge cannot work; 0: its answer has no time."""
     named = response.status == 503 and "retry-after" in response.headers
     return _retry_after_s(response) if named else 0.0
 

@@ -1,4 +1,4 @@
-"""Where a forge's token comes from: a variable, a file, or the user's own git credential helper.
+"""Reads a forge's token from a variable, a file, or the user's own git credential helper.
 
 A token is never an argument of a process, and never part of an address, a message or a record.
 """
@@ -36,11 +36,11 @@ class TokenSource(msgspec.Struct, frozen=True):
 
 
 class Token:
-    """A token that is read when it is first needed and shows itself to nobody."""
+    """A token that is read when it is first needed and is in no `repr`."""
 
     def __init__(self, source: TokenSource | str, host: str, scheme: str) -> None:
         self.source = source if isinstance(source, TokenSource) else "the caller"
-        self._given = source
+        self._origin = source
         self._host = host
         self._scheme = scheme
         self._value = ""
@@ -54,19 +54,19 @@ class Token:
     def value(self) -> str:
         with self._lock:
             if not self._value:
-                given = self._given
-                self._value = given if isinstance(given, str) else read_token(given, self._host)
+                origin = self._origin
+                self._value = origin if isinstance(origin, str) else read_token(origin, self._host)
             return self._value
 
     def renew(self, refused: str) -> bool:
-        """Read it again, because the forge refused it; whether there is another one now."""
+        """Read the token again, because the forge refused it; True if it is another token now."""
         with self._lock:
-            if self._value == refused and isinstance(self._given, TokenSource):
+            if self._value == refused and isinstance(self._origin, TokenSource):
                 try:
-                    self._value = read_token(self._given, self._host)
+                    self._value = read_token(self._origin, self._host)
                 except PreconditionFailed as error:
                     log.warning("a refused token cannot be read again", error=error)
-                    # It is just being replaced, or gone: that it was refused is what is told.
+                    # It is just being replaced, or gone: the caller reports the refusal.
                     return False
                 for name, environment in self._lent.items():
                     environment[name] = self._value
@@ -74,14 +74,14 @@ class Token:
 
     @property
     def can_change(self) -> bool:
-        """Whether another one can come from where this one did; no variable of ours can change."""
-        return isinstance(self._given, TokenSource) and not self._given.env
+        """True if the source may have another token later; a variable of ours cannot change."""
+        return isinstance(self._origin, TokenSource) and not self._origin.env
 
     def header(self) -> str:
         return f"{self._scheme} {self.value()}"
 
     def environment(self, name: str) -> dict[str, str]:
-        """An environment that has the token by this name, also one that is read later."""
+        """Return an environment with the token by this name; a renewed token replaces it."""
         value = self.value()
         with self._lock:
             lent = self._lent.setdefault(name, {})
@@ -93,7 +93,7 @@ class Token:
 
 
 def read_token(source: TokenSource, host: str) -> str:
-    """The token for a forge at this base address; `PreconditionFailed` says what is missing."""
+    """Return the token for a forge at this address; `PreconditionFailed` names what is missing."""
     if source.env:
         value = os.environ.get(source.env, "").strip()
         if not value:
@@ -106,9 +106,7 @@ def read_token(source: TokenSource, host: str) -> str:
     else:
         value = _from_git(host)
     if not value.isascii() or not value.isprintable() or " " in value:
-        raise PreconditionFailed(
-            f"what {source} holds is no token: it has spaces or odd characters"
-        )
+        raise PreconditionFailed(f"{source} has no token: its text has spaces or odd characters")
     learn(source.env or "forge_token", value)
     return value
 

@@ -11,7 +11,7 @@ from caloron.errors import ForgeError, NotFound, StaleBase, StaleHead, UsageErro
 from caloron.git.command import is_commit_id
 
 _LOCAL_BRANCH = re.compile(r"[a-z0-9._/-]{1,128}")
-#: What git itself allows in a name, without what would need care on a command line.
+#: The names that git allows, without characters that need care on a command line.
 _REMOTE_BRANCH = re.compile(r"(?!-)[^\x00-\x20~^:?*\[\\\x7f]{1,244}")
 _LARGEST_NUMBER = 1 << 31
 _LONGEST_TITLE = 255
@@ -29,7 +29,7 @@ def require_local_branch(name: str) -> str:
 
 
 def require_remote_branch(name: str) -> str:
-    """A branch as people name theirs: agents may have to go on with one."""
+    """Check the name of a branch that may be of people: agents may have to continue it."""
     owner, fork, _ = name.partition(":")
     if fork and owner:
         raise ForgeError(
@@ -122,7 +122,7 @@ def stale_head(branch: str, tip: str, expected: str) -> StaleHead:
     return StaleHead(
         f"branch {branch} is {f'at {tip}' if tip else 'not there'}, "
         f"not {f'at {expected}' if expected else 'absent'} as expected",
-        hint="look at what is there now, then decide again",
+        hint="read the branch again, then decide again",
     )
 
 

@@ -123,7 +123,7 @@ class Checkout:
         return Uncommitted(tuple(changed), tuple(untracked))
 
     def contains(self, *commits: str) -> bool:
-        """Whether HEAD contains all these commits; False where git cannot tell."""
+        """True if HEAD contains all these commits; False where git fails."""
         done = _git(self.top, ("rev-list", "--count", *commits, "--not", "HEAD"))
         return done.returncode == 0 and done.stdout.strip() == b"0"
 
@@ -202,7 +202,7 @@ class Checkout:
         return ("-c", "core.hooksPath=/dev/null") if versioned else ()
 
     def has_identity(self) -> bool:
-        """Whether git knows who would make a commit here."""
+        """True if git knows a name for commits here."""
         return _git(self.top, ("var", "GIT_COMMITTER_IDENT")).returncode == 0
 
     def _objects(self) -> Path:
@@ -248,7 +248,7 @@ class Checkout:
             )
 
     def _in_the_way(self, name: str, changes: dict[str, str]) -> bool:
-        """Whether a file of the user's is where a new file, or its folder, must go.
+        """True if a file of the user's is where a new file, or its folder, must go.
 
         A tracked file that makes room for it is among the changes.
         """

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from caloron.errors import CaloronError, ForgeUnavailable, PreconditionFailed
 from caloron.ports import Remote
@@ -16,7 +16,7 @@ from caloron.store import log
 
 T = TypeVar("T")
 
-#: The author of commits that are nobody else's work.
+#: The author of commits that neither an agent nor a person made.
 IDENTITY = ("Caloron", "caloron@localhost")
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
@@ -68,7 +68,7 @@ _LOCKED = ("cannot lock ref", "Unable to create", "could not lock config file")
 _SERVER_SENT = re.compile(r"^.*\bremote(?: error)?:.*$", re.MULTILINE)
 _LOCK_TRIES = 40
 _LOCK_PAUSE_S = 0.025
-#: Our git commands hold a lock for milliseconds: an old one was left by a machine that went down.
+#: Our git commands lock for milliseconds: an old lock was left by a machine that went down.
 _LOCK_ABANDONED_S = 60.0
 
 #: Failures on this side, after which the other one hangs up as well.
@@ -157,41 +157,59 @@ def git(
     environment: dict[str, str] | None = None,
 ) -> str:
     """Run git in a repository and return what it printed, without the last newline."""
-    return (
-        git_bytes(repository, *args, check=check, stdin=stdin, environment=environment)
-        .decode("utf-8", "replace")
-        .rstrip("\n")
-    )
+    printed = git_bytes(repository, *args, check=check, stdin=stdin, environment=environment)
+    return printed.decode("utf-8", "replace").rstrip("\n")
 
 
 def git_bytes(
     repository: Path,
     *args: str,
     check: bool = True,
-    stdin: bytes | None = None,
+    stdin: bytes | IO[bytes] | None = None,
+    stdout: IO[bytes] | None = None,
     environment: dict[str, str] | None = None,
 ) -> bytes:
-    done = git_process(repository, *args, stdin=stdin, environment=environment)
+    """Run git and return what it printed, or write that to `stdout`."""
+    done = git_process(repository, *args, stdin=stdin, stdout=stdout, environment=environment)
     if check and done.returncode != 0:
         raise GitError(args, done.returncode, done.stderr.decode("utf-8", "replace"))
-    return done.stdout
+    return done.stdout or b""
 
 
 def git_process(
     repository: Path,
     *args: str,
-    stdin: bytes | None = None,
+    stdin: bytes | IO[bytes] | None = None,
+    stdout: IO[bytes] | None = None,
     environment: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run git and return its output and exit code."""
     return subprocess.run(
         git_argv(repository, args),
-        input=stdin,
-        stdin=subprocess.DEVNULL if stdin is None else None,
-        capture_output=True,
+        input=stdin if isinstance(stdin, bytes) else None,
+        stdin=None if isinstance(stdin, bytes) else stdin or subprocess.DEVNULL,
+        stdout=stdout or subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env=environment or git_environment(),
         check=False,
         # Ctrl-C on the terminal is for Caloron; it must not end git half-way.
+        process_group=0,
+    )
+
+
+def start_git(
+    repository: Path,
+    args: Sequence[str],
+    environment: dict[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """Start git to read its output piece by piece."""
+    return subprocess.Popen(
+        git_argv(repository, args),
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment or git_environment(),
         process_group=0,
     )
 
@@ -238,8 +256,8 @@ def retry_on_lock(repository: Path, command: Callable[[], T]) -> T:
 def remove_abandoned_locks(repository: Path) -> None:
     """Remove old lock files of this repository.
 
-    They are found in its folders and not in git's message: that also holds text of the server,
-    which must never name a file to delete.
+    The folders are searched, because git's message also contains text of the server, which must
+    never name a file to delete.
     """
     for lock in _locks_in(repository):
         try:

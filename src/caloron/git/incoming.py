@@ -26,6 +26,7 @@ from caloron.git.command import (
     git_bytes,
     git_environment,
     is_commit_id,
+    start_git,
 )
 from caloron.git.mirror import Mirror
 from caloron.git.repository import Files, list_files
@@ -108,7 +109,7 @@ def receive(mirror: Mirror, bundle: Path, ref: str, terms: Terms) -> str:
 @contextmanager
 def _quarantine(mirror: Mirror, bundle: Path) -> Iterator[Path]:
     """Make a folder for objects that borrows those of the mirror; nothing of it stays."""
-    # A crash may have left one.
+    # A crash may have left the folder.
     objects = bundle.with_name(f"{bundle.name}.objects")
     shutil.rmtree(objects, ignore_errors=True)
     (objects / "info").mkdir(parents=True)
@@ -141,8 +142,8 @@ class _Arrived:
         except GitError as error:
             raise BundleRefused("git refused the commits: HEAD is not among them") from error
         rows = [line.split("\0", 2) for line in listed.split("\n") if line]
-        #: The commits that are neither in main nor in what the agent began with, with their
-        #: authors, committers and agents.
+        #: The commits that are neither in main nor in the agent's base, with their authors,
+        #: committers and agents.
         self._own = {commit: authors for commit, _, authors in rows}
         parents = {parent for _, named, _ in rows for parent in named.split()}
         self._is_unrelated = parents <= self._own.keys()
@@ -166,7 +167,7 @@ class _Arrived:
     def refuse_secrets(self) -> None:
         """Search every new object for secrets: files, their names, messages, authors."""
         leaked = self._secrets_in(self._terms.secrets, self._new)
-        # A value that was there before is not given away by this agent.
+        # A value that was in the base already was not leaked by this agent.
         again = [(form, name) for form, name in self._terms.secrets if name in leaked]
         leaked -= self._secrets_in(again, (f"{self._terms.base}^{{tree}}",))
         if leaked:
@@ -192,7 +193,7 @@ class _Arrived:
         return names
 
     def is_foreign(self) -> bool:
-        """Whether a commit is by another person or agent, or of a history without our own."""
+        """True if a commit is by another author or agent, or of a history without our own."""
         terms = self._terms
         author = _as_git_writes(terms.identity)
         if set(self._own.values()) != {f"{author} {author}{terms.agent}"}:
@@ -218,7 +219,7 @@ class _Arrived:
         return listed | set(files.submodules)
 
     def had_strays(self) -> bool:
-        """Whether a commit on the way has a path that is left out, though not the last one."""
+        """True if an earlier commit has a path that is left out, though the last commit has not."""
         terms = self._terms
         known = (terms.base, terms.main)
         pairs = [(c, path) for c in (*known, *self._own) for path in terms.leave_out]
@@ -244,14 +245,7 @@ class _Arrived:
             yield names.fileno()
 
     def _printed(self, arguments: Sequence[str], stdin: int) -> Iterator[bytes]:
-        with subprocess.Popen(
-            git_argv(self._repository, arguments),
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=self.environment,
-            process_group=0,
-        ) as process:
+        with start_git(self._repository, arguments, self.environment, stdin) as process:
             assert process.stdout is not None
             while chunk := process.stdout.read(_CHUNK):
                 if self._terms.cancelled():
@@ -351,7 +345,7 @@ def _skip_header(bundle: IO[bytes]) -> str:
     lines = start[:end].decode("utf-8", "replace").split("\n")
     heads = [line[:-5] for line in lines[1:] if line.endswith(" HEAD") and line[0] not in "-@"]
     if end < 0 or not lines[0].endswith(" git bundle") or len(heads) != 1:
-        raise BundleRefused("what was handed over is not a bundle with one HEAD")
+        raise BundleRefused("the agent's commits are not a bundle with one HEAD")
     if not is_commit_id(heads[0]):
         raise BundleRefused(f"the bundle's HEAD is not a commit id: {heads[0]}")
     bundle.seek(end + 2)

@@ -6,12 +6,10 @@ time after the refs.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO
 
-from caloron.git.command import GitError, git, git_argv, git_bytes, git_environment
+from caloron.git.command import git, git_bytes
 
 
 def refs_of(repository: Path) -> dict[str, str]:
@@ -41,24 +39,16 @@ def objects_of(repository: Path) -> set[bytes]:
 
 def write_pack(repository: Path, objects: Iterable[bytes], target: Path) -> None:
     """Write objects into one pack that needs no other."""
+    names = b"\n".join(sorted(objects)) + b"\n"
     arguments = ("pack-objects", "--stdout", "--quiet", "--threads=1")
     with target.open("wb") as file:
-        _stream(repository, arguments, b"\n".join(sorted(objects)) + b"\n", file)
+        git_bytes(repository, *arguments, stdin=names, stdout=file)
 
 
 def add_pack(repository: Path, pack: Path) -> None:
     """Add the objects of a pack, after checking each."""
     with pack.open("rb") as file:
-        done = subprocess.run(
-            git_argv(repository, ("index-pack", "--stdin", "--threads=1")),
-            stdin=file,
-            capture_output=True,
-            env=git_environment(),
-            check=False,
-            process_group=0,
-        )
-    if done.returncode != 0:
-        raise GitError(("index-pack",), done.returncode, done.stderr.decode("utf-8", "replace"))
+        git_bytes(repository, "index-pack", "--stdin", "--threads=1", stdin=file)
 
 
 def set_refs(repository: Path, refs: Mapping[str, str]) -> None:
@@ -68,29 +58,15 @@ def set_refs(repository: Path, refs: Mapping[str, str]) -> None:
 
 
 def check_connectivity(repository: Path) -> None:
-    """A `GitError` if anything behind a ref is missing."""
+    """Raise `GitError` if an object that a ref needs is missing."""
     git(repository, "rev-list", "--quiet", "--objects", "--all")
 
 
 def missing(repository: Path, commits: Iterable[str]) -> set[str]:
-    """Those of the objects that are not there."""
+    """Return the objects that the repository does not have."""
     wanted = sorted(set(commits))
     if not wanted:
         return set()
     text = "\n".join(wanted).encode() + b"\n"
     lines = git(repository, "cat-file", "--batch-check=%(objectname)", stdin=text).splitlines()
     return {line.split()[0] for line in lines if line.endswith(" missing")}
-
-
-def _stream(repository: Path, arguments: tuple[str, ...], stdin: bytes, stdout: IO[bytes]) -> None:
-    done = subprocess.run(
-        git_argv(repository, arguments),
-        input=stdin,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        env=git_environment(),
-        check=False,
-        process_group=0,
-    )
-    if done.returncode != 0:
-        raise GitError(arguments, done.returncode, done.stderr.decode("utf-8", "replace"))

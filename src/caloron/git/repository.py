@@ -1,6 +1,6 @@
 """A repository on this disk: its commits, files, changes, branches and merges.
 
-Commits never change, so that the file lists of the last ones are remembered.
+Trees never change, so that the file lists of the last ones are remembered.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import subprocess
 import threading
 import time
 from collections import OrderedDict
@@ -22,11 +21,11 @@ from caloron.errors import CaloronError
 from caloron.git.command import (
     IDENTITY,
     GitError,
-    git_argv,
     git_environment,
     git_process,
     is_commit_id,
     retry_on_lock,
+    start_git,
 )
 from caloron.git.objects import Commit, ObjectReader
 from caloron.store import log
@@ -34,7 +33,7 @@ from caloron.store import log
 #: A file or folder takes at least one block, however small it is.
 _BLOCK = 4096
 MERGE_TREE = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z")
-_REMEMBERED_COMMITS = 8
+_REMEMBERED_TREES = 8
 _CONFLICT_MARKERS = r"^(<<<<<<<|>>>>>>>) "
 _HEADS = "refs/heads/"
 _BROKEN_REF = re.compile(r"broken ref refs/heads/(\S+)")
@@ -112,16 +111,27 @@ class Repository:
         return GitError(arguments, code, stderr)
 
     def output(
-        self, *arguments: str, stdin: bytes | None = None, ok: tuple[int, ...] = (0,)
+        self,
+        *arguments: str,
+        stdin: bytes | None = None,
+        ok: tuple[int, ...] = (0,),
+        environment: dict[str, str] | None = None,
     ) -> bytes:
-        done = self.process(*arguments, stdin=stdin)
+        done = self.process(*arguments, stdin=stdin, environment=environment)
         if done.returncode not in ok:
             raise self.failure(arguments, done.returncode, done.stderr.decode("utf-8", "replace"))
         return done.stdout
 
-    def git(self, *arguments: str, stdin: bytes | None = None, ok: tuple[int, ...] = (0,)) -> str:
+    def git(
+        self,
+        *arguments: str,
+        stdin: bytes | None = None,
+        ok: tuple[int, ...] = (0,),
+        environment: dict[str, str] | None = None,
+    ) -> str:
         """Run git and return its output as text, without the last newline."""
-        return self.output(*arguments, stdin=stdin, ok=ok).decode("utf-8", "replace").rstrip("\n")
+        printed = self.output(*arguments, stdin=stdin, ok=ok, environment=environment)
+        return printed.decode("utf-8", "replace").rstrip("\n")
 
     def _git_failed(self, error: GitError) -> CaloronError:
         return self.failure(("cat-file",), error.returncode, error.stderr)
@@ -138,7 +148,7 @@ class Repository:
             info = self.objects.info(expression)
         except GitError as error:
             raise self._git_failed(error) from error
-        # Git itself says what is wrong with a name that it does not find.
+        # For an unknown name git itself prints the reason.
         return info.id if info else self.git("rev-parse", "--verify", expression)
 
     def has(self, commit: str) -> bool:
@@ -181,7 +191,7 @@ class Repository:
 
     def _beginning(self, blob: str, limit: int) -> bytes:
         """Read a large file only as far as needed."""
-        with _started(git_argv(self.path, (*self._options, "cat-file", "blob", blob))) as process:
+        with start_git(self.path, (*self._options, "cat-file", "blob", blob)) as process:
             assert process.stdout is not None
             data = process.stdout.read(limit)
             process.kill()
@@ -198,30 +208,29 @@ class Repository:
         return self._listing(commit, None).submodules
 
     def _listing(self, commit: str, limit: int | None) -> Files:
+        # Commits with the same files are frequent: a merge of a change that is on top of main.
+        tree = self.tree(commit)
         with self._files_lock:
-            files = self._files.get(commit)
+            files = self._files.get(tree)
         if files is None or (limit is not None and files.disk_bytes > limit):
             files = list_files(self.path, commit, limit)
-            if is_commit_id(commit):
-                self._remember(commit, files)
+            self._remember(tree, files)
         return files
 
-    def _remember(self, commit: str, files: Files) -> None:
+    def _remember(self, tree: str, files: Files) -> None:
         with self._files_lock:
-            self._files[commit] = files
-            while len(self._files) > _REMEMBERED_COMMITS:
+            self._files[tree] = files
+            while len(self._files) > _REMEMBERED_TREES:
                 self._files.popitem(last=False)
 
     def conflict_markers(self, commit: str, files: Sequence[str]) -> tuple[str, ...]:
-        """Those of the files that hold conflict markers in a commit."""
+        """Return the files that contain conflict markers in a commit."""
         if not files:
             return ()
         environment = git_environment() | {"GIT_LITERAL_PATHSPECS": "1"}
         search = ("grep", "--text", "-l", "-z", "-E", _CONFLICT_MARKERS, commit, "--", *files)
-        done = self.process(*search, environment=environment)
-        if done.returncode not in (0, 1):
-            raise GitError(search, done.returncode, done.stderr.decode("utf-8", "replace"))
-        names = done.stdout.decode("utf-8", "surrogateescape").split("\0")
+        printed = self.output(*search, ok=(0, 1), environment=environment)
+        names = printed.decode("utf-8", "surrogateescape").split("\0")
         return tuple(name.removeprefix(f"{commit}:") for name in names if name)
 
     def roots(self, commit: str) -> tuple[str, ...]:
@@ -245,7 +254,7 @@ class Repository:
         return int(self.git("rev-list", "--count", f"{base}..{head}"))
 
     def is_ancestor(self, a: str, b: str) -> bool:
-        """Whether everything in `a` is in `b`."""
+        """True if everything in `a` is in `b`."""
         if a == b and self.has(a):
             return True
         arguments = ("merge-base", "--is-ancestor", a, b)
@@ -261,7 +270,7 @@ class Repository:
         # Commits without a common history are compared with each other.
         for revisions in (f"{base}...{head}", f"{base}..{head}"):
             arguments = ("-c", "core.quotePath=false", "diff", *options, revisions, "--")
-            with _started(git_argv(self.path, (*self._options, *arguments))) as process:
+            with start_git(self.path, (*self._options, *arguments)) as process:
                 assert process.stdout is not None
                 text = _clipped(process.stdout, limit)
             if process.returncode == 0:
@@ -297,13 +306,9 @@ class Repository:
     ) -> str:
         """Create a commit that is on no branch yet."""
         named = [option for parent in parents for option in ("-p", parent)]
-        arguments = ("commit-tree", tree, *named, "-F", "-")
         text = message.encode("utf-8", "replace")
-        done = self.process(*arguments, stdin=text, environment=environment)
-        if done.returncode != 0:
-            stderr = done.stderr.decode("utf-8", "replace")
-            raise self.failure(arguments, done.returncode, stderr)
-        return done.stdout.decode().strip()
+        arguments = ("commit-tree", tree, *named, "-F", "-")
+        return self.git(*arguments, stdin=text, environment=environment)
 
     def commit_readme(self, text: str, environment: dict[str, str] | None = None) -> str:
         """Create the first commit of a repository: nothing but a README."""
@@ -430,7 +435,7 @@ def list_files(
     used, count, rest = 0, 0, b""
     ids: dict[str, str] = {}
     submodules: list[str] = []
-    with _started(git_argv(repository, arguments), environment) as process:
+    with start_git(repository, arguments, environment) as process:
         assert process.stdout is not None
         while limit is None or used <= limit:
             chunk = os.read(process.stdout.fileno(), 1 << 16)
@@ -461,22 +466,8 @@ def list_files(
     return Files(ids, tuple(submodules), used)
 
 
-def _started(
-    argv: Sequence[str], environment: dict[str, str] | None = None
-) -> subprocess.Popen[bytes]:
-    """Start git to read its output piece by piece."""
-    return subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment or git_environment(),
-        process_group=0,
-    )
-
-
 def _clipped(stream: IO[bytes], limit: int) -> str:
-    """The text of a stream; of a long one its first and its last half of `limit` bytes."""
+    """The text of a stream; of a long stream the first and the last half of `limit` bytes."""
     head = stream.read(limit)
     tail = b""
     total = len(head)

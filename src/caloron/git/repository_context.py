@@ -28,7 +28,7 @@ _CI = (
     ".woodpecker/*.yml", ".woodpecker/*.yaml", "azure-pipelines.yml", "Jenkinsfile", ".cirrus.yml",
     "appveyor.yml", ".buildkite/*.yml",
 )  # fmt: skip
-#: Where a forge looks for what contributors are told; the first of a kind counts.
+#: The files in which a forge expects rules for contributors; the first of a kind counts.
 _RULES = {
     "contributing": ("CONTRIBUTING*", ".github/CONTRIBUTING*", ".gitea/CONTRIBUTING*",
                      "docs/CONTRIBUTING*"),
@@ -60,7 +60,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class RepoContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be known of a repository before anybody plans work in it."""
+    """The facts of a repository that a plan needs."""
 
     description: str = ""
     default_branch: str = "main"
@@ -69,20 +69,20 @@ class RepoContext(msgspec.Struct, frozen=True, kw_only=True):
     ci: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
     recent_commits: tuple[Commit, ...] = ()
-    #: None: the forge does not tell.
+    #: None: unknown.
     open_issues: int | None = None
     files: int = 0
 
 
 def ci_files(names: Iterable[str]) -> tuple[str, ...]:
-    """The files that tell a forge, or somebody beside it, to check what is pushed."""
-    return tuple(name for name in names if any(fnmatch.fnmatchcase(name, one) for one in _CI))
+    """Return the files by which a forge, or a service beside it, checks pushes."""
+    return tuple(name for name in names if any(fnmatch.fnmatchcase(name, ci) for ci in _CI))
 
 
 def read_repository_context(
     mirror: Mirror, commit: str, *, description: str = "", open_issues: int | None = None
 ) -> RepoContext:
-    """Look at a commit of our copy; the forge adds what only it knows."""
+    """Read the facts from a commit of our copy; the caller adds those of the forge."""
     names = list(mirror.files(commit))
     return RepoContext(
         description=description,
@@ -97,7 +97,7 @@ def read_repository_context(
 
 
 def page(context: RepoContext) -> str:
-    """The repository in lines, for whoever plans work in it."""
+    """Return the facts in lines, for a planner."""
     languages = ", ".join(f"{name} ({count})" for name, count in context.languages.items())
     issues = "" if context.open_issues is None else str(context.open_issues)
     lines = [
@@ -107,35 +107,35 @@ def page(context: RepoContext) -> str:
         ("Languages, by number of files", languages),
         ("CI", ", ".join(context.ci)),
         ("Open issues", issues),
-        ("What contributors are told", ", ".join(rule.path for rule in context.rules)),
+        ("Rules for contributors", ", ".join(rule.path for rule in context.rules)),
     ]
-    told = [f"{name}: {value}" for name, value in lines if value]
+    facts = [f"{name}: {value}" for name, value in lines if value]
     commits = [f"- {c.sha} {c.date} {c.author}: {c.message}" for c in context.recent_commits]
-    return "\n".join([*told, "Last commits:", *commits])
+    return "\n".join([*facts, "Last commits:", *commits])
 
 
 def rules_page(context: RepoContext) -> str:
-    """What the repository itself asks of everybody who changes it."""
+    """Return the rules of the repository for all who change it."""
     texts = [f"{rule.path}:\n{rule.text.strip()}" for rule in context.rules if rule.text.strip()]
     return "\n\n".join(texts)
 
 
 def _languages(names: list[str]) -> dict[str, int]:
     endings = (PurePosixPath(name).suffix.lstrip(".").lower() for name in names)
-    found = Counter(_LANGUAGES[ending] for ending in endings if ending in _LANGUAGES)
-    return dict(found.most_common())
+    counts = Counter(_LANGUAGES[ending] for ending in endings if ending in _LANGUAGES)
+    return dict(counts.most_common())
 
 
 def _rules(mirror: Mirror, commit: str, names: list[str]) -> tuple[Rule, ...]:
-    found = []
+    rules = []
     for kind, patterns in _RULES.items():
-        named = (n for one in patterns for n in names if _is_named(n, one))
-        if path := next(named, ""):
-            found.append(Rule(kind, path, mirror.read(commit, path, _LONGEST_RULE)))
-    return tuple(found)
+        paths = (n for pattern in patterns for n in names if _is_named(n, pattern))
+        if path := next(paths, ""):
+            rules.append(Rule(kind, path, mirror.read(commit, path, _LONGEST_RULE)))
+    return tuple(rules)
 
 
 def _is_named(name: str, pattern: str) -> bool:
-    """As forges look: in the folder that the pattern names, whatever the letters' case."""
+    """Match as forges do: in the folder that the pattern names, ignoring case."""
     same_depth = name.count("/") == pattern.count("/")
     return same_depth and fnmatch.fnmatchcase(name.lower(), pattern.lower())

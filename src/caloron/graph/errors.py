@@ -53,32 +53,17 @@ class CheckError(GraphError):
 
 
 class Refused(GraphError):
-    """A graph that may not run; `errors` holds every reason."""
+    """A graph that may not run, by its types, capabilities, effects or budget.
 
-    kind = "type"
+    `errors` holds every reason.
+    """
+
     exit_code = 2
 
-    def __init__(self, errors: Sequence[CheckError]) -> None:
+    def __init__(self, errors: Sequence[CheckError], *, kind: str = "type") -> None:
         super().__init__("\n".join(map(str, errors)))
         self.errors = tuple(errors)
-
-
-class CapabilityRefused(Refused):
-    """Stages need capabilities that are not granted."""
-
-    kind = "capabilities"
-
-
-class EffectRefused(Refused):
-    """Stages declare effects that are not allowed."""
-
-    kind = "effects"
-
-
-class BudgetRefused(Refused):
-    """The declared cost of the stages exceeds the budget."""
-
-    kind = "budget"
+        self.kind = kind
 
 
 class RunConflict(GraphError):

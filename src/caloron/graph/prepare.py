@@ -8,13 +8,7 @@ import msgspec
 
 from caloron.graph.catalogue import Catalogue, resolve
 from caloron.graph.checker.checker import Called, CheckResult, check
-from caloron.graph.errors import (
-    BudgetRefused,
-    CapabilityRefused,
-    CheckError,
-    EffectRefused,
-    Refused,
-)
+from caloron.graph.errors import CheckError, Refused
 from caloron.graph.nodes import (
     ROOT,
     Const,
@@ -158,7 +152,7 @@ def _require_effects(effects: list[tuple[str, Effect]], allowed: frozenset[str])
         if allowed and effect.kind not in allowed
     ]
     if errors:
-        raise EffectRefused(errors)
+        raise Refused(errors, kind="effects")
 
 
 def _require_capabilities(stages: Called, granted: frozenset[str]) -> None:
@@ -169,13 +163,13 @@ def _require_capabilities(stages: Called, granted: frozenset[str]) -> None:
         if granted and needed not in granted
     ]
     if errors:
-        raise CapabilityRefused(errors)
+        raise Refused(errors, kind="capabilities")
 
 
 def _require_budget(cost: int, budget_cents: int | None) -> None:
     if budget_cents is not None and cost > budget_cents:
         message = f"the stages declare to cost {cost} cents; the budget is {budget_cents}"
-        raise BudgetRefused([CheckError(message, path=ROOT)])
+        raise Refused([CheckError(message, path=ROOT)], kind="budget")
 
 
 def _warnings_of(root: Node, catalogue: Catalogue) -> tuple[str, ...]:

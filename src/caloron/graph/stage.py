@@ -183,45 +183,6 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
         return "Pure" in kinds and kinds <= {"Pure", "Fallible"}
 
 
-class Identity(msgspec.Struct, frozen=True):
-    """The part of a stage that its ids hash; the rest may change."""
-
-    name: str
-    input: NType
-    output: NType
-    effects: Effects
-    implementation_hash: str
-
-    def signature(self) -> dict[str, Json]:
-        return {
-            "name": self.name,
-            "input": type_json(self.input),
-            "output": type_json(self.output),
-            "effects": effects_json(self.effects),
-        }
-
-    def signature_id(self) -> str:
-        """The id that all implementations of one signature share."""
-        return sha256(canonical(self.signature()))
-
-    def spec(self, **details: Any) -> StageSpec:
-        """Return the stage with this identity; `details` are the other fields of the stage."""
-        return StageSpec(
-            **{"id": self.stage_id(), "signature_id": self.signature_id()} | details,
-            name=self.name,
-            input=self.input,
-            output=self.output,
-            effects=self.effects,
-            implementation_hash=self.implementation_hash,
-        )
-
-    def stage_id(self) -> str:
-        """The id of exactly this implementation."""
-        hashed = self.signature()
-        hashed["implementation_hash"] = self.implementation_hash
-        return sha256(canonical(hashed))
-
-
 #: A bare value goes into the first of these fields that `config` does not have.
 _WRAPPERS = (
     "items",
@@ -257,13 +218,36 @@ def define(
     input: NType,
     output: NType,
     *,
-    effects: Effects = (PURE,),
+    effects: Iterable[Effect] = (PURE,),
     implementation_hash: str = "",
     code: str | None = None,
     **details: Any,
 ) -> StageSpec:
-    """Return a stage with the ids of its content: its code, or a hash that stands for it."""
-    implementation = sha256(code) if code is not None else implementation_hash
-    identity = Identity(name, input, output, effect_set(effects), implementation)
-    details.setdefault("description", name)
-    return identity.spec(code=code, **details)
+    """Return a stage with the ids of its content: its code, or a hash that stands for it.
+
+    All implementations of one signature share the signature id.
+    """
+    effects = effect_set(effects)
+    if code is not None and not implementation_hash:
+        implementation_hash = sha256(code)
+    signature = {
+        "name": name,
+        "input": type_json(input),
+        "output": type_json(output),
+        "effects": effects_json(effects),
+    }
+    hashed = signature | {"implementation_hash": implementation_hash}
+    defaults = {
+        "id": sha256(canonical(hashed)),
+        "signature_id": sha256(canonical(signature)),
+        "description": name,
+    }
+    return StageSpec(
+        **defaults | details,
+        name=name,
+        input=input,
+        output=output,
+        effects=effects,
+        implementation_hash=implementation_hash,
+        code=code,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from caloron.graph.errors import ParseError
-from caloron.graph.json_text import Json, decode, sha256
+from caloron.graph.json_text import Json, decode
 from caloron.graph.stage import (
     CAPABILITIES,
     PURE,
@@ -13,9 +13,9 @@ from caloron.graph.stage import (
     Effect,
     Effects,
     Example,
-    Identity,
     Lifecycle,
     StageSpec,
+    define,
     effect_of_word,
     effect_set,
     effects_json,
@@ -51,17 +51,14 @@ def _simple(value: Json, strict: bool) -> StageSpec:
     name = _text(value, "name")
     if language in ("python", "python3", ""):
         _check_python(code)
-    identity = Identity(
+    return define(
         name,
         parse_shorthand(required(value, "input", "$"), "$.input"),
         parse_shorthand(required(value, "output", "$"), "$.output"),
-        _simple_effects(value.get("effects", []), strict),
-        sha256(code),
-    )
-    return identity.spec(
-        description=_text(value, "description", name),
+        effects=_simple_effects(value.get("effects", []), strict),
         code=code,
         language=language,
+        description=_text(value, "description", name),
         examples=_examples(value.get("examples", []), strict),
         tags=_texts(value, "tags"),
         aliases=_texts(value, "aliases"),
@@ -118,23 +115,14 @@ def _check_python(code: str) -> None:
 
 def _full(value: Json, strict: bool) -> StageSpec:
     signature = required(value, "signature", "$")
-    identity = Identity(
+    for name in ("capabilities", "cost", "examples", "lifecycle"):
+        required(value, name, "$")
+    stage = define(
         _text(value, "name", ""),
         parse_type(required(signature, "input", "$.signature"), "$.signature.input"),
         parse_type(required(signature, "output", "$.signature"), "$.signature.output"),
-        parse_effects(required(signature, "effects", "$.signature"), "$.signature.effects"),
-        _text(signature, "implementation_hash", path="$.signature"),
-    )
-    for name in ("capabilities", "cost", "examples", "lifecycle"):
-        required(value, name, "$")
-    id = _text(value, "id")
-    if strict and id != identity.stage_id():
-        raise ParseError(f"the id is not that of this content ({identity.stage_id()})", path="$.id")
-    return identity.spec(
-        id=id,
-        signature_id=value.get("signature_id")
-        or value.get("canonical_id")
-        or identity.signature_id(),
+        effects=parse_effects(required(signature, "effects", "$.signature"), "$.signature.effects"),
+        implementation_hash=_text(signature, "implementation_hash", path="$.signature"),
         description=_text(value, "description"),
         code=value.get("implementation_code"),
         language=value.get("implementation_language"),
@@ -146,6 +134,11 @@ def _full(value: Json, strict: bool) -> StageSpec:
         aliases=_texts(value, "aliases"),
         properties=_list(value, "properties"),
     )
+    id = _text(value, "id")
+    if strict and id != stage.id:
+        raise ParseError(f"the id is not that of this content ({stage.id})", path="$.id")
+    signature_id = value.get("signature_id") or value.get("canonical_id") or stage.signature_id
+    return msgspec.structs.replace(stage, id=id, signature_id=signature_id)
 
 
 def _capabilities(value: Json) -> frozenset[str]:

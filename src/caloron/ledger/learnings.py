@@ -15,9 +15,9 @@ from caloron.domain.reporting.learnings import (
     Noted,
     SprintRecord,
     improvements,
-    po_context,
+    planner_context,
     same_meaning,
-    with_told,
+    with_context,
 )
 from caloron.ledger.exports import Export, digest, keep_aside, read
 from caloron.ledger.ledger import SQL, Ledger, remember_export
@@ -57,8 +57,8 @@ def context_for(ledger: Ledger, sprint: str) -> str:
     """Return the learnings for the planner of a sprint, and store which improvements they had."""
     with ledger.db.snapshot() as connection:
         kept, records = read_kept(connection), ended_records(connection)
-    context, keys = po_context([r for r in records if r.id != sprint], kept)
-    updated = with_told(kept, sprint, context, keys)
+    context, keys = planner_context([r for r in records if r.id != sprint], kept)
+    updated = with_context(kept, sprint, context, keys)
     if updated != kept:
         ledger.put(_NAME, msgspec.json.encode(updated).decode())
     return context
@@ -72,8 +72,8 @@ def file_text(records: list[SprintRecord], kept: Kept) -> bytes:
             {n: v for n, v in msgspec.structs.asdict(i).items() if n not in ("key", "for_planner")}
             for i in improvements(records, kept)
         ],
-        "po_context": po_context(records, kept)[0],
-        "last_po_context": kept.last_po_context,
+        "po_context": planner_context(records, kept)[0],
+        "last_po_context": kept.last_context,
     }
     return json_text(content)
 
@@ -168,7 +168,7 @@ def merged(kept: Kept, records: list[SprintRecord], content: dict[str, Any]) -> 
         sprints=_foreign_sprints(content.get("sprints", []), known),
         noted=tuple(noted.values()),
         dropped=tuple(sorted(dropped - (by_itself - set(kept.dropped)))),
-        last_po_context=kept.last_po_context or text_of(content.get("last_po_context"), 20_000),
+        last_context=kept.last_context or text_of(content.get("last_po_context"), 20_000),
     )
 
 

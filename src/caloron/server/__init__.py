@@ -1,1 +1,1 @@
-"""What other programs talk to over HTTP: the shell, which starts agents and hears from them."""
+"""The shell: an HTTP server by which other programs start agents, and the harness of an agent."""

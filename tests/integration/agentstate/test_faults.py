@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from caloron.agentstate.instance import AgentInstance
-from caloron.cycles import Cycles
 from caloron.cycles.state import CycleState, apply
 from caloron.cycles.storage import Log
 from caloron.errors import StoreError
@@ -162,30 +161,6 @@ def test_a_log_that_the_disk_has_no_room_for_is_as_it_was(tmp_path: Path, more: 
     assert agent.cycles.act("there is room again").steps == 1
 
 
-def _end_on_a_full_disk(folder: Path) -> None:
-    """There is room for a line of the log, and none for the state."""
-    agent = Agent(folder)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    size = agent.places.log.stat().st_size + 200
-    assert agent.places.state.stat().st_size > size
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    cycles = agent.cycles
-    assert cycles.end(reason="r").status == "ended"
-    (notice,) = cycles.notices
-    assert str(agent.places.state) in notice
-    assert f"it is in {agent.places.log} and counts" in notice
-
-
-def test_an_end_that_only_the_log_had_room_for_counts_and_says_so(tmp_path: Path) -> None:
-    agent = Agent(tmp_path)
-    agent.cycles.begin(holder=UNKNOWN)
-    before = agent.places.state.read_bytes()
-    _in_a_process(_end_on_a_full_disk, tmp_path)
-    assert agent.places.state.read_bytes() == before
-    assert agent.cycles.load().state.status == "ended"
-    assert agent.cycles.begin(holder=UNKNOWN)[1].outcome == "ended"
-
-
 def _use_a_full_disk(where: Path) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with AgentInstance(where) as home:
@@ -230,9 +205,7 @@ def _as_nobody(where: Path, folder: Path) -> None:
         assert error.hint
 
 
-def test_what_belongs_to_somebody_else_is_named_and_stays_as_it_is(
-    where: Path, tmp_path: Path
-) -> None:
+def test_files_of_another_user_are_named_and_stay_unchanged(where: Path, tmp_path: Path) -> None:
     agent = Agent(tmp_path / "cycles")
     agent.whole_cycle()
     with AgentInstance(where) as home:
@@ -252,12 +225,3 @@ def test_what_belongs_to_somebody_else_is_named_and_stays_as_it_is(
             path.chmod(0o755 if path.is_dir() else 0o644)
         for path, mode in before.items():
             path.chmod(mode)
-
-
-def test_a_state_that_cannot_be_read_is_named_and_not_taken_for_none(tmp_path: Path) -> None:
-    agent = Agent(tmp_path)
-    agent.whole_cycle()
-    agent.places.state.unlink()
-    agent.places.state.mkdir()
-    with pytest.raises(StoreError, match=r"allegro\.json"):
-        Cycles(agent.places).load()

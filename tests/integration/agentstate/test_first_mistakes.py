@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from caloron.agentstate.instance import AgentInstance
-from tests.integration.agentstate.conftest import CALORON, agent_state, called
+from tests.integration.agentstate.conftest import CALORON, called
 
 
 @pytest.fixture
@@ -29,20 +29,22 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "events append --type x --payload {} --work-item-id ghost", "dashboard regen",
         "retro weekly", "hook onStart", "hook onShutdown", "hook onMessageReplied",
         "hook onStateTransition", "errands claim --id a --owner b", "errands notes --id a",
-        "errands list", "errands replay", "events tail",
+        "errands list", "errands replay", "events tail", "errands pending", "events since 0",
+        "errands next --owner b", "errands get --id a",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("below", ["", "missing"])
 def test_where_nothing_is_nothing_is_made(empty: Path, monkeypatch, line: str, below: str) -> None:
     monkeypatch.setenv("MF_INSTANCE_DIR", str(empty / below))
-    looks = line.split()[1] in ("list", "replay", "tail")
+    command = line.split()[1]
+    looks = command in ("list", "replay", "tail", "pending", "since")
     told = called(*line.split())
-    assert told.code == (0 if looks else 1)
-    assert looks or "scaffold it" in told.err
+    assert (told.code, told.lines) == (0 if looks else 1, [])
+    assert looks or command == "get" or "scaffold it" in told.err
     assert list(empty.iterdir()) == []
 
 
-def test_a_tilde_is_the_home_of_the_user_whoever_wrote_it(empty: Path, monkeypatch) -> None:
+def test_a_tilde_is_the_home_of_the_user(empty: Path, monkeypatch) -> None:
     monkeypatch.setenv("MF_INSTANCE_DIR", "~/agents/forge")
     words = ("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}")
     assert called(*words).code == 0
@@ -68,14 +70,14 @@ def test_a_tilde_is_the_home_of_the_user_whoever_wrote_it(empty: Path, monkeypat
         ("errands renew --id a --token 1 --lease-s -3", "--lease-s must be a number of seconds"),
     ],
 )
-def test_a_wrong_use_says_what_is_right(empty: Path, line: str, said: str) -> None:
+def test_a_usage_error_names_the_right_use(empty: Path, line: str, said: str) -> None:
     told = called(*line.split())
     assert told.code == 2
     assert said in told.err
     assert list(empty.iterdir()) == []
 
 
-def test_a_refusal_says_what_can_be_done_in_that_state(empty: Path) -> None:
+def test_a_refusal_names_the_next_step_for_that_state(empty: Path) -> None:
     with AgentInstance(empty) as home:
         for item in ("waits", "busy", "parked", "over"):
             home.work_items.enqueue(item, "x", {})
@@ -141,11 +143,3 @@ def test_a_reader_that_has_seen_enough_is_no_failure(empty: Path) -> None:
     running.stdout.close()
     assert running.stderr.read() == b""
     assert running.wait(60) == 0
-
-
-def test_a_skill_folder_has_its_page_where_agents_look_for_it(empty: Path) -> None:
-    told = agent_state(empty, "skill", str(empty / "skills"))
-    assert told.code == 0
-    files = {str(file.relative_to(empty / "skills")) for file in (empty / "skills").rglob("*.*")}
-    assert {"SKILL.md", "arc-manifest.yaml", "Workflows/ClaimWorkItem.md"} <= files
-    assert {line.split()[2] for line in told.lines} == files

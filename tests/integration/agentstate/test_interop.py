@@ -116,16 +116,6 @@ def test_the_tables_and_indices_equal_the_originals_and_all_else_is_named_caloro
     assert [row["version"] for row in versions] == ["0001"]
 
 
-def test_their_migration_runner_finds_nothing_to_do(home: AgentInstance, where: Path) -> None:
-    theirs = foreign(where)
-    theirs.execute(
-        "CREATE TABLE IF NOT EXISTS schema_migrations"
-        " (version TEXT PRIMARY KEY, applied_at INTEGER NOT NULL)"
-    )
-    applied = {row["version"] for row in theirs.execute("SELECT version FROM schema_migrations")}
-    assert applied == {"0001"}
-
-
 def test_a_whole_life_of_an_item_by_their_statements_in_a_file_of_ours(
     home: AgentInstance, theirs: AgentState
 ) -> None:
@@ -140,23 +130,13 @@ def test_a_whole_life_of_an_item_by_their_statements_in_a_file_of_ours(
     ]  # fmt: skip
 
 
-def test_what_they_hand_in_is_claimed_by_us(home: AgentInstance, theirs: AgentState) -> None:
+def test_an_item_of_agent_state_can_be_claimed(home: AgentInstance, theirs: AgentState) -> None:
     theirs.enqueue("n1")
     held = home.work_items.claim_next("forge")
     assert held is not None
     assert held.item.id == "n1"
     theirs.enqueue("n2", status="waiting_human")
     assert home.work_items.answer("n2", "go").status == "pending"
-
-
-def test_their_claim_of_a_leased_item_is_refused_by_the_file(
-    home: AgentInstance, theirs: AgentState
-) -> None:
-    home.work_items.enqueue("a", "review", {})
-    held = home.work_items.claim("a", "forge")
-    with pytest.raises(sqlite3.IntegrityError, match="leased to its owner"):
-        theirs.claim("a", "other")
-    assert home.work_items.resolve("a", "done", token=held.lease.token).owner_agent == "forge"
 
 
 def test_their_claim_protects_the_item_from_us_for_ten_minutes_after_their_last_sign(
@@ -174,18 +154,7 @@ def test_their_claim_protects_the_item_from_us_for_ten_minutes_after_their_last_
     assert home.work_items.claim("a", "forge").lease.attempt == 2
 
 
-def test_their_claim_of_an_item_whose_lease_is_over_fences_us(
-    home: AgentInstance, theirs: AgentState
-) -> None:
-    home.work_items.enqueue("a", "review", {})
-    held = home.work_items.claim("a", "forge")
-    shift_clock(home, TEN_MINUTES + 1)
-    theirs.claim("a", "other")
-    with pytest.raises(InUse, match="its owner is other"):
-        home.work_items.resolve("a", "done", token=held.lease.token)
-
-
-def test_what_they_ended_meanwhile_is_noticed_by_our_next_fenced_write(
+def test_an_end_by_agent_state_refuses_our_next_fenced_write(
     home: AgentInstance, theirs: AgentState
 ) -> None:
     home.work_items.enqueue("a", "review", {})
@@ -208,7 +177,7 @@ def test_an_end_of_ours_is_not_undone_by_a_claim_that_they_had_decided_before(
     assert home.work_items.get("a").status == "done"
 
 
-def test_an_annotation_of_ours_outlives_one_that_they_had_begun_before(
+def test_our_annotation_survives_an_older_one_of_agent_state(
     home: AgentInstance, theirs: AgentState
 ) -> None:
     home.work_items.enqueue("a", "review", {})

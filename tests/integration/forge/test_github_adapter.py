@@ -8,7 +8,6 @@ must conform to its schema as well.
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +24,8 @@ from caloron.domain.model.snapshots import (
 )
 from caloron.engine.forge.access import notes_on, refuse_unfit
 from caloron.errors import (
+    ApprovalMissing,
     ForgeError,
-    ForgePaused,
     MergeConflict,
     NotFound,
     NotYet,
@@ -36,10 +35,10 @@ from caloron.errors import (
 )
 from caloron.forge.connect import connect
 from caloron.ledger.settings import ProjectConfig
-from caloron.ports import Forge, Remote, VerifiedMerge
+from caloron.ports import Checks, Forge, Remote, VerifiedMerge
 from tests.integration.forge.worlds import review_body
 from tests.support.git import git
-from tests.support.github_api import LEFT_OUT, Asked, GithubApi
+from tests.support.github_api import LEFT_OUT, Asked, GithubApi, _Reply
 
 REPO = "/repos/{owner}/{repo}"
 ISSUE = f"{REPO}/issues/{{issue_number}}"
@@ -217,6 +216,10 @@ def test_a_pull_request_is_read_in_each_of_its_states(github_api: GithubApi, for
     assert (merged.state, merged.ended_by) == ("merged", "octocat")
     assert merged.merge_commit == "e5bd3914e2e596debea16f433f57875b5b90bcd6"
     assert forge.diff(NUMBER) == DIFF
+    fork = {"head": {"ref": "idea", "sha": HEAD, "repo": {"full_name": "anna/Hello-World"}}}
+    github_api.reply("GET", PULL, change=OPEN | fork)
+    assert forge.pull(NUMBER).branch == "anna:idea"
+    assert (forge.url(7)[-9:], forge.url(7, pull=True)[-7:]) == ("/issues/7", "/pull/7")
 
 
 @pytest.mark.parametrize(
@@ -226,50 +229,39 @@ def test_a_pull_request_is_read_in_each_of_its_states(github_api: GithubApi, for
         ("CHANGES_REQUESTED", "changes_requested"),
         ("COMMENTED", "commented"),
         ("DISMISSED", "commented"),
+        ("PENDING", ""),
     ],
 )
 def test_a_review_is_read(github_api: GithubApi, forge: Forge, state: str, verdict: str) -> None:
     github_api.reply("GET", f"{PULL}/reviews", change={"state": state})
-    (review,) = forge.reviews(NUMBER)
-    assert (review.id, review.author, review.verdict) == (80, "octocat", verdict)
-    assert review.head == "ecdd80bb57125d7ba9641ffaa4d7d2c19d3f3091"
+    reviews = [(r.id, r.author, r.verdict, r.head) for r in forge.reviews(NUMBER)]
+    head = "ecdd80bb57125d7ba9641ffaa4d7d2c19d3f3091"
+    # A review that is not submitted is none.
+    assert reviews == ([(80, "octocat", verdict, head)] if verdict else [])
 
 
-def test_a_review_that_was_not_submitted_is_none(github_api: GithubApi, forge: Forge) -> None:
-    github_api.reply("GET", f"{PULL}/reviews", change={"state": "PENDING"})
-    assert forge.reviews(NUMBER) == []
-
-
-def test_only_those_who_may_write_have_a_say(github_api: GithubApi, forge: Forge) -> None:
-    said = {"user": {"login": "somebody"}, "body": "caloron:retry"}
-    github_api.reply("GET", f"{ISSUE}/comments", change=said)
-    permission = f"{REPO}/collaborators/{{username}}/permission"
-    github_api.reply("GET", permission, change={"permission": "read"})
-    (comment,) = forge.comments(NUMBER)
-    assert (comment.author, comment.trusted) == ("somebody", False)
-
-
-@pytest.mark.parametrize("words", ["\ncaloron:stop", "\nresolved", "resolved?"])
-def test_nobody_is_asked_who_may_write_for_what_is_no_command(
-    github_api: GithubApi, forge: Forge, words: str
+@pytest.mark.parametrize(
+    ("words", "permission", "trusted"),
+    [
+        ("caloron:retry", "read", False),
+        ("caloron:retry", "admin", True),
+        ("caloron:retry", "write", True),
+        # Also with a word that is no command: its author learns which there are.
+        ("caloron:nonsense", "write", True),
+        ("\ncaloron:stop", "", False),
+        ("\nresolved", "", False),
+        ("resolved?", "", False),
+    ],
+)
+def test_those_who_may_write_may_command_and_no_request_is_made_for_what_is_no_command(
+    github_api: GithubApi, forge: Forge, words: str, permission: str, trusted: bool
 ) -> None:
-    said = {"user": {"login": "somebody"}, "body": words}
-    github_api.reply("GET", f"{ISSUE}/comments", change=said)
-    forge.comments(NUMBER)
-    assert not [a for a in github_api.asked if "collaborators" in a.template]
-
-
-@pytest.mark.parametrize("words", ["caloron:retry", "caloron:nonsense"])
-@pytest.mark.parametrize("permission", ["admin", "write"])
-def test_those_who_may_write_have_a_say(
-    github_api: GithubApi, forge: Forge, permission: str, words: str
-) -> None:
-    """Also with a word that is no command: they are told which there are."""
-    said = {"user": {"login": "somebody"}, "body": words}
-    github_api.reply("GET", f"{ISSUE}/comments", change=said)
+    comment = {"user": {"login": "somebody"}, "body": words}
+    github_api.reply("GET", f"{ISSUE}/comments", change=comment)
     path = f"{REPO}/collaborators/{{username}}/permission"
     github_api.reply("GET", path, change={"permission": permission})
-    assert forge.comments(NUMBER)[0].trusted
+    assert [c.trusted for c in forge.comments(NUMBER)] == [trusted]
+    assert any("collaborators" in a.template for a in github_api.asked) == bool(permission)
 
 
 def test_a_poll_tells_issues_comments_pull_requests_and_main(
@@ -346,27 +338,44 @@ def test_a_forge_whose_clock_is_set_back_is_asked_from_its_new_time_on(
     assert asked[-1] == "2026-11-16T09:59:30Z"
 
 
-def test_a_list_is_read_by_its_links(github_api: GithubApi, forge: Forge) -> None:
-    next_page = f'<{github_api.url}/api/v3/repos/octocat/Hello-World/issues?page=2>; rel="next"'
-    path = f"{REPO}/issues"
-    github_api.reply("GET", path, change=[{"number": 2, "pull_request": LEFT_OUT}], times=1)
-    first = [{"number": 1, "pull_request": LEFT_OUT}]
-    github_api.reply("GET", path, change=first, headers={"Link": next_page}, times=1)
-    assert [i.number for i in forge.issues()] == [1, 2]
-    assert [a.query.get("page", "1") for a in github_api.asked if a.template == path] == ["1", "2"]
+def _examples(api: GithubApi, template: str, name: str, *changes: dict[str, Any]) -> dict[str, Any]:
+    """Items of a list within an answer, each the official example with other values."""
+    value = api.description.answer("GET", template, _Reply())[1]
+    return {name: [value[name][0] | change for change in changes]}
 
 
-def test_ci_is_read_from_statuses_and_from_check_runs(github_api: GithubApi, forge: Forge) -> None:
-    assert forge.checks(HEAD).state == "green"
-    runs = f"{REPO}/commits/{{ref}}/check-runs"
-    example = _example(github_api, "GET", runs)["check_runs"][0]
-    failing = {**example, "name": "build", "status": "completed", "conclusion": "failure"}
-    github_api.reply("GET", runs, change={"check_runs": [failing]})
-    red = forge.checks(HEAD)
-    assert (red.state, "build" in red.detail) == ("red", True)
-    running = {**example, "name": "build", "status": "in_progress", "conclusion": None}
-    github_api.reply("GET", runs, change={"check_runs": [running]})
-    assert forge.checks(HEAD).state == "pending"
+RUNS = f"{REPO}/commits/{{ref}}/check-runs"
+
+
+@pytest.mark.parametrize(
+    ("other", "conclusion", "state", "detail"),
+    [
+        ("deploy [*]", "success", "green", ""),
+        ("deploy x", "success", "pending", "deploy [*]: pending"),
+        ("deploy x", None, "pending", "build: pending, deploy [*]: pending"),
+        ("deploy x", "failure", "red", "build: failure, deploy [*]: pending"),
+    ],
+)
+def test_checks_are_statuses_and_check_runs_and_what_is_required_by_its_very_name(
+    github_api: GithubApi,
+    forge: Forge,
+    other: str,
+    conclusion: str | None,
+    state: Any,
+    detail: str,
+) -> None:
+    status = "completed" if conclusion else "in_progress"
+    build = {"name": "build", "status": status, "conclusion": conclusion}
+    done = {"name": other, "status": "completed", "conclusion": "success"}
+    runs = _examples(github_api, RUNS, "check_runs", build, done)
+    github_api.reply("GET", RUNS, change=runs)
+    path = f"{REPO}/commits/{{ref}}/status"
+    ours = {"context": "caloron/review", "state": "failure"}
+    github_api.reply("GET", path, change=_examples(github_api, path, "statuses", ours))
+    required = {"enforcement_level": "everyone", "contexts": ["deploy [*]"], "checks": []}
+    rules = {"protected": True, "protection": {"required_status_checks": required}}
+    github_api.reply("GET", f"{REPO}/branches/{{branch}}", change=rules)
+    assert forge.checks(HEAD) == Checks(state=state, detail=detail)
 
 
 def test_a_token_that_may_not_read_check_runs_sees_statuses_and_init_says_so(
@@ -374,34 +383,11 @@ def test_a_token_that_may_not_read_check_runs_sees_statuses_and_init_says_so(
 ) -> None:
     assert forge.about().sees_check_runs
     assert not [note for note in notes_on(forge, forge.about()) if "check runs" in note]
-    github_api.reply("GET", f"{REPO}/commits/{{ref}}/check-runs", 403)
+    github_api.reply("GET", RUNS, 403)
     assert forge.checks(HEAD).state == "green"
     about = forge.about()
     assert not about.sees_check_runs
     assert [note for note in notes_on(forge, about) if "check runs" in note]
-
-
-@pytest.mark.parametrize("name", ["test (ubuntu, [3.11])", "build*"])
-def test_a_required_check_is_a_name_and_no_pattern(
-    github_api: GithubApi, forge: Forge, name: str
-) -> None:
-    required = {"enforcement_level": "everyone", "contexts": [name], "checks": []}
-    rules = {"protected": True, "protection": {"required_status_checks": required}}
-    github_api.reply("GET", f"{REPO}/branches/{{branch}}", change=rules)
-    runs = f"{REPO}/commits/{{ref}}/check-runs"
-    example = _example(github_api, "GET", runs)["check_runs"][0]
-    done = {**example, "status": "completed", "conclusion": "success"}
-    other = {**done, "name": "build all"}
-    github_api.reply("GET", runs, change={"check_runs": [other]})
-    assert forge.checks(HEAD).state == "pending"
-    github_api.reply("GET", runs, change={"check_runs": [other, {**done, "name": name}]})
-    assert forge.checks(HEAD).state == "green"
-
-
-def _example(api: GithubApi, method: str, template: str) -> Any:
-    from tests.support.github_api import _Reply
-
-    return api.description.answer(method, template, _Reply())[1]
 
 
 def test_our_own_objects_are_found_by_their_markers(github_api: GithubApi, forge: Forge) -> None:
@@ -424,12 +410,10 @@ def test_our_own_objects_are_found_by_their_markers(github_api: GithubApi, forge
 _LISTED = {"state": "open", "merged_at": None}
 
 
-def test_a_verdict_is_a_comment_and_a_status_with_one_account(
+def test_a_verdict_of_one_account_sets_a_status_of_the_commit(
     github_api: GithubApi, forge: Forge
 ) -> None:
-    github_api.reply("POST", f"{ISSUE}/comments", change=lambda a: {"body": a.body["body"]})
-    review = forge.review(NUMBER, HEAD, "approved", VERDICT)
-    assert (review.verdict, review.head, review.id) == ("approved", HEAD, -1)
+    forge.review(NUMBER, HEAD, "approved", VERDICT)
     (status,) = (a.body for a in github_api.asked if a.template == f"{REPO}/statuses/{{sha}}")
     assert (status["state"], status["context"]) == ("success", "caloron/review")
 
@@ -450,9 +434,9 @@ def test_a_merge_says_which_head_it_means(github_api: GithubApi, forge: Forge) -
     merged = forge.merge(NUMBER, HEAD, BRANCH_TIP, "Merge it\n\nwell").pull
     assert merged.state == "merged"
     (asked,) = (a.body for a in github_api.asked if a.method == "PUT")
-    assert (asked["sha"], asked["commit_title"], asked["commit_message"]) == (
-        HEAD, "Merge it", "well",
-    )  # fmt: skip
+    assert asked == {
+        "sha": HEAD, "merge_method": "merge", "commit_title": "Merge it", "commit_message": "well",
+    }  # fmt: skip
 
 
 @dataclass
@@ -616,6 +600,9 @@ def test_a_pull_request_that_moved_to_the_renamed_main_is_still_open(
         (405, "Pull Request is not mergeable", False, MergeConflict),
         (409, "Head branch was modified. Review and try the merge again.", True, NotYet),
         (405, "Base branch was modified. Review and try the merge again.", True, StaleBase),
+        (409, "Base branch was modified. Review and try the merge again.", True, StaleBase),
+        (405, "Required status check is expected.", True, ForgeError),
+        (405, "At least 2 approving reviews are required by others.", True, ApprovalMissing),
     ],
 )
 def test_a_refused_merge_is_explained(
@@ -623,38 +610,38 @@ def test_a_refused_merge_is_explained(
 ) -> None:
     github_api.reply("GET", PULL, change={**OPEN, "mergeable": mergeable})
     github_api.reply("PUT", f"{PULL}/merge", status, change={"message": said})
-    with pytest.raises(error):
+    # While GitHub is still looking it does not say.
+    github_api.reply("GET", PULL, change={**OPEN, "mergeable": None}, times=3)
+    with pytest.raises(error) as refused:
         forge.merge(NUMBER, HEAD, BRANCH_TIP, "")
+    assert refused.type is error
+    assert github_api.asked[-1].method == "GET"
 
 
-def test_what_is_not_there_is_not_found(github_api: GithubApi, forge: Forge) -> None:
-    github_api.reply("GET", ISSUE, 404)
-    with pytest.raises(NotFound, match="1347"):
-        forge.issue(NUMBER)
-
-
-def test_what_was_moved_away_or_deleted_is_not_here(github_api: GithubApi, forge: Forge) -> None:
-    """GitHub answers for a transferred issue with the one that it is now, elsewhere."""
-    github_api.reply("GET", ISSUE, change={"number": 3, "pull_request": LEFT_OUT})
-    with pytest.raises(NotFound, match="1347"):
-        forge.issue(NUMBER)
-    github_api.reply("GET", ISSUE, 410)
-    with pytest.raises(NotFound, match="1347"):
-        forge.issue(NUMBER)
-
-
-@pytest.mark.parametrize(
-    ("off", "words"),
-    [({"has_issues": False}, "issues"), ({"has_pull_requests": False}, "pull requests")],
-)
-def test_a_repository_without_issues_or_pull_requests_is_refused(
-    github_api: GithubApi, forge: Forge, off: dict[str, Any], words: str
+def test_mergeable_is_asked_again_while_it_is_being_computed(
+    github_api: GithubApi, forge: Forge
 ) -> None:
-    config = ProjectConfig(name="shop", forge="github", repo="octocat/Hello-World")
-    refuse_unfit(config, forge, forge.about())
-    github_api.reply("GET", REPO, change={"permissions": RIGHTS, **off})
-    with pytest.raises(PreconditionFailed, match=f"has its {words} switched off"):
-        refuse_unfit(config, forge, forge.about())
+    github_api.reply("GET", PULL, change=OPEN | {"mergeable": None}, times=2)
+    assert forge.mergeable(NUMBER)
+    assert len([a for a in github_api.asked if a.template == PULL]) == 3
+
+
+def test_a_body_that_github_would_refuse_is_cut(github_api: GithubApi, forge: Forge) -> None:
+    forge.comment(NUMBER, "x" * 70_000 + "\n\n<!-- caloron:comment/a/b/c/d -->")
+    body = github_api.asked[-1].body["body"]
+    assert len(body) == 65_536
+    assert body.endswith("<!-- caloron:comment/a/b/c/d -->")
+
+
+@pytest.mark.parametrize("status", [200, 404, 410])
+def test_what_was_moved_away_or_deleted_is_not_here(
+    github_api: GithubApi, forge: Forge, status: int
+) -> None:
+    """GitHub answers for a transferred issue with the one that it is now, elsewhere."""
+    elsewhere = {"number": 3, "pull_request": LEFT_OUT} if status == 200 else {}
+    github_api.reply("GET", ISSUE, status, change=elsewhere)
+    with pytest.raises(NotFound, match="1347"):
+        forge.issue(NUMBER)
 
 
 @pytest.mark.parametrize(
@@ -686,29 +673,15 @@ def test_rules_that_would_throw_away_what_agents_made_are_refused(
     assert "/settings/rules" in refused.value.hint
 
 
-def test_an_archived_repository_is_refused(github_api: GithubApi, forge: Forge) -> None:
-    config = ProjectConfig(name="shop", forge="github", repo="octocat/Hello-World")
-    github_api.reply("GET", REPO, change={"permissions": RIGHTS, "archived": True})
-    with pytest.raises(PreconditionFailed, match="is archived"):
-        refuse_unfit(config, forge, forge.about())
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_a_second_account_that_may_not_write_is_refused(
-    github_api: GithubApi, two_accounts: Forge, there: bool
+def test_a_second_account_that_does_not_see_the_repository_is_refused(
+    github_api: GithubApi, two_accounts: Forge
 ) -> None:
     config = ProjectConfig(name="shop", forge="github", repo="octocat/Hello-World")
     refuse_unfit(config, two_accounts, two_accounts.about())
 
-    def rights(asked: Asked) -> dict[str, Any]:
-        return {"permissions": {**RIGHTS, "push": "another" not in asked.headers["authorization"]}}
-
-    if there:
-        github_api.reply("GET", REPO, change=rights)
-    else:
-        # The first account is asked first.
-        github_api.reply("GET", REPO, 404, times=1)
-        github_api.reply("GET", REPO, change={"permissions": RIGHTS}, times=1)
+    # The first account is asked first.
+    github_api.reply("GET", REPO, 404, times=1)
+    github_api.reply("GET", REPO, change={"permissions": RIGHTS}, times=1)
     with pytest.raises(PreconditionFailed, match="judge, the second account"):
         refuse_unfit(config, two_accounts, two_accounts.about())
 
@@ -720,32 +693,3 @@ def test_a_label_that_is_refused_says_why(github_api: GithubApi, forge: Forge) -
     github_api.reply("POST", f"{ISSUE}/labels", 422, change={"message": "it is locked"})
     with pytest.raises(ForgeError, match=r"did not put the label caloron:done.*it is locked"):
         forge.label(NUMBER, "caloron:done")
-
-
-def test_a_quota_is_a_pause_until_github_says(github_api: GithubApi, forge: Forge) -> None:
-    reset = int(time.time()) + 1200
-    limits = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(reset)}
-    github_api.reply("POST", f"{REPO}/issues", 403, headers=limits)
-    with pytest.raises(ForgePaused) as paused:
-        forge.create_issue("one", "", ())
-    assert abs(paused.value.until - reset) < 60
-
-
-def test_a_secondary_limit_is_a_pause_as_well(github_api: GithubApi, forge: Forge) -> None:
-    github_api.reply("POST", f"{REPO}/issues", 403, headers={"Retry-After": "90"})
-    with pytest.raises(ForgePaused) as paused:
-        forge.create_issue("one", "", ())
-    assert 30 < paused.value.until - time.time() < 150
-
-
-def test_a_refusal_is_told_with_githubs_own_words(github_api: GithubApi, forge: Forge) -> None:
-    github_api.reply("PATCH", ISSUE, 403, change={"message": "Resource not accessible"})
-    with pytest.raises(ForgeError, match="Resource not accessible") as refused:
-        forge.close_issue(NUMBER)
-    assert refused.value.hint
-    github_api.reply("GET", "/user", 401, change={"message": "Bad credentials"})
-    stranger = connect("github", github_api.url, "octocat/Hello-World", "a-secret-token")
-    with pytest.raises(PreconditionFailed, match="Bad credentials") as unknown:
-        stranger.author.split()
-    assert "a-secret-token" not in f"{unknown.value!r}{unknown.value.hint}"
-    stranger.close()

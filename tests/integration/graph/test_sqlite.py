@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from caloron.graph.storage.cache import SqliteCache
 from caloron.graph.runtime.protocols import CacheKey
-cache = SqliteCache(Path(sys.argv[1]), most_entries=500)
+cache = SqliteCache(Path(sys.argv[1]), most_bytes=100_000)
 for number in range(300):
     key = CacheKey("s", "c", str(number))
     known = cache.get(key)

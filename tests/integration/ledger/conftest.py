@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
+from caloron.domain.model.effects import Action
 from caloron.domain.model.facts import Fact
-from caloron.domain.model.sprint import Planning, Sprint, SprintSettings
+from caloron.domain.model.feedback import Feedback
+from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
+from caloron.domain.model.status import Status
 from caloron.domain.rules.evaluate import evaluate
 from caloron.domain.rules.evaluation import Decision
 from caloron.ledger.journal import Journal
 from caloron.ledger.ledger import Ledger, Loaded, TickCommit
+from caloron.store import queue
 from caloron.testing import planned
 
+T = TypeVar("T")
+LEASE_MS = 30_000
 PLAN = (planned("a"), planned("b", "a"))
 
 
@@ -34,6 +42,16 @@ class Book:
         )
         self.sprint = self.ledger.create_sprint(given, {}).id
         self.journal = Journal(self.ledger, self.sprint)
+
+    def do(self, act: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Call a function of the queue in a transaction of its own."""
+        with self.ledger.db.transaction("test") as connection:
+            return act(connection, *args, **options)
+
+    def read(self, act: Callable[..., T], *args: Any) -> T:
+        """Call a function that reads, in a snapshot."""
+        with self.ledger.db.snapshot() as connection:
+            return act(connection, *args)
 
     def load(self) -> Loaded:
         return self.ledger.load(self.sprint)
@@ -56,15 +74,54 @@ class Book:
         self.commit(loaded, decision)
         return decision
 
+    def commit_state(self, state: State, *actions: Action) -> None:
+        """Commit a state and actions as a tick would."""
+        self.ledger.commit_tick(self.load(), TickCommit(state=state, actions=actions))
+
+    def finish(
+        self,
+        *,
+        status: Status = Status.DONE,
+        reason: str = "",
+        feedback: Feedback | None = None,
+    ) -> None:
+        """End the sprint with its two tasks; the status and the texts are those of task a."""
+        if not self.load().state.tasks:
+            self.tick()
+        state = self.load().state
+        a, b = state.tasks["a"], state.tasks["b"]
+        log = replace(a.log, feedback=feedback)
+        tasks = {
+            "a": replace(a, status=status, reason=reason, log=log),
+            "b": replace(b, status=Status.DONE),
+        }
+        sprint = replace(state.sprint, phase="ended", ended_at=101.0)
+        self.commit_state(replace(state, sprint=sprint, tasks=tasks))
+
+    def claim(self, item: str, role: str) -> int:
+        """Put work into the queue, claim it, and return the token."""
+        self.do(queue.enqueue, item, role, "{}")
+        claim = self.do(queue.claim, [role], holder="me", lease_ms=LEASE_MS, cap=99)
+        assert claim is not None
+        return claim.token
+
+    def begin(self, item: str, role: str) -> int:
+        """Claim work, start a process for it, and return the token."""
+        token = self.claim(item, role)
+        self.do(queue.begin_attempt, item, token, LEASE_MS)
+        return token
+
+    def end(self, item: str, token: int, **result: Any) -> None:
+        self.do(queue.write_result, item, token, {"exit_code": 0} | result)
+
+    def report(self, item: str, **fields: Any) -> None:
+        self.do(queue.append_event, "agent_reported", fields, item=item)
+
     def count(self, table: str) -> int:
-        row = self.ledger.db.row(f"SELECT count(*) FROM {table}")
-        assert row is not None
-        return int(row[0])
+        return len(self.ledger.db.rows(f"SELECT 1 FROM {table}"))
 
     def events(self, type: str) -> int:
-        row = self.ledger.db.row("SELECT count(*) FROM events WHERE type = ?", (type,))
-        assert row is not None
-        return int(row[0])
+        return len(self.ledger.db.rows("SELECT 1 FROM events WHERE type = ?", (type,)))
 
     def everything(self) -> list[tuple[object, ...]]:
         tables = (

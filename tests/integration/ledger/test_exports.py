@@ -27,7 +27,6 @@ from caloron.ledger.settings import ProjectConfig
 from caloron.ledger.state_file import kv_path, kv_text, parse_edit, write_kv
 from caloron.store.database import open_read_only
 from tests.integration.ledger.conftest import PLAN, Book
-from tests.integration.ledger.test_run_history import begin, claim, end, finish, note
 
 
 class Clock:
@@ -69,8 +68,7 @@ class Desk:
         return [p.read_text() for p in sorted(path.parent.glob(f"{path.name}.{kind}-*"))]
 
     def kept(self) -> Any:
-        with self.book.ledger.db.snapshot() as connection:
-            return read_kept(connection)
+        return self.book.read(read_kept)
 
     def next_sprint(self) -> None:
         more = Sprint(
@@ -91,10 +89,9 @@ def desk(book: Book, tmp_path: Path) -> Desk:
 
 def work(book: Book, task: str) -> None:
     item = f"{book.sprint}/{task}/1-implement"
-    token = claim(book, item, "implement")
-    begin(book, item, token)
-    end(book, item, token)
-    note(book, item, token=token, framework="stub", model="m", usd=0.5)
+    token = book.begin(item, "implement")
+    book.end(item, token)
+    book.report(item, token=token, framework="stub", model="m", usd=0.5)
 
 
 def commit_state_file(book: Book, now: float = 100.0) -> bytes:
@@ -111,7 +108,7 @@ def commit_state_file(book: Book, now: float = 100.0) -> bytes:
 
 
 def end_sprint(desk: Desk, **of_task: Any) -> None:
-    finish(desk.book, **of_task)
+    desk.book.finish(**of_task)
     desk.files.write_end()
 
 
@@ -237,14 +234,14 @@ def test_a_sprint_is_recorded_with_its_results_and_again_when_they_change(desk: 
     assert (record["avg_clarity"], record["blockers"]) == (2.0, ["no price"])
     state = desk.book.load().state
     state.tasks["b"].status = Status.ESCALATED
-    desk.book.ledger.commit_tick(desk.book.load(), TickCommit(state=state))
+    desk.book.commit_state(state)
     desk.files.write_end()
     (record,) = desk.read("sprints.json")["sprints"]
     assert (record["completed_tasks"], record["exit_code"]) == (1, 10)
 
 
 def test_the_next_sprint_records_one_that_crashed_at_its_end(desk: Desk) -> None:
-    finish(desk.book)
+    desk.book.finish()
     desk.next_sprint()
     end_sprint(desk)
     assert [r["id"] for r in desk.read("sprints.json")["sprints"]] == ["shop-1", "shop-2"]
@@ -466,7 +463,7 @@ def test_learnings_follow_the_ledger(desk: Desk) -> None:
 
 
 def test_a_planner_learns_from_earlier_sprints_only_and_that_is_stored(desk: Desk) -> None:
-    finish(desk.book, feedback=Feedback(task_clarity=2))
+    desk.book.finish(feedback=Feedback(task_clarity=2))
     assert context_for(desk.book.ledger, desk.book.sprint) == ""
     context = context_for(desk.book.ledger, "shop-2")
     assert "shop-1: 2/2 tasks done, clarity 2.0/10" in context
@@ -533,11 +530,10 @@ def test_corrupt_learnings_are_kept_aside(desk: Desk, text: str) -> None:
 
 
 def test_a_sprint_without_tasks_has_a_retro_page(desk: Desk) -> None:
-    loaded = desk.book.load()
-    sprint = loaded.state.sprint.copy()
+    state = desk.book.load().state
+    sprint = state.sprint.copy()
     sprint.phase, sprint.ended_at, sprint.planning.failure = "ended", 5.0, "main is <red>"
-    state = msgspec.structs.replace(loaded.state, sprint=sprint)
-    desk.book.ledger.commit_tick(loaded, TickCommit(state=state))
+    desk.book.commit_state(msgspec.structs.replace(state, sprint=sprint))
     desk.files.write_end()
     page = desk.path("retro_report.md").read_text()
     assert "**stopped**: main is &lt;red>" in page

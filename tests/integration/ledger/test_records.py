@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from caloron.domain.model.status import FIRST_STEP, Status
 from caloron.domain.reporting.explain import why, why_sprint
 from caloron.domain.reporting.learnings import SprintRecord
 from caloron.ledger import run_history
-from caloron.ledger.ledger import Ledger, TickCommit, read_state
+from caloron.ledger.ledger import Ledger, read_state
 from caloron.ledger.reading import light_state, open_ledger
 from caloron.ledger.run_history import ended_records, store_records
 from caloron.store import queue
@@ -24,23 +25,14 @@ from tests.integration.ledger.conftest import Book
 @pytest.fixture
 def ended(book: Book) -> Book:
     """A sprint of two tasks that has ended, and its record."""
-    book.tick()
-    loaded = book.load()
-    tasks = {
-        name: msgspec.structs.replace(task, status=Status.DONE)
-        for name, task in loaded.state.tasks.items()
-    }
-    sprint = msgspec.structs.replace(loaded.state.sprint, phase="ended", ended_at=101.0)
-    state = msgspec.structs.replace(loaded.state, sprint=sprint, tasks=tasks)
-    book.ledger.commit_tick(loaded, TickCommit(state=state))
+    book.finish()
     store_records(book.ledger)
     assert book.count("records") == 1
     return book
 
 
 def found(book: Book) -> SprintRecord:
-    with book.ledger.db.snapshot() as connection:
-        (record,) = ended_records(connection)
+    (record,) = book.read(ended_records)
     return record
 
 
@@ -75,17 +67,13 @@ def task_gone(book: Book) -> None:
 
 
 def one_more_run(book: Book) -> None:
-    item = f"{book.sprint}/a/1-fix"
-    with book.ledger.db.transaction("test") as connection:
-        queue.enqueue(connection, item, "fix", "{}")
-        queue.claim(connection, ["fix"], holder="me", lease_ms=1000, cap=9)
+    book.claim(f"{book.sprint}/a/1-fix", "fix")
 
 
 def an_end_of_a_run(book: Book) -> None:
     one_more_run(book)
     store_records(book.ledger)
-    with book.ledger.db.transaction("test") as connection:
-        queue.begin_attempt(connection, f"{book.sprint}/a/1-fix", 1, 1000)
+    book.do(queue.begin_attempt, f"{book.sprint}/a/1-fix", 1, 1000)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +93,7 @@ def test_whoever_changes_a_fact_takes_the_record_away(
 
 
 def test_what_belongs_to_another_sprint_takes_nothing_away(ended: Book) -> None:
-    with ended.ledger.db.transaction("test") as connection:
-        queue.enqueue(connection, f"{ended.sprint}0/a/1-fix", "fix", "{}")
-        queue.append_event(connection, "attempt_started", {}, item=f"{ended.sprint}0/a/1-fix")
+    ended.begin(f"{ended.sprint}0/a/1-fix", "fix")
     assert ended.count("records") == 1
 
 
@@ -153,23 +139,16 @@ def test_a_ledger_of_the_last_release_gets_its_place_for_records(tmp_path: Path)
 
 def test_why_gives_the_same_reasons_from_the_light_state_as_from_the_whole_one(book: Book) -> None:
     book.tick()
-    for status in Status:
-        for issue, head, interventions in (
-            (None, "", 0),
-            (7, "", 0),
-            (None, "h", 0),
-            (None, "", 2),
-        ):
-            loaded = book.load()
-            task = loaded.state.tasks["a"].copy()
-            task.status, task.step, task.reason = status, FIRST_STEP[status], "so it is"
-            task.links.issue, task.supervision.interventions = issue, interventions
-            task.change.adopt(head)
-            state = msgspec.structs.replace(loaded.state, tasks=loaded.state.tasks | {"a": task})
-            book.ledger.commit_tick(loaded, TickCommit(state=state))
-            with book.ledger.db.snapshot() as connection:
-                (seen, _), whole = light_state(connection), read_state(connection)
-            assert why_sprint(seen.sprint) == why_sprint(whole.sprint)
-            assert {n: why(seen, t) for n, t in seen.tasks.items()} == {
-                n: why(whole, t) for n, t in whole.tasks.items()
-            }
+    cases = ((None, "", 0), (7, "", 0), (None, "h", 0), (None, "", 2))
+    for status, (issue, head, interventions) in product(Status, cases):
+        state = book.load().state
+        task = state.tasks["a"].copy()
+        task.status, task.step, task.reason = status, FIRST_STEP[status], "so it is"
+        task.links.issue, task.supervision.interventions = issue, interventions
+        task.change.adopt(head)
+        book.commit_state(msgspec.structs.replace(state, tasks=state.tasks | {"a": task}))
+        (light, _), whole = book.read(light_state), book.read(read_state)
+        assert why_sprint(light.sprint) == why_sprint(whole.sprint)
+        assert {n: why(light, t) for n, t in light.tasks.items()} == {
+            n: why(whole, t) for n, t in whole.tasks.items()
+        }

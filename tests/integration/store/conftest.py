@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+import os
+import resource
+import signal
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
+from caloron.store import crash
 from caloron.store.database import Database
 from caloron.store.queue import QUEUE_MIGRATIONS, Claim, claim, enqueue
 
+T = TypeVar("T")
 #: Processes that start fast and share nothing with this one.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["caloron.ledger.ledger", "tests.integration.store.conftest"])
+
+
+def exit_code(act: Callable[[], object], *, killed_at: str = "", largest_file: int = 0) -> int:
+    """Run an action in a child process, and return its exit code.
+
+    `killed_at`: a crash point. `largest_file`: stands in for the end of the disk.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            crash._COUNTS.clear()
+            crash._AT = f"engine|{killed_at}|1|{tempfile.mktemp()}" if killed_at else ""
+            if largest_file:
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+            act()
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - the child must not return into pytest
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 class Queue:
@@ -22,18 +51,20 @@ class Queue:
     def __init__(self, path: Path) -> None:
         self.db = Database(path, QUEUE_MIGRATIONS)
 
+    def do(self, act: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Call a function of the queue in a transaction of its own."""
+        with self.db.transaction("test") as connection:
+            return act(connection, *args, **options)
+
     def add(
         self, *items: str, kind: str = "implement", priority: int = 0, not_before: int = 0
     ) -> None:
-        with self.db.transaction("test") as connection:
-            for item in items:
-                enqueue(connection, item, kind, "{}", priority=priority, not_before=not_before)
+        for item in items:
+            self.do(enqueue, item, kind, "{}", priority=priority, not_before=not_before)
 
-    def take(self, *kinds: str, cap: int = 99, lease_ms: int = 60_000) -> Claim | None:
-        with self.db.transaction("test") as connection:
-            return claim(
-                connection, kinds or ("implement",), holder="me", lease_ms=lease_ms, cap=cap
-            )
+    def take(self, *kinds: str, cap: int = 99, scope: str = "") -> Claim | None:
+        options: dict[str, Any] = {"holder": "me", "lease_ms": 60_000, "cap": cap, "scope": scope}
+        return self.do(claim, kinds or ("implement",), **options)
 
     def must_take(self) -> Claim:
         taken = self.take()
@@ -46,7 +77,7 @@ class Queue:
         return dict(row)
 
     def everything(self) -> list[tuple[object, ...]]:
-        """All that the queue holds, for a look at whether anything changed."""
+        """Return all rows of the queue, to see whether anything changed."""
         tables = ("work_items", "leases", "events", "event_keys")
         return [tuple(r) for t in tables for r in self.db.rows(f"SELECT * FROM {t}")]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import signal
 import sqlite3
 from pathlib import Path
@@ -13,8 +11,8 @@ import pytest
 from caloron.errors import StoreError
 from caloron.ledger.ledger import MIGRATIONS
 from caloron.store import database
-from caloron.store.database import Database, Migration, open_read_only
-from tests.integration.store.conftest import PROCESSES
+from caloron.store.database import Database, Migration, open_read_only, store_error
+from tests.integration.store.conftest import PROCESSES, exit_code
 
 ONE = Migration("test/0001", "CREATE TABLE a (x);\nINSERT INTO a VALUES (1);")
 TWO = Migration("test/0002", "CREATE TABLE b (x);")
@@ -97,38 +95,38 @@ def test_four_processes_that_open_a_new_database_at_once_all_succeed(tmp_path: P
             assert pool.map(_open, [path] * 4, chunksize=1) == [len(MIGRATIONS)] * 4
 
 
-def test_what_was_not_committed_is_gone(tmp_path: Path) -> None:
-    db = Database(tmp_path / "x.db", [ONE])
-    with pytest.raises(ZeroDivisionError):
-        _insert_and_fail(db)
-    assert [r["x"] for r in db.rows("SELECT x FROM a")] == [1]
-
-
-def _insert_and_fail(db: Database) -> None:
+def _insert(db: Database) -> None:
     with db.transaction("test") as connection:
         connection.execute("INSERT INTO a VALUES (2)")
-        raise ZeroDivisionError
 
 
-def test_a_kill_before_the_commit_loses_all_of_it_and_one_after_it_nothing(tmp_path: Path) -> None:
+def _values(db: Database) -> list[int]:
+    return [row["x"] for row in db.rows("SELECT x FROM a ORDER BY rowid")]
+
+
+@pytest.mark.parametrize(("point", "expected"), [("before_commit", [1]), ("after_commit", [1, 2])])
+def test_a_kill_before_the_commit_loses_all_of_it_and_one_after_it_nothing(
+    tmp_path: Path, point: str, expected: list[int]
+) -> None:
     path = tmp_path / "x.db"
     Database(path, [ONE]).close()
-    for point, expected in (("before_commit", 1), ("after_commit", 2)):
-        worker = PROCESSES.Process(target=_insert_and_die, args=(path, point))
-        worker.start()
-        worker.join()
-        assert worker.exitcode == -signal.SIGKILL
-        assert len(Database(path, [ONE]).rows("SELECT x FROM a")) == expected
+    killed = exit_code(lambda: _insert(Database(path, [ONE])), killed_at=f"test.{point}")
+    assert killed == -signal.SIGKILL
+    assert _values(Database(path, [ONE])) == expected
 
 
-def _insert_and_die(path: Path, point: str) -> None:
-    def die(name: str, of: str = "") -> None:
-        if name == f"test.{point}":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    database.crashpoint = die  # type: ignore[attr-defined]
-    with Database(path, [ONE]).transaction("test") as connection:
+def test_a_transaction_within_another_is_refused_and_a_snapshot_within_it_is_part_of_it(
+    tmp_path: Path,
+) -> None:
+    db = Database(tmp_path / "x.db", [ONE])
+    with db.transaction("outer") as connection:
         connection.execute("INSERT INTO a VALUES (2)")
+        with db.snapshot() as inner, db.snapshot():
+            assert inner.execute("SELECT count(*) FROM a").fetchone()[0] == 2
+        with pytest.raises(StoreError), db.transaction("inner"):
+            pass
+        connection.execute("INSERT INTO a VALUES (3)")
+    assert _values(db) == [1, 2, 3]
 
 
 def test_a_commit_is_on_disk_before_it_returns(tmp_path: Path) -> None:
@@ -149,8 +147,7 @@ def test_a_database_that_is_locked_says_so_and_can_be_used_afterwards(
     assert "another program holds it" in refused.value.hint
     assert str(db.path) in str(refused.value)
     other.execute("ROLLBACK")
-    with db.transaction("test") as connection:
-        connection.execute("INSERT INTO a VALUES (2)")
+    _insert(db)
 
 
 def test_a_full_disk_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -206,23 +203,30 @@ def test_a_snapshot_is_one_moment_however_long_it_takes(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_really_full_fails_the_commit_cleanly(tmp_path: Path) -> None:
-    """The limit on the size of files stands in for the end of the disk."""
+    def write() -> None:
+        with (
+            pytest.raises(StoreError) as refused,
+            Database(path, [ONE]).transaction("test") as connection,
+        ):
+            connection.execute("INSERT INTO a VALUES (randomblob(1000000))")
+        assert "free some space" in refused.value.hint
+
     path = tmp_path / "x.db"
     Database(path, [ONE]).close()
-    worker = PROCESSES.Process(target=_write_beyond_the_limit, args=(path,))
-    worker.start()
-    worker.join()
-    assert worker.exitcode == 0
-    assert len(Database(path, [ONE]).rows("SELECT x FROM a")) == 1
+    assert exit_code(write, largest_file=100_000) == 0
+    assert _values(Database(path, [ONE])) == [1]
 
 
-def _write_beyond_the_limit(path: Path) -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    db = Database(path, [ONE])
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-    try:
-        with db.transaction("test") as connection:
-            connection.execute("INSERT INTO a VALUES (randomblob(1000000))")
-    except StoreError as error:
-        os._exit(0 if "free some space" in error.hint else 3)
-    os._exit(4)
+def test_a_failure_is_classified_by_its_code_and_not_by_words_in_names(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    with sqlite3.connect(path) as connection:
+        # The message of the library names the table.
+        with pytest.raises(sqlite3.Error) as missing:
+            connection.execute("SELECT * FROM locked_full_readonly")
+        assert store_error(path, missing.value).hint == ""
+    path.write_bytes(b"this is no database at all" * 100)
+    with sqlite3.connect(path) as connection:
+        with pytest.raises(sqlite3.Error) as damaged:
+            connection.execute("SELECT * FROM sqlite_master")
+        ledger = tmp_path / "shop" / "ledger.sqlite"
+        assert "caloron state restore FILE --as shop" in store_error(ledger, damaged.value).hint

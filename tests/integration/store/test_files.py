@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from caloron.errors import StoreError
+from caloron.ledger.projects import create_project
+from caloron.ledger.settings import ProjectConfig
 from caloron.store import files
 from caloron.store.files import append_line, write_atomic
-from tests.integration.store.conftest import PROCESSES
+from tests.integration.store.conftest import exit_code
 
 OLD, NEW = b"old" * 1000, b"new" * 2000
 
 
-def _break(function: Callable[..., Any]) -> Callable[..., Any]:
-    def broken(*args: Any, **kwargs: Any) -> Any:
-        raise OSError(28, "No space left on device")
-
-    return broken
+def _full(*args: Any, **kwargs: Any) -> Any:
+    raise OSError(28, "No space left on device")
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -40,13 +38,8 @@ def test_a_failure_at_any_step_leaves_the_old_file_or_the_new_one(
 ) -> None:
     file = tmp_path / "state.json"
     file.write_bytes(OLD)
-    match step:
-        case "os.fsync":
-            monkeypatch.setattr(os, "fsync", _break(os.fsync))
-        case "sync_directory":
-            monkeypatch.setattr(files, "sync_directory", _break(os.fsync))
-        case _:
-            monkeypatch.setattr(Path, step, _break(getattr(Path, step)))
+    owner: Any = {"os.fsync": os, "sync_directory": files}.get(step, Path)
+    monkeypatch.setattr(owner, step.removeprefix("os."), _full)
     with pytest.raises(StoreError, match="No space left") as refused:
         write_atomic(file, NEW)
     monkeypatch.undo()
@@ -54,15 +47,6 @@ def test_a_failure_at_any_step_leaves_the_old_file_or_the_new_one(
     assert refused.value.hint
     assert file.read_bytes() == (NEW if step == "sync_directory" else OLD)
     assert list(tmp_path.iterdir()) == [file]
-
-
-def _write_and_die(path: Path, point: str) -> None:
-    def die(name: str, of: str = "") -> None:
-        if name == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    files.crashpoint = die  # type: ignore[attr-defined]
-    write_atomic(path, NEW)
 
 
 @pytest.mark.parametrize(
@@ -73,34 +57,37 @@ def test_a_kill_at_any_step_leaves_the_old_file_or_the_new_one(
 ) -> None:
     file = tmp_path / "state.json"
     file.write_bytes(OLD)
-    worker = PROCESSES.Process(target=_write_and_die, args=(file, point))
-    worker.start()
-    worker.join()
-    assert worker.exitcode == -signal.SIGKILL
+    assert exit_code(lambda: write_atomic(file, NEW), killed_at=point) == -signal.SIGKILL
     assert file.read_bytes() == expected
     write_atomic(file, NEW)
     assert file.read_bytes() == NEW
 
 
-def _write_on_a_full_disk(path: Path) -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-    try:
-        write_atomic(path, NEW)
-    except StoreError as error:
-        os._exit(0 if "the old file is untouched" in error.hint else 3)
-    os._exit(4)
-
-
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    def write() -> None:
+        with pytest.raises(StoreError) as refused:
+            write_atomic(file, NEW)
+        assert "the old file is untouched" in refused.value.hint
+
     file = tmp_path / "state.json"
     file.write_bytes(OLD)
-    worker = PROCESSES.Process(target=_write_on_a_full_disk, args=(file,))
-    worker.start()
-    worker.join()
-    assert worker.exitcode == 0
+    assert exit_code(write, largest_file=1000) == 0
     assert file.read_bytes() == OLD
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    texts = [bytes([65 + number]) * 50_000 for number in range(4)]
+
+    def write(text: bytes) -> None:
+        for _ in range(30):
+            write_atomic(path, text, durable=False)
+            assert path.read_bytes() in texts
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, texts))
+    assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -120,21 +107,52 @@ def test_lines_are_added_whole_and_after_half_a_line_on_their_own(tmp_path: Path
     assert file.read_bytes() == b"one\ntw\nthree\n"
 
 
-def _append_on_a_full_disk(path: Path) -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
-    try:
-        append_line(path, b"x" * 100)
-    except StoreError as error:
-        os._exit(0 if str(path) in str(error) else 3)
-    os._exit(4)
+def test_a_line_is_whole_however_little_each_write_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:3]))
+    append_line(tmp_path / "log", b"a line of more than six bytes")
+    monkeypatch.undo()
+    assert (tmp_path / "log").read_bytes() == b"a line of more than six bytes\n"
 
 
-def test_a_line_that_finds_no_room_leaves_nothing_of_itself(tmp_path: Path) -> None:
+def test_a_line_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path) -> None:
+    def append() -> None:
+        with pytest.raises(StoreError, match="log"):
+            append_line(file, b"x" * 100)
+
     file = tmp_path / "log"
     append_line(file, b"one")
-    worker = PROCESSES.Process(target=_append_on_a_full_disk, args=(file,))
-    worker.start()
-    worker.join()
-    assert worker.exitcode == 0
+    assert exit_code(append, largest_file=10) == 0
     assert file.read_bytes() == b"one\n"
+
+
+def test_a_new_project_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALORON_HOME", str(tmp_path / "home"))
+    steps: list[str] = []
+    sync, rename = os.fsync, Path.rename
+
+    def noted_sync(handle: int) -> None:
+        steps.append(f"sync {Path(f'/proc/self/fd/{handle}').readlink()}")
+        sync(handle)
+
+    def noted_rename(self: Path, target: Path) -> Path:
+        steps.append(f"rename {self}")
+        return rename(self, target)
+
+    def furnish(folder: Path) -> None:
+        (folder / "forge.git" / "refs").mkdir(parents=True)
+        (folder / "forge.git" / "refs" / "main").write_text("commit")
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    project = create_project(ProjectConfig(name="shop"), furnish)
+
+    renamed = next(n for n, step in enumerate(steps) if step.startswith("rename "))
+    scaffold = steps[renamed].removeprefix("rename ")
+    for name in ("", "/config.yml", "/forge.git", "/forge.git/refs", "/forge.git/refs/main"):
+        assert f"sync {scaffold}{name}" in steps[:renamed]
+    assert f"sync {project.path.parent}" in steps[renamed + 1 :]

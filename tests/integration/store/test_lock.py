@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -48,11 +48,9 @@ def test_turns_are_taken_one_after_the_other(tmp_path: Path) -> None:
                 most[0] = max(most[0], inside[0])
                 inside[0] -= 1
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        for worker in [threads.submit(work) for _ in range(4)]:
+            worker.result()
     assert most == [1]
 
 

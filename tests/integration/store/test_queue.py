@@ -1,4 +1,4 @@
-"""The queue with real SQLite and real processes: claims, fencing, cap, order, diary and clock."""
+"""The queue with real SQLite and real processes: claims, fencing, cap, order, events and clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,57 +83,43 @@ def test_the_cap_counts_only_the_kinds_that_are_asked_for(queue: Queue) -> None:
 
 def test_a_claim_sees_only_the_items_of_its_scope_but_the_cap_counts_all(queue: Queue) -> None:
     queue.add("shop-1/a", "shop-10/a")
-    with queue.db.transaction("test") as connection:
-        mine = store.claim(
-            connection, ["implement"], holder="me", lease_ms=60_000, cap=9, scope="shop-1/"
-        )
-        rest = store.claim(
-            connection, ["implement"], holder="me", lease_ms=60_000, cap=9, scope="shop-1/"
-        )
-        capped = store.claim(
-            connection, ["implement"], holder="me", lease_ms=60_000, cap=1, scope="shop-10/"
-        )
-    assert mine is not None
-    assert mine.item == "shop-1/a"
-    assert rest is None
-    assert capped is None
+    first = queue.take(scope="shop-1/")
+    assert first is not None
+    assert first.item == "shop-1/a"
+    assert queue.take(scope="shop-1/") is None
+    assert queue.take(scope="shop-10/", cap=1) is None
 
 
-WRITES: dict[str, Callable[[sqlite3.Connection, str, int], object]] = {
-    "begin_attempt": lambda c, item, token: store.begin_attempt(c, item, token, 1000),
-    "renew": lambda c, item, token: store.renew(c, item, token, 1000, active=True),
-    "write_result": lambda c, item, token: store.write_result(c, item, token, {"exit_code": 0}),
-    "settle": lambda c, item, token: store.settle(c, item, token, "done"),
+WRITES: dict[Callable[..., Any], tuple[Any, ...]] = {
+    store.begin_attempt: (1000,),
+    partial(store.renew, active=True): (1000,),
+    store.write_result: ({"exit_code": 0},),
+    store.settle: ("done",),
 }
 
 
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("write", WRITES, ids=["begin_attempt", "renew", "write_result", "settle"])
 @pytest.mark.parametrize("how", ["reopened", "reopened and claimed", "cancelled"])
 def test_every_write_with_an_old_token_changes_nothing(
-    queue: Queue, write: Callable[[sqlite3.Connection, str, int], object], how: str
+    queue: Queue, write: Callable[..., Any], how: str
 ) -> None:
     queue.add("a")
     old = queue.must_take()
-    with queue.db.transaction("test") as connection:
-        if how == "cancelled":
-            store.cancel(connection, "a", "nobody needs it")
-        else:
-            store.reopen(connection, "a", "taken over")
+    queue.do(store.cancel if how == "cancelled" else store.reopen, "a", "taken over")
     if how.endswith("claimed"):
         assert queue.must_take().token > old.token
     before = queue.everything()
-    with pytest.raises(store.LeaseLost), queue.db.transaction("test") as connection:
-        write(connection, "a", old.token)
+    with pytest.raises(store.LeaseLost):
+        queue.do(write, "a", old.token, *WRITES[write])
     assert queue.everything() == before
 
 
 def test_a_result_is_written_once(queue: Queue) -> None:
     queue.add("a")
-    taken = queue.must_take()
-    with queue.db.transaction("test") as connection:
-        store.write_result(connection, "a", taken.token, {"exit_code": 0})
-    with pytest.raises(store.LeaseLost), queue.db.transaction("test") as connection:
-        store.write_result(connection, "a", taken.token, {"exit_code": 1})
+    token = queue.must_take().token
+    queue.do(store.write_result, "a", token, {"exit_code": 0})
+    with pytest.raises(store.LeaseLost):
+        queue.do(store.write_result, "a", token, {"exit_code": 1})
     assert queue.lease("a")["result"] == '{"exit_code": 0}'
 
 
@@ -139,12 +127,11 @@ def test_the_attempt_rises_only_when_an_agent_is_started(queue: Queue) -> None:
     queue.add("a")
     for starts in (False, False, True, True):
         taken = queue.must_take()
-        with queue.db.transaction("test") as connection:
-            if starts:
-                number = store.begin_attempt(connection, "a", taken.token, 1000)
-                assert number == taken.attempt + 1
-                store.renew(connection, "a", taken.token, 1000, active=True)
-            store.reopen(connection, "a", "again")
+        if starts:
+            number = queue.do(store.begin_attempt, "a", taken.token, 1000)
+            assert number == taken.attempt + 1
+            queue.do(store.renew, "a", taken.token, 1000, active=True)
+        queue.do(store.reopen, "a", "again")
     assert queue.lease("a")["attempt"] == 2
 
 
@@ -157,9 +144,7 @@ def test_the_highest_priority_goes_first_then_the_oldest(queue: Queue) -> None:
 
 
 def test_an_item_waits_for_its_time_by_the_databases_clock(queue: Queue) -> None:
-    with queue.db.transaction("test") as connection:
-        later = store.now_ms(connection) + 3_600_000
-    queue.add("a", not_before=later)
+    queue.add("a", not_before=queue.do(store.now_ms) + 3_600_000)
     assert queue.take() is None
     queue.shift_clock(3_600_001)
     assert queue.must_take().item == "a"
@@ -176,75 +161,61 @@ def test_an_item_that_is_known_is_not_queued_twice(queue: Queue) -> None:
 def test_leases_run_by_the_databases_clock_alone(queue: Queue) -> None:
     queue.add("a")
     taken = queue.must_take()
-    with queue.db.transaction("test") as connection:
-        (held,) = store.in_flight(connection)
-    assert held.expires_at - held.now_ms == pytest.approx(60_000, abs=5_000)
+    (lease,) = queue.do(store.in_flight)
+    assert lease.expires_at - lease.now_ms == pytest.approx(60_000, abs=5_000)
     queue.shift_clock(1_000_000)
-    with queue.db.transaction("test") as connection:
-        (held,) = store.in_flight(connection)
-        assert held.expires_at < held.now_ms
-        store.renew(connection, "a", taken.token, 60_000, active=False)
-        (held,) = store.in_flight(connection)
-    assert held.expires_at > held.now_ms
+    (lease,) = queue.do(store.in_flight)
+    assert lease.expires_at < lease.now_ms
+    queue.do(store.renew, "a", taken.token, 60_000, active=False)
+    (lease,) = queue.do(store.in_flight)
+    assert lease.expires_at > lease.now_ms
 
 
 @pytest.mark.parametrize("statement", ["UPDATE events SET type = 'x'", "DELETE FROM events"])
-def test_the_diary_cannot_be_changed(queue: Queue, statement: str) -> None:
+def test_events_cannot_be_changed(queue: Queue, statement: str) -> None:
     queue.add("a")
     before = queue.everything()
-    with (
-        pytest.raises(StoreError, match="append-only"),
-        queue.db.transaction("test") as connection,
-    ):
-        connection.execute(statement)
+    with pytest.raises(StoreError, match="append-only"):
+        queue.do(sqlite3.Connection.execute, statement)
     assert queue.everything() == before
 
 
-def test_an_event_with_a_key_is_told_once(queue: Queue) -> None:
-    with queue.db.transaction("test") as connection:
-        assert store.append_event(connection, "seen", {"n": 1}, key="pull:7@3")
-        assert not store.append_event(connection, "seen", {"n": 2}, key="pull:7@3")
-        assert store.append_event(connection, "seen", {"n": 3})
-    assert [r["payload"] for r in queue.db.rows("SELECT payload FROM events")] == [
-        '{"n": 1}',
-        '{"n": 3}',
-    ]
+def test_an_event_with_a_key_is_appended_once(queue: Queue) -> None:
+    assert queue.do(store.append_event, "seen", {"n": 1}, key="pull:7@3")
+    assert not queue.do(store.append_event, "seen", {"n": 2}, key="pull:7@3")
+    assert queue.do(store.append_event, "seen", {"n": 3})
+    rows = queue.db.rows("SELECT payload FROM events")
+    assert [row["payload"] for row in rows] == ['{"n": 1}', '{"n": 3}']
 
 
 def test_a_change_and_its_event_commit_together_or_not_at_all(queue: Queue) -> None:
     queue.add("a")
     before = queue.everything()
+
+    def claim_and_fail(connection: sqlite3.Connection) -> None:
+        assert store.claim(connection, ["implement"], holder="me", lease_ms=60_000, cap=9)
+        connection.execute("INSERT INTO nowhere VALUES (1)")
+
     with pytest.raises(StoreError):
-        _claim_and_fail(queue)
+        queue.do(claim_and_fail)
     assert queue.everything() == before
     queue.must_take()
     kinds = [r["type"] for r in queue.db.rows("SELECT type FROM events ORDER BY id")]
     assert kinds == ["work_item_created", "work_item_claimed"]
 
 
-def _claim_and_fail(queue: Queue) -> None:
-    with queue.db.transaction("test") as connection:
-        assert store.claim(connection, ["implement"], holder="me", lease_ms=60_000, cap=9)
-        connection.execute("INSERT INTO nowhere VALUES (1)")
-
-
-def test_every_change_of_an_item_leaves_a_line_in_the_diary(queue: Queue) -> None:
+def test_every_change_of_an_item_is_an_event(queue: Queue) -> None:
     queue.add("a")
-    taken = queue.must_take()
-    with queue.db.transaction("test") as connection:
-        store.begin_attempt(connection, "a", taken.token, 1000)
-        store.write_result(connection, "a", taken.token, {"exit_code": 0})
-        store.settle(connection, "a", taken.token, "done", "all well")
-        store.reopen(connection, "a", "once more")
-        assert store.cancel(connection, "a", "not needed")
-        assert not store.cancel(connection, "a", "not needed")
-    told = [(r["type"], r["work_item_id"]) for r in queue.db.rows("SELECT * FROM events")]
-    assert told == [
-        ("work_item_created", "a"),
-        ("work_item_claimed", "a"),
-        ("attempt_started", "a"),
-        ("attempt_ended", "a"),
-        ("work_item_resolved", "a"),
-        ("work_item_reopened", "a"),
-        ("work_item_resolved", "a"),
-    ]
+    token = queue.must_take().token
+    queue.do(store.begin_attempt, "a", token, 1000)
+    queue.do(store.write_result, "a", token, {"exit_code": 0})
+    queue.do(store.settle, "a", token, "done", "all well")
+    queue.do(store.reopen, "a", "once more")
+    assert queue.do(store.cancel, "a", "not needed")
+    assert not queue.do(store.cancel, "a", "not needed")
+    events = queue.db.rows("SELECT * FROM events")
+    assert {event["work_item_id"] for event in events} == {"a"}
+    assert [event["type"] for event in events] == [
+        "work_item_created", "work_item_claimed", "attempt_started", "attempt_ended",
+        "work_item_resolved", "work_item_reopened", "work_item_resolved",
+    ]  # fmt: skip

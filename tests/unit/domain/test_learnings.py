@@ -14,9 +14,9 @@ from caloron.domain.reporting.learnings import (
     SprintRecord,
     as_of,
     improvements,
-    po_context,
+    planner_context,
     same_meaning,
-    with_told,
+    with_context,
 )
 from caloron.domain.reporting.retro_rules import RULE, Finding
 
@@ -70,9 +70,9 @@ def test_the_same_improvement_in_two_sprints_is_one_that_was_seen_twice() -> Non
 
 def test_an_improvement_is_applied_once_it_stood_in_a_planners_prompt() -> None:
     records = [sprint(1, finding())]
-    context, keys = po_context(records, Kept())
-    kept = with_told(Kept(), "shop-2", context, keys)
-    assert CLEARER in kept.last_po_context
+    context, keys = planner_context(records, Kept())
+    kept = with_context(Kept(), "shop-2", context, keys)
+    assert CLEARER in kept.last_context
     assert fates(*records) == {CLEARER: "pending"}
     assert fates(*records, kept=kept) == {CLEARER: "applied"}
 
@@ -92,7 +92,7 @@ def test_a_look_back_at_an_earlier_sprint_knows_nothing_of_later_ones() -> None:
     records = [sprint(1, finding()), sprint(2, finding("conflicts")), sprint(3)]
     kept = Kept(
         noted=(Noted(text="old", since="shop-1"), Noted(text="new", since="shop-3")),
-        told={"shop-2": (same_meaning(CLEARER),), "shop-3": (same_meaning(CLEARER),)},
+        prompts={"shop-2": (same_meaning(CLEARER),), "shop-3": (same_meaning(CLEARER),)},
     )
     found = improvements(*as_of("shop-2", records, kept))
     assert {i.text for i in found} == {CLEARER, RULE["conflicts"].description, "old"}
@@ -103,10 +103,10 @@ def test_a_look_back_at_an_earlier_sprint_knows_nothing_of_later_ones() -> None:
 def test_it_is_retired_after_two_good_sprints_and_told_no_more() -> None:
     records = [sprint(1, finding()), sprint(2)]
     assert fates(*records) == {CLEARER: "pending"}
-    assert CLEARER in po_context(records, Kept())[0]
+    assert CLEARER in planner_context(records, Kept())[0]
     records.append(sprint(3))
     assert fates(*records) == {CLEARER: "retired"}
-    assert CLEARER not in po_context(records, Kept())[0]
+    assert CLEARER not in planner_context(records, Kept())[0]
 
 
 def test_a_sprint_that_cannot_tell_is_no_good_news() -> None:
@@ -147,7 +147,7 @@ def test_the_most_urgent_comes_first_and_what_a_planner_cannot_do_is_not_told() 
     found = improvements([sprint(1, *findings)], Kept())
     assert [i.id for i in found] == ["imp-task-clarity", "imp-tokens", "imp-no-feedback"]
     assert found[0].text == CLEARER
-    context, keys = po_context([sprint(1, *findings)], Kept())
+    context, keys = planner_context([sprint(1, *findings)], Kept())
     assert RULE["no-feedback"].description not in context
     assert len(keys) == 2
 
@@ -198,7 +198,7 @@ def test_what_a_model_has_not_said_for_long_is_forgotten_also_when_sprints_go_ba
 
 
 def test_the_planner_is_told_when_it_applies() -> None:
-    context, _ = po_context([sprint(1, advice())], Kept())
+    context, _ = planner_context([sprint(1, advice())], Kept())
     line = "- [medium] Name the file formats — when: files are read — a guessed (shop-1)"
     assert line in context.splitlines()
 
@@ -210,13 +210,13 @@ def test_a_thousand_things_that_models_said_are_no_burden() -> None:
 
 
 def test_without_a_past_the_planner_is_told_nothing() -> None:
-    assert po_context([], Kept()) == ("", ())
+    assert planner_context([], Kept()) == ("", ())
 
 
 def test_the_context_names_sprints_by_their_ids_the_older_ones_in_one_line() -> None:
     blocked = ('no "docs" here',)
     records = [sprint(n, blockers=blocked, goal=f"goal {n}") for n in (1, 2, 3, 4)]
-    context, _ = po_context(records, Kept())
+    context, _ = planner_context(records, Kept())
     assert "- shop-1 to shop-2: 4/4 tasks done (100 %)" in context
     assert 'again and again (2 times): no "docs" here' in context
     assert '- shop-4: 2/2 tasks done, clarity 8.0/10 — "goal 4"' in context
@@ -225,13 +225,13 @@ def test_the_context_names_sprints_by_their_ids_the_older_ones_in_one_line() -> 
 
 def test_a_failed_sprint_shows_its_own_numbers_and_not_those_of_the_one_before() -> None:
     failed = sprint(2, kpis=Kpis(), stopped="the plan is not valid")
-    lines = po_context([sprint(1), failed], Kept())[0].splitlines()
+    lines = planner_context([sprint(1), failed], Kept())[0].splitlines()
     assert "- shop-2: 0/0 tasks done, stopped: the plan is not valid" in lines
 
 
 def test_debts_are_told_however_old_they_are() -> None:
     records = [sprint(1, debts=("a (pull request #4)",)), *(sprint(n) for n in range(2, 9))]
-    assert "- shop-1: a (pull request #4)" in po_context(records, Kept())[0]
+    assert "- shop-1: a (pull request #4)" in planner_context(records, Kept())[0]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_trend_counts_only_sprints_that_have_the_number() -> None:
 
 
 def test_what_a_planner_was_told_that_made_no_plan_is_not_applied() -> None:
-    kept = Kept(told={"shop-2": (same_meaning(CLEARER),)})
+    kept = Kept(prompts={"shop-2": (same_meaning(CLEARER),)})
     began = sprint(1, finding())
     assert fates(began, sprint(2, finding("no-plan")), kept=kept)[CLEARER] == "applied"
     failed = sprint(2, finding("no-plan"), kpis=Kpis(), stopped="the planner ended with 1")
@@ -263,5 +263,5 @@ def test_what_a_planner_was_told_that_made_no_plan_is_not_applied() -> None:
 
 
 def test_one_sprint_is_not_called_several() -> None:
-    assert po_context([sprint(1)], Kept())[0].startswith("The last sprint of this project:")
-    assert po_context([sprint(1), sprint(2)], Kept())[0].startswith("The last 2 sprints of")
+    assert planner_context([sprint(1)], Kept())[0].startswith("The last sprint of this project:")
+    assert planner_context([sprint(1), sprint(2)], Kept())[0].startswith("The last 2 sprints of")

@@ -10,20 +10,16 @@ from caloron.graph.type_syntax import parse_shorthand
 from caloron.graph.types import (
     ANY,
     BOOL,
-    BYTES,
     NULL,
     NUMBER,
     TEXT,
-    VNODE,
     ListOf,
     LiteralType,
     MapOf,
     NType,
     Range,
-    Record,
     RecordWith,
     Refined,
-    StreamOf,
     Union,
     Var,
     optional,
@@ -40,7 +36,6 @@ _SORTABLE = Union(
         record(items=ListOf(ANY), key=optional(TEXT), descending=optional(BOOL)),
     )
 )
-_ABC = record(a=TEXT, b=TEXT, c=TEXT)
 
 
 @pytest.mark.parametrize(("produced", "expected", "accepted"), VECTORS["compat"])
@@ -48,39 +43,11 @@ def test_the_real_program_gives_the_same_verdict(produced, expected, accepted):
     assert accepts(_TYPES[expected], _TYPES[produced]) is accepted
 
 
+#: The published rows with types that the recorded answers do not have.
 _TABLE: list[tuple[NType, NType, bool]] = [
-    (TEXT, ANY, True),
-    (ANY, record(a=TEXT), True),
     (ANY, _PERCENT, True),
-    (NUMBER, TEXT, False),
-    (BYTES, TEXT, False),
-    (NULL, TEXT, False),
-    (TEXT, optional(TEXT), True),
-    (NULL, optional(TEXT), True),
-    (optional(TEXT), TEXT, False),
-    (optional(TEXT), Union((NULL, NUMBER, TEXT)), True),
-    (Union((NULL, NUMBER, TEXT)), optional(TEXT), False),
-    (_ABC, record(a=TEXT, b=TEXT), True),
-    (record(a=TEXT), record(a=TEXT, b=NUMBER), False),
-    (record(a=TEXT), record(a=TEXT, b=optional(NUMBER)), True),
-    (record(a=TEXT), record(a=TEXT, b=ANY), True),
-    (record(a=TEXT), record(a=TEXT, b=NULL), True),
     (record(a=TEXT), record(a=TEXT, b=_PERCENT), False),
-    (record(d=record(x=TEXT, y=TEXT)), record(d=record(x=TEXT)), True),
-    (record(a=optional(TEXT)), record(a=TEXT), False),
-    (_ABC, Record({}), True),
-    (TEXT, Record({}), False),
-    (MapOf(TEXT, ANY), Record({}), False),
-    (VNODE, Record({}), False),
-    (record(a=TEXT), MapOf(TEXT, TEXT), False),
-    (MapOf(TEXT, TEXT), record(a=TEXT), False),
-    (MapOf(TEXT, ANY), MapOf(TEXT, TEXT), True),
     (MapOf(NUMBER, TEXT), MapOf(TEXT, TEXT), False),
-    (ListOf(NUMBER), ListOf(Union((NUMBER, TEXT))), True),
-    (ListOf(ANY), ListOf(TEXT), True),
-    (ListOf(TEXT), TEXT, False),
-    (ListOf(TEXT), StreamOf(TEXT), False),
-    (ListOf(TEXT), ListOf(NUMBER), False),
     (_PERCENT, NUMBER, True),
     (_PERCENT, optional(NUMBER), True),
     (NUMBER, _PERCENT, False),

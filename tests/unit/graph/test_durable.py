@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -20,7 +19,6 @@ from caloron.graph.errors import (
     StageTimedOut,
 )
 from caloron.graph.prepare import Permissions
-from caloron.graph.runtime.protocols import RunHeader
 from caloron.graph.runtime.run import RunLimits
 from caloron.graph.stage import FALLIBLE, NETWORK, Effect
 from caloron.graph.storage.journal import SqliteJournal
@@ -95,7 +93,7 @@ def test_an_interrupted_run_goes_on_where_it_was_at_every_place():
         ]
 
 
-def test_a_run_that_has_ended_is_told_again_without_doing_anything():
+def test_a_finished_run_is_replayed_without_any_call():
     bench, journal = _bench(_Power(1000)), _journal()
     first = _run(bench, journal)
     bench.calls.clear()
@@ -105,7 +103,7 @@ def test_a_run_that_has_ended_is_told_again_without_doing_anything():
     assert {entry.source for entry in again.trace.stages} == {"journal"}
 
 
-def test_a_call_that_was_cut_short_is_told_so(tmp_path):
+def test_a_repeated_call_knows_that_it_was_interrupted(tmp_path):
     interrupted: list[bool] = []
     power = _Power(0)
     journal: Any = SqliteJournal(tmp_path)
@@ -118,7 +116,7 @@ def test_a_call_that_was_cut_short_is_told_so(tmp_path):
     assert not any(interrupted[2:])
 
 
-def test_a_run_that_failed_fails_the_same_way_until_it_is_told_to_try_again():
+def test_a_failed_run_fails_the_same_way_until_failures_are_retried():
     bench, journal, broken = Bench(), _journal(), [True]
 
     def mend(value: Any) -> Any:
@@ -154,7 +152,7 @@ def test_a_durable_run_needs_a_name():
         _bench(_Power(9)).run(stage("act"), 1, journal=_journal())
 
 
-def test_a_stage_that_lies_about_being_pure_is_found_out():
+def test_an_impure_stage_that_declares_pure_is_detected():
     bench, journal, answers = Bench(), _journal(), iter([1, 2])
     bench.add("liar", lambda _given: next(answers))
     bench.add("act", lambda value: value, NETWORK)
@@ -187,7 +185,7 @@ def test_money_that_was_spent_before_counts():
     assert bench.calls == {"pay": 3}
 
 
-def test_what_says_nothing_about_a_call_is_not_recorded():
+def test_an_error_of_the_run_is_not_recorded_for_the_call():
     bench, journal = Bench(), _journal()
     bench.add("pay", lambda value: value, Effect("Cost", 4), NETWORK)
     root = {"op": "Branch", "predicate": {"op": "Const", "value": True}}
@@ -213,7 +211,7 @@ def test_what_says_nothing_about_a_call_is_not_recorded():
         ("StageTimedOut", StageTimedOut),
     ],
 )
-def test_a_recorded_failure_comes_back_as_what_it_was(failure, kind):
+def test_a_recorded_failure_keeps_its_kind(failure, kind):
     bench, journal = Bench(), _journal()
     bench.add("act", lambda value: value, NETWORK)
     bench.run(stage("act"), 1, journal=journal, run_id="r")
@@ -364,7 +362,7 @@ def test_an_inner_call_that_succeeded_after_a_failed_one_is_not_repeated():
     assert bench.calls["pay"] == 2
 
 
-def test_runs_that_nothing_used_for_a_month_are_forgotten_with_their_locks(tmp_path):
+def test_runs_that_nothing_used_for_a_month_are_forgotten(tmp_path):
     bench, day = Bench(), 24 * 3600
     bench.add("act", lambda value: value, NETWORK)
     now = [1_000_000_000.0]
@@ -378,20 +376,6 @@ def test_runs_that_nothing_used_for_a_month_are_forgotten_with_their_locks(tmp_p
     assert bench.calls == {"act": 2}, "what is younger is still there"
     bench.run(stage("act"), 2, journal=journal, run_id="old")
     assert bench.calls == {"act": 3}, "the name is free again"
-    assert list((tmp_path / "locks").iterdir()) == []
-
-
-def test_the_lock_of_a_killed_process_goes_with_the_next_run(tmp_path):
-    journal = SqliteJournal(tmp_path)
-    stale = tmp_path / "locks" / "stale.lock"
-    stale.touch()
-    held = tmp_path / "locks" / "held.lock"
-    with held.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        journal.begin("r", RunHeader("g", "i", "strict"))
-        assert not stale.exists()
-        assert held.exists()
-    journal.end("r")
 
 
 def test_a_full_disk_inside_a_stage_that_calls_stages_is_not_the_fault_of_the_stage(tmp_path):

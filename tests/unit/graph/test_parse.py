@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from caloron.graph.errors import ParseError
 from caloron.graph.nodes import OPS, Const, Retry, Stage
 from caloron.graph.parser import parse_graph
-from tests.support.noether import VECTORS, wrapped
+from tests.support.noether import wrapped
 
 _S = {"op": "Stage", "id": "s"}
 
@@ -76,7 +74,7 @@ def test_there_are_ten_ops_and_each_is_read():
     ],
 )
 @pytest.mark.parametrize("strict", [True, False])
-def test_what_is_no_graph_is_refused_at_its_path(root, path, said, strict):
+def test_an_invalid_graph_is_refused_with_the_path(root, path, said, strict):
     with pytest.raises(ParseError) as refused:
         parse_graph(wrapped(root), strict=strict)
     assert refused.value.path == path
@@ -84,13 +82,7 @@ def test_what_is_no_graph_is_refused_at_its_path(root, path, said, strict):
     assert refused.value.exit_code == 1
 
 
-@pytest.mark.parametrize("vector", [v for v in VECTORS["runs"] if v.get("error_kind") == "parse"])
-def test_what_noether_cannot_parse_neither_can_we(vector):
-    with pytest.raises(ParseError):
-        parse_graph(json.dumps(vector["graph"]), strict=False)
-
-
-def test_a_typing_error_in_a_field_is_told_by_strict_and_passed_over_by_noether():
+def test_strict_refuses_an_unknown_field_and_noether_ignores_it():
     text = wrapped({"op": "Retry", "stage": _S, "max_attempts": 2, "backoff_ms": 5})
     assert parse_graph(text, strict=False).root == Retry(Stage("s"), 2)
     with pytest.raises(
@@ -104,33 +96,18 @@ def test_remarks_are_never_in_the_way():
     assert parse_graph(wrapped(root)).root == Stage("s")
 
 
-def test_a_field_given_twice_is_refused():
+def test_a_repeated_field_is_refused():
     text = '{"description":"","version":"","root":{"op":"Stage","id":"a","id":"b"}}'
     for strict in (True, False):
         with pytest.raises(ParseError, match=r"\$\.root: given more than once: id"):
             parse_graph(text, strict=strict)
 
 
-def test_a_key_given_twice_in_a_value_is_refused_by_strict_and_the_last_counts_for_noether():
+def test_strict_refuses_a_repeated_key_in_a_value_and_noether_takes_the_last():
     text = '{"description":"","version":"","root":{"op":"Const","value":{"a":1,"a":2}}}'
     assert parse_graph(text, strict=False).root == Const({"a": 2})
     with pytest.raises(ParseError, match=r"\$\.root\.value: given more than once: a"):
         parse_graph(text)
-
-
-def test_a_thousand_deep_is_one_clear_error():
-    deep = '{"description":"","version":"","root":' + _nested(1000) + "}"
-    with pytest.raises(ParseError, match="the graph is nested more than 127 deep"):
-        parse_graph(deep)
-
-
-def _nested(depth: int) -> str:
-    return '{"op":"Retry","max_attempts":1,"stage":' * depth + json.dumps(_S) + "}" * depth
-
-
-def test_nesting_within_the_limit_is_read():
-    text = '{"description":"","version":"","root":' + _nested(100) + "}"
-    assert isinstance(parse_graph(text).root, Retry)
 
 
 def test_a_constant_of_ten_megabytes_is_read_whole():

@@ -1,24 +1,27 @@
-"""`caloron cycle`: number the wakes of an agent, and report to each what the last one did."""
+"""`caloron cycle`: number the wakes of an agent, and report the last cycle to the next one."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, add_options, exclude_each_other, group, planned
+from caloron.cli.commands.forge import wake_engine
+from caloron.cycles import Cycles, CycleState, location_of
+from caloron.cycles.report import Breadcrumb
+from caloron.cycles.report import breadcrumb as breadcrumb_of
+from caloron.cycles.storage import shown
+from caloron.engine.agent_view import cycles_in
+from caloron.engine.cycle_breadcrumbs import Left, Place, leave
 from caloron.errors import CaloronError, NotFound, UsageError
 from caloron.ids import is_valid_id
 from caloron.ledger.locate import current_project_name, find_project
+from caloron.ledger.projects import load_project
 from caloron.slicing import to_slice
-
-if TYPE_CHECKING:
-    from caloron.cycles import Cycles, CycleState
-    from caloron.cycles.report import Breadcrumb
-    from caloron.engine.cycle_breadcrumbs import Left, Place
-    from caloron.store.lock import ProcessIdentity
+from caloron.store.lock import ProcessIdentity, this_process
 
 _LARGEST = 10**12
 
@@ -39,9 +42,11 @@ _number = click.option(
     help="Only if this is still the open cycle.",
 )
 _work = click.option(
-    "--work", metavar="TASK", help="What is in progress across cycles; '' if nothing is any more."
+    "--work",
+    metavar="TASK",
+    help="Work in progress across cycles; '' if there is none.",
 )
-_next = click.option("--next", "next_target", metavar="TEXT", help="What the next cycle shall do.")
+_next = click.option("--next", "next_target", metavar="TEXT", help="The target of the next cycle.")
 _result = click.option(
     "--result",
     type=click.Choice(("success", "failure", "partial")),
@@ -53,9 +58,9 @@ _result = click.option(
 
 @group()
 def cycle() -> None:
-    """Number the wakes of an agent; each is told what the last one did, and how it ended.
+    """Number the wakes of an agent; each gets a report of the last cycle and how it ended.
 
-    A cycle that is begun and never ended has crashed: the next one is told, with the last known
+    A cycle that is begun and never ended has crashed: the next report says so, with the last known
     step. State and log are kept in ~/.hermes if that is there, else in $CALORON_HOME/cycles.
 
     Examples:
@@ -67,8 +72,6 @@ def cycle() -> None:
 
 
 def _cycles_of(agent: str, hermes: bool | None) -> Cycles:
-    from caloron.cycles import Cycles, location_of
-
     return Cycles(location_of(_clean(agent), hermes=hermes))
 
 
@@ -133,8 +136,6 @@ def begin(
 
 def _holder(pid: int | None) -> ProcessIdentity:
     """The process that the cycle lives with; the caller of this command may exit at once."""
-    from caloron.store.lock import ProcessIdentity, this_process
-
     if pid is None:
         return ProcessIdentity(os.getppid(), "", "", "", os.uname().nodename)
     process = this_process(pid)
@@ -147,7 +148,7 @@ def _holder(pid: int | None) -> ProcessIdentity:
 @_agent
 @click.argument("action", required=False)
 @_result
-@click.option("--artefact", default="", metavar="TEXT", help="What of it stays: a commit, a PR.")
+@click.option("--artefact", default="", metavar="TEXT", help="Its result: a commit, a PR.")
 @_work
 @_next
 @_number
@@ -161,7 +162,7 @@ def act(
     artefact: str,
     **texts: str | None,
 ) -> Answer | DryRun:
-    """Tell one step of the open cycle; without an action, only that the agent lives.
+    """Record a step of the open cycle; without an action, only a sign of life.
 
     Examples:
       caloron cycle act allegro "opened PR 12" --artefact "PR 12"
@@ -170,7 +171,7 @@ def act(
     """
     cycles = _cycles_of(agent, hermes)
     if dry_run:
-        return DryRun(planned("tell", action or "a heartbeat"))
+        return DryRun(planned("record", action or "a heartbeat"))
     if action is None:
         state = cycles.beat(cycle=number)
     else:
@@ -191,8 +192,8 @@ def act(
 @cycle.command(dry_run=True)
 @_agent
 @_result
-@click.option("--artefact", multiple=True, metavar="TEXT", help="What it leaves; may be repeated.")
-@click.option("--reason", default="", metavar="TEXT", help="Why it leaves nothing, or failed.")
+@click.option("--artefact", multiple=True, metavar="TEXT", help="Its results; may be repeated.")
+@click.option("--reason", default="", metavar="TEXT", help="Why it has no result, or failed.")
 @_work
 @_next
 @_number
@@ -206,7 +207,7 @@ def end(
     reason: str,
     **texts: str | None,
 ) -> Answer | DryRun:
-    """Report and sleep: a cycle leaves an artefact, or says why not.
+    """End the cycle: with an artefact, or with a reason why there is none.
 
     Examples:
       caloron cycle end allegro --artefact "commit 4f2a" --next "open the PR"
@@ -228,7 +229,7 @@ def end(
 @_agent
 @click.option("--force", is_flag=True, help="Also a cycle that gives signs of life.")
 def recover(agent: str, force: bool, hermes: bool | None, dry_run: bool) -> Answer | DryRun:
-    """Mend what a crash left: a damaged state file, a cycle that nobody ended.
+    """Repair the state after a crash: a damaged state file, a cycle without an end.
 
     Examples:
       caloron cycle recover allegro
@@ -237,13 +238,13 @@ def recover(agent: str, force: bool, hermes: bool | None, dry_run: bool) -> Answ
     cycles = _cycles_of(agent, hermes)
     if dry_run:
         loaded = cycles.load()
-        actions = [planned("mend", notice) for notice in loaded.notices]
+        actions = [planned("repair", notice) for notice in loaded.notices]
         state = loaded.state
         if state.status == "open" and (force or cycles.reason_dead(state)):
             actions.append(planned("close as crashed", f"cycle {state.cycle_number}"))
         return DryRun(*actions)
     recovered = cycles.recover(force=force)
-    text = "\n".join(recovered.notices) or "There is nothing to mend."
+    text = "\n".join(recovered.notices) or "There is nothing to repair."
     return _answer(cycles, text, recovered.state, recovered.notices)
 
 
@@ -275,7 +276,7 @@ def stop(
 @cycle.command(project=True)
 @_agent
 def status(agent: str, project: str | None, hermes: bool | None) -> Answer:
-    """Show where the cycles of an agent stand: the text that its next wake is told.
+    """Show the state of an agent's cycles: the report that its next wake gets.
 
     An agent that has no cycles of its own may be one of the project's sprints: see --project.
 
@@ -309,15 +310,13 @@ def status(agent: str, project: str | None, hermes: bool | None) -> Answer:
 def log(
     agent: str, limit: int, number: int | None, project: str | None, hermes: bool | None
 ) -> Answer:
-    """Show the log of an agent's cycles, one line for each thing that happened.
+    """Show the log of an agent's cycles, one line per event.
 
     Examples:
       caloron cycle log allegro -n 20
       caloron cycle log allegro --cycle 42
       caloron cycle log reviewer-1 --project demo
     """
-    from caloron.cycles.storage import shown
-
     cycles, notices = _find(agent, project, hermes)
     _note(notices)
     newest = cycles.log.newest(10**6 if number else limit)
@@ -355,8 +354,6 @@ def _find(agent: str, project: str | None, hermes: bool | None) -> tuple[Cycles,
 
 def _of_sprint(agent: str, project: str | None) -> Cycles | None:
     """The cycles of an agent of a project; None if there is no such agent."""
-    from caloron.engine.agent_view import cycles_in
-
     try:
         folder = find_project(current_project_name() if project is None else project).agents
     except CaloronError:
@@ -387,11 +384,11 @@ def breadcrumb(
     dry_run: bool,
     project: str | None,
 ) -> Answer | DryRun:
-    """Tell on the forge how far the work of an agent is; without a number, only print it.
+    """Report the progress of an agent on the forge; without a number, only print it.
 
     One comment is kept up to date, and from the second cycle on a section in the description; each
     is written once, however often this is called or killed. What people write around the section
-    stays, and whoever deletes comment or section does not get it again.
+    stays; a comment or section that a person deleted is not written again.
 
     Examples:
       caloron cycle breadcrumb allegro
@@ -404,10 +401,6 @@ def breadcrumb(
         if dry_run:
             return DryRun(planned("print", crumb.task))
         return Answer(_crumb_data(state, crumb), crumb.text)
-    from caloron.cli.commands.forge import wake_engine
-    from caloron.engine.cycle_breadcrumbs import Place, leave
-    from caloron.ledger.projects import load_project
-
     place = Place(number=issue or pull or 0, is_pull=pull is not None)
     loaded = load_project(project)
     if dry_run:
@@ -426,8 +419,6 @@ def breadcrumb(
 
 
 def _crumb(agent: str, hermes: bool | None) -> tuple[CycleState, Breadcrumb]:
-    from caloron.cycles.report import breadcrumb as breadcrumb_of
-
     state = _cycles_of(agent, hermes).load().state
     crumb = breadcrumb_of(state)
     if crumb is None:

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ import click
 from caloron.cli.app import Answer, DryRun, group, planned
 from caloron.cli.format import one_line
 from caloron.cli.output import is_terminal
-from caloron.cli.render import aligned, fitted, unmarked
+from caloron.cli.render import aligned, unmarked
 from caloron.domain.model.snapshots import (
     CommentSnapshot,
     IssueSnapshot,
@@ -131,10 +131,10 @@ def list_issues(state: State, project: str | None) -> Answer:
       caloron issue list --state open --output json
     """
     with _forge_of(project) as forge:
-        issues = [(item, issue_data(item, forge)) for item in forge.issues(state)]
-    rows = [(*_issue_cells(item), data["url"]) for item, data in issues]
-    text = _table(("issue", "state", "title", "labels", "page"), rows) if rows else "No issues."
-    return Answer({"issues": [data for _, data in issues]}, text)
+        issues = forge.issues(state)
+        data = [issue_data(issue, forge) for issue in issues]
+    head = ("issue", "state", "title", "labels", "page")
+    return Answer({"issues": data}, lambda: _table(head, issues, data) or "No issues.")
 
 
 @issue.command("show", project=True)
@@ -146,10 +146,13 @@ def show_issue(number: int, project: str | None) -> Answer:
       caloron issue show 3
     """
     with _forge_of(project) as forge:
-        shown, comments = forge.issue(number), forge.comments(number)
-        data = issue_data(shown, forge)
-    data |= {"body": shown.body, "comments": [comment_data(c) for c in comments]}
-    return Answer(data, _issue_page(shown, comments, data["url"]))
+        issue, comments = forge.issue(number), forge.comments(number)
+        data = issue_data(issue, forge)
+    data |= {"body": issue.body, "comments": [comment_data(c) for c in comments]}
+    about = f"opened by {issue.author}"
+    if issue.state == "closed" and issue.closed_by:
+        about += f", closed by {issue.closed_by}"
+    return Answer(data, lambda: _page(issue, data["url"], about, [], comments))
 
 
 @issue.command("comment", project=True, dry_run=True)
@@ -182,12 +185,7 @@ def close_issue(number: int, dry_run: bool, project: str | None) -> Answer | Dry
     Example:
       caloron issue close 3
     """
-    with _forge_of(project, changes=not dry_run) as forge:
-        if dry_run:
-            forge.issue(number)
-            return DryRun(planned("close", f"issue #{number}"))
-        data = issue_data(forge.close_issue(number), forge)
-    return Answer(data, f"Issue #{number} is closed.")
+    return _change_issue("close", number, dry_run, project)
 
 
 @issue.command("reopen", project=True, dry_run=True)
@@ -198,12 +196,16 @@ def reopen_issue(number: int, dry_run: bool, project: str | None) -> Answer | Dr
     Example:
       caloron issue reopen 3
     """
+    return _change_issue("reopen", number, dry_run, project)
+
+
+def _change_issue(verb: str, number: int, dry_run: bool, project: str | None) -> Answer | DryRun:
     with _forge_of(project, changes=not dry_run) as forge:
         if dry_run:
             forge.issue(number)
-            return DryRun(planned("reopen", f"issue #{number}"))
-        data = issue_data(forge.reopen_issue(number), forge)
-    return Answer(data, f"Issue #{number} is open.")
+            return DryRun(planned(verb, f"issue #{number}"))
+        changed = forge.close_issue(number) if verb == "close" else forge.reopen_issue(number)
+        return Answer(issue_data(changed, forge), f"Issue #{number} is {changed.state}.")
 
 
 @group()
@@ -228,11 +230,10 @@ def list_pulls(state: State, project: str | None) -> Answer:
       caloron pr list --state merged
     """
     with _forge_of(project) as forge:
-        pulls = [(pull, pull_data(pull, forge)) for pull in forge.pulls(state)]
-    rows = [(*_pull_cells(pull), data["url"]) for pull, data in pulls]
+        pulls = forge.pulls(state)
+        data = [pull_data(pull, forge) for pull in pulls]
     head = ("pull", "state", "title", "branch", "page")
-    text = _table(head, rows) if rows else "No pull requests."
-    return Answer({"pull_requests": [data for _, data in pulls]}, text)
+    return Answer({"pull_requests": data}, lambda: _table(head, pulls, data) or "No pull requests.")
 
 
 @pr.command("show", project=True)
@@ -253,7 +254,12 @@ def show_pull(number: int, project: str | None) -> Answer:
         "comments": [comment_data(c) for c in comments],
         "reviews": [review_data(r) for r in reviews],
     }
-    return Answer(data, _pull_page(pull, reviews, comments, data["url"]))
+    about = f"opened by {pull.author}, head {pull.head[:12]}"
+    if pull.state != "open" and pull.ended_by:
+        about += f", {pull.state} by {pull.ended_by}"
+    if pull.closes:
+        about += f", closes {', '.join(f'#{n}' for n in pull.closes)}"
+    return Answer(data, lambda: _page(pull, data["url"], about, reviews, comments))
 
 
 @pr.command("diff", project=True)
@@ -289,10 +295,9 @@ def review_pull(
       caloron pr review 5 --request-changes "An empty list must not crash"
     """
     verdict, body = _verdict(approve, request_changes, remark)
-    with _forge_of(project, changes=not dry_run) as forge:
-        pull = _open_pull(forge, number, "reviewed")
+    with _open_pull(number, "reviewed", project, dry_run) as (forge, pull):
         if dry_run:
-            return DryRun(_planned(f"say {verdict} on", pull))
+            return _planned(f"say {verdict} on", pull)
         write = _comment_verdict if forge.about().reviews == "comment" else _review
         written = write(forge, pull, verdict, body)
     data = {"number": number, "review": review_data(written)}
@@ -308,10 +313,9 @@ def merge_pull(number: int, dry_run: bool, project: str | None) -> Answer | DryR
     Example:
       caloron pr merge 5
     """
-    with _forge_of(project, changes=not dry_run) as forge:
-        pull = _open_pull(forge, number, "merged")
+    with _open_pull(number, "merged", project, dry_run) as (forge, pull):
         if dry_run:
-            return DryRun(_planned("merge", pull))
+            return _planned("merge", pull)
         merged = _merge(forge, pull)
         data = pull_data(merged, forge) | {"merge_commit": merged.merge_commit}
     return Answer(data, f"Pull request #{number} is merged as {merged.merge_commit[:12]}.")
@@ -325,16 +329,31 @@ def close_pull(number: int, dry_run: bool, project: str | None) -> Answer | DryR
     Example:
       caloron pr close 5
     """
-    with _forge_of(project, changes=not dry_run) as forge:
-        pull = _open_pull(forge, number, "closed")
+    with _open_pull(number, "closed", project, dry_run) as (forge, pull):
         if dry_run:
-            return DryRun(_planned("close", pull))
+            return _planned("close", pull)
         data = pull_data(forge.close_pull(number), forge)
     return Answer(data, f"Pull request #{number} is closed.")
 
 
-def _planned(action: str, pull: PullSnapshot) -> dict[str, Any]:
-    return planned(action, f"pull request #{pull.number} ({pull.branch} at {pull.head[:12]})")
+@contextmanager
+def _open_pull(
+    number: int, act: str, project: str | None, dry_run: bool
+) -> Iterator[tuple[Forge, PullSnapshot]]:
+    """The forge and an open pull request of it that is to be changed."""
+    with _forge_of(project, changes=not dry_run) as forge:
+        pull = forge.pull(number)
+        if pull.state != "open":
+            raise PreconditionFailed(
+                f"pull request #{number} is {pull.state} already; only an open one can be {act}",
+                hint="caloron pr list --state open",
+            )
+        yield forge, pull
+
+
+def _planned(action: str, pull: PullSnapshot) -> DryRun:
+    target = f"pull request #{pull.number} ({pull.branch} at {pull.head[:12]})"
+    return DryRun(planned(action, target))
 
 
 def _verdict(approve: bool, request_changes: str | None, remark: str | None) -> tuple[Verdict, str]:
@@ -375,16 +394,6 @@ def _comment_verdict(
         author=comment.author,
         body=comment.body,
     )
-
-
-def _open_pull(forge: Forge, number: int, act: str) -> PullSnapshot:
-    pull = forge.pull(number)
-    if pull.state != "open":
-        raise PreconditionFailed(
-            f"pull request #{number} is {pull.state} already; only an open one can be {act}",
-            hint="caloron pr list --state open",
-        )
-    return pull
 
 
 def _merge(forge: Forge, pull: PullSnapshot) -> PullSnapshot:
@@ -454,50 +463,39 @@ def review_data(review: ReviewSnapshot) -> dict[str, Any]:
     }
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Rows under their heads; only a remote forge has pages."""
-    table = [head, *rows]
-    return "\n".join(aligned(table if any(row[-1] for row in rows) else [r[:-1] for r in table]))
+def _table(
+    head: tuple[str, ...],
+    items: Sequence[IssueSnapshot | PullSnapshot],
+    data: Sequence[dict[str, Any]],
+) -> str:
+    """Issues or pull requests under their heads; only a remote forge has pages."""
+    if not items:
+        return ""
+    rows = [head, *((*_cells(i), d["url"]) for i, d in zip(items, data, strict=True))]
+    has_pages = any(d["url"] for d in data)
+    return "\n".join(aligned(rows if has_pages else [row[:-1] for row in rows]))
 
 
-def _issue_cells(issue: IssueSnapshot) -> tuple[str, ...]:
-    return f"#{issue.number}", issue.state, one_line(issue.title), ", ".join(issue.labels)
+def _cells(item: IssueSnapshot | PullSnapshot) -> tuple[str, ...]:
+    last = ", ".join(item.labels) if isinstance(item, IssueSnapshot) else item.branch
+    return f"#{item.number}", item.state, one_line(item.title), last
 
 
-def _pull_cells(pull: PullSnapshot) -> tuple[str, ...]:
-    return f"#{pull.number}", pull.state, one_line(pull.title), pull.branch
-
-
-def _issue_page(issue: IssueSnapshot, comments: Iterable[CommentSnapshot], url: str) -> str:
-    about = f"opened by {issue.author}"
-    if issue.state == "closed" and issue.closed_by:
-        about += f", closed by {issue.closed_by}"
-    head = "\n".join(filter(None, ("  ".join(_issue_cells(issue)).rstrip(), url)))
-    return _page([head, about, _prose(issue.body)], comments)
-
-
-def _pull_page(
-    pull: PullSnapshot,
+def _page(
+    item: IssueSnapshot | PullSnapshot,
+    url: str,
+    about: str,
     reviews: Iterable[ReviewSnapshot],
     comments: Iterable[CommentSnapshot],
-    url: str,
-) -> str:
-    about = f"opened by {pull.author}, head {pull.head[:12]}"
-    if pull.state != "open" and pull.ended_by:
-        about += f", {pull.state} by {pull.ended_by}"
-    if pull.closes:
-        about += f", closes {', '.join(f'#{n}' for n in pull.closes)}"
+) -> list[str]:
+    head = "\n".join(filter(None, ("  ".join(_cells(item)).rstrip(), url)))
     verdicts = [
         f"-- {r.author}: {r.verdict.replace('_', ' ')} ({r.head[:12]})\n{_prose(r.body)}".rstrip()
         for r in reviews
     ]
-    head = "\n".join(filter(None, ("  ".join(_pull_cells(pull)), url)))
-    return _page([head, about, _prose(pull.body), *verdicts], comments)
-
-
-def _page(parts: list[str], comments: Iterable[CommentSnapshot]) -> str:
-    parts += [f"-- {comment.author} wrote\n{_prose(comment.body)}" for comment in comments]
-    return fitted("\n\n".join(filter(None, parts)))
+    replies = [f"-- {comment.author} wrote\n{_prose(comment.body)}" for comment in comments]
+    parts = filter(None, [head, about, _prose(item.body), *verdicts, *replies])
+    return "\n\n".join(parts).split("\n")
 
 
 def _prose(body: str) -> str:

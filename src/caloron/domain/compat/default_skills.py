@@ -1,4 +1,4 @@
-"""The skills that a project starts with, until somebody changes `skill_store.json`."""
+"""The skills that a project starts with, until a person edits `skill_store.json`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class _Skill(NamedTuple):
     tags: tuple[str, ...]
 
 
-#: Only what an agent can do in its workspace; nothing that needs an account or a server.
+#: Only skills that an agent can use in its workspace, without an account or a server.
 _SKILLS = {
     "git-operations": _Skill("Commit work in small steps with messages that say why", ("git",)),
     "python-development": _Skill("Write typed Python and manage its packages", ("python", "code")),
@@ -29,7 +29,7 @@ _SKILLS = {
 
 
 def default_skills(frameworks: tuple[str, ...]) -> dict[str, Any]:
-    """The store in the shape that scripts know."""
+    """Return the store in the form of the seeds."""
     return {
         name: {
             "type": "skill",

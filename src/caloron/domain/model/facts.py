@@ -1,4 +1,4 @@
-"""What the tick is told: forge snapshots, ends of work, and effects that were done or refused."""
+"""The input of a tick: forge snapshots, ends of work, and effects that were done or refused."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from caloron.domain.model.snapshots import (
 from caloron.domain.model.usage import Usage
 
 Trouble = Literal["", "auth", "quota", "rate_limit", "overflow", "budget", "crash"]
-#: Why nothing was verified: main has no files yet, or no way to verify was found or wanted.
+#: Why nothing was verified: main has no files yet, or there is no command, or none is wanted.
 Skipped = Literal["", "none", "unverified"]
 
 
 class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
-    """An attempt came to its end; one that was interrupted is not told, it is run again."""
+    """An attempt ended. An interrupted attempt is run again and is no such fact."""
 
     item: str
     task: str
@@ -35,7 +35,7 @@ class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
     exit_code: int = 0
     timed_out: bool = False
     last_line: str = ""
-    #: What the agent said: the tail of it, or all of it from a planner.
+    #: The output of the agent: its tail, or all of it from a planner.
     answer: str = ""
     #: The commit that the work left; equal to `base` when nothing was committed.
     head: str = ""
@@ -43,28 +43,28 @@ class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
     #: Files that could not be merged, or that still hold conflict markers.
     conflicts: tuple[str, ...] = ()
     log: str = ""
-    #: Something of ours failed around the agent: what it was.
+    #: The failure of our own code around the agent.
     internal_error: str = ""
-    #: The limit that the agent was ended for, such as its memory.
+    #: The limit that ended the agent, such as its memory.
     limit_hit: str = ""
-    #: Who the agent was, and what its provider refused.
+    #: The agent CLI, and the refusal of its provider.
     framework: str = ""
     provider_error: Trouble = ""
     provider_message: str = ""
     reset_at: float | None = None
     stop_reason: str = ""
-    #: The conversation, to go on with it in the next round.
+    #: The conversation, which the next round continues.
     session: str = ""
     usage: Usage | None = None
     feedback: Feedback | None = None
     #: The shell line that verified, or why nothing was verified.
     verify_command: str = ""
     skipped: Skipped = ""
-    #: Of a verification of main alone: who made its newest commit.
+    #: The author of the newest commit, for a verification of main alone.
     main_author: str = ""
     #: The tree that was verified.
     tree: str = ""
-    #: Of a batch, what was verified, in order; who is not in it could not be merged there.
+    #: The verified changes of a batch, in order; a member that is missing has a conflict.
     chain: tuple[Link, ...] = ()
 
     @property
@@ -73,17 +73,17 @@ class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """How an attempt ended, in the one interpretation that all rules share."""
+    """The end of an attempt, in the one interpretation that all rules share."""
 
     kind: Literal[
         "committed", "unchanged", "answered", "green", "red", "conflict", "refused", "failed"
     ]
-    #: Why, as the predicate of a sentence, such as "ran out of time"; of a red verification, the
-    #: line that shows it.
+    #: The reason as the predicate of a sentence, such as "ran out of time"; for a red
+    #: verification, the line that shows it.
     reason: str = ""
 
 
-#: The provider refuses every request: no agent fails because of that.
+#: The provider refuses every request, which is no failure of the agent.
 PROVIDER_REFUSALS: tuple[Trouble, ...] = ("auth", "quota", "rate_limit")
 
 
@@ -126,14 +126,14 @@ def is_red(fact: WorkEnded) -> bool:
 
 
 def red_line(fact: WorkEnded) -> str:
-    """The line that shows why a verification is red."""
+    """Return the line that shows why a verification is red."""
     if fact.timed_out:
         return "it ran out of time"
     return fact.limit_hit or fact.last_line or f"exit code {fact.exit_code}"
 
 
 class RunInterrupted(msgspec.Struct, frozen=True, kw_only=True, tag="run_interrupted"):
-    """An attempt was cut short and is run again: what it used, and its conversation."""
+    """An attempt was interrupted and is run again: its cost, and its conversation."""
 
     item: str
     task: str
@@ -147,14 +147,14 @@ class RunInterrupted(msgspec.Struct, frozen=True, kw_only=True, tag="run_interru
 
 
 class Halt(msgspec.Struct, frozen=True, kw_only=True, tag="halt"):
-    """Nothing more may be started until a person says so."""
+    """No work may be started until a person resumes the sprint."""
 
     reason: str
     id: str = "halt"
 
 
-#: `gone`: the branch is not there any more; `waiting`: the forge's CI has not ended; `checks`:
-#: it is red; `elsewhere`: it was merged, but not into main.
+#: `gone`: the branch was deleted; `waiting`: the forge's CI has not ended; `checks`: the CI is
+#: red; `elsewhere`: the change was merged, but not into main.
 Refusal = Literal[
     "stale_head", "stale_base", "conflict", "gone", "waiting", "checks", "elsewhere", "refused"
 ]
@@ -164,13 +164,13 @@ class EffectDone(msgspec.Struct, frozen=True, kw_only=True, tag="effect_done"):
     key: str
     task: str
     kind: str
-    #: The commit that a push put on the branch, a merge on main, or a look found there.
+    #: The commit that a push put on the branch, a merge on main, or that was read there.
     commit: str = ""
-    #: Of a merge, the tree of that commit.
+    #: The tree of that commit, for a merge.
     tree: str = ""
-    #: Of a merge: it is not a person's own.
+    #: False for a merge by a person.
     by_us: bool = True
-    #: Of a revert, the commit that brings the change back.
+    #: The commit that brings the change back, for a revert.
     reapply_commit: str = ""
 
     @property
@@ -191,16 +191,16 @@ class EffectFailed(msgspec.Struct, frozen=True, kw_only=True, tag="effect_failed
 
 
 class PlanApproved(msgspec.Struct, frozen=True, tag="plan_approved"):
-    """A person looked at the plan and said yes."""
+    """A person approved the plan."""
 
     id: str = "plan_approved"
 
 
 class PlanEdited(msgspec.Struct, frozen=True, kw_only=True, tag="plan_edited"):
-    """A person put other tasks in the place of a plan that waits for approval."""
+    """A person replaced a plan that waits for approval."""
 
     tasks: tuple[PlannedTask, ...]
-    #: When, in seconds since 1970: of two edits the later one counts.
+    #: In seconds since 1970: of two edits the later one counts.
     at: float
 
     @property
@@ -209,7 +209,7 @@ class PlanEdited(msgspec.Struct, frozen=True, kw_only=True, tag="plan_edited"):
 
 
 class SprintDiscarded(msgspec.Struct, frozen=True, kw_only=True, tag="sprint_discarded"):
-    """A person does not want what is left of the sprint."""
+    """A person discarded the sprint."""
 
     by: str
     id: str = "sprint_discarded"

@@ -1,4 +1,4 @@
-"""What an agent says about its task, and the text it becomes on the forge."""
+"""The feedback of an agent about its task, and its form on the forge."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import msgspec
 Assessment = Literal["completed", "partial", "blocked", "failed", "crashed"]
 ASSESSMENTS: tuple[Assessment, ...] = get_args(Assessment)
 
-#: What JSON leaves as it is and YAML does not read back, and what would open an HTML comment:
-#: our own comments are known by a marker in one.
+#: Characters that JSON keeps and YAML cannot read, and `<`, which could begin a marker of ours.
 _TO_ESCAPE = re.compile(
     "[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]|<"
 )
@@ -23,29 +22,29 @@ _LONGEST_NOTES = 8000
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt in the agent's own judgement; numbers that Caloron measured are its own."""
+    """The agent's own judgement of an attempt, with the numbers that Caloron measured."""
 
     task_id: str = ""
     agent_role: str = ""
-    #: From 1 to 10; 0: it did not say.
+    #: From 1 to 10; 0: not rated.
     task_clarity: int = 0
     blockers: tuple[str, ...] = ()
     tools_used: tuple[str, ...] = ()
     tokens_consumed: int = 0
     time_to_complete_min: int = 0
-    #: `crashed` is never an agent's own word: there was none.
+    #: `crashed` is written for an agent that gave no feedback.
     self_assessment: Assessment = "partial"
     notes: str = ""
 
 
 def joined(before: Feedback | None, now: Feedback) -> Feedback:
-    """The feedback of all rounds of a task: the lowest clarity, each blocker and each note.
+    """Join the feedback of all rounds of a task: the lowest clarity, all blockers and notes.
 
-    The assessment is that of the last round: the others are about work that was done again.
+    The last assessment counts, because the others are about work that was done again.
     """
     if before is None:
         return now
-    clarities = [said.task_clarity for said in (before, now) if said.task_clarity]
+    clarities = [f.task_clarity for f in (before, now) if f.task_clarity]
     notes = dict.fromkeys((*before.notes.splitlines(), *now.notes.splitlines()))
     return msgspec.structs.replace(
         now,
@@ -59,7 +58,7 @@ def joined(before: Feedback | None, now: Feedback) -> Feedback:
 
 
 def feedback_yaml(feedback: Feedback) -> str:
-    """The block of a feedback comment: YAML between two lines `---`."""
+    """Return the block of a feedback comment: YAML between two lines `---`."""
     lines = (
         f"  {name}: {_scalar(value)}" for name, value in msgspec.structs.asdict(feedback).items()
     )
@@ -67,6 +66,6 @@ def feedback_yaml(feedback: Feedback) -> str:
 
 
 def _scalar(value: str | int | tuple[str, ...]) -> str:
-    """A value as YAML on one line: JSON is YAML, but for a few characters."""
+    """Return a value as YAML on one line: JSON is YAML, but for a few characters."""
     text = json.dumps(value, ensure_ascii=False)
     return _TO_ESCAPE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

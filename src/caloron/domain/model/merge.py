@@ -1,15 +1,15 @@
-"""What is known about changes on their way into main: proofs, trains, waits and reverts."""
+"""Changes on their way into main: verifications, trains, waits and reverts."""
 
 from __future__ import annotations
 
 import msgspec
 
-#: How many changes are verified together at most.
+#: The most changes that are verified together.
 LONGEST_TRAIN = 8
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """What the verification of one head, merged into one base, came to."""
+    """The result of the verification of a head merged into a base."""
 
     head: str
     base: str
@@ -17,7 +17,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
     #: It is red, but so was main, and the user allowed that.
     tolerated: bool = False
-    #: The files of the merged result: what main must hold once this is merged.
+    #: The tree of the merged result, which main must have after the merge.
     tree: str = ""
 
     @property
@@ -26,7 +26,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """One change of a chain of merges, and the tree that main has once it is merged."""
+    """A change in a chain of merges, and the tree of main after it."""
 
     head: str
     tree: str
@@ -42,51 +42,51 @@ class Member(msgspec.Struct, frozen=True):
 class Train(msgspec.Struct, frozen=True, kw_only=True):
     """Approved changes that are verified as one batch and merged one after the other."""
 
-    #: Those that are not merged yet, in the order of merging.
+    #: The members that are not merged yet, in the order of merging.
     members: tuple[Member, ...]
-    #: So many of the first ones are verified together.
+    #: The number of first members that are verified together.
     size: int
-    #: So many of the first ones are known to be red together, on top of `base`; 0: not known.
+    #: The number of first members that are red together on top of `base`; 0: unknown.
     red: int = 0
-    #: What the red run told.
+    #: The log of the red run, and the line that shows why.
     red_log: str = ""
     red_line: str = ""
-    #: The main that `red` and `chain` are about.
+    #: The main under `red` and `chain`.
     base: str = ""
-    #: What is verified and to be merged next, in order.
+    #: The verified members, to be merged in this order.
     chain: tuple[Link, ...] = ()
     proof: Verified | None = None
-    #: The verification that is under way: work of the first member.
+    #: The verification that runs: work of the first member.
     item: str = ""
 
 
 class MergeWait(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a head cannot go on: checks or a limit of the forge, or main is being verified."""
+    """Why a head waits: for checks or a limit of the forge, or because main is being verified."""
 
     head: str
     what: str
     since: float
-    #: When to ask again.
+    #: The time of the next request.
     until: float
     times: int = 1
 
 
 class SuspectFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A red result of which it is not known whether main alone is red."""
+    """A red result that may be the fault of main."""
 
     proof: Verified
     line: str
 
 
 class Revert(msgspec.Struct, frozen=True, kw_only=True):
-    """How far it is that a merge which turned main red is taken out again."""
+    """The progress of reverting a merge that turned main red."""
 
     number: int
     branch: str
-    #: The red verification of main: what the agent gets to see.
+    #: The red verification of main, which the agent gets.
     red: Verified
     line: str
-    #: The commit that takes the change out, and one on top of it that brings it back.
+    #: The commit that reverts the change, and one on top of it that brings it back.
     head: str = ""
     reapply_commit: str = ""
     pull: int | None = None

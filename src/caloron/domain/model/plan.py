@@ -1,4 +1,4 @@
-"""A plan: the tasks of a sprint as planned, and everything that can be wrong with them."""
+"""A plan: the planned tasks of a sprint, and its validation."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_TITLE = 200
 MAX_PROMPT = 64_000
 #: The framework of planned tasks and of harnesses that name none.
 DEFAULT_FRAMEWORK = "claude-code"
-#: Names of the sprint's own work and agents, in the place where those of a task have its id.
+#: Names of the sprint's own work and agents, which stand where the id of a task does.
 RESERVED = frozenset({"baseline", "planner-1", "po", "retro", "retro-1", "reviewer-1"})
 
-#: Where a list of objects may begin. Each is read on to its end, so there is a limit to them.
+#: The beginning of a list of objects. Each is parsed to its end, so there is a limit.
 _LIST_OF_OBJECTS = re.compile(r"\[(?=\s*\{)")
 _MAX_BEGINNINGS = 100
 
@@ -28,7 +28,7 @@ Kind = Literal["change", "check"]
 
 
 class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One task as the plan states it; during the sprint only a person changes its text."""
+    """A task of a plan; during the sprint only a person changes its text."""
 
     id: str
     title: str
@@ -42,7 +42,7 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanProblem(ValueError):
-    """A plan that cannot be run; says everything that is wrong with it at once."""
+    """A plan that cannot be run, with all its errors."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("; ".join(errors))
@@ -50,20 +50,20 @@ class PlanProblem(ValueError):
 
 
 def find_plan(answer: str) -> list[Any]:
-    """The first JSON list of objects in a planner's answer."""
+    """Return the first JSON list of objects in a planner's answer."""
     decoder = json.JSONDecoder()
     for start in (m.start() for m in islice(_LIST_OF_OBJECTS.finditer(answer), _MAX_BEGINNINGS)):
         try:
-            found, _ = decoder.raw_decode(answer, start)
+            value, _ = decoder.raw_decode(answer, start)
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, list) and found and all(isinstance(x, dict) for x in found):
-            return found
+        if isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
+            return value
     raise PlanProblem(["the answer holds no JSON list of task objects"])
 
 
 def parse_plan(raw: object, *, frameworks: tuple[str, ...] = ()) -> tuple[PlannedTask, ...]:
-    """The tasks of a plan, or a `PlanProblem` that names every error."""
+    """Return the tasks of a plan, or raise a `PlanProblem` that names every error."""
     if not isinstance(raw, list) or not raw:
         raise PlanProblem(["a plan is a JSON list of at least one task object"])
     if len(raw) > MAX_TASKS:
@@ -87,8 +87,7 @@ def _parse_task(item: object, position: int, errors: list[str]) -> PlannedTask |
         return None
     errors += [f"{where}: {problem}" for problem in _misspelt(item)]
     if task.id in RESERVED:
-        said = f"the id `{task.id}` is used by the sprint itself; choose another"
-        errors.append(f"{where}: {said}")
+        errors.append(f"{where}: the id `{task.id}` is used by the sprint itself; choose another")
     if not is_valid_id(task.id):
         errors.append(f"{where}: an id is {ID_WORDS}")
     for field, text, limit in (
@@ -105,7 +104,7 @@ def _parse_task(item: object, position: int, errors: list[str]) -> PlannedTask |
 
 
 def _misspelt(item: object) -> list[str]:
-    """Fields that nobody reads but that look like one of ours: a typing error changes the plan."""
+    """Return errors for unknown fields that look like a misspelt one of ours."""
     known = [field.name for field in msgspec.structs.fields(PlannedTask)]
     keys = [str(key) for key in item if key not in known] if isinstance(item, dict) else []
     close = {key: difflib.get_close_matches(key, known, 1, 0.8) for key in keys}
@@ -134,7 +133,7 @@ def _structural_errors(tasks: list[PlannedTask], frameworks: tuple[str, ...]) ->
 
 
 def find_cycle(tasks: list[PlannedTask]) -> list[str]:
-    """One cycle, its first task named again at the end; empty when there is none."""
+    """Return a cycle, with its first task again at the end; empty: there is none."""
     waiting = {task.id: set(task.depends_on) for task in tasks}
     while free := [i for i, needs in waiting.items() if not needs]:
         for done in free:
@@ -150,7 +149,7 @@ def find_cycle(tasks: list[PlannedTask]) -> list[str]:
 
 
 def chain_lengths(tasks: tuple[PlannedTask, ...]) -> dict[str, int]:
-    """How many tasks must follow each one, at the longest: what to start first."""
+    """Return the length of the longest chain that begins with each task."""
     dependents: dict[str, list[str]] = {task.id: [] for task in tasks}
     for task in tasks:
         for dependency in task.depends_on:

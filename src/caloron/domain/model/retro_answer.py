@@ -1,6 +1,6 @@
-"""What a model says about a sprint: the words it may use, and the one form it may answer in.
+"""The answer of a model that looks back at a sprint, and its validation.
 
-Nothing in it is a number that anybody counts with: figures come from the ledger alone.
+No number in it is used: figures come from the ledger alone.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ PRIORITIES: tuple[Priority, ...] = ("critical", "high", "medium", "low")
 Sentiment = Literal["positive", "mixed", "negative", "neutral"]
 SENTIMENTS: tuple[Sentiment, ...] = get_args(Sentiment)
 
-#: A page that nobody reads to its end teaches nothing.
+#: People do not read a longer page to its end.
 MOST_IMPROVEMENTS = 5
 MOST_LINES = 8
 _LONGEST = 400
 
-Said = Annotated[str, Meta(min_length=1, max_length=_LONGEST)]
-Lines = Annotated[tuple[Said, ...], Meta(max_length=MOST_LINES)]
+Text = Annotated[str, Meta(min_length=1, max_length=_LONGEST)]
+Lines = Annotated[tuple[Text, ...], Meta(max_length=MOST_LINES)]
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing to do better, in a model's words."""
+    """An improvement in a model's words."""
 
     category: Category
     priority: Priority
-    description: Said
-    #: What in the numbers or the feedback shows it.
-    evidence: Said
-    #: In which situation a planner should think of it.
-    applies_when: Said
+    description: Text
+    #: The numbers or the feedback that show it.
+    evidence: Text
+    #: The situation in which a planner should think of it.
+    applies_when: Text
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Insight(msgspec.Struct, frozen=True, kw_only=True):
-    """The analysis of a sprint by a model, and which one wrote it."""
+    """The analysis of a sprint by a model, and the name of the model."""
 
     by: str
     themes: tuple[str, ...] = ()
@@ -58,34 +58,34 @@ class Insight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InsightProblem(Exception):
-    """An answer that is not in the asked form: what is wrong with it."""
+    """An answer that is not in the asked form."""
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
 
 
 def parse_insight(answer: str, by: str) -> Insight:
-    """The one JSON object of an answer, or an `InsightProblem`; nothing is guessed or mended."""
+    """Return the JSON object of an answer, or raise an `InsightProblem`; nothing is guessed."""
     start, end = answer.find("{"), answer.rfind("}")
     if start < 0 or end < start:
         raise InsightProblem("the answer holds no JSON object")
     try:
-        found = _decode(answer[start : end + 1].encode("utf-8", "surrogatepass"))
+        parsed = _decode(answer[start : end + 1].encode("utf-8", "surrogatepass"))
     except (msgspec.DecodeError, RecursionError) as error:
         raise InsightProblem(f"the answer is not in the asked form: {error}") from error
-    said = (
-        *found.themes,
-        *found.learnings,
-        *(t for a in found.improvements for t in (a.description, a.evidence, a.applies_when)),
+    texts = (
+        *parsed.themes,
+        *parsed.learnings,
+        *(t for a in parsed.improvements for t in (a.description, a.evidence, a.applies_when)),
     )
-    if not all(_line(text) for text in said):
+    if not all(_line(text) for text in texts):
         raise InsightProblem("the answer is not in the asked form: a text in it is blank")
     return Insight(
         by=by,
-        themes=tuple(map(_line, found.themes)),
-        improvements=tuple(map(_on_lines, found.improvements)),
-        learnings=tuple(map(_line, found.learnings)),
-        sentiment=found.sentiment,
+        themes=tuple(map(_line, parsed.themes)),
+        improvements=tuple(map(_on_lines, parsed.improvements)),
+        learnings=tuple(map(_line, parsed.learnings)),
+        sentiment=parsed.sentiment,
     )
 
 
@@ -99,5 +99,5 @@ def _on_lines(advice: Advice) -> Advice:
 
 
 def _line(text: str) -> str:
-    """A text as one line without characters that cannot be shown."""
+    """Return a text as one line of printable characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())

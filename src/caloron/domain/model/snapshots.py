@@ -1,7 +1,7 @@
-"""What was seen on the forge: one snapshot per object, each with the forge's own version.
+"""Snapshots of forge objects, each with the forge's own version, and what we write into bodies.
 
-A snapshot is a whole picture of its object, so only the newest version matters: an event that
-was lost, doubled or out of order changes nothing.
+A snapshot is a complete copy of its object, so only the newest version matters: an event that was
+lost, doubled or out of order changes nothing.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ _CLOSES = re.compile(
 
 
 def marker(key: str) -> str:
-    """The invisible line by which an object of ours is found again."""
+    """Return the invisible line that identifies an object of ours."""
     return f"<!-- caloron:{key} -->"
 
 
 def marker_key(body: str) -> str:
-    """The key of the first marker in a body, or an empty string."""
-    found = _MARKER.search(body)
-    return found[1] if found else ""
+    """Return the key of the first marker in a body, or an empty string."""
+    match = _MARKER.search(body)
+    return match[1] if match else ""
 
 
 def without_markers(body: str) -> str:
-    """A body as people read it."""
+    """Return a body as people read it."""
     return without_section_markers(_MARKER.sub("", body)).strip()
 
 
 def issues_closed_by(body: str) -> tuple[int, ...]:
-    """The numbers that a body names after `Closes`, `Fixes` or `Resolves`, each once."""
+    """Return the numbers after `Closes`, `Fixes` or `Resolves` in a body, each once."""
     return tuple(dict.fromkeys(int(n) for n in _CLOSES.findall(body)))
 
 
-#: Below the second of a change, versions of forges that tell no more than seconds have this many
-#: bits for the moment of the look. Versions that only count never get so far.
+#: Forges with one-second timestamps get a version of `seconds << 24 | time of the poll`. The local
+#: forge uses a plain counter, which never reaches 2**48.
 PART_BITS = 24
 _COUNTED = 1 << 48
 
 
 def moment(version: int) -> int:
-    """When a picture changed, as exactly as its forge tells; equal: either may be the first."""
+    """Return when an object changed, as exactly as known; equal moments have no order."""
     return version >> PART_BITS if version >= _COUNTED else version
 
 
@@ -59,9 +59,9 @@ class IssueSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="issue"):
     state: Literal["open", "closed"]
     author: str
     labels: tuple[str, ...] = ()
-    #: Who closed it, when it is closed.
+    #: The account that closed it.
     closed_by: str = ""
-    #: Whether its author has a say here: only then are later edits of it taken in.
+    #: Its author may command: otherwise edits need an approval.
     trusted: bool = True
 
     @property
@@ -79,14 +79,14 @@ class PullSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
     branch: str
     #: The commit at the tip of the branch (of the last known tip, once closed or merged).
     head: str
-    #: The branch it is to be merged into, as the forge calls it; empty: there is only main.
+    #: The branch that it is to be merged into; empty: there is only main.
     base: str = ""
     #: The issues named by `Closes #n` in the body.
     closes: tuple[int, ...] = ()
-    #: Who closed or merged it.
+    #: The account that closed or merged it.
     ended_by: str = ""
     merge_commit: str = ""
-    #: Whether its author has a say here: a stranger's is nobody's change.
+    #: Its author may command: other pull requests are no change of a task.
     trusted: bool = True
 
     @property
@@ -96,15 +96,15 @@ class PullSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
 
 class ReviewSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="review"):
     version: int
-    #: Below zero: the number of the comment that tells the verdict.
+    #: Below zero: the number of the comment that has the verdict.
     id: int
     pull: int
-    #: The commit that was reviewed: a review of another head says nothing about this one.
+    #: The commit that was reviewed; a review of another head does not count for this one.
     head: str
     verdict: Verdict
     author: str
     body: str = ""
-    #: Whether its author has a say here; on a public forge anybody may write a review.
+    #: Its author may command; on a public forge every account may review.
     trusted: bool = True
 
     @property
@@ -113,20 +113,20 @@ class ReviewSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="review"):
 
     @property
     def is_comment(self) -> bool:
-        """Whether it was told as a comment, and not as a review of the forge's own."""
+        """True if it is a comment, and not a review of the forge."""
         return self.id < 0
 
 
 class CommentSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="comment"):
     version: int
     id: int
-    #: Number of the issue or pull request it stands on.
+    #: The number of the issue or pull request.
     issue: int
     author: str
     body: str
-    #: Whether its author may give commands; everybody else's text is data.
+    #: Its author may command; other text is data.
     trusted: bool = True
-    #: When it was written, in ISO 8601; empty: nobody knows.
+    #: The time in ISO 8601; empty: unknown.
     created_at: str = ""
 
     @property
@@ -148,23 +148,23 @@ Snapshot = IssueSnapshot | PullSnapshot | ReviewSnapshot | CommentSnapshot | Bra
 
 
 def observation_id(snapshot: Snapshot) -> str:
-    """One id per observation: the same picture seen twice is one observation."""
+    """Return one id per version: the same snapshot read twice is one observation."""
     return f"{snapshot.object}@{snapshot.version}"
 
 
 def merge_observations(
     known: dict[str, Snapshot], seen: tuple[Snapshot, ...]
 ) -> dict[str, Snapshot]:
-    """The newest picture of every object; order and repetition of `seen` do not matter."""
+    """Return the newest snapshot of every object; order and repetition do not matter."""
     newest = dict(known)
     for snapshot in seen:
-        held = newest.get(snapshot.object)
-        if held is None or snapshot.version > held.version:
+        before = newest.get(snapshot.object)
+        if before is None or snapshot.version > before.version:
             newest[snapshot.object] = snapshot
     return newest
 
 
-#: A description is not made longer than this: each forge has a limit, and cuts what is longer.
+#: Forges cut longer descriptions.
 _LONGEST = 60_000
 _REFERENCE = re.compile(r"(#|!|\bgh-|:/)(?=[0-9/])", re.IGNORECASE)
 _BROKEN = "\\1\u200b"
@@ -175,20 +175,21 @@ _WHOLE = re.compile(
 
 
 def has_section(body: str, name: str) -> bool:
-    """Whether the section stands there, whole and once."""
+    """True if the section is there, complete and once."""
     begin, end = _markers(name)
     whole = body.count(begin) == body.count(end) == 1
     return whole and body.index(begin) < body.index(end)
 
 
 def with_section(body: str, name: str, text: str, *, add: bool) -> str:
-    """The body with this text in the section; `add`: one that was never there comes to the end."""
+    """Return the body with this text in the section; `add`: append a section that is missing."""
     begin, end = _markers(name)
     section = f"{begin}\n{inert(text)}\n{end}"
     if has_section(body, name):
         before, _, rest = body.partition(begin)
-        held, _, after = rest.partition(end)
-        if _same(f"{begin}{held}{end}", section):
+        old, _, after = rest.partition(end)
+        # Editors of forges have line ends of their own.
+        if f"{begin}{old}{end}".replace("\r\n", "\n") == section:
             return body
         new = f"{before}{section}{after}"
     elif add and begin not in body and end not in body:
@@ -199,24 +200,19 @@ def with_section(body: str, name: str, text: str, *, add: bool) -> str:
 
 
 def without_sections(body: str) -> str:
-    """What a person wrote."""
+    """Return a body without our sections, as a person wrote it."""
     return _WHOLE.sub("", body)
 
 
 def without_section_markers(body: str) -> str:
-    """The same text, as people read it."""
+    """Return a body with the text of our sections, but without their markers."""
     return _SECTION_MARKER.sub("", body)
 
 
 def inert(text: str) -> str:
-    """Words that close no issue: in the description of a pull request, `fixes #3` would."""
+    """Change `#3` so that it closes no issue, as `fixes #3` in a description would."""
     return _REFERENCE.sub(_BROKEN, text.replace("<!--", "<! --"))
 
 
 def _markers(name: str) -> tuple[str, str]:
     return f"<!-- caloron-section:{name} -->", f"<!-- /caloron-section:{name} -->"
-
-
-def _same(held: str, wanted: str) -> bool:
-    """Editors of forges have line ends of their own."""
-    return held.replace("\r\n", "\n") == wanted

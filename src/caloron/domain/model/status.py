@@ -22,37 +22,40 @@ class Status(StrEnum):
 class Step(StrEnum):
     """Where a task is, exactly; its status follows from the step."""
 
-    WAITING = "waiting"
-    BLOCKED = "blocked"
-    READY = "ready"
-    IMPLEMENTING = "implementing"
-    FIXING = "fixing"
-    RESOLVING = "resolving"
-    CHECKING = "checking"
-    PUBLISHING = "publishing"
-    REVIEW_QUEUED = "review_queued"
-    VERIFYING = "verifying"
-    MAIN_SUSPECT = "main_suspect"
-    REVIEWING = "reviewing"
-    POSTING_VERDICT = "posting_verdict"
-    MERGE_QUEUED = "merge_queued"
-    MERGE_VERIFYING = "merge_verifying"
-    WAITING_FOR_CI = "waiting_for_ci"
-    MERGING = "merging"
-    MERGED_UNVERIFIED = "merged_unverified"
-    REVERTING = "reverting"
-    REVERTED = "reverted"
-    ESCALATED = "escalated"
-    DONE = "done"
-    CANCELLED = "cancelled"
+    status: Status
 
-    @property
-    def status(self) -> Status:
-        return STATUS_OF[self]
+    def __new__(cls, value: str, status: Status = Status.PENDING) -> Step:
+        step = str.__new__(cls, value)
+        step._value_, step.status = value, status
+        return step
+
+    WAITING = "waiting", Status.PENDING
+    BLOCKED = "blocked", Status.BLOCKED
+    READY = "ready", Status.READY
+    IMPLEMENTING = "implementing", Status.IN_PROGRESS
+    FIXING = "fixing", Status.IN_PROGRESS
+    RESOLVING = "resolving", Status.IN_PROGRESS
+    CHECKING = "checking", Status.IN_PROGRESS
+    PUBLISHING = "publishing", Status.IN_PROGRESS
+    REVIEW_QUEUED = "review_queued", Status.IN_REVIEW
+    VERIFYING = "verifying", Status.IN_REVIEW
+    MAIN_SUSPECT = "main_suspect", Status.IN_REVIEW
+    REVIEWING = "reviewing", Status.IN_REVIEW
+    POSTING_VERDICT = "posting_verdict", Status.IN_REVIEW
+    MERGE_QUEUED = "merge_queued", Status.IN_REVIEW
+    MERGE_VERIFYING = "merge_verifying", Status.IN_REVIEW
+    WAITING_FOR_CI = "waiting_for_ci", Status.IN_REVIEW
+    MERGING = "merging", Status.IN_REVIEW
+    MERGED_UNVERIFIED = "merged_unverified", Status.IN_REVIEW
+    REVERTING = "reverting", Status.IN_REVIEW
+    REVERTED = "reverted", Status.IN_REVIEW
+    ESCALATED = "escalated", Status.ESCALATED
+    DONE = "done", Status.DONE
+    CANCELLED = "cancelled", Status.CANCELLED
 
 
 class IllegalTransition(ValueError):
-    """A move that the rules do not know; it is a bug, not a state of the world."""
+    """A move that the rules do not allow: a bug, not a state of the world."""
 
     def __init__(self, task: str, old: Status, new: Status) -> None:
         super().__init__(f"task {task}: {old} → {new}")
@@ -60,7 +63,7 @@ class IllegalTransition(ValueError):
 
 
 class IllegalPhase(ValueError):
-    """A change of phase that the rules do not know; it is a bug, too."""
+    """A change of phase that the rules do not allow: a bug, too."""
 
     def __init__(self, sprint: str, old: Phase, new: Phase) -> None:
         super().__init__(f"sprint {sprint}: {old} → {new}")
@@ -69,34 +72,7 @@ class IllegalPhase(ValueError):
 _P, _R, _G, _V = Status.PENDING, Status.READY, Status.IN_PROGRESS, Status.IN_REVIEW
 _D, _B, _E, _C = Status.DONE, Status.BLOCKED, Status.ESCALATED, Status.CANCELLED
 
-#: The status of each step.
-STATUS_OF: dict[Step, Status] = {
-    Step.WAITING: _P,
-    Step.BLOCKED: _B,
-    Step.READY: _R,
-    Step.IMPLEMENTING: _G,
-    Step.FIXING: _G,
-    Step.RESOLVING: _G,
-    Step.CHECKING: _G,
-    Step.PUBLISHING: _G,
-    Step.REVIEW_QUEUED: _V,
-    Step.VERIFYING: _V,
-    Step.MAIN_SUSPECT: _V,
-    Step.REVIEWING: _V,
-    Step.POSTING_VERDICT: _V,
-    Step.MERGE_QUEUED: _V,
-    Step.MERGE_VERIFYING: _V,
-    Step.WAITING_FOR_CI: _V,
-    Step.MERGING: _V,
-    Step.MERGED_UNVERIFIED: _V,
-    Step.REVERTING: _V,
-    Step.REVERTED: _V,
-    Step.ESCALATED: _E,
-    Step.DONE: _D,
-    Step.CANCELLED: _C,
-}
-
-#: The step of a task of which only the status is known.
+#: The step of a task if only its status is known.
 FIRST_STEP: dict[Status, Step] = {
     _P: Step.WAITING,
     _R: Step.READY,
@@ -120,10 +96,10 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     _C: frozenset({_P, _D}),
 }
 
-#: Statuses in which a task waits for a person, or for nothing any more.
+#: A task in one of these waits for a person, or is over.
 SETTLED = frozenset({_D, _B, _E, _C})
 
-#: A dependency in one of these holds its dependents back.
+#: A dependency in one of these blocks its dependents.
 HOLDS_DEPENDENTS = frozenset({_B, _E, _C})
 
 
@@ -132,7 +108,7 @@ def check_transition(task: str, old: Status, new: Status) -> None:
         raise IllegalTransition(task, old, new)
 
 
-#: What may follow a phase. A person's act may continue a sprint that has ended.
+#: The phases that may follow. A person's act may continue a sprint that has ended.
 PHASES: dict[Phase, frozenset[Phase]] = {
     "planning": frozenset({"approval", "running", "ended"}),
     "approval": frozenset({"running"}),
@@ -151,7 +127,7 @@ _DONE, _NO_PLAN, _TASKS_NOT_DONE = 0, 8, 10
 
 
 def exit_code_for(*, stopped: str, done: int, total: int) -> int:
-    """Return what `sprint` and `resume` exit with once a sprint has ended."""
+    """Return the exit code of `sprint` and `resume` once a sprint has ended."""
     if stopped:
         return _NO_PLAN
     return _DONE if total and done == total else _TASKS_NOT_DONE

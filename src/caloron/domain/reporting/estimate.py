@@ -1,4 +1,4 @@
-"""What a plan may take: agent runs, money and time, judged by what earlier tasks took."""
+"""Estimates of a plan: agent runs, money and time, from those of earlier tasks."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from caloron.domain.reporting.kpis import Run, work_time_s
 
 
 class Experience(msgspec.Struct, frozen=True, kw_only=True):
-    """What the done tasks of earlier sprints took, in the middle of them."""
+    """The medians of the done tasks of earlier sprints."""
 
     sprints: int = 0
     tasks: int = 0
     runs_per_task: float | None = None
-    #: None: nobody told what a run cost.
+    #: None: no run reported its cost.
     usd_per_task: float | None = None
     seconds_per_task: float | None = None
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan may take; None where there is nothing to go by."""
+    """An estimate of a plan; None: there is no experience."""
 
     agent_runs: int
-    #: How many tasks follow each other at the longest.
+    #: The number of tasks on the longest chain.
     steps: int
     cost_usd: float | None
     duration_s: float | None
-    #: What it is judged by.
+    #: The sprints and tasks that the estimate is based on.
     sprints: int
     tasks: int
 
@@ -51,7 +51,7 @@ def experience(earlier: Iterable[tuple[State, tuple[Run, ...]]]) -> Experience:
             runs.append(sum(r.role != "verify" for r in mine))
             if task.usage.spent.usd:
                 usd.append(task.usage.spent.usd)
-            # From its start to its end, a task may have been stopped for a night.
+            # The time between start and end may include a night without work.
             if mine:
                 seconds.append(work_time_s(mine))
     return Experience(
@@ -64,8 +64,8 @@ def experience(earlier: Iterable[tuple[State, tuple[Run, ...]]]) -> Experience:
 
 
 def estimate(plan: tuple[PlannedTask, ...], parallel: int, known: Experience) -> Estimate:
-    """What this plan may take with so many agents at once."""
-    # Whoever writes is reviewed; a check is one run. Fixes come on top of that.
+    """Estimate a plan that runs with so many agents at once."""
+    # A change takes a run and a review, a check one run. Fixes come on top of that.
     least = sum(1 if task.kind == "check" else 2 for task in plan)
     count = len(plan)
     usual = round((known.runs_per_task or 0) * count)
@@ -82,7 +82,7 @@ def estimate(plan: tuple[PlannedTask, ...], parallel: int, known: Experience) ->
 
 
 def rounds(plan: tuple[PlannedTask, ...], parallel: int) -> int:
-    """How often so many agents have to set out when all tasks take the same time."""
+    """Count the rounds of so many parallel agents if all tasks take the same time."""
     chains = chain_lengths(plan)
     waiting = sorted(plan, key=lambda task: -chains[task.id])
     done: set[str] = set()

@@ -1,4 +1,4 @@
-"""One line for every task that is not done: why nothing happens, or what is happening."""
+"""One line for every task that is not done: why it waits, or what is happening."""
 
 from __future__ import annotations
 
@@ -15,25 +15,22 @@ if TYPE_CHECKING:
 
 
 def why(state: State, task: Task, now: float = 0.0) -> str:
-    """Why this task is not done, in one line; empty when it is.
+    """Return why this task is not done, in one line; empty when it is.
 
     A limit of a provider that has passed by `now` is no reason any more.
     """
-    # States of other programs name no step.
+    # States of other programs have no step.
     step = task.step if task.step.status is task.status else FIRST_STEP[task.status]
     line = _LINES[step]
     return line if isinstance(line, str) else line(state, task, now)
 
 
 def why_sprint(sprint: Sprint, now: float = 0.0) -> str:
-    """Why there are no tasks yet, or why there will be none."""
+    """Return why there are no tasks yet, or why there will be none."""
     if sprint.planning.failure:
-        # A verification of main comes before the plan: it is the reason by itself.
-        return (
-            sprint.planning.failure
-            if sprint.planning.failure.startswith("main ")
-            else f"no plan: {sprint.planning.failure}"
-        )
+        # A verification of main comes before the plan and needs no other words.
+        failure = sprint.planning.failure
+        return failure if failure.startswith("main ") else f"no plan: {failure}"
     if sprint.availability.pause_reason:
         return sprint.availability.pause_reason
     if sprint.phase == "planning":
@@ -119,7 +116,7 @@ def _why_merging(state: State, task: Task, _now: float) -> str:
 
 
 def _why_in_train(state: State, task: Task) -> str:
-    """Who it is verified and merged with; empty: it goes alone."""
+    """Return the other tasks of its merge train, and what the train does; empty: no train."""
     train = state.sprint.merge_train
     names = [member.task for member in train.members] if train else []
     others = [name for name in names if name != task.plan.id]

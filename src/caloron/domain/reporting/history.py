@@ -1,4 +1,4 @@
-"""A sprint that ended as one record of `sprints.json`, and an older Caloron's as we remember it."""
+"""Records of ended sprints in `sprints.json`: our own written, an older Caloron's read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from caloron.domain.reporting.learnings import Kept, SprintRecord
 
 
 def history_record(state: State, runs: Sequence[Run]) -> Record:
-    """What the sprint itself came to; what nobody told, such as a clarity, is not in it."""
+    """Return the results of a sprint, without numbers that are not known."""
     sprint = state.sprint
     ended = sprint.ended_at or sprint.settings.created_at
     kpis = compute_kpis(state, runs, ended)
@@ -44,13 +44,13 @@ def history_record(state: State, runs: Sequence[Run]) -> Record:
 
 
 def exit_code_of(state: State) -> int:
-    """The code with which `caloron sprint` ended."""
+    """Return the exit code of `caloron sprint`."""
     done = sum(task.status == "Done" for task in state.tasks.values())
     return exit_code_for(stopped=state.sprint.planning.failure, done=done, total=len(state.tasks))
 
 
 def remembered(id: str, record: Record) -> SprintRecord:
-    """An older Caloron's sprint, as the next ones remember it."""
+    """Return a sprint of an older Caloron as the next ones use it."""
     facts = summary_of(record)
     failed = f"it ended with exit code {facts.exit_code}" if facts.exit_code else ""
     return SprintRecord(
@@ -72,19 +72,19 @@ def remembered(id: str, record: Record) -> SprintRecord:
 
 
 def with_adopted(kept: Kept, adopted: Iterable[SprintRecord]) -> Kept:
-    """The sprints of an older Caloron once each, though its history and its learnings tell of them.
+    """Add the sprints of an older Caloron, each once, though two of its files list them.
 
-    Its learnings gave no ids, so the same sprint is known by its numbers.
+    Its learnings have no ids, so the same sprint is recognised by its numbers.
     """
     history = list(adopted)
     ids = {record.id for record in history}
-    told = Counter(_numbers(record) for record in history)
+    known = Counter(_numbers(record) for record in history)
     others = []
     for record in kept.sprints:
         if record.id in ids:
             continue
-        if told[_numbers(record)] > 0:
-            told[_numbers(record)] -= 1
+        if known[_numbers(record)] > 0:
+            known[_numbers(record)] -= 1
             continue
         others.append(record)
     return msgspec.structs.replace(kept, sprints=(*others, *history))

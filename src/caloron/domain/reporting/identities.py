@@ -1,4 +1,4 @@
-"""The agents of a sprint as files tell of them: a manifest per task, a version per agent."""
+"""The exported files about agents: a manifest per task, a version per agent and sprint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def agent_of_item(item: str) -> str:
 
 
 def manifest_of(task: PlannedTask, *, framework: str, model: str = "") -> dict[str, Any]:
-    """The agent of a task in the form of an `.agent` file: only what is decided about it."""
+    """Return the agent of a task in the form of an `.agent` file, without guesses."""
     manifest: dict[str, Any] = {
         "name": f"caloron-agent-{task.id}",
         "version": "1.0.0",
@@ -45,23 +45,21 @@ def manifest_of(task: PlannedTask, *, framework: str, model: str = "") -> dict[s
 
 
 def versions_of(state: State, runs: Sequence[Run], stall_m: float) -> dict[str, dict[str, Any]]:
-    """Each agent that worked in the sprint, as an entry of `agent_versions.json`."""
+    """Return each agent that worked in the sprint as an entry of `agent_versions.json`."""
     return {
-        kpis.agent: _version(state, kpis, _runs_of(kpis.agent, runs), stall_m)
+        kpis.agent: _version(state, kpis, runs, stall_m)
         for kpis in agent_kpis(state, runs)
         if kpis.runs
     }
 
 
-def _runs_of(agent: str, runs: Sequence[Run]) -> list[Run]:
-    return [run for run in runs if agent_of_item(run.item) == agent]
-
-
 def _version(state: State, kpis: AgentKpis, runs: Sequence[Run], stall_m: float) -> dict[str, Any]:
     sprint, task = state.sprint, state.tasks.get(kpis.agent)
+    runs = [run for run in runs if agent_of_item(run.item) == kpis.agent]
     began = min((run.started_at for run in runs), default=sprint.settings.created_at)
-    told = task.log.feedback if task else None
-    tools = {name for run in runs for name in run.tools} | set(told.tools_used if told else ())
+    feedback = task.log.feedback if task else None
+    tools = {name for run in runs for name in run.tools}
+    tools |= set(feedback.tools_used if feedback else ())
     used = [run for run in runs if run.framework] or list(runs)
     return {
         "version": "1.0",
@@ -80,21 +78,21 @@ def _version(state: State, kpis: AgentKpis, runs: Sequence[Run], stall_m: float)
             "review_cycles": kpis.review_cycles,
             "time_s": kpis.time_s,
             "tools": sorted(tools),
-            "notes": told.notes if told else "",
+            "notes": feedback.notes if feedback else "",
         },
     }
 
 
 def _rate(kpis: AgentKpis, has_task: bool) -> float:
-    """A task is done or not; of a reviewer and a planner the runs that came to an end count."""
+    """Return the share of completed runs; an agent of a task has completed it or not."""
     if has_task:
         return float(kpis.tasks_completed)
     return round(1 - kpis.failed_runs / kpis.runs, 3)
 
 
 def next_version(entries: Sequence[Any]) -> str:
-    """The version after those that somebody else wrote down."""
-    told = [str(entry.get("version")) for entry in entries if isinstance(entry, dict)]
-    found = [match for text in told if (match := _VERSION.fullmatch(text))]
-    major, minor = max(((int(m[1]), int(m[2])) for m in found), default=(1, -1))
+    """Return the version after those in the file, which may be of others."""
+    texts = [str(entry.get("version")) for entry in entries if isinstance(entry, dict)]
+    matches = [match for text in texts if (match := _VERSION.fullmatch(text))]
+    major, minor = max(((int(m[1]), int(m[2])) for m in matches), default=(1, -1))
     return f"{major}.{minor + 1}"

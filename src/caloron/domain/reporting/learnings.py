@@ -1,7 +1,7 @@
-"""What a project has learned: improvements with their fate, and what the next planner is told.
+"""The learnings of a project: improvements with their fate, and the context of the next planner.
 
-All of it is worked out anew from the sprints each time. Kept are only things that cannot be: what
-an older Caloron or a person wrote down, and which improvements stood in which planner's prompt.
+They are derived anew from the sprints each time. Stored is only what cannot be derived: notes of an
+older Caloron or of a person, and which improvements were in which planner's prompt.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from caloron.domain.reporting.kpis import (
 from caloron.domain.reporting.retro_rules import RULE, RULES_SAY, Finding, findings
 
 Fate = Literal["pending", "applied", "retired"]
-#: Each fate in words: whether a planner followed an improvement, the ledger cannot say.
+#: Each fate in words. The ledger does not know whether a planner followed an improvement.
 FATE: dict[Fate, str] = {
     "pending": "in no prompt yet",
     "applied": "was in a prompt",
     "retired": "retired",
 }
-#: So many good sprints in a row, and nobody needs to be told any more.
+#: So many good sprints in a row retire an improvement.
 RETIRE_AFTER = 2
-#: What a model said and has not said again for so many sprints is as good as forgotten.
+#: So many sprints in which no model repeats an improvement retire it.
 FORGET_AFTER = 6
-_TOLD_SPRINTS = 100
+_MAX_PROMPTS = 100
 _IN_CONTEXT = 8
-#: In so many of the last sprints it is looked for what models said.
-_HEARD = 50
+#: Only so many of the last sprints are searched for improvements of models.
+_MODEL_SPRINTS = 50
 
 _FILLER = frozenset(
     re.findall(
@@ -52,7 +52,7 @@ _FILLER = frozenset(
         " their them then there these this to was were will with",
     )
 )
-#: Which rule's number an improvement in words of others stands for.
+#: The rule whose number judges an improvement in words of others.
 _ABOUT = (
     ("task-clarity", re.compile(r"clarit|unclear|ambigu|clearer|specif", re.IGNORECASE)),
     ("interventions", re.compile(r"supervisor|intervention|stall|timeout", re.IGNORECASE)),
@@ -64,20 +64,20 @@ _ABOUT = (
 
 
 class SprintRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One sprint that ended, as the next ones remember it."""
+    """A sprint that ended, as the next ones use it."""
 
     id: str
     goal: str = ""
     kpis: Kpis = Kpis()
     findings: tuple[Finding, ...] = ()
     blockers: tuple[str, ...] = ()
-    #: Why it came to no plan or was not begun.
+    #: Why it has no plan or did not begin.
     stopped: str = ""
-    #: What was merged although red.
+    #: The changes that were merged although red.
     debts: tuple[str, ...] = ()
     review_cycles: int = 0
     tools: dict[str, int] = msgspec.field(default_factory=dict)
-    #: A plan that was thrown away before anybody worked on it says nothing about the work.
+    #: A plan that was discarded before any work says nothing about the work.
     teaches: bool = True
 
 
@@ -85,24 +85,24 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
     """An improvement in the words of an older Caloron or of a person."""
 
     text: str
-    #: The last sprint that had ended when it was written down; it is judged by later ones.
+    #: The last sprint that had ended when it was written; later ones judge it.
     since: str = ""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What cannot be worked out from the sprints."""
+    """The stored part of the learnings, which cannot be derived from the sprints."""
 
     sprints: tuple[SprintRecord, ...] = ()
     noted: tuple[Noted, ...] = ()
     #: Improvements that a person has retired, by key.
     dropped: tuple[str, ...] = ()
-    #: Which improvements stood in the planner's prompt of which sprint.
-    told: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-    last_po_context: str = ""
+    #: The improvements in the planner's prompt, by sprint.
+    prompts: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict, name="told")
+    last_context: str = msgspec.field(default="", name="last_po_context")
 
 
 class Improvement(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to do better, and what has become of it."""
+    """An improvement and its fate."""
 
     id: str
     #: The same for the same meaning.
@@ -114,18 +114,18 @@ class Improvement(msgspec.Struct, frozen=True, kw_only=True):
     action: str = ""
     evidence: str = ""
     status: Fate = "pending"
-    #: The sprints that showed the need, the planners that were told, and good sprints since.
+    #: The sprints that showed the need, those whose planner read it, and good sprints since.
     seen_in: tuple[str, ...] = ()
     applied_in: tuple[str, ...] = ()
     good_since: int = 0
     for_planner: bool = True
-    #: `rules`, the framework and model that said it, or `noted`: a person or an older Caloron.
+    #: `rules`, the framework and model that found it, or `noted`: a person or an older Caloron.
     source: str = RULES_SAY
     applies_when: str = ""
 
 
 def record_of(state: State, runs: Sequence[Run], now: float) -> SprintRecord:
-    """A sprint as the next ones remember it."""
+    """Return a sprint as the next ones use it."""
     kpis = compute_kpis(state, runs, now)
     return SprintRecord(
         id=state.sprint.id,
@@ -147,7 +147,7 @@ def record_of(state: State, runs: Sequence[Run], now: float) -> SprintRecord:
 
 @lru_cache(maxsize=10_000)
 def same_meaning(text: str) -> str:
-    """One key for texts that differ in case, order, numbers, punctuation or small words only."""
+    """Return one key for texts that differ in case, order, numbers or small words only."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     words = re.findall(r"[^\W\d_]{2,}", plain)
     kept = {_stem(word) for word in words} - _FILLER
@@ -160,40 +160,40 @@ def _stem(word: str) -> str:
 
 
 def improvements(records: Sequence[SprintRecord], kept: Kept) -> tuple[Improvement, ...]:
-    """Every improvement once, the most urgent first, with what has become of it."""
-    found: dict[str, Improvement] = {}
+    """Return every improvement once with its fate, the most urgent first."""
+    result: dict[str, Improvement] = {}
     for noted in kept.noted:
         key = same_meaning(noted.text)
         rule = rule_about(noted.text)
-        if key not in found:
+        if key not in result:
             own = Improvement(id=_id_of(key), key=key, text=noted.text, rule=rule, source="noted")
-            found[key] = _followed(own, records, kept, noted.since)
+            result[key] = _followed(own, records, kept, noted.since)
     for key, (since, finding) in _said_by_models(records).items():
         rule = rule_about(finding.description)
         own = msgspec.structs.replace(_improvement(key, finding), rule=rule)
-        found.setdefault(key, _followed(own, records[since:], kept))
-    # The newest finding speaks for all of its kind.
+        result.setdefault(key, _followed(own, records[since:], kept))
+    # The newest finding of a rule stands for the older ones.
     newest = {finding.rule: finding for r in records for finding in r.findings if finding.rule}
     for finding in newest.values():
         key = same_meaning(finding.description)
-        found[key] = _followed(_improvement(key, finding), records, kept)
+        result[key] = _followed(_improvement(key, finding), records, kept)
     fates: tuple[Fate, ...] = ("applied", "pending", "retired")
     ordered = sorted(
-        found.values(),
+        result.values(),
         key=lambda i: (i.status == "retired", PRIORITIES.index(i.priority), fates.index(i.status)),
     )
     return tuple(ordered)
 
 
 def _id_of(key: str) -> str:
-    """An id that stays the same whatever else is learned."""
+    """Return an id that does not depend on other improvements."""
     return f"imp-{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 def as_of(
     sprint: str, records: Sequence[SprintRecord], kept: Kept
 ) -> tuple[list[SprintRecord], Kept]:
-    """What was known when a sprint ended: later sprints and later notes are left out."""
+    """Return the learnings at the end of a sprint, without later sprints and notes."""
     ids = [record.id for record in records]
     if sprint not in ids:
         return list(records), kept
@@ -201,19 +201,19 @@ def as_of(
     return [record for record in records if record.id not in later], msgspec.structs.replace(
         kept,
         noted=tuple(noted for noted in kept.noted if noted.since not in later),
-        told={name: keys for name, keys in kept.told.items() if name not in later},
+        prompts={name: keys for name, keys in kept.prompts.items() if name not in later},
     )
 
 
 def _said_by_models(records: Sequence[SprintRecord]) -> dict[str, tuple[int, Finding]]:
-    """What models said, each once: where it was said first, and as it was said last."""
-    said: dict[str, tuple[int, Finding]] = {}
-    for place in range(max(0, len(records) - _HEARD), len(records)):
-        for finding in records[place].findings:
+    """Return the improvements of models by key: the first sprint, and the last wording."""
+    result: dict[str, tuple[int, Finding]] = {}
+    for position in range(max(0, len(records) - _MODEL_SPRINTS), len(records)):
+        for finding in records[position].findings:
             if not finding.rule:
                 key = same_meaning(finding.description)
-                said[key] = (said[key][0] if key in said else place, finding)
-    return said
+                result[key] = (result[key][0] if key in result else position, finding)
+    return result
 
 
 def _improvement(key: str, finding: Finding) -> Improvement:
@@ -235,28 +235,31 @@ def _improvement(key: str, finding: Finding) -> Improvement:
 def _followed(
     improvement: Improvement, records: Sequence[SprintRecord], kept: Kept, since: str = ""
 ) -> Improvement:
-    """What has become of an improvement: who was told, and whether the numbers are good now."""
+    """Derive the fate of an improvement from the prompts and the numbers since."""
     ids = [record.id for record in records]
     later = records[ids.index(since) + 1 :] if since in ids else records
-    seen, good, silent = [], 0, 0
+    seen_in, good, silent = [], 0, 0
     for record in later:
         if any(_shows(finding, improvement) for finding in record.findings):
-            seen.append(record.id)
+            seen_in.append(record.id)
             good = silent = 0
         else:
             good += int(_judged(improvement.rule, record))
             silent += 1
-    # A planner that made no plan has not used what it was told.
+    # A planner that made no plan has not used its prompt.
     without = {record.id for record in records if record.stopped and not record.kpis.total_tasks}
-    told = (sprint for sprint, keys in kept.told.items() if improvement.key in keys)
-    applied = tuple(sprint for sprint in told if sprint not in without)
+    applied = tuple(
+        sprint
+        for sprint, keys in kept.prompts.items()
+        if improvement.key in keys and sprint not in without
+    )
     dropped = improvement.key in kept.dropped
     by_model = improvement.source not in (RULES_SAY, "noted")
     forgotten = by_model and silent >= FORGET_AFTER
     status: Fate = "applied" if applied else "pending"
     return msgspec.structs.replace(
         improvement,
-        seen_in=tuple(seen),
+        seen_in=tuple(seen_in),
         applied_in=applied,
         good_since=good,
         status="retired" if dropped or forgotten or good >= RETIRE_AFTER else status,
@@ -264,14 +267,14 @@ def _followed(
 
 
 def _shows(finding: Finding, improvement: Improvement) -> bool:
-    """Whether a sprint's finding says that the improvement is needed still."""
+    """True if a finding shows that the improvement is still needed."""
     if finding.rule:
         return finding.rule == improvement.rule
     return same_meaning(finding.description) == improvement.key
 
 
 def _judged(rule: str, record: SprintRecord) -> bool:
-    """Whether a sprint without the finding is good news about it."""
+    """True if a sprint without the finding shows that the improvement worked."""
     if rule in RULE:
         return RULE[rule].judged(record.kpis)
     return record.kpis.total_tasks > 0 and record.kpis.completed_tasks == record.kpis.total_tasks
@@ -281,8 +284,8 @@ def rule_about(text: str) -> str:
     return next((name for name, pattern in _ABOUT if pattern.search(text)), "")
 
 
-def po_context(records: Sequence[SprintRecord], kept: Kept) -> tuple[str, tuple[str, ...]]:
-    """What the next planner is told, and the keys of the improvements in it."""
+def planner_context(records: Sequence[SprintRecord], kept: Kept) -> tuple[str, tuple[str, ...]]:
+    """Return the context of the next planner, and the keys of the improvements in it."""
     known = [*kept.sprints, *records]
     live = [i for i in improvements(records, kept) if i.status != "retired" and i.for_planner]
     chosen = live[:_IN_CONTEXT]
@@ -294,7 +297,7 @@ def po_context(records: Sequence[SprintRecord], kept: Kept) -> tuple[str, tuple[
     lines += [_line(record) for record in known[-2:]]
     if chosen:
         lines += ["", "What to do better this time:"]
-        lines += [f"- [{i.priority}] {i.text}{_because(i)}" for i in chosen]
+        lines += [f"- [{i.priority}] {i.text}{_evidence(i)}" for i in chosen]
     debts = [f"- {record.id}: {debt}" for record in known for debt in record.debts]
     if debts:
         lines += ["", "Merged although red, still to be put right:", *debts[-_IN_CONTEXT:]]
@@ -304,7 +307,7 @@ def po_context(records: Sequence[SprintRecord], kept: Kept) -> tuple[str, tuple[
     return "\n".join(lines), tuple(i.key for i in chosen)
 
 
-def _because(improvement: Improvement) -> str:
+def _evidence(improvement: Improvement) -> str:
     where = f" ({', '.join(improvement.seen_in[-3:])})" if improvement.seen_in else ""
     when = f" — when: {improvement.applies_when}" if improvement.applies_when else ""
     return f"{when} — {improvement.evidence}{where}" if improvement.evidence else f"{when}{where}"
@@ -340,9 +343,9 @@ def _line(record: SprintRecord) -> str:
     return f"- {record.id}: {', '.join(parts)}" + (f' — "{goal}"' if goal else "")
 
 
-def with_told(kept: Kept, sprint: str, context: str, keys: tuple[str, ...]) -> Kept:
-    """Remember what the planner of a sprint was told."""
-    told = {name: had for name, had in kept.told.items() if name != sprint} | {sprint: keys}
+def with_context(kept: Kept, sprint: str, context: str, keys: tuple[str, ...]) -> Kept:
+    """Store the context of a sprint's planner."""
+    prompts = {name: had for name, had in kept.prompts.items() if name != sprint} | {sprint: keys}
     return msgspec.structs.replace(
-        kept, told=dict(list(told.items())[-_TOLD_SPRINTS:]), last_po_context=context
+        kept, prompts=dict(list(prompts.items())[-_MAX_PROMPTS:]), last_context=context
     )

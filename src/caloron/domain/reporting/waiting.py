@@ -1,4 +1,4 @@
-"""Why nobody may start: the slots are taken, or a provider lets nobody work."""
+"""Why no agent starts: the slots are taken, or a provider or the forge is unavailable."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def busy_slots(state: State) -> int:
-    """How many agents are at work, of as many as `--parallel` allows."""
+    """Count the agents at work, at most as many as `--parallel` allows."""
     works = [t.work for t in state.tasks.values() if t.work and t.work.role != "verify"]
     running = [work for work in works if work.item not in state.queued | state.ended]
-    # After a resume with fewer slots, agents of before may still be at work.
+    # After a resume with fewer slots, more agents may still be at work.
     return min(len(running), state.sprint.settings.parallel)
 
 
@@ -22,7 +22,7 @@ def provider_of(sprint: Sprint, task: Task | None) -> str:
 
 
 def why_paused(sprint: Sprint, task: Task | None, now: float = 0.0) -> str:
-    """Why the provider of a task's agent lets nobody work, in one line; empty: it does."""
+    """Return until when the provider of a task's agent is unavailable, in one line, or empty."""
     name = provider_of(sprint, task)
     pause = sprint.availability.providers.get(name)
     if pause is None or pause.until <= now:
@@ -31,7 +31,7 @@ def why_paused(sprint: Sprint, task: Task | None, now: float = 0.0) -> str:
 
 
 def clock_time(at: float) -> str:
-    """A moment for people: in the time zone of this machine, which it names."""
+    """Return a time for people, in the time zone of this machine, with its name."""
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M %Z")
@@ -41,7 +41,7 @@ _LONGEST = 200
 
 
 class Outage(NamedTuple):
-    """Since when, and until when if the forge says so; both in seconds since 1970."""
+    """An unavailable forge; times are in seconds since 1970."""
 
     since: float
     until: float | None
@@ -54,7 +54,7 @@ class Outage(NamedTuple):
 
 
 def outage_after(before: Outage | None, detail: str, until: float | None, now: float) -> Outage:
-    """The outage as it is after one more look that failed: it began with the first."""
+    """Return the outage after another failed poll: it began with the first one."""
     detail = " ".join(detail.split())[:_LONGEST]
     if before is None or (before.until is None) != (until is None):
         return Outage(now, until, detail)
@@ -62,7 +62,6 @@ def outage_after(before: Outage | None, detail: str, until: float | None, now: f
 
 
 def _time(at: float, near: float) -> str:
-    """The time of day; with the day if that is another."""
-
+    """Return the time of day, with the day if it is another."""
     day, _, time = clock_time(at).partition(" ")
     return time if clock_time(near).startswith(day) else f"{day} {time}"

@@ -31,7 +31,7 @@ _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
 
 
 class Protection(msgspec.Struct, frozen=True, kw_only=True):
-    """What the main branch requires of a change before a merge."""
+    """The requirements of the main branch for a merge."""
 
     protected: bool = False
     can_merge: bool = True
@@ -120,11 +120,11 @@ class ForgeApi(Protocol):
             params = {**self.page, **response.next_page}
 
     def sees_check_runs(self, http: ForgeHttp, commit: str) -> bool:
-        """Whether our token may read the results of CI that are not statuses."""
+        """True if our token may read the results of CI that are not statuses."""
         return True
 
     def is_required(self, name: str, wanted: str) -> bool:
-        """Whether a check of this name is one that the protection of the branch wants.
+        """True if the protection of the branch wants a check of this name.
 
         On GitHub a name with an asterisk or a bracket means just that; Gitea has patterns.
         """
@@ -139,7 +139,7 @@ class ForgeApi(Protocol):
         ...
 
     def known_to_write(self, http: ForgeHttp, user: str) -> bool:
-        """Whether a user may write, where only an administrator may ask for permissions."""
+        """True if a user may write, where only an administrator may ask for permissions."""
         return False
 
     def merge_style(self, repository: types.Repository) -> str:
@@ -161,7 +161,7 @@ class ForgeApi(Protocol):
         """
 
     def check_scopes(self, http: ForgeHttp) -> None:
-        """Refuse a token that may read but not write, as far as the forge tells."""
+        """Refuse a token that may read but not write, as far as the forge shows that."""
         ...
 
     def merge_refusal(self, status: int, reason: str) -> MergeRefusal:
@@ -201,7 +201,7 @@ def address_of(kind: str, host: str) -> Address:
 
 
 def repo_of(name: str) -> str:
-    """A repository as `owner/name`, without what people copy along with it."""
+    """Return a repository as `owner/name`, without a `.git` or slashes around it."""
     cleaned = name.strip().strip("/").removesuffix(".git")
     if not _REPO.fullmatch(cleaned) or cleaned.split("/")[1] in (".", ".."):
         raise UsageError(f"{name!r} is no repository", hint="give it as owner/name")

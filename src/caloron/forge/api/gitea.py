@@ -51,7 +51,7 @@ class Gitea(ForgeApi):
     }
     merge_refusals = (
         (405, "already merged", "merged"),
-        # It says so while it looks at a push, and also when it has found a conflict.
+        # The answer while a push is being checked, and also for a conflict.
         (405, "try again later", "unclear"),
         (405, "enough approvals", "people"),
         (405, "requested changes", "people"),
@@ -100,7 +100,7 @@ class Gitea(ForgeApi):
         except Refused as refusal:
             if refusal.status != FORBIDDEN:
                 raise
-            # Only administrators may look.
+            # Only administrators may read them.
             return BranchRules(unreadable=True)
         rules = sorted(listed, key=lambda rule: rule.priority)
         ruling = [rule for branch in ours if (rule := _first_for(rules, branch))]
@@ -115,7 +115,7 @@ class Gitea(ForgeApi):
         )
 
     def _signs(self, http: ForgeHttp) -> bool:
-        """Whether it has a key to sign merges with."""
+        """True if the forge has a key to sign merges with."""
         try:
             http.get("/signing-key.gpg", accept="text/plain")
         except NotFound:
@@ -123,9 +123,9 @@ class Gitea(ForgeApi):
         return True
 
     def known_to_write(self, http: ForgeHttp, user: str) -> bool:
-        # Who could be given an issue can write, and that list is for everybody.
+        # The accounts that an issue can be assigned to may write, and every account may list them.
         writers = http.get("assignees").read(list[types.User])
-        return user.casefold() in {one.login.casefold() for one in writers}
+        return user.casefold() in {user.login.casefold() for user in writers}
 
     def merge(self, http: ForgeHttp, number: int, head: str, style: str, message: str) -> None:
         title, _, rest = message.partition("\n")
@@ -166,7 +166,7 @@ def _names(rules: Iterable[types.GiteaRule]) -> tuple[str, ...]:
 
 
 def is_for(rule: str, branch: str) -> bool:
-    """Whether a rule of this name, or pattern in which `*` ends at a slash, is for a branch."""
+    """True if a rule of this name, or pattern in which `*` ends at a slash, is for a branch."""
     if not _SPECIAL.search(rule):
         return rule.casefold() == branch.casefold()
     try:

@@ -88,7 +88,7 @@ class GitHub(ForgeApi):
             except Refused as refusal:
                 if refusal.status != FORBIDDEN:
                     raise
-                # A fine-grained token has no right to them; the set-up says so.
+                # A fine-grained token has no right to them; `caloron init` warns about that.
                 return checks
             runs = response.read(types.CheckRuns).check_runs
             checks += [Check(run.name, _state(run)) for run in runs]
@@ -156,7 +156,7 @@ class GitHub(ForgeApi):
         http.change("PUT", f"pulls/{number}/merge", body)
 
     def check_scopes(self, http: ForgeHttp) -> None:
-        # Fine-grained tokens do not tell their rights.
+        # The rights of a fine-grained token cannot be read.
         header = http.get("").headers.get("x-oauth-scopes")
         if header is None:
             return

@@ -29,7 +29,7 @@ class Issue(msgspec.Struct, kw_only=True):
     labels: list[Label | str] | None = None
     updated_at: datetime
     closed_by: User | None = None
-    #: There on a pull request only: both kinds share one list and one numbering.
+    #: Set on pull requests only: both kinds share one list and one numbering.
     pull_request: Present | None = None
 
 
@@ -85,7 +85,7 @@ class Review(msgspec.Struct, kw_only=True):
     dismissed: bool = False
     submitted_at: datetime | None = None
     updated_at: datetime | None = None
-    #: How many lines were commented on; None: the forge does not tell.
+    #: How many lines were commented on; None: unknown.
     comments_count: int | None = None
 
 
@@ -213,7 +213,7 @@ class GiteaRule(msgspec.Struct, kw_only=True):
     block_on_outdated_branch: bool = False
 
     def lets_push(self, who: str) -> bool:
-        """Whether a user may push; members of a team are unknown, so that it allows everybody."""
+        """True if a user may push; members of a team are unknown, so a team allows all users."""
         names = [name.casefold() for name in self.push_whitelist_usernames or []]
         listed = who.casefold() in names or bool(self.push_whitelist_teams)
         return self.enable_push and (not self.enable_push_whitelist or listed)

@@ -1,7 +1,7 @@
 """The forge on the user's own disk: a bare git repository and an SQLite file beside it.
 
-Git holds the commits and the refs, SQLite holds what people say about them. Nothing spans both:
-git changes first, and the records follow.
+Git stores the commits and the refs, SQLite stores issues, pull requests, comments and reviews.
+No transaction spans both: git changes first, and the records follow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from caloron.errors import (
     StaleHead,
     UsageError,
 )
-from caloron.forge.local.create import create_repository, fast_forward_from
 from caloron.forge.local.records import (
     Change,
     MergeRecord,
@@ -189,6 +188,8 @@ class LocalForge:
     def fast_forward_from(self, source: Path) -> bool:
         """Fast-forward main to the user's own repository; False if the two have diverged."""
         with self._repository.merge_lock():
+            from caloron.forge.local.create import fast_forward_from
+
             return fast_forward_from(self._repository, source)
 
     def create_issue(self, title: str, body: str, labels: tuple[str, ...] = ()) -> IssueSnapshot:
@@ -208,8 +209,7 @@ class LocalForge:
     def comment(self, number: int, body: str) -> CommentSnapshot:
         require_text("a comment", body)
         self._records.require(number)
-        with self._records.change("comment") as change:
-            row = change.write("comment", issue=number, author=self.actor, body=body)
+        row = self._write("comment", issue=number, author=self.actor, body=body)
         assert row is not None
         return comment_snapshot(row)
 
@@ -222,11 +222,15 @@ class LocalForge:
             raise NotFound(f"#{number} has no comment {comment}")
         return comment_snapshot(row)
 
+    def _write(self, statement: str, **values: Any) -> sqlite3.Row | None:
+        """Run one statement as a change of its own."""
+        with self._records.change(statement) as change:
+            return change.write(statement, **values)
+
     def edit_issue(self, number: int, body: str) -> IssueSnapshot:
         require_storable("the body of an issue", body)
         self.issue(number)
-        with self._records.change("edit_issue") as change:
-            change.write("edit_issue", number=number, body=body)
+        self._write("edit_issue", number=number, body=body)
         return self._records.issue(number)
 
     def label(self, number: int, label: str) -> IssueSnapshot:
@@ -310,8 +314,7 @@ class LocalForge:
     def edit_pull(self, number: int, body: str) -> PullSnapshot:
         require_storable("the body of a pull request", body)
         self.pull(number)
-        with self._records.change("edit_pull") as change:
-            change.write("edit_pull", number=number, body=body)
+        self._write("edit_pull", number=number, body=body)
         return self._records.pull(number)
 
     def close_pull(self, number: int) -> PullSnapshot:
@@ -321,8 +324,7 @@ class LocalForge:
             pull = self._records.pull(number)
             if pull.state == "open":
                 ended = {"state": "closed", "head": pull.head, "by": self.actor, "commit": ""}
-                with self._records.change("close_pull") as change:
-                    change.write("end_pull", number=number, **ended)
+                self._write("end_pull", number=number, **ended)
         return self._records.pull(number)
 
     def reopen_pull(self, number: int) -> PullSnapshot:
@@ -346,10 +348,8 @@ class LocalForge:
         require_review(verdict, body)
         pull = self.pull(number)
         head = require_commit(head or pull.head)
-        with self._records.change("review") as change:
-            row = change.write(
-                "review", pull=number, head=head, verdict=verdict, author=self.actor, body=body
-            )
+        values = {"pull": number, "head": head, "verdict": verdict, "body": body}
+        row = self._write("review", author=self.actor, **values)
         assert row is not None
         return review_snapshot(row)
 
@@ -368,7 +368,7 @@ class LocalForge:
             pull = self._records.pull(number)
             if pull.state == "merged" and head in ("", pull.head):
                 return Merged(pull, did_it=False)
-            head, base = self._to_merge(pull, head, base)
+            head, base = self._to_merge(pull, head, base, is_verified=verified is not None)
             message = message.strip() or f"Merge pull request #{number}: {pull.title}"
             if verified is None:
                 commit = self._merge(pull, head, base, message)
@@ -378,10 +378,12 @@ class LocalForge:
         return Merged(self._records.pull(number), did_it=True)
 
     def mark_merged(self, number: int, commit: str) -> PullSnapshot:
-        # The records follow main at each look.
+        # The records follow main with each read.
         return self.pull(number)
 
-    def _to_merge(self, pull: PullSnapshot, head: str, base: str) -> tuple[str, str]:
+    def _to_merge(
+        self, pull: PullSnapshot, head: str, base: str, *, is_verified: bool
+    ) -> tuple[str, str]:
         """The head and base to merge, if they are still what was expected."""
         name = f"pull request #{pull.number}"
         if pull.state == "merged":
@@ -394,7 +396,7 @@ class LocalForge:
         main = self._refs.main_tip()
         if main != (base or main):
             raise stale_base(self.main, main, base)
-        if self._repository.contains(main, tip):
+        if not is_verified and self._repository.contains(main, tip):
             raise ForgeError(
                 f"{name} has nothing to merge: {self.main} contains all of {pull.branch}",
                 hint="push commits to the branch, or close the pull request",
@@ -431,6 +433,9 @@ def create_local_forge(directory: Path, *, source: Path | None = None, name: str
 
     Its main starts as the commit checked out in `source`, else with a README of the project.
     """
+    # Only new projects need what this module imports.
+    from caloron.forge.local.create import create_repository
+
     create_repository(directory / "forge.git", source, name)
     Records(directory / "forge.sqlite").close()
     forge = LocalForge(directory)

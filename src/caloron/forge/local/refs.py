@@ -111,11 +111,11 @@ class ForgeRepository(Repository):
         raise self.failure(arguments, done.returncode, done.stderr.decode("utf-8", "replace"))
 
     def contains(self, tip: str, commit: str) -> bool:
-        """Whether `commit` is `tip` or behind it; a commit that is gone is behind nothing."""
+        """True if `commit` is `tip` or behind it; a commit that is gone is behind nothing."""
         return self.has(commit) and self.has(tip) and self.is_ancestor(commit, tip)
 
     def contained(self, tip: str, commits: Iterable[str]) -> set[str]:
-        """Those of the commits that `tip` contains, from one walk."""
+        """Return the commits that `tip` contains, from one walk."""
         wanted = set(commits)
         if not wanted:
             return set()
@@ -209,7 +209,7 @@ class RefSync:
         if not self._moved(tracked):
             return tracked.version
         with self._repository.merge_lock(wait=False) as mine:
-            # The process that holds the lock is recording the very move that was seen here.
+            # The process that has the lock is recording this very move.
             return self.sync_records().version if mine else tracked.version
 
     def sync_records(self) -> Tracked:
@@ -233,11 +233,11 @@ class RefSync:
         tip = self._repository.tip(branch)
         if tip is None:
             return None
-        seen = self._records.row("branch", name=branch)
-        if seen is None or seen["tip"] != tip:
+        row = self._records.row("branch", name=branch)
+        if row is None or row["tip"] != tip:
             self._record_branch(branch)
-            seen = self._records.row("branch", name=branch)
-        return branch_snapshot(seen) if seen else None
+            row = self._records.row("branch", name=branch)
+        return branch_snapshot(row) if row else None
 
     def main_tip(self) -> str:
         tip = self._repository.tip(MAIN)

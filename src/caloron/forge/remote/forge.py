@@ -121,7 +121,7 @@ class RemoteForge(Reader):
         )
 
     def check_scopes(self) -> None:
-        """Refuse a token that may read but not write, as far as the forge tells."""
+        """Refuse a token that may read but not write, as far as the forge shows that."""
         self.api.check_scopes(self.http)
 
     def poll(self, cursor: str) -> Poll:
@@ -210,7 +210,7 @@ class RemoteForge(Reader):
         return self.issue(number)
 
     def _put_label(self, number: int, label: str) -> str | None:
-        """Add the label; the reason if that failed, empty if the forge gives none."""
+        """Add the label; return the reason if that failed, empty if the forge names none."""
         reference = self.api.label_reference(self._labels.of((label,))[0])
         try:
             response = self.http.change("POST", f"issues/{number}/labels", {"labels": [reference]})
@@ -243,6 +243,13 @@ class RemoteForge(Reader):
         response = self.http.change("PATCH", f"issues/{number}", change)
         return self.issue_snapshot(response.read(types.Issue), response.began_ms)
 
+    def _patch_pull(self, number: int, change: dict[str, str]) -> PullSnapshot:
+        json, began = self.pull_json(number)
+        if json.state == change.get("state"):
+            return self.pull_snapshot(json, began)
+        response = self.http.change("PATCH", f"pulls/{number}", change)
+        return self.pull_snapshot(response.read(types.Pull), response.began_ms)
+
     def push(self, source: Path, branch: str, new: str, old: str) -> BranchSnapshot:
         require_remote_branch(branch)
         require_commit(new)
@@ -274,17 +281,10 @@ class RemoteForge(Reader):
 
     def edit_pull(self, number: int, body: str) -> PullSnapshot:
         require_storable("the body of a pull request", body)
-        self.pull_json(number)
-        changes = {"body": self._truncated(body)}
-        response = self.http.change("PATCH", f"pulls/{number}", changes)
-        return self.pull_snapshot(response.read(types.Pull), response.began_ms)
+        return self._patch_pull(number, {"body": self._truncated(body)})
 
     def close_pull(self, number: int) -> PullSnapshot:
-        json, began = self.pull_json(number)
-        if json.state != "open":
-            return self.pull_snapshot(json, began)
-        response = self.http.change("PATCH", f"pulls/{number}", {"state": "closed"})
-        return self.pull_snapshot(response.read(types.Pull), response.began_ms)
+        return self._patch_pull(number, {"state": "closed"})
 
     def review(self, number: int, head: str, verdict: Verdict, body: str) -> ReviewSnapshot:
         """Review a head; an empty one means the current head."""

@@ -12,7 +12,7 @@ from caloron.git.command import GitError, error_line, git_remote
 from caloron.ports import Remote
 
 _TOKEN = "CALORON_GIT_TOKEN"
-#: Answers git's question with the token from the environment; it can neither store nor forget one.
+#: Answers git with the token from the environment; it can neither store nor erase a token.
 _HELPER = '!f() { test "$1" = get && printf "username=%s\\npassword=%s\\n" {user} "${token}"; }; f'
 _STALLED = {"http.lowSpeedLimit": "1", "http.lowSpeedTime": "60"}
 _SSH = "ssh -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=15"
@@ -63,7 +63,7 @@ def _tip(remote: Remote, source: Path, ref: str, error: Exception) -> str:
     except (GitError, ForgeError) as second:
         if isinstance(second, ForgeUnavailable) or isinstance(error, ForgeUnavailable):
             raise ForgeUnavailable(
-                f"whether {ref} was pushed is unknown: {second}", hint="it is looked at again"
+                f"whether {ref} was pushed is unknown: {second}", hint="it is checked again"
             ) from None
         raise _refused(remote, ref.removeprefix("refs/heads/"), error) from None
     return listed.split()[0] if listed else ""

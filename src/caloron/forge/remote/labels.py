@@ -56,7 +56,7 @@ class Labels:
             for _, page in self._http.pages("labels", self._api.page, types.Label)
             for label in page
         ]
-        # Of several with one name, the oldest.
+        # Of several labels with one name, the oldest is used.
         for label in sorted(listed, key=lambda label: -label.id):
             self._known[label.name] = label
 

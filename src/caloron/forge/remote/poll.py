@@ -20,7 +20,7 @@ from caloron.forge.remote.reader import Reader
 from caloron.ports import Poll
 from caloron.store import log
 
-#: A second change within one second does not show: what changed in the last two is read again.
+#: A second change within one second does not show: changes of the last two are read again.
 _YOUNG_S = 2
 _REMEMBERED = 20_000
 
@@ -28,7 +28,7 @@ _REMEMBERED = 20_000
 class _Cursor(msgspec.Struct, frozen=True, kw_only=True):
     #: Changes from then on are asked for, in seconds since 1970 by the forge's clock.
     since: int
-    #: The newest change that was seen.
+    #: The time of the newest change.
     newest: int
     #: The number of reported snapshots: the cursor differs whenever there are new ones.
     reported: int = 0
@@ -177,7 +177,7 @@ class Poller:
         return [pull, *reviews] if known_here or ours else []
 
     def _is_new(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot differs from the last reported one in more than its version."""
+        """True if a snapshot differs from the last reported one in more than its version."""
         before = self._reported.get(snapshot.object)
         if before is not None and _same(before, snapshot):
             return False

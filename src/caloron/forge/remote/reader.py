@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -34,8 +34,9 @@ from caloron.ports import Checks, State
 from caloron.store import log
 
 T = TypeVar("T")
+Marked = TypeVar("Marked", IssueSnapshot, CommentSnapshot, PullSnapshot, ReviewSnapshot)
 
-#: Ours are the newest ones of our own account; older pages are of older sprints.
+#: What we look for is among the newest objects of our account; older pages are of older sprints.
 _FIND_PAGES = 20
 #: The prefix of the labels that the issue of a task has, or had: people may remove one.
 _LABELS = "caloron:"
@@ -60,7 +61,7 @@ class Collaborators:
         self._lock = threading.Lock()
 
     def is_trusted(self, author: str, ours: tuple[str, ...], *, ask: bool) -> bool:
-        """Whether an account may command; without `ask`, as far as known without a request."""
+        """True if an account may command; without `ask`, as far as known without a request."""
         if author in ours or author.casefold() in {self._owner, *self._listed}:
             return True
         if self._listed or not ask:
@@ -111,7 +112,7 @@ class Reader:
         return self._reviewer_http if self.reviewer != self.author else None
 
     def reviewer_can_push(self) -> bool:
-        """Whether the second account may write here; True where there is none."""
+        """True if the second account may write here, or there is none."""
         if (second := self.review_http) is None:
             return True
         try:
@@ -141,7 +142,7 @@ class Reader:
         return repository.default_branch
 
     def is_for_main(self, pull: types.Pull) -> bool:
-        """Whether a pull request is for main; a person may have chosen another branch."""
+        """True if a pull request is for main; a person may have chosen another branch."""
         base = pull.base.ref
         if base == self.main:
             return True
@@ -208,7 +209,7 @@ class Reader:
         return sorted(wanted, key=lambda issue: issue.number)
 
     def comments(self, number: int) -> list[CommentSnapshot]:
-        return [one for one in self._remarks(number) if isinstance(one, CommentSnapshot)]
+        return [item for item in self._remarks(number) if isinstance(item, CommentSnapshot)]
 
     def _remarks(self, number: int) -> list[CommentSnapshot | ReviewSnapshot]:
         """The comments on an issue or a pull request, verdicts of ours among them."""
@@ -270,7 +271,7 @@ class Reader:
             real = self.real_reviews(require_number(number, "pull request"))
         except NotFound:
             raise no_such(number, "pull request") from None
-        as_comments = [one for one in self._remarks(number) if isinstance(one, ReviewSnapshot)]
+        as_comments = [item for item in self._remarks(number) if isinstance(item, ReviewSnapshot)]
         return sorted((*real, *as_comments), key=lambda r: (r.version, abs(r.id)))
 
     def real_reviews(self, number: int) -> list[ReviewSnapshot]:
@@ -342,35 +343,30 @@ class Reader:
 
     def find_issue(self, key: str) -> IssueSnapshot | None:
         params = {"state": "all", **self.api.created_by(self.author), **self.api.page}
-        for issue, began in self._listed("issues", params, types.Issue, most=_FIND_PAGES):
-            ours = issue.pull_request is None and snapshots.login(issue.user) == self.author
-            if ours and key and marker_key(issue.body or "") == key:
-                return self.issue_snapshot(issue, began)
-        return None
+        listed = self._listed("issues", params, types.Issue, most=_FIND_PAGES)
+        return _with_marker(
+            key,
+            (
+                self.issue_snapshot(issue, began)
+                for issue, began in listed
+                if issue.pull_request is None and snapshots.login(issue.user) == self.author
+            ),
+        )
 
     def find_comment(self, number: int, key: str) -> CommentSnapshot | None:
-        for comment in self.comments(number):
-            ours = comment.author == self.author
-            if key and ours and marker_key(comment.body) == key:
-                return comment
-        return None
+        return _with_marker(key, (c for c in self.comments(number) if c.author == self.author))
 
     def find_pull(self, branch: str, key: str) -> PullSnapshot | None:
         owner = self.http.repo.split("/")[0]
         narrow = self.api.pulls_from(owner, branch, self.author)
         params = {"state": "all", **narrow, **self.api.page}
-        for json, began in self._listed("pulls", params, types.Pull, most=_FIND_PAGES):
-            pull = self.pull_snapshot(json, began)
-            ours = pull.branch == branch and pull.author == self.author
-            if ours and key and marker_key(pull.body) == key:
-                return pull
-        return None
+        listed = self._listed("pulls", params, types.Pull, most=_FIND_PAGES)
+        pulls = (self.pull_snapshot(pull, began) for pull, began in listed)
+        ours = (p for p in pulls if p.branch == branch and p.author == self.author)
+        return _with_marker(key, ours)
 
     def find_review(self, number: int, key: str) -> ReviewSnapshot | None:
-        for review in self.reviews(number):
-            if key and review.author in self.ours and marker_key(review.body) == key:
-                return review
-        return None
+        return _with_marker(key, (r for r in self.reviews(number) if r.author in self.ours))
 
     def heads(self) -> tuple[dict[str, str], int]:
         """All branches and their commits; none in a repository without a commit."""
@@ -399,6 +395,10 @@ class Reader:
             if name not in self._once:
                 self._once[name] = ask()
             return self._once[name]  # type: ignore[return-value]
+
+
+def _with_marker(key: str, objects: Iterable[Marked]) -> Marked | None:
+    return next((o for o in objects if key and marker_key(o.body) == key), None)
 
 
 def _login(http: ForgeHttp) -> str:

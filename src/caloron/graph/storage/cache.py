@@ -54,23 +54,19 @@ CREATE TABLE IF NOT EXISTS answers (
   output TEXT NOT NULL, used INTEGER NOT NULL,
   PRIMARY KEY (stage_id, code_hash, input_hash)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS answers_by_use ON answers (used);
-CREATE TABLE IF NOT EXISTS totals (entries INTEGER NOT NULL, characters INTEGER NOT NULL);
-INSERT INTO totals SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM totals);
-CREATE TRIGGER IF NOT EXISTS answer_added AFTER INSERT ON answers BEGIN
-  UPDATE totals SET entries = entries + 1, characters = characters + length(new.output);
-END;
-CREATE TRIGGER IF NOT EXISTS answer_gone AFTER DELETE ON answers BEGIN
-  UPDATE totals SET entries = entries - 1, characters = characters - length(old.output);
-END;
 """
 _KEY = "stage_id = ? AND code_hash = ? AND input_hash = ?"
 _GET = f"SELECT output, used FROM answers WHERE {_KEY}"
 _USE = f"UPDATE answers SET used = ? WHERE {_KEY}"
 _PUT = "INSERT INTO answers VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-_TOTALS = "SELECT entries, characters FROM totals"
+_SIZE = """
+SELECT (p.page_count - f.freelist_count) * s.page_size
+FROM pragma_page_count p, pragma_freelist_count f, pragma_page_size s
+"""
 _FORGET = """
 DELETE FROM answers WHERE (stage_id, code_hash, input_hash) IN (
-  SELECT stage_id, code_hash, input_hash FROM answers ORDER BY used LIMIT ?)
+  SELECT stage_id, code_hash, input_hash FROM answers
+  ORDER BY used LIMIT (SELECT 1 + count(*) / :part FROM answers))
 """
 #: The time of use is stored no more often than this, so that most reads write nothing.
 _SECONDS_BETWEEN_USES = 60
@@ -89,12 +85,10 @@ class SqliteCache:
         self,
         path: Path,
         *,
-        most_entries: int = 100_000,
-        most_characters: int = 256 * 1024 * 1024,
+        most_bytes: int = 256 * 1024 * 1024,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._most_entries = most_entries
-        self._most_characters = most_characters
+        self._most_bytes = most_bytes
         self._now = now
         self.trouble = ""
         self._database = self._open(path)
@@ -129,7 +123,7 @@ class SqliteCache:
             return None
 
     def put(self, key: CacheKey, text: str) -> None:
-        if self._database is None or len(text) > self._most_characters // _FORGOTTEN_PART:
+        if self._database is None or len(text) > self._most_bytes // _FORGOTTEN_PART:
             return
         entry = (key.stage_id, key.code_version, key.input_hash, text, int(self._now()))
         try:
@@ -140,10 +134,9 @@ class SqliteCache:
             self.trouble = str(error)
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
-        entries, characters = connection.execute(_TOTALS).fetchone()
-        while entries and (entries > self._most_entries or characters > self._most_characters):
-            connection.execute(_FORGET, (max(1, entries // _FORGOTTEN_PART),))
-            entries, characters = connection.execute(_TOTALS).fetchone()
+        while connection.execute(_SIZE).fetchone()[0] > self._most_bytes:
+            if not connection.execute(_FORGET, {"part": _FORGOTTEN_PART}).rowcount:
+                return
 
     def close(self) -> None:
         if self._database is not None:

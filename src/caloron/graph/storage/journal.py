@@ -6,9 +6,10 @@ import fcntl
 import os
 import re
 import sqlite3
+import struct
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from caloron.errors import StoreError
@@ -57,13 +58,11 @@ class SqliteJournal:
 
     def __init__(self, directory: Path, *, now: Callable[[], float] = time.time) -> None:
         self._directory = directory
-        self._locks = directory / "locks"
         self._locked: dict[str, int] = {}
         self._now = now
         with self._described("used"):
-            for folder in (directory, self._locks):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                folder.chmod(0o700)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.chmod(0o700)
             self._database = open_database(directory / "journal.db", _SCHEMA)
 
     @contextmanager
@@ -92,7 +91,6 @@ class SqliteJournal:
                 connection.execute(_ADD_RUN, values)
                 connection.execute(_USE, (run_id, int(self._now())))
                 self._prune(connection)
-            self._remove_abandoned_locks()
             _require_same_run(run_id, self._header(run_id), header)
         except BaseException:
             self.end(run_id)
@@ -106,25 +104,23 @@ class SqliteJournal:
                 connection.execute(statement, (unused,))
 
     def _lock(self, run_id: str) -> None:
+        """Lock one byte of a file; the byte is that of the run."""
+        offset = int(sha256(run_id)[:15], 16)
+        # The kernel's `struct flock`: type, origin, start, length, and a pid that must be 0.
+        byte = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
         with self._described("locked"):
-            lock = _try_lock(self._lock_file(run_id))
-        if lock is None:
-            raise RunInUse(f"another process runs {run_id!r} at this moment")
+            lock = os.open(
+                self._directory / "runs.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+            try:
+                # A lock of the descriptor also excludes other journals of this process.
+                fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)
+            except BaseException as error:
+                os.close(lock)
+                if isinstance(error, BlockingIOError):
+                    raise RunInUse(f"another process runs {run_id!r} at this moment") from None
+                raise
         self._locked[run_id] = lock
-
-    def _remove_abandoned_locks(self) -> None:
-        """Remove the lock files of processes that were killed."""
-        own = {self._lock_file(run_id) for run_id in self._locked}
-        for path in self._locks.glob("*.lock"):
-            with suppress(OSError):
-                # Another process may remove it first.
-                if path not in own and (lock := _try_lock(path)) is not None:
-                    path.unlink(missing_ok=True)
-                    os.close(lock)
-
-    def _lock_file(self, run_id: str) -> Path:
-        # A run id may hold anything; the name of a file may not.
-        return self._locks / f"{sha256(run_id)}.lock"
 
     def _header(self, run_id: str) -> RunHeader:
         row = self._read(_RUN, run_id)
@@ -167,31 +163,10 @@ class SqliteJournal:
     def end(self, run_id: str) -> None:
         lock = self._locked.pop(run_id, None)
         if lock is not None:
-            self._lock_file(run_id).unlink(missing_ok=True)
             os.close(lock)
 
     def close(self) -> None:
         self._database.close()
-
-
-def _try_lock(path: Path) -> int | None:
-    """Lock a file and return the descriptor that holds the lock; None if it is held already."""
-    while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.stat().st_ino == os.fstat(lock).st_ino:
-                return lock
-        except BlockingIOError:
-            os.close(lock)
-            return None
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            os.close(lock)
-            raise
-        # The last holder removed the file, and the lock of a removed file excludes no process.
-        os.close(lock)
 
 
 def _unhandled(failed: Mapping[str, bool]) -> list[str]:

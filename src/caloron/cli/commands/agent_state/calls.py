@@ -136,11 +136,11 @@ _OWNER = Flag("--owner", "the agent", _text, required=True)
 CALLS: dict[str, dict[str, Call]] = {
     "scaffold": {
         "": Call(
-            "Lay down the folder of one agent; what is there already is never written over.",
+            "Create the folder of one agent; existing files are never overwritten.",
             (
                 Flag("--host", "the host, such as grove", _text, required=True),
                 Flag("--agent", "the agent", _text, required=True),
-                Flag("--strict", "first make sure that every migration is there", None),
+                Flag("--strict", "first check that every migration is present", None),
             ),
             "scaffold ~/.config/grove/agents/forge --host grove --agent forge",
             "DIR",
@@ -155,46 +155,46 @@ CALLS: dict[str, dict[str, Call]] = {
                 Flag("--status", "only with this status", _one_of(*STATUSES)),
                 Flag("--owner", "only of this agent", _text),
                 Flag("--limit", "at most so many (default 200)", _positive),
-                Flag("--json", "taken and not needed: it is always JSON", None),
+                Flag("--json", "accepted for compatibility: the output is always JSON", None),
             ),
             "errands list --status in_flight --limit 20",
         ),
         "enqueue": Call(
-            "Hand in a work item; an id that is known already changes nothing.",
+            "Add a work item; an id that is known already changes nothing.",
             (
-                Flag("--kind", "what sort of work; yours to name", _text, required=True),
-                Flag("--id", "stable for what triggered it", _text, required=True),
+                Flag("--kind", "the kind of work; any name", _text, required=True),
+                Flag("--id", "stable for the same trigger", _text, required=True),
                 Flag("--payload", "JSON that the work needs", _json, required=True),
-                Flag("--owner", "the agent that it is for", _text),
-                Flag("--notes", "anything to remember", _text),
+                Flag("--owner", "the agent that shall do it", _text),
+                Flag("--notes", "notes", _text),
                 Flag("--status", "pending or waiting_human", _one_of("pending", "waiting_human")),
                 Flag("--priority", "higher is claimed first (default 0)", _whole),
-                Flag("--delay-s", "not to be claimed as next before", _seconds),
+                Flag("--delay-s", "seconds until `next` may claim it", _seconds),
             ),
             """errands enqueue --kind review --id msg-17 --payload '{"pr":17}'""",
         ),
         "claim": Call(
-            "Take one work item; refused while somebody holds it.",
+            "Claim one work item; refused while another claim holds it.",
             (_ID, _OWNER, _LEASE, Flag("--show-lease", "print the lease too", None)),
             "errands claim --id msg-17 --owner forge",
         ),
         "next": Call(
-            "Take the most urgent work item that waits or was left alone; prints nothing if none.",
+            "Claim the most urgent work item that waits or was abandoned; prints nothing if none.",
             (
                 _OWNER,
                 Flag("--kind", "of this kind only; several with commas", _text),
                 _LEASE,
-                Flag("--max-attempts", "what was claimed so often fails instead", _positive),
+                Flag("--max-attempts", "an item claimed so often fails instead", _positive),
             ),
             "errands next --owner forge --kind review,release",
         ),
         "renew": Call(
-            "Say that you still work on it.",
+            "Renew a claim: the work continues.",
             (_ID, Flag("--token", "of your claim", _whole, required=True), _LEASE),
             "errands renew --id msg-17 --token 1",
         ),
         "release": Call(
-            "Give a work item back unfinished.",
+            "Return a work item unfinished.",
             (_ID, _TOKEN, _REASON),
             "errands release --id msg-17 --reason 'wrong machine'",
         ),
@@ -203,55 +203,55 @@ CALLS: dict[str, dict[str, Call]] = {
             (
                 _ID,
                 Flag("--status", "done, failed or cancelled", _one_of(*TERMINAL), required=True),
-                Flag("--notes", "what came of it; added to what stands there", _text),
+                Flag("--notes", "the result; appended to the notes", _text),
                 _TOKEN,
                 Flag("--owner", "only if this agent has it", _text),
             ),
             "errands resolve --id msg-17 --status done --notes 'merged as 4f2a'",
         ),
         "park": Call(
-            "Leave a work item to a person.",
-            (_ID, Flag("--question", "what they have to answer", _text, required=True), _TOKEN),
+            "Hold a work item for a person.",
+            (_ID, Flag("--question", "the question for that person", _text, required=True), _TOKEN),
             "errands park --id msg-17 --question 'May I force-push?'",
         ),
         "answer": Call(
-            "Answer what a work item waits for; it waits for its agent again.",
-            (_ID, Flag("--answer", "what you say", _text, required=True)),
+            "Answer the question of a work item; it waits for its agent again.",
+            (_ID, Flag("--answer", "the answer", _text, required=True)),
             "errands answer --id msg-17 --answer 'Yes, once.'",
         ),
         "reopen": Call(
-            "Take up again what has ended.", (_ID, _REASON), "errands reopen --id msg-17"
+            "Reopen a work item that has ended.", (_ID, _REASON), "errands reopen --id msg-17"
         ),
         "retry": Call(
-            "Try again what failed or was left alone, unless that was done often enough.",
+            "Retry a work item that failed or was abandoned, up to --max-attempts.",
             (
                 _ID,
-                Flag("--max-attempts", "how often in all (default 3)", _positive),
-                Flag("--delay-s", "not to be claimed as next before", _seconds),
+                Flag("--max-attempts", "attempts in all (default 3)", _positive),
+                Flag("--delay-s", "seconds until `next` may claim it", _seconds),
                 _REASON,
             ),
             "errands retry --id msg-17 --delay-s 60",
         ),
         "pending": Call(
-            "List what waits, the oldest first.", (_KIND,), "errands pending --kind review"
+            "List work items that wait, oldest first.", (_KIND,), "errands pending --kind review"
         ),
         "replay": Call(
-            "List what must be taken up after a start: what waits, and what was left alone.",
+            "List the work items to continue after a start: waiting and abandoned ones.",
             (
                 _KIND,
                 Flag("--owner", "only of this agent", _text),
-                Flag("--threshold-s", "left alone for so long at least (default 0)", _seconds),
+                Flag("--threshold-s", "abandoned for at least so long (default 0)", _seconds),
             ),
             "errands replay --threshold-s 600",
         ),
         "get": Call("Show one work item.", (_ID,), "errands get --id msg-17"),
         "annotate": Call(
-            "Put keys into the notes of a work item.",
+            "Add keys to the notes of a work item.",
             (_ID, Flag("--notes-json", "a JSON object", _object, required=True)),
             """errands annotate --id msg-17 --notes-json '{"session_id":"s1"}'""",
         ),
         "notes": Call(
-            "Show every text that stood in the notes before.", (_ID,), "errands notes --id msg-17"
+            "Show every earlier text of the notes.", (_ID,), "errands notes --id msg-17"
         ),
     },
     "events": {
@@ -267,28 +267,28 @@ CALLS: dict[str, dict[str, Call]] = {
             """events append --type boot --payload '{"v":1}' --actor forge""",
         ),
         "tail": Call(
-            "The newest lines, the newest first.",
+            "List the newest lines, the newest first.",
             (Flag("--limit", "at most so many (default 50)", _positive),),
             "events tail --limit 20",
         ),
         "since": Call(
-            "Every line from a time on.", (), "events since 2026-11-16T00:00:00Z", "TIME"
+            "List every line from a time on.", (), "events since 2026-11-16T00:00:00Z", "TIME"
         ),
     },
-    "dashboard": {"regen": Call("Write dashboard.md anew.", (), "dashboard regen")},
+    "dashboard": {"regen": Call("Write dashboard.md again.", (), "dashboard regen")},
     "retro": {
         "weekly": Call(
-            "Write the retro of a week (default: the last one that is over).",
+            "Write the retro of a week (default: the last whole week).",
             (Flag("--week", "such as 2026-W46", _text),),
             "retro weekly --week 2026-W46",
         )
     },
     "hook": {
-        name: Call(f"What a host calls {when}.", (), f"hook {name}", details=_HOOK)
+        name: Call(f"Called by a host {when}.", (), f"hook {name}", details=_HOOK)
         for name, when in (
-            ("onStart", "when the agent starts: prints what must be taken up"),
-            ("onMessageAccepted", "when it accepts a message: hands in a work item"),
-            ("onStateTransition", "when something changed: writes the dashboard anew"),
+            ("onStart", "when the agent starts: prints the work items to continue"),
+            ("onMessageAccepted", "when it accepts a message: adds a work item"),
+            ("onStateTransition", "when something changed: writes the dashboard again"),
             ("onMessageReplied", "when it has answered: a line in the diary"),
             ("onShutdown", "when it ends: a line in the diary"),
             ("onError", "when work failed: ends the work item as failed"),
@@ -297,7 +297,7 @@ CALLS: dict[str, dict[str, Call]] = {
     "skill": {
         "": Call(
             "Install the workflows as a skill folder, with a manifest for arc.",
-            (Flag("--force", "also write over files that were changed", None),),
+            (Flag("--force", "also overwrite files that were changed", None),),
             "skill ~/.claude/skills/agent-state",
             "DIR",
         )

@@ -36,7 +36,7 @@ _CODES = {
     "journal": "PRECONDITION_FAILED",
 }
 _HINTS = {
-    "reference": "caloron stage list shows which stages there are",
+    "reference": "caloron stage list shows the stages",
     "effects": "name it in --allow-effects, or leave the option out",
     "capabilities": "name it in --allow-capabilities, or leave the option out",
     "run": "choose another --run-id",
@@ -108,7 +108,7 @@ def read_graph(name: str) -> bytes:
     try:
         return read_text(name, "a graph")
     except NotFound as error:
-        error.hint = f"name a graph, `-`, or one of ours: {', '.join(composition_names())}"
+        error.hint = f"name a graph, `-`, or a built-in one: {', '.join(composition_names())}"
         raise
 
 

@@ -50,7 +50,7 @@ _SECONDS = Positive(max=1e6)
 
 @group()
 def graph() -> None:
-    """Check, run and look at composition graphs: JSON that wires typed stages.
+    """Check, run and inspect composition graphs: JSON that wires typed stages.
 
     No project is needed. A graph is checked before it runs, pure stages are remembered, and
     each run leaves a trace.
@@ -67,16 +67,16 @@ def graph() -> None:
 @input_option
 @profile_option
 @click.option(
-    "--durable", is_flag=True, help="Journal each call: after a crash the same run goes on."
+    "--durable", is_flag=True, help="Journal each call: after a crash the same run continues."
 )
-@click.option("--run-id", metavar="RUN", help="Name the run; needed to go on with a durable one.")
-@click.option("--retry-failed", is_flag=True, help="Of a durable run, make failed calls again.")
+@click.option("--run-id", metavar="RUN", help="Name the run; needed to continue a durable one.")
+@click.option("--retry-failed", is_flag=True, help="Repeat the failed calls of a durable run.")
 @click.option("--allow-effects", metavar="LIST", help="Refuse other effects: pure,network,…")
 @click.option("--allow-capabilities", metavar="LIST", help="Refuse other capabilities: network,…")
-@click.option("--budget-cents", type=click.IntRange(min=0), help="What the stages may cost.")
-@click.option("--timeout", type=_SECONDS, metavar="SECONDS", help="For the whole run.")
-@click.option("--stage-timeout", type=_SECONDS, metavar="SECONDS", help="For each call of a stage.")
-@click.option("--no-cache", is_flag=True, help="Ask pure stages again, and remember nothing.")
+@click.option("--budget-cents", type=click.IntRange(min=0), help="Maximum cost of the stages.")
+@click.option("--timeout", type=_SECONDS, metavar="SECONDS", help="Time limit of the whole run.")
+@click.option("--stage-timeout", type=_SECONDS, metavar="SECONDS", help="Time limit of each call.")
+@click.option("--no-cache", is_flag=True, help="Run pure stages again, and cache nothing.")
 @unsandboxed_option
 @click.option(
     "--isolate",
@@ -111,7 +111,7 @@ def run_graph(file: str, dry_run: bool, **chosen: Any) -> Answer | DryRun:
         report_model(runtime, prepared)
         result = runtime.run(prepared, value, options)
     except ExecutionError:
-        output.note(f"caloron graph trace {options.run_id} tells what was done before")
+        output.note(f"caloron graph trace {options.run_id} shows the calls before the failure")
         raise
     for warning in prepared.warnings:
         output.note(f"warning: {warning}")
@@ -142,7 +142,7 @@ def run_options(chosen: dict[str, Any]) -> RunOptions:
     if run_id is not None:
         require_id(run_id, "run")
     elif chosen["durable"] and chosen["retry_failed"]:
-        raise UsageError("--retry-failed goes on with a run", hint="name it with --run-id")
+        raise UsageError("--retry-failed continues a run", hint="name it with --run-id")
     if chosen["retry_failed"] and not chosen["durable"]:
         raise UsageError("--retry-failed is for durable runs", hint="add --durable")
     return RunOptions(
@@ -164,9 +164,9 @@ def _stage_name(runtime: GraphRuntime, stage_id: str) -> str:
 @input_option
 @profile_option
 def check(file: str, value: str | None, profile: str) -> Answer:
-    """Say everything that is wrong with a graph: where, what was expected, what was found.
+    """Report every error of a graph: its place, what was expected and what was found.
 
-    With --input the value is followed to all that would get it, without running anything.
+    With --input the types of the value are checked at every stage, without running anything.
 
     Examples:
       caloron graph check double.json
@@ -258,13 +258,13 @@ def identify(file: str, profile: str) -> Answer:
 
 @graph.command(dry_run=True)
 @click.argument("file")
-@click.option("--svg", metavar="OUT", help="Also draw it as a picture, into this file.")
-@click.option("--force", is_flag=True, help="Also write over a file that is no picture.")
+@click.option("--svg", metavar="OUT", help="Also write it as a picture to this file.")
+@click.option("--force", is_flag=True, help="Also overwrite a file that is no picture.")
 @profile_option
 def show(file: str, svg: str | None, force: bool, profile: str, dry_run: bool) -> Answer | DryRun:
     """Draw a graph: as a tree of text, and with --svg as a picture.
 
-    Stages that are not there are drawn too, and said to be missing.
+    Missing stages are drawn too, and marked as missing.
 
     Examples:
       caloron graph show double.json
@@ -331,8 +331,8 @@ def _trace_text(run: dict[str, Any]) -> str:
 def test(file: str, profile: str, unsandboxed: bool) -> Answer:
     """Run the examples of a graph (`_examples` in its file) and of each of its stages.
 
-    An example has `input` and `output`. What would reach out into the world is not tried, and
-    that is said.
+    An example has `input` and `output`. Examples with effects on the outside world are skipped,
+    and reported as skipped.
 
     Example:
       caloron graph test double.json

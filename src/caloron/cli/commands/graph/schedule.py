@@ -49,13 +49,13 @@ def schedule() -> None:
 
 @schedule.command(dry_run=True)
 @_config_option
-@click.option("--once", is_flag=True, help="Run what is due now, and end: to be called by cron.")
+@click.option("--once", is_flag=True, help="Run the jobs that are due now, and exit (for cron).")
 @unsandboxed_option
 def run(config: str, once: bool, unsandboxed: bool, dry_run: bool) -> Answer | DryRun:
-    """Run each job when it is due, until told to stop.
+    """Run each job when it is due, until a signal.
 
-    A job never runs beside itself. What was missed while nothing ran is made up for once, and
-    so is a run that was cut short. All jobs are checked before the first one runs.
+    A job never runs twice at a time. Runs that were missed meanwhile are made up for by one run,
+    and an interrupted run is repeated. All jobs are checked before the first one runs.
 
     Examples:
       caloron schedule run --config scheduler.json
@@ -102,7 +102,7 @@ def _answer(timetable: Schedule, rows: list[dict[str, Any]], *, once: bool) -> A
     data = {"config": str(timetable.path), "runs": rows, "failed": len(failed)}
     if failed and once:
         names = ", ".join(sorted({str(row["job"]) for row in failed}))
-        hint = "caloron graph trace RUN tells what a run did"
+        hint = "caloron graph trace RUN shows what a run did"
         message = f"{counted(len(failed), 'run')} failed: {names}"
         raise Failed("GRAPH_FAILED", message, hint=hint, data=data)
     summary = f"{len(failed)} failed" if failed else "all well"
@@ -134,7 +134,7 @@ def _open(config: str, *, unsandboxed: bool = False) -> tuple[Schedule, RunStore
 @_config_option
 @unsandboxed_option
 def check(config: str, unsandboxed: bool) -> Answer:
-    """Say everything that is wrong with a schedule and with the graphs that it names.
+    """Report every error of a schedule and of the graphs that it names.
 
     Example:
       caloron schedule check --config scheduler.json
@@ -150,7 +150,7 @@ def check(config: str, unsandboxed: bool) -> Answer:
 @schedule.command("list")
 @_config_option
 def list_jobs(config: str) -> Answer:
-    """List the jobs of a schedule: when each is due, and how its last run went.
+    """List the jobs of a schedule: when each is due, and the result of its last run.
 
     Example:
       caloron schedule list --config scheduler.json --output table

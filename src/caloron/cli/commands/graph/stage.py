@@ -38,7 +38,7 @@ from caloron.store import log
 _SOURCES = ("caloron", "standard", "user")
 
 _source_option = click.option(
-    "--source", type=click.Choice(_SOURCES), help="Only those that come from there."
+    "--source", type=click.Choice(_SOURCES), help="Only stages of this source."
 )
 
 
@@ -65,7 +65,7 @@ def _is_active(stage: StageSpec) -> bool:
 
 @stage.command("list")
 @_source_option
-@click.option("--all", "everything", is_flag=True, help="Also those that are no longer in use.")
+@click.option("--all", "everything", is_flag=True, help="Also stages that are no longer in use.")
 def list_stages(source: str | None, everything: bool) -> Answer:
     """List the stages that graphs can name, with their types and effects.
 
@@ -195,7 +195,7 @@ def add(
         "path": str(runtime.files.add(spec)),
     }
     if tried is not None and tried["state"] == "skipped":
-        output.note(f"its examples were not tried: {'; '.join(tried['reasons'])}")
+        output.note(f"its examples were skipped: {'; '.join(tried['reasons'])}")
     return Answer(data, f"Added {spec.name} as {spec.id}.")
 
 
@@ -224,7 +224,7 @@ def _run_examples(runtime: GraphRuntime, spec: StageSpec) -> dict[str, Any]:
 def test_stages(name: str | None, source: str | None, unsandboxed: bool) -> Answer:
     """Run the examples of one stage or of all.
 
-    Stages that would reach out into the world are not tried, and that is said.
+    Stages with effects on the outside world are skipped, and reported as skipped.
 
     Examples:
       caloron stage test
@@ -259,10 +259,10 @@ def noether() -> None:
     default="stage_ids.json",
     show_default=True,
     metavar="FILE",
-    help="Where the ids by name are written.",
+    help="File for the ids of the stages.",
 )
 def register(binary: str | None, file: str, dry_run: bool) -> Answer | DryRun:
-    """Add every stage of the catalogue to Noether's store, and write down their ids.
+    """Add every stage of the catalogue to Noether's store, and write their ids to a file.
 
     The store is the one that Noether itself uses (NOETHER_HOME). Each stage calls `caloron stage
     run`, so that Caloron must be installed there.

@@ -16,6 +16,15 @@ from caloron.cli.format import counted
 from caloron.cli.render import aligned
 from caloron.domain.model.roles import REVIEWER, ROLES, SPRINT_ROLES
 from caloron.durations import span
+from caloron.engine.agent_dirs import differences, export
+from caloron.engine.agent_view import (
+    cycles_in,
+    describe,
+    events_of,
+    last_cycles,
+    queue_of,
+    retros_of,
+)
 from caloron.errors import CaloronError, NotFound, StoreError
 from caloron.ledger import views
 from caloron.ledger.legacy import legacy_agents
@@ -73,7 +82,7 @@ def show(name: str, project: str | None) -> Answer:
         raise NotFound(f"no agent {name!r} has worked here", hint="caloron agents list")
     data = _agent(name, works) if works else _imported_agent(name, versions)
     data |= {
-        "by_sprint": [_in_sprint(name, own) for own in _by_sprint(works)],
+        "by_sprint": [_in_sprint(name, own) for own in _grouped(works, "sprint_id").values()],
         "work": [{k: v for k, v in work.items() if k != "agent_id"} for work in works],
         "adopted_versions": versions,
     }
@@ -96,12 +105,11 @@ def _page(data: dict[str, Any], works: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _by_sprint(works: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The work of each sprint: a task of a later one may have the same id and is another task."""
-    by_sprint: dict[str, list[dict[str, Any]]] = {}
+def _grouped(works: list[dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
+    groups: dict[str, list[dict[str, Any]]] = {}
     for work in works:
-        by_sprint.setdefault(work["sprint_id"], []).append(work)
-    return list(by_sprint.values())
+        groups.setdefault(work[key], []).append(work)
+    return groups
 
 
 _SUMS = (
@@ -117,7 +125,7 @@ _SUMS = (
 
 
 def _in_sprint(name: str, works: list[dict[str, Any]]) -> dict[str, Any]:
-    """The same numbers as of all sprints, of one."""
+    """The sums of one sprint."""
     sums = _agent(name, works)
     sprint = {"sprint_id": works[0]["sprint_id"], "number": works[0]["number"]}
     return sprint | {key: sums[key] for key in _SUMS}
@@ -127,7 +135,7 @@ def _work_table(
     works: list[dict[str, Any]], by_sprint: list[dict[str, Any]]
 ) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("task", "work", "attempts", "failed", "time", "cost")]
-    for sums, own in zip(by_sprint, _by_sprint(works), strict=True):
+    for sums, own in zip(by_sprint, _grouped(works, "sprint_id").values(), strict=True):
         tried = f"{counted(sums['attempts'], 'attempt')}, {counted(sums['rounds'], 'round')}"
         took = f"{span(sums['duration_s'])}, ${sums['cost_usd']:.2f}"
         rows.append((f"Sprint {sums['sprint_id']}: {tried}, {took}",))
@@ -152,15 +160,6 @@ def _to_slice(works: list[dict[str, Any]]) -> list[tuple[tuple[str, str], int]]:
 
 def _folder_of(paths: ProjectPaths, name: str) -> dict[str, Any]:
     """The content of the agent's own folder."""
-    from caloron.engine.agent_view import (
-        cycles_in,
-        describe,
-        events_of,
-        last_cycles,
-        queue_of,
-        retros_of,
-    )
-
     agent_dir = paths.agents / name
     differences = _exported(paths, agent_dir)
     state = cycles_in(agent_dir).load().state
@@ -194,8 +193,6 @@ def _folder_of(paths: ProjectPaths, name: str) -> dict[str, Any]:
 
 def _exported(paths: ProjectPaths, agent_dir: Path) -> list[dict[str, str]]:
     """Bring the folder up to the ledger; return the differences that were there before."""
-    from caloron.engine.agent_dirs import differences, export
-
     with views.ledger_if_any(paths) as connection:
         if connection is None:
             return []
@@ -209,9 +206,7 @@ def _exported(paths: ProjectPaths, agent_dir: Path) -> list[dict[str, str]]:
 
 def _list(project: str | None) -> Answer:
     paths = find_project(project)
-    by_agent: dict[str, list[dict[str, Any]]] = {}
-    for work in _works(paths):
-        by_agent.setdefault(work["agent_id"], []).append(work)
+    by_agent = _grouped(_works(paths), "agent_id")
     rows = [_agent(name, works) for name, works in by_agent.items()]
     rows += [_imported_agent(n, v) for n, v in _imported(paths).items() if n not in by_agent]
     rows.sort(key=lambda row: str(row["agent_id"]))
@@ -228,11 +223,10 @@ def _imported(paths: ProjectPaths) -> dict[str, list[dict[str, Any]]]:
 
 def _imported_agent(name: str, versions: list[dict[str, Any]]) -> dict[str, Any]:
     """An imported agent: only its versions were recorded; unknown numbers are null, not 0."""
-    unknown = ("tasks", "done", "rounds", "attempts", "failed_attempts", "duration_s", "cost_usd")
     return {
         "agent_id": name,
         "sprints": len(_words(versions, "sprint_id")),
-        **dict.fromkeys((*unknown, "tokens")),
+        **dict.fromkeys(_SUMS),
         "roles": [],
         "frameworks": _words(versions, "framework"),
         "models": _words(versions, "model"),

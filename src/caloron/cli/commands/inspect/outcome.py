@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from caloron.cli.app import Answer, command, named_sprint
-from caloron.cli.format import counted, dollars, printable
-from caloron.cli.output import is_terminal
-from caloron.cli.project_view import as_data, read_ledger
-from caloron.cli.render import Item, Page, Section, as_text, fitted, unmarked
+from caloron.cli import output
+from caloron.cli.app import Answer, command, named_sprint, sprint_option
+from caloron.cli.format import counted, dollars
+from caloron.cli.project_view import as_data, imported_sprint, read_ledger
+from caloron.cli.render import Item, Page, Section, as_text, unmarked
+from caloron.cli.sprint_view import agent_runs, sprint_data, task_data
 from caloron.domain.compat.legacy_sprints import summary_of
 from caloron.domain.model.sprint import State
 from caloron.domain.model.task import Task
@@ -26,12 +27,10 @@ from caloron.domain.reporting.kpis import (
     label,
     tools_of,
     trends,
-    verification_of,
     worded,
 )
 from caloron.domain.reporting.learnings import (
     FATE,
-    Kept,
     SprintRecord,
     as_of,
     improvements,
@@ -39,11 +38,11 @@ from caloron.domain.reporting.learnings import (
 )
 from caloron.domain.reporting.retro_page import Retro, review_sprint, write_retro_report
 from caloron.durations import span
+from caloron.ledger import views
 from caloron.ledger.learnings import kept_in_file
 from caloron.ledger.legacy import LegacySprints, find_legacy_sprint, legacy_sprints
 from caloron.ledger.locate import ProjectPaths, find_project
 from caloron.ledger.projects import load_project
-from caloron.ledger.reading import open_ledger
 from caloron.ledger.run_history import (
     REMEMBERED,
     Figures,
@@ -52,7 +51,6 @@ from caloron.ledger.run_history import (
     find_sprint,
     read_kept,
 )
-from caloron.ledger.state_file import iso
 
 
 @command(project=True)
@@ -68,57 +66,37 @@ def show(sprint: str, project: str | None) -> Answer:
     if data is None:
         with read_ledger(project, sprint) as (_, connection):
             data = _record(figures_of(connection, find_sprint(connection, sprint)))
-    return Answer(data, as_text(_page(data)))
+    return Answer(data, lambda: as_text(_page(data)))
 
 
 def _imported(paths: ProjectPaths, name: str) -> dict[str, Any] | None:
     """A sprint imported from an older version; only its summary is available."""
-    connection = open_ledger(paths.ledger) if paths.ledger.exists() else None
-    try:
+    with views.ledger_if_any(paths) as connection:
         sprint = find_legacy_sprint(paths, connection, name)
-    finally:
-        if connection is not None:
-            connection.close()
     if sprint is None:
         return None
-    facts = summary_of(sprint.record)
-    failed = f"it ended with exit code {facts.exit_code}" if facts.exit_code else ""
-    return {
-        "sprint_id": sprint.id,
-        "number": sprint.number,
-        "goal": facts.goal,
+    data, summary = imported_sprint(sprint)
+    failed = f"it ended with exit code {summary.exit_code}" if summary.exit_code else ""
+    unknown = ("work_time_s", "human_acts", "tests_passing", "review_cycles", "cost_usd", "tokens")
+    return data | {
         "phase": "failed" if failed else "ended",
         "stopped": failed,
-        "completed_at": facts.completed_at or None,
-        "duration_s": facts.duration_s,
-        "work_time_s": None,
-        "total_tasks": facts.total,
-        "completed_tasks": facts.completed,
-        "failed_tasks": facts.failed,
-        "avg_clarity": facts.clarity,
-        "supervisor_events": facts.interventions,
-        "human_acts": None,
-        "tests_passing": None,
-        "review_cycles": None,
-        "cost_usd": None,
-        "tokens": None,
-        "tools_used": dict.fromkeys(facts.tools, 1),
-        "blockers": list(facts.blockers),
+        "completed_at": summary.completed_at or None,
+        "duration_s": summary.duration_s,
+        "failed_tasks": summary.failed,
+        "avg_clarity": summary.clarity,
+        "supervisor_events": summary.interventions,
+        **dict.fromkeys(unknown),
+        "tools_used": dict.fromkeys(summary.tools, 1),
+        "blockers": list(summary.blockers),
         "tasks": [],
-        "adopted": True,
     }
 
 
 def _record(figures: Figures) -> dict[str, Any]:
     state, runs = figures.state, figures.runs
-    kpis, sprint = compute_kpis(state, runs, time.time()), state.sprint
-    return {
-        "sprint_id": sprint.id,
-        "number": sprint.number,
-        "goal": sprint.goal,
-        "phase": sprint.phase,
-        "stopped": sprint.planning.failure,
-        "completed_at": iso(sprint.ended_at),
+    kpis = compute_kpis(state, runs, time.time())
+    return sprint_data(state, "sprint_id", "number", "goal", "phase", "stopped", "completed_at") | {
         "duration_s": kpis.sprint_time_s,
         "work_time_s": kpis.work_time_s,
         "total_tasks": kpis.total_tasks,
@@ -141,22 +119,13 @@ def _record(figures: Figures) -> dict[str, Any]:
 def _task(state: State, task: Task, runs: tuple[Run, ...]) -> dict[str, Any]:
     own_runs = tuple(run for run in runs if run.task == task.id)
     only_task = State(sprint=state.sprint, tasks={task.id: task})
-    return {
-        "id": task.id,
-        "title": task.plan.title,
-        "status": str(task.status),
-        "reason": task.reason,
-        "tests": verification_of(task),
-        "tools": sorted(tools_of(only_task, own_runs)),
-        "clarity": (task.log.feedback.task_clarity or None) if task.log.feedback else None,
-        "assessment": task.log.feedback.self_assessment if task.log.feedback else None,
-        "review_rounds": len(task.review.reviewed),
-        "runs": sum(run.role != "verify" for run in own_runs),
-        "cost_usd": round(task.usage.spent.usd, 4),
-        "tokens": task.usage.spent.tokens,
-        "issue_number": task.links.issue,
-        "pr_number": task.links.pull,
-    }
+    return task_data(
+        task,
+        *("id", "title", "status", "reason", "tests", "tools", "clarity", "assessment"),
+        *("review_rounds", "runs", "cost_usd", "tokens", "issue_number", "pr_number"),
+        tools=sorted(tools_of(only_task, own_runs)),
+        runs=len(agent_runs(own_runs)),
+    )
 
 
 _HEAD = ("task", "status", "tests", "reviews", "runs", "clarity", "cost", "tools", "reason")
@@ -213,7 +182,6 @@ def metrics(project: str | None) -> Answer:
     """
     paths = find_project(project)
     records: list[SprintRecord] = []
-    kept = Kept()
     if paths.ledger.exists():
         with read_ledger(project) as (_, connection):
             records, kept = ended_records(connection, last=0), read_kept(connection, -1)
@@ -222,7 +190,7 @@ def metrics(project: str | None) -> Answer:
         earlier = legacy_sprints(paths, None)
         kept = kept_in_file(load_project(paths.name).workspace)
     if earlier.problem:
-        click.echo(f"warning: {printable(earlier.problem)}", err=True)
+        output.note(f"warning: {earlier.problem}")
     adopted = [remembered(s.id, s.record) for s in reversed(earlier.sprints)]
     kept = with_adopted(kept, adopted)
     data = {"project": paths.name} | _totals(kept.sprints, records, earlier)
@@ -231,7 +199,7 @@ def metrics(project: str | None) -> Answer:
         {"id": i.id, "status": i.status, "priority": i.priority, "text": i.text}
         for i in improvements(records[-REMEMBERED:], kept)
     ]
-    return Answer(data, as_text(_metrics_page(data)))
+    return Answer(data, lambda: as_text(_metrics_page(data)))
 
 
 def _totals(
@@ -342,12 +310,7 @@ def _metrics_page(data: dict[str, Any]) -> Page:
 
 
 @command(project=True)
-@click.option(
-    "--sprint",
-    metavar="SPRINT",
-    callback=named_sprint,
-    help="The sprint: id or number (default: the last one).",
-)
+@sprint_option("The sprint: id or number (default: the last one).")
 def retro(sprint: str | None, project: str | None) -> Answer:
     """Show the retro of the last sprint: numbers, trends, improvements, feedback.
 
@@ -365,8 +328,11 @@ def retro(sprint: str | None, project: str | None) -> Answer:
     known = improvements(records[-REMEMBERED:], kept)
     review = review_sprint(figures.state, figures.runs, records, known, time.time())
     page = write_retro_report(review)
-    text = fitted(unmarked(page)) if is_terminal() else page
-    return Answer(_retro_data(review, page), text.rstrip("\n"))
+
+    def text() -> list[str]:
+        return (unmarked(page) if output.is_terminal() else page).rstrip("\n").split("\n")
+
+    return Answer(_retro_data(review, page), text)
 
 
 def _retro_data(review: Retro, page: str) -> dict[str, Any]:

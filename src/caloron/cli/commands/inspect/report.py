@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import msgspec
 
 from caloron.cli.app import Answer, command, sprint_argument
+from caloron.cli.commands.sprint.take import merge_commits
 from caloron.cli.format import counted, dollars, local_time
 from caloron.cli.project_view import (
     ForgeLinks,
@@ -25,6 +26,7 @@ from caloron.cli.project_view import (
     with_orphans,
 )
 from caloron.cli.render import FORMATS, Item, Linked, Page, Section, as_text, render
+from caloron.cli.sprint_view import agent_runs, sprint_data, task_data
 from caloron.domain.model.snapshots import PullSnapshot, ReviewSnapshot
 from caloron.domain.model.sprint import State
 from caloron.domain.model.status import Status
@@ -45,6 +47,8 @@ from caloron.domain.rules.verdicts import reason_of
 from caloron.durations import span
 from caloron.errors import CaloronError
 from caloron.failures import log_lines
+from caloron.git.checkout import Checkout
+from caloron.git.command import git
 from caloron.git.mirror import Mirror
 from caloron.git.repository import Size
 from caloron.ledger.ledger import read_state
@@ -62,9 +66,6 @@ from caloron.ledger.state_file import iso
 from caloron.ports import Remote
 from caloron.store import log
 from caloron.store.lock import holder
-
-if TYPE_CHECKING:
-    from caloron.git.checkout import Checkout
 
 #: The owner of a run that belongs to no task.
 _OWNERS = {"po": "planner", "retro": "retro"}
@@ -135,25 +136,18 @@ def _report_data(reported: _Sprint) -> dict[str, Any]:
     ]
     mirror = Mirror(paths.mirror, Remote(str(paths.forge_git)), sprint.settings.main_branch)
     links = ForgeLinks(paths)
-    return {
-        "sprint_id": sprint.id,
-        "number": sprint.number,
+    orphaned = bool(reported.orphans)
+    return sprint_data(
+        state,
+        *("sprint_id", "number", "goal", "phase", "stopped", "started_at", "baseline", "verify"),
+        *("sandboxed", "budget_usd"),
+    ) | {
         "project": paths.name,
-        "goal": sprint.goal,
-        "phase": sprint.phase,
         "running": reported.running,
-        "standing": display_phase(
-            sprint.phase, running=reported.running, orphans=bool(reported.orphans)
-        ),
-        "stopped": sprint.planning.failure,
-        "started_at": iso(sprint.settings.created_at),
+        "standing": display_phase(sprint.phase, running=reported.running, orphans=orphaned),
         "ended_at": iso(sprint.ended_at) or "",
-        "baseline": sprint.main_health.baseline,
         "main_before": _main_before(state, runs),
-        "verify": sprint.main_health.verify_line,
-        "sandboxed": not sprint.settings.unsandboxed,
-        "budget_usd": sprint.settings.budget_usd,
-        "agent_s": round(sum(run.seconds for run in runs if run.role != "verify"), 1),
+        "agent_s": round(sum(run.seconds for run in agent_runs(runs)), 1),
         "tasks": [_task(reported, task, mirror, links) for task in state.tasks.values()],
         "needs": inbox_data(needs, {sprint.id: sprint.number}),
         "rejections": _rejections(state),
@@ -177,37 +171,29 @@ def _main_before(state: State, runs: tuple[Run, ...]) -> str:
 
 
 def _task(reported: _Sprint, task: Task, mirror: Mirror, links: ForgeLinks) -> dict[str, Any]:
-    state = reported.state
+    state, number = reported.state, task.links.pull
     pull = state.pull_of(task)
     runs = [run for run in reported.runs if run.task == task.id]
     size = _size(state, task, mirror)
     is_active = reported.running or task.id in {agent["task"] for agent in reported.orphans}
-    return {
-        "id": task.id,
-        "title": task.plan.title,
-        "status": str(task.status),
-        "why": _why(state, task, runs, running=is_active) or task.reason,
-        "issue_number": task.links.issue,
-        "pr_number": task.links.pull,
-        "issue_url": links.issue(task.links.issue),
-        "pr_url": links.pull(task.links.pull),
-        "pr_state": pull.state if pull else None,
-        "pr_command": f"caloron pr show {task.links.pull}{reported.flags}"
-        if task.links.pull
-        else None,
-        "merge_commit": pull.merge_commit if pull else "",
-        "diff": asdict(size) if size else None,
-        "verification": verification_of(task),
-        "verify_log": task.merge.verified.log if task.merge.verified else "",
-        "reviews": _reviews(state, task),
-        "review_rounds": len(task.review.reviewed),
-        "runs": sum(run.role != "verify" for run in runs),
-        "agent_s": round(sum(run.seconds for run in runs if run.role != "verify"), 1),
-        "elapsed_s": _elapsed(task, runs, reported.now if is_active else None),
-        "cost_usd": round(task.usage.spent.usd, 4),
-        "tokens": task.usage.spent.tokens,
-        "interventions": task.supervision.total,
-    }
+    return task_data(
+        task,
+        *("id", "title", "status", "why", "issue_number", "pr_number", "issue_url", "pr_url"),
+        *("pr_state", "pr_command", "merge_commit", "diff", "verification", "verify_log"),
+        *("reviews", "review_rounds", "runs", "agent_s", "elapsed_s", "cost_usd", "tokens"),
+        "interventions",
+        why=_why(state, task, runs, running=is_active) or task.reason,
+        issue_url=links.issue(task.links.issue),
+        pr_url=links.pull(number),
+        pr_state=pull.state if pull else None,
+        pr_command=f"caloron pr show {number}{reported.flags}" if number else None,
+        merge_commit=pull.merge_commit if pull else "",
+        diff=asdict(size) if size else None,
+        reviews=_reviews(state, task),
+        runs=len(agent_runs(runs)),
+        agent_s=round(sum(run.seconds for run in agent_runs(runs)), 1),
+        elapsed_s=_elapsed(task, runs, reported.now if is_active else None),
+    )
 
 
 def _why(state: State, task: Task, runs: list[Run], *, running: bool) -> str:
@@ -461,9 +447,6 @@ def inbox(project: str | None) -> Answer:
 
 def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
     """Merged work that is not in the user's branch, once no engine runs."""
-    from caloron.git.checkout import Checkout
-    from caloron.git.command import git
-
     project = load_project(paths.name)
     repository = project.repository
     if not repository or not paths.ledger.exists() or holder(paths.engine_lock) is not None:
@@ -480,8 +463,6 @@ def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
 
 def _newest_not_taken(paths: ProjectPaths, checkout: Checkout) -> str:
     """The newest sprint with merged work that is missing in the branch."""
-    from caloron.cli.commands.sprint.take import merge_commits
-
     with read_ledger(paths.name) as (_, connection):
         merged = merging_sprints(connection, _SEARCHED)
         for name in merged:

@@ -10,14 +10,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 import msgspec
 import yaml
 
 from caloron.agents.clis.registry import FRAMEWORKS
-from caloron.cli.format import counted, printable
+from caloron.cli.format import counted, one_line, printable
 from caloron.cli.output import is_terminal, wants_json
 from caloron.cli.render import cells, wrapped
 from caloron.domain.model.plan import PlannedTask, PlanProblem, parse_plan
@@ -30,10 +30,6 @@ from caloron.engine.signals import APPROVED, LATER, ON_FORGE, Approval
 from caloron.errors import CaloronError, PreconditionFailed, UsageError
 from caloron.ledger.projects import Project
 from caloron.store.files import write_atomic
-
-if TYPE_CHECKING:
-    pass  # MERGED
-
 
 #: How a plan is approved: ask on the terminal, approve it, keep it, or wait for the forge.
 ApprovalMode = Literal["ask", "yes", "hold", "forge"]
@@ -134,8 +130,6 @@ class Approver:
         return Approval("edited", plan) if plan else None
 
     def _editor(self, state: State) -> PlanEditor:
-        # MERGED
-
         return PlanEditor(self._project, state.sprint.id)
 
 
@@ -422,7 +416,7 @@ def _lines(
 ) -> list[str]:
     """One task: its id, its title and its notes, wrapped to the width."""
     first, rest = prefixes
-    title = " ".join(printable(task.title).split())
+    title = one_line(task.title)
     text = f"{title} ({'; '.join(notes)})" if notes else title
     start = f"{first}{task.id}  "
     hang = rest + ("│  " if has_children else "   ")

@@ -14,18 +14,18 @@ from caloron.cli.commands.sprint.request import uncommitted_changes
 from caloron.cli.format import counted
 from caloron.cli.project_view import known_forge, project_flag, take_command
 from caloron.cli.render import folded, screen_width
+from caloron.cli.sprint_view import sprint_data, task_data
 from caloron.domain.model.sprint import State
-from caloron.domain.model.status import Status
 from caloron.domain.model.task import Task
 from caloron.domain.reporting.estimate import Estimate, estimate, experience
 from caloron.domain.reporting.explain import why, why_sprint
-from caloron.domain.reporting.kpis import compute_kpis, sprint_time_s
+from caloron.domain.reporting.kpis import compute_kpis
 from caloron.durations import span
 from caloron.engine.session import Session
 from caloron.errors import PreconditionFailed
 from caloron.failures import log_lines
 from caloron.ledger.run_history import figures_of, last_figures
-from caloron.ledger.state_file import iso, kv_path
+from caloron.ledger.state_file import kv_path
 
 STOPPED = 11
 #: The estimate uses this many earlier sprints: older ones say little about the next one.
@@ -135,7 +135,8 @@ def _stopped_line(state: State) -> str:
         )
     if not tasks:
         return f"Sprint {sprint.id} was stopped: {why_sprint(sprint, time.time())}"
-    return f"Sprint {sprint.id} was stopped with {_done(state)} of {len(tasks)} tasks done"
+    done = sprint_data(state, "completed_tasks")["completed_tasks"]
+    return f"Sprint {sprint.id} was stopped with {done} of {len(tasks)} tasks done"
 
 
 def _without_plan(state: State) -> PreconditionFailed:
@@ -156,55 +157,34 @@ def _without_plan(state: State) -> PreconditionFailed:
     )
 
 
-def _done(state: State) -> int:
-    return sum(task.status is Status.DONE for task in state.tasks.values())
-
-
 def report(session: Session, state: State) -> dict[str, Any]:
     """The sprint as data, for every format of the output."""
-    project, sprint = session.project, state.sprint
-    return {
-        "sprint_id": sprint.id,
-        "number": sprint.number,
+    project = session.project
+    return sprint_data(
+        state,
+        *("sprint_id", "number", "goal", "phase", "duration_s", "baseline", "verify", "sandboxed"),
+        *("budget_usd", "cost_usd", "estimated_cost_usd", "total_tasks", "completed_tasks"),
+    ) | {
         "project": project.name,
-        "goal": sprint.goal,
-        "phase": sprint.phase,
-        "duration_s": sprint_time_s(sprint, time.time()),
         "work_time_s": _work_time_s(session, state),
-        "baseline": sprint.main_health.baseline,
-        "verify": sprint.main_health.verify_line,
-        "sandboxed": not sprint.settings.unsandboxed,
-        "budget_usd": sprint.settings.budget_usd,
-        "cost_usd": round(sprint.usage.spent.usd, 4),
-        "estimated_cost_usd": round(sprint.usage.spent.estimated_usd, 4),
-        "total_tasks": len(state.tasks),
-        "completed_tasks": _done(state),
         "tasks": [_task(session, state, task) for task in state.tasks.values()],
         "bring": take_command(project, state, project_flag(project, project.name)),
         "forge": known_forge(project)["url"] if project.is_remote else str(project.forge_git),
-        "state_file": str(kv_path(sprint.id)),
+        "state_file": str(kv_path(state.sprint.id)),
     }
 
 
 def _task(session: Session, state: State, task: Task) -> dict[str, Any]:
-    return {
-        "id": task.id,
-        "title": task.plan.title,
-        "kind": task.plan.kind,
-        "depends_on": list(task.plan.depends_on),
-        "status": str(task.status),
-        "why": why(state, task, time.time()),
-        "reason": task.reason,
-        "issue_number": task.links.issue,
-        "pr_number": task.links.pull,
-        "issue_url": session.forge.url(task.links.issue) if task.links.issue else "",
-        "pr_url": session.forge.url(task.links.pull, pull=True) if task.links.pull else "",
-        "review_rounds": len(task.review.reviewed),
-        "cost_usd": round(task.usage.spent.usd, 4),
-        "tokens": task.usage.spent.tokens,
-        "started_at": iso(task.times.started_at),
-        "completed_at": iso(task.times.completed_at),
-    }
+    issue, pull = task.links.issue, task.links.pull
+    return task_data(
+        task,
+        *("id", "title", "kind", "depends_on", "status", "why", "reason", "issue_number"),
+        *("pr_number", "issue_url", "pr_url", "review_rounds", "cost_usd", "tokens"),
+        *("started_at", "completed_at"),
+        why=why(state, task, time.time()),
+        issue_url=session.forge.url(issue) if issue else "",
+        pr_url=session.forge.url(pull, pull=True) if pull else "",
+    )
 
 
 def _work_time_s(session: Session, state: State) -> float:
