@@ -69,7 +69,8 @@ def test_people_decide_about_changes_in_review_and_about_tasks_that_wait(home: H
     for name in ("merged", "approved"):
         home.wait_for_status(name, "Done")
     home.wait_for_status("waiting", "Cancelled")
-    for name in fixes:
+    # A branch that is gone is noticed when its change is to be merged.
+    for name in ("changes", "closed"):
         wait_for(partial(home.attempts, "fix", name), f"a fix of {name}")
     wait_for(lambda: home.attempts("review", "pushed") == 2, "a review of the commit")
     reviewer.open()
