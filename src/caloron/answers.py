@@ -1,8 +1,8 @@
-"""The closing words of an agent's answer: the one line that people and later prompts are shown.
+"""The closing words of an agent's answer: the line that people and later prompts see.
 
 An answer ends with the feedback block that every prompt asks for, a planner's with a code fence,
-and the output of an agent CLI may be JSON. None of these says how the work ended. Standard library
-only: the shim of every attempt uses it.
+and the output of an agent CLI may be JSON. None of these describes the result of the work.
+Standard library only: the shim of every attempt uses it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 _TAIL = 1 << 16
 _LONGEST = 500
-#: A JSON value is looked for at this many lines at most: each look costs time.
-_MOST_VALUES = 200
+#: At most this many lines are tried as the beginning of a JSON value, because each try costs time.
+_MAX_VALUES = 200
 _FENCE = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*(\S*)")
 _KEYS = (
     "caloron_feedback", "task_id", "agent_role", "task_clarity", "blockers", "tools_used",
@@ -28,17 +28,17 @@ _BORDER = re.compile(r"-{3,}|(`{3,}|~{3,})\w*")
 
 
 def closing_words(answer: str) -> str:
-    """The last line of prose in an answer, or an empty text if there is none.
+    """Return the last line of prose in an answer, or an empty text if there is none.
 
-    Feedback blocks, JSON and code fences are no prose. What stands in fences counts only if nothing
-    stands outside.
+    Feedback blocks, JSON and code fences are no prose. Lines in fences count only if there are none
+    outside.
     """
     prose, fenced = _parts(answer[-_TAIL:])
     return _last(prose) or _last(fenced)
 
 
 def feedback_in(lines: Sequence[str]) -> list[bool]:
-    """Which lines belong to a feedback block, with the empty lines, rules or fences around it."""
+    """Mark the lines of feedback blocks, with the empty lines, rules or fences around them."""
     inside = list(_of_blocks(lines, headless=False))
     for step in (1, -1):
         beside = False
@@ -50,7 +50,7 @@ def feedback_in(lines: Sequence[str]) -> list[bool]:
 
 
 def _parts(answer: str) -> tuple[list[str], list[str]]:
-    """The lines outside and inside of code fences."""
+    """Return the lines outside and inside of code fences."""
     prose: list[str] = []
     fenced: list[str] = []
     opened: list[str] | None = None
@@ -74,14 +74,14 @@ def _last(lines: list[str]) -> str:
 
 
 def _without_json(lines: list[str]) -> list[str]:
-    """The lines without the JSON values that begin at one of them, whole or cut off."""
+    """Return the lines without JSON values, complete or cut off."""
     kept: list[str] = []
-    looked = at = 0
+    tried = at = 0
     while at < len(lines):
         line = lines[at].lstrip()
         length = 0
-        if line.startswith(("{", "[")) and looked < _MOST_VALUES:
-            looked += 1
+        if line.startswith(("{", "[")) and tried < _MAX_VALUES:
+            tried += 1
             length = _json_lines(lines[at:])
         if not length:
             kept.append(lines[at])
@@ -90,7 +90,7 @@ def _without_json(lines: list[str]) -> list[str]:
 
 
 def _json_lines(lines: list[str]) -> int:
-    """How many lines a JSON value takes that begins at the first one; 0: it is none."""
+    """Return the number of lines of a JSON value that begins at the first one; 0: no value."""
     text = "\n".join(lines)
     start = len(text) - len(text.lstrip())
     try:
@@ -110,9 +110,9 @@ def _without_blocks(lines: list[str]) -> Iterator[str]:
 
 
 def _of_blocks(lines: Sequence[str], *, headless: bool) -> Iterator[bool]:
-    """Which lines belong to a feedback block: a key of it, and what is indented below.
+    """Mark the lines of feedback blocks: their keys, and the indented lines below.
 
-    `headless`: also to one whose first line is missing.
+    `headless`: also blocks whose first line is missing.
     """
     inside = False
     for line in lines:
@@ -124,6 +124,6 @@ def _of_blocks(lines: Sequence[str], *, headless: bool) -> Iterator[bool]:
 
 
 def _starts_block(line: str) -> re.Match[str] | None:
-    """A block without its head begins with what only such a block has."""
-    found = _KEY.match(line)
-    return found if found and found[1].lower() not in ("notes", "blockers") else None
+    """Match the first line of a block without its head, by a key that only a block has."""
+    match = _KEY.match(line)
+    return match if match and match[1].lower() not in ("notes", "blockers") else None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,6 +14,8 @@ from tests.support.gitea import Person, Repository, Server
 from tests.support.home import Home
 
 Init = tuple[str, ...]
+#: What is changed on the forge before `init`; Bob is another account.
+Change = Callable[[Repository, Person], object]
 
 
 @pytest.fixture
@@ -154,45 +158,22 @@ def test_a_token_from_a_file_or_from_gits_credential_helper_will_do(
         ({"--ca-file": "/nowhere/ca.pem"}, 3, "--ca-file"),
         ({"--reviewer-token-env": "ADA"}, 2, "both tokens belong to ada"),
         ({"--forge": "github"}, 3, "is no GitHub"),
+        ({"--host": "http://{host}/ada"}, 3, "is no Gitea"),
+        ({"--host": "https://{host}"}, 7, "should its address begin with http:"),
     ],
 )
 def test_bad_input_is_refused_in_words_with_nothing_made(
     place: Home, repository: Repository, change: dict[str, str], code: int, words: str
 ) -> None:
     given = dict(zip(arguments(repository)[2::2], arguments(repository)[3::2], strict=True))
-    words_given = [word for pair in (given | change).items() for word in pair]
+    host = urlsplit(repository.who.url).netloc
+    changed = {name: value.replace("{host}", host) for name, value in change.items()}
+    words_given = [word for pair in (given | changed).items() for word in pair]
     answer = place.caloron("init", "demo", *words_given, WRONG="0" * 40)
     said = answer.error["message"] + answer.error.get("hint", "")
     assert words in said, answer
     assert answer.code == code, answer
     assert answer.error.get("hint"), answer
-    assert nothing_was_made(place)
-
-
-def test_an_address_with_tls_of_a_host_without_says_so(place: Home, repository: Repository) -> None:
-    host = repository.who.url.replace("http:", "https:")
-    answer = place.caloron(*arguments(repository, host=host))
-    assert answer.code == 7, answer
-    assert "speaks no TLS: should its address begin with http://" in answer.error["hint"]
-    assert nothing_was_made(place)
-
-
-def test_a_host_that_is_no_gitea_is_refused(place: Home, repository: Repository) -> None:
-    other = f"{repository.who.url}/ada"
-    answer = place.caloron(*arguments(repository, host=other))
-    assert answer.code == 3
-    assert "is no Gitea" in answer.error["message"]
-    assert nothing_was_made(place)
-
-
-def test_an_account_that_may_only_read_is_told_what_to_ask_for(
-    place: Home, repository: Repository, bob: Person
-) -> None:
-    repository.collaborator(bob, "read")
-    answer = place.caloron(*arguments(repository, token="BOB"))
-    assert answer.code == 8
-    assert "bob" in answer.error["message"]
-    assert "/settings/collaboration" in answer.error["hint"]
     assert nothing_was_made(place)
 
 
@@ -220,98 +201,66 @@ def test_exactly_the_scopes_that_the_docs_name_are_needed(
     assert nothing_was_made(place)
 
 
-def test_a_protected_main_that_our_account_may_merge_into_is_no_obstacle(
-    place: Home, repository: Repository
-) -> None:
-    repository.protect("main", enable_push=False)
-    made = place.caloron(*arguments(repository))
-    assert made.code == 0, made
-    assert made.data["protected"] is True
+def change(**values: Any) -> Change:
+    return lambda repository, _bob: repository.change(**values)
 
 
-def test_a_protected_main_that_our_account_may_not_merge_into_says_what_to_grant(
-    place: Home, repository: Repository, bob: Person
-) -> None:
-    repository.collaborator(bob)
-    repository.protect(
-        "main", enable_push=False, enable_merge_whitelist=True, merge_whitelist_usernames=["ada"]
-    )
-    answer = place.caloron(*arguments(repository, token="BOB"))
-    assert answer.code == 8, answer
-    assert "bob may not merge" in answer.error["message"]
-    assert "merge whitelist" in answer.error["hint"]
-    assert "/settings/branches" in answer.error["hint"]
-    assert nothing_was_made(place)
+def protect(pattern: str, **rules: Any) -> Change:
+    def change(repository: Repository, bob: Person) -> None:
+        repository.collaborator(bob)
+        repository.protect(pattern, **rules)
 
-
-def test_required_approvals_need_a_second_account(
-    place: Home, repository: Repository, bob: Person
-) -> None:
-    repository.protect("main", required_approvals=1)
-    answer = place.caloron(*arguments(repository))
-    assert answer.code == 8
-    assert "1 approval" in answer.error["message"]
-    assert "--reviewer-token-env" in answer.error["hint"]
-    assert nothing_was_made(place)
-    repository.collaborator(bob)
-    made = place.caloron(*arguments(repository, "--reviewer-token-env", "BOB"))
-    assert made.code == 0, made
-
-
-def test_a_second_account_without_write_access_is_refused(
-    place: Home, repository: Repository, bob: Person
-) -> None:
-    second = ("--reviewer-token-env", "BOB")
-    answer = place.caloron(*arguments(repository, *second))
-    assert answer.code == 8, answer
-    assert "bob, the second account" in answer.error["message"]
-    assert "/settings/collaboration" in answer.error["hint"]
-    assert nothing_was_made(place)
-
-
-@pytest.mark.parametrize(
-    ("off", "words"), [("has_issues", "issues"), ("has_pull_requests", "pull requests")]
-)
-def test_a_repository_with_issues_or_pull_requests_switched_off_is_refused(
-    place: Home, repository: Repository, off: str, words: str
-) -> None:
-    repository.who.patch(repository.path, {off: False})
-    answer = place.caloron(*arguments(repository))
-    assert answer.code == 8, answer
-    assert f"has its {words} switched off" in answer.error["message"]
-    assert nothing_was_made(place)
+    return change
 
 
 PUSHED = {"enable_push": True, "enable_push_whitelist": True}
+BY_BOB, REVIEWER = {"token": "BOB"}, {"more": ("--reviewer-token-env", "BOB")}
 
 
 @pytest.mark.parametrize(
-    ("pattern", "rules", "words", "grant"),
+    ("prepare", "options", "words", "grant"),
     [
-        ("agent/**", {"enable_push": False}, "rule agent/** forbids it", "push whitelist"),
-        ("{agent,x}/*/*", PUSHED | {"push_whitelist_usernames": ["bob"]},
+        (lambda r, bob: r.collaborator(bob, "read"), BY_BOB, "bob", "/settings/collaboration"),
+        (lambda r, bob: None, REVIEWER, "bob, the second account", "/settings/collaboration"),
+        (change(has_issues=False), {}, "has its issues switched off", ""),
+        (change(has_pull_requests=False), {}, "has its pull requests switched off", ""),
+        (change(archived=True), {}, "is archived", "bring it back from the archive"),
+        (protect("main", required_approvals=1), {}, "1 approval", "--reviewer-token-env"),
+        (protect("main", enable_merge_whitelist=True, merge_whitelist_usernames=["ada"]),
+         BY_BOB, "bob may not merge", "merge whitelist"),
+        (protect("agent/**", enable_push=False), {}, "rule agent/** forbids it", "push whitelist"),
+        (protect("{agent,x}/*/*", **PUSHED, push_whitelist_usernames=["bob"]), {},
          "may not push to agent/** and caloron/**", "let ada push"),
-        ("caloron/**", {"enable_push": False}, "rule caloron/** forbids it", "push whitelist"),
-        ("agent/**", {"enable_push": True, "require_signed_commits": True},
+        (protect("caloron/**", enable_push=False), {}, "rule caloron/** forbids it",
+         "push whitelist"),
+        (protect("agent/**", enable_push=True, require_signed_commits=True), {},
          "only signed commits (the rule agent/**)", "do not require signed commits"),
-        ("main", {"enable_push": False, "require_signed_commits": True},
+        (protect("main", enable_push=False, require_signed_commits=True), {},
          "only signed commits (the rule main)", "do not require signed commits"),
-        ("main", {"enable_push": True, "block_on_outdated_branch": True},
+        (protect("main", enable_push=True, block_on_outdated_branch=True), {},
          "behind main (the rule main)", "do not block outdated pull requests"),
     ],
 )  # fmt: skip
-def test_rules_that_would_throw_away_what_agents_made_are_named_before_anything_is_made(
-    place: Home, repository: Repository, bob: Person, pattern: str, rules: Any, words: str,
+def test_a_repository_in_which_no_sprint_could_end_is_refused_with_what_to_grant(
+    place: Home, repository: Repository, bob: Person, prepare: Change, options: Any, words: str,
     grant: str,
 ) -> None:  # fmt: skip
-    repository.collaborator(bob)
-    repository.protect(pattern, **rules)
-    answer = place.caloron(*arguments(repository))
+    prepare(repository, bob)
+    command = arguments(repository, *options.get("more", ()), token=options.get("token", "ADA"))
+    answer = place.caloron(*command)
     assert answer.code == 8, answer
     assert words in answer.error["message"]
     assert grant in answer.error["hint"]
-    assert "/settings/branches" in answer.error["hint"]
     assert nothing_was_made(place)
+
+
+def test_required_approvals_and_a_protected_main_are_no_obstacle_with_a_second_account(
+    place: Home, repository: Repository, bob: Person
+) -> None:
+    protect("main", required_approvals=1, enable_push=False)(repository, bob)
+    made = place.caloron(*arguments(repository, "--reviewer-token-env", "BOB"))
+    assert made.code == 0, made
+    assert made.data["protected"] is True
 
 
 def test_rules_that_let_our_account_push_are_no_obstacle(
@@ -327,17 +276,6 @@ def test_rules_that_let_our_account_push_are_no_obstacle(
     # Who is no administrator cannot look, and says so.
     other = place.caloron("init", "other", *arguments(repository, token="BOB")[2:])
     assert "may not look at rules for branches" in other.data["notes"][0]
-
-
-def test_an_archived_repository_is_refused_as_what_it_is(
-    place: Home, repository: Repository
-) -> None:
-    repository.who.patch(repository.path, {"archived": True})
-    answer = place.caloron(*arguments(repository))
-    assert answer.code == 8, answer
-    assert "is archived" in answer.error["message"]
-    assert answer.error["hint"].startswith("bring it back from the archive")
-    assert nothing_was_made(place)
 
 
 def test_inside_a_clone_of_the_repository_commands_find_its_project(

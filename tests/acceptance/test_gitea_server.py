@@ -9,20 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-from tests.support.gitea import Refused, Server, program
+from tests.support.gitea import Server, program
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_a_person_opens_and_merges_a_pull_request_on_the_real_server(gitea: Server) -> None:
-    repository = gitea.repository(gitea.person("anna"))
-    repository.write_file("a.txt", "à\n", new_branch="feature")
-    pull = repository.open_pull("feature")
-    repository.merge(pull["number"])
-    assert repository.files() == {"README.md", "a.txt"}
-    assert repository.file("a.txt") == "à\n"
 
 
 def test_what_was_answered_is_there_after_a_power_cut(own_gitea: Server) -> None:
@@ -31,16 +20,6 @@ def test_what_was_answered_is_there_after_a_power_cut(own_gitea: Server) -> None
     own_gitea.kill()
     own_gitea.start()
     assert repository.issue(number)["title"] == "one"
-
-
-def test_a_token_can_do_what_its_scopes_say_and_no_more(gitea: Server) -> None:
-    anna = gitea.person("anna")
-    repository = gitea.repository(anna)
-    reader = gitea.person("anna").with_token(gitea.token("anna", "read:issue"))
-    assert repository.seen_by(reader).issues() == []
-    with pytest.raises(Refused, match="403"):
-        repository.seen_by(reader).open_issue("one")
-    reader.close()
 
 
 def test_a_server_dies_with_the_process_that_started_it(gitea: Server) -> None:

@@ -74,7 +74,7 @@ def test_a_pull_request_has_the_state_that_its_reviewers_give_it(stage: Any) -> 
     assert stage("get_pr_status", pr_number=number)["review_state"] == "pending"
 
 
-def test_feedback_of_strangers_is_not_taken_for_that_of_agents(stage: Any) -> None:
+def test_feedback_of_untrusted_accounts_is_ignored(stage: Any) -> None:
     number = stage.repository.open_issue("Task")["number"]
     stage.repository.comment(number, _FEEDBACK)
     stage.stranger.comment(number, _FEEDBACK)
@@ -92,7 +92,7 @@ def test_a_repository_is_described(stage: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["sprint_tick_core", "sprint_tick", "sprint_tick_kv"])
-def test_a_tick_looks_at_the_forge_itself_where_it_has_no_inbox(
+def test_a_tick_without_an_inbox_polls_the_forge(
     name: str, stage: Any, gitea: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The issue of a task, seen on the real forge, lets its agent start."""

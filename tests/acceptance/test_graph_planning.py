@@ -60,7 +60,7 @@ def test_a_goal_is_planned_by_the_phases_done_and_checked(home: Home) -> None:
     assert set(home.files()) == {"impl-basket.txt", "tests-basket.txt"}
 
 
-def test_a_plan_for_the_repository_is_made_from_what_is_in_it(shop: Home) -> None:
+def test_a_plan_uses_the_content_of_the_repository(shop: Home) -> None:
     answer = shop.caloron("kickoff", "Add a basket, then test it", "--graph", "kickoff")
     assert answer.code == 0, answer
     assert [t["id"] for t in answer.data["tasks"]] == ["task-1", "task-2"]
@@ -93,7 +93,7 @@ def test_a_dry_run_shows_the_plan_and_begins_nothing(shop: Home) -> None:
         (42, "gave no tasks"),
     ],
 )
-def test_a_graph_that_gives_no_plan_says_everything_that_is_wrong_and_begins_nothing(
+def test_a_graph_without_a_valid_plan_reports_every_error_and_begins_nothing(
     shop: Home, output: Any, said: str
 ) -> None:
     answer = shop.caloron("sprint", "go", "--graph", _graph(shop, output), "--yes")
@@ -113,7 +113,7 @@ def test_every_shape_of_tasks_is_taken(shop: Home) -> None:
         assert [a["target"] for a in answer.json["planned_actions"]] == ["demo-1", "a", "b"]
 
 
-def test_what_cannot_be_asked_for_is_refused_with_the_right_code(shop: Home) -> None:
+def test_invalid_options_are_refused_with_the_right_code(shop: Home) -> None:
     graph, plan = _graph(shop, [task("a")]), str(shop.plan(task("a")))
 
     def code(*options: str) -> int:
@@ -262,7 +262,7 @@ def test_the_first_sprint_in_a_repository_can_be_planned_by_a_graph(bare_home: H
     assert set(ended.statuses) == {"impl-basket", "tests-basket"}
 
 
-def test_a_secret_in_what_is_planned_is_written_down_nowhere(shop: Home) -> None:
+def test_a_secret_in_the_goal_is_stored_nowhere(shop: Home) -> None:
     secret = "sk-planted-0123456789abcdef"
     shop.environment["SHOP_API_KEY"] = secret
     given = json.dumps({"constraints": f"log in with {secret}"})

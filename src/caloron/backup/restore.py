@@ -147,8 +147,8 @@ class Restore:
         forge, mirror = stage / "forge.git", stage / "mirror.git"
         if "forge" in repositories:
             forge.mkdir()
-            kind = repositories["forge"].object_format
-            init_repository(ForgeRepository(forge), "sha256" if kind == "sha256" else "sha1")
+            is_sha256 = repositories["forge"].object_format == "sha256"
+            init_repository(ForgeRepository(forge), "sha256" if is_sha256 else "sha1")
             self._fill(forge, repositories["forge"], "forge.pack")
         if "mirror" in repositories:
             Mirror(mirror, Remote(url=str(forge))).ensure()
@@ -189,9 +189,8 @@ class Restore:
                 for sprint in restored.sprints:
                     key = LOOK_FIRST.format(sprint)
                     connection.execute(SQL["put_kv"], {"key": key, "value": "1"})
-                manifest = self._archive.manifest
-                payload = {"backup": str(self._archive.path), "of": manifest.created_at}
-                payload["was"] = manifest.path
+                of, was = self._archive.manifest.created_at, self._archive.manifest.path
+                payload = {"backup": str(self._archive.path), "of": of, "was": was}
                 queue.append_event(connection, "state_restored", payload)
             ledger.db.rows("PRAGMA wal_checkpoint(TRUNCATE)")
         for name in restored.sprints:

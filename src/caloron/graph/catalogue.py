@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import string
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -29,7 +28,6 @@ class Catalogue:
 
     def __init__(self, stages: Iterable[StageSpec] = ()) -> None:
         self._stages: dict[str, StageSpec] = {}
-        self._sorted: list[str] = []
         self._names: dict[str, set[str]] = {}
         self._aliases: dict[str, set[str]] = {}
         self._signatures: dict[str, set[str]] = {}
@@ -47,8 +45,6 @@ class Catalogue:
 
     def add(self, stage: StageSpec) -> None:
         """Add a stage; an Active one deprecates the others of its signature."""
-        if stage.id not in self._stages:
-            insort(self._sorted, stage.id)
         self._stages[stage.id] = stage
         self._names.setdefault(stage.name, set()).add(stage.id)
         self._signatures.setdefault(stage.signature_id, set()).add(stage.id)
@@ -71,13 +67,8 @@ class Catalogue:
         return self._all(self._signatures.get(signature_id, ()))
 
     def by_prefix(self, prefix: str) -> list[StageSpec]:
-        """The stages whose id starts with `prefix`."""
-        stages: list[StageSpec] = []
-        index = bisect_left(self._sorted, prefix)
-        while index < len(self._sorted) and self._sorted[index].startswith(prefix):
-            stages.append(self._stages[self._sorted[index]])
-            index += 1
-        return stages
+        """Return the stages whose id starts with `prefix`."""
+        return self._all(id for id in self._stages if id.startswith(prefix))
 
     def _all(self, ids: Iterable[str]) -> list[StageSpec]:
         return [self._stages[id] for id in sorted(ids)]
@@ -184,7 +175,7 @@ def resolve(graph: Graph, catalogue: Catalogue, *, strict: bool = True) -> Resol
 def unknown_references(
     graph: Graph, catalogue: Catalogue, *, strict: bool = True
 ) -> list[UnknownStage]:
-    """Every reference of a graph that means no stage."""
+    """Return an error for every reference of a graph that means no stage."""
     errors: list[UnknownStage] = []
     for path, node in walk(graph.root):
         if isinstance(node, Stage):

@@ -69,18 +69,12 @@ class _Parser:
         )
 
     def _short(self, word: str, parts: Json, path: str) -> NType:
-        if word in ("List", "Stream"):
-            item = self.parse(parts, path)
-            return ListOf(item) if word == "List" else StreamOf(item)
-        if not isinstance(parts, list):
-            raise ParseError(f"{word} takes an array, not {json_kind(parts)}", path=path)
         if word == "Record":
-            return sorted_record(
-                dict(self._field(part, f"{path}[{i}]") for i, part in enumerate(parts))
-            )
-        types = [self.parse(part, f"{path}[{i}]") for i, part in enumerate(parts)]
-        if word == "Union":
-            return Union(tuple(types))
+            fields = enumerate(_array(parts, word, path))
+            return sorted_record(dict(self._field(field, f"{path}[{i}]") for i, field in fields))
+        if word != "Map":
+            return self._constructed(word, parts, path)
+        types = self._types(parts, word, path)
         if len(types) != 2:
             raise ParseError(
                 f"Map takes a key type and a value type, not {len(types)} types", path=path
@@ -103,19 +97,14 @@ class _Parser:
             if value.get("value") is not None:
                 raise ParseError(f"{kind} takes no value", path=path)
             return Primitive(kind)
-        if "value" not in value:
-            raise ParseError(f"{kind} needs the field `value`", path=path)
-        return self._constructed(kind, value["value"], f"{path}.value")
+        return self._constructed(kind, required(value, "value", path), f"{path}.value")
 
     def _constructed(self, kind: str, parts: Json, path: str) -> NType:
         match kind:
-            case "List":
-                return ListOf(self.parse(parts, path))
-            case "Stream":
-                return StreamOf(self.parse(parts, path))
+            case "List" | "Stream":
+                return (ListOf if kind == "List" else StreamOf)(self.parse(parts, path))
             case "Map":
-                key, item = (required(parts, name, path) for name in ("key", "value"))
-                return MapOf(self.parse(key, f"{path}.key"), self.parse(item, f"{path}.value"))
+                return MapOf(*(self._part(parts, name, path) for name in ("key", "value")))
             case "Record":
                 return sorted_record(self._fields(parts, path))
             case "RecordWith":
@@ -123,22 +112,29 @@ class _Parser:
                 rest = _text(required(parts, "rest", path), f"{path}.rest")
                 return RecordWith(sorted_record(fields).fields, rest)
             case "Union":
-                if not isinstance(parts, list):
-                    raise ParseError(
-                        f"Union takes an array of types, not {json_kind(parts)}", path=path
-                    )
-                return Union(tuple(self.parse(of, f"{path}[{i}]") for i, of in enumerate(parts)))
+                return Union(tuple(self._types(parts, kind, path)))
             case "Var":
                 return Var(_text(parts, path))
-            case _:
-                base = self.parse(required(parts, "base", path), f"{path}.base")
-                refinement = required(parts, "refinement", path)
-                return Refined(base, _refinement(refinement, f"{path}.refinement"))
+        refinement = required(parts, "refinement", path)
+        base = self._part(parts, "base", path)
+        return Refined(base, _refinement(refinement, f"{path}.refinement"))
+
+    def _part(self, parts: Json, name: str, path: str) -> NType:
+        return self.parse(required(parts, name, path), f"{path}.{name}")
+
+    def _types(self, parts: Json, kind: str, path: str) -> list[NType]:
+        return [self.parse(of, f"{path}[{i}]") for i, of in enumerate(_array(parts, kind, path))]
 
     def _fields(self, value: Json, path: str) -> dict[str, NType]:
         if not isinstance(value, dict):
             raise ParseError(f"fields are an object of types, not {json_kind(value)}", path=path)
         return {name: self.parse(of, member(path, name)) for name, of in value.items()}
+
+
+def _array(value: Json, kind: str, path: str) -> list[Json]:
+    if not isinstance(value, list):
+        raise ParseError(f"{kind} takes an array, not {json_kind(value)}", path=path)
+    return value
 
 
 def required(value: Json, name: str, path: str) -> Json:

@@ -18,16 +18,14 @@ _effect_of = msgspec.json.Decoder(Effect | Probe).decode
 LOOK_FIRST = "look_first/{}"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True):
     """One effect and its progress."""
 
     id: int
-    sprint: str
     effect: Effect | Probe
     kind: str
     #: It may have been done before a crash: check that before doing it.
     intended: bool
-    tries: int
     not_before: float
 
 
@@ -45,16 +43,8 @@ class Journal:
         """Return the next open effect of each task, in the order of planning."""
         rows = self.ledger.db.rows(self.sql["due_actions"], {"sprint": self.sprint})
         return [
-            Entry(
-                id=row["id"],
-                sprint=self.sprint,
-                effect=_effect_of(row["data"]),
-                kind=row["kind"],
-                intended=row["state"] == "intended",
-                tries=row["tries"],
-                not_before=row["not_before"],
-            )
-            for row in rows
+            Entry(r["id"], _effect_of(r["data"]), r["kind"], bool(r["intended"]), r["not_before"])
+            for r in rows
         ]
 
     def intend(self, entry: Entry) -> bool:

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -53,7 +54,8 @@ _sprint_of = msgspec.json.Decoder(Sprint).decode
 _task_of = msgspec.json.Decoder(Task).decode
 _snapshot_of = msgspec.json.Decoder(Snapshot).decode
 _fact_of = msgspec.json.Decoder(Fact).decode
-_start_of = msgspec.json.Decoder(StartWork).decode
+#: Decodes the work of a queue item.
+start_of = msgspec.json.Decoder(StartWork).decode
 
 
 class StaleTick(CaloronError):
@@ -127,7 +129,7 @@ class Ledger:
                     "data": _encode(sprint),
                 },
             )
-            self._put_tasks(connection, sprint.id, tasks, {})
+            _put_tasks(connection, sprint.id, tasks, {})
             queue.append_event(
                 connection, "sprint_created", {"sprint": sprint.id, "goal": sprint.goal}
             )
@@ -182,19 +184,19 @@ class Ledger:
             ).rowcount
             if not swapped:
                 raise StaleTick(f"sprint {sprint.id} was changed by another tick")
-            self._put_tasks(connection, sprint.id, tick.state.tasks, loaded.state.tasks)
+            _put_tasks(connection, sprint.id, tick.state.tasks, loaded.state.tasks)
             _put_observations(connection, sprint.id, tick.state, loaded.state)
             connection.execute(
                 SQL["forget_facts"], {"sprint": sprint.id, "through": loaded.through}
             )
             # Work that continues when a person releases its task.
-            held = {
+            resumable = {
                 task.escalation.resume_work.item
                 for task in tick.state.tasks.values()
                 if task.escalation.resume_work
             }
             for action in tick.actions:
-                _put_action(connection, sprint.id, action, held)
+                _put_action(connection, sprint.id, action, resumable)
             for move in tick.moves:
                 payload = {"sprint": sprint.id, **msgspec.to_builtins(move)}
                 queue.append_event(connection, "task_moved", payload)
@@ -207,30 +209,6 @@ class Ledger:
         for move in tick.moves:
             log.info("a task moved", task=move.task, old=move.old, new=move.new, reason=move.reason)
 
-    def _put_tasks(
-        self,
-        connection: sqlite3.Connection,
-        sprint: str,
-        tasks: dict[str, Task],
-        before: dict[str, Task],
-    ) -> None:
-        for gone in before.keys() - tasks.keys():
-            connection.execute(SQL["forget_task"], {"sprint": sprint, "id": gone})
-        moved = list(tasks) != list(before)
-        for position, task in enumerate(tasks.values()):
-            if moved or before[task.id] != task:
-                connection.execute(
-                    SQL["put_task"],
-                    {
-                        "sprint": sprint,
-                        "id": task.id,
-                        "position": position,
-                        "status": task.status,
-                        "reason": task.reason,
-                        "data": _encode(task),
-                    },
-                )
-
     def append_facts(self, sprint: str, facts: Iterable[Fact]) -> int:
         """Append facts for the next tick, except those that wait already."""
         facts = tuple(facts)
@@ -241,24 +219,32 @@ class Ledger:
 
     def edit_plan(self, sprint: str, tasks: tuple[PlannedTask, ...], at: float) -> None:
         """Append a person's edit of the waiting plan as a fact and as an event."""
-        with self.db.transaction("edit") as connection:
-            append_facts(connection, sprint, [PlanEdited(tasks=tasks, at=at)])
-            payload = {"sprint": sprint, "tasks": [task.id for task in tasks]}
-            queue.append_event(connection, "plan_edited", payload)
+        payload = {"tasks": [task.id for task in tasks]}
+        self._append("edit", sprint, "plan_edited", payload, PlanEdited(tasks=tasks, at=at))
 
     def discard(self, sprint: str, by: str) -> None:
         """Append a person's request to discard the sprint as a fact and as an event."""
-        with self.db.transaction("discard") as connection:
-            append_facts(connection, sprint, [SprintDiscarded(by=by)])
-            payload, key = {"sprint": sprint, "by": by}, f"discarded/{sprint}"
-            queue.append_event(connection, "sprint_discarded", payload, key=key)
+        fact, key = SprintDiscarded(by=by), f"discarded/{sprint}"
+        self._append("discard", sprint, "sprint_discarded", {"by": by}, fact, key=key)
 
     def note_lost_engine(self, sprint: str, since: str) -> None:
         """Append an event about an engine that was killed or crashed."""
-        with self.db.transaction("engine") as connection:
-            payload = {"sprint": sprint, "since": since}
-            key = f"{LOST_ENGINE}/{sprint}/{since}"
-            queue.append_event(connection, LOST_ENGINE, payload, key=key)
+        key = f"{LOST_ENGINE}/{sprint}/{since}"
+        self._append("engine", sprint, LOST_ENGINE, {"since": since}, key=key)
+
+    def _append(
+        self,
+        transaction: str,
+        sprint: str,
+        event: str,
+        payload: dict[str, Any],
+        *facts: Fact,
+        key: str = "",
+    ) -> None:
+        """Append facts and an event about them in one transaction."""
+        with self.db.transaction(transaction) as connection:
+            append_facts(connection, sprint, facts)
+            queue.append_event(connection, event, {"sprint": sprint} | payload, key=key)
 
     def store_outage(self, sprint: str, outage: Outage) -> None:
         """Store an outage of the forge, and append an event when it begins."""
@@ -328,19 +314,14 @@ def read_state(connection: sqlite3.Connection, sprint: str = "") -> State:
     return _state_of(connection, sprint, row["data"])
 
 
-def start_of(payload: str) -> StartWork:
-    """Return the work of a queue item."""
-    return _start_of(payload)
-
-
 def _state_of(connection: sqlite3.Connection, sprint: str, data: bytes) -> State:
     tasks = connection.execute(SQL["tasks"], {"sprint": sprint}).fetchall()
-    seen = connection.execute(SQL["observations"], {"sprint": sprint}).fetchall()
+    observations = connection.execute(SQL["observations"], {"sprint": sprint}).fetchall()
     effects = connection.execute(SQL["open_actions"], {"sprint": sprint}).fetchall()
     return State(
         sprint=_sprint_of(data),
         tasks={t["id"]: _task_of(t["data"]) for t in tasks},
-        objects={o["object"]: _snapshot_of(o["data"]) for o in seen},
+        objects={o["object"]: _snapshot_of(o["data"]) for o in observations},
         open_effects=frozenset(row["task"] for row in effects),
         queued=queue.pending(connection, f"{sprint}/"),
         ended=queue.ended(connection, f"{sprint}/"),
@@ -348,22 +329,31 @@ def _state_of(connection: sqlite3.Connection, sprint: str, data: bytes) -> State
     )
 
 
+def _put_tasks(
+    connection: sqlite3.Connection, sprint: str, tasks: dict[str, Task], before: dict[str, Task]
+) -> None:
+    """Store changed tasks; all of them if their order changed."""
+    for removed in before.keys() - tasks.keys():
+        connection.execute(SQL["forget_task"], {"sprint": sprint, "id": removed})
+    is_reordered = list(tasks) != list(before)
+    for position, task in enumerate(tasks.values()):
+        if is_reordered or before[task.id] != task:
+            row = {"sprint": sprint, "id": task.id, "position": position}
+            row |= {"status": task.status, "reason": task.reason, "data": _encode(task)}
+            connection.execute(SQL["put_task"], row)
+
+
 def _put_observations(
     connection: sqlite3.Connection, sprint: str, state: State, before: State
 ) -> None:
     for name, seen in state.objects.items():
         if before.objects.get(name) is not seen:
-            connection.execute(
-                SQL["put_observation"],
-                {"sprint": sprint, "object": name, "version": seen.version, "data": _encode(seen)},
-            )
+            row = {"sprint": sprint, "object": name, "version": seen.version, "data": _encode(seen)}
+            connection.execute(SQL["put_observation"], row)
 
 
 def _put_action(
-    connection: sqlite3.Connection,
-    sprint: str,
-    action: Action,
-    held: Collection[str],
+    connection: sqlite3.Connection, sprint: str, action: Action, resumable: Collection[str]
 ) -> None:
     match action:
         case StartWork():
@@ -381,7 +371,8 @@ def _put_action(
         case HoldWork():
             queue.hold(connection, action.item, int(action.until * 1000))
         case CancelWork():
-            queue.cancel(connection, action.item, action.reason, held=action.item in held)
+            held = action.item in resumable
+            queue.cancel(connection, action.item, action.reason, held=held)
         case RetryEffect():
             connection.execute(SQL["retry_action"], {"key": action.key})
         case _:

@@ -19,6 +19,8 @@ _TIMEOUT_S = 10.0
 #: `holder` takes a lock for an instant, so one refusal is not enough.
 _REFUSED_AFTER_S = 0.2
 _RETRY_S = 0.005
+#: The keys of a `ProcessIdentity` in the content of a lock file.
+_IDENTITY = ("pid", "process_started", "boot_id", "pid_namespace", "host")
 
 
 def boot_id() -> str:
@@ -133,21 +135,14 @@ class ProcessLock:
         # Commands that only read the holder do not need it.
         from datetime import UTC, datetime
 
-        process = this_process()
-        content = json.dumps(
-            {
-                "pid": process.pid,
-                "host": process.host,
-                "boot_id": process.boot,
-                "process_started": process.started,
-                "pid_namespace": process.namespace,
-                "sprint": sprint,
-                "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            }
-        ).encode()
+        content = dict(zip(_IDENTITY, this_process(), strict=True)) | {
+            "sprint": sprint,
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        text = json.dumps(content).encode()
         try:
-            os.pwrite(self._fd, content, 0)
-            os.ftruncate(self._fd, len(content))
+            os.pwrite(self._fd, text, 0)
+            os.ftruncate(self._fd, len(text))
         except OSError as error:
             raise StoreError(
                 f"cannot write {self.path}: {error.strerror}", hint="free some space on that disk"
@@ -188,13 +183,11 @@ def holder(path: Path) -> dict[str, Any] | None:
         os.close(fd)
 
 
-def process_of(who: dict[str, Any]) -> ProcessIdentity:
+def process_of(content: dict[str, Any]) -> ProcessIdentity:
     """Return the process that wrote this content; older versions of Caloron wrote less."""
-    pid = who.get("pid")
-    keys = ("process_started", "boot_id", "pid_namespace", "host")
-    return ProcessIdentity(
-        pid if isinstance(pid, int) else 0, *(str(who.get(key, "")) for key in keys)
-    )
+    pid = content.get("pid")
+    names = (str(content.get(key, "")) for key in _IDENTITY[1:])
+    return ProcessIdentity(pid if isinstance(pid, int) else 0, *names)
 
 
 @contextmanager
@@ -204,12 +197,12 @@ def single_instance(path: Path, what: str) -> Iterator[None]:
     try:
         lock.acquire(what)
     except InUse as error:
-        who = holder(path) or {}
-        here = process_of(who).is_gone is False
-        end = f"kill {who['pid']}" if here else f"stop it on {who.get('host', 'its machine')}"
+        content = holder(path) or {}
+        is_here = process_of(content).is_gone is False
+        host = content.get("host", "its machine")
+        end = f"kill {content['pid']}" if is_here else f"stop it on {host}"
         raise InUse(
-            f"{what} runs already: process {who.get('pid', '?')} on"
-            f" {who.get('host', 'this machine')}, since {who.get('started_at', 'just now')}",
+            f"{what} runs already: {_described(content)}",
             hint=f"use that one, or end it: {end}",
         ) from error
     try:
@@ -241,11 +234,16 @@ def _read(fd: int) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _held_by(who: dict[str, Any], path: Path) -> InUse:
-    sprint = f", sprint {who['sprint']}" if who.get("sprint") else ""
+def _described(content: dict[str, Any], sprint: str = "") -> str:
+    """Return the process that holds a lock, for messages."""
+    place = f"process {content.get('pid', '?')} on {content.get('host', 'this machine')}"
+    return f"{place}{sprint}, since {content.get('started_at', 'just now')}"
+
+
+def _held_by(content: dict[str, Any], path: Path) -> InUse:
+    sprint = f", sprint {content['sprint']}" if content.get("sprint") else ""
     return InUse(
-        f"project {path.parent.name!r} is held by process {who.get('pid', '?')} on"
-        f" {who.get('host', 'this machine')}{sprint}, since {who.get('started_at', 'just now')}",
+        f"project {path.parent.name!r} is held by {_described(content, sprint)}",
         hint=f"wait for it, or stop it: caloron stop --project {path.parent.name}",
     )
 

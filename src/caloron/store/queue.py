@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,12 +75,6 @@ class Queue:
     def now_ms(self, connection: sqlite3.Connection) -> int:
         """Return the time of the database's clock, which is the only clock of leases."""
         return int(connection.execute(self._sql["now"]).fetchone()[0])
-
-    def at(self, ms: int) -> Queue:
-        """Return this queue with a fixed time, for events that are copied from another database."""
-        then = copy(self)
-        then._sql = self._sql | {"now": f"SELECT {int(ms)}"}
-        return then
 
     def append_event(
         self,

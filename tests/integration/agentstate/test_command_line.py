@@ -124,7 +124,7 @@ def test_a_value_may_follow_its_flag_or_an_equals_sign(run) -> None:
 
 
 @pytest.mark.parametrize("word", ["-h", "-o", "-ojson", "-", "-1", "help"])
-def test_what_looks_like_an_option_is_a_value_where_a_value_stands(run, where, word) -> None:
+def test_a_word_like_an_option_can_be_a_value(run, where, word) -> None:
     run("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}", "--status",
         "waiting_human")  # fmt: skip
     answered = agent_state(where, "errands", "answer", "--id", "a", "--answer", word)
@@ -146,7 +146,7 @@ def test_what_looks_like_an_option_is_a_value_where_a_value_stands(run, where, w
         ("--output", "json", "errands", "list"),
     ],
 )
-def test_the_envelope_is_given_wherever_the_option_stands(run, where, words) -> None:
+def test_the_output_option_may_stand_anywhere(run, where, words) -> None:
     run("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}")
     told = agent_state(where, *words)
     assert told.code == 0
@@ -156,13 +156,13 @@ def test_the_envelope_is_given_wherever_the_option_stands(run, where, words) -> 
 @pytest.mark.parametrize(
     "words", [("errands", "-h"), ("errands", "get", "--id", "a", "-h"), ("-h",)]
 )
-def test_help_is_given_where_an_option_stands(where, words) -> None:
+def test_the_help_option_may_stand_anywhere(where, words) -> None:
     told = agent_state(where, *words)
     assert told.code == 0
     assert told.lines[0].startswith("Usage: caloron agent-state")
 
 
-def test_a_form_that_is_none_is_a_wrong_use(where) -> None:
+def test_an_unknown_output_format_is_a_usage_error(where) -> None:
     told = agent_state(where, "errands", "list", "--output", "xml")
     assert told.code == 2
     assert "--output must be one of text, json, table" in told.err
@@ -246,7 +246,7 @@ def test_the_workflows_are_a_skill_folder_with_a_manifest_that_names_each(run, t
     assert run("skill", str(folder), "--force").code == 0
 
 
-def test_every_command_of_a_workflow_is_one_that_is_taken(run, tmp_path) -> None:
+def test_every_command_of_a_workflow_is_valid(run, tmp_path) -> None:
     from tests.support.command_lines import calls, problem
 
     run("skill", str(tmp_path / "s"))
@@ -260,7 +260,7 @@ def test_every_command_of_a_workflow_is_one_that_is_taken(run, tmp_path) -> None
     assert [(line, trouble) for line in lines for w in calls(line) if (trouble := problem(w))] == []
 
 
-def test_a_scaffold_repairs_what_is_missing_and_keeps_what_people_wrote(run, where) -> None:
+def test_a_scaffold_adds_missing_files_and_keeps_edited_ones(run, where) -> None:
     words = ("scaffold", str(where), "--host", "grove", "--agent", "forge")
     assert run(*words).code == 0
     (where / "CLAUDE.md").write_text("mine")

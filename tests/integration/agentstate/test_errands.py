@@ -75,7 +75,7 @@ def test_an_item_can_wait_for_a_person_from_the_beginning(home: AgentInstance) -
     assert home.work_items.answer("p", "ok").status == "pending"
 
 
-def test_what_was_left_alone_too_often_fails_instead_of_going_round(home: AgentInstance) -> None:
+def test_an_item_that_was_abandoned_too_often_fails(home: AgentInstance) -> None:
     add(home, "poison", "good")
     for _ in range(2):
         held = home.work_items.claim("poison", "forge")
@@ -89,7 +89,7 @@ def test_what_was_left_alone_too_often_fails_instead_of_going_round(home: AgentI
     assert "claimed 2 times" in (given_up.notes or "")
 
 
-def test_replay_gives_what_waits_and_what_was_left_alone_the_oldest_first(
+def test_replay_lists_due_and_abandoned_items_the_oldest_first(
     home: AgentInstance,
 ) -> None:
     add(home, "stale", "waits")
@@ -124,7 +124,9 @@ def test_notes_are_added_to_and_every_earlier_text_is_kept(home: AgentInstance) 
     ]
 
 
-def test_delivered_again_is_the_same_work_and_otherwise_is_told_once(home: AgentInstance) -> None:
+def test_a_second_delivery_is_the_same_work_and_differences_are_recorded(
+    home: AgentInstance,
+) -> None:
     home.work_items.enqueue("a", "review", '{"pr": 1}')
     same = home.work_items.enqueue("a", "review", '{ "pr":1 }')
     assert (same.inserted, same.differs) == (False, ())
@@ -161,7 +163,7 @@ def test_an_event_with_a_key_is_written_once(home: AgentInstance) -> None:
     assert [event.ts for event in home.events.since(0)] == [5]
 
 
-def test_what_happened_elsewhere_is_copied_once_with_its_own_time(home: AgentInstance) -> None:
+def test_an_external_event_is_copied_once_with_its_own_time(home: AgentInstance) -> None:
     add(home, "a")
     lines = [
         ExternalEvent("shop:1", 10, "attempt_started", {"attempt": 1}, "shop", "a"),
@@ -191,7 +193,7 @@ def test_what_happened_elsewhere_is_copied_once_with_its_own_time(home: AgentIns
         lambda e: e.get("x"),
     ],
 )
-def test_an_unknown_item_is_told_as_such(home: AgentInstance, call) -> None:
+def test_an_unknown_item_is_reported(home: AgentInstance, call) -> None:
     with pytest.raises(NotFound, match="there is no work item x"):
         call(home.work_items)
 
@@ -220,7 +222,7 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> N
         ('{"a":null}', "{}", True),
     ],
 )
-def test_a_delivery_is_another_one_if_its_json_is(home, one, other, differs) -> None:
+def test_a_delivery_differs_if_its_json_differs(home, one, other, differs) -> None:
     home.work_items.enqueue("a", "review", one)
     assert home.work_items.enqueue("a", "review", other).differs == (
         ("payload",) if differs else ()

@@ -205,9 +205,7 @@ def _as_nobody(where: Path, folder: Path) -> None:
         assert error.hint
 
 
-def test_what_belongs_to_somebody_else_is_named_and_stays_as_it_is(
-    where: Path, tmp_path: Path
-) -> None:
+def test_files_of_another_user_are_named_and_stay_unchanged(where: Path, tmp_path: Path) -> None:
     agent = Agent(tmp_path / "cycles")
     agent.whole_cycle()
     with AgentInstance(where) as home:

@@ -44,7 +44,7 @@ def test_where_nothing_is_nothing_is_made(empty: Path, monkeypatch, line: str, b
     assert list(empty.iterdir()) == []
 
 
-def test_a_tilde_is_the_home_of_the_user_whoever_wrote_it(empty: Path, monkeypatch) -> None:
+def test_a_tilde_is_the_home_of_the_user(empty: Path, monkeypatch) -> None:
     monkeypatch.setenv("MF_INSTANCE_DIR", "~/agents/forge")
     words = ("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}")
     assert called(*words).code == 0
@@ -70,14 +70,14 @@ def test_a_tilde_is_the_home_of_the_user_whoever_wrote_it(empty: Path, monkeypat
         ("errands renew --id a --token 1 --lease-s -3", "--lease-s must be a number of seconds"),
     ],
 )
-def test_a_wrong_use_says_what_is_right(empty: Path, line: str, said: str) -> None:
+def test_a_usage_error_names_the_right_use(empty: Path, line: str, said: str) -> None:
     told = called(*line.split())
     assert told.code == 2
     assert said in told.err
     assert list(empty.iterdir()) == []
 
 
-def test_a_refusal_says_what_can_be_done_in_that_state(empty: Path) -> None:
+def test_a_refusal_names_the_next_step_for_that_state(empty: Path) -> None:
     with AgentInstance(empty) as home:
         for item in ("waits", "busy", "parked", "over"):
             home.work_items.enqueue(item, "x", {})

@@ -130,7 +130,7 @@ def test_a_whole_life_of_an_item_by_their_statements_in_a_file_of_ours(
     ]  # fmt: skip
 
 
-def test_what_they_hand_in_is_claimed_by_us(home: AgentInstance, theirs: AgentState) -> None:
+def test_an_item_of_agent_state_can_be_claimed(home: AgentInstance, theirs: AgentState) -> None:
     theirs.enqueue("n1")
     held = home.work_items.claim_next("forge")
     assert held is not None
@@ -154,7 +154,7 @@ def test_their_claim_protects_the_item_from_us_for_ten_minutes_after_their_last_
     assert home.work_items.claim("a", "forge").lease.attempt == 2
 
 
-def test_what_they_ended_meanwhile_is_noticed_by_our_next_fenced_write(
+def test_an_end_by_agent_state_refuses_our_next_fenced_write(
     home: AgentInstance, theirs: AgentState
 ) -> None:
     home.work_items.enqueue("a", "review", {})
@@ -177,7 +177,7 @@ def test_an_end_of_ours_is_not_undone_by_a_claim_that_they_had_decided_before(
     assert home.work_items.get("a").status == "done"
 
 
-def test_an_annotation_of_ours_outlives_one_that_they_had_begun_before(
+def test_our_annotation_survives_an_older_one_of_agent_state(
     home: AgentInstance, theirs: AgentState
 ) -> None:
     home.work_items.enqueue("a", "review", {})

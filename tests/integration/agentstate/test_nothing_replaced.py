@@ -50,7 +50,7 @@ def _all(home: AgentInstance) -> list[tuple[object, ...]]:
         "DELETE FROM events",
     ],
 )
-def test_what_stands_in_the_file_is_refused_to_whoever_would_replace_it(
+def test_no_program_can_replace_existing_rows(
     home: AgentInstance, theirs: sqlite3.Connection, statement: str
 ) -> None:
     home.work_items.enqueue("b", "review", {})
@@ -100,7 +100,7 @@ def test_a_claim_in_the_holders_own_name_is_refused_while_the_lease_holds(
     assert home.work_items.lease("a").token == token
 
 
-def test_our_own_claim_again_after_the_lease_is_no_strangers(home: AgentInstance) -> None:
+def test_our_own_second_claim_after_the_lease_is_not_foreign(home: AgentInstance) -> None:
     home.work_items.enqueue("a", "review", {})
     home.work_items.claim("a", "forge")
     shift_clock(home, 600_001)

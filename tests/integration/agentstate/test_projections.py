@@ -46,7 +46,9 @@ def test_the_counts_are_those_of_the_whole_file_however_large(home: AgentInstanc
     assert rows[-1] == "_… and 550 more, all of them changed later._"
 
 
-def test_the_longest_untouched_is_first_and_says_why_it_needs_somebody(home: AgentInstance) -> None:
+def test_the_longest_untouched_item_is_first_with_a_reason(
+    home: AgentInstance,
+) -> None:
     for item in ("stuck", "asked", "later", "fresh"):
         home.work_items.enqueue(item, "review", {}, delay_ms=HOUR * 100 if item == "later" else 0)
     home.work_items.claim("stuck", "forge")
@@ -96,7 +98,7 @@ def _week_of_work(home: AgentInstance, day: str, done: int, failed: int) -> None
         )
 
 
-def test_a_retro_tells_throughput_times_failures_and_the_weeks_before(home: AgentInstance) -> None:
+def test_a_retro_has_throughput_times_failures_and_the_weeks_before(home: AgentInstance) -> None:
     _week_of_work(home, "2026-11-04", done=3, failed=1)
     _week_of_work(home, "2026-11-11", done=2, failed=2)
     with home.db.transaction("test") as connection:
@@ -122,9 +124,7 @@ def test_a_retro_tells_throughput_times_failures_and_the_weeks_before(home: Agen
     assert "| forge | 8 |" in section(page, "Top actors")
 
 
-def test_a_retro_that_somebody_edited_is_kept_beside_the_new_one(
-    home: AgentInstance, where: Path
-) -> None:
+def test_an_edited_retro_is_kept_beside_the_new_one(home: AgentInstance, where: Path) -> None:
     path, aside = write_weekly(where, "2026-W46")
     assert aside is None
     first = path.read_bytes()

@@ -97,7 +97,7 @@ def _wake(folder: Path) -> int:
     return looked.state.cycle_number
 
 
-def test_of_wakes_that_come_together_one_begins_and_the_others_are_refused(tmp_path: Path) -> None:
+def test_only_one_of_several_simultaneous_wakes_begins(tmp_path: Path) -> None:
     with PROCESSES.Pool(6) as pool:
         first = pool.map(_wake, [tmp_path] * 6, chunksize=1)
     assert sorted(first) == [0, 0, 0, 0, 0, 1]

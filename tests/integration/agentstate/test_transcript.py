@@ -99,7 +99,7 @@ def test_every_call_gives_the_code_of_the_transcript(answers: list[Answer]) -> N
     assert differing == {MISSING_FLAG: (1, 2), SECOND_CLAIM: (0, 1)}
 
 
-def test_errors_are_said_on_standard_error_and_nothing_else_is(answers: list[Answer]) -> None:
+def test_only_errors_are_written_to_standard_error(answers: list[Answer]) -> None:
     for number, (call, answer) in enumerate(zip(CALLS, answers, strict=True)):
         put_right = number in (SAME_ID_OTHER_PAYLOAD, SECOND_CLAIM)
         assert (answer.err == "") is (call["stderr_empty"] and not put_right), call["args"]

@@ -11,8 +11,8 @@ import pytest
 from caloron.forge.local.forge import LocalForge, create_local_forge
 from caloron.ports import Checks, Forge
 from tests.integration.engine.loop import Loop
-from tests.integration.engine.test_reaction_table import PersonAtLocalForge
 from tests.integration.forge.people import Clone
+from tests.integration.forge.worlds import LocalPerson
 
 
 class ForgeWithCI:
@@ -42,7 +42,7 @@ def forge(tmp_path: Path) -> Iterator[ForgeWithCI]:
 
 def decided(forge: ForgeWithCI, place: Path, file: str) -> Loop:
     """A sprint whose merge is decided, in a repository with this file."""
-    person = PersonAtLocalForge(place / "project", Clone(forge.remote().url, place / "clone"))
+    person = LocalPerson(place / "project", Clone(forge.remote().url, place / "clone"))
     person.push_main(file)
     person.forge.close()
     (place / "home").mkdir()

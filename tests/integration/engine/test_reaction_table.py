@@ -10,91 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from caloron.forge.local.forge import LocalForge, create_local_forge
+from caloron.forge.local.forge import create_local_forge
 from caloron.ports import Forge
-from tests.integration.engine.loop import Loop, Person
+from tests.integration.engine.loop import Loop
 from tests.integration.forge.people import Clone
+from tests.integration.forge.worlds import LocalPerson, Person
 
 STATES = ("running", "in review", "verifying", "merging")
 each_state = pytest.mark.parametrize("state", STATES)
-
-
-class PersonAtLocalForge:
-    """Anna, with the local forge's own calls and with plain git."""
-
-    name = "anna"
-
-    def __init__(self, project: Path, clone: Clone) -> None:
-        self.forge = LocalForge(project, actor=self.name, identity=("anna", "anna@example.org"))
-        self.clone = clone
-
-    def merge(self, pull: int) -> None:
-        self.forge.merge(pull, "", "", "")
-
-    def close_pull(self, pull: int) -> None:
-        self.forge.close_pull(pull)
-
-    def reopen_pull(self, pull: int) -> None:
-        self.forge.reopen_pull(pull)
-
-    def approve(self, pull: int) -> None:
-        self.forge.review(pull, "", "approved", "")
-
-    def request_changes(self, pull: int, text: str) -> None:
-        self.forge.review(pull, "", "changes_requested", text)
-
-    def push(self, branch: str, file: str) -> str:
-        self.clone.git("fetch", "--quiet", "origin")
-        known = self.clone.git("branch", "--remotes", "--list", f"origin/{branch}")
-        start = f"origin/{branch}" if known else "origin/main"
-        commit = self.clone.commit(branch, {file: "hers\n"}, start)
-        self.clone.push(f"{branch}:{branch}")
-        return commit
-
-    def push_main(self, file: str) -> str:
-        self.clone.git("fetch", "--quiet", "origin")
-        self.clone.git("checkout", "--quiet", "--detach", "origin/main")
-        (self.clone.path / file).write_text("hers\n")
-        self.clone.git("add", "--all")
-        self.clone.git("commit", "--quiet", "-m", file)
-        self.clone.git("push", "--quiet", "origin", "HEAD:main")
-        return self.clone.git("rev-parse", "HEAD")
-
-    def delete_branch(self, branch: str) -> None:
-        self.clone.git("push", "--quiet", "origin", "--delete", branch)
-
-    def close_issue(self, number: int) -> None:
-        self.forge.close_issue(number)
-
-    def reopen_issue(self, number: int) -> None:
-        self.forge.reopen_issue(number)
-
-    def label(self, number: int, label: str) -> None:
-        self.forge.label(number, label)
-
-    def unlabel(self, number: int, label: str) -> None:
-        self.forge.unlabel(number, label)
-
-    def edit_issue(self, number: int, body: str) -> None:
-        self.forge.edit_issue(number, body)
-
-    def comment(self, number: int, body: str) -> None:
-        self.forge.comment(number, body)
-
-    def delete_comment(self, comment: int) -> None:
-        # Its number is not given again, as long as a later one is there.
-        with self.forge._records.change(self.name) as change:
-            change._connection.execute("DELETE FROM comments WHERE id = ?", (comment,))
-
-    def open_issue(self, title: str, body: str, label: str) -> int:
-        return self.forge.create_issue(title, body, (label,)).number
 
 
 @pytest.fixture
 def forge_of_a_person(tmp_path: Path) -> Iterator[tuple[Forge, Person]]:
     """A forge, and somebody on it; the same tests run on any."""
     forge = create_local_forge(tmp_path / "project", name="sample")
-    person = PersonAtLocalForge(tmp_path / "project", Clone(forge.remote().url, tmp_path / "clone"))
+    person = LocalPerson(tmp_path / "project", Clone(forge.remote().url, tmp_path / "clone"))
     yield forge, person
     person.forge.close()
     forge.close()
@@ -174,7 +104,7 @@ def test_a_person_who_pushes_to_the_branch_makes_the_change(
 def test_a_person_who_approves_needs_no_reviewer(loop: Loop, person: Person, state: str) -> None:
     loop.bring_to(state)
     head = loop.task().change.head
-    person.approve(loop.pull())
+    person.review(loop.pull(), "approved")
     act(loop, state)
     if state == "verifying":
         # An approval does not replace the verification.
@@ -191,7 +121,7 @@ def test_a_person_who_requests_changes_gets_them_made(
 ) -> None:
     loop.bring_to(state)
     head = loop.task().change.head
-    person.request_changes(loop.pull(), "no globals please")
+    person.review(loop.pull(), "changes_requested", "no globals please")
     act(loop, state)
     assert loop.role() == "fix"
     assert loop.work().reason.startswith("no globals please")
@@ -366,7 +296,7 @@ def test_a_person_may_take_over_push_and_give_back(loop: Loop, person: Person, s
     person.comment(loop.issue(), "caloron:take-over")
     loop.settle(merges=False)
     loop.settle()
-    assert loop.task().reason == f"taken over by {person.name}"
+    assert loop.task().reason == f"taken over by {person.login}"
     assert not [p for p in loop.pulls() if p.state == "merged"]
     commit = person.push(loop.task().change.branch, "hers.txt")
     loop.settle()
@@ -418,7 +348,7 @@ def test_a_command_that_nobody_looked_at_yet_stops_a_merge_that_was_decided(
 def test_a_command_from_before_an_issue_was_a_task_stops_no_merge(
     loop: Loop, person: Person
 ) -> None:
-    number = person.open_issue("More", "Do more", "later")
+    number = person.open_issue("More", "Do more", ("later",))
     person.comment(number, "caloron:cancel")
     loop.poller.begin()
     loop.settle()
@@ -459,7 +389,7 @@ def test_a_progress_comment_that_a_person_deletes_is_not_written_again_and_is_no
 
 def test_an_issue_that_a_person_labels_joins_and_is_merged(loop: Loop, person: Person) -> None:
     loop.settle()
-    number = person.open_issue("More", "Do more\n\nDepends on: a, #9999", "caloron:task")
+    number = person.open_issue("More", "Do more\n\nDepends on: a, #9999", ("caloron:task",))
     loop.settle()
     name = f"issue-{number}"
     assert loop.task(name).plan.depends_on == ("a",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caloron.errors import MergeConflict, UsageError
+from caloron.errors import MergeConflict
 from caloron.forge.local.forge import LocalForge
 from tests.integration.forge.people import Clone
 
@@ -33,14 +33,6 @@ def test_an_idle_poll_returns_nothing_and_keeps_its_cursor(forge: LocalForge) ->
     for _ in range(3):
         assert forge.poll(first.cursor).snapshots == ()
         assert forge.poll(first.cursor).cursor == first.cursor
-
-
-def test_a_branch_with_capitals_or_a_very_long_name_is_refused(forge: LocalForge) -> None:
-    """On a disk that does not tell them apart it would be another branch."""
-    with pytest.raises(UsageError, match="branch"):
-        forge.branch("Feature")
-    with pytest.raises(UsageError, match="branch"):
-        forge.branch("x" * 129)
 
 
 def test_a_merge_is_committed_by_caloron(forge: LocalForge, clone: Clone) -> None:

@@ -8,35 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from caloron.domain.model.snapshots import BranchSnapshot
 from caloron.errors import ForgeError, ForgeUnavailable, StaleHead
 from caloron.forge.local.forge import LocalForge
 from tests.integration.forge.people import Clone, main_of
 from tests.support.git import git
-
-
-def test_a_push_to_main_by_hand_is_polled_once(forge: LocalForge, clone: Clone) -> None:
-    cursor = forge.poll("").cursor
-    commit = clone.commit("work", {"a.txt": "1"})
-    clone.push("work:main")
-    seen = forge.poll(cursor)
-    (branch,) = seen.snapshots
-    assert isinstance(branch, BranchSnapshot)
-    assert (branch.name, branch.commit) == ("main", commit)
-    assert forge.poll(seen.cursor).snapshots == ()
-
-
-def test_a_push_to_the_branch_of_a_pull_request_by_hand_moves_its_head(
-    forge: LocalForge, clone: Clone
-) -> None:
-    pull = clone.open_pull(forge, "feature")
-    cursor = forge.poll("").cursor
-    second = clone.commit("feature", {"more.txt": "more"})
-    clone.push("feature")
-    seen = forge.poll(cursor)
-    assert seen.snapshots == (forge.pull(pull.number),)
-    assert forge.pull(pull.number).head == second
-    assert forge.poll(seen.cursor).snapshots == ()
 
 
 def test_every_read_of_a_pull_request_knows_its_newest_head(
@@ -66,20 +41,6 @@ def test_a_branch_deleted_by_hand_leaves_the_pull_request_its_last_head(
     assert "feature.txt" in forge.diff(pull.number)
     with pytest.raises(StaleHead, match="feature is not there"):
         forge.merge(pull.number, pull.head, "", "")
-
-
-def test_packed_refs_are_read_as_well(forge: LocalForge, clone: Clone) -> None:
-    pull = clone.open_pull(forge, "feature")
-    cursor = forge.poll("").cursor
-    git(Path(forge.remote().url), "pack-refs", "--all")
-    assert not (Path(forge.remote().url) / "refs" / "heads" / "main").exists()
-    assert forge.poll(cursor).snapshots == ()
-    second = clone.commit("feature", {"more.txt": "more"})
-    clone.push("feature")
-    git(Path(forge.remote().url), "pack-refs", "--all")
-    assert [s.object for s in forge.poll(cursor).snapshots] == [f"pull:{pull.number}"]
-    assert forge.pull(pull.number).head == second
-    assert forge.merge(pull.number, second, "", "").pull.state == "merged"
 
 
 def test_an_idle_poll_starts_no_process(

@@ -1,4 +1,4 @@
-"""One forge of each kind with a person beside us on it: the same acts, each in its own way."""
+"""Forges of each kind, and a person who acts on them beside us."""
 
 from __future__ import annotations
 
@@ -26,79 +26,98 @@ _EVENTS: dict[Verdict, str] = {
 }
 
 
-class Somebody(Protocol):
-    """What a person does on a forge, with the forge's own means."""
+class Person(Protocol):
+    """The acts of a person, with the forge's own means and with plain git."""
 
     login: str
 
     def open_issue(self, title: str, body: str = "", labels: tuple[str, ...] = ()) -> int: ...
-    def edit_issue(self, number: int, body: str) -> None: ...
-    def close_issue(self, number: int) -> None: ...
-    def reopen_issue(self, number: int) -> None: ...
-    def label(self, number: int, label: str) -> None: ...
-    def unlabel(self, number: int, label: str) -> None: ...
+    def edit_issue(self, number: int, body: str) -> object: ...
+    def close_issue(self, number: int) -> object: ...
+    def reopen_issue(self, number: int) -> object: ...
+    def label(self, number: int, label: str) -> object: ...
+    def unlabel(self, number: int, label: str) -> object: ...
     def comment(self, number: int, body: str) -> int: ...
-    def edit_comment(self, number: int, comment: int, body: str) -> None: ...
+    def edit_comment(self, number: int, comment: int, body: str) -> object: ...
+    def delete_comment(self, comment: int) -> object: ...
     def open_pull(self, branch: str, body: str = "") -> int: ...
-    def close_pull(self, number: int) -> None: ...
-    def review(self, number: int, verdict: Verdict, body: str = "") -> None: ...
-    def merge(self, number: int) -> None: ...
+    def close_pull(self, number: int) -> object: ...
+    def reopen_pull(self, number: int) -> object: ...
+    def review(self, number: int, verdict: Verdict, body: str = "") -> object: ...
+    def merge(self, number: int) -> object: ...
+    def push(self, branch: str, file: str) -> str: ...
+    def push_main(self, file: str) -> str: ...
+    def delete_branch(self, branch: str) -> object: ...
 
 
-class LocalSomebody:
+class WithClone:
+    """The acts of a person with plain git."""
+
+    def __init__(self, login: str, clone: Clone) -> None:
+        self.login = login
+        self.clone = clone
+
+    def push(self, branch: str, file: str) -> str:
+        self.clone.git("fetch", "--quiet", "origin")
+        known = self.clone.git("branch", "--remotes", "--list", f"origin/{branch}")
+        start = f"origin/{branch}" if known else "origin/main"
+        commit = self.clone.commit(branch, {file: "hers\n"}, start)
+        self.clone.push(f"{branch}:{branch}")
+        return commit
+
+    def push_main(self, file: str) -> str:
+        self.clone.git("fetch", "--quiet", "origin")
+        self.clone.git("checkout", "--quiet", "--detach", "origin/main")
+        (self.clone.path / file).write_text("hers\n", "utf-8")
+        self.clone.git("add", "--all")
+        self.clone.git("commit", "--quiet", "-m", file)
+        self.clone.git("push", "--quiet", "origin", "HEAD:main")
+        return self.clone.git("rev-parse", "HEAD")
+
+    def delete_branch(self, branch: str) -> None:
+        self.clone.git("push", "--quiet", "origin", "--delete", branch)
+
+
+class LocalPerson(WithClone):
     """A person on the local forge: another actor at the same port."""
 
-    def __init__(self, project: Path, login: str) -> None:
-        self.login = login
-        self._forge = LocalForge(
-            project, actor=login, identity=(login.capitalize(), f"{login}@example.org")
-        )
-
-    def close(self) -> None:
-        self._forge.close()
+    def __init__(self, project: Path, clone: Clone, login: str = "anna") -> None:
+        super().__init__(login, clone)
+        identity = (login.capitalize(), f"{login}@example.org")
+        self.forge = forge = LocalForge(project, actor=login, identity=identity)
+        self.edit_issue, self.edit_comment = forge.edit_issue, forge.edit_comment
+        self.close_issue, self.reopen_issue = forge.close_issue, forge.reopen_issue
+        self.close_pull, self.reopen_pull = forge.close_pull, forge.reopen_pull
+        self.label, self.unlabel, self.close = forge.label, forge.unlabel, forge.close
 
     def open_issue(self, title: str, body: str = "", labels: tuple[str, ...] = ()) -> int:
-        return self._forge.create_issue(title, body, labels).number
-
-    def edit_issue(self, number: int, body: str) -> None:
-        self._forge.edit_issue(number, body)
-
-    def close_issue(self, number: int) -> None:
-        self._forge.close_issue(number)
-
-    def reopen_issue(self, number: int) -> None:
-        self._forge.reopen_issue(number)
-
-    def label(self, number: int, label: str) -> None:
-        self._forge.label(number, label)
-
-    def unlabel(self, number: int, label: str) -> None:
-        self._forge.unlabel(number, label)
+        return self.forge.create_issue(title, body, labels).number
 
     def comment(self, number: int, body: str) -> int:
-        return self._forge.comment(number, body).id
+        return self.forge.comment(number, body).id
 
-    def edit_comment(self, number: int, comment: int, body: str) -> None:
-        self._forge.edit_comment(number, comment, body)
+    def delete_comment(self, comment: int) -> None:
+        # Its number is not given again, as long as a later one is there.
+        with self.forge._records.change(self.login) as change:
+            change._connection.execute("DELETE FROM comments WHERE id = ?", (comment,))
 
     def open_pull(self, branch: str, body: str = "") -> int:
-        return self._forge.open_pull(f"Change of {branch}", body, branch).number
-
-    def close_pull(self, number: int) -> None:
-        self._forge.close_pull(number)
+        return self.forge.open_pull(f"Change of {branch}", body, branch).number
 
     def review(self, number: int, verdict: Verdict, body: str = "") -> None:
-        self._forge.review(number, "", verdict, body)
+        self.forge.review(number, "", verdict, body)
 
     def merge(self, number: int) -> None:
-        self._forge.merge(number, "", "", "")
+        self.forge.merge(number, "", "", "")
 
 
-class GiteaSomebody:
+class GiteaPerson(WithClone):
     """A person on a real Gitea, through its API."""
 
-    def __init__(self, repository: Repository) -> None:
-        self.login = repository.who.login
+    def __init__(self, repository: Repository, clone: Clone) -> None:
+        super().__init__(repository.who.login, clone)
+        self.label, self.unlabel = repository.label, repository.unlabel
+        self.delete_comment, self.merge = repository.delete_comment, repository.merge
         self.repository = repository
 
     def open_issue(self, title: str, body: str = "", labels: tuple[str, ...] = ()) -> int:
@@ -116,11 +135,8 @@ class GiteaSomebody:
     def reopen_issue(self, number: int) -> None:
         self.repository.edit_issue(number, state="open")
 
-    def label(self, number: int, label: str) -> None:
-        self.repository.label(number, label)
-
-    def unlabel(self, number: int, label: str) -> None:
-        self.repository.unlabel(number, label)
+    # Pull requests are issues here.
+    close_pull, reopen_pull = close_issue, reopen_issue
 
     def comment(self, number: int, body: str) -> int:
         made: int = self.repository.comment(number, body)["id"]
@@ -133,14 +149,8 @@ class GiteaSomebody:
         number: int = self.repository.open_pull(branch, f"Change of {branch}", body)["number"]
         return number
 
-    def close_pull(self, number: int) -> None:
-        self.repository.edit_issue(number, state="closed")
-
     def review(self, number: int, verdict: Verdict, body: str = "") -> None:
         self.repository.review(number, _EVENTS[verdict], body or "as it is")
-
-    def merge(self, number: int) -> None:
-        self.repository.merge(number)
 
 
 @dataclass
@@ -149,8 +159,8 @@ class World:
 
     kind: str
     forge: Forge
-    #: Somebody who may write to the repository, and is not us.
-    anna: Somebody
+    #: A person who may write to the repository, and is not us.
+    anna: Person
     clone: Clone
     #: Our adapter once more, as after a restart of the engine.
     reopened: Callable[[], Forge]
@@ -164,8 +174,8 @@ class World:
 def local_world(folder: Path) -> Iterator[World]:
     project = folder / "home" / "projects" / "sample"
     forge = create_local_forge(project, name="sample")
-    anna = LocalSomebody(project, "anna")
     clone = Clone(forge.remote().url, folder / "clone")
+    anna = LocalPerson(project, clone)
     yield World("local", forge, anna, clone, lambda: LocalForge(project))
     anna.close()
     forge.close()
@@ -194,7 +204,7 @@ def gitea_world(
 
     forge = reopened()
     clone = Clone(made.seen_by(hers).push_url, folder / "clone")
-    anna = GiteaSomebody(made.seen_by(hers))
+    anna = GiteaPerson(made.seen_by(hers), clone)
     kind = "gitea+reviewer" if reviewer else "gitea"
     try:
         yield World(kind, forge, anna, clone, reopened, proxy, made)
@@ -204,7 +214,7 @@ def gitea_world(
 
 
 def plain(seen: Seen) -> Seen:
-    """A picture without its version: on a forge of seconds each look has one of its own."""
+    """Drop the version: on a forge whose clock has seconds each read has another version."""
     return msgspec.structs.replace(seen, version=0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from pathlib import Path
@@ -295,13 +294,3 @@ def test_many_threads_share_a_mirror(project: Project) -> None:
         thread.join()
     assert problems == []
     assert project.mirror.resolve("refs/heads/main") == main
-
-
-def test_a_lock_that_a_dead_machine_left_is_removed(project: Project) -> None:
-    main = project.mirror.fetch_main()
-    lock = project.mirror.path / "refs" / "caloron" / "x.lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()
-    os.utime(lock, (1, 1))
-    project.mirror.keep("refs/caloron/x", main)
-    assert project.mirror.resolve("refs/caloron/x") == main

@@ -167,7 +167,7 @@ def test_a_failed_sibling_ends_a_running_program(tmp_path, forever):
     assert _is_gone(forever)
 
 
-def test_the_sandbox_is_told_what_the_effects_allow(tmp_path):
+def test_the_policy_of_the_sandbox_follows_from_the_effects(tmp_path):
     effects = (NETWORK, FALLIBLE, Effect("FsRead", "/data"), Effect("FsWrite", "/out"))
     stage = _stage("def execute(x):\n    return x\n", effects=effects)
     sandbox = _Recording(tmp_path / "calls")
@@ -179,7 +179,7 @@ def test_the_sandbox_is_told_what_the_effects_allow(tmp_path):
     assert not policy_of(_stage("x"), Path(script)).network
 
 
-def test_a_language_that_nobody_runs_is_said_to_be_missing(tmp_path):
+def test_an_unsupported_language_is_reported_as_missing(tmp_path):
     with pytest.raises(StageMissing, match="the stage program is not implemented here"):
         _run(_stage("fn execute() {}", "rust"), 1, tmp_path)
 

@@ -73,7 +73,7 @@ def test_the_status_of_the_answer_does_not_count(server):
         ("/list", "no JSON object"),
     ],
 )
-def test_an_answer_that_is_none_is_a_clear_failure(server, path, said):
+def test_an_invalid_answer_is_a_clear_failure(server, path, said):
     with pytest.raises(StageFailed, match=said) as failed:
         _call(server + path)
     assert failed.value.path == "$.root"
@@ -81,12 +81,12 @@ def test_an_answer_that_is_none_is_a_clear_failure(server, path, said):
     assert failed.value.exit_code == 3
 
 
-def test_strict_holds_the_answer_to_what_the_node_declares(server):
+def test_the_answer_must_have_the_declared_type(server):
     with pytest.raises(StageFailed, match="expected Text, found an object"):
         _call(f"{server}/echo", 1, output="Text")
 
 
-def test_strict_holds_what_goes_out_to_what_the_node_declares(server):
+def test_the_input_must_have_the_declared_type(server):
     node = {
         "op": "RemoteStage",
         "url": f"{server}/echo",
@@ -107,7 +107,7 @@ def test_nothing_but_http_is_called(tmp_path):
         _call(f"file://{secret}")
 
 
-def test_nobody_there_is_a_clear_failure():
+def test_a_refused_connection_is_a_clear_failure():
     with pytest.raises(StageFailed, match="refused"):
         _call("http://127.0.0.1:9/")
 

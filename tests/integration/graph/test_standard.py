@@ -32,7 +32,7 @@ def _runnable() -> set[str]:
     return {stage.name for stage in stages if library.code_version(stage) is not None}
 
 
-def test_every_stage_can_be_run_or_says_why_not():
+def test_every_stage_runs_or_has_a_reason_why_not():
     assert _runnable() | set(NOT_IMPLEMENTED) == set(_ID)
     assert not _runnable() & set(NOT_IMPLEMENTED)
     assert (len(_runnable()), len(NOT_IMPLEMENTED)) == (55, 30)
@@ -139,7 +139,7 @@ def test_stages_that_take_stages():
     )
 
 
-def test_values_are_kept_between_runs_in_the_directory_that_is_given(tmp_path):
+def test_values_are_kept_between_runs_in_the_directory(tmp_path):
     kept = StandardLibrary(tmp_path / "kv")
     assert _answer("kv_set", {"key": "a_1", "value": {"x": [1.0]}}, kept) == "ok"
     assert _answer("kv_set", {"key": "a_1", "value": None, "namespace": "n"}, kept) == "ok"
@@ -175,7 +175,7 @@ def test_files(tmp_path):
     assert _answer("read_file", {"path": path}) == {"content": "é", "size_bytes": 2}
 
 
-def test_the_environment_is_the_one_that_is_given():
+def test_only_the_passed_environment_is_visible():
     library = StandardLibrary(environ={"A": "1"})
     assert _answer("env_get", {"name": "A"}, library) == "1"
     assert _answer("env_get", {"name": "PATH"}, library) is None

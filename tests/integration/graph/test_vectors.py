@@ -86,7 +86,7 @@ def test_strict_refuses_mistakes_that_noether_does_not_check(vector, shared):
     [v for v in _RUNS if v["exit"] == 0 and v["name"] not in _DEFECTS],
     ids=lambda v: v["name"],
 )
-def test_a_run_gives_what_the_real_program_gave(vector, strict, shared):
+def test_a_run_answers_as_the_real_program(vector, strict, shared):
     if strict and vector["name"] in _REFUSED_BY_STRICT:
         return
     prepared, result = _run(vector, shared, strict=strict)

@@ -42,7 +42,7 @@ def folded(entries: list[dict]) -> CycleState:
 
 
 @given(ENTRIES)
-def test_what_is_written_is_what_is_read(entries) -> None:
+def test_a_written_state_reads_back_equal(entries) -> None:
     state = folded(entries)
     assert read(render(state), "allegro") == state
 
@@ -64,7 +64,7 @@ def test_a_snapshot_stands_for_all_lines_before_it(entries) -> None:
 
 
 @given(ENTRIES)
-def test_numbers_never_fall_and_every_state_can_be_told(entries) -> None:
+def test_numbers_never_fall_and_every_state_has_a_report(entries) -> None:
     numbers = [folded(entries[:n]).cycle_number for n in range(len(entries) + 1)]
     begun = [e["cycle"] for e in entries if e["event"] == "begin"]
     if begun == sorted(begun):

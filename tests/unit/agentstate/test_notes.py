@@ -30,7 +30,7 @@ PATCHES = st.dictionaries(st.text(), VALUES)
         ('{"a":1}', {"a": 1}),
     ],
 )
-def test_what_an_annotation_is_added_to(notes, base) -> None:
+def test_notes_of_any_form_can_be_annotated(notes, base) -> None:
     assert base_of(notes) == base
 
 
@@ -52,7 +52,7 @@ def test_an_end_takes_nothing_away(notes, said) -> None:
 
 
 @given(VALUES)
-def test_what_is_written_can_be_read_and_stored(value) -> None:
+def test_encoded_json_reads_back_and_is_utf8(value) -> None:
     text = encode(value)
     assert json.loads(text.encode().decode()) == value
 

@@ -40,13 +40,13 @@ def _each_of(name: str) -> dict[str, Any]:
     return stage("each", config={"stage_id": name})
 
 
-def test_an_inner_answer_is_held_to_its_type(bench):
+def test_an_inner_answer_must_have_its_declared_type(bench):
     bench.add("liar", lambda _n: {"n": "not a number"}, output=record(n=NUMBER))
     with pytest.raises(StageFailed, match=r"\$\.root\[0\]: the answer is not what .* declares"):
         bench.run(_each_of("liar"), {"items": [1]})
 
 
-def test_an_inner_input_is_held_to_its_type(bench):
+def test_an_inner_input_must_have_its_declared_type(bench):
     with pytest.raises(StageFailed, match=r"\$\.root\[1\]: the input is not what"):
         bench.run(_each_of("double"), {"items": [1, "two"]})
 
@@ -89,7 +89,7 @@ def test_inner_calls_that_ended_are_not_made_again_after_a_crash(bench, tmp_path
     assert bench.calls["ask"] == 4
 
 
-def test_what_a_resumed_inner_call_gave_makes_the_outer_one_impure(bench, tmp_path):
+def test_a_journaled_inner_answer_makes_the_outer_call_impure(bench, tmp_path):
     journal, cache, left = SqliteJournal(tmp_path), MemoryCache(), [1]
 
     def dice(value: Any) -> Any:
@@ -124,7 +124,7 @@ def test_pure_inner_calls_are_remembered(bench):
     assert bench.calls["double"] == 3
 
 
-def test_the_time_of_a_stage_holds_for_what_it_calls(bench):
+def test_the_time_limit_of_a_stage_limits_its_inner_calls(bench):
     bench.add("wait", lambda value, call: call.sleep(30), NETWORK)
     with pytest.raises(StageTimedOut):
         bench.run(_each_of("wait"), {"items": [1]}, limits=RunLimits(stage_seconds=0.2))
@@ -175,7 +175,7 @@ def test_the_effects_of_a_constant_stage_count_before_the_run(bench, graph):
         prepare(wrapped(graph), bench.catalogue, permissions=Permissions(effects="pure"))
 
 
-def test_a_name_given_as_data_means_what_it_means_in_a_graph(bench):
+def test_a_stage_name_in_data_resolves_as_in_a_graph(bench):
     bench.add("double", lambda n: n * 2, FALLIBLE, input=NUMBER, output=NUMBER)
     newest = bench.catalogue.by_name("double")
     bench.catalogue.add(newest[0])
@@ -187,7 +187,7 @@ def test_a_name_given_as_data_means_what_it_means_in_a_graph(bench):
     assert bench.run(_each_of(newest[0].id[:12]), {"items": [2]}).output == [4]
 
 
-def test_a_stage_given_as_data_needs_no_more_capabilities_than_were_granted(bench):
+def test_a_stage_named_by_data_cannot_use_more_capabilities_than_granted(bench):
     net = bench.catalogue.by_name("net")[0]
     bench.catalogue.add(msgspec.structs.replace(net, capabilities=frozenset({"Network"})))
     granted = Permissions(capabilities="fs-read")

@@ -48,13 +48,13 @@ def test_only_strict_finds_signatures_and_aliases():
 
 
 @pytest.mark.parametrize("reference", ["", "nobody", "abcdef0123"])
-def test_what_is_not_there_is_told_at_its_node(reference):
+def test_an_unknown_reference_is_reported_at_its_node(reference):
     with pytest.raises(UnknownStage) as unknown:
         _resolved(Catalogue([_stage("one")]), reference)
     assert (unknown.value.path, unknown.value.exit_code) == ("$.root", 1)
 
 
-def test_what_means_two_stages_is_refused():
+def test_an_ambiguous_reference_is_refused():
     text = define("same", TEXT, TEXT, implementation_hash="1")
     number = define("same", NUMBER, TEXT, implementation_hash="1")
     catalogue = Catalogue([text, number])
@@ -103,3 +103,9 @@ def test_a_draft_cannot_be_used_before_it_is_active():
         _resolved(catalogue, "one")
     catalogue.add(_stage("one"))
     assert _resolved(catalogue, "one") == (draft.id, ())
+
+
+def test_a_name_comes_before_the_beginning_of_an_id():
+    named = _stage("f")
+    stages = [_stage(f"s{number}") for number in range(64)]
+    assert _resolved(Catalogue([*stages, named]), "f") == (named.id, ())

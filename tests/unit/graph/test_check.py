@@ -40,7 +40,7 @@ _VERDICTS = [v for v in VECTORS["runs"] if v["name"] != "generic identity twice 
 
 
 @pytest.mark.parametrize("vector", _VERDICTS, ids=lambda v: v["name"])
-def test_a_graph_may_run_or_not_as_the_real_program_says(vector):
+def test_a_graph_is_accepted_or_refused_as_by_the_real_program(vector):
     text = json.dumps(vector["graph"])
     if vector["exit"] in (0, 3):
         prepared = prepare(text, STAGES, permissions(vector["flags"]), strict=False)
@@ -55,7 +55,7 @@ def test_a_graph_may_run_or_not_as_the_real_program_says(vector):
 
 
 @pytest.mark.parametrize("vector", VECTORS["checks"], ids=lambda v: v["name"])
-def test_a_dry_run_tells_what_the_real_program_tells(vector):
+def test_a_plan_equals_that_of_the_real_program(vector):
     prepared = prepare(json.dumps(vector["graph"]), STAGES, strict=False)
     planned = plan(prepared.root, STAGES)
     data = vector["data"]
@@ -71,14 +71,14 @@ def test_a_dry_run_tells_what_the_real_program_tells(vector):
     assert data["warnings"] == list(prepared.warnings)
 
 
-def test_all_findings_are_told_together_with_path_expected_and_found():
+def test_all_errors_are_reported_together_with_path_expected_and_found():
     assert _errors(_sequence(_DOUBLE, _UPPER, _DOUBLE), strict=False) == [
         ("$.root.stages[1]", "Text", "Record { n: Number }"),
         ("$.root.stages[2]", "Record { n: Number }", "Text"),
     ]
 
 
-def test_strict_looks_into_the_arms_of_a_branch():
+def test_strict_checks_the_arms_of_a_branch():
     branch = {"op": "Branch", "predicate": _BIG, "if_true": _UPPER, "if_false": _INC}
     _prepare(_sequence(_DOUBLE, branch), strict=False)
     assert _errors(_sequence(_DOUBLE, branch)) == [
@@ -86,7 +86,7 @@ def test_strict_looks_into_the_arms_of_a_branch():
     ]
 
 
-def test_strict_asks_a_branch_for_what_its_arms_need_too():
+def test_strict_adds_the_input_of_the_arms_to_that_of_a_branch():
     wide = {"op": "Stage", "id": "three_fields"}
     branch = {"op": "Branch", "predicate": _BIG, "if_true": wide, "if_false": _INC}
     assert show(_prepare(branch).checked.input) == (
@@ -95,14 +95,14 @@ def test_strict_asks_a_branch_for_what_its_arms_need_too():
     assert show(_prepare(branch, strict=False).checked.input) == "Record { n: Number }"
 
 
-def test_strict_looks_at_constants():
+def test_strict_checks_constants():
     root = _sequence({"op": "Const", "value": 5}, _UPPER)
     _prepare(root, strict=False)
     assert _errors(root) == [("$.root.stages[1]", "Text", "Number")]
     _prepare(_sequence({"op": "Const", "value": "five"}, _UPPER))
 
 
-def test_strict_looks_at_the_values_of_config():
+def test_strict_checks_the_values_of_config():
     root = {"op": "Stage", "id": "text_split", "config": {"delimiter": 7}}
     _prepare(root, strict=False)
     assert _errors(root) == [("$.root.config.delimiter", "Text", "Number")]
@@ -122,7 +122,7 @@ def test_a_let_takes_a_record_only_if_every_binding_does(bindings, takes):
     assert show(_prepare(root, strict=False).checked.input) == takes
 
 
-def test_an_unreached_mistake_is_told_at_the_field_of_the_let():
+def test_a_wrong_binding_is_reported_at_the_body_of_the_let():
     root = {"op": "Let", "bindings": {"n": _UPPER}, "body": _DOUBLE}
     assert _errors(root, strict=False) == [
         ("$.root.body", "Record { n: Number }", "Record { n: Text, ...<outer> }")
@@ -130,7 +130,7 @@ def test_an_unreached_mistake_is_told_at_the_field_of_the_let():
 
 
 @pytest.mark.parametrize("words", ["pure", ["pure"], "PURE,cost"])
-def test_an_effect_that_is_not_allowed_is_told_at_its_node(words):
+def test_a_forbidden_effect_is_reported_at_its_node(words):
     root = _sequence(_DOUBLE, {"op": "Stage", "id": "to_text"}, {"op": "Stage", "id": "netty"})
     with pytest.raises(GraphError) as refused:
         prepare(wrapped(root), STAGES, Permissions(effects=words))
@@ -138,7 +138,7 @@ def test_an_effect_that_is_not_allowed_is_told_at_its_node(words):
     assert "$.root.stages[2]: the effect network is not allowed" in str(refused.value)
 
 
-def test_a_capability_that_is_not_granted_is_told():
+def test_a_missing_capability_is_reported():
     with pytest.raises(GraphError) as refused:
         prepare(
             wrapped({"op": "Stage", "id": "http_get"}),
@@ -164,7 +164,7 @@ def test_following_a_value_that_gets_ever_deeper_comes_to_an_end():
     assert check(resolved, STAGES).errors == ()
 
 
-def test_a_source_that_is_not_given_is_null():
+def test_a_missing_source_is_null():
     merge = {"op": "Merge", "sources": [_UPPER], "target": {"op": "Stage", "id": "to_text"}}
     prepared = _prepare(merge)
     errors = check_value(prepared.root, {"other": 1}, STAGES).errors
@@ -173,12 +173,12 @@ def test_a_source_that_is_not_given_is_null():
     ]
 
 
-def test_what_a_generic_stage_with_config_gives_is_left_open():
+def test_the_output_of_a_generic_stage_with_config_is_unknown():
     generic = {"op": "Stage", "id": "identity", "config": {"n": 1}}
     _prepare(_sequence({"op": "Const", "value": "x"}, generic, _DOUBLE))
 
 
-def test_a_plan_tells_what_waits_for_what():
+def test_a_plan_has_dependencies_groups_and_costs():
     root = _sequence(
         _DOUBLE,
         _INC,
@@ -196,12 +196,12 @@ def test_a_plan_tells_what_waits_for_what():
     assert (asked.cost.time_ms_p50, asked.cost.tokens_est, asked.cost.memory_mb) == (300, 800, 10)
 
 
-def test_a_parsed_graph_can_be_given_in_place_of_its_text():
+def test_a_parsed_graph_can_replace_its_text():
     graph = parse_graph(wrapped(_DOUBLE))
     assert prepare(graph, STAGES).composition_id == _prepare(_DOUBLE).composition_id
 
 
-def test_what_a_graph_passes_on_at_its_end_has_the_type_of_what_it_gets():
+def test_a_generic_last_stage_has_the_type_of_its_input():
     let = {"op": "Let", "bindings": {"again": _DOUBLE}, "body": {"op": "Stage", "id": "identity"}}
     told = show(_prepare(_sequence(_DOUBLE, let)).checked.output)
     assert told == "Record { again: Record { n: Number }, n: Number }"

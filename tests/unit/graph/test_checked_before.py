@@ -13,7 +13,6 @@ from caloron.graph.runners.functions import FunctionRunner
 from caloron.graph.runtime.run import run
 from caloron.graph.stage import define
 from caloron.graph.types import (
-    ANY,
     NULL,
     NUMBER,
     TEXT,
@@ -57,7 +56,7 @@ def test_a_binding_of_an_outer_let_is_known_in_an_inner_one(bench):
         prepare(wrapped(sequence(stage("echo"), _let(inner, x=const("text")))), bench.catalogue)
 
 
-def test_what_an_unknown_input_may_bring_is_not_missed(bench):
+def test_an_unknown_input_may_have_the_missing_field(bench):
     graph = sequence(stage("echo"), _let(stage("wants_both"), x=const(1)))
     assert bench.run(graph, {"y": "text"}).output == {"x": 1, "y": "text"}
 
@@ -83,12 +82,3 @@ def test_a_default_of_a_function_is_not_replaced_by_the_call():
     functions.add(multiply, lambda given, factor=2: given * factor)
     prepared = prepare(wrapped(stage("multiply")), catalogue)
     assert run(prepared, 21, functions).output == 42
-
-
-def test_a_name_is_not_taken_for_the_beginning_of_an_id():
-    stages = [define(f"s{n}", ANY, ANY, implementation_hash=str(n)) for n in range(64)]
-    named = define("f", ANY, ANY, implementation_hash="f")
-    functions = FunctionRunner()
-    functions.add(named, lambda _value: "f itself")
-    prepared = prepare(wrapped(stage("f")), Catalogue([*stages, named]))
-    assert run(prepared, 1, functions).output == "f itself"

@@ -93,7 +93,7 @@ def test_an_interrupted_run_goes_on_where_it_was_at_every_place():
         ]
 
 
-def test_a_run_that_has_ended_is_told_again_without_doing_anything():
+def test_a_finished_run_is_replayed_without_any_call():
     bench, journal = _bench(_Power(1000)), _journal()
     first = _run(bench, journal)
     bench.calls.clear()
@@ -103,7 +103,7 @@ def test_a_run_that_has_ended_is_told_again_without_doing_anything():
     assert {entry.source for entry in again.trace.stages} == {"journal"}
 
 
-def test_a_call_that_was_cut_short_is_told_so(tmp_path):
+def test_a_repeated_call_knows_that_it_was_interrupted(tmp_path):
     interrupted: list[bool] = []
     power = _Power(0)
     journal: Any = SqliteJournal(tmp_path)
@@ -116,7 +116,7 @@ def test_a_call_that_was_cut_short_is_told_so(tmp_path):
     assert not any(interrupted[2:])
 
 
-def test_a_run_that_failed_fails_the_same_way_until_it_is_told_to_try_again():
+def test_a_failed_run_fails_the_same_way_until_failures_are_retried():
     bench, journal, broken = Bench(), _journal(), [True]
 
     def mend(value: Any) -> Any:
@@ -152,7 +152,7 @@ def test_a_durable_run_needs_a_name():
         _bench(_Power(9)).run(stage("act"), 1, journal=_journal())
 
 
-def test_a_stage_that_lies_about_being_pure_is_found_out():
+def test_an_impure_stage_that_declares_pure_is_detected():
     bench, journal, answers = Bench(), _journal(), iter([1, 2])
     bench.add("liar", lambda _given: next(answers))
     bench.add("act", lambda value: value, NETWORK)
@@ -185,7 +185,7 @@ def test_money_that_was_spent_before_counts():
     assert bench.calls == {"pay": 3}
 
 
-def test_what_says_nothing_about_a_call_is_not_recorded():
+def test_an_error_of_the_run_is_not_recorded_for_the_call():
     bench, journal = Bench(), _journal()
     bench.add("pay", lambda value: value, Effect("Cost", 4), NETWORK)
     root = {"op": "Branch", "predicate": {"op": "Const", "value": True}}
@@ -211,7 +211,7 @@ def test_what_says_nothing_about_a_call_is_not_recorded():
         ("StageTimedOut", StageTimedOut),
     ],
 )
-def test_a_recorded_failure_comes_back_as_what_it_was(failure, kind):
+def test_a_recorded_failure_keeps_its_kind(failure, kind):
     bench, journal = Bench(), _journal()
     bench.add("act", lambda value: value, NETWORK)
     bench.run(stage("act"), 1, journal=journal, run_id="r")

@@ -62,7 +62,7 @@ def test_effects_written_as_json_read_back():
         ({"effects": [{"effect": "FsRead", "path": 1}]}, "$.effects[0]"),
     ],
 )
-def test_what_is_no_effect_is_refused_at_its_path(written, path):
+def test_an_invalid_effect_is_refused_with_the_path(written, path):
     with pytest.raises(ParseError) as refused:
         parse_effects(written, "$")
     assert refused.value.path == path
@@ -84,7 +84,7 @@ def test_the_words_of_a_simple_spec(word, effect):
     assert effect_of_word(word) == effect
 
 
-def test_what_noether_drops_without_a_word_is_refused_or_taken_by_strict():
+def test_strict_refuses_or_accepts_effects_that_noether_drops_silently():
     assert stage_of(_SPEC | {"effects": ["bogus"]}, strict=False).effects == (PURE,)
     with pytest.raises(ParseError, match=r"\$\.effects\[0\]: unknown effect 'bogus'"):
         stage_of(_SPEC | {"effects": ["bogus"]})

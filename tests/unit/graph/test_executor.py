@@ -55,7 +55,7 @@ def bench() -> Bench:
     return bench
 
 
-def test_each_operation_does_what_it_says(bench):
+def test_each_operation_has_its_documented_result(bench):
     inc, echo = stage("inc"), stage("echo")
     assert bench.run(sequence(inc, inc), 1).output == 3
     assert bench.run(parallel(a=echo, b=echo), {"a": 1, "c": 2}).output == {
@@ -81,7 +81,7 @@ def test_a_bare_value_beside_config_goes_into_the_field_that_is_left(bench):
     assert bench.run(cut, {"text": "t", "sep": ";"}).output == {"text": "t", "sep": ","}
 
 
-def test_a_stage_cannot_change_what_others_see(bench):
+def test_a_stage_cannot_change_the_input_of_others(bench):
     def spoil(given: Any) -> Any:
         given["list"].append("spoilt")
         return given
@@ -171,7 +171,7 @@ def test_retry_ends_with_the_last_error(bench):
     assert slept == [0.01, 0.01]
 
 
-def test_a_stage_that_takes_too_long_is_given_up(bench):
+def test_a_stage_that_takes_too_long_times_out(bench):
     released = threading.Event()
     bench.add("slow", lambda given: released.wait(60))
     try:
@@ -225,7 +225,7 @@ def test_strict_holds_values_to_their_types_at_any_depth(bench):
         bench.run(stage("rate"), "no list")
 
 
-def test_strict_refuses_an_input_that_is_not_what_the_graph_takes(bench):
+def test_strict_refuses_an_input_of_another_type(bench):
     bench.add("two", lambda given: given, input=record(a=NUMBER, b=optional(TEXT)))
     assert bench.run(stage("two"), {"a": 1}).output == {"a": 1}
     with pytest.raises(Refused) as refused:
@@ -261,14 +261,14 @@ def test_a_value_over_the_limit_is_a_clear_failure(bench):
         bench.run(root, "x" * 10, limits=RunLimits(value_characters=1000))
 
 
-def test_a_stage_that_nobody_has_is_missing_and_never_an_example(bench):
+def test_an_unimplemented_stage_fails_and_never_answers_with_an_example(bench):
     bench.catalogue.add(define("ghost", ANY, ANY, implementation_hash="x"))
     with pytest.raises(StageMissing, match="the stage ghost is not implemented here") as missing:
         bench.run(stage("ghost"), 1)
     assert missing.value.exit_code == 3
 
 
-def test_a_stage_given_as_data_cannot_do_what_the_graph_may_not(bench):
+def test_a_stage_named_by_data_cannot_have_effects_that_are_not_allowed(bench):
     bench.add("call_it", lambda given, call: call.stage(given, 1))
     bench.add("net", lambda value: value, NETWORK)
     assert bench.run(stage("call_it"), "net").output == 1
@@ -311,7 +311,7 @@ def test_a_graph_nested_as_deep_as_may_be_runs(bench, op):
         bench.run(_nest(op, _nest(op, _nest(op, root))), {})
 
 
-def test_what_comes_out_is_the_callers_own(bench):
+def test_the_caller_may_change_the_output(bench):
     prepared = prepare(wrapped(const({"list": []})), bench.catalogue)
     run(prepared, None, bench.functions).output["list"].append("spoilt")
     assert run(prepared, None, bench.functions).output == {"list": []}
@@ -353,7 +353,7 @@ def _safe_bench(root: Any) -> Bench:
 
 @settings(deadline=None, max_examples=150)
 @given(nodes(_SAFE, most_leaves=12, empty=False))
-def test_parallel_gives_what_one_thread_gives(root):
+def test_threads_do_not_change_the_result(root):
     bench = _safe_bench(root)
     outcomes = [bench.run(root, {"a": 5}, limits=RunLimits(threads=threads)) for threads in (0, 8)]
     alone, concurrent = outcomes

@@ -74,7 +74,7 @@ def test_there_are_ten_ops_and_each_is_read():
     ],
 )
 @pytest.mark.parametrize("strict", [True, False])
-def test_what_is_no_graph_is_refused_at_its_path(root, path, said, strict):
+def test_an_invalid_graph_is_refused_with_the_path(root, path, said, strict):
     with pytest.raises(ParseError) as refused:
         parse_graph(wrapped(root), strict=strict)
     assert refused.value.path == path
@@ -82,7 +82,7 @@ def test_what_is_no_graph_is_refused_at_its_path(root, path, said, strict):
     assert refused.value.exit_code == 1
 
 
-def test_a_typing_error_in_a_field_is_told_by_strict_and_passed_over_by_noether():
+def test_strict_refuses_an_unknown_field_and_noether_ignores_it():
     text = wrapped({"op": "Retry", "stage": _S, "max_attempts": 2, "backoff_ms": 5})
     assert parse_graph(text, strict=False).root == Retry(Stage("s"), 2)
     with pytest.raises(
@@ -96,14 +96,14 @@ def test_remarks_are_never_in_the_way():
     assert parse_graph(wrapped(root)).root == Stage("s")
 
 
-def test_a_field_given_twice_is_refused():
+def test_a_repeated_field_is_refused():
     text = '{"description":"","version":"","root":{"op":"Stage","id":"a","id":"b"}}'
     for strict in (True, False):
         with pytest.raises(ParseError, match=r"\$\.root: given more than once: id"):
             parse_graph(text, strict=strict)
 
 
-def test_a_key_given_twice_in_a_value_is_refused_by_strict_and_the_last_counts_for_noether():
+def test_strict_refuses_a_repeated_key_in_a_value_and_noether_takes_the_last():
     text = '{"description":"","version":"","root":{"op":"Const","value":{"a":1,"a":2}}}'
     assert parse_graph(text, strict=False).root == Const({"a": 2})
     with pytest.raises(ParseError, match=r"\$\.root\.value: given more than once: a"):

@@ -75,7 +75,7 @@ def test_both_forms_read_back_as_the_same_value(value):
         (b"\xff", "is not UTF-8"),
     ],
 )
-def test_text_that_cannot_be_taken_says_why(text, said):
+def test_invalid_text_is_refused_with_the_reason(text, said):
     with pytest.raises(ParseError, match=said):
         decode(text)
 

@@ -99,7 +99,7 @@ def test_every_spelling_means_one_type(short, of):
         ({"kind": "Var", "value": 3}, "$.value"),
     ],
 )
-def test_what_is_no_type_is_refused_at_its_path(spelled, path):
+def test_an_invalid_type_is_refused_with_the_path(spelled, path):
     with pytest.raises(ParseError) as refused:
         parse_shorthand(spelled)
     assert refused.value.path == path

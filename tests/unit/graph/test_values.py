@@ -81,7 +81,7 @@ def test_values_fit_or_do_not(of, right, wrong):
         ("x" * 99, NUMBER, 'expected Number, found a text ("' + "x" * 59 + "…)"),
     ],
 )
-def test_the_place_and_the_difference_are_told(value, of, told):
+def test_a_mismatch_names_the_path_and_the_difference(value, of, told):
     assert str(find_type_error(value, of)) == told
 
 

@@ -1,7 +1,7 @@
-"""The forms in which a plan is written down: our list of tasks, and the original's whole DAG.
+"""The forms of a plan file: our list of tasks, and the original's DAG.
 
-The original's form is one object: `{sprint, agents, tasks, review_policy, escalation}`. What of it
-means nothing here is said, never dropped in silence.
+The original's form is one object: `{sprint, agents, tasks, review_policy, escalation}`. Each field
+of it that has no effect here gives a warning.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import msgspec
 from caloron.domain.model.plan import PlannedTask, PlanProblem, parse_plan
 
 _TASK_FIELDS = tuple(field.name for field in msgspec.structs.fields(PlannedTask))
-#: Fields that plans of older forms have, read here too.
+#: Fields of older forms that are read, too.
 _READ_TOO = ("issue_template", "assigned_to")
 _TOP = ("sprint", "agents", "tasks", "review_policy", "escalation")
-#: Fields that stages of graphs give a task besides: where it stands, and what it is a part of.
+#: Fields that stages of graphs add to a task: its state, and its component.
 _NOT_OF_A_PLAN = (
     "status", "agent_id", "reviewer_id", "issue_number", "pr_number", "started_at",
     "completed_at", "intervention_count", "component",
@@ -26,7 +26,7 @@ _UNUSED_IN_A_TASK = {
     "reviewed_by": "reviews are made by the sprint's own reviewer",
     "github_issue_number": "the sprint opens an issue of its own",
 }
-#: What the original set in the plan and we set elsewhere.
+#: Settings that the original has in the plan.
 _ELSEWHERE = {
     "sprint.id": "sprints are numbered here",
     "sprint.goal": "the goal on the command line counts",
@@ -39,19 +39,19 @@ _ELSEWHERE = {
     "escalation.supervisor_id": "the supervisor is part of the sprint",
     "escalation.human_contact": "`caloron inbox` and an issue tell the person",
 }
-#: Values that say what happens here anyway.
+#: Values that describe the behaviour of this program.
 _AS_HERE = {"review_policy.required_approvals": 1, "review_policy.auto_merge": True}
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A valid plan, and what of its file has no effect."""
+    """A valid plan, and warnings about fields without effect."""
 
     tasks: tuple[PlannedTask, ...]
     warnings: tuple[str, ...] = ()
 
 
 def parse_plan_file(raw: object, *, frameworks: tuple[str, ...] = ()) -> Plan:
-    """The plan in a file of either form, or a `PlanProblem` that names every error."""
+    """Return the plan in a file of either form, or raise a `PlanProblem` with every error."""
     warnings: list[str] = []
     if isinstance(raw, Mapping) and isinstance(raw.get("tasks"), list):
         raw = _listed(raw, warnings)
@@ -61,24 +61,24 @@ def parse_plan_file(raw: object, *, frameworks: tuple[str, ...] = ()) -> Plan:
 
 
 def parse_plan_output(raw: object, *, frameworks: tuple[str, ...] = ()) -> Plan:
-    """The plan in what a planning graph gave: a list of tasks, or an object that holds one.
+    """Return the plan in the output of a planning graph: a list of tasks, or an object with one.
 
-    `tasks` is a list, or an object of tasks by their ids; both may also stand in a `dag`.
+    `tasks` is a list, or an object of tasks by their ids; both may also be in a `dag`.
     """
-    held = raw
-    if isinstance(held, Mapping) and isinstance(held.get("dag"), Mapping | list):
-        held = held["dag"]
-    if isinstance(held, Mapping):
-        held = held.get("tasks")
-    if isinstance(held, Mapping):
-        held = [_named(name, record) for name, record in held.items()]
-    if not isinstance(held, list):
+    tasks = raw
+    if isinstance(tasks, Mapping) and isinstance(tasks.get("dag"), Mapping | list):
+        tasks = tasks["dag"]
+    if isinstance(tasks, Mapping):
+        tasks = tasks.get("tasks")
+    if isinstance(tasks, Mapping):
+        tasks = [_named(name, record) for name, record in tasks.items()]
+    if not isinstance(tasks, list):
         raise PlanProblem(["the graph gave no tasks: expected `tasks`, or a `dag` with them"])
-    return parse_plan_file([_only_planned(one) for one in held], frameworks=frameworks)
+    return parse_plan_file([_only_planned(task) for task in tasks], frameworks=frameworks)
 
 
 def _named(name: Any, record: Any) -> Any:
-    """A task of a sprint's state, which need not say its prompt."""
+    """Return a task of a sprint's state, which may have no prompt, with its title as prompt."""
     if not isinstance(record, Mapping):
         return record
     title = record.get("title", name)
@@ -86,15 +86,14 @@ def _named(name: Any, record: Any) -> Any:
 
 
 def _only_planned(task: Any) -> Any:
-    """The task without what only a design or a running sprint has a use for."""
+    """Return the task without fields that only a design or a running sprint uses."""
     if not isinstance(task, Mapping):
         return task
-    kept = {name: value for name, value in task.items() if name not in _NOT_OF_A_PLAN}
-    return {name: value for name, value in kept.items() if value is not None}
+    return {k: v for k, v in task.items() if k not in _NOT_OF_A_PLAN and v is not None}
 
 
 def _listed(raw: Mapping[Any, Any], warnings: list[str]) -> list[Any]:
-    """The tasks of the original's object, in the form of our list."""
+    """Return the tasks of the original's object in the form of our list."""
     errors: list[str] = []
     agents = _agents(raw.get("agents", []), errors, warnings)
     tasks = []
@@ -116,18 +115,18 @@ def _agents(raw: object, errors: list[str], warnings: list[str]) -> dict[str, Ma
     if not isinstance(raw, list):
         errors.append("agents: expected a list of agents")
         return {}
-    found: dict[str, Mapping[Any, Any]] = {}
+    agents: dict[str, Mapping[Any, Any]] = {}
     for number, agent in enumerate(raw):
         where = f"agents[{number}]"
         name = agent.get("id") if isinstance(agent, Mapping) else None
         if not isinstance(name, str) or not name:
             errors.append(f"{where}.id: expected the name of an agent")
-        elif name in found:
+        elif name in agents:
             errors.append(f"{where}.id: {name!r} is there twice")
         else:
-            found[name] = agent
+            agents[name] = agent
             _unused_in_agent(agent, where, warnings)
-    return found
+    return agents
 
 
 def _unused_in_agent(agent: Mapping[Any, Any], where: str, warnings: list[str]) -> None:
@@ -175,7 +174,7 @@ def _task(
 
 
 def _without_unknown(item: Any, number: int, warnings: list[str]) -> Any:
-    """The task with what is read here; what looks like a misspelt field stays, to be refused."""
+    """Return the task without unused fields; misspelt ones stay, so that they are refused."""
     if not isinstance(item, Mapping):
         return item
     for name in item:

@@ -29,7 +29,7 @@ ActionData = dict[str, Any]
 
 
 class TaskRecord(msgspec.Struct, kw_only=True):
-    """A task as the tick's file has it."""
+    """A task in the form of the tick's file."""
 
     title: str = ""
     status: Status = Status.PENDING
@@ -42,15 +42,15 @@ class TaskRecord(msgspec.Struct, kw_only=True):
     started_at: Moment = None
     completed_at: Moment = None
     intervention_count: int = 0
-    #: The commit that was last handed in, where the event action_summary it.
+    #: The commit that was last submitted, if the event had it.
     pr_head: str = ""
-    #: The last review that was taken in, and whether a merge follows from it.
+    #: The last review that was handled, and whether it was an approval.
     review: int = 0
     approved: bool = False
 
 
 class ForgeEvent(msgspec.Struct, kw_only=True, frozen=True):
-    """One thing that happened; what an event does not tell is left out."""
+    """A change on the forge; fields that its host does not know keep their defaults."""
 
     type: str
     issue_number: int | None = None
@@ -65,7 +65,7 @@ class ForgeEvent(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def event_of_snapshot(seen: Snapshot) -> ForgeEvent | None:
-    """What a picture of a forge's object says happened; None: nothing that counts here."""
+    """Return the event that a snapshot shows; None: it is none of this protocol."""
     match seen:
         case IssueSnapshot(state="open"):
             task = marker_key(seen.body).rpartition("/")[2]
@@ -89,37 +89,41 @@ def event_of_snapshot(seen: Snapshot) -> ForgeEvent | None:
 def evaluate_stateless(
     tasks: dict[str, TaskRecord], events: Iterable[ForgeEvent], now: float, stall_s: float
 ) -> tuple[dict[str, TaskRecord], list[ActionData]]:
-    """The records after these events, and what is to be done; the given ones are not changed."""
+    """Return changed copies of the records, and the actions that follow from the events."""
     evaluation = _Evaluation(
         {name: msgspec.structs.replace(task) for name, task in tasks.items()}, now
     )
-    # Also before: an issue that is seen in the first tick must find its task ready.
+    # Also before the events: an issue of the first tick must find its task ready.
     evaluation.unblock()
     for event in events:
         evaluation.take_in(event)
     evaluation.unblock()
     evaluation.watch(stall_s)
-    return evaluation.tasks, evaluation.deeds
+    return evaluation.tasks, evaluation.actions
 
 
 class _Evaluation:
     def __init__(self, tasks: dict[str, TaskRecord], now: float) -> None:
         self.tasks = tasks
         self.now = now
-        self.deeds: list[ActionData] = []
+        self.actions: list[ActionData] = []
 
     def take_in(self, event: ForgeEvent) -> None:
+        if event.type == "issue_opened":
+            self._issue_opened(event)
+            return
+        name, task = self._of_pull(event)
+        if task is None:
+            return
         match event.type:
-            case "issue_opened":
-                self._issue(event)
             case "pr_opened":
-                self._opened(event)
+                self._opened(name, task, event)
             case "pr_review_submitted":
-                self._reviewed(event)
+                self._reviewed(name, task, event)
             case "pr_merged":
-                self._merged(event)
+                self._merged(name, task, event)
             case "pr_closed":
-                self._closed(event)
+                self._closed(name, task, event)
 
     def unblock(self) -> None:
         for task in self.tasks.values():
@@ -129,21 +133,19 @@ class _Evaluation:
                 task.status = Status.READY
 
     def watch(self, stall_s: float) -> None:
-        """Each further step wants as much silence again: not one with every tick."""
+        """Take the next step for silent agents, after as much silence again for each step."""
         for name, task in self.tasks.items():
-            started = task.started_at
+            started, count = task.started_at, task.intervention_count
             if task.status is not Status.IN_PROGRESS or not isinstance(started, int | float):
                 continue
-            count = task.intervention_count
             if self.now - started > stall_s * (count + 1):
                 step = _LADDER[min(count, len(_LADDER) - 1)]
                 silent = f"no news for {(self.now - started) / 60:.0f} min"
-                self._tell(
-                    "escalate", name, agent_id=_agent(name, task), reason=silent, action=step
-                )
+                agent = _agent(name, task)
+                self._emit("escalate", name, agent_id=agent, reason=silent, action=step)
                 task.intervention_count += 1
 
-    def _issue(self, event: ForgeEvent) -> None:
+    def _issue_opened(self, event: ForgeEvent) -> None:
         known = any(task.issue_number == event.issue_number for task in self.tasks.values())
         if TASK_LABEL not in event.labels or event.issue_number is None or known:
             return
@@ -152,64 +154,52 @@ class _Evaluation:
             for name, task in self.tasks.items()
             if task.status is Status.READY and task.issue_number is None
         }
-        # By its marker; an issue without one is for the first that waits.
+        # An issue without our marker is for the first task that waits.
         name = event.task_id if event.task_id in free else next(iter(free), "")
         if not free or (event.task_id in self.tasks and name != event.task_id):
             return
-        task = free[name]
-        task.issue_number = event.issue_number
-        self._go_on(task, Status.IN_PROGRESS)
-        self._tell(
-            "spawn_agent", name, agent_id=_agent(name, task), issue_number=event.issue_number
-        )
+        task, number = free[name], event.issue_number
+        task.issue_number = number
+        self._move(task, Status.IN_PROGRESS)
+        self._emit("spawn_agent", name, agent_id=_agent(name, task), issue_number=number)
 
-    def _opened(self, event: ForgeEvent) -> None:
-        name, task = self._of_pull(event)
-        if task is None or task.status is not Status.IN_PROGRESS:
-            return
-        again = task.pr_number == event.pr_number and task.pr_head == event.head
-        if again:
-            # The same commit as before: it was sent back, and nothing was handed in since.
-            return
-        task.pr_number, task.pr_head, task.approved = event.pr_number, event.head, False
-        self._go_on(task, Status.IN_REVIEW)
-        self._tell(
-            "submit_pr_for_review", name, pr_number=event.pr_number, reviewer_id=task.reviewer_id
-        )
+    def _opened(self, name: str, task: TaskRecord, event: ForgeEvent) -> None:
+        unchanged = task.pr_number == event.pr_number and task.pr_head == event.head
+        # The same commit as before was sent back, and waits for another one.
+        if task.status is Status.IN_PROGRESS and not unchanged:
+            number, reviewer = event.pr_number, task.reviewer_id
+            task.pr_number, task.pr_head, task.approved = number, event.head, False
+            self._move(task, Status.IN_REVIEW)
+            self._emit("submit_pr_for_review", name, pr_number=number, reviewer_id=reviewer)
 
-    def _reviewed(self, event: ForgeEvent) -> None:
-        name, task = self._of_pull(event)
-        old = event.review and task is not None and event.review <= task.review
-        if task is None or old or task.status not in (Status.IN_REVIEW, Status.IN_PROGRESS):
+    def _reviewed(self, name: str, task: TaskRecord, event: ForgeEvent) -> None:
+        old = event.review and event.review <= task.review
+        if old or task.status not in (Status.IN_REVIEW, Status.IN_PROGRESS):
             return
         task.review = event.review or task.review
         if event.review_state == "approved" and not task.approved:
             task.approved = True
-            self._tell("merge_pr", name, pr_number=task.pr_number, issue_number=task.issue_number)
+            self._emit("merge_pr", name, pr_number=task.pr_number, issue_number=task.issue_number)
         elif event.review_state == "changes_requested" and task.status is Status.IN_REVIEW:
             task.approved = False
-            self._go_on(task, Status.IN_PROGRESS)
-            self._notify(name, task, f"changes were requested on pull request #{task.pr_number}")
+            self._send_back(name, task, f"changes were requested on pull request #{task.pr_number}")
 
-    def _merged(self, event: ForgeEvent) -> None:
-        name, task = self._of_pull(event)
-        if task is None or task.status in (Status.DONE, Status.CANCELLED):
-            return
-        task.status, task.completed_at = Status.DONE, self.now
-        task.pr_number, task.intervention_count = event.pr_number, 0
-        self._tell("mark_done", name, issue_number=task.issue_number, pr_number=event.pr_number)
+    def _merged(self, name: str, task: TaskRecord, event: ForgeEvent) -> None:
+        if task.status not in (Status.DONE, Status.CANCELLED):
+            task.status, task.completed_at = Status.DONE, self.now
+            task.pr_number, task.intervention_count = event.pr_number, 0
+            number = task.issue_number
+            self._emit("mark_done", name, issue_number=number, pr_number=event.pr_number)
 
-    def _closed(self, event: ForgeEvent) -> None:
-        name, task = self._of_pull(event)
-        working = task is not None and task.status in (Status.IN_REVIEW, Status.IN_PROGRESS)
-        if task is None or not working or task.pr_number != event.pr_number:
-            return
-        task.pr_number, task.pr_head, task.approved = None, "", False
-        self._go_on(task, Status.IN_PROGRESS)
-        self._notify(name, task, f"pull request #{event.pr_number} was closed: work on it again")
+    def _closed(self, name: str, task: TaskRecord, event: ForgeEvent) -> None:
+        working = task.status in (Status.IN_REVIEW, Status.IN_PROGRESS)
+        if working and task.pr_number == event.pr_number:
+            task.pr_number, task.pr_head, task.approved = None, "", False
+            message = f"pull request #{event.pr_number} was closed: work on it again"
+            self._send_back(name, task, message)
 
     def _of_pull(self, event: ForgeEvent) -> tuple[str, TaskRecord | None]:
-        """By the pull request's number, or by the issue that it closes; nothing is not a number."""
+        """Find the task by the pull request's number, or by the issue that it closes."""
         for name, task in self.tasks.items():
             if event.pr_number is not None and task.pr_number == event.pr_number:
                 return name, task
@@ -218,38 +208,39 @@ class _Evaluation:
                 return name, task
         return "", None
 
-    def _go_on(
+    def _move(
         self, task: TaskRecord, status: Literal[Status.IN_PROGRESS, Status.IN_REVIEW]
     ) -> None:
-        """Something happened, so whoever was silent is forgiven."""
+        """Set the status, and forgive an agent that was silent before."""
         task.status, task.started_at, task.intervention_count = status, self.now, 0
 
-    def _notify(self, name: str, task: TaskRecord, message: str) -> None:
-        self._tell("notify_agent", name, agent_id=_agent(name, task), message=message)
+    def _send_back(self, name: str, task: TaskRecord, message: str) -> None:
+        self._move(task, Status.IN_PROGRESS)
+        self._emit("notify_agent", name, agent_id=_agent(name, task), message=message)
 
-    def _tell(self, kind: str, task: str, **what: Any) -> None:
-        self.deeds.append({"type": kind, "task_id": task, **what})
+    def _emit(self, kind: str, task: str, **fields: Any) -> None:
+        self.actions.append({"type": kind, "task_id": task, **fields})
 
 
 def _agent(name: str, task: TaskRecord) -> str:
     return task.agent_id or name
 
 
-def action_summary(deed: ActionData) -> str:
-    """A deed in one short line, as ticks have always action_summary them."""
-    agent, reason = deed.get("agent_id", ""), deed.get("reason", "")
-    match deed.get("type"):
+def action_summary(action: ActionData) -> str:
+    """Return an action in one short line, in the form of the original's ticks."""
+    agent, reason = action.get("agent_id", ""), action.get("reason", "")
+    match action.get("type"):
         case "spawn_agent":
             return f"spawn:{agent}"
         case "merge_pr":
-            return f"merge:PR#{deed['pr_number']}"
+            return f"merge:PR#{action['pr_number']}"
         case "mark_done":
-            return f"done:#{deed['issue_number']}"
+            return f"done:#{action['issue_number']}"
         case "submit_pr_for_review":
-            return f"review:PR#{deed['pr_number']}"
+            return f"review:PR#{action['pr_number']}"
         case "notify_agent":
             return f"notify:{agent}"
-    step = deed.get("action", "escalate_human")
+    step = action.get("action", "escalate_human")
     if step == "probe":
         return f"probe:{agent} ({reason})"
     return f"{'escalate' if step == 'escalate_human' else step}:{agent}"

@@ -1,1 +1,1 @@
-"""What the ledger stores and what the rooms exchange: sprint, task, facts, effects, snapshots."""
+"""The data that the ledger stores and the rooms exchange: sprint, task, facts, effects."""

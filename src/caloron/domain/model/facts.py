@@ -73,7 +73,7 @@ class WorkEnded(msgspec.Struct, frozen=True, kw_only=True, tag="work_ended"):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """How an attempt ended, in the one interpretation that all rules share."""
+    """The end of an attempt, in the one interpretation that all rules share."""
 
     kind: Literal[
         "committed", "unchanged", "answered", "green", "red", "conflict", "refused", "failed"

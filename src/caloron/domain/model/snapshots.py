@@ -113,7 +113,7 @@ class ReviewSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="review"):
 
     @property
     def is_comment(self) -> bool:
-        """True if it was given as a comment, and not as a review of the forge."""
+        """True if it is a comment, and not a review of the forge."""
         return self.id < 0
 
 

@@ -74,7 +74,7 @@ class PlanApproval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planning(msgspec.Struct, kw_only=True):
-    """How the plan is made, and why there is none."""
+    """The making of the plan, or the reason why there is none."""
 
     #: A plan that came with the goal; no planner is asked then.
     given_plan: tuple[PlannedTask, ...] = ()
@@ -91,7 +91,7 @@ class Planning(msgspec.Struct, kw_only=True):
 
 
 class MainHealth(msgspec.Struct, kw_only=True):
-    """Whether main is green, by the verifications of main alone."""
+    """The results of the verifications of main alone."""
 
     baseline: Baseline = "skipped"
     work: Work | None = None
@@ -99,7 +99,7 @@ class MainHealth(msgspec.Struct, kw_only=True):
     verify_line: str = ""
     #: The newest commit of main that is known to be green, or that could not be verified.
     last_green: str = ""
-    #: A commit of main that is red, the line that says so, and the task that was escalated with it.
+    #: A red commit of main, the line that shows it, and the task that was escalated with it.
     red_commit: str = ""
     red_summary: str = ""
     escalated_with: str = ""
@@ -138,7 +138,7 @@ class Unavailable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Availability(msgspec.Struct, kw_only=True):
-    """What keeps agents from being started."""
+    """The reasons why no agents start."""
 
     #: Why nothing is started until a person resumes the sprint.
     pause_reason: str = ""
@@ -155,12 +155,12 @@ class UntrustedIssue(msgspec.Struct, frozen=True, kw_only=True):
     handled: tuple[str, ...] = ()
     #: The text that a trusted person approved last.
     approved: str = ""
-    #: The author was told that opening the issue again is not enough.
+    #: The author got the comment that opening the issue again is not enough.
     returned: bool = False
 
 
 class Discard(msgspec.Struct, kw_only=True):
-    """Who discarded the sprint; a discarded sprint never resumes."""
+    """The person who discarded the sprint, which never resumes."""
 
     by: str = ""
     #: Forge objects that are being closed.
@@ -194,7 +194,7 @@ class Sprint(msgspec.Struct, kw_only=True):
 
     @property
     def plan_declined(self) -> str:
-        """Who declined the plan by closing its issue."""
+        """The person who declined the plan by closing its issue."""
         return self.planning.approval.declined if self.planning.approval else ""
 
     def copy(self) -> Sprint:

@@ -67,7 +67,7 @@ class WorkLogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Times(msgspec.Struct, kw_only=True):
-    """When the status changed last, when the task started, and when it was completed."""
+    """The times of the last change of status, of the start, and of the completion."""
 
     changed_at: float = 0.0
     started_at: float | None = None
@@ -104,7 +104,7 @@ class Change(msgspec.Struct, kw_only=True):
 
 
 class Attempts(msgspec.Struct, kw_only=True):
-    """How often work was queued for the task, and how often it failed in a row."""
+    """The counts of queued work, and of failures in a row."""
 
     #: Numbers the work of the task.
     work_count: int = 0
@@ -141,7 +141,7 @@ class ReviewState(msgspec.Struct, kw_only=True):
 
 
 class MergeState(msgspec.Struct, kw_only=True):
-    """How far the change is on its way into main."""
+    """The progress of the change on its way into main."""
 
     verified: Verified | None = None
     #: A red result that waits for main to be verified by itself.
@@ -173,7 +173,7 @@ class MergeState(msgspec.Struct, kw_only=True):
 
 
 class Escalation(msgspec.Struct, kw_only=True):
-    """What a person has to decide, and how the task resumes afterwards."""
+    """An open decision of a person, and how the task resumes afterwards."""
 
     #: Counts the escalations of the task.
     number: int = 0
@@ -213,7 +213,7 @@ class Supervision(msgspec.Struct, kw_only=True):
 
 
 class Conversation(msgspec.Struct, kw_only=True):
-    """What people wrote and did on the forge about the task, as far as it was handled."""
+    """The comments and acts of people about the task that were handled."""
 
     #: Comments that were handled, or are older than the escalation.
     handled: tuple[str, ...] = ()
@@ -251,7 +251,7 @@ class TaskUsage(msgspec.Struct, kw_only=True):
 
 
 class TaskLog(msgspec.Struct, kw_only=True):
-    """What the progress comment shows: the last work, the last changes of status, feedback."""
+    """The content of the progress comment: the last work, changes of status, feedback."""
 
     work: tuple[WorkLogEntry, ...] = ()
     status: tuple[StatusLogEntry, ...] = ()

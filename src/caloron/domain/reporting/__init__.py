@@ -1,1 +1,1 @@
-"""What people read: reasons, progress, inbox, KPIs, retro, texts for the forge."""
+"""Reports for people: reasons, progress, inbox, KPIs, retro, texts for the forge."""

@@ -1,4 +1,4 @@
-"""What Caloron writes on the forge: bodies, comments, and the keys they are found again by."""
+"""The bodies and comments that Caloron writes on the forge, and their keys."""
 
 from __future__ import annotations
 

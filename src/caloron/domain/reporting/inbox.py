@@ -64,14 +64,14 @@ def _escalated(state: State, task: Task, resume: tuple[str, ...], options: str) 
 
 def _held_by(state: State, task: Task) -> tuple[str, ...]:
     """Return the blocked tasks that depend on this one, directly or through others."""
-    held = {task.id}
+    blocked = {task.id}
     for _ in state.tasks:
-        held |= {
+        blocked |= {
             t.id
             for t in state.tasks.values()
-            if t.status is Status.BLOCKED and held & set(t.plan.depends_on)
+            if t.status is Status.BLOCKED and blocked & set(t.plan.depends_on)
         }
-    return tuple(t for t in state.tasks if t in held and t != task.id)
+    return tuple(t for t in state.tasks if t in blocked and t != task.id)
 
 
 def _tasks(count: int) -> str:

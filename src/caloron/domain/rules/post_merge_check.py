@@ -21,7 +21,7 @@ from caloron.domain.rules.verification import Outcome, reject
 from caloron.durations import Backoff
 
 _MAX_STALE = 5
-#: Pauses between two looks at the forge's CI.
+#: Pauses between two requests to the forge's CI.
 _BACKOFF = Backoff(1.0, 15.0)
 #: A CI that has not ended by then never will.
 _LONGEST_CI_S = 2 * 3600.0

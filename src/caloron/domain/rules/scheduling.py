@@ -1,4 +1,4 @@
-"""When a task may start: its dependencies are done, its issue exists, and a slot is free."""
+"""The start of tasks: dependencies are done, the issue exists, and a slot is free."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _LADDER: tuple[Step, ...] = ("probe", "restart", "escalate_human")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long an agent may be silent, may run, and has to answer a probe."""
+    """The longest silence and run of an agent, and its time to answer a probe."""
 
     stall_s: float = 1200.0
     timeout_s: float = 1800.0

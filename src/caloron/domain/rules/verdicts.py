@@ -56,7 +56,7 @@ def parse_verdict(answer: str) -> Approved | ChangesNeeded | None:
 
 
 class ReviewPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How many approvals a head needs, by whom, and which verdicts count."""
+    """The number of approvals that a head needs, and the verdicts that count."""
 
     required_approvals: int = 1
     #: Reviews with another verdict are remarks.

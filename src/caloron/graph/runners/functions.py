@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 
 from caloron.graph.errors import (
@@ -16,7 +15,7 @@ from caloron.graph.errors import (
     StageTimedOut,
 )
 from caloron.graph.json_text import InProcessValue, Json
-from caloron.graph.runtime.cancellation import JobResult
+from caloron.graph.runtime.cancellation import Background
 from caloron.graph.runtime.protocols import Call, StageRunner, Value
 from caloron.graph.stage import StageSpec
 
@@ -88,21 +87,15 @@ def _takes_call(function: Function) -> bool:
 def run_with_timeout(seconds: float, job: Callable[[], Json], call: Call) -> Json:
     """Run a job on a thread of its own, and stop waiting when its time is over.
 
-    Python cannot end a thread: a function that should really end checks `call.stopped()`.
+    A function that should really end then checks `call.stopped()`.
     """
-    ended: list[JobResult[Json]] = []
-    done = threading.Event()
-
-    def work() -> None:
-        ended.append(JobResult(job))
-        done.set()
-
-    threading.Thread(target=work, daemon=True).start()
+    background = Background(job)
     while (left := call.seconds_left()) is None or left > 0:
         if call.stopped():
             raise Cancelled("cancelled because a sibling failed")
-        if done.wait(_POLL_S if left is None else min(left, _POLL_S)):
-            return ended[0].value
+        result = background.result(_POLL_S if left is None else min(left, _POLL_S))
+        if result is not None:
+            return result.value
     if call.stopped():
         raise Cancelled("cancelled because the run is over")
     raise StageTimedOut(f"not done after {round(seconds, 2):g} s")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from caloron.graph.errors import ParseError, StageFailed
 from caloron.graph.json_text import Json, decode
-from caloron.graph.runtime.cancellation import JobResult
+from caloron.graph.runtime.cancellation import Background
 from caloron.graph.runtime.protocols import Call, Value
 from caloron.graph.stage import StageSpec
 
@@ -85,13 +84,10 @@ def exchange(
         except http.client.HTTPException as error:
             raise OSError(f"no HTTP answer: {type(error).__name__}: {error}") from error
 
-    results: list[JobResult[tuple[int, dict[str, str], bytes]]] = []
-    worker = threading.Thread(target=lambda: results.append(JobResult(job)), daemon=True)
-    worker.start()
-    worker.join(seconds)
-    if not results:
+    result = Background(job).result(seconds)
+    if result is None:
         raise TimeoutError(f"no complete answer after {round(seconds, 2):g} s")
-    return results[0].value
+    return result.value
 
 
 def _body(answer: Any, until: float) -> bytes:

@@ -94,6 +94,26 @@ class JobResult(Generic[T]):
         return self._value[0]
 
 
+class Background(Generic[T]):
+    """A job on a thread of its own, which is abandoned if it takes too long.
+
+    Python cannot end a thread, so an abandoned job goes on until it returns.
+    """
+
+    def __init__(self, job: Callable[[], T]) -> None:
+        self._results: list[JobResult[T]] = []
+        self._thread = threading.Thread(target=self._run, args=(job,), daemon=True)
+        self._thread.start()
+
+    def _run(self, job: Callable[[], T]) -> None:
+        self._results.append(JobResult(job))
+
+    def result(self, seconds: float) -> JobResult[T] | None:
+        """Wait for the result; None if the job takes longer."""
+        self._thread.join(seconds)
+        return self._results[0] if self._results else None
+
+
 def run_concurrently(
     jobs: Sequence[Callable[[], T]], threads: ThreadBudget, scope: Scope
 ) -> list[JobResult[T]]:

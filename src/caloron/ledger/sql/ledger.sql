@@ -1,5 +1,5 @@
 -- name: next_number
--- Sprints that were taken over from an older Caloron have their numbers too.
+-- Sprints that were imported from an older Caloron have numbers too.
 SELECT max(COALESCE((SELECT max(number) FROM sprints), 0),
            COALESCE((SELECT max(position) FROM entries WHERE file = 'sprints.json' AND whose = 'theirs'), 0)) + 1
 -- name: insert_sprint
@@ -48,10 +48,10 @@ INSERT INTO actions (sprint, task, key, kind, data, state)
 VALUES (:sprint, :task, :key, :kind, :data, 'planned')
 ON CONFLICT (key) DO NOTHING
 -- name: forget_failed_action
--- One that is planned again stands behind what was planned since: a push before its pull request.
+-- An effect that is planned again goes to the end: a push must stay before its pull request.
 DELETE FROM actions WHERE key = :key AND state = 'failed'
 -- name: supersede_action
--- Only the newest of its kind is wanted; one that was begun comes to its end first.
+-- Only the newest effect of its kind is needed; one that was begun is finished first.
 DELETE FROM actions
 WHERE sprint = :sprint AND task = :task AND kind = :kind AND state = 'planned' AND key <> :key
 -- name: retry_action
@@ -59,12 +59,12 @@ UPDATE actions SET state = 'intended', not_before = 0, note = '' WHERE key = :ke
 -- name: open_actions
 SELECT DISTINCT task FROM actions WHERE sprint = :sprint AND state IN ('planned', 'intended')
 -- name: due_actions
-SELECT a.id, a.task, a.key, a.kind, a.data, a.state, a.tries, a.not_before FROM actions a
+SELECT a.id, a.data, a.kind, a.state = 'intended' AS intended, a.not_before FROM actions a
 WHERE a.sprint = :sprint AND a.state IN ('planned', 'intended')
   AND NOT EXISTS (
       SELECT 1 FROM actions b
       WHERE b.sprint = a.sprint AND b.task = a.task AND b.id < a.id AND b.state IN ('planned', 'intended')
-        -- Nobody waits for the words about it.
+        -- Comments about progress neither wait for other effects nor delay them.
         AND (b.kind IN ('progress', 'describe')) = (a.kind IN ('progress', 'describe')))
 ORDER BY a.id
 -- name: intend_action
@@ -74,7 +74,7 @@ UPDATE actions SET state = :state, note = :note WHERE id = :id AND state = 'inte
 -- name: postpone_action
 UPDATE actions SET not_before = :not_before, note = :note WHERE id = :id
 -- name: waiting_actions
-SELECT task, key, kind, note FROM actions
+SELECT task, note FROM actions
 WHERE sprint = :sprint AND state IN ('planned', 'intended') AND note <> ''
 -- name: get_kv
 SELECT value FROM kv WHERE key = :key

@@ -6,7 +6,7 @@ ON CONFLICT (id) DO NOTHING
 INSERT INTO leases (item, priority, not_before) VALUES (:id, :priority, :not_before)
 ON CONFLICT (item) DO UPDATE SET priority = excluded.priority, not_before = excluded.not_before
 -- name: has_pending
--- That a status is open is said again wherever it is one: only then is the short index used.
+-- Each condition on an open status stands twice: only then does SQLite use the short index.
 SELECT 1 FROM work_items WHERE status = 'pending' AND status IN ('pending', 'in_flight')
   AND instr(:kinds, '"' || kind || '"') > 0
   AND substr(id, 1, length(:scope)) = :scope

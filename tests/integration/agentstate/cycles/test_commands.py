@@ -69,7 +69,7 @@ def test_a_process_that_is_gone_ends_its_cycle_at_once(run) -> None:
     assert run("begin allegro")[1]["data"]["report"]["reason"] == f"process {child} is gone"
 
 
-def test_what_is_in_the_way_is_told_beside_the_answer(run, place: Path, capsys) -> None:
+def test_damage_is_reported_beside_the_answer(run, place: Path, capsys) -> None:
     run("begin allegro")
     (place / "allegro.json").write_text("{")
     assert "cannot be used" in run("status allegro")[1]["data"]["notices"][0]
@@ -88,7 +88,7 @@ def test_a_dry_run_makes_nothing(run, place: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["status nobody", "log nobody", "recover nobody", "act nobody x"])
-def test_whoever_never_woke_leaves_nothing_behind(run, place: Path, line: str) -> None:
+def test_commands_for_an_unknown_agent_create_nothing(run, place: Path, line: str) -> None:
     assert run(line)[0] == (8 if line.startswith("act") else 0)
     assert not place.exists()
 
@@ -106,9 +106,7 @@ def test_a_cycle_whose_process_is_gone_can_neither_act_nor_end(run) -> None:
     assert run("begin allegro")[1]["data"]["report"]["outcome"] == "crashed"
 
 
-def test_an_end_that_the_disk_has_no_room_for_in_the_state_file_counts_and_says_so(
-    run, place: Path
-) -> None:
+def test_an_end_that_only_the_log_has_room_for_counts_with_a_notice(run, place: Path) -> None:
     run("begin allegro")
     size = (place / "allegro.log").stat().st_size + 200
     assert (place / "allegro.json").stat().st_size > size

@@ -57,7 +57,7 @@ def test_a_damaged_state_is_set_aside_and_made_anew_from_the_log(
 
 @pytest.mark.parametrize("known", [0, 2], ids=["without a log", "with a log"])
 @pytest.mark.parametrize("content", NUMBERED.values(), ids=NUMBERED)
-def test_the_number_in_a_file_that_cannot_be_believed_is_never_given_again(
+def test_the_number_in_an_unusable_file_is_never_used_again(
     agent: Agent, content: bytes, known: int
 ) -> None:
     for _ in range(known):
@@ -77,7 +77,7 @@ def test_the_number_in_a_file_that_cannot_be_believed_is_never_given_again(
     assert agent.cycles.load().state.cycle_number == 42, "the log knows it too"
 
 
-def test_an_open_cycle_goes_on_under_its_own_number_when_a_higher_one_turns_up(
+def test_an_open_cycle_keeps_its_number_when_a_higher_one_appears(
     agent: Agent,
 ) -> None:
     agent.cycles.begin(holder=UNKNOWN, work="issue 4")
@@ -91,7 +91,7 @@ def test_an_open_cycle_goes_on_under_its_own_number_when_a_higher_one_turns_up(
 
 @pytest.mark.parametrize("content", [b"", b'{"cycle_'])
 @pytest.mark.parametrize("log", [None, b""])
-def test_a_number_that_only_the_lock_remembers_is_not_given_again(
+def test_a_number_that_only_the_lock_file_has_is_not_used_again(
     agent: Agent, content: bytes, log: bytes | None
 ) -> None:
     assert [agent.whole_cycle() for _ in range(3)][-1] == 3
@@ -111,7 +111,7 @@ def test_two_damages_are_both_kept(agent: Agent) -> None:
     assert [aside.read_bytes() for aside in asides] == [b"one", b"two"]
 
 
-def test_a_missing_state_is_made_anew_from_the_log_and_that_is_told(agent: Agent) -> None:
+def test_a_missing_state_is_rebuilt_from_the_log_with_a_notice(agent: Agent) -> None:
     agent.whole_cycle(next_target="go on")
     agent.places.state.unlink()
     looked, report = agent.cycles.begin(holder=UNKNOWN)
@@ -200,7 +200,7 @@ def test_twenty_minutes_without_a_sign_are_death(agent: Agent) -> None:
     assert "no sign for 21 min" in report.text()
 
 
-def test_whoever_was_taken_for_dead_can_change_nothing_any_more(agent: Agent) -> None:
+def test_an_agent_declared_dead_can_change_nothing(agent: Agent) -> None:
     agent.cycles.begin(holder=UNKNOWN)
     agent.wait(21)
     agent.cycles.begin(holder=UNKNOWN)
@@ -213,7 +213,7 @@ def test_whoever_was_taken_for_dead_can_change_nothing_any_more(agent: Agent) ->
             late()
 
 
-def test_whoever_began_a_cycle_and_lives_may_end_it_after_a_long_silence(agent: Agent) -> None:
+def test_the_living_process_of_a_cycle_may_end_it_after_a_long_silence(agent: Agent) -> None:
     agent.cycles.begin(holder=this_process())
     agent.wait(60)
     assert agent.cycles.end(reason="a long build").status == "ended"
@@ -291,7 +291,7 @@ def test_a_block_that_fails_ends_its_cycle_as_a_failure_with_the_reason(agent: A
     assert state.reason == "ZeroDivisionError: by nothing"
 
 
-def test_a_block_that_leaves_nothing_says_so(agent: Agent) -> None:
+def test_a_block_without_an_artefact_ends_as_partial(agent: Agent) -> None:
     with cycle("allegro", location=agent.places) as c:
         assert c.number == 1
     state = agent.cycles.load().state
@@ -347,7 +347,7 @@ def test_a_log_that_grows_is_not_read_whole_to_wake(
     agent.cycles.begin(holder=UNKNOWN)
 
 
-def test_none_of_the_newest_lines_is_none(agent: Agent) -> None:
+def test_zero_newest_entries_are_none(agent: Agent) -> None:
     agent.whole_cycle()
     assert agent.cycles.log.newest(0) == []
     assert len(agent.cycles.log.newest(1)) == 1

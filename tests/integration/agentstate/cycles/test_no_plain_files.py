@@ -13,7 +13,7 @@ from caloron.errors import StoreError
 
 @pytest.mark.parametrize("name", ["forge.log", "forge.json"])
 @pytest.mark.parametrize("what", ["/dev/full", "/dev/zero", "pipe", "folder"])
-def test_what_is_no_plain_file_is_named_and_left_alone(
+def test_a_file_that_is_not_plain_is_named_and_left_alone(
     tmp_path: Path, name: str, what: str
 ) -> None:
     cycles = Cycles(Location("forge", tmp_path / "forge.json", tmp_path / "forge.log"))

@@ -33,7 +33,7 @@ def command_of(comment: CommentSnapshot) -> str:
 
 
 def command_in(body: str) -> str:
-    """Return the command in a text, whoever wrote it.
+    """Return the command in a text of any author.
 
     A text with a marker is ours or pretends to be, and is never a command.
     """
