@@ -18,14 +18,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from caloron import __version__
-from caloron.backup.archive import FORMAT, Manifest, Part, Repository, is_part, write_archive
+from caloron.backup.archive import (
+    DATABASES,
+    FORMAT,
+    Manifest,
+    Part,
+    Repository,
+    is_part,
+    write_archive,
+)
 from caloron.engine.exports import exported_files
 from caloron.engine.runs.runtime import known_secrets
 from caloron.errors import AlreadyExists, NotFound, PreconditionFailed, StoreError, UsageError
-from caloron.forge.local.records import MIGRATIONS as FORGE_MIGRATIONS
 from caloron.git.command import GitError
 from caloron.git.packs import object_format, objects_of, refs_of, shallow_of, write_pack
-from caloron.ledger.ledger import MIGRATIONS
 from caloron.ledger.projects import Project
 from caloron.ledger.run_history import sprint_phases
 from caloron.store.crash import crashpoint
@@ -264,8 +270,7 @@ def _check_copy(path: Path, name: str) -> list[tuple[str, str]]:
             if result != "ok":
                 raise sqlite3.DatabaseError(result)
             return []
-        known = MIGRATIONS if name == "ledger.sqlite" else FORGE_MIGRATIONS
-        if damage := next(damages(connection, known), None):
+        if damage := next(damages(connection, DATABASES[name]), None):
             raise sqlite3.DatabaseError(f"{name}, {damage.what}: {damage.found}")
         return list(applied_in(connection).items())
 
