@@ -21,7 +21,7 @@ from caloron.cli.format import one_line, utc
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import aligned, fitted
 from caloron.domain.reporting.kpis import Run
-from caloron.engine.runs.run_dirs import read_spec
+from caloron.engine.runs.run_dirs import read_record
 from caloron.errors import NotFound
 from caloron.ids import sprint_number
 from caloron.ledger import views
@@ -100,7 +100,7 @@ def _runs(folder: Path) -> list[Path]:
 def _attempt(run: Path, numbers: dict[tuple[str, int], int], tail: int) -> dict[str, Any]:
     work = run.parent.name
     # The output of each framework has a format of its own.
-    readable_line = line_formatter(read_spec(run).get("framework", ""))
+    readable_line = line_formatter(read_record(run).framework)
     output, readable = _last(run / "output.log", tail, readable_line)
     return {
         "work": work,
