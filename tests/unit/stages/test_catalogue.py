@@ -191,20 +191,6 @@ def test_a_plan_by_rules_is_a_plan_that_can_be_run():
         _answer("generate_sprint_dag", {"brief": "x", "num_agents": 0})
 
 
-def test_a_goal_becomes_a_plan_with_checks_through_all_phases():
-    names = ("design_po", "architect_po", "dev_po", "review_po", "phases_to_sprint_tasks")
-    chain = {"op": "Sequential", "stages": [{"op": "Stage", "id": name} for name in names]}
-    prepared = prepare(wrapped(chain), STAGES)
-    goal = "Build a RateLimiter for the Gateway. Use it in auth."
-    tasks = run(prepared, {"goal": goal, "constraints": ""}, CatalogueStages()).output["tasks"]
-    assert [task["id"] for task in tasks][:4] == [
-        "impl-ratelimiter", "tests-ratelimiter", "impl-gateway", "tests-gateway"]  # fmt: skip
-    checks = [task for task in tasks if task["id"].startswith("review-")]
-    assert len(checks) == 4
-    assert all(task["kind"] == "check" for task in checks)
-    assert _answer("dag_validate", {"dag": tasks})["valid"]
-
-
 def test_an_invalid_plan_is_refused_with_every_reason():
     task = {"id": "a", "title": "A", "depends_on": ["gone"], "agent_prompt": "x"}
     with pytest.raises(Exception, match="appears 2 times") as refused:
