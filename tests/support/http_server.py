@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Literal
 
 
 class Loopback:
@@ -55,6 +56,8 @@ class Reply:
     body: Any = b""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
+    #: Where the connection is closed instead: before the answer, or after half of its content.
+    cut: Literal["", "before", "half"] = ""
     #: Called before it is sent, to wait for something.
     before: Callable[[], object] = lambda: None
 
@@ -81,18 +84,31 @@ class HttpServer(Loopback):
                 reply = answer(request)
                 reply.before()
                 try:
-                    self.send_response(reply.status)
+                    if reply.cut == "before":
+                        self.hang_up()
+                        return
+                    self.send_response_only(reply.status)
+                    if "Date" not in reply.headers:
+                        self.send_header("Date", self.date_time_string())
                     for name, value in reply.headers.items():
                         self.send_header(name, value)
                     if reply.status != 204:
                         self.send_header("Content-Length", str(len(reply.content)))
                     self.end_headers()
-                    self.wfile.write(reply.content)
+                    length = len(reply.content) // 2 if reply.cut else None
+                    self.wfile.write(reply.content[:length])
+                    if reply.cut:
+                        self.hang_up()
                 except OSError:
                     # The client has closed the connection.
                     self.close_connection = True
 
-            do_GET = do_POST = do_PUT = do_CONNECT = handle_any  # noqa: N815
+            do_GET = do_POST = do_PUT = do_PATCH = do_CONNECT = handle_any  # noqa: N815
+
+            def hang_up(self) -> None:
+                self.wfile.flush()
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
 
             def log_message(self, *_: object) -> None:
                 pass

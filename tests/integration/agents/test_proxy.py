@@ -372,7 +372,7 @@ def test_an_address_is_judged_and_then_connected_to_without_a_second_look_up(
     with ours, theirs:
         ours.sendall(b"CONNECT api.x.org:443 HTTP/1.1\r\n\r\n")
         made = Proxy(theirs, AllowList(["api.x.org"]), Upstream({}))
-        made._answer(theirs)
+        made.answer(theirs)
         assert ours.recv(65536).startswith(b"HTTP/1.1 502 ")
     assert reached == [("8.8.8.8", 443)]
 
@@ -387,7 +387,7 @@ def test_a_name_that_leads_to_an_address_that_is_not_public_is_not_connected_to(
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(b"CONNECT a.x.org:443 HTTP/1.1\r\n\r\n")
-        Proxy(theirs, AllowList(["*.x.org", "a.x.org"]), Upstream({}))._answer(theirs)
+        Proxy(theirs, AllowList(["*.x.org", "a.x.org"]), Upstream({})).answer(theirs)
         answer = ours.recv(65536).decode()
     assert answer.startswith("HTTP/1.1 403 ")
     assert address in answer

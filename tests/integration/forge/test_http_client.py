@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from typing import Any, Literal
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -32,73 +29,29 @@ from caloron.forge.remote.snapshots import version
 from caloron.forge.tokens import Token, TokenSource
 from caloron.http import HttpClient
 from caloron.store import log
-from tests.support.http_server import Loopback
+from tests.support.endpoint import Endpoint
+from tests.support.http_server import Reply
 
 SECRET = "0123456789abcdef-secret"
 
 
-@dataclass
-class Reply:
-    status: int = 200
-    body: Any = field(default_factory=dict)
-    headers: dict[str, str] = field(default_factory=dict)
-    #: Close the connection instead: before a word of the answer, or in the middle of it.
-    cut: str = ""
+def answer(
+    status: int = 200,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+    cut: Literal["", "before", "half"] = "",
+) -> Reply:
+    return Reply({} if body is None else body, status, headers or {}, cut)
 
 
-class Scripted:
+class Scripted(Endpoint):
     """Answers requests in turn; the last answer is for all that follow."""
 
-    def __init__(self) -> None:
-        self.replies = [Reply()]
-        self.asked: list[tuple[str, str, dict[str, str], dict[str, str]]] = []
-        script = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-            def do_GET(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                script.answer(self)
-
-            do_POST = do_PATCH = do_PUT = do_DELETE = do_GET  # noqa: N815
-
-        self._served = Loopback(Handler)
-        self.url = self._served.url
-
-    def answer(self, request: BaseHTTPRequestHandler) -> None:
-        parts = urlsplit(request.path)
-        query = {k: v[0] for k, v in parse_qs(parts.query).items()}
-        headers = {k.lower(): v for k, v in request.headers.items()}
-        self.asked.append((request.command, parts.path, query, headers))
-        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
-        if reply.cut == "before":
-            _hang_up(request)
-            return
-        content = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
-        request.send_response_only(reply.status)
-        if "Date" not in reply.headers:
-            request.send_header("Date", request.date_time_string())
-        for name, value in reply.headers.items():
-            request.send_header(name, value)
-        request.send_header("Content-Length", str(len(content)))
-        request.end_headers()
-        half = len(content) // 2 if reply.cut else len(content)
-        request.wfile.write(content[:half])
-        if reply.cut:
-            _hang_up(request)
-
-    def close(self) -> None:
-        self._served.close()
-
-
-def _hang_up(request: BaseHTTPRequestHandler) -> None:
-    request.wfile.flush()
-    request.close_connection = True
-    request.connection.shutdown(socket.SHUT_RDWR)
+    @property
+    def asked(self) -> list[tuple[str, str, dict[str, str], dict[str, str]]]:
+        """The method, path, query and headers of each request."""
+        parts = [(request, urlsplit(request.path)) for request in self.requests]
+        return [(r.method, p.path, dict(parse_qsl(p.query)), r.headers) for r, p in parts]
 
 
 class Wait:
@@ -118,7 +71,7 @@ class Wait:
 
 @pytest.fixture
 def server() -> Iterator[Scripted]:
-    made = Scripted()
+    made = Scripted(answer())
     yield made
     made.close()
 
@@ -140,12 +93,12 @@ def http(server: Scripted, wait: Wait, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.mark.parametrize(
     "failures",
-    [(Reply(cut="before"), Reply(502)), (Reply(body={"id": 1}, cut="half"), Reply(500))],
+    [(answer(cut="before"), answer(502)), (answer(body={"id": 1}, cut="half"), answer(500))],
 )
 def test_a_read_that_fails_in_passing_is_tried_again(
     server: Scripted, http: ForgeHttp, wait: Wait, failures: tuple[Reply, ...]
 ) -> None:
-    server.replies = [*failures, Reply(body={"login": "anna"})]
+    server.replies = [*failures, answer(body={"login": "anna"})]
     assert http.get("/user").read(User).login == "anna"
     assert len(wait.slept) == 2
     assert http.breaker.requests == {"GET": 3}
@@ -154,7 +107,7 @@ def test_a_read_that_fails_in_passing_is_tried_again(
 def test_a_read_that_is_tried_again_is_in_the_log_without_the_token(
     server: Scripted, http: ForgeHttp, tmp_path: Path
 ) -> None:
-    server.replies = [Reply(503, {"message": f"{SECRET} is not wanted now"}), Reply()]
+    server.replies = [answer(503, {"message": f"{SECRET} is not wanted now"}), answer()]
     log.pin(log.log_of(tmp_path), sprint="shop-3")
     try:
         assert http.get("issues").status == 200
@@ -168,7 +121,7 @@ def test_a_read_that_is_tried_again_is_in_the_log_without_the_token(
 
 
 @pytest.mark.parametrize(
-    "reply", [Reply(cut="before"), Reply(500), Reply(502), Reply(body={"id": 1}, cut="half")]
+    "reply", [answer(cut="before"), answer(500), answer(502), answer(body={"id": 1}, cut="half")]
 )
 def test_a_change_whose_answer_is_lost_is_sent_once(
     server: Scripted, http: ForgeHttp, reply: Reply
@@ -180,7 +133,7 @@ def test_a_change_whose_answer_is_lost_is_sent_once(
 
 
 def test_a_read_that_never_succeeds_ends(server: Scripted, http: ForgeHttp) -> None:
-    server.replies = [Reply(503)]
+    server.replies = [answer(503)]
     with pytest.raises(ForgeUnavailable, match="HTTP 503"):
         http.get("issues")
     assert http.breaker.requests == {"GET": 3}
@@ -213,7 +166,7 @@ def test_a_limit_pauses_every_request_to_the_host_until_it_is_over(
     if "X-RateLimit-Reset" in headers:
         # In seconds of the forge's own clock, which is not ours.
         headers = headers | {"X-RateLimit-Reset": str(http.get("/version").date_s + 600)}
-    server.replies = [Reply(status, body, headers), Reply()]
+    server.replies = [answer(status, body, headers), answer()]
     before = len(server.asked)
     with pytest.raises(ForgePaused) as paused:
         http.change("POST", "issues", {})
@@ -229,7 +182,7 @@ def test_a_limit_pauses_every_request_to_the_host_until_it_is_over(
 def test_a_host_that_says_when_it_is_back_is_not_asked_before_and_that_is_no_quota(
     server: Scripted, http: ForgeHttp, wait: Wait
 ) -> None:
-    server.replies = [Reply(503, {}, {"Retry-After": "90"}), Reply()]
+    server.replies = [answer(503, {}, {"Retry-After": "90"}), answer()]
     with pytest.raises(ForgeUnavailable, match="not available until 08:01 UTC") as down:
         http.get("issues")
     assert not isinstance(down.value, ForgePaused)
@@ -246,7 +199,7 @@ def test_a_quota_is_told_in_universal_time(
 ) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
-    server.replies = [Reply(429, {}, {"Retry-After": "90"})]
+    server.replies = [answer(429, {}, {"Retry-After": "90"})]
     try:
         with pytest.raises(ForgePaused, match="until 08:01 UTC"):
             http.get("issues")
@@ -258,7 +211,7 @@ def test_a_quota_is_told_in_universal_time(
 def test_the_last_request_of_a_quota_is_answered_and_the_next_one_waits(
     server: Scripted, http: ForgeHttp
 ) -> None:
-    server.replies = [Reply(headers={"X-RateLimit-Remaining": "0"})]
+    server.replies = [answer(headers={"X-RateLimit-Remaining": "0"})]
     assert http.get("issues").status == 200
     with pytest.raises(ForgePaused):
         http.get("issues")
@@ -268,7 +221,7 @@ def test_the_last_request_of_a_quota_is_answered_and_the_next_one_waits(
 def test_a_host_that_does_not_answer_is_left_alone_and_then_tried_once(
     server: Scripted, http: ForgeHttp, wait: Wait
 ) -> None:
-    server.replies = [Reply(cut="before")]
+    server.replies = [answer(cut="before")]
     for _ in range(5):
         with pytest.raises(ForgeUnavailable):
             http.change("POST", "issues", {})
@@ -282,7 +235,7 @@ def test_a_host_that_does_not_answer_is_left_alone_and_then_tried_once(
     with pytest.raises(ForgeUnavailable, match="6 times in a row"):
         http.change("POST", "issues", {})
     wait.time += 60
-    server.replies = [Reply()]
+    server.replies = [answer()]
     http.change("POST", "issues", {})
     http.change("POST", "issues", {})
 
@@ -291,9 +244,9 @@ def test_a_polled_read_that_did_not_change_is_the_same_answer(
     server: Scripted, http: ForgeHttp
 ) -> None:
     server.replies = [
-        Reply(body={"login": "anna"}, headers={"ETag": '"v1"'}),
-        Reply(304),
-        Reply(body={"login": "bea"}),
+        answer(body={"login": "anna"}, headers={"ETag": '"v1"'}),
+        answer(304),
+        answer(body={"login": "bea"}),
     ]
     assert http.get("/user", polled=True).read(User).login == "anna"
     again = http.get("/user", polled=True)
@@ -309,8 +262,8 @@ def test_an_answer_that_did_not_change_carries_the_time_of_now(
     """The forge's clock goes on also while nothing happens; polls count by it."""
     then, now = "Mon, 16 Nov 2026 12:00:00 GMT", "Mon, 16 Nov 2026 12:00:09 GMT"
     server.replies = [
-        Reply(body=[], headers={"ETag": '"v1"', "Date": then}),
-        Reply(304, headers={"Date": now}),
+        answer(body=[], headers={"ETag": '"v1"', "Date": then}),
+        answer(304, headers={"Date": now}),
     ]
     first = http.get("issues", polled=True)
     again = http.get("issues", polled=True)
@@ -320,7 +273,7 @@ def test_an_answer_that_did_not_change_carries_the_time_of_now(
 def test_an_answer_whose_encoding_is_broken_is_one_that_did_not_come(
     server: Scripted, http: ForgeHttp
 ) -> None:
-    server.replies = [Reply(body=b"no gzip at all", headers={"Content-Encoding": "gzip"})]
+    server.replies = [answer(body=b"no gzip at all", headers={"Content-Encoding": "gzip"})]
     with pytest.raises(ForgeUnavailable, match="did not answer GET"):
         http.get("issues")
     with pytest.raises(ForgeUnavailable, match="did not answer POST"):
@@ -332,7 +285,7 @@ def test_of_two_looks_within_a_second_the_later_is_the_newer_however_wrong_our_c
     server: Scripted, http: ForgeHttp, wait: Wait, hours: int
 ) -> None:
     there = int(wait.time) + hours * 3600
-    server.replies = [Reply(headers={"Date": formatdate(there, usegmt=True)})]
+    server.replies = [answer(headers={"Date": formatdate(there, usegmt=True)})]
     versions = []
     for _ in range(4):
         versions.append(version(there, http.get("issues").began_ms))
@@ -347,8 +300,8 @@ def test_all_pages_are_read_from_our_own_address_whatever_the_link_says(
 ) -> None:
     link = '<http://elsewhere.example/api/v1/repos/o/r/issues?page=2&limit=1>; rel="next"'
     server.replies = [
-        Reply(body=[{"login": "a"}], headers={"Link": link}),
-        Reply(body=[{"login": "b"}]),
+        answer(body=[{"login": "a"}], headers={"Link": link}),
+        answer(body=[{"login": "b"}]),
     ]
     found = [one.login for _, page in http.pages("issues", {"limit": 1}, User) for one in page]
     assert found == ["a", "b"]
@@ -360,8 +313,8 @@ def test_a_list_with_a_total_and_no_link_is_read_to_its_end(
 ) -> None:
     total = {"X-Total-Count": "3"}
     server.replies = [
-        Reply(body=[{"login": "a"}, {"login": "b"}], headers=total),
-        Reply(body=[{"login": "c"}], headers=total),
+        answer(body=[{"login": "a"}, {"login": "b"}], headers=total),
+        answer(body=[{"login": "c"}], headers=total),
     ]
     found = [one.login for _, page in http.pages("labels", {}, User) for one in page]
     assert found == ["a", "b", "c"]
@@ -371,13 +324,13 @@ def test_a_redirect_is_followed_for_reads_on_the_same_host_only(
     server: Scripted, http: ForgeHttp
 ) -> None:
     for status in (301, 302, 307, 308):
-        there = Reply(status, headers={"Location": "/api/v1/repositories/7"})
-        server.replies = [there, Reply(body={"login": "new"})]
+        there = answer(status, headers={"Location": "/api/v1/repositories/7"})
+        server.replies = [there, answer(body={"login": "new"})]
         assert http.get("").read(User).login == "new"
-        server.replies = [Reply(status, headers={"Location": "http://elsewhere.example/"})]
+        server.replies = [answer(status, headers={"Location": "http://elsewhere.example/"})]
         with pytest.raises(ForgeError, match=r"elsewhere\.example"):
             http.get("")
-    server.replies = [Reply(307, headers={"Location": "/api/v1/repos/o/new"})]
+    server.replies = [answer(307, headers={"Location": "/api/v1/repos/o/new"})]
     with pytest.raises(ForgeError, match="sends issues to"):
         http.change("POST", "issues", {})
 
@@ -386,7 +339,7 @@ def test_an_answer_without_end_is_refused(
     server: Scripted, http: ForgeHttp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http._client, "_size_limit", 1000)
-    server.replies = [Reply(body=b"x" * 2000)]
+    server.replies = [answer(body=b"x" * 2000)]
     with pytest.raises(ForgeError, match=r"the answer to .* is over"):
         http.get("issues")
 
@@ -405,7 +358,7 @@ def test_a_refusal_says_what_and_why(
     server: Scripted, http: ForgeHttp, status: int, kind: type[CaloronError], words: str
 ) -> None:
     body = {"message": f"it is so {SECRET}", "errors": [{"message": "title is missing"}]}
-    server.replies = [Reply(status, body)]
+    server.replies = [answer(status, body)]
     with pytest.raises(kind, match=words) as refused:
         http.get("issues")
     assert SECRET not in f"{refused.value} {refused.value.hint} {refused.value!r}"
@@ -425,7 +378,7 @@ def test_a_token_that_was_replaced_is_read_again_once_and_the_request_sent_again
     )
     http.get("issues")
     file.write_text("second")
-    server.replies = [Reply(401), Reply(201), Reply(401)]
+    server.replies = [answer(401), answer(201), answer(401)]
     http.change("POST", "issues", {"title": "x"})
     assert [headers["authorization"] for *_, headers in server.asked] == [
         "token first", "token first", "token second",
@@ -445,7 +398,7 @@ def test_a_variable_whose_token_ran_out_says_to_stop_first(
     server: Scripted, http: ForgeHttp
 ) -> None:
     http.get("issues")
-    server.replies = [Reply(401)]
+    server.replies = [answer(401)]
     with pytest.raises(ForgeUnavailable, match="FORGE_TOKEN any more") as refused:
         http.get("issues")
     assert "stop the sprint" in refused.value.hint
@@ -456,7 +409,7 @@ def test_a_variable_whose_token_ran_out_says_to_stop_first(
 def test_what_is_no_json_of_a_forge_is_said_to_be_none(
     server: Scripted, http: ForgeHttp, body: bytes
 ) -> None:
-    server.replies = [Reply(body=body)]
+    server.replies = [answer(body=body)]
     with pytest.raises(ForgeError, match="not understood"):
         http.get("/user").read(User)
 

@@ -92,7 +92,10 @@ def test_other_languages_get_plain_json(language, code, tmp_path):
     ("code", "said"),
     [
         ("def execute(x):\n    print('hello')\n    return 1\n", "the answer is not JSON"),
-        ("def execute(x):\n    import sys\n    sys.exit(3)\n", "ended with exit 3 and no message"),
+        (
+            "def execute(x):\n    import sys\n    sys.exit(255)\n",
+            "exit 255 and no message",
+        ),
         ("def execute(x):\n    raise KeyError('k')\n", r"'k' \(exit 1\)"),
         ("def execute(x):\n    return {1, 2}\n", r"not JSON serializable \(exit 1\)"),
         ("def execute(x):\n    import os\n    os.kill(os.getpid(), 9)\n", "signal 9"),

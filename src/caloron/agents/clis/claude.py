@@ -231,7 +231,7 @@ def _conversation(home: Path, name: str) -> bytes:
     except FileNotFoundError:
         return b""
     except OSError as error:
-        log.warning("cannot look for the conversation of an agent", error=error, home=home)
+        log.warning("cannot search for the conversation of an agent", error=error, home=home)
         return b""
     for folder in folders:
         try:

@@ -209,8 +209,7 @@ class LocalForge:
     def comment(self, number: int, body: str) -> CommentSnapshot:
         require_text("a comment", body)
         self._records.require(number)
-        with self._records.change("comment") as change:
-            row = change.write("comment", issue=number, author=self.actor, body=body)
+        row = self._write("comment", issue=number, author=self.actor, body=body)
         assert row is not None
         return comment_snapshot(row)
 
@@ -223,11 +222,15 @@ class LocalForge:
             raise NotFound(f"#{number} has no comment {comment}")
         return comment_snapshot(row)
 
+    def _write(self, statement: str, **values: Any) -> sqlite3.Row | None:
+        """Run one statement as a change of its own."""
+        with self._records.change(statement) as change:
+            return change.write(statement, **values)
+
     def edit_issue(self, number: int, body: str) -> IssueSnapshot:
         require_storable("the body of an issue", body)
         self.issue(number)
-        with self._records.change("edit_issue") as change:
-            change.write("edit_issue", number=number, body=body)
+        self._write("edit_issue", number=number, body=body)
         return self._records.issue(number)
 
     def label(self, number: int, label: str) -> IssueSnapshot:
@@ -311,8 +314,7 @@ class LocalForge:
     def edit_pull(self, number: int, body: str) -> PullSnapshot:
         require_storable("the body of a pull request", body)
         self.pull(number)
-        with self._records.change("edit_pull") as change:
-            change.write("edit_pull", number=number, body=body)
+        self._write("edit_pull", number=number, body=body)
         return self._records.pull(number)
 
     def close_pull(self, number: int) -> PullSnapshot:
@@ -322,8 +324,7 @@ class LocalForge:
             pull = self._records.pull(number)
             if pull.state == "open":
                 ended = {"state": "closed", "head": pull.head, "by": self.actor, "commit": ""}
-                with self._records.change("close_pull") as change:
-                    change.write("end_pull", number=number, **ended)
+                self._write("end_pull", number=number, **ended)
         return self._records.pull(number)
 
     def reopen_pull(self, number: int) -> PullSnapshot:
@@ -347,10 +348,8 @@ class LocalForge:
         require_review(verdict, body)
         pull = self.pull(number)
         head = require_commit(head or pull.head)
-        with self._records.change("review") as change:
-            row = change.write(
-                "review", pull=number, head=head, verdict=verdict, author=self.actor, body=body
-            )
+        values = {"pull": number, "head": head, "verdict": verdict, "body": body}
+        row = self._write("review", author=self.actor, **values)
         assert row is not None
         return review_snapshot(row)
 
@@ -379,7 +378,7 @@ class LocalForge:
         return Merged(self._records.pull(number), did_it=True)
 
     def mark_merged(self, number: int, commit: str) -> PullSnapshot:
-        # The records follow main at each look.
+        # The records follow main with each read.
         return self.pull(number)
 
     def _to_merge(

@@ -23,6 +23,7 @@ from caloron.forge.http import Refused
 from caloron.forge.remote import git as remote_git
 from caloron.forge.remote import snapshots
 from caloron.forge.remote.reader import Reader
+from caloron.forge.validate import stale_base, stale_head
 from caloron.ports import Merged, Remote, VerifiedMerge
 from caloron.store import log
 
@@ -47,7 +48,7 @@ class Merger:
         self._sleep = sleep
 
     def mergeable(self, number: int) -> bool:
-        """Whether a pull request could be merged; wait until the forge knows."""
+        """True if a pull request can be merged; wait until the forge knows."""
         pull = self._checked_pull(number)
         return pull.state == "open" and bool(pull.mergeable) and self._reader.is_for_main(pull)
 
@@ -95,14 +96,14 @@ class Merger:
         try:
             self._api.mark_merged(self._reader.http, number, commit)
         except (NotFound, Refused) as error:
-            # The forge may have noticed by itself; a look shows it.
+            # The forge may have noticed by itself; the read below shows that.
             refusal = error
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             pull = self._reader.pull(number)
             if pull.state == "merged":
                 return pull
-            name = f"{self._reader.repository.default_branch} has pull request #{number} since"
+            name = f"{self._reader.main} has pull request #{number} since"
             if refusal is not None or pull.state == "closed":
                 raise ForgeError(
                     f"{name} {commit[:12]}, but the forge does not show it as merged",
@@ -122,14 +123,12 @@ class Merger:
             may_push
             and self._api.merge_style(repository) == "merge"
             and self._api.shows_pushed_merges(repository)
-            and not self._api.protection(
-                self._reader.http, self._reader.repository.default_branch
-            ).protected
+            and not self._api.protection(self._reader.http, self._reader.main).protected
         )
 
     def _push_main(self, verified: VerifiedMerge, base: str) -> bool:
         """Move main from `base` to the verified commit; False if a rule of the forge forbids it."""
-        main = self._reader.repository.default_branch
+        main = self._reader.main
         try:
             remote_git.push(self._git_remote(), verified.source, main, verified.commit, base)
         except StaleHead as error:
@@ -145,7 +144,7 @@ class Merger:
 
     def _expect_main(self, pull: types.Pull) -> None:
         if not self._reader.is_for_main(pull):
-            main = self._reader.repository.default_branch
+            main = self._reader.main
             raise ForgeError(
                 f"pull request #{pull.number} is to be merged into {pull.base.ref}, not into"
                 f" {main}",
@@ -159,21 +158,15 @@ class Merger:
         if pull.state == "closed":
             raise ForgeError(f"{name} is closed", hint="open a new one for its branch")
         if head and head != pull.head:
-            raise StaleHead(
-                f"branch {pull.branch} is at {pull.head}, not at {head} as expected",
-                hint="look at what is there now, then decide again",
-            )
+            raise stale_head(pull.branch, pull.head, head)
         return pull.head
 
     def _expect_base(self, base: str) -> None:
-        main = self._reader.repository.default_branch
+        main = self._reader.main
         there = self._reader.branch(main) if base else None
         tip = there.commit if there else ""
         if base and tip != base:
-            raise StaleBase(
-                f"{main} is {f'at {tip}' if tip else 'not there'}, not at {base} as expected",
-                hint="verify the result on the new main, then merge again",
-            )
+            raise stale_base(main, tip, base)
 
     def _explained(
         self, refusal: CaloronError, pull: PullSnapshot, head: str, base: str, *, last: bool
@@ -189,7 +182,7 @@ class Merger:
         # A branch that moved in between explains any refusal.
         self._expected(now, head)
         self._expect_base(base)
-        main = self._reader.repository.default_branch
+        main = self._reader.main
         match meaning:
             case "head":
                 raise NotYet(f"{name}: the forge has not seen its newest commit yet: {reason}")
@@ -212,7 +205,7 @@ class Merger:
 
     def _missing(self, number: int, head: str, reason: str) -> str:
         """The number of missing approvals, as far as it can be counted."""
-        main = self._reader.repository.default_branch
+        main = self._reader.main
         required = self._api.protection(self._reader.http, main).required_approvals
         last = {r.author: r for r in self._reader.real_reviews(number) if r.verdict != "commented"}
         approvals = [r for r in last.values() if r.verdict == "approved" and r.head == head]
@@ -222,7 +215,7 @@ class Merger:
         return f"waits for {more} more approval{'' if more == 1 else 's'} by people"
 
     def _conflict(self, pull: PullSnapshot) -> MergeConflict:
-        main = self._reader.repository.default_branch
+        main = self._reader.main
         return MergeConflict(
             f"pull request #{pull.number} conflicts with {main}",
             hint=f"merge {main} into {pull.branch}, settle the conflict and push",
