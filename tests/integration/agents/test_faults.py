@@ -1,4 +1,4 @@
-"""What an agent left behind may hang, print without end or hide: whoever looks comes to an end."""
+"""The rest of an agent may hang, print without end or hide: taking its work always ends."""
 
 from __future__ import annotations
 
