@@ -154,24 +154,24 @@ def orphan_line(agent: dict[str, Any]) -> str:
     )
 
 
-def with_orphans(need: InboxItem, agents: list[dict[str, Any]], flags: str) -> InboxItem:
+def with_orphans(item: InboxItem, agents: list[dict[str, Any]], flags: str) -> InboxItem:
     """An inbox item that names the orphaned agents of its sprint: that sprint is not stopped."""
-    if need.kind != "resume" or not agents:
-        return need
+    if item.kind != "resume" or not agents:
+        return item
     import msgspec
 
     why = "; ".join(orphan_line(agent) for agent in agents)
-    commands = (*need.commands, f"caloron stop{flags}")
-    return msgspec.structs.replace(need, why=why, commands=commands)
+    commands = (*item.commands, f"caloron stop{flags}")
+    return msgspec.structs.replace(item, why=why, commands=commands)
 
 
-def inbox_data(needs: Iterable[InboxItem], numbers: Mapping[str, int]) -> list[dict[str, Any]]:
+def inbox_data(items: Iterable[InboxItem], numbers: Mapping[str, int]) -> list[dict[str, Any]]:
     """Inbox items as data; `numbers` maps the ids of sprints to their numbers."""
     return [
-        {"kind": need["kind"], "sprint_id": (sprint := need.pop("sprint"))}
+        {"kind": item["kind"], "sprint_id": (sprint := item.pop("sprint"))}
         | {"number": numbers[sprint]}
-        | need
-        for need in as_data(list(needs))
+        | item
+        for item in as_data(list(items))
     ]
 
 
