@@ -203,7 +203,7 @@ _PLANTED = {
 }
 _FILES = {
     "stays-deep": Habit(
-        f"rm $CALORON_TASK_ID.txt; {_python(_DEEP)}; sleep 60", "too deep to be looked at"
+        f"rm $CALORON_TASK_ID.txt; {_python(_DEEP)}; sleep 60", "too deep to be measured"
     ),
     "odd-names": Habit(
         "printf x > \"$(printf 'new\\nline')\"; printf x > \"$(printf 'bad\\377utf')\";"

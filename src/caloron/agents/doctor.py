@@ -175,18 +175,18 @@ _LIMITS = (
 _SUPERVISED = (
     ("disk", "the shim watches workspace and home, and ends an agent that takes too much"),
     ("output", "the shim cuts what is too much"),
-    ("wall clock", "the shim ends the agent and everybody below it"),
+    ("wall clock", "the shim ends the agent and all its processes"),
 )
 
 _FILL_SOCKETS = """
 import socket, time
-held, total = [], 0
+pairs, total = [], 0
 while total < 64 << 20:
-    held += socket.socketpair()
-    held[-1].setblocking(False)
+    pairs += socket.socketpair()
+    pairs[-1].setblocking(False)
     try:
         while True:
-            total += held[-1].send(bytes(1 << 16))
+            total += pairs[-1].send(bytes(1 << 16))
     except BlockingIOError:
         pass
 time.sleep(60)
@@ -216,7 +216,7 @@ _SHARE_MEMORY = """
 import os, time
 for _ in range(3):
     if os.fork() == 0:
-        held = bytearray(os.urandom(1 << 20) * 60)
+        memory = bytearray(os.urandom(1 << 20) * 60)
         break
 time.sleep(60)
 """

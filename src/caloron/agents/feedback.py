@@ -31,7 +31,7 @@ _WORDS: dict[Assessment, tuple[str, ...]] = {
 
 
 def parse(answer: str) -> Feedback | None:
-    """The last feedback in an answer, or None; a broken one gives what can be read of it."""
+    """Return the last feedback in an answer, or None; of a broken one the readable part."""
     for block in _blocks(answer[-_LOOK_AT:].replace("\r\n", "\n")):
         fields = _structured(block) or _by_lines(block)
         if any(key in fields for key in _FIELDS):
@@ -58,7 +58,7 @@ def _blocks(answer: str) -> Iterator[str]:
 
 
 def _beginning(piece: str, key: int) -> int:
-    """Where the block of a key begins: at its brace, or at its line."""
+    """Return where the block of a key begins: at its brace, or at its line."""
     brace = piece.rfind("{", 0, key)
     if brace >= 0 and not piece[brace + 1 : key].strip(" \t\r\n\"'"):
         return brace
@@ -66,7 +66,7 @@ def _beginning(piece: str, key: int) -> int:
 
 
 def _structured(block: str) -> dict[str, object]:
-    """The block as JSON or YAML, or nothing."""
+    """Parse the block as JSON or YAML; empty if it is neither."""
     for load in (_json, _yaml):
         loaded = _mapping(load(block))
         inner = _mapping(loaded.get("caloron_feedback"))
@@ -117,7 +117,7 @@ def _by_lines(block: str) -> dict[str, object]:
 
 
 def _one(value: object) -> str:
-    """A single value as text, without quotes, commas and comments around it."""
+    """Return a single value as text, without quotes, commas and comments around it."""
     if isinstance(value, list):
         value = value[0] if value else ""
     if value is None or isinstance(value, dict | list):
@@ -156,7 +156,7 @@ def _several(value: object, longest: int) -> tuple[str, ...]:
 
 
 def _items(text: str) -> list[str]:
-    """A list that came as text: in brackets, one in a line, or a single one."""
+    """Split a list that came as text: in brackets, one in a line, or a single one."""
     text = text[: _ITEMS * _ITEM].strip()
     if text.startswith("["):
         quoted = re.findall(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'", text)

@@ -141,7 +141,7 @@ def for_task(role: str, **asked: Unpack[TaskRequest]) -> str:
 
 
 def opened(diary: str, from_user: str = "") -> str:
-    """The start of a prompt: the agent's own history, and its user's persona, context, errands."""
+    """Return the start of a prompt: the agent's history, and its user's persona and errands."""
     opening, user = "", f"From your user, for you ({_TASK})"
     for heading, part in ((f"Your own diary ({_DATA})", diary), (user, from_user)):
         if text := part.strip():

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from types import TracebackType
 from typing import NamedTuple
 
 from caloron import __version__
@@ -27,15 +26,12 @@ class AgentInstance:
         self.db = open_database(agent_dir / "state.sqlite")
         self.work_items = WorkItems(self.db)
         self.events = EventLog(self.db)
-        self.actions: tuple[Action, ...] = ()
 
     @classmethod
     def scaffolded(cls, agent_dir: Path, host: str, agent: str) -> AgentInstance:
-        """Lay out the folder and open it; `actions` lists the steps."""
-        actions = tuple(scaffold(agent_dir, host, agent))
-        instance = cls(agent_dir)
-        instance.actions = actions
-        return instance
+        """Create the missing files of the folder, and open it."""
+        scaffold(agent_dir, host, agent)
+        return cls(agent_dir)
 
     def regenerate_dashboard(self) -> Path:
         path = self.agent_dir / "dashboard.md"
@@ -51,12 +47,7 @@ class AgentInstance:
     def __enter__(self) -> AgentInstance:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 
@@ -104,14 +95,16 @@ class StrictFailure(CaloronError):
 
 
 class Action(NamedTuple):
-    """One step of the scaffold, printed as a line."""
+    """One step of a command, printed as a line."""
 
     kind: str
     what: str
     reason: str = ""
+    command: str = "scaffold"
 
     def __str__(self) -> str:
-        return f"scaffold: {self.kind} {self.what}" + (f" ({self.reason})" if self.reason else "")
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{self.command}: {self.kind} {self.what}{reason}"
 
 
 def scaffold(agent_dir: Path, host: str, agent: str, *, strict: bool = False) -> list[Action]:
@@ -208,16 +201,6 @@ def _folder(agent_dir: Path, name: str) -> Action:
 _BUNDLE = Path(__file__).parent / "bundle"
 
 
-class Installed(NamedTuple):
-    """One file of the skill: `wrote` or `skipped`."""
-
-    kind: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"skill: {self.kind} {self.what}"
-
-
 def bundle() -> dict[str, bytes]:
     """Every file of the skill by its place in the folder."""
     files = sorted(file for file in _BUNDLE.rglob("*") if file.suffix in (".md", ".yaml"))
@@ -229,8 +212,8 @@ def bundle() -> dict[str, bytes]:
     }
 
 
-def install(agent_dir: Path, *, force: bool = False) -> list[Installed]:
-    """Write the files of the skill; another file of that name is overwritten only with `force`."""
+def install(agent_dir: Path, *, force: bool = False) -> list[Action]:
+    """Write the files of the skill; different files are overwritten only with `force`."""
     files = bundle()
     present = {name: _read(agent_dir / name) for name in files}
     changed = [name for name, content in present.items() if content not in (None, files[name])]
@@ -243,7 +226,7 @@ def install(agent_dir: Path, *, force: bool = False) -> list[Installed]:
         if present[name] != content:
             write_atomic(agent_dir / name, content)
     return [
-        Installed("skipped" if present[name] == content else "wrote", name)
+        Action("skipped" if present[name] == content else "wrote", name, command="skill")
         for name, content in files.items()
     ]
 

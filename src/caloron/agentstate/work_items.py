@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from caloron.agentstate.database import QUEUE, SQL
 from caloron.agentstate.records import (
@@ -29,6 +29,8 @@ from caloron.store.queue import Claim, LeaseLost
 #: Ten minutes, as for the claim of a program without leases.
 LEASE_MS = 600_000
 MAX_ATTEMPTS = 3
+#: The true lease is in the other database; this one only keeps other programs from a claim.
+_MIRROR_LEASE_MS = 30 * 86_400_000
 
 
 class WorkItems:
@@ -119,7 +121,7 @@ class WorkItems:
     def _give_up(self, connection: sqlite3.Connection, kinds: Sequence[str], most: int) -> None:
         values = {"kinds": json.dumps(list(kinds)), "most": most}
         for row in connection.execute(SQL["worn_out"], values).fetchall():
-            reason = f"given up: claimed {most} times, and nobody ever ended it"
+            reason = f"given up: claimed {most} times and never ended"
             was = item_in(connection, row["item"])
             set_notes(connection, was.id, resolved(was.notes, reason))
             QUEUE.settle(connection, was.id, None, "failed", reason, was.owner_agent)
@@ -280,6 +282,28 @@ class WorkItems:
         at, owner = connection.execute(SQL["move"], values).fetchone()
         details = {"status": status, "from": was.status} | details
         QUEUE.append_event(connection, event, details, actor=owner, item=was.id, ts=at)
+
+
+class MirroredItem(NamedTuple):
+    """A work item of another database, which is written here with the status that it has there."""
+
+    id: str
+    kind: str
+    payload: dict[str, Any]
+    owner: str
+
+
+def mirror_item(
+    connection: sqlite3.Connection, item: MirroredItem, at: int, status: str = ""
+) -> None:
+    """Add the item if it is missing; with a status, set that status as of `at`."""
+    values = item._asdict() | {"payload": encode(item.payload), "at": at}
+    connection.execute(SQL["mirror"], values)
+    if status and item_in(connection, item.id).status != status:
+        values |= {"status": status, "lease_ms": _MIRROR_LEASE_MS}
+        if status == "in_flight":
+            connection.execute(SQL["mirror_lease"], values)
+        connection.execute(SQL["mirror_status"], values)
 
 
 def _why(status: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def screen_width() -> int:
 def folded(line: str, width: int, indent: int = 2) -> str:
     """Fold a line of prose to a width; continuation lines are indented."""
     first, *more = wrapped(printable(line), width - indent, whole=True)
-    return "\n".join([first, *(" " * indent + rest for rest in more)])
+    return f"\n{' ' * indent}".join([first, *more])
 
 
 def on_screen(line: str, indent: int) -> str:
@@ -57,11 +57,8 @@ def fitted(text: str) -> str:
 
 def _fold(line: str, width: int) -> str:
     words = line.lstrip()
-    if words.startswith("$ "):
-        return line
-    indent = " " * (len(line) - len(words))
-    first, *more = wrapped(words, width - len(indent) - 2, whole=True)
-    return "\n".join([indent + first, *(f"{indent}  {rest}" for rest in more)])
+    indent = len(line) - len(words)
+    return line if words.startswith("$ ") else " " * indent + folded(words, width, indent + 2)
 
 
 def aligned(rows: Sequence[Sequence[str]], *, head: bool = True, indent: int = 0) -> list[str]:
@@ -289,12 +286,7 @@ class Page:
 
 
 def render(page: Page, form: str) -> str:
-    forms: dict[str, Callable[[Page], str]] = {
-        "text": as_text,
-        "md": as_markdown,
-        "html": as_html,
-    }
-    return forms[form](page)
+    return {"text": as_text, "md": as_markdown, "html": as_html}[form](page)
 
 
 def _filled(page: Page) -> list[Section]:
@@ -403,9 +395,8 @@ def as_html(page: Page) -> str:
 def _html_table(rows: Sequence[Sequence[str]]) -> list[str]:
     if len(rows) < 2:
         return []
-    head, *others = rows
-    lines = ["<table>", _html_row("th", head)]
-    return [*lines, *(_html_row("td", row) for row in others), "</table>"]
+    tags = ("th", *["td"] * (len(rows) - 1))
+    return ["<table>", *map(_html_row, tags, rows), "</table>"]
 
 
 def _html_row(tag: str, cells: Sequence[str]) -> str:

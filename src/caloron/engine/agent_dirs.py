@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from caloron.agentstate.database import QUEUE
 from caloron.agentstate.instance import AgentInstance
-from caloron.agentstate.mirror import MirroredItem, mirror_item
+from caloron.agentstate.work_items import MirroredItem, mirror_item
 from caloron.cycles.state import CycleState, Entry, Unreadable, read, render
 from caloron.cycles.storage import Log, log_line
 from caloron.domain.model.roles import SHARED_AGENTS

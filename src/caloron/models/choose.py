@@ -88,7 +88,7 @@ def chosen_model() -> ModelChoice:
     if provider == AUTO:
         provider = _available(clis)
         if not provider:
-            reason = f"{PROVIDER} is auto, and neither a program nor a key was found"
+            reason = f"{PROVIDER} is auto, and there is neither a program nor a key"
             return ModelChoice(None, reason)
     if provider in clis and _skips_clis():
         raise UsageError(

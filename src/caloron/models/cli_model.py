@@ -24,7 +24,7 @@ from caloron.ports import (
 from caloron.store.redact import Redactor
 
 _HINTS = {
-    "auth": "look at its key or its login",
+    "auth": "check its key or its login",
     "quota": "wait until the quota is reset, or choose another provider",
     "rate_limit": "wait, or choose another provider",
 }

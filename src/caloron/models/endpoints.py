@@ -45,7 +45,7 @@ class AnthropicEndpoint:
 
 
 class OpenAiEndpoint:
-    """`POST /chat/completions`, as OpenAI and everybody who is compatible with it answers it."""
+    """`POST /chat/completions`, as OpenAI and compatible servers answer it."""
 
     def __init__(self, name: str, base: str, model: str, headers: dict[str, str]) -> None:
         self.name, self._model, self._headers = name, model, headers

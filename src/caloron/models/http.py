@@ -23,9 +23,9 @@ _SIZE_LIMIT = 4 << 20
 _SLICE_S = 0.1
 _LONGEST_REASON = 300
 _HINTS = {
-    401: "look at the key of this provider",
-    403: "look at the key of this provider, and at what it may do",
-    404: "look at the model's name (CALORON_LLM_MODEL) and at the address",
+    401: "check the key of this provider",
+    403: "check the key of this provider, and at what it may do",
+    404: "check the model's name (CALORON_LLM_MODEL) and at the address",
     429: "wait, or choose another provider",
 }
 
@@ -38,7 +38,7 @@ def post(
     seconds: float,
     stopped: Callable[[], bool],
 ) -> dict[str, Any]:
-    """The JSON object that an endpoint answers; a repeated question costs money, no more."""
+    """Return the JSON object that an endpoint answers; to repeat a question only costs money."""
     deadline = time.monotonic() + seconds
     content = msgspec.json.encode(body)
     headers = {**headers, "content-type": "application/json", "accept": "application/json"}
@@ -87,7 +87,7 @@ def _lost(error: HttpError, url: str) -> ModelError:
         return ModelError(f"the answer of the model at {_host(url)} {error}")
     failure = "answered in a broken encoding" if error.kind == "encoding" else "cannot be reached"
     return ModelError(
-        f"the model at {_host(url)} {failure}: {error}", hint="look at the address and the network"
+        f"the model at {_host(url)} {failure}: {error}", hint="check the address and the network"
     )
 
 
@@ -100,7 +100,7 @@ def _too_late(url: str) -> ModelError:
 
 def _check_wanted(stopped: Callable[[], bool]) -> None:
     if stopped():
-        raise ModelError("nobody waits for the model's answer any more")
+        raise ModelError("the question to the model was cancelled")
 
 
 def _wait(pause: float, deadline: float, stopped: Callable[[], bool], problem: ModelError) -> None:
@@ -124,7 +124,7 @@ def _refusal(response: Response, url: str) -> ModelError:
 
 
 def _reason(body: bytes) -> str:
-    """The provider's message about its refusal: all of them have one somewhere."""
+    """Return the provider's message about its refusal."""
     try:
         answer: Any = msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):

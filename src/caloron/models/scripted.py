@@ -51,14 +51,14 @@ class ScriptedModel:
         for response in self._fixture.responses:
             words = [response.match] if isinstance(response.match, str) else response.match
             if all(word in prompt for word in words):
-                return self._said(response, prompt)
+                return self._respond(response, prompt)
         if self._fixture.default is None:
             raise ModelError(
                 "the scripted model has no answer to this", hint="give its fixture a default"
             )
         return _answer(self._fixture.default, prompt)
 
-    def _said(self, response: _Response, prompt: str) -> ModelAnswer:
+    def _respond(self, response: _Response, prompt: str) -> ModelAnswer:
         if response.error:
             raise ModelError(response.error)
         output = response.output

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from caloron.cli.app import main
-
-Run = Callable[..., tuple[int, dict[str, Any]]]
+from caloron.cli.app import EXIT_CODES, main
 
 
 def at_home(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -30,18 +27,46 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return at_home(tmp_path, monkeypatch)
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `caloron … --output json`; gives the exit code and the envelope."""
+class Run:
+    """Runs `caloron …` in this process."""
 
-    def run(*arguments: str) -> tuple[int, dict[str, Any]]:
-        capsys.readouterr()
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, dict[str, Any]]:
+        """The exit code and the envelope of `--output json`."""
+        self._capsys.readouterr()
         code = main([*arguments, "--output", "json"])
-        envelope = json.loads(capsys.readouterr().out)
+        envelope = json.loads(self._capsys.readouterr().out)
         assert envelope["ok"] is (code in (0, 9))
         return code, envelope
 
-    return run
+    def data(self, *arguments: str) -> Any:
+        """The data of a command that succeeds."""
+        code, envelope = self(*arguments)
+        assert code == 0, envelope
+        return envelope["data"]
+
+    def refused(self, code: int, words: str | tuple[str, ...], *arguments: str) -> dict[str, Any]:
+        """The error of a command that fails with this code, and with these words."""
+        exit_code, envelope = self(*arguments)
+        error: dict[str, Any] = envelope["error"]
+        assert (exit_code, error["code"]) == (code, EXIT_CODES[code][0]), envelope
+        text = f"{error['message']}\n{error.get('hint', '')}"
+        for part in (words,) if isinstance(words, str) else words:
+            assert part in text, envelope
+        return error
+
+    def text(self, *arguments: str) -> str:
+        """What a command that succeeds prints for people."""
+        self._capsys.readouterr()
+        assert main([*arguments]) == 0
+        return self._capsys.readouterr().out
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    return Run(capsys)
 
 
 def copy(source: Path, target: Path) -> None:

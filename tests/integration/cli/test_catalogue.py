@@ -86,9 +86,15 @@ def test_a_tick_that_came_too_late_changes_nothing(run: Any, shop: Path) -> None
     before = sprint.ledger.load(sprint.id)
     late = {name: told[name] for name in ("state", "now", "loaded")}
     given = {"sprint_id": sprint.id, "tick_result": late}
-    code, answer = run("stage", "run", "save_tick_state", "--input", json.dumps(given))
-    assert code == 12
-    assert "changed by another tick" in answer["error"]["message"]
+    run.refused(
+        12,
+        "changed by another tick",
+        "stage",
+        "run",
+        "save_tick_state",
+        "--input",
+        json.dumps(given),
+    )
     assert sprint.ledger.load(sprint.id).version == before.version
     sprint.ledger.close()
 
@@ -98,7 +104,7 @@ def test_facts_that_came_during_a_tick_wait_for_the_next_one(run: Any, shop: Pat
     sprint.tick()
     sprint.drain()
     given = json.dumps({"sprint_id": sprint.id})
-    told = run("stage", "run", "load_tick_state", "--input", given)[1]["data"]["output"]
+    told = run.data("stage", "run", "load_tick_state", "--input", given)["output"]
     assert told["facts"]
     sprint.world.person.comment(1, "said meanwhile")
     sprint.world.poll()
@@ -128,9 +134,8 @@ def test_a_sprint_that_is_none_is_refused_and_nothing_is_written(
 
 def _stage(run: Any, name: str, **given: Any) -> Any:
     given = {"host": "local", "repo": "demo", **given}
-    code, told = run("stage", "run", name, "--input", json.dumps(given))
-    assert code == 0, told
-    return told["data"]["output"]
+    told = run.data("stage", "run", name, "--input", json.dumps(given))
+    return told["output"]
 
 
 def test_a_forge_is_looked_at_through_the_port(run: Any, sprinted: Path) -> None:
@@ -228,6 +233,12 @@ def test_a_graph_merges_what_can_be_merged_and_says_why_not(run: Any, sprinted: 
 
 def test_an_empty_comment_is_refused_before_anything_is_written(run: Any, sprinted: Path) -> None:
     given = {"host": "local", "repo": "demo", "issue_number": 1, "body": " "}
-    code, told = run("stage", "run", "github_post_comment", "--input", json.dumps(given))
-    assert code == 12
-    assert "the comment on #1 is empty" in told["error"]["message"]
+    run.refused(
+        12,
+        "the comment on #1 is empty",
+        "stage",
+        "run",
+        "github_post_comment",
+        "--input",
+        json.dumps(given),
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sqlite3
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from caloron.cli.app import main
 from caloron.store.lock import ProcessLock
+from tests.support.git import git
 
 _DAY_S = 86_400
 
@@ -36,8 +36,7 @@ def left_workspace(project: Path, work: str) -> Path:
 
 def refer(project: Path, ref: str) -> None:
     # What the forge merged last is fetched by the next sprint, so the mirror's own main is used.
-    mirror = ["git", f"--git-dir={project / 'mirror.git'}"]
-    subprocess.run([*mirror, "update-ref", ref, "refs/heads/main"], check=True)
+    git(project / "mirror.git", "update-ref", ref, "refs/heads/main")
 
 
 def removed(told: dict[str, Any]) -> set[str]:
@@ -45,7 +44,7 @@ def removed(told: dict[str, Any]) -> set[str]:
 
 
 def test_logs_go_when_they_are_old_and_their_sprint_is_over(run, old: Path) -> None:
-    assert run("clean", "--older-than", "41", "--yes")[1]["data"]["removed"] == []
+    assert run.data("clean", "--older-than", "41", "--yes")["removed"] == []
     code, told = run("clean", "--dry-run")
     assert code == 9
     targets = {a["target"] for a in told["planned_actions"]}
@@ -67,7 +66,7 @@ def test_what_a_sprint_may_go_on_with_stays(run, old: Path, column: str, value: 
     with sqlite3.connect(old / "ledger.sqlite") as ledger:
         ledger.execute(f"UPDATE {table} SET {column} = ?", (value,))
     workspace = left_workspace(old, "9-review")
-    assert run("clean", "--yes", "--older-than", "0")[1]["data"]["removed"] == []
+    assert run.data("clean", "--yes", "--older-than", "0")["removed"] == []
     assert workspace.exists()
 
 
@@ -91,34 +90,26 @@ def test_a_workspace_without_work_goes_at_once(run, old: Path) -> None:
 
 
 def test_a_branch_goes_when_main_holds_it_and_its_pull_request_stays_readable(run, old) -> None:
-    forge = ["git", f"--git-dir={old / 'forge.git'}"]
-    tip = "-c", "user.name=a", "-c", "user.email=a@example.invalid"
-    tree = subprocess.run(
-        [*forge, "rev-parse", "main^{tree}"], check=True, capture_output=True, text=True
-    ).stdout.strip()
-    alone = subprocess.run(
-        [forge[0], *tip, forge[1], "commit-tree", "-m", "not merged", tree],
-        check=True, capture_output=True, text=True,
-    ).stdout.strip()  # fmt: skip
-    subprocess.run([*forge, "branch", "agent/b/demo-1", alone], check=True)
-    subprocess.run([*forge, "branch", "agent/a/demo-2", "main"], check=True)
-    before = run("pr", "show", "2")[1]["data"], run("pr", "diff", "2")[1]["data"]
+    forge = old / "forge.git"
+    tree = git(forge, "rev-parse", "main^{tree}")
+    alone = git(forge, "commit-tree", "-m", "not merged", tree)
+    git(forge, "branch", "agent/b/demo-1", alone)
+    git(forge, "branch", "agent/a/demo-2", "main")
+    before = run.data("pr", "show", "2"), run.data("pr", "diff", "2")
     _, told = run("clean", "--yes")
     gone = [t["target"] for t in told["data"]["removed"] if t["kind"] == "branch"]
     assert gone == ["agent/a/demo-1"]
-    left = subprocess.run([*forge, "branch"], check=True, capture_output=True, text=True).stdout
-    assert left.split() == ["agent/a/demo-2", "agent/b/demo-1", "*", "main"]
-    assert (run("pr", "show", "2")[1]["data"], run("pr", "diff", "2")[1]["data"]) == before
+    assert git(forge, "branch").split() == ["agent/a/demo-2", "agent/b/demo-1", "*", "main"]
+    assert (run.data("pr", "show", "2"), run.data("pr", "diff", "2")) == before
 
 
 def test_saved_work_is_forgotten_only_when_that_is_asked_for(run, old: Path) -> None:
     ref = "refs/salvage/demo-1/a/9-implement/1"
     refer(old, ref)
     assert removed(run("clean", "--yes")[1]) == {"logs", "branch"}
-    known = ["git", f"--git-dir={old / 'mirror.git'}", "rev-parse", "--verify", "-q", ref]
-    assert subprocess.run(known, check=False, capture_output=True).returncode == 0
+    assert git(old / "mirror.git", "for-each-ref", ref)
     assert removed(run("clean", "--yes", "--salvage")[1]) == {"salvage"}
-    assert subprocess.run(known, check=False, capture_output=True).returncode != 0
+    assert not git(old / "mirror.git", "for-each-ref", ref)
 
 
 def test_caches_go_by_their_age_and_the_pool_always(run, sprinted: Path, home: Path) -> None:
@@ -147,9 +138,7 @@ def test_nothing_is_removed_while_an_engine_or_an_agent_is_at_work(run, old: Pat
     with sqlite3.connect(old / "ledger.sqlite") as ledger:
         ledger.execute("UPDATE work_items SET status = 'in_flight' WHERE id LIKE '%-fix'")
         ledger.execute("UPDATE leases SET result = NULL, expires_at = 9e15 WHERE item LIKE '%-fix'")
-    code, told = run("clean", "--yes")
-    assert code == 5
-    assert "demo-1/a/" in told["error"]["message"]
+    run.refused(5, "demo-1/a/", "clean", "--yes")
     assert run("projects", "delete", "demo", "--force")[0] == 5
     assert (old / "runs" / "demo-1").exists()
 
@@ -183,9 +172,9 @@ def test_a_sprint_without_a_plan_keeps_its_logs_until_it_is_thrown_away(
     monkeypatch.setenv("CALORON_STUB_FIXTURE", str(fixture))
     assert run("init", "demo", "--framework", "stub")[0] == 0
     assert run("sprint", "go", "--yes", "--project", "demo")[0] == 8
-    assert len(run("inbox")[1]["data"]["needs"]) == 1
+    assert len(run.data("inbox")["needs"]) == 1
     assert "logs" not in removed(run("clean", "--older-than", "0", "--yes")[1])
     assert run("logs", "po", "--sprint", "1")[0] == 0
     assert run("discard", "1", "--yes")[0] == 0
-    assert run("inbox")[1]["data"]["needs"] == []
+    assert run.data("inbox")["needs"] == []
     assert "logs" in removed(run("clean", "--older-than", "0", "--yes")[1])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 import yaml
 
@@ -11,6 +9,7 @@ from caloron.cli.app import main
 from caloron.errors import NotFound, UsageError
 from caloron.ledger import locate
 from caloron.ledger.projects import list_projects, load_project, save_config, set_active
+from tests.support.git import new_repository
 
 
 @pytest.fixture
@@ -59,10 +58,7 @@ def test_a_bad_value_is_refused_with_its_name_and_what_was_expected(
     run, file, key, typed, expected
 ):
     before = file.read_bytes()
-    code, said = run("config", "set", key, typed)
-    assert code == 2
-    assert f"setting {key} is" in said["error"]["message"]
-    assert expected in said["error"]["message"]
+    run.refused(2, (f"setting {key} is", expected), "config", "set", key, typed)
     assert file.read_bytes() == before
 
 
@@ -75,7 +71,7 @@ def test_a_setting_that_cannot_be_made_is_refused(run, file, key, value, code):
 
 
 def test_the_list_holds_every_setting(run, file):
-    settings = run("config", "list")[1]["data"]["settings"]
+    settings = run.data("config", "list")["settings"]
     assert settings["parallel"] == 4
     assert settings["stall_threshold_m"] == 20.0
     assert settings["max_fix_rounds"] == 3
@@ -109,9 +105,7 @@ def test_malformed_yaml_is_named_with_its_line_and_left_alone(run, file):
     broken = "name: shop\nverify: [unclosed\nparallel: 4\n"
     file.write_text(broken)
     for arguments in (("config", "get", "verify"), ("config", "set", "parallel", "2")):
-        code, said = run(*arguments)
-        assert code == 2
-        assert f"{file}, line 3" in said["error"]["message"]
+        run.refused(2, f"{file}, line 3", *arguments)
     assert file.read_text() == broken
 
 
@@ -129,24 +123,26 @@ def test_a_wrong_type_in_the_file_is_refused_by_name(run, file, text):
 
 def test_an_empty_value_in_the_file_is_the_default(run, file):
     file.write_text("verify:\nparallel:\n")
-    assert run("config", "get", "parallel")[1]["data"]["value"] == 4
+    assert run.data("config", "get", "parallel")["value"] == 4
 
 
-def test_without_a_project_one_is_told_to_make_it(run):
-    code, said = run("config", "list")
-    assert code == 3
-    assert "caloron init" in said["error"]["hint"]
+def test_without_a_project_the_hint_says_how_to_create_one(run):
+    run.refused(3, "caloron init", "config", "list")
 
 
-def test_an_unknown_project_is_answered_with_the_known_ones(run, file):
-    code, said = run("config", "list", "--project", "zork")
-    assert code == 3
-    assert "known projects: shop" in said["error"]["hint"]
-
-
-@pytest.mark.parametrize("name", ["..", "../shop", "/etc"])
-def test_a_project_name_cannot_leave_the_home(run, file, name):
-    assert run("config", "list", "--project", name)[0] == 2
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("zork", 3, "known projects: shop"),
+        ("..", 2, "'..'"),
+        ("../shop", 2, "'../shop'"),
+        ("/etc", 2, "'/etc'"),
+    ],
+)
+def test_an_unknown_project_is_refused_and_its_name_cannot_leave_the_home(
+    run, file, name, code, words
+):
+    run.refused(code, words, "config", "list", "--project", name)
 
 
 def test_the_active_project_is_the_last_one_made_or_the_one_chosen(run, file):
@@ -198,10 +194,10 @@ def test_quoted_settings_are_read_as_the_real_parser_reads_them(file, line):
     assert locate.plain_settings(file) == yaml.safe_load(file.read_text())
 
 
-def test_the_text_of_get_is_the_bare_value(capsys, file):
-    capsys.readouterr()
-    assert main(["config", "get", "framework"]) == 0
-    assert capsys.readouterr().out == "stub\n"
+def test_the_text_of_get_is_the_bare_value_and_that_of_set_names_the_project(run, file):
+    assert run.text("config", "get", "framework") == "stub\n"
+    assert run.data("config", "set", "parallel", "2")["project"] == "shop"
+    assert "(project shop)" in run.text("config", "set", "parallel", "3")
 
 
 def test_a_path_typed_relative_is_kept_absolute(run, file, tmp_path):
@@ -281,12 +277,6 @@ def test_webhooks_from_the_network_need_a_secret_first_and_keep_it(run, file):
     assert (code, "anybody in the network" in said["error"]["message"]) == (8, True)
 
 
-def test_config_set_says_which_project_it_changed(run, file, capsys):
-    assert run("config", "set", "parallel", "2")[1]["data"]["project"] == "shop"
-    assert main(["config", "set", "parallel", "3"]) == 0
-    assert "(project shop)" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [("repo", "ada/other"), ("host", "https://other.example.org"), ("forge", "github")],
@@ -298,10 +288,14 @@ def test_a_project_with_sprints_stays_with_its_repository_on_its_forge(run, file
     save_config(project)
     project.ledger.touch()
     before = file.read_bytes()
-    code, said = run("config", "set", key, value)
-    assert code == 2
-    assert "project shop has sprints on its gitea forge" in said["error"]["message"]
-    assert "caloron init NAME --forge" in said["error"]["hint"]
+    run.refused(
+        2,
+        ("project shop has sprints on its gitea forge", "caloron init NAME --forge"),
+        "config",
+        "set",
+        key,
+        value,
+    )
     assert file.read_bytes() == before
     assert run("config", "set", key, str(getattr(project.config, key)))[0] == 0
 
@@ -314,19 +308,14 @@ def test_before_its_first_sprint_a_project_may_get_another_repository(run, file)
 
 
 def test_what_was_detected_is_shown_where_nothing_was_set(run, home, tmp_path, capsys):
-    repository = tmp_path / "src"
-    (repository / "tests").mkdir(parents=True)
-    (repository / "tests" / "test_a.py").write_text("import unittest\n")
-    (repository / "Makefile").write_text("test:\n\ttrue\n")
-    git = ("git", "-C", str(repository))
-    for words in (("init", "-q"), ("add", "-A"), ("-c", "user.email=a@b", "commit", "-qm", "x")):
-        subprocess.run((*git, *words), check=True)
+    (tmp_path / "src" / "tests").mkdir(parents=True)
+    files = {"tests/test_a.py": "import unittest\n", "Makefile": "test:\n\ttrue\n"}
+    repository = new_repository(tmp_path / "src", files)
     assert run("init", "found", "--framework", "stub", "--repo", str(repository))[0] == 0
-    detected = run("config", "list", "-p", "found")[1]["data"]["detected"]["verify"]
+    detected = run.data("config", "list", "-p", "found")["detected"]["verify"]
     assert detected
     for command in (["config", "get", "verify"], ["config", "list"]):
-        assert main([*command, "-p", "found"]) == 0
-        assert f"{detected}  (detected)" in capsys.readouterr().out
+        assert f"{detected}  (detected)" in run.text(*command, "-p", "found")
     assert run("config", "set", "verify", "make check", "-p", "found")[0] == 0
     assert main(["config", "get", "verify", "-p", "found"]) == 0
     assert capsys.readouterr().out.strip() == "make check"

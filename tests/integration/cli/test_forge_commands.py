@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +14,7 @@ from caloron.cli.app import main
 from caloron.domain.model.snapshots import marker
 from caloron.forge.local.forge import LocalForge
 from caloron.store.wake import Wake
+from tests.support.git import git
 
 BRANCH = "agent/basket/shop-1"
 
@@ -32,62 +33,33 @@ def forge(run, home):
 
 def _push(forge: LocalForge, work: Path, branch: str, file: str, content: str) -> str:
     if not work.exists():
-        subprocess.run(["git", "clone", "-q", forge.remote().url, work], check=True)
-    subprocess.run(["git", "-C", work, "checkout", "-qfB", branch, "origin/main"], check=True)
+        git(work.parent, "clone", "-q", forge.remote().url, work)
+    git(work, "checkout", "-qfB", branch, "origin/main")
     (work / file).write_text(content)
-    for line in (
-        "git add -A",
-        "git -c user.email=ada@example.org commit -q -m change",
-    ):
-        subprocess.run(line, shell=True, cwd=work, check=True)
-    head = subprocess.check_output(["git", "-C", work, "rev-parse", "HEAD"], text=True).strip()
-    held = forge.branch(branch)
-    forge.push(work, branch, head, held.commit if held else "")
+    git(work, "add", "-A")
+    git(work, "commit", "-q", "-m", "change")
+    head = git(work, "rev-parse", "HEAD")
+    before = forge.branch(branch)
+    forge.push(work, branch, head, before.commit if before else "")
     return head
 
 
-def test_issues_are_listed_with_their_task(run, forge):
-    code, said = run("issue", "list")
-    assert code == 0
-    assert said["data"]["issues"] == [
-        {
-            "number": 1,
-            "title": "A basket",
-            "state": "open",
-            "url": "",
-            "author": "caloron",
-            "labels": ["caloron:task"],
-            "sprint_id": "shop-1",
-            "sprint_number": 1,
-            "task": "basket",
-        }
-    ]
-
-
-def test_pull_requests_are_listed_with_branch_head_and_what_they_close(run, forge):
-    (pull,) = run("pr", "list")[1]["data"]["pull_requests"]
+def test_issues_and_pull_requests_are_listed_with_their_task(run, forge):
     head = forge.branch(BRANCH)
     assert head is not None
-    assert pull == {
-        "number": 2,
-        "title": "A basket",
-        "state": "open",
-        "url": "",
-        "author": "caloron",
-        "branch": BRANCH,
-        "head": head.commit,
-        "closes": [1],
-        "sprint_id": "shop-1",
-        "sprint_number": 1,
-        "task": "basket",
-    }
+    common: dict[str, Any] = {"title": "A basket", "state": "open", "url": "", "author": "caloron"}
+    common |= {"sprint_id": "shop-1", "sprint_number": 1, "task": "basket"}
+    issue = {"number": 1, "labels": ["caloron:task"]} | common
+    assert run.data("issue", "list")["issues"] == [issue]
+    pull = {"number": 2, "branch": BRANCH, "head": head.commit, "closes": [1]} | common
+    assert run.data("pr", "list")["pull_requests"] == [pull]
 
 
 def test_a_marker_of_a_person_names_no_task(run, forge, home):
     person = LocalForge(home / "projects" / "shop", actor="Ada")
     person.create_issue("Mine", marker("issue/shop-1/basket"))
     person.close()
-    assert "task" not in run("issue", "list")[1]["data"]["issues"][1]
+    assert "task" not in run.data("issue", "list")["issues"][1]
 
 
 @pytest.mark.parametrize(
@@ -96,38 +68,33 @@ def test_a_marker_of_a_person_names_no_task(run, forge, home):
 )
 def test_lists_are_filtered_by_state(run, forge, state, issues, pulls):
     assert run("pr", "merge", "2")[0] == 0
-    assert len(run("issue", "list", "--state", state)[1]["data"]["issues"]) == issues
-    assert len(run("pr", "list", "--state", state)[1]["data"]["pull_requests"]) == pulls
+    assert len(run.data("issue", "list", "--state", state)["issues"]) == issues
+    assert len(run.data("pr", "list", "--state", state)["pull_requests"]) == pulls
 
 
 def test_a_comment_carries_the_name_of_the_person(run, forge):
     assert run("issue", "comment", "1", "resolved")[0] == 0
-    (comment,) = run("issue", "show", "1")[1]["data"]["comments"]
+    run.refused(2, "is empty", "issue", "comment", "1", "  ")
+    (comment,) = run.data("issue", "show", "1")["comments"]
     assert (comment["author"], comment["body"]) == ("Ada", "resolved")
 
 
 def test_a_person_who_calls_themselves_caloron_is_not_taken_for_the_engine(run, forge, tmp_path):
     (tmp_path / "gitconfig").write_text("[user]\n\tname = Caloron\n")
-    author = run("issue", "comment", "1", "hello")[1]["data"]["comment"]["author"]
+    author = run.data("issue", "comment", "1", "hello")["comment"]["author"]
     assert author.casefold() != "caloron"
 
 
 def test_a_long_comment_comes_from_standard_input(run, forge, monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo \xff\n")))
-    said = run("issue", "comment", "1", "-")[1]
-    assert said["data"]["comment"]["body"].startswith("one\ntwo")
-
-
-def test_an_empty_comment_is_refused(run, forge):
-    assert run("issue", "comment", "1", "  ")[0] == 2
-    assert run("issue", "show", "1")[1]["data"]["comments"] == []
+    assert run.data("issue", "comment", "1", "-")["comment"]["body"].startswith("one\ntwo")
 
 
 def test_an_issue_is_closed_and_opened_again(run, forge):
-    assert run("issue", "close", "1")[1]["data"]["state"] == "closed"
-    assert run("issue", "close", "1")[1]["data"]["state"] == "closed"
+    assert run.data("issue", "close", "1")["state"] == "closed"
+    assert run.data("issue", "close", "1")["state"] == "closed"
     assert forge.issue(1).closed_by == "Ada"
-    assert run("issue", "reopen", "1")[1]["data"]["state"] == "open"
+    assert run.data("issue", "reopen", "1")["state"] == "open"
 
 
 def test_a_review_is_bound_to_the_newest_commit(run, forge, home):
@@ -135,7 +102,7 @@ def test_a_review_is_bound_to_the_newest_commit(run, forge, home):
     assert run("pr", "review", "2", "--request-changes", "Start empty")[0] == 0
     assert run("pr", "review", "2", "--comment", "Nice name")[0] == 0
     assert run("pr", "review", "2", "--approve")[0] == 0
-    reviews = run("pr", "show", "2")[1]["data"]["reviews"]
+    reviews = run.data("pr", "show", "2")["reviews"]
     assert [(r["verdict"], r["author"], r["head"]) for r in reviews] == [
         ("changes_requested", "Ada", head),
         ("commented", "Ada", head),
@@ -149,35 +116,32 @@ def test_a_review_is_bound_to_the_newest_commit(run, forge, home):
 )
 def test_a_review_that_says_nothing_or_two_things_is_refused(run, forge, options):
     assert run("pr", "review", "2", *options)[0] == 2
-    assert run("pr", "show", "2")[1]["data"]["reviews"] == []
+    assert run.data("pr", "show", "2")["reviews"] == []
 
 
 def test_the_diff_is_what_git_would_apply(run, forge, capsys, home):
-    assert "+items = []" in run("pr", "diff", "2")[1]["data"]["diff"]
+    assert "+items = []" in run.data("pr", "diff", "2")["diff"]
     assert main(["pr", "diff", "2"]) == 0
     patch = capsys.readouterr().out
     checkout = home.parent / "checkout"
-    subprocess.run(["git", "clone", "-q", forge.remote().url, checkout], check=True)
-    subprocess.run(["git", "-C", checkout, "apply"], input=patch, text=True, check=True)
+    git(home.parent, "clone", "-q", forge.remote().url, checkout)
+    git(checkout, "apply", stdin=patch)
     assert (checkout / "basket.py").read_text() == "items = []\n"
 
 
 def test_a_merge_by_a_person_puts_the_change_on_main_and_closes_the_issue(run, forge):
-    code, said = run("pr", "merge", "2")
-    assert code == 0
-    assert said["data"]["state"] == "merged"
+    said = run.data("pr", "merge", "2")
+    assert said["state"] == "merged"
     main_branch = forge.branch("main")
     assert main_branch is not None
-    assert said["data"]["merge_commit"] == main_branch.commit
-    assert run("issue", "show", "1")[1]["data"]["state"] == "closed"
+    assert said["merge_commit"] == main_branch.commit
+    assert run.data("issue", "show", "1")["state"] == "closed"
 
 
 def test_what_has_ended_is_not_merged_reviewed_or_closed_again(run, forge):
-    assert run("pr", "close", "2")[1]["data"]["state"] == "closed"
+    assert run.data("pr", "close", "2")["state"] == "closed"
     for act in (("merge",), ("close",), ("review", "--approve")):
-        code, said = run("pr", act[0], "2", *act[1:])
-        assert code == 8
-        assert "is closed already" in said["error"]["message"]
+        run.refused(8, "is closed already", "pr", act[0], "2", *act[1:])
 
 
 def test_a_conflict_with_main_is_told_and_changes_nothing(run, forge, home):
@@ -188,7 +152,7 @@ def test_a_conflict_with_main_is_told_and_changes_nothing(run, forge, home):
     code, said = run("pr", "merge", "3")
     assert code == 7
     assert said["error"]["code"] == "UPSTREAM_ERROR"
-    assert run("pr", "show", "3")[1]["data"]["state"] == "open"
+    assert run.data("pr", "show", "3")["state"] == "open"
 
 
 @pytest.mark.parametrize(
@@ -205,9 +169,7 @@ def test_a_conflict_with_main_is_told_and_changes_nothing(run, forge, home):
     ],
 )
 def test_an_unknown_number_is_not_found(run, forge, arguments):
-    code, said = run(*arguments)
-    assert code == 3
-    assert "99" in said["error"]["message"]
+    run.refused(3, "99", *arguments)
 
 
 def test_each_act_wakes_a_running_engine(run, forge, home):
@@ -241,5 +203,5 @@ def test_the_pages_for_people_hide_markers_and_control_characters(run, forge, ca
 
 def test_a_project_is_chosen_by_name(run, forge):
     run("init", "garden", "--framework", "stub")
-    assert run("issue", "list")[1]["data"]["issues"] == []
-    assert len(run("issue", "list", "--project", "shop")[1]["data"]["issues"]) == 1
+    assert run.data("issue", "list")["issues"] == []
+    assert len(run.data("issue", "list", "--project", "shop")["issues"]) == 1

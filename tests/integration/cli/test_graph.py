@@ -53,11 +53,11 @@ def _stage(run: Any, tmp_path: Path, code: str, **more: Any) -> None:
 def test_a_run_answers_and_leaves_a_trace(run, tmp_path):
     code, told = run("graph", "run", _file(tmp_path, _BOTH), "--input", '"four"')
     assert (code, told["data"]["output"], told["data"]["calls"]) == (0, 4, 2)
-    named = run("graph", "trace", told["data"]["run_id"])[1]["data"]
+    named = run.data("graph", "trace", told["data"]["run_id"])
     assert [call["stage"] for call in named["stages"]] == ["text_upper", "text_length"]
     assert named["stages"][1]["path"] == "$.root.stages[1]"
-    assert run("graph", "trace", told["data"]["composition_id"])[1]["data"] == named
-    (listed,) = run("graph", "trace")[1]["data"]["runs"]
+    assert run.data("graph", "trace", told["data"]["composition_id"]) == named
+    (listed,) = run.data("graph", "trace")["runs"]
     assert listed["run_id"] == told["data"]["run_id"]
     assert run("graph", "trace", "nobody")[0] == 3
 
@@ -69,9 +69,9 @@ def test_text_is_the_answer_alone_so_that_it_can_be_piped(tmp_path, capsys):
 
 def test_pure_answers_are_kept_between_runs(run, tmp_path):
     line = ("graph", "run", _file(tmp_path, _BOTH), "--input", '"x"')
-    assert run(*line)[1]["data"]["cache"] == {"hits": 0, "misses": 2}
-    assert run(*line)[1]["data"]["cache"] == {"hits": 2, "misses": 0}
-    assert run(*line, "--no-cache")[1]["data"]["cache"] == {"hits": 0, "misses": 0}
+    assert run.data(*line)["cache"] == {"hits": 0, "misses": 2}
+    assert run.data(*line)["cache"] == {"hits": 2, "misses": 0}
+    assert run.data(*line, "--no-cache")["cache"] == {"hits": 0, "misses": 0}
 
 
 def test_values_of_kv_stages_are_kept_between_runs(run, tmp_path):
@@ -90,7 +90,7 @@ def test_the_input_comes_from_the_line_a_file_or_the_standard_input(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'"abc"')))
     given = {"json": '"abc"', "file": "input.json", "stdin": "-"}[how]
     line = ("graph", "run", _file(tmp_path, _UPPER), "--input", given)
-    assert run(*line)[1]["data"]["output"] == "ABC"
+    assert run.data(*line)["output"] == "ABC"
 
 
 _DEEP = '{"op":"Sequential","stages":[' * 1000 + "]}" * 1000
@@ -98,9 +98,15 @@ _DEEP = '{"op":"Sequential","stages":[' * 1000 + "]}" * 1000
 
 def test_an_input_that_names_no_file_is_told_as_that(run, tmp_path):
     for name in ("nowhere.json", "./nowhere"):
-        code, told = run("graph", "run", _file(tmp_path, _UPPER), "--input", name)
-        assert code == 2
-        assert f"there is no file {name!r}" in told["error"]["message"]
+        run.refused(
+            2,
+            f"there is no file {name!r}",
+            "graph",
+            "run",
+            _file(tmp_path, _UPPER),
+            "--input",
+            name,
+        )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +134,7 @@ def test_bad_text_is_one_clear_error_with_its_place(text, said, run, tmp_path):
 
 def test_a_constant_of_ten_megabytes_goes_through(run, tmp_path):
     many = {"op": "Sequential", "stages": [{"op": "Const", "value": "x" * 10_000_000}, _LENGTH]}
-    assert run("graph", "run", _file(tmp_path, many))[1]["data"]["output"] == 10_000_000
+    assert run.data("graph", "run", _file(tmp_path, many))["output"] == 10_000_000
 
 
 def test_check_says_every_error_with_place_expected_and_found(run, tmp_path):
@@ -152,7 +158,7 @@ def test_check_follows_an_input_without_running_anything(run, tmp_path):
     assert run("graph", "check", _file(tmp_path, _BOTH), "--input", '"x"')[0] == 0
     code, told = run("graph", "check", _file(tmp_path, _BOTH), "--input", "7")
     assert (code, told["data"]["errors"][0]["path"]) == (2, "$.root.stages[0]")
-    assert run("graph", "trace")[1]["data"]["runs"] == []
+    assert run.data("graph", "trace")["runs"] == []
 
 
 def test_what_is_not_allowed_does_not_run(run, tmp_path):
@@ -181,7 +187,7 @@ def test_a_stage_that_goes_wrong_is_told_with_its_node(code, said, run, tmp_path
     assert (exit_code, told["error"]["code"]) == (12, "GRAPH_FAILED")
     assert told["error"]["message"].startswith("$.root.branches.a")
     assert said in told["error"]["message"]
-    (listed,) = run("graph", "trace")[1]["data"]["runs"]
+    (listed,) = run.data("graph", "trace")["runs"]
     assert listed["status"] == "Failed"
 
 
@@ -190,19 +196,19 @@ def test_a_dry_run_names_the_stages_and_runs_none(run, tmp_path):
     code, told = run("graph", "run", graph, "--dry-run")
     assert code == 9
     assert [one["target"] for one in told["planned_actions"]] == ["text_upper", "text_length"]
-    assert run("graph", "trace")[1]["data"]["runs"] == []
+    assert run.data("graph", "trace")["runs"] == []
 
 
 def test_a_plan_tells_order_and_cost(run, tmp_path):
     fan = {"op": "Fanout", "source": _UPPER, "targets": [_LENGTH, _LENGTH]}
-    data = run("graph", "plan", _file(tmp_path, fan))[1]["data"]
+    data = run.data("graph", "plan", _file(tmp_path, fan))
     assert [step["after"] for step in data["steps"]] == [[], [0], [0]]
     assert data["groups"] == [[1, 2]]
 
 
 def test_the_id_is_that_of_every_way_to_write_the_same(run, tmp_path):
     ids = {
-        run("graph", "id", _file(tmp_path, root))[1]["data"]["composition_id"]
+        run.data("graph", "id", _file(tmp_path, root))["composition_id"]
         for root in (_BOTH, {"op": "Sequential", "stages": [{"op": "Sequential",
                      "stages": [_UPPER]}, _LENGTH]})
     }  # fmt: skip
@@ -225,9 +231,8 @@ _EVERY_OP = {
 
 def test_show_draws_every_node_as_text_and_as_a_picture(run, tmp_path):
     picture = tmp_path / "g.svg"
-    code, told = run("graph", "show", _file(tmp_path, _EVERY_OP), "--svg", str(picture))
-    assert code == 0
-    drawn = told["data"]["drawing"]
+    told = run.data("graph", "show", _file(tmp_path, _EVERY_OP), "--svg", str(picture))
+    drawn = told["drawing"]
     assert "│  │  └─ text_upper  Text → Text" in drawn
     assert "gone  no stage is called 'gone'" in drawn
     assert len(drawn.splitlines()) == 17
@@ -277,14 +282,14 @@ def test_examples_do_not_reach_the_world_through_a_stage_given_as_data(
     answer = [{"bytes_written": 1, "path": str(written)}]
     graph["_examples"] = [{"input": given, "output": answer}]
     line = ("graph", "test", _file(tmp_path, json.dumps(graph)), "--profile", profile)
-    tested = run(*line)[1]["data"]["tests"][0]
+    tested = run.data(*line)["tests"][0]
     assert not written.exists(), "an example wrote a file"
     assert tested["state"] != "passed"
     if profile == "strict":
         assert tested["state"] == "skipped"
         assert "fs-write" in tested["reasons"][0]
         if constant:
-            assert "fallible" in run("graph", "check", line[2])[1]["data"]["effects"]
+            assert "fallible" in run.data("graph", "check", line[2])["effects"]
 
 
 @pytest.mark.parametrize("name", ["write_file", "kv_set"])
@@ -296,7 +301,7 @@ def test_examples_do_not_try_a_stage_that_changes_something(run, tmp_path, name)
     tested = run("graph", "test", _file(tmp_path, json.dumps(graph)))[1]["data"]["tests"][0]
     assert tested["state"] == "skipped"
     assert not written.exists()
-    assert run("stage", "run", "kv_get", "--input", '{"key": "k"}')[1]["data"]["output"] is None
+    assert run.data("stage", "run", "kv_get", "--input", '{"key": "k"}')["output"] is None
 
 
 def test_examples_of_a_stage_do_not_reach_the_world_either(tmp_path):
@@ -328,20 +333,20 @@ def test_a_run_that_succeeded_after_a_retry_is_listed_as_ok(run, tmp_path):
     line = ("graph", "run", _file(tmp_path, node), "--unsandboxed", "--run-id", "rt1")
     exit_code, told = run(*line, "--input", json.dumps(str(tmp_path / "flag")))
     assert (exit_code, told["data"]["output"], told["data"]["status"]) == (0, "done", "Ok")
-    (listed,) = run("graph", "trace")[1]["data"]["runs"]
+    (listed,) = run.data("graph", "trace")["runs"]
     assert listed["status"] == "Ok"
-    calls = run("graph", "trace", "rt1")[1]["data"]["stages"]
+    calls = run.data("graph", "trace", "rt1")["stages"]
     assert [call["status"] for call in calls] == ["Failed", "Ok"]
 
 
 def test_a_stage_is_found_alike_by_a_graph_a_drawing_and_map(run, tmp_path):
     _stage(run, tmp_path, "def execute(given):\n    return given + 1\n", effects=["Pure"])
     _stage(run, tmp_path, "def execute(given):\n    return given + 2\n", effects=["Fallible"])
-    (mine,) = run("stage", "list", "--source", "user")[1]["data"]["stages"]
+    (mine,) = run.data("stage", "list", "--source", "user")["stages"]
     for reference in ("mine", mine["id"], mine["id"][:10]):
         node = {"op": "Stage", "id": reference}
-        assert run("graph", "run", _file(tmp_path, node), "--input", "1")[1]["data"]["output"] == 3
-        drawn = run("graph", "show", _file(tmp_path, node))[1]["data"]["drawing"]
+        assert run.data("graph", "run", _file(tmp_path, node), "--input", "1")["output"] == 3
+        drawn = run.data("graph", "show", _file(tmp_path, node))["drawing"]
         assert "mine  Any → Any" in drawn
         mapped = {"op": "Stage", "id": "map", "config": {"stage_id": reference}}
         told = run("graph", "run", _file(tmp_path, mapped), "--input", '{"items": [1]}')[1]
@@ -386,7 +391,7 @@ def test_a_durable_run_leaves_no_secret_on_the_disk(run, tmp_path, home, monkeyp
     line = ["graph", "run", _file(tmp_path, both), "--durable", "--run-id", "secret-1"]
     line += ["--input", '{"name": "ANTHROPIC_API_KEY"}']
     for _ in range(2):
-        assert run(*line)[1]["data"]["output"] == json.dumps(_KEY)
+        assert run.data(*line)["output"] == json.dumps(_KEY)
     assert b"secret-1" in _bytes_under(home / "graph" / "runs")
     assert _KEY.encode() not in _bytes_under(home)
     files = [home / "graph" / "runs", *(home / "graph" / "runs").rglob("*")]
@@ -401,7 +406,7 @@ def test_the_failure_of_a_durable_run_leaves_no_secret_either(run, tmp_path, hom
     line += ["--run-id", "secret-2", "--input", '{"name": "ANTHROPIC_API_KEY"}']
     assert run(*line)[0] == 12
     assert _KEY.encode() not in _bytes_under(home)
-    assert "bad key" in run("graph", "trace", "secret-2")[1]["data"]["error"]["message"]
+    assert "bad key" in run.data("graph", "trace", "secret-2")["error"]["message"]
 
 
 def test_many_runs_leave_no_descriptor_open(run, tmp_path):
@@ -487,7 +492,7 @@ def test_a_durable_run_that_was_killed_goes_on_without_repeating_what_it_did(run
     code, told = run(*line)
     assert (code, told["data"]["output"]["wait"]) == (0, True)
     assert log.read_text().count("call") == 3, "the second call was under way and is made again"
-    calls = run("graph", "trace", "slow-1")[1]["data"]["stages"]
+    calls = run.data("graph", "trace", "slow-1")["stages"]
     assert [call["source"] for call in calls] == ["journal", "run"]
     other = [*line[:-1], json.dumps({"log": "elsewhere"})]
     assert run(*other)[0] == 5, "a run id belongs to one input"

@@ -6,20 +6,14 @@ import subprocess
 
 import pytest
 
-from caloron.cli.app import main
+from tests.support.git import git, new_repository
 
 
 @pytest.fixture
 def repository(tmp_path):
-    path = tmp_path / "my shop"
-    path.mkdir()
-    (path / "basket.py").write_text("items = []\n")
-    for line in (
-        "git init -q -b trunk",
-        "git add -A",
-        "git -c user.email=ada@example.org commit -q -m 'A basket'",
-    ):
-        subprocess.run(line, shell=True, cwd=path, check=True)
+    path = new_repository(tmp_path / "my shop", {"basket.py": "items = []\n"})
+    git(path, "branch", "-m", "trunk")
+    git(path, "commit", "-q", "--amend", "-m", "A basket")
     return path
 
 
@@ -39,15 +33,13 @@ def test_a_project_gets_a_forge_that_starts_from_the_users_repository(run, home,
         "active": True,
     }
     forge = home / "projects" / "shop" / "forge.git"
-    log = subprocess.check_output(["git", "-C", forge, "log", "--format=%s", "main"], text=True)
-    assert log == "A basket\n"
+    assert git(forge, "log", "--format=%s", "main") == "A basket"
     assert (home / "active").read_text() == "shop\n"
-    assert run("config", "get", "verify")[1]["data"]["value"] == "true"
+    assert run.data("config", "get", "verify")["value"] == "true"
 
 
-def test_the_text_names_the_next_step(capsys):
-    assert main(["init", "shop", "--framework", "stub"]) == 0
-    assert "Next: caloron sprint" in capsys.readouterr().out
+def test_the_text_names_the_next_step(run):
+    assert "Next: caloron sprint" in run.text("init", "shop", "--framework", "stub")
 
 
 def test_a_second_init_of_the_same_name_is_a_conflict_and_changes_nothing(run, home):
@@ -62,9 +54,9 @@ def test_a_second_init_of_the_same_name_is_a_conflict_and_changes_nothing(run, h
 def test_an_init_that_failed_leaves_nothing_and_can_be_repeated(run, home, tmp_path, repository):
     empty = tmp_path / "empty"
     empty.mkdir()
-    code, said = run("init", "shop", "--framework", "stub", "--repo", str(empty))
-    assert code == 2
-    assert "not a git repository" in said["error"]["message"]
+    run.refused(
+        2, "not a git repository", "init", "shop", "--framework", "stub", "--repo", str(empty)
+    )
     assert list((home / "projects").iterdir()) == []
     assert not (home / "active").exists()
     assert run("init", "shop", "--framework", "stub", "--repo", str(repository))[0] == 0
@@ -83,31 +75,22 @@ def test_a_directory_that_is_no_project_is_never_overwritten(run, home):
     place = home / "projects" / "shop"
     place.mkdir(parents=True)
     (place / "precious").write_text("mine")
-    code, said = run("init", "shop", "--framework", "stub")
-    assert code == 8
-    assert "no config.yml" in said["error"]["message"]
+    run.refused(8, "no config.yml", "init", "shop", "--framework", "stub")
     assert (place / "precious").read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "Shop", "", "a" * 65, "shop\n", "é"])
 def test_a_name_that_could_leave_its_place_is_refused(run, home, name):
-    code, said = run("init", name, "--framework", "stub")
-    assert code == 2
-    assert repr(name) in said["error"]["message"]
+    run.refused(2, repr(name), "init", name, "--framework", "stub")
     assert not (home / "projects").exists()
 
 
 def test_an_unknown_framework_is_refused_with_the_known_ones(run):
-    code, said = run("init", "shop", "--framework", "zork")
-    assert code == 2
-    assert "zork" in said["error"]["message"]
-    assert "stub, command" in said["error"]["hint"]
+    run.refused(2, ("zork", "stub, command"), "init", "shop", "--framework", "zork")
 
 
 def test_a_missing_repository_is_not_found(run):
-    code, said = run("init", "shop", "--framework", "stub", "--repo", "nowhere")
-    assert code == 3
-    assert "nowhere" in said["error"]["message"]
+    run.refused(3, "nowhere", "init", "shop", "--framework", "stub", "--repo", "nowhere")
 
 
 @pytest.mark.parametrize("forge", [(), ("--forge", "github", "--repo", "ada/shop")])
@@ -122,8 +105,8 @@ def test_without_a_framework_the_agent_on_path_is_taken_or_none_is_reported(
     assert code == 8
     assert "no coding agent" in said["error"]["message"]
     assert "--framework" in said["error"]["hint"]
-    assert run("projects", "list")[1]["data"]["projects"] == []
+    assert run.data("projects", "list")["projects"] == []
     if not forge:
         (tools / "claude").write_text("#!/bin/sh\n")
         (tools / "claude").chmod(0o755)
-        assert run("init", "shop")[1]["data"]["framework"] == "claude-code"
+        assert run.data("init", "shop")["framework"] == "claude-code"

@@ -9,7 +9,7 @@ import click
 import yaml
 
 from caloron import __version__
-from caloron.cli.app import COMMANDS, cli, main
+from caloron.cli.app import COMMANDS, cli
 from caloron.cli.commands.meta import leaves
 
 
@@ -23,10 +23,9 @@ def by_words(commands: list[dict[str, Any]], *before: str) -> dict[tuple[str, ..
 
 
 def test_every_command_is_described_with_the_very_names_of_its_options(run) -> None:
-    code, told = run("introspect")
-    assert code == 0
-    assert told["data"]["version"] == __version__
-    described = by_words(told["data"]["commands"])
+    told = run.data("introspect")
+    assert told["version"] == __version__
+    described = by_words(told["commands"])
     assert [words[0] for words in described if len(words) == 1] == list(COMMANDS)
     for words, command in leaves():
         options = {o["name"] for o in described[words]["options"]}
@@ -54,34 +53,32 @@ def test_the_options_that_are_described_are_taken(run) -> None:
 
 
 def test_the_version_of_the_specification_alone(run, capsys) -> None:
-    assert run("introspect", "--acli-version")[1]["data"] == {"acli_version": "0.1.0"}
-    assert run("version")[1]["data"] == {
+    assert run.data("introspect", "--acli-version") == {"acli_version": "0.1.0"}
+    assert run.data("version") == {
         "tool": "caloron",
         "version": __version__,
         "acli_version": "0.1.0",
     }
-    assert main(["version"]) == 0
-    assert capsys.readouterr().out == f"caloron {__version__}\nacli 0.1.0\n"
+    assert run.text("version") == f"caloron {__version__}\nacli 0.1.0\n"
 
 
 def test_a_skill_names_every_command_and_every_exit_code(run, tmp_path: Path) -> None:
     out = tmp_path / "skills" / "SKILL.md"
     assert run("skill", "--out", str(out), "--dry-run")[0] == 9
     assert not out.exists()
-    code, told = run("skill", "--out", str(out))
-    assert code == 0
+    told = run.data("skill", "--out", str(out))
     content = out.read_text("utf-8")
-    assert told["data"] == {"path": str(out), "content": content}
+    assert told == {"path": str(out), "content": content}
     front = yaml.safe_load(content.split("---\n")[1])
     assert front.keys() == {"name", "description", "when_to_use"}
     for words, _ in leaves():
         assert f"- `caloron {' '.join(words)}`" in content or words == ("agents",)
     assert "- 11 `STOPPED`" in content
-    assert run("skill")[1]["data"]["content"] == content
+    assert run.data("skill")["content"] == content
 
 
 def test_what_only_looks_is_idempotent_and_what_changes_something_is_not(run) -> None:
-    described = by_words(run("introspect")[1]["data"]["commands"])
+    described = by_words(run.data("introspect")["commands"])
     assert described["status",]["idempotent"]
     assert not described["projects", "delete"]["idempotent"]
     assert not described["sprint",]["idempotent"]
@@ -97,12 +94,10 @@ def test_a_skill_never_writes_over_what_is_something_else(run, tmp_path: Path, c
     assert run("skill", "--out", str(mine), "--force")[0] == 0
     # An older one of ours is brought up to date, and that is told.
     mine.write_text(mine.read_text() + "old\n")
-    capsys.readouterr()
-    assert main(["skill", "--out", str(mine)]) == 0
-    assert "Replaced" in capsys.readouterr().out
+    assert "Replaced" in run.text("skill", "--out", str(mine))
     assert not mine.read_text().endswith("old\n")
 
 
 def test_a_skill_for_a_dash_is_printed(run, tmp_path: Path) -> None:
-    assert run("skill", "--out", "-")[1]["data"]["path"] is None
+    assert run.data("skill", "--out", "-")["path"] is None
     assert not (tmp_path / "-").exists()

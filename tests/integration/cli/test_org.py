@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from caloron.cli.app import main
+from tests.support.git import new_repository
 
 
 def test_the_example_is_written_once_and_is_understood(run, home: Path) -> None:
     assert run("org", "init", "--dry-run")[0] == 9
     assert not (home / "organisation.yml").exists()
-    code, told = run("org", "init")
-    assert code == 0
-    assert told["data"]["path"] == str(home / "organisation.yml")
+    told = run.data("org", "init")
+    assert told["path"] == str(home / "organisation.yml")
     assert run("org", "validate")[0] == 0
-    code, told = run("org", "show")
-    assert told["data"]["organisation"] == "Example Ltd"
-    assert told["data"]["rendered"].startswith("## Organisation Conventions")
+    told = run.data("org", "show")
+    assert told["organisation"] == "Example Ltd"
+    assert told["rendered"].startswith("## Organisation Conventions")
     (home / "organisation.yml").write_text("organisation: Mine\n")
     assert run("org", "init")[0] == 5
     assert (home / "organisation.yml").read_text() == "organisation: Mine\n"
@@ -25,9 +24,8 @@ def test_the_example_is_written_once_and_is_understood(run, home: Path) -> None:
 
 def test_nothing_to_check_is_not_found_and_nothing_to_show_is_empty(run) -> None:
     assert run("org", "validate")[0] == 3
-    code, told = run("org", "show")
-    assert code == 0
-    assert told["data"]["is_empty"]
+    told = run.data("org", "show")
+    assert told["is_empty"]
 
 
 def test_warnings_exit_with_1_and_no_yaml_with_2(run, home: Path, capsys) -> None:
@@ -51,19 +49,13 @@ def test_a_projects_own_file_is_merged_in_from_its_main_or_from_a_directory(
 ) -> None:
     home.mkdir()
     (home / "organisation.yml").write_text("organisation: House\nlicense: {header: A}\n")
-    repo = tmp_path / "repo"
-    subprocess.run(["git", "init", "-q", "-b", "main", repo], check=True)
-    (repo / "caloron.yml").write_text("license: {header: B}\n")
-    mine = ["git", "-C", str(repo), "-c", "user.email=a@example.invalid"]
-    subprocess.run([*mine, "add", "."], check=True)
-    subprocess.run([*mine, "commit", "-qm", "conventions"], check=True)
+    repo = new_repository(tmp_path / "repo", {"caloron.yml": "license: {header: B}\n"})
     assert run("init", "shop", "--framework", "stub", "--repo", str(repo))[0] == 0
     (repo / "caloron.yml").write_text("license: {header: C}\n")
     for place, header in ((None, "A"), ("shop", "B"), (str(repo), "C")):
         options = ("--project", place) if place else ()
-        code, told = run("org", "show", *options)
-        assert code == 0
-        assert f"header: {header}" in told["data"]["rendered"]
-        assert "House" in told["data"]["rendered"]
+        told = run.data("org", "show", *options)
+        assert f"header: {header}" in told["rendered"]
+        assert "House" in told["rendered"]
     assert run("org", "show", "--project", "nowhere")[0] == 3
     assert run("org", "show", "--project", "./nowhere")[0] == 3

@@ -32,11 +32,11 @@ def test_the_list_marks_the_active_project_and_survives_a_broken_one(run, home: 
 @pytest.mark.usefixtures("two")
 def test_switching_changes_what_later_commands_act_on(run) -> None:
     assert run("projects", "switch", "shop", "--dry-run")[0] == 9
-    assert run("status")[1]["data"]["project"] == "scratch"
+    assert run.data("status")["project"] == "scratch"
     assert run("projects", "switch", "shop")[0] == 0
-    assert run("status")[1]["data"]["project"] == "shop"
+    assert run.data("status")["project"] == "shop"
     assert run("projects", "switch", "nowhere")[0] == 3
-    assert run("status")[1]["data"]["project"] == "shop"
+    assert run.data("status")["project"] == "shop"
 
 
 @pytest.mark.usefixtures("two")
@@ -71,12 +71,11 @@ def test_deleting_shows_what_goes_and_wants_the_name_again(run, home, monkeypatc
 
 @pytest.mark.usefixtures("two")
 def test_deleting_the_active_project_leaves_none_active(run, home: Path) -> None:
-    code, told = run("projects", "delete", "scratch", "--force")
-    assert code == 0
-    assert told["data"]["deleted"] == "scratch"
-    assert told["data"]["active"] is None
+    told = run.data("projects", "delete", "scratch", "--force")
+    assert told["deleted"] == "scratch"
+    assert told["active"] is None
     assert not (home / "active").exists()
-    assert run("status")[1]["data"]["active"] is None
+    assert run.data("status")["active"] is None
 
 
 @pytest.mark.usefixtures("two")
@@ -85,9 +84,7 @@ def test_a_project_that_an_engine_holds_is_not_deleted(run, home: Path) -> None:
     lock.acquire("shop-1")
     try:
         for option in ("--force", "--dry-run"):
-            code, told = run("projects", "delete", "shop", option)
-            assert code == 5
-            assert "shop-1" in told["error"]["message"]
+            run.refused(5, "shop-1", "projects", "delete", "shop", option)
     finally:
         lock.release()
     assert (home / "projects" / "shop" / "config.yml").exists()

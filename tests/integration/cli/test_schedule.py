@@ -73,14 +73,14 @@ def test_what_is_due_runs_once_and_the_webhook_is_told(
     _make_due(home, config, "up", "bad")
     code, answer = run("schedule", "run", "--config", config, "--once")
     assert (code, answer["error"]["message"]) == (12, "1 run failed: bad")
-    composition = run("graph", "id", str(place / "up.json"))[1]["data"]["composition_id"]
+    composition = run.data("graph", "id", str(place / "up.json"))["composition_id"]
     bodies = sorted(told, key=lambda body: body["job"])
     assert bodies[1] == {"ok": True, "job": "up", "composition_id": composition, "output": "HI"}
     assert (bodies[0]["ok"], bodies[0]["output"]) == (False, None)
     assert "JSON" in bodies[0]["error"]
     code, answer = run("schedule", "run", "--config", config, "--once")
     assert (code, answer["data"]["runs"], len(told)) == (0, [], 2)
-    rows = run("schedule", "list", "--config", config)[1]["data"]["jobs"]
+    rows = run.data("schedule", "list", "--config", config)["jobs"]
     assert [(row["job"], row["ok"]) for row in rows] == [("up", True), ("bad", False)]
 
 
@@ -110,9 +110,7 @@ def test_a_bad_job_is_told_before_anything_runs(
 ) -> None:
     config = _config(place, {"name": "good"}, job)
     for words in (("run", "--once"), ("check",)):
-        code, answer = run("schedule", *words, "--config", config)
-        assert code == 2
-        assert said in answer["error"]["message"]
+        run.refused(2, said, "schedule", *words, "--config", config)
     assert list((home / "traces").glob("*")) == []
 
 
@@ -185,9 +183,7 @@ def test_a_second_scheduler_of_a_file_is_told_who_is_first(
         assert first.stderr is not None
         first.stderr.readline()
         assert "up-" in first.stderr.readline()
-        code, answer = run("schedule", "run", "--config", config, "--once")
-        assert (code, answer["error"]["code"]) == (5, "CONFLICT")
-        assert f"process {first.pid}" in answer["error"]["message"]
+        run.refused(5, f"process {first.pid}", "schedule", "run", "--config", config, "--once")
     finally:
         first.send_signal(signal.SIGTERM)
         first.communicate(timeout=60)
@@ -230,4 +226,4 @@ def test_a_scheduler_that_was_killed_in_a_run_is_followed_by_one_that_makes_it_a
     assert (row["job"], row["ok"]) == ("up", True)
     assert asked.count("/first") == (1 if durable else 2)
     assert asked.count("/second") == 2
-    assert run("schedule", "run", "--config", config, "--once")[1]["data"]["runs"] == []
+    assert run.data("schedule", "run", "--config", config, "--once")["runs"] == []

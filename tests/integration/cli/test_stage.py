@@ -37,9 +37,9 @@ def test_an_added_stage_is_listed_shown_and_run_in_the_sandbox(run, tmp_path):
     assert code == 0
     assert told["data"]["id"].startswith("098d96d718575c39")
     assert told["data"]["examples"] == 1
-    (listed,) = run("stage", "list", "--source", "user")[1]["data"]["stages"]
+    (listed,) = run.data("stage", "list", "--source", "user")["stages"]
     assert (listed["name"], listed["runs_here"]) == ("double_n", True)
-    shown = run("stage", "show", "098d96d7")[1]["data"]
+    shown = run.data("stage", "show", "098d96d7")
     assert shown["spec"]["implementation_code"] == _DOUBLE["implementation"]
     answer = run("stage", "run", "double_n", "--input", '{"n": 21}')[1]
     assert answer["data"]["output"] == {"n": 42}
@@ -57,11 +57,11 @@ def test_a_name_means_the_stage_that_was_added_last(run, tmp_path):
     }
     assert _add(run, tmp_path, triple)[1]["data"]["replaces"] == [first]
     line = ("stage", "run", "double_n", "--input", '{"n": 1}')
-    assert run(*line)[1]["data"]["output"] == {"n": 3}
-    assert len(run("stage", "list", "--source", "user")[1]["data"]["stages"]) == 1
-    assert len(run("stage", "list", "--source", "user", "--all")[1]["data"]["stages"]) == 2
+    assert run.data(*line)["output"] == {"n": 3}
+    assert len(run.data("stage", "list", "--source", "user")["stages"]) == 1
+    assert len(run.data("stage", "list", "--source", "user", "--all")["stages"]) == 2
     _add(run, tmp_path, _DOUBLE)
-    assert run(*line)[1]["data"]["output"] == {"n": 2}, "added again, the first is in use again"
+    assert run.data(*line)["output"] == {"n": 2}, "added again, the first is in use again"
 
 
 def test_a_stage_that_breaks_its_word_is_not_added(run, tmp_path, home):
@@ -115,7 +115,7 @@ def test_a_damaged_file_is_told_and_the_others_are_there(run, tmp_path, home, ca
 
 
 def test_all_85_stages_of_noether_are_there_and_those_that_cannot_run_say_so(run):
-    rows = run("stage", "list", "--source", "standard")[1]["data"]["stages"]
+    rows = run.data("stage", "list", "--source", "standard")["stages"]
     assert len(rows) == 85
     absent = [row["name"] for row in rows if not row["runs_here"]]
     assert len(absent) == 30

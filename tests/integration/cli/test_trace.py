@@ -10,9 +10,8 @@ from caloron.cli.app import main
 
 
 def test_a_trace_tells_everything_that_happened_in_order(run, sprinted: Path, capsys) -> None:
-    code, told = run("trace", "a")
-    assert code == 0
-    data = told["data"]
+    told = run.data("trace", "a")
+    data = told
     moves = [e["what"].partition(" (")[0] for e in data["events"] if e["type"] == "task_moved"]
     assert moves == [
         "Pending → Ready",
@@ -45,8 +44,8 @@ def test_every_event_of_the_task_is_in_its_trace(run, sprinted: Path) -> None:
         for item, payload in rows
         if (item or "").startswith("demo-1/a/") or json.loads(payload).get("task") == "a"
     ]
-    assert len(run("trace", "a")[1]["data"]["events"]) == len(about)
-    baseline = run("trace", "baseline")[1]["data"]["events"]
+    assert len(run.data("trace", "a")["events"]) == len(about)
+    baseline = run.data("trace", "baseline")["events"]
     assert baseline
     assert all(event["work"] == "1-verify" for event in baseline)
 
@@ -54,7 +53,7 @@ def test_every_event_of_the_task_is_in_its_trace(run, sprinted: Path) -> None:
 def test_what_was_taken_over_from_the_sprints_file_is_told_for_its_task_alone(
     run, sprinted
 ) -> None:
-    before = len(run("trace", "a")[1]["data"]["events"])
+    before = len(run.data("trace", "a")["events"])
     with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
         for changes in ({"a": "Done"}, {"other": "Done"}):
             payload = json.dumps({"sprint": "demo-1", "changes": changes})
@@ -62,19 +61,19 @@ def test_what_was_taken_over_from_the_sprints_file_is_told_for_its_task_alone(
                 "INSERT INTO events (ts, type, payload) VALUES (9e12, 'state_imported', ?)",
                 (payload,),
             )
-    events = run("trace", "a")[1]["data"]["events"]
+    events = run.data("trace", "a")["events"]
     assert len(events) == before + 1
     assert events[-1]["what"] == "state imported: changes {'a': 'Done'}"
 
 
 def test_a_changed_cost_changes_exactly_the_cost_that_is_told(run, sprinted: Path) -> None:
-    before = run("trace", "a")[1]["data"]
+    before = run.data("trace", "a")
     with sqlite3.connect(sprinted / "ledger.sqlite") as ledger:
         (raw,) = ledger.execute("SELECT data FROM tasks WHERE id = 'a'").fetchone()
         task = json.loads(raw)
         task["usage"]["spent"]["usd"] = 1.25
         ledger.execute("UPDATE tasks SET data = ?", (json.dumps(task).encode(),))
-    after = run("trace", "a")[1]["data"]
+    after = run.data("trace", "a")
     assert after.pop("cost_usd") == 1.25
     assert before.pop("cost_usd") == 0
     assert after == before
@@ -91,24 +90,23 @@ def test_what_is_not_there_is_not_found(run, sprinted: Path) -> None:
 
 def test_agents_are_listed_with_their_tasks_attempts_and_rounds(run, sprinted: Path) -> None:
     for words in (("agents",), ("agents", "list")):
-        code, told = run(*words)
-        assert code == 0
-        agents = {agent["agent_id"]: agent for agent in told["data"]["agents"]}
+        told = run.data(*words)
+        agents = {agent["agent_id"]: agent for agent in told["agents"]}
         assert agents.keys() == {"a", "reviewer-1"}
         assert (agents["a"]["tasks"], agents["a"]["done"]) == (1, 1)
         assert agents["a"]["attempts"] == 2
         assert agents["a"]["rounds"] == 2
         assert agents["a"]["roles"] == ["fix", "implement"]
         assert agents["reviewer-1"]["attempts"] == 2
-    code, told = run("agents", "show", "a")
-    assert [work["role"] for work in told["data"]["work"]] == ["implement", "fix"]
+    shown = run.data("agents", "show", "a")
+    assert [work["role"] for work in shown["work"]] == ["implement", "fix"]
     assert run("agents", "show", "nobody")[0] == 3
     assert run("agents", "show", "..")[0] == 2
 
 
 def test_a_project_without_a_sprint_has_no_agents_and_no_trace(run) -> None:
     assert run("init", "demo", "--framework", "stub")[0] == 0
-    assert run("agents")[1]["data"]["agents"] == []
+    assert run.data("agents")["agents"] == []
     assert run("trace", "a")[0] == 3
 
 
@@ -117,13 +115,15 @@ def test_the_form_of_the_answer_may_stand_before_or_behind_the_command(run, caps
     capsys.readouterr()
     assert main(["agents", "--output", "json", "list"]) == 0
     assert json.loads(capsys.readouterr().out)["command"] == "agents.list"
-    assert main(["agents", "--output", "json", "list", "--output", "text"]) == 0
-    assert capsys.readouterr().out == "No agent has worked yet.\n"
+    assert (
+        run.text("agents", "--output", "json", "list", "--output", "text")
+        == "No agent has worked yet.\n"
+    )
 
 
 def test_the_comment_on_an_issue_counts_attempts_as_the_report_does(run, sprinted: Path) -> None:
-    (task,) = run("report")[1]["data"]["tasks"]
-    comments = run("issue", "show", str(task["issue_number"]))[1]["data"]["comments"]
+    (task,) = run.data("report")["tasks"]
+    comments = run.data("issue", "show", str(task["issue_number"]))["comments"]
     (progress,) = [c["body"] for c in comments if "| attempts |" in c["body"]]
     assert f"| attempts | {task['runs']} |" in progress
 
@@ -136,6 +136,5 @@ def test_status_says_who_declined_a_plan(run, sprinted: Path, capsys) -> None:
             " CAST(json_set(CAST(data AS TEXT), '$.planning.approval', json(?)) AS BLOB)",
             (held,),
         )
-    assert run("status")[1]["data"]["last_sprint"]["declined"] == "ada"
-    assert main(["status"]) == 0
-    assert "its plan was declined by ada" in capsys.readouterr().out
+    assert run.data("status")["last_sprint"]["declined"] == "ada"
+    assert "its plan was declined by ada" in run.text("status")

@@ -46,28 +46,85 @@ def test_a_repository_that_tells_nothing_has_an_empty_recipe() -> None:
     assert detected({"README.md": "hello", "docs/a.txt": ""}) == ProjectCommands()
 
 
-def test_python_without_dependencies_needs_no_setup_and_is_tested_by_unittest() -> None:
-    commands = detected({"shop.py": "", "test_shop.py": "import unittest\n"})
-    assert (commands.setup, commands.verify) == ("", "python3 -m unittest discover")
-    assert commands.env == {}
-    assert commands.summary == "python, tests by unittest"
+_APPLICATION = '[project]\nname = "a"\ndependencies = ["click; python_version > \'3\'"]'
+_GROUPS = """
+[dependency-groups]
+dev = ["ruff", {include-group = "test"}, "--index-url=elsewhere"]
+test = ["coverage", {include-group = "dev"}, {include-group = "lost"}, 7]
+"""
+_MAKEFILE = "all:\n\ttrue\ntest: all\n\ttrue\n"
+_NO_TEST = {"test": 'echo "Error: no test specified" && exit 1'}
+_NEEDS = package(dependencies={"a": "1"})
+_UNITTEST, _PYTEST = "python3 -m unittest discover", "python3 -m pytest"
+_VET = "{ go vet ./... >/dev/null 2>&1 || true; }"
 
 
 @pytest.mark.parametrize(
-    ("files", "line"),
+    ("files", "setup", "verify"),
     [
-        (("tests/test_a.py",), "python3 -m unittest discover -s tests"),
-        (("tests/__init__.py", "tests/test_a.py"), "python3 -m unittest discover"),
-        (("tests/unit/test_a.py",), "python3 -m unittest discover -s tests/unit"),
-        (
-            ("test_a.py", "more/test_b.py"),
-            "python3 -m unittest discover && python3 -m unittest discover -s more",
-        ),
-        (("node_modules/x/test_a.py", ".venv/lib/test_b.py"), ""),
+        # Python without dependencies needs no setup; unittest starts where the tests are.
+        ({"shop.py": "", "test_shop.py": "import unittest\n"}, "", _UNITTEST),
+        ({"a.py": "", "tests/test_a.py": ""}, "", f"{_UNITTEST} -s tests"),
+        ({"tests/__init__.py": "", "tests/test_a.py": ""}, "", _UNITTEST),
+        ({"tests/unit/test_a.py": ""}, "", f"{_UNITTEST} -s tests/unit"),
+        ({"test_a.py": "", "more/test_b.py": ""}, "", f"{_UNITTEST} && {_UNITTEST} -s more"),
+        ({"a.py": "", "node_modules/x/test_a.py": "", ".venv/lib/test_b.py": ""}, "", ""),
+        # A name for the shell is never taken.
+        ({"tests;reboot/test_a.py": "", "a.py": ""}, "", ""),
+        # A comment that names pytest is no use of it, and comments alone need no setup.
+        ({"requirements.txt": "# pytest\n\n", "test_a.py": ""}, "", _UNITTEST),
+        # Having no tests yet is not red, but losing them is.
+        ({"app.py": "", "pytest.ini": ""}, f"{_VENV} pytest", f"{{ {_PYTEST} || [ $? -eq 5 ]; }}"),
+        ({"test_a.py": "", "pytest.ini": ""}, f"{_VENV} pytest", _PYTEST),
+        # A package is installed editable with what its tests need; an application is not.
+        ({"pyproject.toml": _PYPROJECT, "src/shop/a.py": "", "tests/test_a.py": ""},
+         f"{_VENV} -e '.[test]'", _PYTEST),
+        ({"pyproject.toml": _APPLICATION, "a/x.py": "", "b/y.py": ""},
+         f"""{_VENV} 'click; python_version > '"'"'3'"'"''""", ""),
+        # Groups of dependencies are followed without end or options.
+        ({"pyproject.toml": _GROUPS, "app.py": ""}, f"{_VENV} ruff coverage", ""),
+        # Node is installed by the program whose lock file is there.
+        ({"package.json": _NEEDS, "package-lock.json": ""}, "npm ci --no-audit --no-fund", ""),
+        ({"package.json": _NEEDS, "pnpm-lock.yaml": ""}, "pnpm install --frozen-lockfile", ""),
+        ({"package.json": _NEEDS, "yarn.lock": ""}, "yarn install --frozen-lockfile", ""),
+        ({"package.json": _NEEDS}, "npm install --no-audit --no-fund --no-package-lock", ""),
+        # The test that npm writes into every package is none.
+        ({"package.json": package(scripts=_NO_TEST)}, "", ""),
+        ({"package.json": package(scripts={"test": "jest"})}, "", "CI=true npm test"),
+        # Rust is fetched once and tested without a network.
+        ({"Cargo.toml": "[workspace]", "Cargo.lock": ""},
+         "cargo fetch --locked", "cargo test --workspace --offline"),
+        ({"Cargo.toml": ""}, "cargo fetch", "cargo test --offline"),
+        # Go downloads and compiles once.
+        ({"go.mod": "module a", "go.sum": ""}, f"go mod download && {_VET}", "go test ./..."),
+        ({"go.mod": "module a", "vendor/modules.txt": ""}, _VET, "go test ./..."),
+        # Make is asked only if nothing else has tests.
+        ({"Makefile": _MAKEFILE}, "", "make test"),
+        ({"Makefile": "test := yes\n"}, "", ""),
+        ({"Makefile": _MAKEFILE, "package.json": package(scripts={"test": "x"})},
+         "", "CI=true npm test"),
     ],
-)
-def test_unittest_starts_where_it_finds_the_tests(files: tuple[str, ...], line: str) -> None:
-    assert detected(dict.fromkeys(("app.py", *files), "")).verify == line
+)  # fmt: skip
+def test_a_project_is_set_up_and_tested_as_its_files_say(
+    files: dict[str, str], setup: str, verify: str
+) -> None:
+    commands = detected(files)
+    assert (commands.setup, commands.verify) == (setup, verify)
+
+
+@pytest.mark.parametrize(
+    ("files", "locks"),
+    [
+        ({"package.json": _NEEDS, "yarn.lock": "", "other.txt": ""}, ("package.json", "yarn.lock")),
+        ({"Cargo.toml": "", "Cargo.lock": "", "a/Cargo.toml": ""},
+         ("Cargo.lock", "Cargo.toml", "a/Cargo.toml")),
+        ({"go.mod": "", "go.sum": "", "a.go": ""}, ("go.mod", "go.sum")),
+    ],
+)  # fmt: skip
+def test_lock_files_and_manifests_decide_whether_setup_runs_again(
+    files: dict[str, str], locks: tuple[str, ...]
+) -> None:
+    assert detected(files).lock_files == locks
 
 
 def test_unittest_finds_the_tests_that_its_line_is_for(tmp_path: Path) -> None:
@@ -113,17 +170,6 @@ def test_pytest_is_used_and_installed_where_a_project_names_it(files: dict[str, 
     assert commands.setup.startswith((_VENV, "if command -v poetry"))
 
 
-def test_a_comment_that_names_pytest_is_no_use_of_it() -> None:
-    commands = detected({"requirements.txt": "click # we gave up pytest\n", "test_a.py": ""})
-    assert commands.verify == "python3 -m unittest discover"
-
-
-def test_having_no_tests_yet_is_not_red_but_losing_them_is() -> None:
-    without = detected({"app.py": "", "pytest.ini": ""})
-    assert without.verify == "{ python3 -m pytest || [ $? -eq 5 ]; }"
-    assert detected({"test_a.py": "", "pytest.ini": ""}).verify == "python3 -m pytest"
-
-
 def test_requirements_go_into_a_virtual_environment() -> None:
     commands = detected({"app.py": "", "requirements.txt": "click\n", "requirements-dev.txt": "x"})
     assert commands.setup == f"{_VENV} -r requirements.txt -r requirements-dev.txt"
@@ -133,10 +179,6 @@ def test_requirements_go_into_a_virtual_environment() -> None:
     assert commands.summary.startswith(
         "python with requirements.txt and requirements-dev.txt (pip)"
     )
-
-
-def test_requirements_that_hold_only_comments_need_no_setup() -> None:
-    assert detected({"app.py": "", "requirements.txt": "# none\n\n"}).setup == ""
 
 
 def test_what_requirements_include_or_install_from_decides_too() -> None:
@@ -161,28 +203,6 @@ def test_what_requirements_include_or_install_from_decides_too() -> None:
     )
 
 
-def test_a_package_is_installed_editable_with_what_its_tests_need() -> None:
-    commands = detected({"pyproject.toml": _PYPROJECT, "src/shop/a.py": "", "tests/test_a.py": ""})
-    assert commands.setup == f"{_VENV} -e '.[test]'"
-    assert commands.verify == "python3 -m pytest"
-
-
-def test_an_application_gets_only_what_it_depends_on() -> None:
-    project = '[project]\nname = "a"\ndependencies = ["click; python_version > \'3\'"]'
-    commands = detected({"pyproject.toml": project, "a/x.py": "", "b/y.py": ""})
-    assert commands.setup == f"""{_VENV} 'click; python_version > '"'"'3'"'"''"""
-
-
-def test_groups_of_dependencies_are_followed_without_end_or_options() -> None:
-    groups = """
-[dependency-groups]
-dev = ["ruff", {include-group = "test"}, "--index-url=elsewhere"]
-test = ["coverage", {include-group = "dev"}, {include-group = "lost"}, 7]
-"""
-    commands = detected({"pyproject.toml": groups, "app.py": ""})
-    assert commands.setup == f"{_VENV} ruff coverage"
-
-
 def test_compiled_sources_decide_whether_what_was_made_is_still_right() -> None:
     setup = "setup(ext_modules=[Extension('a', ['a.c'])], packages=['a'])"
     assert "a.c" in detected({"setup.py": setup, "a.c": "", "b.py": ""}).lock_files
@@ -196,56 +216,6 @@ def test_uv_is_used_where_it_is_and_pip_where_it_is_not() -> None:
         f"else {_VENV} -e '.[test]'; fi"
     )
     assert {"uv.lock", "pyproject.toml"} <= set(commands.lock_files)
-
-
-@pytest.mark.parametrize(
-    ("lock", "line"),
-    [
-        ("package-lock.json", "npm ci --no-audit --no-fund"),
-        ("pnpm-lock.yaml", "pnpm install --frozen-lockfile"),
-        ("yarn.lock", "yarn install --frozen-lockfile"),
-        ("other.txt", "npm install --no-audit --no-fund --no-package-lock"),
-    ],
-)
-def test_node_is_installed_by_whose_lock_file_is_there(lock: str, line: str) -> None:
-    commands = detected({"package.json": package(dependencies={"a": "1"}), lock: "{}"})
-    assert commands.setup == line
-    assert "package.json" in commands.lock_files
-    assert (lock in commands.lock_files) is (lock != "other.txt")
-
-
-def test_the_test_that_npm_writes_into_every_package_is_none() -> None:
-    placeholder = {"test": 'echo "Error: no test specified" && exit 1'}
-    assert detected({"package.json": package(scripts=placeholder)}) == ProjectCommands(
-        summary="node, no tests found"
-    )
-    assert (
-        detected({"package.json": package(scripts={"test": "jest"})}).verify == "CI=true npm test"
-    )
-
-
-def test_rust_is_fetched_once_and_tested_without_a_network() -> None:
-    commands = detected({"Cargo.toml": "[workspace]", "Cargo.lock": "", "a/Cargo.toml": ""})
-    assert commands.setup == "cargo fetch --locked"
-    assert commands.verify == "cargo test --workspace --offline"
-    assert commands.lock_files == ("Cargo.lock", "Cargo.toml", "a/Cargo.toml")
-    assert detected({"Cargo.toml": ""}).setup == "cargo fetch"
-
-
-def test_go_downloads_and_compiles_once() -> None:
-    compiled = "{ go vet ./... >/dev/null 2>&1 || true; }"
-    commands = detected({"go.mod": "module a\nrequire b v1.0.0\n", "go.sum": ""})
-    assert commands.setup == f"go mod download && {compiled}"
-    assert commands.verify == "go test ./..."
-    vendored = detected({"go.mod": "module a\nrequire b v1", "vendor/modules.txt": ""})
-    assert vendored.setup == compiled
-
-
-def test_make_is_asked_only_when_nothing_else_has_tests() -> None:
-    rules = "all:\n\ttrue\ntest: all\n\ttrue\n"
-    assert detected({"Makefile": rules}).verify == "make test"
-    assert detected({"Makefile": "test := yes\n"}).verify == ""
-    assert detected({"Makefile": rules, "go.mod": "module a"}).verify == "go test ./..."
 
 
 def test_several_kinds_of_code_are_set_up_and_tested_together() -> None:
@@ -301,11 +271,6 @@ def test_a_file_that_cannot_be_read_counts_as_empty() -> None:
         raise NotFound(name)
 
     assert detect(["package.json", "pyproject.toml", "setup.py"], refuse).setup == ""
-
-
-def test_a_name_for_the_shell_is_never_taken() -> None:
-    files = {"tests;reboot/test_a.py": "", "a.py": "", "requirements-dev.txt": "x"}
-    assert ";reboot" not in detected(files).verify
 
 
 _NAMES = (

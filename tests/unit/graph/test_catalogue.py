@@ -103,3 +103,9 @@ def test_a_draft_cannot_be_used_before_it_is_active():
         _resolved(catalogue, "one")
     catalogue.add(_stage("one"))
     assert _resolved(catalogue, "one") == (draft.id, ())
+
+
+def test_a_name_comes_before_the_beginning_of_an_id():
+    named = _stage("f")
+    stages = [_stage(f"s{number}") for number in range(64)]
+    assert _resolved(Catalogue([*stages, named]), "f") == (named.id, ())

@@ -13,7 +13,6 @@ from caloron.graph.runners.functions import FunctionRunner
 from caloron.graph.runtime.run import run
 from caloron.graph.stage import define
 from caloron.graph.types import (
-    ANY,
     NULL,
     NUMBER,
     TEXT,
@@ -83,12 +82,3 @@ def test_a_default_of_a_function_is_not_replaced_by_the_call():
     functions.add(multiply, lambda given, factor=2: given * factor)
     prepared = prepare(wrapped(stage("multiply")), catalogue)
     assert run(prepared, 21, functions).output == 42
-
-
-def test_a_name_is_not_taken_for_the_beginning_of_an_id():
-    stages = [define(f"s{n}", ANY, ANY, implementation_hash=str(n)) for n in range(64)]
-    named = define("f", ANY, ANY, implementation_hash="f")
-    functions = FunctionRunner()
-    functions.add(named, lambda _value: "f itself")
-    prepared = prepare(wrapped(stage("f")), Catalogue([*stages, named]))
-    assert run(prepared, 1, functions).output == "f itself"

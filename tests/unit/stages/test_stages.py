@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from caloron.domain.model.effects import CancelWork, CreateIssue, Probe, RetryEffect, StartWork
-from caloron.domain.model.status import Status
 from caloron.domain.model.task import Work
 from caloron.domain.rules.supervisor import AgentSeen, Limits
 from caloron.forge.remote import poll as remote_poll
 from caloron.ledger.ledger import Loaded
-from caloron.stages.dag import dag_is_complete, dag_validate, execute_actions, unblocked_tasks
-from caloron.stages.forge import github_poll_events
+from caloron.stages.dag import execute_actions, unblocked_tasks
 from caloron.stages.ledger_access import agents_of
 from caloron.stages.supervisor import check_agent_health
 from caloron.stages.values import decode_state, in_process, in_process_state, state_json, to_json
 from caloron.store.queue import InFlight
 from caloron.testing import SprintDriver, planned
-from tests.support.sprints import DIAMOND
-
-
-def test_a_sprint_is_complete_when_no_task_can_move_without_a_person() -> None:
-    made = SprintDriver.start(*DIAMOND)
-
-    def told() -> Any:
-        return dag_is_complete({"state": in_process_state(made.state)})
-
-    assert told() == {"complete": False, "total": 4, "done": 0, "blocked": 0, "cancelled": 0}
-    for id, status in zip("abcd", ("DONE", "ESCALATED", "CANCELLED", "BLOCKED"), strict=True):
-        made.state.tasks[id].status = Status[status]
-    assert told() == {"complete": True, "total": 4, "done": 1, "blocked": 2, "cancelled": 1}
-    made.state.tasks.clear()
-    assert not told()["complete"]
-
-
-def test_a_plan_is_validated_without_any_effect() -> None:
-    good = [{"id": "a", "title": "A", "agent_prompt": "do"}]
-    assert dag_validate({"dag": good}) == {"valid": True, "errors": []}
-    bad = dag_validate({"dag": [*good, *good]})
-    assert bad == {"valid": False, "errors": ["task 'a' appears 2 times"]}
 
 
 def test_the_tasks_that_could_start_are_those_that_are_ready() -> None:
@@ -56,9 +30,9 @@ def test_decisions_become_rows_in_order_with_a_description() -> None:
         "dag_actions": in_process((issue, start)),
         "supervisor_actions": to_json((cancel, RetryEffect(key="k", task="a"), probe)),
     }
-    told = execute_actions(decided)
-    assert told["rows"].value == (issue, start, cancel, RetryEffect(key="k", task="a"), probe)
-    assert told["actions_taken"] == [
+    answer = execute_actions(decided)
+    assert answer["rows"].value == (issue, start, cancel, RetryEffect(key="k", task="a"), probe)
+    assert answer["actions_taken"] == [
         "issue/x", "start:s/a/1-fix", "cancel:s/a/1-fix", "retry:k", "probe/x"]  # fmt: skip
 
 
@@ -73,19 +47,14 @@ def test_planning_and_verification_have_limits_of_their_own() -> None:
     assert (health["agent"]["role"], health["status"]) == ("implement", "stalled")
 
 
-def test_polling_in_a_tick_reads_the_inbox() -> None:
-    facts = in_process(())
-    assert github_poll_events({"facts": facts})["events"] is facts
-
-
 def test_the_order_of_the_plan_is_kept_where_the_order_of_members_is_not() -> None:
     state = SprintDriver.start(planned("z"), planned("a"), planned("m")).state
-    told = state_json(state)
-    told["tasks"] = dict(sorted(told["tasks"].items()))
-    assert list(decode_state(told).tasks) == ["z", "a", "m"]
-    assert decode_state(told) == state
-    told["order"] = ["m", "gone"]
-    assert list(decode_state(told).tasks) == ["m", "a", "z"]
+    answer = state_json(state)
+    answer["tasks"] = dict(sorted(answer["tasks"].items()))
+    assert list(decode_state(answer).tasks) == ["z", "a", "m"]
+    assert decode_state(answer) == state
+    answer["order"] = ["m", "gone"]
+    assert list(decode_state(answer).tasks) == ["m", "a", "z"]
 
 
 def test_an_agent_is_known_by_its_lease_alone() -> None:
@@ -105,5 +74,5 @@ def test_an_agent_is_known_by_its_lease_alone() -> None:
 
 
 def test_a_remote_forge_is_asked_from_a_time_on() -> None:
-    for told in ("2026-04-15T10:00:00Z", "2026-04-15T12:00:00+02:00", "2026-04-15T10:00:00"):
-        assert str(remote_poll._parsed(told)) == "1776247200/1776247200/0"
+    for answer in ("2026-04-15T10:00:00Z", "2026-04-15T12:00:00+02:00", "2026-04-15T10:00:00"):
+        assert str(remote_poll._parsed(answer)) == "1776247200/1776247200/0"

@@ -31,7 +31,7 @@ from caloron.ports import AgentReport, Trouble
 
 SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-#: The parts of one message come close together; older ones are not seen again.
+#: The parts of one message come close together; older ones do not come again.
 _OPEN_MESSAGES = 64
 _TOOL_NAMES = 200
 _NAME_LENGTH = 80
@@ -212,7 +212,7 @@ class EventReader:
             count = len(as_list(result.permission_denials))
             return "", f"{count} of its tool calls were denied" if count else "", None
         if result.subtype == "error_max_budget_usd":
-            return "budget", "the run has used up the budget that it was given", None
+            return "budget", "the run has used up its budget", None
         errors = [as_text(e) for e in as_list(result.errors)]
         message = as_text(result.result) or "; ".join(errors) or as_text(result.subtype)
         if result.subtype != "success":
@@ -328,7 +328,7 @@ def trouble_of(refusal: Refusal, text: str, ended_at: float) -> tuple[Trouble, f
     if refusal.status in (401, 403) or refusal.kind == "authentication_failed":
         return "auth", None
     if refusal.kind == "billing_error" or _BILLING.search(text) or _AUTH.search(text):
-        # Waiting does not help: a person has to look at the account.
+        # Waiting does not help: a person has to check the account.
         return "auth", None
     if refusal.status in (429, 529) or refusal.kind in ("rate_limit", "overloaded"):
         return "rate_limit", refusal.over_at(text, ended_at)

@@ -98,7 +98,7 @@ _MEANINGS = (
      _NAMESPACES),
     (("Permission denied",),
      "what Caloron runs on cannot be read by agents, who have a user id of their own",
-     "make Caloron's interpreter and package readable for everybody (chmod -R o+rX)"),
+     "make Caloron's interpreter and package readable for all users (chmod -R o+rX)"),
 )  # fmt: skip
 
 
@@ -341,7 +341,7 @@ def _home(home: Path | None, caps: Caps) -> list[str]:
 def _refuse_system_path(path: Path) -> None:
     if path in (_ROOT, WORKSPACE, HOME) or path.parts[1] in ("proc", "dev", "sys"):
         raise UsageError(
-            f"agents cannot be given {path} to read",
+            f"agents may not read {path}",
             hint="name the folders that they need in the setting read_only",
         )
 

@@ -69,7 +69,7 @@ def own_installation() -> list[Path]:
 
 
 def toolchains(home: Path) -> list[Path]:
-    """Programs in the user's home."""
+    """Return the folders of programs in the user's home."""
     return [home / name for name in _TOOLCHAINS]
 
 

@@ -34,7 +34,7 @@ class Link(NamedTuple):
 
 
 def open_link(hosts: Iterable[str], *, public: bool = False) -> Link:
-    """A way out to these hosts, to public ones if so wanted, and to no others."""
+    """Prepare a way out to these hosts, with `public` to all public ones too, and to no others."""
     allowed = tuple(dict.fromkeys(_checked(host) for host in hosts))
     ports = tuple(
         sorted({int(local[1]) for host in allowed if (local := _THIS_MACHINE.fullmatch(host))})
@@ -58,7 +58,7 @@ _URL = re.compile(
 
 
 def hosts_in(texts: Iterable[str]) -> tuple[str, ...]:
-    """The hosts of the addresses in settings of the user, each with its port."""
+    """Return the hosts of the addresses in settings of the user, each with its port."""
     hosts: dict[str, None] = {}
     for scheme, host, port in (match for text in texts for match in _URL.findall(text)):
         entry = f"{host}:{port or (443 if scheme.lower() == 'https' else 80)}".lower()
@@ -80,7 +80,7 @@ def _environment(port: int) -> dict[str, str]:
         f"-D{kind}.proxyHost=127.0.0.1 -D{kind}.proxyPort={port}" for kind in ("http", "https")
     )
     others = {
-        # Newer versions of Node look at the usual ones only if this is set.
+        # Newer versions of Node use the others only if this is set.
         "NODE_USE_ENV_PROXY": "1",
         # Yarn from version 2 on.
         "YARN_HTTP_PROXY": proxy,

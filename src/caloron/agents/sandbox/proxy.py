@@ -102,8 +102,8 @@ def permits(trust: int, address: str) -> bool:
         return False
     if trust == LITERAL:
         return True
-    judge = _is_elsewhere if trust == NAMED else _is_public
-    return all(map(judge, _within(parsed)))
+    accepts = _is_other_machine if trust == NAMED else _is_public
+    return all(map(accepts, _embedded(parsed)))
 
 
 def _parsed(text: str) -> Address | None:
@@ -113,8 +113,8 @@ def _parsed(text: str) -> Address | None:
         return None
 
 
-def _within(address: Address) -> Iterator[Address]:
-    """An address and the IPv4 addresses in it, which a gateway or the kernel connects to."""
+def _embedded(address: Address) -> Iterator[Address]:
+    """Yield an address and the IPv4 addresses in it, which a gateway or the kernel connects to."""
     if isinstance(address, ipaddress.IPv4Address):
         yield address
         return
@@ -141,7 +141,7 @@ def _is_public(address: Address) -> bool:
     )
 
 
-def _is_elsewhere(address: Address) -> bool:
+def _is_other_machine(address: Address) -> bool:
     return not (
         address.is_loopback
         or address.is_link_local
@@ -163,7 +163,7 @@ class Upstream:
         self._direct = [word.strip().lower() for word in known.get("no_proxy", "").split(",")]
 
     def of(self, method: str, host: str) -> tuple[str, int, str] | None:
-        """Host, port and credentials of the proxy for a request; None: none is needed."""
+        """Return host, port and credentials of the proxy for a request; None: none is needed."""
         for word in filter(None, self._direct):
             bare = word.removeprefix("*").removeprefix(".")
             if word == "*" or host == bare or host.endswith(f".{bare}"):
@@ -196,7 +196,7 @@ def _unquoted(text: str) -> str:
 
 
 def split_port(authority: str) -> tuple[str, int]:
-    """A host and its port; 0 if it names none."""
+    """Split an authority into host and port; 0: it names no port."""
     host, colon, port = authority.rpartition(":")
     if not colon or authority.endswith("]"):
         host, port = authority, "0"
@@ -216,7 +216,7 @@ class Proxy:
         self._reported: set[str] = set()
 
     def serve(self, parent: int, signals: int) -> None:
-        """Until the parent has ended; `signals` is readable when one has come."""
+        """Serve until the parent has ended; `signals` is readable when a signal has come."""
         waiting = select.poll()
         waiting.register(parent, select.POLLIN)
         waiting.register(signals, select.POLLIN)
@@ -242,18 +242,18 @@ class Proxy:
     def _serve_client(self, client: socket.socket) -> None:
         try:
             with client:
-                self._answer(client)
+                self.answer(client)
         except OSError:
             # Either side closed the connection.
             return
         finally:
             self._free.release()
 
-    def _answer(self, client: socket.socket) -> None:
+    def answer(self, client: socket.socket) -> None:
         client.settimeout(_HEAD_S)
         try:
             head, rest = read_head(client)
-            method, host, port, request = _understand(head)
+            method, host, port, request = _parse_request(head)
             server, request, first = self._reach(method, host, port, request)
         except Refused as refusal:
             body = refusal.text.encode("utf-8", "replace") + b"\n"
@@ -368,7 +368,7 @@ def _through(
 
 
 def read_head(client: socket.socket) -> tuple[bytes, bytes]:
-    """The head of a request, and what came after it already."""
+    """Read the head of a request; return also the bytes that came after it."""
     data = b""
     while b"\r\n\r\n" not in data:
         if len(data) > _HEAD_BYTES:
@@ -381,8 +381,8 @@ def read_head(client: socket.socket) -> tuple[bytes, bytes]:
     return head, rest
 
 
-def _understand(head: bytes) -> tuple[str, str, int, bytes]:
-    """Method, host and port of a request, and the request as the server shall get it."""
+def _parse_request(head: bytes) -> tuple[str, str, int, bytes]:
+    """Return method, host and port of a request, and the request as the server gets it."""
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3:
@@ -390,7 +390,7 @@ def _understand(head: bytes) -> tuple[str, str, int, bytes]:
     method, target, version = words
     if method == "CONNECT":
         host, port = split_port(target)
-        return method, _plain(host), port or 443, b""
+        return method, _checked_host(host), port or 443, b""
     scheme, separator, remainder = target.partition("://")
     if scheme.lower() != "http" or not separator:
         raise Refused("400 Bad Request", "only CONNECT and http:// are understood")
@@ -399,10 +399,10 @@ def _understand(head: bytes) -> tuple[str, str, int, bytes]:
     kept = [line for line in lines[1:] if not _is_own(line.partition(":")[0].strip().lower())]
     own = [f"{method} {slash or '/'}{path} {version}", f"Host: {authority}", "Connection: close"]
     request = "\r\n".join((*own, *kept)) + "\r\n\r\n"
-    return method, _plain(host), port or 80, request.encode("latin-1")
+    return method, _checked_host(host), port or 80, request.encode("latin-1")
 
 
-def _plain(host: str) -> str:
+def _checked_host(host: str) -> str:
     if not host or not all(c.isascii() and (c.isalnum() or c in "-._:") for c in host):
         raise Refused("400 Bad Request", f"{host!r} is not the name of a host")
     return host

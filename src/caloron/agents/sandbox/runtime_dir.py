@@ -26,7 +26,7 @@ _PRUNED = ".pruned"
 
 
 def folder() -> Path:
-    """The folder itself, made if it is not there."""
+    """Return the folder itself; it is made if it is missing."""
     path = Path("/tmp") / f"caloron-{os.getuid()}"
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -60,7 +60,7 @@ def keep(name: str, content: bytes) -> Path:
 
 
 def link_folder() -> Path:
-    """A new folder for the socket of one proxy; the proxy removes it when it ends."""
+    """Make a folder for the socket of one proxy; the proxy removes it when it ends."""
     parent = folder()
     _prune_now_and_then(parent)
     made = Path(tempfile.mkdtemp(dir=parent, prefix=_LINK))
@@ -70,7 +70,7 @@ def link_folder() -> Path:
 
 
 def _prune_now_and_then(runtime: Path) -> None:
-    """Not each time: under root, every agent has files of its own."""
+    """Prune at most once a minute: under root, every agent has files of its own."""
     mark = runtime / _PRUNED
     with suppress(FileNotFoundError):
         if time.time() - mark.stat().st_mtime < _PRUNE_EVERY_S:

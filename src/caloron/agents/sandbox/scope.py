@@ -19,10 +19,11 @@ _READ = 'IFS=: read -r _ _ own </proc/self/cgroup; cd "/sys/fs/cgroup$own"; cat 
 
 @cache
 def options() -> tuple[str, ...] | None:
-    """Options with which systemd-run limits a command and changes nothing in it; None: none.
+    """Return the options with which systemd-run limits a command and changes nothing else in it.
 
-    Each is tried, once: from version 254 on, systemd-run may replace `$name` in a command unless an
-    option forbids that, which older versions refuse. The command of the try has such a name.
+    None: it sets no limits here. Each is tried, once: from version 254 on, systemd-run may replace
+    `$name` in a command unless an option forbids that, which older versions refuse. The command of
+    the try has such a name.
     """
     if shutil.which("systemd-run") is None:
         return None
@@ -62,7 +63,7 @@ def _command(memory_mb: int, tasks: int, more: tuple[str, ...]) -> tuple[str, ..
 
 
 def environment() -> dict[str, str]:
-    """Where an ordinary user's systemd is reached; nothing else of the environment is needed."""
+    """Return the environment in which an ordinary user's systemd is reached."""
     if os.geteuid() == 0:
         return {}
     return {"XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")}

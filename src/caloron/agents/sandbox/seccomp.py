@@ -54,7 +54,7 @@ _Instruction = tuple[int, int, int, int]
 
 
 def program(machine: str = "") -> bytes:
-    """The filter as bubblewrap takes it; empty for a machine whose calls we do not know."""
+    """Return the filter as bubblewrap takes it; empty for a machine whose calls are unknown."""
     known = _MACHINES.get(machine or os.uname().machine)
     if known is None:
         return b""
@@ -69,7 +69,7 @@ def program(machine: str = "") -> bytes:
     ]
     for number in sorted(denied.values()):
         code += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _error(errno.EPERM))]
-    # A C library then falls back to `clone`, whose flags can be looked at.
+    # A C library then falls back to `clone`, whose flags can be checked.
     code += [(_JUMP_EQUAL, 0, 1, partly["clone3"]), (_RETURN, 0, 0, _error(errno.ENOSYS))]
     code += _rule(partly["clone"], _FIRST_ARG, [
         (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES),
@@ -91,7 +91,7 @@ def program(machine: str = "") -> bytes:
 
 
 def _rule(number: int, argument: int, then: list[_Instruction]) -> list[_Instruction]:
-    """Look at an argument of one call; `then` ends with a return."""
+    """Judge one call by an argument; `then` ends with a return."""
     return [(_JUMP_EQUAL, 0, len(then) + 1, number), (_LOAD, 0, 0, argument), *then]
 
 

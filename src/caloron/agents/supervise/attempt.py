@@ -165,7 +165,7 @@ class AttemptSupervisor:
         return self._renew_at
 
     def _renew(self) -> None:
-        active = self._child.worked() or self._supervision.heard
+        active = self._child.worked() or self._supervision.has_output
         began = clock()
         try:
             with self._ledger.transaction("shim.renew") as connection:
@@ -181,7 +181,7 @@ class AttemptSupervisor:
         else:
             self._renewed_at = began
             self._renew_at = time.monotonic() + self._beat_s
-            self._supervision.heard = False
+            self._supervision.has_output = False
 
     def _result(self) -> dict[str, Any]:
         problem = self._output.problem or self._errors.problem

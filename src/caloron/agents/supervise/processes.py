@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: who they are, what they use, and how to end a whole family.
+"""Processes as /proc shows them: their identity, their use of the machine, and how to end them.
 
 Standard library only, because the shim runs on it.
 """
@@ -23,7 +23,7 @@ PROXY_VARIABLES = tuple(
 
 
 def sidecar_environment() -> dict[str, str]:
-    """The environment of the filtering proxy that runs beside a sandbox."""
+    """Return the environment of the filtering proxy that runs beside a sandbox."""
     known = {name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ}
     return {"LC_ALL": "C.UTF-8"} | known
 
@@ -50,7 +50,7 @@ def read_process(pid: int) -> Process | None:
 
 
 def descendants(ancestor: int) -> dict[int, Process]:
-    """The living children of a process, their children, and so on; not the process itself."""
+    """Return the living children of a process, their children, and so on, without itself."""
     family: dict[int, Process] = {}
     unseen = children(ancestor)
     while unseen:
@@ -63,7 +63,7 @@ def descendants(ancestor: int) -> dict[int, Process]:
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, dead ones included until their parent has waited for them."""
+    """Return the children of a process; dead ones too, until their parent has waited for them."""
     pids: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
@@ -76,7 +76,7 @@ def children(pid: int) -> list[int]:
 
 
 def family(leader: int) -> dict[int, Process]:
-    """The living processes of a session, and the descendants of its leader in other sessions."""
+    """Return the living processes of a session, and its leader's descendants in other sessions."""
     everyone = {pid: process for pid in _pids() if (process := read_process(pid)) is not None}
     members = {pid for pid, p in everyone.items() if leader in (p.session, pid)}
     grown = True

@@ -110,8 +110,8 @@ class Supervision:
         self.exit_code: int | None = None
         self.timed_out = self.stopping = False
         self.over = ""
-        #: Output came since this was last set to False.
-        self.heard = False
+        #: Output has arrived since this was last set to False.
+        self.has_output = False
 
     def listen(self, handle: int, react: Callable[[], object]) -> None:
         """Call a function whenever a descriptor is readable."""
@@ -124,7 +124,7 @@ class Supervision:
         self.listen(handle, lambda: self._read(handle, sink))
 
     def begin(self, argv: tuple[str, ...]) -> None:
-        """The child runs `argv` from now on."""
+        """Apply the limits to the child, which runs `argv` from now on."""
         self._pidfd = os.pidfd_open(self._child.pid)
         self.listen(self._pidfd, self._collect)
         if watch := self._limits.watch:
@@ -202,7 +202,7 @@ class Supervision:
         except BlockingIOError:
             return
         if data:
-            self.heard = True
+            self.has_output = True
             sink.add(data)
         else:
             self._close(handle)

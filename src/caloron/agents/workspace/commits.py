@@ -57,7 +57,7 @@ class AgentWorkLost(CaloronError):
 
 
 class HandOver(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent's work on its way into the mirror: what it is called there, what it may hold."""
+    """An agent's work on its way into the mirror: its ref there, and its limits."""
 
     workspace: Path
     #: The commit that the agent began with, and that of main; empty: no commit leaves.

@@ -43,7 +43,7 @@ class _Ready(NamedTuple):
 
 
 class Pool:
-    """Up to `size` workspaces at the newest commit of main, kept so by a thread."""
+    """Up to `size` workspaces, which a thread keeps at the newest commit of main."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Pool:
         self._setup = setup
         self._ready: list[_Ready] = []
         self._made = 0
-        self._seen_main = ""
+        self._known_main = ""
         self._lock = threading.Lock()
         self._wanted = threading.Event()
         self._closing = stopping or threading.Event()
@@ -119,8 +119,8 @@ class Pool:
         return True
 
     def refresh(self, main: str = "") -> None:
-        """Check whether a workspace is missing or outdated; `main`: its commit seen last."""
-        self._seen_main = main
+        """Check whether a workspace is missing or outdated; `main`: the newest commit of main."""
+        self._known_main = main
         self._wanted.set()
 
     def _fill(self) -> None:
@@ -135,7 +135,7 @@ class Pool:
                 return
 
     def _make_one(self) -> bool:
-        """Make one workspace more, or a new one for one that main left behind; False: all set."""
+        """Make one more workspace, or replace an outdated one; False: there is nothing to do."""
         try:
             main = self._newest_main()
             with self._lock:
@@ -159,9 +159,9 @@ class Pool:
         return True
 
     def _newest_main(self) -> str:
-        """Asking a forge for what is known here already would cost it two requests each time."""
-        here = self._mirror.newest_main() if self._seen_main else ""
-        return here if here and here == self._seen_main else self._mirror.fetch_main()
+        """Return the commit of main; asking the forge each time would cost two requests."""
+        here = self._mirror.newest_main() if self._known_main else ""
+        return here if here and here == self._known_main else self._mirror.fetch_main()
 
     def _make(self, commit: str) -> _Ready | None:
         if self._setup:

@@ -26,7 +26,7 @@ __all__ = [
     "with_path",
 ]
 
-#: Never looked up on PATH: a branch can install a program of any name.
+#: Never resolved on PATH: a branch can install a program of any name.
 SHELL = "/bin/sh"
 _NONE = "none"
 _PLACEHOLDER = "{workspace}"
@@ -51,7 +51,7 @@ def detect(files: Collection[str], read: Callable[[str], str]) -> ProjectCommand
 
 
 def _combined(parts: list[ProjectCommands]) -> ProjectCommands:
-    """Everything in one: a repository may hold several kinds of code."""
+    """Combine the commands: a repository may hold several kinds of code."""
     env: dict[str, str] = {}
     for commands in parts:
         env |= commands.env
@@ -104,14 +104,14 @@ def _node_setup(project: ProjectFiles, needs_any: bool) -> tuple[str, str]:
     if "yarn.lock" in project.names:
         return "yarn install --frozen-lockfile", " with yarn.lock (yarn)"
     if needs_any:
-        # A lock file that setup wrote would look like work of the agent.
+        # A lock file that setup wrote would pass for work of the agent.
         line = "npm install --no-audit --no-fund --no-package-lock"
         return line, " with package.json (npm)"
     return "", ""
 
 
 def _members(names: list[str]) -> list[str]:
-    """The manifests of a repository with several packages, without what is installed."""
+    """Return the manifests of several packages, without those of dependencies."""
     return sorted(name for name in names if "node_modules/" not in name)
 
 
@@ -181,7 +181,7 @@ def apply_overrides(
 
 
 def environment(commands: ProjectCommands, inside: Path) -> dict[str, str]:
-    """Return the environment of the commands; `inside` is the workspace seen from inside."""
+    """Return the environment of the commands; `inside`: its path in the sandbox."""
     return {name: value.replace(_PLACEHOLDER, str(inside)) for name, value in commands.env.items()}
 
 

@@ -28,7 +28,7 @@ class ProjectCommands(msgspec.Struct, frozen=True, kw_only=True):
     lock_files: tuple[str, ...] = ()
     #: Known products of setup, relative to the workspace; there may be more.
     products: tuple[str, ...] = ()
-    #: For setup, verify and agents; `{workspace}` stands for the workspace as seen from inside.
+    #: For setup, verify and agents; `{workspace}` is the path of the workspace in the sandbox.
     env: dict[str, str] = msgspec.field(default_factory=dict)
     #: Folders to put first on PATH, with the same placeholder.
     path: tuple[str, ...] = ()
@@ -68,22 +68,22 @@ class ProjectFiles:
         return content if isinstance(content, dict) else {}
 
     def present(self, *names: str) -> tuple[str, ...]:
-        """Those of the names that are there, in their order."""
+        """Return those of the names that exist, in their order."""
         return tuple(name for name in names if name in self.names)
 
     def under(self, folder: str) -> tuple[str, ...]:
-        """Every file below a folder of the repository."""
+        """Return every file below a folder of the repository."""
         return tuple(sorted(name for name in self.names if name.startswith(f"{folder}/")))
 
 
 def table(value: Any, *keys: str) -> dict[str, Any]:
-    """The table at a path of keys in parsed TOML or JSON; empty where there is none."""
+    """Return the table at a path of keys in parsed TOML or JSON; empty if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def strings(value: Any) -> list[str]:
-    """The strings of a list that should hold strings; each on one line."""
+    """Return the strings of a list; only those of one line."""
     items = value if isinstance(value, list) else []
     return [item for item in items if isinstance(item, str) and item and item.isprintable()]

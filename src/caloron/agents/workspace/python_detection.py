@@ -34,16 +34,16 @@ _PYTEST = re.compile(r"\bpytest\b")
 _PYTEST_STYLE = re.compile(r"^(import pytest|from pytest|(async )?def test_)", re.MULTILINE)
 _INSTALLS = re.compile(r"\b(install_requires|extras_require|packages|package_dir)\b")
 _TEST_FILE = re.compile(r"(test_.*|tests?)\.py\Z")
-_TEST_FILE_OF_PYTEST = re.compile(r"(test_.*|.*_test)\.py\Z")
+_PYTEST_FILE = re.compile(r"(test_.*|.*_test)\.py\Z")
 _NOT_OURS = re.compile(r"(^|/)(\.[^/]*|node_modules|vendor|venv|site-packages)/")
-_LOOKED_INTO = 50
+_SAMPLE = 50
 _LISTED = 200
 
 
 def python_commands(project: ProjectFiles) -> ProjectCommands | None:
-    """The commands of a Python project; None if this is none."""
+    """Return the commands of a Python project; None if it is none."""
     python = _Python(project)
-    if not python.is_one:
+    if not python.exists:
         return None
     setup, how = python.setup()
     verify, tests = python.verify()
@@ -67,7 +67,7 @@ def _summary(kind: str, tests: str) -> str:
 
 
 class _Python:
-    """What the files of one repository say about its Python."""
+    """The Python project in the files of a repository."""
 
     def __init__(self, project: ProjectFiles) -> None:
         self._project = project
@@ -81,7 +81,7 @@ class _Python:
         self.uv = "uv.lock" in project.names
 
     @property
-    def is_one(self) -> bool:
+    def exists(self) -> bool:
         files = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "uv.lock")
         return bool(self._sources or self._project.present(*files))
 
@@ -120,7 +120,7 @@ class _Python:
         )
 
     def _packaged(self) -> str:
-        """The file that makes the repository a package to be installed itself; empty: none.
+        """Return the file that makes the repository itself a package to install; empty: none.
 
         A [project] without a build system is an application more often than a package, and the
         default build system refuses those with several folders: then only what it needs counts.
@@ -151,18 +151,18 @@ class _Python:
     def _group_requirements(self) -> list[str]:
         requirements: list[str] = []
         waiting = [name for name in _FOR_TESTS if name in self._groups]
-        seen = set(waiting)
+        queued = set(waiting)
         while waiting and len(requirements) < _LISTED:
             members = self._groups[waiting.pop(0)]
             requirements += _requirements_in(members)
             for other in _included(members):
-                if other in self._groups and other not in seen:
-                    seen.add(other)
+                if other in self._groups and other not in queued:
+                    queued.add(other)
                     waiting.append(other)
         return requirements[:_LISTED]
 
     def _installed_text(self, words: list[str]) -> str:
-        """Where a requirement of pytest would stand, among what the line installs."""
+        """Return all texts in which a requirement of pytest would stand."""
         texts = [*words, *(self._project.text(name) for name in self._requirements)]
         if "-e" in words:
             texts += self._extra_requirements()
@@ -171,7 +171,7 @@ class _Python:
         return "\n".join(texts)
 
     def _requirement_files(self) -> list[str]:
-        """Those at the root that are for running and testing, the shortest name first."""
+        """Return those at the root for running and testing, the shortest name first."""
         names = [name for name in self._project.names if _REQUIREMENTS.match(name)]
         return sorted(names, key=lambda name: (len(name), name))
 
@@ -188,7 +188,7 @@ class _Python:
         return tuple(sorted(files))
 
     def _named_in(self, name: str) -> list[str]:
-        """Files of the repository that a requirements file includes or installs from."""
+        """Return the files of the repository that a requirements file includes or installs from."""
         here = posixpath.dirname(name)
         paths: list[str] = []
         for line in self._project.text(name).splitlines():
@@ -201,7 +201,7 @@ class _Python:
         return paths
 
     def _installed_from(self, folder: str, editable: bool) -> tuple[str, ...]:
-        """What decides how a package of the repository itself is installed.
+        """Return the files that decide how a package of the repository itself is installed.
 
         One that is not editable is a copy, so every file of it counts.
         """
@@ -211,7 +211,7 @@ class _Python:
         return tuple(name for name in below if posixpath.basename(name) in _PACKAGING)
 
     def _compiled_sources(self) -> list[str]:
-        """Setup compiles them, so what it made is out of date when they change."""
+        """Return the sources that setup compiles: if they change, its products are out of date."""
         backend = table(self._pyproject, "build-system").get("build-backend", "setuptools")
         pure = isinstance(backend, str) and backend.startswith(_PURE_BACKENDS)
         packaging = self._project.text("setup.py") + self._project.text("pyproject.toml")
@@ -221,9 +221,9 @@ class _Python:
         return [name for name in self._project.names if name.endswith(ends)]
 
     def verify(self) -> tuple[str, str]:
-        """The line that tests, and with what."""
+        """Return the line that tests, and the name of its runner."""
         if self._by_pytest():
-            if any(_TEST_FILE_OF_PYTEST.match(posixpath.basename(s)) for s in self._sources):
+            if any(_PYTEST_FILE.match(posixpath.basename(s)) for s in self._sources):
                 return "python3 -m pytest", "pytest"
             # Exit code 5 says that there are no tests, which is true before the first is written.
             return "{ python3 -m pytest || [ $? -eq 5 ]; }", "pytest (there are none yet)"
@@ -237,7 +237,7 @@ class _Python:
         return [name for name in self._sources if _TEST_FILE.match(posixpath.basename(name))]
 
     def _discovery_start(self, name: str) -> str:
-        """The folder that unittest must start in to find a file: it goes into packages only."""
+        """Return the folder in which unittest must start: from there it enters packages only."""
         folder = posixpath.dirname(name)
         while folder and f"{folder}/__init__.py" in self._project.names:
             folder = posixpath.dirname(folder)
@@ -256,7 +256,7 @@ class _Python:
         texts += _keys(self._poetry)
         if any(_PYTEST.search(text) for text in texts):
             return True
-        sample = [*self._test_files()[:_LOOKED_INTO]]
+        sample = [*self._test_files()[:_SAMPLE]]
         return any(_PYTEST_STYLE.search(project.text(name)) for name in sample)
 
 
@@ -273,7 +273,7 @@ def _discover(start: str) -> str:
 
 
 def _requirements_in(value: Any) -> list[str]:
-    """The requirements of a list; what would be an option for pip is none."""
+    """Return the requirements of a list; an option of pip is none."""
     return [item for item in strings(value) if not item.startswith("-")]
 
 
@@ -292,7 +292,7 @@ def _included(members: Any) -> list[str]:
 
 
 def _keys(poetry: dict[str, Any]) -> list[str]:
-    """The names of everything that poetry installs."""
+    """Return the names of everything that poetry installs."""
     groups = table(poetry, "group").values()
     tables = [table(poetry, "dependencies"), table(poetry, "dev-dependencies")]
     tables += [table(group, "dependencies") for group in groups]

@@ -173,7 +173,7 @@ class SetupCache:
         return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:32]
 
     def _tools(self, names: tuple[str, ...]) -> str:
-        """The versions of these tools, as the sandbox has them."""
+        """Return the versions of these tools, as the sandbox has them."""
         with self._asking:
             if names not in self._versions:
                 self._versions[names] = self._ask_versions(names)

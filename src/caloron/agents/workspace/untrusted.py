@@ -1,7 +1,7 @@
 """Files in a home that an agent, or the setup of its project, could have prepared.
 
-No link is followed and no device opened: every step from a folder of ours down to a file is looked
-at by itself, so that no link leads out of that home.
+No link is followed and no device opened: every step from a folder of ours down to a file is
+opened by itself, so that no link leads out of that home.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def folder_in(root: Path, *steps: str) -> Iterator[int]:
-    """A handle on a folder below one of ours; `OSError` if a step is missing or a link."""
+    """Open a folder below one of ours; `OSError` if a step is missing or a link."""
     handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for step in steps:
@@ -32,7 +32,7 @@ def folder_in(root: Path, *steps: str) -> Iterator[int]:
 
 
 def read_regular(folder: int, name: str, limit: int) -> bytes:
-    """All of a regular file of at most so many bytes; `OSError` for anything else."""
+    """Read a regular file of at most `limit` bytes; `OSError` for anything else."""
     # Without NONBLOCK a named pipe would keep us waiting for a writer.
     handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _NO_LINK, dir_fd=folder)
     with os.fdopen(handle, "rb") as file:
@@ -45,7 +45,7 @@ def read_regular(folder: int, name: str, limit: int) -> bytes:
 
 
 def clear(path: Path) -> Path:
-    """Remove what stands in the way of a file or folder of ours; a link, never what it leads to."""
+    """Remove the file, folder or link at a path, but never the target of a link."""
     if path.is_dir() and not path.is_symlink():
         remove_workspace(path)
     else:

@@ -75,3 +75,14 @@ ORDER BY w.created_at, w.rowid
 SELECT at, notes FROM caloron_notes WHERE item = :item ORDER BY id
 -- name: event_by_id
 SELECT id, ts, type, actor, work_item_id, payload FROM events WHERE id = :id
+-- name: mirror
+INSERT OR IGNORE INTO work_items (id, kind, payload, status, owner_agent, created_at, updated_at)
+VALUES (:id, :kind, :payload, 'pending', :owner, :at, :at)
+-- name: mirror_lease
+-- The trigger against foreign claims lets a status pass that the lease already has.
+UPDATE caloron_leases
+SET status = 'in_flight', token = token + 1, holder = :owner, expires_at = :at + :lease_ms,
+    attempt = attempt + 1, started_at = :at, guest = 0
+WHERE item = :id
+-- name: mirror_status
+UPDATE work_items SET status = :status, owner_agent = :owner, updated_at = :at WHERE id = :id

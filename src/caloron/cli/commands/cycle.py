@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, add_options, exclude_each_other, group, planned
+from caloron.cli.commands.forge import wake_engine
+from caloron.cycles import Cycles, CycleState, location_of
+from caloron.cycles.report import Breadcrumb
+from caloron.cycles.report import breadcrumb as breadcrumb_of
+from caloron.cycles.storage import shown
+from caloron.engine.agent_view import cycles_in
+from caloron.engine.cycle_breadcrumbs import Left, Place, leave
 from caloron.errors import CaloronError, NotFound, UsageError
 from caloron.ids import is_valid_id
 from caloron.ledger.locate import current_project_name, find_project
+from caloron.ledger.projects import load_project
 from caloron.slicing import to_slice
-
-if TYPE_CHECKING:
-    from caloron.cycles import Cycles, CycleState
-    from caloron.cycles.report import Breadcrumb
-    from caloron.engine.cycle_breadcrumbs import Left, Place
-    from caloron.store.lock import ProcessIdentity
+from caloron.store.lock import ProcessIdentity, this_process
 
 _LARGEST = 10**12
 
@@ -69,8 +72,6 @@ def cycle() -> None:
 
 
 def _cycles_of(agent: str, hermes: bool | None) -> Cycles:
-    from caloron.cycles import Cycles, location_of
-
     return Cycles(location_of(_clean(agent), hermes=hermes))
 
 
@@ -135,8 +136,6 @@ def begin(
 
 def _holder(pid: int | None) -> ProcessIdentity:
     """The process that the cycle lives with; the caller of this command may exit at once."""
-    from caloron.store.lock import ProcessIdentity, this_process
-
     if pid is None:
         return ProcessIdentity(os.getppid(), "", "", "", os.uname().nodename)
     process = this_process(pid)
@@ -318,8 +317,6 @@ def log(
       caloron cycle log allegro --cycle 42
       caloron cycle log reviewer-1 --project demo
     """
-    from caloron.cycles.storage import shown
-
     cycles, notices = _find(agent, project, hermes)
     _note(notices)
     newest = cycles.log.newest(10**6 if number else limit)
@@ -357,8 +354,6 @@ def _find(agent: str, project: str | None, hermes: bool | None) -> tuple[Cycles,
 
 def _of_sprint(agent: str, project: str | None) -> Cycles | None:
     """The cycles of an agent of a project; None if there is no such agent."""
-    from caloron.engine.agent_view import cycles_in
-
     try:
         folder = find_project(current_project_name() if project is None else project).agents
     except CaloronError:
@@ -406,10 +401,6 @@ def breadcrumb(
         if dry_run:
             return DryRun(planned("print", crumb.task))
         return Answer(_crumb_data(state, crumb), crumb.text)
-    from caloron.cli.commands.forge import wake_engine
-    from caloron.engine.cycle_breadcrumbs import Place, leave
-    from caloron.ledger.projects import load_project
-
     place = Place(number=issue or pull or 0, is_pull=pull is not None)
     loaded = load_project(project)
     if dry_run:
@@ -428,8 +419,6 @@ def breadcrumb(
 
 
 def _crumb(agent: str, hermes: bool | None) -> tuple[CycleState, Breadcrumb]:
-    from caloron.cycles.report import breadcrumb as breadcrumb_of
-
     state = _cycles_of(agent, hermes).load().state
     crumb = breadcrumb_of(state)
     if crumb is None:

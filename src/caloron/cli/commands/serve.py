@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import signal
+import threading
 
 import click
 
+from caloron.agents.sandbox.bubblewrap import Bubblewrap
 from caloron.cli import output
 from caloron.cli.app import (
     Answer,
@@ -17,9 +20,13 @@ from caloron.cli.app import (
     planned,
     unsandboxed_option,
 )
-
-if TYPE_CHECKING:
-    from caloron.server.http import ShellServer
+from caloron.ledger.locate import home
+from caloron.server.agents import AgentServer
+from caloron.server.harness import Harness, HarnessOptions
+from caloron.server.http import HOST, ShellServer
+from caloron.server.settings import harness_settings, shell_settings
+from caloron.store.crash import this_process_is
+from caloron.store.lock import single_instance
 
 
 @command(dry_run=True)
@@ -35,16 +42,6 @@ def shell(unsandboxed: bool, dry_run: bool) -> DryRun | None:
       CALORON_SHELL_TOKEN=secret caloron shell
       curl -H 'X-Caloron-Token: secret' http://127.0.0.1:7710/status
     """
-    import os
-
-    from caloron.agents.sandbox.bubblewrap import Bubblewrap
-    from caloron.ledger.locate import home
-    from caloron.server.agents import AgentServer
-    from caloron.server.http import HOST, ShellServer
-    from caloron.server.settings import shell_settings
-    from caloron.store.crash import this_process_is
-    from caloron.store.lock import single_instance
-
     this_process_is("shell")
     settings = shell_settings(os.environ)
     if not unsandboxed:
@@ -70,8 +67,6 @@ def _note(line: str) -> None:
 
 def _serve(server: ShellServer) -> None:
     """Serve until a signal; the current request is finished, agents keep running."""
-    import signal
-    import threading
 
     def stop(_number: int, _frame: object) -> None:
         threading.Thread(target=server.shutdown, daemon=True).start()
@@ -149,13 +144,6 @@ def start(
       CALORON_TASK_DESCRIPTION='Add a README' caloron harness start
       CALORON_FRAMEWORK_CMD=my-agent caloron harness start --network none
     """
-    import os
-
-    from caloron.ledger.locate import home
-    from caloron.server.harness import Harness, HarnessOptions
-    from caloron.server.settings import harness_settings
-    from caloron.store.crash import this_process_is
-
     this_process_is("harness")
     settings = harness_settings(os.environ, home() / "harness")
     if dry_run:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+#: `po` is the planner: ids of work, folders of runs, settings, JSON output and `CALORON_ROLE` have
+#: had that name since the first Caloron.
 Role = Literal["po", "implement", "review", "fix", "resolve", "check", "retro", "verify"]
 
 REVIEWER = "reviewer-1"

@@ -1,4 +1,4 @@
-"""What an attempt came to: its commits, its answer, its cost; and nothing of it is lost."""
+"""Collects the commits, the answer and the cost of attempts, and saves unfinished work."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from caloron.agents.supervise.transcript import last_line
 from caloron.agents.workspace.commits import SALVAGE_CAP_BYTES, HandOver, hand_over
 from caloron.agents.workspace.workspaces import remove_workspace, unfinished
 from caloron.answers import closing_words
-from caloron.domain.model.facts import RunInterrupted, WorkEnded
+from caloron.domain.model.facts import PROVIDER_REFUSALS, RunInterrupted, WorkEnded
 from caloron.domain.model.feedback import Feedback
-from caloron.domain.model.merge import Link
 from caloron.domain.model.roles import ROLES, Role, WorkId
 from caloron.domain.model.task import Work
 from caloron.domain.model.usage import Usage, guess_usd
 from caloron.engine.runs.prepare import sessions_of
-from caloron.engine.runs.run_dirs import RunDirs, read_spec
+from caloron.engine.runs.run_dirs import AttemptRecord, RunDirs, read_record
 from caloron.errors import CaloronError
 from caloron.git.incoming import HandOverCancelled, SecretInCommits
 from caloron.git.mirror import Mirror
@@ -35,10 +34,8 @@ from caloron.store.redact import Redactor
 
 _ANSWER_TAIL = 16_384
 _PLAN_LIMIT = 1 << 20
-#: The provider said no: the work goes on later where it is, so nothing is published.
-_LATER = ("auth", "quota", "rate_limit")
 #: How long a hand-over may last after a stop: enough for all but large files.
-_LAST_S = 2.0
+_HAND_OVER_S = 2.0
 
 
 class MergeNotMade(CaloronError):
@@ -46,12 +43,12 @@ class MergeNotMade(CaloronError):
 
 
 class NothingLeft(CaloronError):
-    """A round after which the change has nothing that main has not."""
+    """A round after which main already contains the whole change."""
 
 
 @dataclass(kw_only=True)
 class AttemptCollector:
-    """Reads the results of attempts, also of those that an earlier engine started."""
+    """Reads the results of attempts, also of attempts that an earlier engine started."""
 
     queue: WorkQueue
     mirror: Mirror
@@ -71,19 +68,19 @@ class AttemptCollector:
     def ended(
         self, task: str, work: Work, token: int, result: dict[str, Any], started_at: int | None
     ) -> WorkEnded:
-        """The fact for an attempt that came to its end."""
+        """Return the fact for an attempt that ended."""
         run_dir = self.runs.of(work.item, token)
-        spec = read_spec(run_dir)
-        report, usage = self._report(spec, run_dir)
+        record = read_record(run_dir)
+        report, usage = self._report(record, run_dir)
         seconds = time.time() - started_at / 1000 if started_at else 0.0
         conflicts: tuple[str, ...] = ()
-        head = work.head or str(spec.get("base", ""))
-        base = str(spec.get("base", ""))
+        head = work.head or record.base
         over = str(result.get("over", ""))
         if _is_unfinished(work.role, report.trouble, over):
-            head = base
+            head = record.base
         elif ROLES[work.role].writes_code:
-            head, conflicts = self._take_commits(task, work, token, spec, run_dir)
+            head, conflicts = self._take_commits(task, work, token, record, run_dir)
+        is_verification = work.role == "verify"
         return WorkEnded(
             item=work.item,
             task=task,
@@ -95,14 +92,14 @@ class AttemptCollector:
             limit_hit=over,
             answer=_answer(work.role, report.text),
             head=head,
-            base=base,
+            base=record.base,
             conflicts=conflicts,
-            log=str(run_dir / "output.log") if work.role == "verify" else "",
-            verify_command=str(spec.get("how", "")),
-            main_author=self._author(base) if work.role == "verify" and not work.head else "",
-            tree=str(spec.get("tree", "")),
-            chain=tuple(Link(head, tree) for head, tree in spec.get("chain", ())),
-            framework=str(spec.get("framework", "")),
+            log=str(run_dir / "output.log") if is_verification else "",
+            verify_command=record.how,
+            main_author=self._author(record.base) if is_verification and not work.head else "",
+            tree=record.tree,
+            chain=record.links,
+            framework=record.framework,
             provider_error=report.trouble,
             provider_message=report.detail,
             reset_at=report.reset_at,
@@ -113,26 +110,23 @@ class AttemptCollector:
         )
 
     def _author(self, commit: str) -> str:
-        """Who made a commit, as far as that is known here."""
+        """Return the author of a commit; empty if our own repository does not have it."""
         newest = self.mirror.log(commit, 1) if commit and self.mirror.has(commit) else []
         return " ".join(newest[0][2].split())[:60] if newest else ""
 
-    def said_last(self, item: str, token: int) -> str:
-        """The closing words of an attempt that was lost, as far as it got."""
+    def last_words(self, item: str, token: int) -> str:
+        """Return the last line of an attempt that was lost."""
         run_dir = self.runs.of(item, token)
-        spec = read_spec(run_dir)
-        if not spec.get("framework"):
-            log = run_dir / "output.log"
-            return last_line(log) if log.exists() else ""
-        return _closing_words(self._report(spec, run_dir)[0])
+        record = read_record(run_dir)
+        if not record.framework:
+            output = run_dir / "output.log"
+            return last_line(output) if output.exists() else ""
+        return _closing_words(self._report(record, run_dir)[0])
 
     def interrupted(self, item: str, token: int) -> RunInterrupted | None:
-        """The fact for an attempt that was cut short: what it cost, and its conversation.
-
-        None: it used nothing that anybody counts.
-        """
+        """Return the cost and the conversation of an attempt that was cut short; None: no cost."""
         run_dir = self.runs.of(item, token)
-        report, usage = self._report(read_spec(run_dir), run_dir)
+        report, usage = self._report(read_record(run_dir), run_dir)
         if usage is None or not (usage.usd or usage.tokens_in or report.session):
             return None
         work = WorkId.parse(item)
@@ -145,21 +139,23 @@ class AttemptCollector:
         )
 
     def finish(self, fact: WorkEnded) -> None:
-        """Remove the workspace of an attempt whose end was recorded; save what is not published."""
+        """Remove the workspace of an attempt whose end was recorded; save unfinished work."""
         if _is_unfinished(fact.role, fact.provider_error, fact.limit_hit):
             self.save_and_remove(fact.item, fact.token)
         else:
             self.remove(fact.item, fact.token)
 
     def save_and_remove(self, item: str, token: int) -> None:
-        """Never lose an agent's work: what is in the workspace goes to a salvage ref first."""
+        """Save the work in the workspace of an attempt to a salvage ref, then remove it."""
         run_dir = self.runs.of(item, token)
-        workspace, spec = run_dir / "workspace", read_spec(run_dir)
+        workspace, record = run_dir / "workspace", read_record(run_dir)
         self.discard(unfinished(workspace))
         if workspace.exists() and WorkId.parse(item).spec.writes_code:
             handed_over = self.mirror.has(f"refs/caloron/work/{item}/{token}")
             try:
-                kept = spec.get("base") and not handed_over and not self._salvage(item, token, spec)
+                kept = (
+                    bool(record.base) and not handed_over and not self._salvage(item, token, record)
+                )
             except HandOverCancelled as error:
                 log.debug("work is saved by the next engine", error=error, item=item)
                 kept = True
@@ -169,26 +165,26 @@ class AttemptCollector:
         self.remove(item, token)
 
     def remove(self, item: str, token: int) -> None:
-        """The workspace and the private home of an attempt, with the credential in it."""
+        """Remove the workspace and the private home of an attempt, with the credential in it."""
         run_dir = self.runs.of(item, token)
         # At once: a credential does not wait for a background thread.
         remove_workspace(run_dir / "home")
         self.discard(run_dir / "workspace")
         self.discard(unfinished(run_dir / "workspace"))
 
-    def _salvage(self, item: str, token: int, spec: dict[str, Any]) -> bool:
+    def _salvage(self, item: str, token: int, record: AttemptRecord) -> bool:
         """Save uncommitted and unpublished work under a ref; False if that was not possible."""
         run_dir, ref = self.runs.of(item, token), f"refs/salvage/{item}/{token}"
-        workspace, base, task = run_dir / "workspace", spec["base"], WorkId.parse(item).task
+        workspace, task = run_dir / "workspace", WorkId.parse(item).task
         if not workspace.exists():
             return True
         work = HandOver(
             workspace=workspace,
-            base=base,
+            base=record.base,
             main=self.mirror.newest_main(),
             message="Work saved from an attempt that did not end\n",
             identity=self.identity,
-            leave_out=spec.get("products", ()),
+            leave_out=record.products,
             secrets=self.secrets,
             ref=ref,
             bundle=run_dir / "work.salvage",
@@ -209,29 +205,28 @@ class AttemptCollector:
             log.warning("cannot save the work of an attempt", error=error, item=item, task=task)
             self.queue.note("salvage_failed", item, {"kept": str(workspace), "why": str(error)})
             return False
-        if commit != base:
+        if commit != record.base:
             self.queue.note("work_salvaged", item, {"ref": ref, "commit": commit})
         return True
 
     def _cancelled(self) -> Callable[[], bool]:
-        """Whether one hand-over has lasted too long since the stop, or since it began after it."""
-        seen_at: list[float] = []
+        """Return a check that gives a hand-over up some time after the engine has to stop."""
+        deadline: list[float] = []
 
         def cancelled() -> bool:
-            if self.stopping.is_set() and not seen_at:
-                seen_at.append(time.monotonic())
-            return bool(seen_at) and time.monotonic() - seen_at[0] > _LAST_S
+            if self.stopping.is_set() and not deadline:
+                deadline.append(time.monotonic() + _HAND_OVER_S)
+            return bool(deadline) and time.monotonic() > deadline[0]
 
         return cancelled
 
-    def _report(self, spec: dict[str, Any], run_dir: Path) -> tuple[AgentReport, Usage | None]:
-        """What the agent told about its run; its conversation is kept for the next one."""
-        framework = spec.get("framework")
-        if not framework:
+    def _report(self, record: AttemptRecord, run_dir: Path) -> tuple[AgentReport, Usage | None]:
+        """Read the agent's report, and keep its conversation for the next attempt."""
+        if not record.framework:
             return AgentReport(), None
-        runner = self.runner(framework)
+        runner = self.runner(record.framework)
         report = self._cleaned(runner.read_report(run_dir))
-        # An agent can read its own key, and a conversation holds all that it ever read.
+        # An agent can read its own key, and a conversation contains everything it read.
         clean = Redactor(self.secrets).data
         kept = report.session and runner.save_session(
             run_dir / "home", sessions_of(run_dir), report.session, clean
@@ -240,7 +235,7 @@ class AttemptCollector:
             report = msgspec.structs.replace(report, session="")
         cost = report.cost_usd
         if cost is None and runner.info.reports_cost:
-            cap = spec.get("budget_usd") or float("inf")
+            cap = record.budget_usd or float("inf")
             # A guess that is too high is safer for the budget: cache reads are not free.
             cost = guess_usd(report.tokens_in + report.tokens_cached, report.tokens_out, cap)
         usage = Usage(
@@ -255,7 +250,7 @@ class AttemptCollector:
         return report, usage
 
     def _cleaned(self, report: AgentReport) -> AgentReport:
-        """The report without keys: only what the agent printed was looked through before."""
+        """Remove keys from the report: until now only the printed output was redacted."""
         clean = Redactor(self.secrets).text
         return msgspec.structs.replace(
             report,
@@ -267,10 +262,10 @@ class AttemptCollector:
         )
 
     def _take_commits(
-        self, task: str, work: Work, token: int, spec: dict[str, Any], run_dir: Path
+        self, task: str, work: Work, token: int, record: AttemptRecord, run_dir: Path
     ) -> tuple[str, tuple[str, ...]]:
-        """Commit what the agent left, and bring its commits into our own repository."""
-        base, main = spec["base"], self.mirror.newest_main()
+        """Commit the files that the agent left, and fetch its commits into our own repository."""
+        base, main = record.base, self.mirror.newest_main()
         title = self.queue.ledger.state(self.queue.sprint).tasks[task].plan.title
         what = title if work.role == "implement" else f"{title} ({work.role})"
         agent = f"caloron-agent-{task}"
@@ -281,7 +276,7 @@ class AttemptCollector:
             message=f"{what}\n\nTask: {task}\nAgent: {agent}\n",
             identity=self.identity,
             agent=agent,
-            leave_out=spec.get("products", ()),
+            leave_out=record.products,
             secrets=self.secrets,
             ref=f"refs/caloron/work/{work.item}/{token}",
             bundle=run_dir / "work.bundle",
@@ -289,11 +284,10 @@ class AttemptCollector:
             cancelled=self._cancelled(),
         )
         head = hand_over(handed_over, self.sandbox, self.mirror)
-        left = self.mirror.conflict_markers(head, tuple(spec.get("conflicts", ())))
+        left = self.mirror.conflict_markers(head, record.conflicts)
         if left:
             return work.head, printable_names(left)
-        merged = spec.get("merges", "")
-        if merged and not self.mirror.is_ancestor(merged, head):
+        if record.merges and not self.mirror.is_ancestor(record.merges, head):
             raise MergeNotMade(f"the {work.role} round of {task} did not merge main in")
         if head != base and self.mirror.brings_nothing(main, head):
             if work.role != "implement":
@@ -303,16 +297,16 @@ class AttemptCollector:
 
 
 def _is_unfinished(role: Role, trouble: str, over: str) -> bool:
-    """Whether an agent ended before its change was whole: that is saved, and not published."""
-    return ROLES[role].writes_code and (trouble in _LATER or bool(over))
+    """True if an agent ended before its change was complete: it is saved and not published."""
+    return ROLES[role].writes_code and (trouble in PROVIDER_REFUSALS or bool(over))
 
 
 def _closing_words(report: AgentReport) -> str:
-    """The last line that the agent wrote for people, outside of its feedback or in it."""
+    """Return the agent's last line for people, outside of its feedback or in it."""
     if words := closing_words(report.text):
         return words
-    said = feedback.parse(report.text)
-    return closing_words(said.notes) if said else ""
+    parsed = feedback.parse(report.text)
+    return closing_words(parsed.notes) if parsed else ""
 
 
 def _answer(role: Role, text: str) -> str:
@@ -325,14 +319,14 @@ def _feedback(task: str, role: Role, report: AgentReport, seconds: float) -> Fee
     """Return the feedback of a task's own agent, with the numbers that we measured."""
     spec = ROLES[role]
     own_agent = bool(task) and spec.needs_agent and not spec.shared_agent
-    said = feedback.parse(report.text) if own_agent else None
-    if said is None:
+    parsed = feedback.parse(report.text) if own_agent else None
+    if parsed is None:
         return None
     return msgspec.structs.replace(
-        said,
+        parsed,
         task_id=task,
         agent_role="developer" if role != "check" else "checker",
-        tools_used=said.tools_used or tuple(sorted(report.tools)),
+        tools_used=parsed.tools_used or tuple(sorted(report.tools)),
         tokens_consumed=report.tokens_in + report.tokens_out,
         time_to_complete_min=max(1, int(seconds // 60)),
     )

@@ -13,7 +13,8 @@ import msgspec
 
 from caloron.agents import conventions, prompting
 from caloron.agents.workspace.project_detection import SHELL, environment, with_path
-from caloron.domain.model.facts import Skipped
+from caloron.domain.model.effects import StartWork
+from caloron.domain.model.facts import WorkEnded
 from caloron.domain.model.merge import Link
 from caloron.domain.model.roles import CODE_ROLES, PLANNER, ROLES, SPRINT_ROLES, Role
 from caloron.domain.model.sprint import State
@@ -21,6 +22,7 @@ from caloron.domain.model.task import Task, Work
 from caloron.domain.reporting.forge_texts import merge_message_for
 from caloron.engine.agent_dirs import AgentDirs
 from caloron.engine.forge.connect import NOTE
+from caloron.engine.runs.run_dirs import AttemptRecord
 from caloron.engine.runs.sandbox_policy import SandboxPolicy, model_of
 from caloron.engine.runs.workspaces import PreparedWorkspace, WorkspacePreparer
 from caloron.git.mirror import Conflict, Mirror
@@ -36,49 +38,25 @@ from caloron.ports import AgentCli, AgentCommand, AgentRequest, SandboxedCommand
 from caloron.store.redact import Redactor
 
 _LOG_LIMIT = 20_000
-#: Agents have the supervisor; this only ends one that nobody watches any more.
+#: The supervisor judges agents earlier; this ends an agent after its engine is gone.
 _UNWATCHED = 3.0
 #: Only these find programs that the branch installed; a judge must not run the author's programs.
 _WITH_BRANCH_PROGRAMS = (*CODE_ROLES, "verify")
 
+_replace = msgspec.structs.replace
+
 
 class PreparedProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process to start, and what must be known again when it has ended."""
+    """A process to start, and the record for its end."""
 
     confined: SandboxedCommand
-    #: Environment that is told to the agent and never written down.
+    #: Environment of the agent that is never written down.
     secrets: dict[str, str] = msgspec.field(default_factory=dict)
     stdin: str = ""
     limit_s: float
-    #: The commit that the work starts from.
-    base: str
-    #: The commit that a resolve round has to merge in.
-    merges: str = ""
-    conflicts: tuple[str, ...] = ()
-    framework: str = ""
-    #: Folders that setup made: not the agent's work.
-    products: tuple[str, ...] = ()
-    #: The shell line that verifies.
-    how: str = ""
-    #: The tree that is verified, and of a batch the tree after each of its changes.
-    tree: str = ""
-    chain: tuple[Link, ...] = ()
-    #: What the shim has to look at besides.
+    record: AttemptRecord
+    #: What the shim watches.
     watch: dict[str, object] = msgspec.field(default_factory=dict)
-
-
-class NothingToRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The work is done without a process: what it came to."""
-
-    base: str
-    conflicts: tuple[str, ...] = ()
-    skipped: Skipped = ""
-    #: Setup failed, so verification did too: its log and its last line.
-    failed: str = ""
-    log: str = ""
-    how: str = ""
-    tree: str = ""
-    chain: tuple[Link, ...] = ()
 
 
 class PromptContext:
@@ -152,18 +130,20 @@ class AttemptPreparer:
     def assign(
         self,
         state: State,
-        task: Task | None,
-        work: Work,
+        start: StartWork,
+        token: int,
         run_dir: Path,
         budget_usd: float | None = None,
-    ) -> PreparedProcess | NothingToRun:
+    ) -> PreparedProcess | WorkEnded:
+        """Return the process for a piece of work, or its end if it needs none."""
+        work, task = start.work, state.tasks.get(start.task)
         self._fetch(state, task, work)
         if work.role == "verify":
-            return self._verification(state, task, work, run_dir)
+            return self._verification(state, start, token, run_dir)
         return self._agent(state, task, work, run_dir, budget_usd)
 
     def _fetch(self, state: State, task: Task | None, work: Work) -> None:
-        """A commit that a person pushed to a branch is not in our own repository yet."""
+        """Fetch heads that a person pushed: they are not in our own repository yet."""
         places = {t.change.head: (t.change.branch, t.links.pull) for t in state.tasks.values()}
         if task:
             places.setdefault(work.head, (task.change.branch, task.links.pull))
@@ -174,47 +154,52 @@ class AttemptPreparer:
                 self._mirror.fetch_head(head, *places[head])
 
     def _verification(
-        self, state: State, task: Task | None, work: Work, run_dir: Path
-    ) -> PreparedProcess | NothingToRun:
-        """The merged result, or main itself, in a clean checkout, and the project's own test."""
+        self, state: State, start: StartWork, token: int, run_dir: Path
+    ) -> PreparedProcess | WorkEnded:
+        """Prepare the project's own test in a clean checkout of the merged result, or of main."""
+        work = start.work
         base = commit = self._mirror.fetch_main()
         chain: list[Link] = []
         conflicts: tuple[str, ...] = ()
         for head in work.batch or ((work.head,) if work.head else ()):
-            merged = self._mirror.merge(commit, head, self._clean(merge_message_for(state, head)))
+            message = self._clean(merge_message_for(state, head))
+            merged = self._mirror.merge(commit, head, message)
             if isinstance(merged, Conflict):
                 conflicts += printable_names(merged.files)
             else:
                 commit = merged.commit
                 chain.append(Link(head, merged.tree))
+        ended = WorkEnded(
+            item=work.item, task=start.task, role=work.role, token=token, base=base, head=work.head
+        )
         if conflicts and not chain:
-            return NothingToRun(base=base, conflicts=conflicts)
-        found: PreparedProcess | NothingToRun
+            return _replace(ended, conflicts=conflicts)
+        links, tree = tuple(chain) if work.batch else (), self._mirror.tree(commit)
+        ended = _replace(ended, tree=tree, chain=links)
+        task = state.tasks.get(start.task)
         try:
             if not task and self._workspaces.setup.is_empty(base):
-                return NothingToRun(base=base, skipped="none")
-            found = self._verify(task, commit, run_dir)
+                return _replace(ended, tree="", skipped="none")
+            return self._verify(task, commit, run_dir, ended)
         except TooLarge as error:
-            found = NothingToRun(base=base, failed=str(error))
-        tree, links = self._mirror.tree(commit), tuple(chain) if work.batch else ()
-        return msgspec.structs.replace(found, base=base, tree=tree, chain=links)
+            return _failed(ended, str(error))
 
     def _verify(
-        self, task: Task | None, commit: str, run_dir: Path
-    ) -> PreparedProcess | NothingToRun:
-        """The project's own test on one commit."""
+        self, task: Task | None, commit: str, run_dir: Path, ended: WorkEnded
+    ) -> PreparedProcess | WorkEnded:
+        """Prepare the project's own test on one commit; `ended` is its end without a process."""
         commands = self._workspaces.setup.commands(commit)
+        ended = _replace(ended, verify_command=commands.verify)
         if problem := self._workspaces.setup.refusal(commit):
-            return NothingToRun(base=commit, failed=problem, how=commands.verify)
+            return _failed(ended, problem)
+        unverified = _replace(ended, verify_command="", skipped="unverified")
         if not commands.verify and (task or not commands.setup):
-            return NothingToRun(base=commit, skipped="unverified")
+            return unverified
         place = self._workspaces.checkout(run_dir, commit, scope=task.id if task else "")
-        if not commands.verify and not place.setup_failed:
-            return NothingToRun(base=commit, skipped="unverified")
         if place.setup_failed:
-            return NothingToRun(
-                base=commit, failed=place.setup_failed, log=str(place.log), how=commands.verify
-            )
+            return _replace(_failed(ended, place.setup_failed), log=str(place.log))
+        if not commands.verify:
+            return unverified
         return PreparedProcess(
             confined=self._confine(
                 "verify",
@@ -223,8 +208,12 @@ class AttemptPreparer:
                 {"CALORON_ROLE": "verify"},
             ),
             limit_s=self._config.verify_timeout_s,
-            base=commit,
-            how=commands.verify,
+            record=AttemptRecord(
+                base=ended.base,
+                how=commands.verify,
+                tree=ended.tree,
+                chain=tuple((link.head, link.tree) for link in ended.chain),
+            ),
             watch=self._policy.watch(place.workspace, place.home),
         )
 
@@ -268,11 +257,14 @@ class AttemptPreparer:
             secrets=command.secrets | self._passed_on(),
             stdin=command.stdin,
             limit_s=self._limit(work.role),
-            base=place.start,
-            merges=place.merges,
-            conflicts=place.conflicts,
-            framework=framework,
-            products=(*place.commands.products, *place.products),
+            record=AttemptRecord(
+                base=place.start,
+                merges=place.merges,
+                conflicts=place.conflicts,
+                framework=framework,
+                budget_usd=budget_usd,
+                products=(*place.commands.products, *place.products),
+            ),
             watch=self._policy.watch(place.workspace, place.home),
         )
 
@@ -368,6 +360,10 @@ class AttemptPreparer:
         if role in SPRINT_ROLES:
             return self._config.po_timeout_s
         return self._config.timeout_s * _UNWATCHED
+
+
+def _failed(ended: WorkEnded, reason: str) -> WorkEnded:
+    return _replace(ended, exit_code=1, last_line=reason)
 
 
 def _who(task: Task | None, role: Role) -> str:

@@ -1,12 +1,37 @@
-"""Where each attempt keeps its files: spec, lock, output, workspace."""
+"""The directory of each attempt: spec, lock, output, workspace."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
+import msgspec
+
+from caloron.domain.model.merge import Link
 from caloron.store import log
+
+
+class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What must be known again when an attempt has ended; part of its `spec.json`."""
+
+    #: The commit that the work starts from.
+    base: str = ""
+    #: The commit that a resolve round has to merge in, and the files in conflict with it.
+    merges: str = ""
+    conflicts: tuple[str, ...] = ()
+    #: Empty: no agent, but the project's own test.
+    framework: str = ""
+    budget_usd: float | None = None
+    #: Folders that setup made: not the agent's work.
+    products: tuple[str, ...] = ()
+    #: The shell line that verifies.
+    how: str = ""
+    #: The tree that is verified, and of a batch each head with the tree after its merge.
+    tree: str = ""
+    chain: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return tuple(Link(head, tree) for head, tree in self.chain)
 
 
 class RunDirs:
@@ -19,33 +44,24 @@ class RunDirs:
         return self.root / item / str(token)
 
     def with_workspace(self, sprint: str) -> list[tuple[str, int]]:
-        """Attempts of a sprint, by item and token, whose workspace is there, be it half made."""
-        runs = self.root / sprint
-        found = {
-            p.parent for name in ("workspace", ".workspace.new") for p in runs.glob(f"*/*/*/{name}")
-        }
-        return [(str(run.parent.relative_to(self.root)), int(run.name)) for run in sorted(found)]
-
-    def all(self, item: str) -> list[Path]:
-        """The attempts of an item, oldest first."""
-        place = self.root / item
-        if not place.is_dir():
-            return []
-        found = [d for d in place.iterdir() if d.name.isdigit()]
-        return sorted(found, key=lambda d: int(d.name))
+        """Return the attempts of a sprint that have a workspace, also a half made one."""
+        names = ("workspace", ".workspace.new")
+        runs = {p.parent for name in names for p in (self.root / sprint).glob(f"*/*/*/{name}")}
+        return [(str(run.parent.relative_to(self.root)), int(run.name)) for run in sorted(runs)]
 
     def newest(self, item: str) -> Path | None:
-        found = self.all(item)
-        return found[-1] if found else None
+        """Return the directory of the last attempt of an item."""
+        folder = self.root / item
+        attempts = [d for d in folder.iterdir() if d.name.isdigit()] if folder.is_dir() else []
+        return max(attempts, key=lambda attempt: int(attempt.name), default=None)
 
 
-def read_spec(run_dir: Path) -> dict[str, Any]:
-    """What the attempt was started with; empty if it was not started."""
+def read_record(run_dir: Path) -> AttemptRecord:
+    """Read the record of an attempt; an empty one if no process was started."""
     try:
-        found = json.loads((run_dir / "spec.json").read_bytes())
+        return msgspec.json.decode((run_dir / "spec.json").read_bytes(), type=AttemptRecord)
     except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        log.warning("cannot read what an attempt was started with", error=error, path=run_dir)
-        return {}
-    return found if isinstance(found, dict) else {}
+        return AttemptRecord()
+    except msgspec.MsgspecError as error:
+        log.warning("cannot read the record of an attempt", error=error, path=run_dir)
+        return AttemptRecord()

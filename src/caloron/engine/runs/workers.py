@@ -1,7 +1,7 @@
-"""Does the work of the queue: claims it, starts a shim for it, and collects what it came to.
+"""Does the work of the queue: claims it, starts a shim for it, and collects its result.
 
-A worker owns no result: the shim holds the lease and writes the outcome, so an agent lives on
-when this process dies, and the next engine waits for it and collects in the same way.
+The shim owns the lease and writes the outcome. So an agent lives on when this process dies, and
+the next engine waits for its shim and collects the result in the same way.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import threading
 import time
 from pathlib import Path
 from subprocess import Popen
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from caloron.agents.supervise import launch
 from caloron.agents.workspace.setup_cache import SetupCancelled
@@ -18,10 +20,11 @@ from caloron.agents.workspace.workspaces import remove_workspace
 from caloron.domain.model.facts import RunInterrupted, WorkEnded
 from caloron.domain.model.roles import AGENT_ROLES, WorkId
 from caloron.domain.reporting.kpis import STOPPED
+from caloron.durations import Backoff
 from caloron.engine.runs.budget import BudgetGuard
 from caloron.engine.runs.collect import AttemptCollector
-from caloron.engine.runs.prepare import AttemptPreparer, NothingToRun, PreparedProcess
-from caloron.engine.runs.run_dirs import RunDirs, read_spec
+from caloron.engine.runs.prepare import AttemptPreparer, PreparedProcess
+from caloron.engine.runs.run_dirs import RunDirs, read_record
 from caloron.engine.signals import LoopSignal
 from caloron.errors import CaloronError, ForgePaused, ForgeUnavailable, StoreError
 from caloron.git.command import GitError
@@ -34,14 +37,20 @@ from caloron.store import queue as store_queue
 from caloron.store.files import is_disk_full
 from caloron.store.redact import learned_secrets
 
-#: An attempt that is interrupted again and again waits before it is started once more.
+#: After so many interruptions in a row, each restart of an item waits first.
 _QUICK_RESTARTS = 3
-_LONGEST_PAUSE_S = 30.0
-#: A git of ours that is killed as often as this, without a break, is a failure after all.
+_RESTARTS = Backoff(2.0, 30.0)
+_POSTPONEMENTS = Backoff(1.0, 30.0)
+#: After so many kills in a row, a killed git process counts as a failure.
 _MAX_KILLED = 10
 _TICK_S = 0.02
-#: How long a stop waits for workspaces that are being made ready.
+#: How long a stop waits for workspaces that are being prepared.
 _PREPARING_S = 1.0
+
+#: An item and its fencing token.
+Key = tuple[str, int]
+#: `running`: the shim owns the attempt, and only waiting is left for this process.
+Stage = Literal["preparing", "running", "collecting"]
 
 
 def _named(item: str) -> dict[str, str]:
@@ -71,14 +80,13 @@ class Workers:
         self._budget = budget
         self._signal = signal
         self.runs = RunDirs(project.runs)
-        self._active: dict[tuple[str, int], threading.Thread] = {}
-        self._preparing: set[tuple[str, int]] = set()
-        #: Those whose shim does the rest alone.
-        self._awaited: set[tuple[str, int]] = set()
+        self._active: dict[Key, threading.Thread] = {}
+        self._stages: dict[Key, Stage] = {}
+        #: How often in a row the attempts of an item were lost, or postponed.
         self._lost: dict[str, int] = {}
         self._postponed: dict[str, int] = {}
-        #: Those whose shim is being ended.
-        self._ending: set[tuple[str, int]] = set()
+        #: Attempts whose shim is being ended.
+        self._ending: set[Key] = set()
         self._lock = threading.Lock()
         self.stopping = stopping or threading.Event()
 
@@ -86,7 +94,7 @@ class Workers:
         """Start what the queue offers, within the limits; no agent while the sprint is halted."""
         if self.stopping.is_set():
             return
-        # What brings a begun change to main goes before what begins one.
+        # A verification finishes a change, so it goes before work that begins one.
         for roles in (("verify",), AGENT_ROLES):
             while self._queue.has_pending(roles):
                 allowance = self._budget.allowance()
@@ -109,15 +117,14 @@ class Workers:
     def only_shims_work(self) -> bool:
         """True if this process can exit: every remaining attempt is owned by its shim."""
         with self._lock:
-            return set(self._active) <= self._awaited
+            return all(self._stages.get(key) == "running" for key in self._active)
 
     def adopt(self) -> None:
-        """Take up what an earlier engine left: wait for its live shims, collect its results."""
+        """Take up the attempts of an earlier engine: wait for live shims, collect results."""
         self.end_orphans()
         for lease in sorted(self._queue.in_flight(), key=lambda lease: (lease.item, lease.token)):
             item, token = lease.item, lease.token
-            reserved = read_spec(self.runs.of(item, token)).get("budget_usd")
-            self._budget.reserve((item, token), reserved)
+            self._budget.reserve((item, token), read_record(self.runs.of(item, token)).budget_usd)
             self._begin(item, token, None)
 
     def end_orphans(self) -> None:
@@ -132,7 +139,7 @@ class Workers:
                 try:
                     self._account(item, token)
                 except CaloronError as error:
-                    # The framework is not installed any more; no other program reads its output.
+                    # The framework is no longer installed; no other program reads its output.
                     log.warning("the cost of an attempt is unknown", error=error, **_named(item))
                 self._collector.save_and_remove(item, token)
 
@@ -140,11 +147,11 @@ class Workers:
         """Stop agents whose lease is gone; take back leases that were not renewed."""
         leases = {(lease.item, lease.token): lease for lease in self._queue.in_flight()}
         with self._lock:
-            active, preparing = set(self._active), set(self._preparing)
+            active, stages = set(self._active), dict(self._stages)
         for item, token in active - leases.keys():
             self._stop_later(item, token)
         for (item, token), lease in leases.items():
-            if (item, token) in preparing:
+            if stages.get((item, token)) == "preparing":
                 self._renew(item, token)
             elif grace or lease.result is not None or lease.expires_at >= lease.now_ms:
                 continue
@@ -159,21 +166,25 @@ class Workers:
                 try:
                     self._queue.interrupt(lease.item, lease.token, STOPPED)
                 except StoreError as error:
-                    # An agent ends all the same; the next engine gives its lease back.
+                    # The agent ends nevertheless; the next engine gives its lease back.
                     self._signal.fail(error)
                 self._stop_later(lease.item, lease.token)
         give_up = time.monotonic() + _PREPARING_S
         while True:
+            late = time.monotonic() > give_up
             with self._lock:
-                # No agent is in a workspace that is still made ready: nothing can be lost there.
-                left = self._preparing if time.monotonic() > give_up else set()
-                threads = [self._active[key] for key in self._active.keys() - left]
+                # A workspace in preparation has no agent yet, so nothing can be lost there.
+                threads = [
+                    thread
+                    for key, thread in self._active.items()
+                    if not (late and self._stages.get(key) == "preparing")
+                ]
             if not threads:
                 return
             threads[0].join(_TICK_S)
 
     def wait(self) -> None:
-        """Let running work come to its end."""
+        """Wait until all running work has ended."""
         with self._lock:
             threads = list(self._active.values())
         for thread in threads:
@@ -186,8 +197,7 @@ class Workers:
         )
         with self._lock:
             self._active[key] = thread
-            if claimed:
-                self._preparing.add(key)
+            self._stages[key] = "preparing" if claimed else "collecting"
         thread.start()
 
     def _stop_later(self, item: str, token: int) -> None:
@@ -209,46 +219,45 @@ class Workers:
                 self._ending.discard((item, token))
 
     def _renew(self, item: str, token: int) -> None:
-        """Preparing a large workspace takes its time; until a shim is there, the lease is ours."""
+        """Renew the lease while a workspace is prepared: there is no shim yet that does it."""
         try:
             with self._queue.ledger.db.transaction("renew") as connection:
                 store_queue.renew(connection, item, token, self._queue.lease_ms, active=False)
         except store_queue.LeaseLost as error:
             log.warning("a lease could not be renewed", error=error, **_named(item))
-            return
 
     def _attend(self, item: str, token: int, claimed: Claimed | None) -> None:
         with log.context(**_named(item)):
             try:
-                self._bring_to_its_end(item, token, claimed)
+                self._finish(item, token, claimed)
             except BaseException as error:  # noqa: BLE001 - handed to the loop, which stops with it
                 self._signal.fail(error)
             finally:
                 with self._lock:
                     self._active.pop((item, token), None)
-                    self._preparing.discard((item, token))
+                    self._stages.pop((item, token), None)
                 self._budget.release((item, token))
                 self._signal.notify()
 
-    def _bring_to_its_end(self, item: str, token: int, claimed: Claimed | None) -> None:
+    def _finish(self, item: str, token: int, claimed: Claimed | None) -> None:
         try:
             shim = self._launch(claimed) if claimed else None
             if shim or not claimed:
                 self._await_shim(item, token, shim)
-                self._collect_surely(item, token)
+                self._collect_again_if_killed(item, token)
         except SetupCancelled as error:
             log.debug("the setup of a workspace was cancelled", error=error)
             self._collector.remove(item, token)
         except HandOverCancelled as error:
-            # Its result is recorded and its workspace stays: the next engine collects both.
+            # The result is recorded and the workspace stays: the next engine collects both.
             log.debug("the work of an attempt is collected by the next engine", error=error)
         except StoreError:
             raise
         except CaloronError as error:
             if is_disk_full(error, self._project.path):
-                # Nobody's failure, and no retry helps.
+                # No task is to blame, and no retry helps.
                 raise
-            log.warning("work ended with an error of ours", error=error)
+            log.warning("work ended with an internal error", error=error)
             if isinstance(error, ForgeUnavailable) or self._was_killed(item, error):
                 self._postpone(item, token, error)
             else:
@@ -258,41 +267,40 @@ class Workers:
         run_dir = self.runs.of(item, token)
         if shim is None and not launch.is_alive(run_dir):
             return
-        with self._lock:
-            self._preparing.discard((item, token))
-            self._awaited.add((item, token))
+        self._enter((item, token), "running")
         self._signal.notify()
         if shim is not None:
             shim.wait()
         launch.wait_until_gone(run_dir)
+        self._enter((item, token), "collecting")
+
+    def _enter(self, key: Key, stage: Stage) -> None:
         with self._lock:
-            self._awaited.discard((item, token))
+            self._stages[key] = stage
 
     def _launch(self, claimed: Claimed) -> Popen[bytes] | None:
-        """Prepare and start the shim; None if the work came to its end without one."""
-        work = claimed.start.work
+        """Prepare and start the shim; None if the work needed none."""
         run_dir = self.runs.of(claimed.item, claimed.token)
         self._await_earlier_attempts(claimed.item, claimed.token)
         self._pause_after_losses(claimed.item)
         self._refuse_stopping()
         remove_workspace(run_dir / "workspace")
         state = self._queue.ledger.state(self._queue.sprint)
-        task = state.tasks.get(claimed.start.task)
         budget = self._budget.reserved((claimed.item, claimed.token))
-        given = self._preparer.assign(state, task, work, run_dir, budget)
+        prepared = self._preparer.assign(state, claimed.start, claimed.token, run_dir, budget)
         self._refuse_stopping()
-        if isinstance(given, NothingToRun):
-            self._settle_without_process(claimed, given)
+        if isinstance(prepared, WorkEnded):
+            self._queue.settle(prepared, claimed.token)
+            self._collector.remove(claimed.item, claimed.token)
             return None
-        spec = self._spec(claimed, given, run_dir) | {"budget_usd": budget}
-        # From now on these are looked for in everything that is written.
-        self._collector.secrets.update(given.secrets | learned_secrets())
-        whispered = {"env": given.secrets, "redact": self._collector.secrets}
+        # From now on these values are redacted from everything that is written.
+        self._collector.secrets.update(prepared.secrets | learned_secrets())
+        secrets = {"env": prepared.secrets, "redact": self._collector.secrets}
         self._postponed.pop(claimed.item, None)
-        return launch.start(run_dir, spec, whispered)
+        return launch.start(run_dir, self._spec(claimed, prepared, run_dir), secrets)
 
     def _await_earlier_attempts(self, item: str, token: int) -> None:
-        """What an attempt that was taken back leaves is saved before the next one begins."""
+        """Wait until the work of earlier, interrupted attempts is saved."""
         with self._lock:
             earlier = [
                 thread
@@ -302,49 +310,29 @@ class Workers:
         for thread in earlier:
             thread.join()
         while self._queue.interruption_waits(item):
-            # The tick that takes it in is about to run: it knows the conversation to go on with.
+            # The next tick handles the interruption and tells which conversation continues.
             if self.stopping.wait(_TICK_S):
                 return
 
     def _refuse_stopping(self) -> None:
-        """Give up what is being made ready; `stop` gives its lease back."""
+        """Give up a preparation; `stop` gives its lease back."""
         if self.stopping.is_set():
             raise SetupCancelled("the sprint is being stopped")
 
-    def _settle_without_process(self, claimed: Claimed, given: NothingToRun) -> None:
-        work = claimed.start.work
-        fact = WorkEnded(
-            item=work.item,
-            task=claimed.start.task,
-            role=work.role,
-            token=claimed.token,
-            base=given.base,
-            head=work.head,
-            conflicts=given.conflicts,
-            exit_code=1 if given.failed else 0,
-            last_line=given.failed,
-            log=given.log,
-            skipped=given.skipped,
-            verify_command=given.how,
-            tree=given.tree,
-            chain=given.chain,
-        )
-        self._queue.settle(fact, claimed.token)
-        self._collector.remove(claimed.item, claimed.token)
-
-    def _spec(self, claimed: Claimed, given: PreparedProcess, run_dir: Path) -> dict[str, Any]:
-        stdin, confined = "", given.confined
-        if given.stdin:
+    def _spec(self, claimed: Claimed, prepared: PreparedProcess, run_dir: Path) -> dict[str, Any]:
+        """Return the spec that the shim reads, and later `read_record`."""
+        stdin, confined = "", prepared.confined
+        if prepared.stdin:
             file = run_dir / "prompt.txt"
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(given.stdin, "utf-8")
+            file.write_text(prepared.stdin, "utf-8")
             stdin = str(file)
         return {
             "ledger": str(self._project.ledger),
             "item": claimed.item,
             "token": claimed.token,
             "lease_ms": self._queue.lease_ms,
-            # A busy agent must not look silent only because its shim tells so too rarely.
+            # A busy agent must not seem silent because its shim reports too rarely.
             "beat_s": self._project.config.stall_threshold_m * 60 / 4,
             "argv": list(confined.argv),
             "env": confined.env,
@@ -352,34 +340,27 @@ class Workers:
             "files": {str(fd): str(path) for fd, path in confined.files.items()},
             "sidecar": list(confined.sidecar),
             "sandbox_depth": confined.sandbox_depth,
-            "watch": given.watch,
+            "watch": prepared.watch,
             "interruptions": self._queue.interruptions(claimed.item),
             "stdin": stdin,
             "output_cap": self._project.config.output_cap_mb << 20,
-            "limit_s": given.limit_s,
+            "limit_s": prepared.limit_s,
             "wake": str(self._project.wake),
-            "base": given.base,
-            "merges": given.merges,
-            "conflicts": list(given.conflicts),
-            "framework": given.framework,
-            "products": list(given.products),
-            "how": given.how,
-            "tree": given.tree,
-            "chain": [[link.head, link.tree] for link in given.chain],
+            **msgspec.to_builtins(prepared.record),
         }
 
     def _pause_after_losses(self, item: str) -> None:
         losses = self._lost.get(item, 0) - _QUICK_RESTARTS
         if losses > 0:
-            self.stopping.wait(min(2.0**losses, _LONGEST_PAUSE_S))
+            self.stopping.wait(_RESTARTS.pause(losses))
 
     def _was_killed(self, item: str, error: CaloronError) -> bool:
-        """Whether a signal ended a git of ours: an interruption, unless it happens every time."""
+        """True if a signal ended a git process of ours, unless that happens every time."""
         killed = isinstance(error, GitError) and error.returncode < 0
         return killed and self._postponed.get(item, 0) < _MAX_KILLED
 
-    def _collect_surely(self, item: str, token: int) -> None:
-        """Collect again when a signal ended a git of ours: the agent's work is paid and there."""
+    def _collect_again_if_killed(self, item: str, token: int) -> None:
+        """Collect again when a signal ended a git process of ours: the work is paid and there."""
         for last in (False, False, True):
             try:
                 self._collect(item, token)
@@ -391,12 +372,12 @@ class Workers:
                 return
 
     def _collect(self, item: str, token: int) -> None:
-        """Take in what an attempt left, whoever started it."""
+        """Collect the result of an attempt, also of one that an earlier engine started."""
         run_dir = self.runs.of(item, token)
         launch.reap(run_dir)
         lease = self._queue.lease(item)
         if lease is None or lease.token != token:
-            # Taken back, or not wanted any more: what it cost and said still counts.
+            # Taken back, or cancelled: its cost and its conversation still count.
             if cut := self._cut_short(item, token):
                 self._queue.ledger.append_facts(self._queue.sprint, [cut])
             return
@@ -404,8 +385,8 @@ class Workers:
         start = start_of(lease.payload)
         if result is None:
             self._lost[item] = self._lost.get(item, 0) + 1
-            if said := self._collector.said_last(item, token):
-                self._queue.note("attempt_lost", item, {"last_line": said})
+            if words := self._collector.last_words(item, token):
+                self._queue.note("attempt_lost", item, {"last_line": words})
             cut = self._cut_short(item, token)
             self._queue.interrupt(item, token, INTERRUPTED, cut)
             return
@@ -416,12 +397,12 @@ class Workers:
         if self._queue.settle(fact, token):
             self._collector.finish(fact)
         else:
-            # Its lease was taken back meanwhile: it is paid all the same.
+            # Its lease was taken back meanwhile: its cost still counts.
             self._account(item, token)
             self._collector.save_and_remove(item, token)
 
     def _cut_short(self, item: str, token: int) -> RunInterrupted | None:
-        """Save the work of an attempt that did not end; what it cost, if anybody counts."""
+        """Save the work of an attempt that did not end, and return its cost if there is one."""
         cut = self._collector.interrupted(item, token)
         self._collector.save_and_remove(item, token)
         if cut:
@@ -429,20 +410,20 @@ class Workers:
         return cut
 
     def _account(self, item: str, token: int) -> None:
-        """Report what an attempt cost whose end counts for nothing else."""
+        """Report the cost of an attempt whose end counts for nothing else."""
         if cut := self._collector.interrupted(item, token):
             self._queue.ledger.append_facts(self._queue.sprint, [cut])
 
     def _postpone(self, item: str, token: int, error: CaloronError) -> None:
-        """The forge does not answer, or a git of ours was killed: later, and nobody's fault."""
+        """Try again later: the forge does not answer, or a git process of ours was killed."""
         times = self._postponed[item] = self._postponed.get(item, 0) + 1
-        pause = min(2.0 ** min(times - 1, 10), _LONGEST_PAUSE_S)
+        pause = _POSTPONEMENTS.pause(times)
         until = error.until if isinstance(error, ForgePaused) else time.time() + pause
         cut = self._cut_short(item, token)
         self._queue.interrupt(item, token, str(error), cut, until=until)
 
     def _fault(self, item: str, token: int, error: CaloronError) -> None:
-        """Something of ours failed around the agent: the task is told, and tries once more."""
+        """Report an internal error around the agent to the task, which tries once more."""
         lease = self._queue.lease(item)
         if lease is None or lease.token != token:
             return

@@ -16,6 +16,15 @@ from caloron.cli.format import counted
 from caloron.cli.render import aligned
 from caloron.domain.model.roles import REVIEWER, ROLES, SPRINT_ROLES
 from caloron.durations import span
+from caloron.engine.agent_dirs import differences, export
+from caloron.engine.agent_view import (
+    cycles_in,
+    describe,
+    events_of,
+    last_cycles,
+    queue_of,
+    retros_of,
+)
 from caloron.errors import CaloronError, NotFound, StoreError
 from caloron.ledger import views
 from caloron.ledger.legacy import legacy_agents
@@ -151,15 +160,6 @@ def _to_slice(works: list[dict[str, Any]]) -> list[tuple[tuple[str, str], int]]:
 
 def _folder_of(paths: ProjectPaths, name: str) -> dict[str, Any]:
     """The content of the agent's own folder."""
-    from caloron.engine.agent_view import (
-        cycles_in,
-        describe,
-        events_of,
-        last_cycles,
-        queue_of,
-        retros_of,
-    )
-
     agent_dir = paths.agents / name
     differences = _exported(paths, agent_dir)
     state = cycles_in(agent_dir).load().state
@@ -193,8 +193,6 @@ def _folder_of(paths: ProjectPaths, name: str) -> dict[str, Any]:
 
 def _exported(paths: ProjectPaths, agent_dir: Path) -> list[dict[str, str]]:
     """Bring the folder up to the ledger; return the differences that were there before."""
-    from caloron.engine.agent_dirs import differences, export
-
     with views.ledger_if_any(paths) as connection:
         if connection is None:
             return []

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import msgspec
 
 from caloron.cli.app import Answer, command, sprint_argument
+from caloron.cli.commands.sprint.take import merge_commits
 from caloron.cli.format import counted, dollars, local_time
 from caloron.cli.project_view import (
     ForgeLinks,
@@ -46,6 +47,8 @@ from caloron.domain.rules.verdicts import reason_of
 from caloron.durations import span
 from caloron.errors import CaloronError
 from caloron.failures import log_lines
+from caloron.git.checkout import Checkout
+from caloron.git.command import git
 from caloron.git.mirror import Mirror
 from caloron.git.repository import Size
 from caloron.ledger.ledger import read_state
@@ -63,9 +66,6 @@ from caloron.ledger.state_file import iso
 from caloron.ports import Remote
 from caloron.store import log
 from caloron.store.lock import holder
-
-if TYPE_CHECKING:
-    from caloron.git.checkout import Checkout
 
 #: The owner of a run that belongs to no task.
 _OWNERS = {"po": "planner", "retro": "retro"}
@@ -447,9 +447,6 @@ def inbox(project: str | None) -> Answer:
 
 def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
     """Merged work that is not in the user's branch, once no engine runs."""
-    from caloron.git.checkout import Checkout
-    from caloron.git.command import git
-
     project = load_project(paths.name)
     repository = project.repository
     if not repository or not paths.ledger.exists() or holder(paths.engine_lock) is not None:
@@ -466,8 +463,6 @@ def _to_take(paths: ProjectPaths, flags: str) -> list[InboxItem]:
 
 def _newest_not_taken(paths: ProjectPaths, checkout: Checkout) -> str:
     """The newest sprint with merged work that is missing in the branch."""
-    from caloron.cli.commands.sprint.take import merge_commits
-
     with read_ledger(paths.name) as (_, connection):
         merged = merging_sprints(connection, _SEARCHED)
         for name in merged:

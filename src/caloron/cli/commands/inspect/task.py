@@ -8,7 +8,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,11 +17,11 @@ import click
 from caloron.agents.clis.registry import line_formatter
 from caloron.answers import closing_words, feedback_in
 from caloron.cli.app import Answer, command, sprint_name, sprint_option
-from caloron.cli.format import one_line, printable
+from caloron.cli.format import one_line, utc
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import aligned, fitted
 from caloron.domain.reporting.kpis import Run
-from caloron.engine.runs.run_dirs import read_spec
+from caloron.engine.runs.run_dirs import read_record
 from caloron.errors import NotFound
 from caloron.ids import sprint_number
 from caloron.ledger import views
@@ -75,7 +75,7 @@ def logs(task: str, sprint: str | None, tail: int, project: str | None) -> Answe
     numbers = {(run.item.rpartition("/")[2], run.token): run.attempt for run in runs}
     attempts = [_attempt(run, numbers, tail) for run in _runs(folder)]
     data = {"sprint_id": chosen, "number": number, "task": task, "attempts": attempts}
-    return Answer(data, lambda: "\n".join(map(_text, attempts)), raw=True)
+    return Answer(data, lambda: "\n".join(map(_text, attempts)))
 
 
 def _newest_logs(paths: ProjectPaths, task: str) -> str:
@@ -100,7 +100,7 @@ def _runs(folder: Path) -> list[Path]:
 def _attempt(run: Path, numbers: dict[tuple[str, int], int], tail: int) -> dict[str, Any]:
     work = run.parent.name
     # The output of each framework has a format of its own.
-    readable_line = line_formatter(read_spec(run).get("framework", ""))
+    readable_line = line_formatter(read_record(run).framework)
     output, readable = _last(run / "output.log", tail, readable_line)
     return {
         "work": work,
@@ -174,8 +174,8 @@ def _backwards(file: BinaryIO) -> Iterator[bytes]:
 def _text(attempt: dict[str, Any]) -> str:
     number = attempt["attempt"]
     which = f"attempt {number}" if number else "not begun"
-    parts = [fitted(printable(f"── {attempt['work']}, {which}  {attempt['path']}"))]
-    parts += [printable(attempt[key]).rstrip() for key in ("readable", "errors") if attempt[key]]
+    parts = [fitted(f"── {attempt['work']}, {which}  {attempt['path']}")]
+    parts += [attempt[key].rstrip() for key in ("readable", "errors") if attempt[key]]
     return "\n".join(parts)
 
 
@@ -397,7 +397,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def _iso(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return utc(ms / 1000, "milliseconds")
 
 
 def _trace_text(data: dict[str, Any]) -> list[str]:

@@ -11,12 +11,19 @@ import click
 import msgspec
 
 from caloron.agents.clis.registry import require_framework
+from caloron.agents.workspace.project_detection import ProjectCommands, apply_overrides, detect
 from caloron.cli.app import Answer, DryRun, group, planned
+from caloron.cli.format import local_time
+from caloron.cli.project_view import known_forge
 from caloron.cli.render import aligned
+from caloron.engine.forge.webhooks import refuse_unsigned
+from caloron.engine.runs.runtime import identity
 from caloron.engine.runs.sandbox_policy import TOKEN_VARIABLES, check_setting, refuse_passing_tokens
 from caloron.errors import CaloronError, NotFound, UsageError
+from caloron.git.mirror import Mirror
 from caloron.ledger.projects import Project, load_project, save_config
 from caloron.ledger.settings import ProjectConfig, parse_setting
+from caloron.ports import Remote
 from caloron.store import log
 from caloron.store.lock import holder
 
@@ -111,12 +118,6 @@ def list_settings(project: str | None) -> Answer:
 
 def _detected(project: Project) -> dict[str, str]:
     """The values used for empty settings, detected from the files of main and git's settings."""
-    from caloron.agents.workspace.project_detection import ProjectCommands, apply_overrides, detect
-    from caloron.cli.project_view import known_forge
-    from caloron.engine.runs.runtime import identity
-    from caloron.git.mirror import Mirror
-    from caloron.ports import Remote
-
     settings = project.config
     name, email = identity(settings)
     commit = f"refs/heads/{known_forge(project)['main']}"
@@ -136,8 +137,6 @@ def _detected(project: Project) -> dict[str, str]:
 
 def _line_of(key: str, value: Any, detected: str) -> str:
     if key == "created_at":
-        from caloron.cli.format import local_time
-
         # An edited file may have any text here.
         with suppress(ValueError):
             return local_time(value)
@@ -149,8 +148,6 @@ def _refuse_unfit(project: Project, key: str, value: Any) -> None:
     changed = msgspec.structs.replace(project.config, **{key: value})
     _refuse_moving(project, key, changed)
     if key.startswith("webhook"):
-        from caloron.engine.forge.webhooks import refuse_unsigned
-
         refuse_unsigned(changed)
     if key in ("pass_env", *TOKEN_VARIABLES):
         refuse_passing_tokens(changed)

@@ -17,8 +17,9 @@ from caloron.agents.conventions import (
 )
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, Failed, group, planned
-from caloron.cli.format import printable
+from caloron.cli.project_view import known_forge
 from caloron.errors import AlreadyExists, NotFound, UsageError
+from caloron.git.command import git_process
 from caloron.ids import is_valid_id
 from caloron.ledger.locate import find_project, home
 from caloron.ledger.projects import load_project
@@ -90,7 +91,7 @@ def validate(project: str | None) -> Answer:
     if not conventions.warnings:
         return Answer(data, f"All is valid: {', '.join(conventions.sources)}")
     if not output.wants_json():
-        click.echo(printable("\n".join(f"warning: {w}" for w in conventions.warnings)), err=True)
+        output.note("\n".join(f"warning: {warning}" for warning in conventions.warnings))
     message = f"{len(conventions.warnings)} parts of the conventions are not valid"
     hint = "see data.warnings" if output.wants_json() else "see the warnings above"
     raise Failed("GENERAL_ERROR", message, hint=hint, data=data)
@@ -105,8 +106,6 @@ def _load(project: str | None) -> Conventions:
 
 def _project_yaml(project: str) -> str | None:
     if is_valid_id(project):
-        from caloron.cli.project_view import known_forge
-
         main = known_forge(find_project(project))["main"]
         return _on_main(load_project(project).git_here, main)
     directory = Path(project)
@@ -135,8 +134,6 @@ def _is_directory(path: Path) -> bool:
 
 def _on_main(forge: Path, main: str) -> str | None:
     """The file as agents get it: from the forge's main, not from a checkout."""
-    from caloron.git.command import git_process
-
     done = git_process(forge, "show", f"{main}:{PROJECT_FILE}")
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
 

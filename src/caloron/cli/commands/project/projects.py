@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from caloron.agents.workspace.workspaces import remove_workspace
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, command, confirm, group, planned
 from caloron.cli.format import size
@@ -18,6 +19,8 @@ from caloron.cli.project_view import disk_usage, state_files
 from caloron.cli.render import aligned
 from caloron.domain.model.roles import CODE_ROLES
 from caloron.errors import CaloronError, PreconditionFailed
+from caloron.git.checkout import Checkout
+from caloron.git.command import git
 from caloron.ids import ID_WORDS
 from caloron.ledger import views
 from caloron.ledger.locate import (
@@ -148,9 +151,6 @@ def _parts(project: ProjectPaths) -> list[dict[str, Any]]:
 
 def _not_taken(paths: ProjectPaths) -> str:
     """Warn of merged work that exists only in the project's own forge."""
-    from caloron.git.checkout import Checkout
-    from caloron.git.command import git
-
     try:
         project = load_project(paths.name, need_ledger=False)
     except CaloronError:
@@ -171,8 +171,6 @@ def _not_taken(paths: ProjectPaths) -> str:
 
 def _delete(project: ProjectPaths) -> None:
     """Rename the folder first, so that a crash leaves no half of a project."""
-    from caloron.agents.workspace.workspaces import remove_workspace
-
     was_active = _active() == project.name
     renamed = project.path.with_name(f".deleted-{project.name}-{os.getpid()}")
     leftovers = project.path.parent.glob(f".deleted-{project.name}-*")
@@ -305,8 +303,6 @@ def _is_saved(paths: ProjectPaths, workspace: Path, refs: list[str]) -> bool:
 def _refs(paths: ProjectPaths, *prefixes: str) -> list[str]:
     if not paths.mirror.exists():
         return []
-    from caloron.git.command import git
-
     return git(paths.mirror, "for-each-ref", "--format=%(refname)", *prefixes).splitlines()
 
 
@@ -314,8 +310,6 @@ def _merged_branches(paths: ProjectPaths, sprints: list[str]) -> list[str]:
     """Agents' branches that main contains; an unmerged one is the only copy of its work."""
     if not sprints or not paths.forge_git.exists():
         return []
-    from caloron.git.command import git
-
     form = "--format=%(refname:lstrip=2)"
     merged = ("--merged=refs/heads/main", "refs/heads/agent")
     names = git(paths.forge_git, "for-each-ref", form, *merged, check=False).splitlines()
@@ -330,9 +324,6 @@ def _old_in(folder: Path, before: float) -> Iterator[Path]:
 
 
 def _remove(paths: ProjectPaths, items: list[Item]) -> None:
-    from caloron.agents.workspace.workspaces import remove_workspace
-    from caloron.git.command import git
-
     for item in items:
         if item.kind == "salvage":
             git(paths.mirror, "update-ref", "-d", item.target)

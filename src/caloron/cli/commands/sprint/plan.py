@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 from caloron.agents.clis.registry import FRAMEWORKS
-from caloron.cli.format import counted, printable
+from caloron.cli.format import counted, one_line, printable
 from caloron.cli.output import is_terminal, wants_json
 from caloron.cli.render import cells, wrapped
 from caloron.domain.model.plan import PlannedTask, PlanProblem, parse_plan
@@ -416,7 +416,7 @@ def _lines(
 ) -> list[str]:
     """One task: its id, its title and its notes, wrapped to the width."""
     first, rest = prefixes
-    title = " ".join(printable(task.title).split())
+    title = one_line(task.title)
     text = f"{title} ({'; '.join(notes)})" if notes else title
     start = f"{first}{task.id}  "
     hang = rest + ("│  " if has_children else "   ")

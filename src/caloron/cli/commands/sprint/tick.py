@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from caloron.cli.app import Answer, Positive, command, named_sprint, sprint_name
+from caloron.cli.commands.sprint.live import Lines
+from caloron.cli.commands.sprint.result import sprint_answer
 from caloron.cli.format import counted
 from caloron.domain.model.sprint import State
 from caloron.domain.reporting.explain import why, why_sprint
+from caloron.engine.one_shot import OneShotRun, project_of
+from caloron.engine.session import Choices, Session
 from caloron.errors import ForgeUnavailable, InUse, NotFound
 from caloron.ledger.locate import ProjectPaths, find_project
-
-if TYPE_CHECKING:
-    from caloron.engine.session import Session
+from caloron.ledger.projects import load_project
 
 _LIMIT_S = 50.0
 
@@ -55,9 +57,6 @@ def tick(sprint_id: str | None, yes: bool, limit_s: float, project: str | None) 
       caloron tick --sprint shop-1
       * * * * *  caloron tick --sprint shop-1 --output json >> ~/shop-1.log   # in a crontab
     """
-    from caloron.engine.session import Session
-    from caloron.ledger.projects import load_project
-
     paths, wanted = _find(sprint_id, project)
     try:
         session = Session(load_project(paths.name))
@@ -72,8 +71,6 @@ def tick(sprint_id: str | None, yes: bool, limit_s: float, project: str | None) 
 def _find(sprint_id: str | None, project: str | None) -> tuple[ProjectPaths, str]:
     """The project, and the sprint if one was named; a sprint's id names its project too."""
     if project is None and sprint_id is not None and not sprint_id.isdigit():
-        from caloron.engine.one_shot import project_of
-
         return project_of(sprint_id), sprint_id
     paths = find_project(project)
     if not paths.ledger.exists():
@@ -82,11 +79,6 @@ def _find(sprint_id: str | None, project: str | None) -> tuple[ProjectPaths, str
 
 
 def _tick(session: Session, wanted: str, *, yes: bool, limit_s: float) -> Answer | int:
-    from caloron.cli.commands.sprint.live import Lines
-    from caloron.cli.commands.sprint.result import sprint_answer
-    from caloron.engine.one_shot import OneShotRun
-    from caloron.engine.session import Choices
-
     name = wanted or next(reversed(session.ledger.unfinished()), session.ledger.last_sprint())
     listener = Lines(to_stderr=True, phase=session.ledger.state(name).sprint.phase)
     try:
