@@ -27,7 +27,7 @@ from caloron.ledger.exports import (
     write,
 )
 from caloron.ledger.learnings import learnings_file, read_back
-from caloron.ledger.ledger import Ledger, TickCommit, remember_export, remember_since
+from caloron.ledger.ledger import SQL, Ledger, TickCommit, remember_export, remember_since
 from caloron.ledger.legacy import HISTORY, VERSIONS
 from caloron.ledger.projects import Project
 from caloron.ledger.run_history import store_records
@@ -46,13 +46,6 @@ from caloron.ports import Clock
 from caloron.store import queue
 
 DAG, SKILLS = "dag.json", "skill_store.json"
-#: Sprints whose plan was written, newest first.
-_PLANNED = """
-SELECT DISTINCT s.id FROM sprints s JOIN tasks t ON t.sprint = s.id
-WHERE s.phase IN ('running', 'retro', 'ended') ORDER BY s.number DESC
-"""
-#: Ended sprints in the order in which they ended.
-_ENDED = "SELECT id FROM sprints WHERE phase = 'ended' ORDER BY ended_at, number"
 
 
 class Exports:
@@ -63,7 +56,7 @@ class Exports:
 
     def all(self) -> Iterator[Export]:
         """Return every file that was written or will be."""
-        for row in self.ledger.db.rows("SELECT id FROM sprints ORDER BY number"):
+        for row in self.ledger.db.rows(SQL["sprint_ids"]):
             yield state_file(self.ledger, row["id"])
         yield self.history()
         for exports in _IN_WORKSPACE.values():
@@ -106,13 +99,13 @@ class Exports:
         )
 
     def _last_plan(self) -> Iterable[Export]:
-        row = self.ledger.db.row(_PLANNED)
+        row = self.ledger.db.row(SQL["planned_sprints"])
         return self.plan(self.ledger.state(row["id"]))[:1] if row else ()
 
     def _agents(self) -> Iterable[Export]:
         """Return the manifest of each task, of the newest sprint that has a task of that id."""
         manifests: dict[str, Export] = {}
-        for row in self.ledger.db.rows(_PLANNED):
+        for row in self.ledger.db.rows(SQL["planned_sprints"]):
             for export in self.plan(self.ledger.state(row["id"]))[1:]:
                 manifests.setdefault(export.name, export)
         return manifests.values()
@@ -124,10 +117,12 @@ class Exports:
         return self._in_workspace(own, text), self._in_workspace(last, text)
 
     def _pages(self) -> Iterable[Export]:
-        return [self.retro_pages(row["id"])[0] for row in self.ledger.db.rows(_ENDED)]
+        return [
+            self.retro_pages(row["id"])[0] for row in self.ledger.db.rows(SQL["sprints_by_end"])
+        ]
 
     def _last_page(self) -> Iterable[Export]:
-        ended = self.ledger.db.rows(_ENDED)
+        ended = self.ledger.db.rows(SQL["sprints_by_end"])
         return [self.retro_pages(ended[-1]["id"])[1]] if ended else ()
 
     def learnings(self) -> Export:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sqlite3
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from caloron.cli.app import main
 from caloron.store.lock import ProcessLock
+from tests.support.git import git
 
 _DAY_S = 86_400
 
@@ -36,8 +36,7 @@ def left_workspace(project: Path, work: str) -> Path:
 
 def refer(project: Path, ref: str) -> None:
     # What the forge merged last is fetched by the next sprint, so the mirror's own main is used.
-    mirror = ["git", f"--git-dir={project / 'mirror.git'}"]
-    subprocess.run([*mirror, "update-ref", ref, "refs/heads/main"], check=True)
+    git(project / "mirror.git", "update-ref", ref, "refs/heads/main")
 
 
 def removed(told: dict[str, Any]) -> set[str]:
@@ -91,23 +90,16 @@ def test_a_workspace_without_work_goes_at_once(run, old: Path) -> None:
 
 
 def test_a_branch_goes_when_main_holds_it_and_its_pull_request_stays_readable(run, old) -> None:
-    forge = ["git", f"--git-dir={old / 'forge.git'}"]
-    tip = "-c", "user.name=a", "-c", "user.email=a@example.invalid"
-    tree = subprocess.run(
-        [*forge, "rev-parse", "main^{tree}"], check=True, capture_output=True, text=True
-    ).stdout.strip()
-    alone = subprocess.run(
-        [forge[0], *tip, forge[1], "commit-tree", "-m", "not merged", tree],
-        check=True, capture_output=True, text=True,
-    ).stdout.strip()  # fmt: skip
-    subprocess.run([*forge, "branch", "agent/b/demo-1", alone], check=True)
-    subprocess.run([*forge, "branch", "agent/a/demo-2", "main"], check=True)
+    forge = old / "forge.git"
+    tree = git(forge, "rev-parse", "main^{tree}")
+    alone = git(forge, "commit-tree", "-m", "not merged", tree)
+    git(forge, "branch", "agent/b/demo-1", alone)
+    git(forge, "branch", "agent/a/demo-2", "main")
     before = run.data("pr", "show", "2"), run.data("pr", "diff", "2")
     _, told = run("clean", "--yes")
     gone = [t["target"] for t in told["data"]["removed"] if t["kind"] == "branch"]
     assert gone == ["agent/a/demo-1"]
-    left = subprocess.run([*forge, "branch"], check=True, capture_output=True, text=True).stdout
-    assert left.split() == ["agent/a/demo-2", "agent/b/demo-1", "*", "main"]
+    assert git(forge, "branch").split() == ["agent/a/demo-2", "agent/b/demo-1", "*", "main"]
     assert (run.data("pr", "show", "2"), run.data("pr", "diff", "2")) == before
 
 
@@ -115,10 +107,9 @@ def test_saved_work_is_forgotten_only_when_that_is_asked_for(run, old: Path) -> 
     ref = "refs/salvage/demo-1/a/9-implement/1"
     refer(old, ref)
     assert removed(run("clean", "--yes")[1]) == {"logs", "branch"}
-    known = ["git", f"--git-dir={old / 'mirror.git'}", "rev-parse", "--verify", "-q", ref]
-    assert subprocess.run(known, check=False, capture_output=True).returncode == 0
+    assert git(old / "mirror.git", "for-each-ref", ref)
     assert removed(run("clean", "--yes", "--salvage")[1]) == {"salvage"}
-    assert subprocess.run(known, check=False, capture_output=True).returncode != 0
+    assert not git(old / "mirror.git", "for-each-ref", ref)
 
 
 def test_caches_go_by_their_age_and_the_pool_always(run, sprinted: Path, home: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 import yaml
 
@@ -11,6 +9,7 @@ from caloron.cli.app import main
 from caloron.errors import NotFound, UsageError
 from caloron.ledger import locate
 from caloron.ledger.projects import list_projects, load_project, save_config, set_active
+from tests.support.git import new_repository
 
 
 @pytest.fixture
@@ -127,17 +126,23 @@ def test_an_empty_value_in_the_file_is_the_default(run, file):
     assert run.data("config", "get", "parallel")["value"] == 4
 
 
-def test_without_a_project_one_is_told_to_make_it(run):
+def test_without_a_project_the_hint_says_how_to_create_one(run):
     run.refused(3, "caloron init", "config", "list")
 
 
-def test_an_unknown_project_is_answered_with_the_known_ones(run, file):
-    run.refused(3, "known projects: shop", "config", "list", "--project", "zork")
-
-
-@pytest.mark.parametrize("name", ["..", "../shop", "/etc"])
-def test_a_project_name_cannot_leave_the_home(run, file, name):
-    assert run("config", "list", "--project", name)[0] == 2
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("zork", 3, "known projects: shop"),
+        ("..", 2, "'..'"),
+        ("../shop", 2, "'../shop'"),
+        ("/etc", 2, "'/etc'"),
+    ],
+)
+def test_an_unknown_project_is_refused_and_its_name_cannot_leave_the_home(
+    run, file, name, code, words
+):
+    run.refused(code, words, "config", "list", "--project", name)
 
 
 def test_the_active_project_is_the_last_one_made_or_the_one_chosen(run, file):
@@ -189,8 +194,10 @@ def test_quoted_settings_are_read_as_the_real_parser_reads_them(file, line):
     assert locate.plain_settings(file) == yaml.safe_load(file.read_text())
 
 
-def test_the_text_of_get_is_the_bare_value(run, file):
+def test_the_text_of_get_is_the_bare_value_and_that_of_set_names_the_project(run, file):
     assert run.text("config", "get", "framework") == "stub\n"
+    assert run.data("config", "set", "parallel", "2")["project"] == "shop"
+    assert "(project shop)" in run.text("config", "set", "parallel", "3")
 
 
 def test_a_path_typed_relative_is_kept_absolute(run, file, tmp_path):
@@ -270,11 +277,6 @@ def test_webhooks_from_the_network_need_a_secret_first_and_keep_it(run, file):
     assert (code, "anybody in the network" in said["error"]["message"]) == (8, True)
 
 
-def test_config_set_says_which_project_it_changed(run, file, capsys):
-    assert run.data("config", "set", "parallel", "2")["project"] == "shop"
-    assert "(project shop)" in run.text("config", "set", "parallel", "3")
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [("repo", "ada/other"), ("host", "https://other.example.org"), ("forge", "github")],
@@ -306,13 +308,9 @@ def test_before_its_first_sprint_a_project_may_get_another_repository(run, file)
 
 
 def test_what_was_detected_is_shown_where_nothing_was_set(run, home, tmp_path, capsys):
-    repository = tmp_path / "src"
-    (repository / "tests").mkdir(parents=True)
-    (repository / "tests" / "test_a.py").write_text("import unittest\n")
-    (repository / "Makefile").write_text("test:\n\ttrue\n")
-    git = ("git", "-C", str(repository))
-    for words in (("init", "-q"), ("add", "-A"), ("-c", "user.email=a@b", "commit", "-qm", "x")):
-        subprocess.run((*git, *words), check=True)
+    (tmp_path / "src" / "tests").mkdir(parents=True)
+    files = {"tests/test_a.py": "import unittest\n", "Makefile": "test:\n\ttrue\n"}
+    repository = new_repository(tmp_path / "src", files)
     assert run("init", "found", "--framework", "stub", "--repo", str(repository))[0] == 0
     detected = run.data("config", "list", "-p", "found")["detected"]["verify"]
     assert detected

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +14,7 @@ from caloron.cli.app import main
 from caloron.domain.model.snapshots import marker
 from caloron.forge.local.forge import LocalForge
 from caloron.store.wake import Wake
+from tests.support.git import git
 
 BRANCH = "agent/basket/shop-1"
 
@@ -32,54 +33,26 @@ def forge(run, home):
 
 def _push(forge: LocalForge, work: Path, branch: str, file: str, content: str) -> str:
     if not work.exists():
-        subprocess.run(["git", "clone", "-q", forge.remote().url, work], check=True)
-    subprocess.run(["git", "-C", work, "checkout", "-qfB", branch, "origin/main"], check=True)
+        git(work.parent, "clone", "-q", forge.remote().url, work)
+    git(work, "checkout", "-qfB", branch, "origin/main")
     (work / file).write_text(content)
-    for line in (
-        "git add -A",
-        "git -c user.email=ada@example.org commit -q -m change",
-    ):
-        subprocess.run(line, shell=True, cwd=work, check=True)
-    head = subprocess.check_output(["git", "-C", work, "rev-parse", "HEAD"], text=True).strip()
-    held = forge.branch(branch)
-    forge.push(work, branch, head, held.commit if held else "")
+    git(work, "add", "-A")
+    git(work, "commit", "-q", "-m", "change")
+    head = git(work, "rev-parse", "HEAD")
+    before = forge.branch(branch)
+    forge.push(work, branch, head, before.commit if before else "")
     return head
 
 
-def test_issues_are_listed_with_their_task(run, forge):
-    said = run.data("issue", "list")
-    assert said["issues"] == [
-        {
-            "number": 1,
-            "title": "A basket",
-            "state": "open",
-            "url": "",
-            "author": "caloron",
-            "labels": ["caloron:task"],
-            "sprint_id": "shop-1",
-            "sprint_number": 1,
-            "task": "basket",
-        }
-    ]
-
-
-def test_pull_requests_are_listed_with_branch_head_and_what_they_close(run, forge):
-    (pull,) = run.data("pr", "list")["pull_requests"]
+def test_issues_and_pull_requests_are_listed_with_their_task(run, forge):
     head = forge.branch(BRANCH)
     assert head is not None
-    assert pull == {
-        "number": 2,
-        "title": "A basket",
-        "state": "open",
-        "url": "",
-        "author": "caloron",
-        "branch": BRANCH,
-        "head": head.commit,
-        "closes": [1],
-        "sprint_id": "shop-1",
-        "sprint_number": 1,
-        "task": "basket",
-    }
+    common: dict[str, Any] = {"title": "A basket", "state": "open", "url": "", "author": "caloron"}
+    common |= {"sprint_id": "shop-1", "sprint_number": 1, "task": "basket"}
+    issue = {"number": 1, "labels": ["caloron:task"]} | common
+    assert run.data("issue", "list")["issues"] == [issue]
+    pull = {"number": 2, "branch": BRANCH, "head": head.commit, "closes": [1]} | common
+    assert run.data("pr", "list")["pull_requests"] == [pull]
 
 
 def test_a_marker_of_a_person_names_no_task(run, forge, home):
@@ -101,6 +74,7 @@ def test_lists_are_filtered_by_state(run, forge, state, issues, pulls):
 
 def test_a_comment_carries_the_name_of_the_person(run, forge):
     assert run("issue", "comment", "1", "resolved")[0] == 0
+    run.refused(2, "is empty", "issue", "comment", "1", "  ")
     (comment,) = run.data("issue", "show", "1")["comments"]
     assert (comment["author"], comment["body"]) == ("Ada", "resolved")
 
@@ -113,13 +87,7 @@ def test_a_person_who_calls_themselves_caloron_is_not_taken_for_the_engine(run, 
 
 def test_a_long_comment_comes_from_standard_input(run, forge, monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo \xff\n")))
-    said = run("issue", "comment", "1", "-")[1]
-    assert said["data"]["comment"]["body"].startswith("one\ntwo")
-
-
-def test_an_empty_comment_is_refused(run, forge):
-    assert run("issue", "comment", "1", "  ")[0] == 2
-    assert run.data("issue", "show", "1")["comments"] == []
+    assert run.data("issue", "comment", "1", "-")["comment"]["body"].startswith("one\ntwo")
 
 
 def test_an_issue_is_closed_and_opened_again(run, forge):
@@ -156,8 +124,8 @@ def test_the_diff_is_what_git_would_apply(run, forge, capsys, home):
     assert main(["pr", "diff", "2"]) == 0
     patch = capsys.readouterr().out
     checkout = home.parent / "checkout"
-    subprocess.run(["git", "clone", "-q", forge.remote().url, checkout], check=True)
-    subprocess.run(["git", "-C", checkout, "apply"], input=patch, text=True, check=True)
+    git(home.parent, "clone", "-q", forge.remote().url, checkout)
+    git(checkout, "apply", stdin=patch)
     assert (checkout / "basket.py").read_text() == "items = []\n"
 
 

@@ -6,18 +6,14 @@ import subprocess
 
 import pytest
 
+from tests.support.git import git, new_repository
+
 
 @pytest.fixture
 def repository(tmp_path):
-    path = tmp_path / "my shop"
-    path.mkdir()
-    (path / "basket.py").write_text("items = []\n")
-    for line in (
-        "git init -q -b trunk",
-        "git add -A",
-        "git -c user.email=ada@example.org commit -q -m 'A basket'",
-    ):
-        subprocess.run(line, shell=True, cwd=path, check=True)
+    path = new_repository(tmp_path / "my shop", {"basket.py": "items = []\n"})
+    git(path, "branch", "-m", "trunk")
+    git(path, "commit", "-q", "--amend", "-m", "A basket")
     return path
 
 
@@ -37,8 +33,7 @@ def test_a_project_gets_a_forge_that_starts_from_the_users_repository(run, home,
         "active": True,
     }
     forge = home / "projects" / "shop" / "forge.git"
-    log = subprocess.check_output(["git", "-C", forge, "log", "--format=%s", "main"], text=True)
-    assert log == "A basket\n"
+    assert git(forge, "log", "--format=%s", "main") == "A basket"
     assert (home / "active").read_text() == "shop\n"
     assert run.data("config", "get", "verify")["value"] == "true"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from caloron.cli.app import main
+from tests.support.git import new_repository
 
 
 def test_the_example_is_written_once_and_is_understood(run, home: Path) -> None:
@@ -49,12 +49,7 @@ def test_a_projects_own_file_is_merged_in_from_its_main_or_from_a_directory(
 ) -> None:
     home.mkdir()
     (home / "organisation.yml").write_text("organisation: House\nlicense: {header: A}\n")
-    repo = tmp_path / "repo"
-    subprocess.run(["git", "init", "-q", "-b", "main", repo], check=True)
-    (repo / "caloron.yml").write_text("license: {header: B}\n")
-    mine = ["git", "-C", str(repo), "-c", "user.email=a@example.invalid"]
-    subprocess.run([*mine, "add", "."], check=True)
-    subprocess.run([*mine, "commit", "-qm", "conventions"], check=True)
+    repo = new_repository(tmp_path / "repo", {"caloron.yml": "license: {header: B}\n"})
     assert run("init", "shop", "--framework", "stub", "--repo", str(repo))[0] == 0
     (repo / "caloron.yml").write_text("license: {header: C}\n")
     for place, header in ((None, "A"), ("shop", "B"), (str(repo), "C")):

@@ -43,14 +43,12 @@ def test_help_names_every_command_with_one_line(capsys):
         assert line in said
 
 
-def test_no_command_at_all_shows_the_help(capsys):
-    assert main([]) == 0
-    assert "caloron sprint" in capsys.readouterr().out
-
-
-def test_the_version_is_told(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"caloron {__version__}\n"
+@pytest.mark.parametrize(
+    ("line", "words"), [([], "caloron sprint"), (["--version"], f"caloron {__version__}\n")]
+)
+def test_no_command_at_all_shows_the_help_and_an_option_the_version(capsys, line, words):
+    assert main(line) == 0
+    assert words in capsys.readouterr().out
 
 
 def is_group(name):
@@ -92,16 +90,19 @@ def test_a_group_without_a_command_prints_its_help(group, capsys):
     assert said.err == ""
 
 
-def test_a_failure_of_the_family_gives_its_own_exit_code(failing, capsys):
-    failing(InUse("held by process 7", hint="caloron stop"))
-    assert main(["init"]) == 5
-    assert capsys.readouterr().err == "error: held by process 7\nhint: caloron stop\n"
-
-
-def test_an_interrupt_ends_quietly(failing, capsys):
-    failing(KeyboardInterrupt())
-    assert main(["init"]) == 130
-    assert "Traceback" not in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (InUse("busy", hint="caloron stop"), 5, "error: busy\nhint: caloron stop\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_a_failure_of_the_family_and_an_interrupt_have_their_own_exit_codes(
+    failing, capsys, error, code, text
+):
+    failing(error)
+    assert main(["init"]) == code
+    assert capsys.readouterr().err.strip("\n") == text.strip("\n")
 
 
 def test_a_defect_is_short_on_the_terminal_and_whole_in_a_file(failing, capsys, home):
@@ -113,10 +114,6 @@ def test_a_defect_is_short_on_the_terminal_and_whole_in_a_file(failing, capsys, 
     (log,) = (home / "logs").iterdir()
     assert str(log) in said
     assert "Traceback" in log.read_text("utf-8")
-
-
-def test_a_defect_is_told_in_json_too(failing, capsys):
-    failing(ZeroDivisionError("oh"))
     assert main(["init", "--output=json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "GENERAL_ERROR"
 

@@ -93,16 +93,6 @@ def test_an_interrupted_run_goes_on_where_it_was_at_every_place():
         ]
 
 
-def test_a_finished_run_is_replayed_without_any_call():
-    bench, journal = _bench(_Power(1000)), _journal()
-    first = _run(bench, journal)
-    bench.calls.clear()
-    again = _run(bench, journal)
-    assert again.output == first.output
-    assert bench.calls == {}
-    assert {entry.source for entry in again.trace.stages} == {"journal"}
-
-
 def test_a_repeated_call_knows_that_it_was_interrupted(tmp_path):
     interrupted: list[bool] = []
     power = _Power(0)
@@ -269,34 +259,6 @@ def test_a_lack_of_money_can_be_mended_by_more():
     with pytest.raises(StageFailed):
         bench.run(root, 1, permissions=Permissions(budget_cents=99), **options)
     assert bench.calls == {"pay": 1, "boom": 5}
-
-
-def test_a_call_that_succeeded_in_a_later_attempt_is_not_repeated(tmp_path):
-    bench, paid, broken = Bench(), [], [True]
-    journal: Any = SqliteJournal(tmp_path)
-
-    def pay(value: Any) -> Any:
-        paid.append(value)
-        if len(paid) == 1:
-            raise ValueError("no answer")
-        return {"receipt": len(paid)}
-
-    def mend(value: Any) -> Any:
-        if broken:
-            raise ValueError("broken")
-        return value
-
-    bench.add("pay", pay, NETWORK)
-    bench.add("keep", lambda value: value, NETWORK)
-    bench.add("mend", mend, NETWORK)
-    root = sequence(retry(stage("pay"), 3), stage("keep"), stage("mend"))
-    options: dict[str, Any] = {"journal": journal, "run_id": "r", "retry_failed": True}
-    with pytest.raises(StageFailed, match="broken"):
-        bench.run(root, 1, **options)
-    broken.clear()
-    assert bench.run(root, 1, **options).output == {"receipt": 2}
-    assert len(paid) == 2
-    assert bench.calls["keep"] == 1
 
 
 def test_an_attempt_that_was_followed_by_another_stays_as_it_was():

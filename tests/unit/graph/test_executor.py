@@ -103,15 +103,6 @@ def test_branches_and_bindings_run_at_the_same_time(bench):
     assert bench.run(let).output == {"a": True, "b": True, "c": True}
 
 
-def test_a_run_without_a_spare_thread_still_ends(bench):
-    inner = parallel(x=stage("inc"), y=stage("inc"))
-    root = parallel(**{f"b{index}": inner for index in range(20)})
-    given = {f"b{index}": {"x": index, "y": index} for index in range(20)}
-    expected = {name: {"x": v["x"] + 1, "y": v["y"] + 1} for name, v in given.items()}
-    for threads in (0, 1, 5):
-        assert bench.run(root, given, limits=RunLimits(threads=threads)).output == expected
-
-
 def test_a_failed_branch_stops_its_siblings(bench):
     started = threading.Event()
 
@@ -274,13 +265,6 @@ def test_a_stage_named_by_data_cannot_have_effects_that_are_not_allowed(bench):
     assert bench.run(stage("call_it"), "net").output == 1
     with pytest.raises(StageFailed, match="net may not run here: network is not allowed"):
         bench.run(stage("call_it"), "net", permissions=Permissions(effects="pure"))
-
-
-def test_a_call_knows_where_it_is(bench):
-    bench.add("where", lambda _given, call: [call.path, call.key])
-    path = "$.root.branches.x.stage"
-    outcome = bench.run(parallel(x=retry(stage("where"), 2), y=const(1)), 0)
-    assert outcome.output["x"] == [path, path + "#1"]
 
 
 def _nest(op: str, inner: Any) -> Any:

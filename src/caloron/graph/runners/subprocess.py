@@ -104,7 +104,7 @@ def language_of(name: str | None) -> Language | None:
 class ProcessResult(msgspec.Struct, frozen=True):
     """The exit code and the output of a process."""
 
-    #: Above 128 if a signal ended the process.
+    #: 128 and the number of the signal, if a signal ended the process.
     exit_code: int
     stdout: bytes
     stderr: bytes
@@ -112,8 +112,8 @@ class ProcessResult(msgspec.Struct, frozen=True):
 
 _STAGE_SECONDS = 30.0
 _MAX_OUTPUT = 10 * 1024 * 1024
-#: An exit code above this number is that of a process that a signal ended.
-_SIGNALLED = 128
+#: The exit codes of a process that a signal ended: 128 and the number of the signal.
+_SIGNALLED = range(129, 193)
 
 
 class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,7 +222,7 @@ def policy_of(stage: StageSpec, script: Path) -> SandboxPolicy:
 def _answer(result: ProcessResult) -> Json:
     if code := result.exit_code:
         message = result.stderr.decode("utf-8", "replace").strip()
-        ending = f"exit {code}" if code <= _SIGNALLED else f"signal {code - _SIGNALLED}"
+        ending = f"signal {code - 128}" if code in _SIGNALLED else f"exit {code}"
         raise StageFailed(
             f"{message} ({ending})" if message else f"ended with {ending} and no message"
         )

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections import deque
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import click
 from caloron.cli import output
 from caloron.cli.app import Answer, DryRun, Failed, group, planned
 from caloron.cli.commands.graph.common import unsandboxed_option
-from caloron.cli.format import counted, one_line
+from caloron.cli.format import counted, one_line, utc
 from caloron.cli.render import aligned
 from caloron.errors import UsageError
 from caloron.ledger.locate import home
@@ -160,13 +159,14 @@ def list_jobs(config: str) -> Answer:
     for job in timetable.jobs:
         last = runs.last(job.name)
         after = last.handled if last and last.cron == job.cron_text else time.time()
+        due = next_due(job.cron, after)
         rows.append(
             {
                 "job": job.name,
                 "cron": job.cron_text,
                 "graph": str(job.graph),
-                "next": _time(next_due(job.cron, after)),
-                "last": _time(last.began) if last else None,
+                "next": utc(due) if due is not None else None,
+                "last": utc(last.began) if last and last.began is not None else None,
                 "ok": last.ok if last else None,
                 "error": last.error if last else "",
             }
@@ -174,12 +174,6 @@ def list_jobs(config: str) -> Answer:
     cells = [(row["job"], row["cron"], row["next"] or "never", _last_run(row)) for row in rows]
     data = {"config": str(timetable.path), "jobs": rows}
     return Answer(data, "\n".join(aligned([("job", "cron", "next", "last"), *cells])))
-
-
-def _time(moment: float | None) -> str | None:
-    if moment is None:
-        return None
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
 
 def _last_run(row: dict[str, Any]) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
 
 from caloron.cli import output
 from caloron.cli.app import Answer, command
-from caloron.cli.format import one_line
+from caloron.cli.format import one_line, utc
 from caloron.cli.project_view import (
     WITHOUT_ENGINE,
     display_phase,
@@ -72,7 +72,7 @@ def _record(row: sqlite3.Row, phase: str) -> dict[str, Any]:
         "phase": row["phase"],
         "completed_tasks": row["done"],
         "total_tasks": row["total"],
-        "started_at": datetime.fromtimestamp(row["created_at"], UTC).isoformat(timespec="seconds"),
+        "started_at": utc(row["created_at"]),
         "duration_s": round(ended - row["created_at"], 1) if ended else None,
         "adopted": False,
     } | _outcome(row, phase)

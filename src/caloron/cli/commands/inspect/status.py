@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from caloron.cli.app import Answer, command
-from caloron.cli.format import local_time, one_line
+from caloron.cli.format import local_time, one_line, utc
 from caloron.cli.project_view import (
     UNKNOWN_FORGE,
     WITHOUT_ENGINE,
@@ -186,16 +186,10 @@ def _pauses(recorded: str | None) -> list[dict[str, str]]:
     """The unavailable providers, and until when, in UTC."""
     pauses = json.loads(recorded or "{}").items()
     return [
-        {"framework": name, "what": pause["what"], "until": _utc(pause["until"])}
+        {"framework": name, "what": pause["what"], "until": utc(pause["until"])}
         for name, pause in pauses
         if pause["until"] > time.time()
     ]
-
-
-def _utc(at: float) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
 def _outage(connection: sqlite3.Connection, sprint: str) -> str:

@@ -8,7 +8,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,7 +17,7 @@ import click
 from caloron.agents.clis.registry import line_formatter
 from caloron.answers import closing_words, feedback_in
 from caloron.cli.app import Answer, command, sprint_name, sprint_option
-from caloron.cli.format import one_line
+from caloron.cli.format import one_line, utc
 from caloron.cli.project_view import require_ledger
 from caloron.cli.render import aligned, fitted
 from caloron.domain.reporting.kpis import Run
@@ -397,7 +397,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def _iso(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return utc(ms / 1000, "milliseconds")
 
 
 def _trace_text(data: dict[str, Any]) -> list[str]:
