@@ -1,12 +1,84 @@
-"""Which of several words about one head is the last."""
+"""The form of a verdict, and which of several verdicts on a head decides."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from caloron.domain.model.snapshots import PART_BITS, ReviewSnapshot, Verdict, marker
 from caloron.domain.model.sprint import Sprint, SprintSettings
-from caloron.domain.rules.verdicts import latest
+from caloron.domain.rules.verdicts import Approved, ChangesNeeded, latest, parse_verdict
+
+
+@pytest.mark.parametrize("answer", ["APPROVED", "fine\n\n  APPROVED  \n\n", "\r\nAPPROVED\r\n"])
+def test_approved_on_the_last_line_is_an_approval(answer: str) -> None:
+    assert parse_verdict(answer) == Approved()
+
+
+@pytest.mark.parametrize(
+    "answer", ["CHANGES_NEEDED: no tests", "It cannot be APPROVED.\nCHANGES_NEEDED:   no tests  "]
+)
+def test_changes_needed_carries_its_reason(answer: str) -> None:
+    assert parse_verdict(answer) == ChangesNeeded("no tests")
+
+
+def test_a_reason_may_hold_a_colon() -> None:
+    assert parse_verdict("CHANGES_NEEDED: a: b") == ChangesNeeded("a: b")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "\n \n",
+        "APPROVED\nor not",
+        "approved",
+        "Approved.",
+        "APPROVED!",
+        "**APPROVED**",
+        "NOT APPROVED",
+        "APPROVED: yes",
+        "CHANGES_NEEDED",
+        "CHANGES_NEEDED:",
+        "CHANGES_NEEDED:   ",
+        "changes_needed: x",
+        "hmm, dunno",
+        "APPROVED or CHANGES_NEEDED: x",
+        "CHANGES_NEEDED: no tests\nAPPROVED",
+        "APPROVED\nCHANGES_NEEDED: no tests",
+        "**CHANGES_NEEDED**: no tests\n\nAPPROVED",
+    ],
+)
+def test_anything_else_is_not_a_verdict(answer: str) -> None:
+    assert parse_verdict(answer) is None
+
+
+@given(st.text())
+def test_only_the_exact_word_approves(answer: str) -> None:
+    lines = [line.strip() for line in answer.splitlines() if line.strip()]
+    assert (parse_verdict(answer) == Approved()) == (lines[-1:] == ["APPROVED"])
+
+
+_LINES = st.one_of(
+    st.just("APPROVED"),
+    st.builds("CHANGES_NEEDED: {}".format, st.text(min_size=1)),
+    st.text(),
+)
+
+
+@given(st.lists(_LINES))
+def test_an_answer_with_both_verdicts_is_never_one_of_them(parts: list[str]) -> None:
+    answer = "\n".join(parts)
+    lines = [line.strip() for line in answer.splitlines()]
+    if "APPROVED" in lines and any(line.startswith("CHANGES_NEEDED:") for line in lines):
+        assert parse_verdict(answer) is None
+
+
+@given(st.text(), st.text(), st.text())
+def test_an_approval_names_the_other_verdict_nowhere(before: str, after: str, more: str) -> None:
+    assert parse_verdict(f"{before}CHANGES_NEEDED{after}\n{more}\nAPPROVED") is None
+
 
 SPRINT = Sprint(id="shop-1", number=1, goal="g", settings=SprintSettings(author="robot"))
 SECOND = 1 << 30

@@ -24,7 +24,7 @@ from caloron.domain.rules.evaluation import Evaluation, RuleFailed
 from caloron.domain.rules.people.state_file_edit import FileEdit, apply_file_edit
 from caloron.testing import SprintDriver, new_state, planned
 from tests.support.sprints import SPRINT
-from tests.unit.domain.test_landing import land
+from tests.unit.domain.test_post_merge_check import land
 
 
 def _first(patch: pytest.MonkeyPatch, rule: Callable[[Evaluation, Task], None]) -> None:

@@ -1,13 +1,139 @@
-"""Main that somebody turned red is not blamed on the change that comes next."""
+"""Verifications of main before the sprint, and of red changes on a main that may be red."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from caloron.domain.model.effects import CreateIssue
+from caloron.domain.model.facts import Skipped
 from caloron.domain.model.status import Status
-from caloron.domain.reporting.explain import why
+from caloron.domain.reporting.explain import why, why_sprint
 from caloron.testing import SprintDriver, new_state, planned
+
+
+@pytest.fixture
+def made() -> SprintDriver:
+    state = new_state(planned("a"))
+    state.sprint.main_health.baseline = ""
+    made = SprintDriver(state)
+    made.tick()
+    return made
+
+
+def _end(made: SprintDriver, **how: object) -> None:
+    (item,) = made.queue
+    made.end(item, **how)  # type: ignore[arg-type]
+    made.tick()
+
+
+def test_nothing_is_begun_before_main_is_known_to_be_green(made: SprintDriver) -> None:
+    ((task, work),) = made.queue.values()
+    assert (task, work.role, work.item) == ("", "verify", "shop-1/baseline/1-verify")
+    assert not made.state.tasks
+    assert why_sprint(made.state.sprint) == "main is being verified before anything is begun"
+    _end(made, verify_command="make test")
+    assert (made.state.sprint.main_health.baseline, made.state.sprint.main_health.verify_line) == (
+        "green",
+        "make test",
+    )
+    assert list(made.state.tasks) == ["a"]
+
+
+def test_a_red_main_is_looked_at_twice_and_then_stops_the_sprint(made: SprintDriver) -> None:
+    _end(made, exit_code=1)
+    assert made.queue, "once more"
+    _end(made, exit_code=1, answer="1 failed")
+    assert made.state.sprint.phase == "ended"
+    assert made.state.sprint.planning.failure == "main is red before the sprint: 1 failed"
+    assert not made.state.tasks
+    assert not made.queue
+
+
+def test_a_main_that_is_red_only_once_is_flaky_and_good_enough(made: SprintDriver) -> None:
+    _end(made, exit_code=1)
+    _end(made)
+    assert made.state.sprint.main_health.baseline == "green"
+
+
+@pytest.mark.parametrize("skipped", ["none", "unverified"])
+def test_a_main_without_anything_to_verify_is_never_red(
+    made: SprintDriver, skipped: Skipped
+) -> None:
+    _end(made, skipped=skipped)
+    assert made.state.sprint.main_health.baseline == skipped
+    assert list(made.state.tasks) == ["a"]
+
+
+def test_on_an_allowed_red_main_red_passes_until_a_merge_turned_it_green() -> None:
+    state = new_state(planned("a"), planned("b", "a"), planned("c", "b"))
+    state.sprint.main_health.baseline = ""
+    state.sprint.settings = msgspec.structs.replace(state.sprint.settings, allow_red=True)
+    made = SprintDriver(state)
+    made.tick()
+    _end(made, exit_code=1)
+    _end(made, exit_code=1)
+    assert made.state.sprint.main_health.baseline == "red"
+    made.settle()
+    made.finish("a")
+    made.finish("a", exit_code=1)
+    made.finish("a", exit_code=1)
+    assert made.role("a") == "review", "the reviewer decides, with the log"
+    made.finish("a")
+    assert (made.status("a"), made.state.sprint.main_health.baseline) == (Status.DONE, "red")
+    made.finish("b")
+    made.finish("b")
+    made.finish("b")
+    assert (made.status("b"), made.state.sprint.main_health.baseline) == (Status.DONE, "green")
+    made.finish("c")
+    made.finish("c", exit_code=1)
+    made.finish("c", exit_code=1)
+    assert made.role("c") == "fix", "main is green now, and stays so"
+
+
+def test_an_empty_main_that_gets_code_without_tests_is_unverified_from_then_on() -> None:
+    made = SprintDriver(new_state(planned("a")))
+    made.state.sprint.main_health.baseline = "none"
+    made.settle()
+    made.finish("a")
+    made.finish("a", skipped="unverified")
+    assert str(made.state.sprint.main_health.baseline) == "unverified"
+
+
+def test_a_change_that_takes_the_tests_away_is_red(made: SprintDriver) -> None:
+    _end(made, verify_command="make test")
+    made.settle()
+    made.finish("a")
+    made.finish("a", skipped="unverified")
+    made.finish("a", skipped="unverified")
+    assert made.role("a") == "fix"
+    assert "nothing is left of what verified main (make test)" in made.task("a").reason
+
+
+def test_a_main_that_could_not_be_looked_at_is_not_called_red(made: SprintDriver) -> None:
+    made.state.sprint.settings = msgspec.structs.replace(made.state.sprint.settings, allow_red=True)
+    _end(made, internal_error="agents cannot be given / to read")
+    _end(made, internal_error="agents cannot be given / to read")
+    sprint = made.state.sprint
+    assert sprint.planning.failure == "main could not be verified: agents cannot be given / to read"
+    assert sprint.planning.failure_kind == ""
+
+
+def test_the_next_attempt_is_told_why_the_last_one_failed(made: SprintDriver) -> None:
+    _end(made)
+    made.settle()
+    made.finish("a", internal_error="the commits hold\nthe value of MY_KEY")
+    assert made.work("a").previous_failure == "the commits hold the value of MY_KEY"
+
+
+def test_a_main_whose_tests_were_ended_for_a_limit_is_red(made: SprintDriver) -> None:
+    """The program may have exited with 0 after it was told to stop."""
+    for _ in range(2):
+        _end(made, limit_hit="memory: more than 4096 MB", answer="")
+    assert (
+        made.state.sprint.planning.failure
+        == "main is red before the sprint: memory: more than 4096 MB"
+    )
 
 
 def begun(*names: str) -> SprintDriver:

@@ -1,4 +1,4 @@
-"""A section of ours in a description of others: up to date, once, and nothing else touched."""
+"""Markers and sections in bodies on the forge, and the sprints that they belong to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caloron.domain.model.snapshots import (
+    IssueSnapshot,
     has_section,
     issues_closed_by,
     marker,
@@ -14,6 +15,7 @@ from caloron.domain.model.snapshots import (
     without_markers,
     without_sections,
 )
+from caloron.domain.model.sprint import last_number
 
 NAME = "shop-1/a"
 BODY = f"Closes #4\n\nAgent: a\n\n{marker('pull/shop-1/a/1')}"
@@ -100,3 +102,25 @@ def test_whatever_people_write_around_it_stays_and_there_is_one(
     assert body.startswith(before.rstrip())
     assert body.endswith(after)
     assert without_sections(body) == without_sections(put(before, "first") + after)
+
+
+def issue(body: str) -> IssueSnapshot:
+    return IssueSnapshot(
+        version=1, number=1, title="t", body=body, state="closed", author="somebody"
+    )
+
+
+def test_the_last_number_is_that_of_the_same_name_alone() -> None:
+    keys = ("issue/shop-2/a", "issue/shop-10/b", "issue/shop-x-12/a", "issue/my-shop-13/a")
+    told = [issue(marker(key)) for key in keys]
+    assert last_number("shop", told) == 10
+    assert last_number("shop-x", told) == 12
+
+
+def test_without_a_sprint_of_that_name_there_is_no_number() -> None:
+    told = [
+        issue(""),
+        issue(marker("escalation/shop-4/a/1")),
+        issue(marker("issue/shop-9999999/a")),
+    ]
+    assert last_number("shop", told) == 0
