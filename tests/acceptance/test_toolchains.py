@@ -12,13 +12,13 @@ import pytest
 from caloron.agents.supervise.supervise import run
 from caloron.agents.workspace.project_detection import lock_hash
 from caloron.ports import SandboxSpec
-from tests.integration.agents.setup_bench import SANDBOX, Place, found
+from tests.integration.agents.setup_bench import SANDBOX, SetupBench, found
 from tests.integration.agents.test_proxy import corporate_proxy
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def bench(tmp_path: Path) -> SetupBench:
+    return SetupBench(tmp_path)
 
 
 def needs(tool: str, ask: str = "--version") -> pytest.MarkDecorator:
@@ -32,7 +32,7 @@ def _runs(tool: str, ask: str) -> bool:
     return subprocess.run((tool, ask), capture_output=True, check=False).returncode == 0
 
 
-def test_python_works_at_its_place_in_the_second_workspace(place: Place) -> None:
+def test_python_works_at_its_place_in_the_second_workspace(bench: SetupBench) -> None:
     files = {
         "requirements.txt": "--no-index\n./lib\n",
         "lib/pyproject.toml": _BACKEND.format(name="greet"),
@@ -41,17 +41,17 @@ def test_python_works_at_its_place_in_the_second_workspace(place: Place) -> None
     }
     commands = found(files)
     for name, ran in (("1", True), ("2", False)):
-        workspace = place.workspace(name, files)
-        assert place.install(workspace, commands, lock_hash(commands, files)) is ran
-        said = place.inside(workspace, commands, "python3 -c 'import app, greet; print(greet.HI)'")
+        workspace = bench.workspace(name, files)
+        assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
+        said = bench.inside(workspace, commands, "python3 -c 'import app, greet; print(greet.HI)'")
         assert said == "hello from greet"
-        prefix = place.inside(workspace, commands, "python3 -c 'import sys; print(sys.prefix)'")
+        prefix = bench.inside(workspace, commands, "python3 -c 'import sys; print(sys.prefix)'")
         assert prefix == "/workspace/.venv"
-        assert place.inside(workspace, commands, ".venv/bin/pip --version").startswith("pip ")
+        assert bench.inside(workspace, commands, ".venv/bin/pip --version").startswith("pip ")
     changed = files | {"lib/backend.py": _WHEEL.format(name="greet").replace("hello", "bye")}
-    third = place.workspace("3", changed)
-    assert place.install(third, commands, lock_hash(commands, changed)) is True
-    assert place.inside(third, commands, "python3 -c 'import greet; print(greet.HI)'").startswith(
+    third = bench.workspace("3", changed)
+    assert bench.install(third, commands, lock_hash(commands, changed)) is True
+    assert bench.inside(third, commands, "python3 -c 'import greet; print(greet.HI)'").startswith(
         "bye"
     )
 
@@ -117,14 +117,14 @@ _PROJECTS = {
     ],
 )
 def test_a_project_is_verified_in_the_second_workspace_without_another_setup(
-    place: Place, tool: str, said: str
+    bench: SetupBench, tool: str, said: str
 ) -> None:
     files = _PROJECTS[tool]
     commands = found(files)
     for name, ran in (("1", True), ("2", False)):
-        workspace = place.workspace(name, files)
-        assert place.install(workspace, commands, lock_hash(commands, files)) is ran
-        assert said in place.inside(workspace, commands, commands.verify)
+        workspace = bench.workspace(name, files)
+        assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
+        assert said in bench.inside(workspace, commands, commands.verify)
 
 
 #: How each tool is asked for a package of a registry that only the proxy of this machine knows;
@@ -157,9 +157,9 @@ _ASKING = {
 
 @pytest.mark.parametrize("tool", _ASKS)
 def test_a_package_manager_reaches_its_registry_through_the_proxy(
-    place: Place, tool: str, monkeypatch: pytest.MonkeyPatch
+    bench: SetupBench, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace = place.workspace("1", _ASKING)
+    workspace = bench.workspace("1", _ASKING)
     SANDBOX.give_ownership(workspace)
 
     def inside(line: str) -> int:
