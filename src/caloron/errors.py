@@ -1,4 +1,4 @@
-"""The one small family of exceptions: what happened, to what, and what to do next."""
+"""The exceptions of Caloron: each says what happened, to what, and what to do next."""
 
 
 class CaloronError(Exception):
@@ -13,14 +13,14 @@ class CaloronError(Exception):
 
 
 class UsageError(CaloronError):
-    """Input that cannot be taken: an argument, a plan, a fixture, a configuration value."""
+    """Invalid input: an argument, a plan, a fixture, a configuration value."""
 
     code = "INVALID_ARGS"
     exit_code = 2
 
 
 class NotFound(CaloronError):
-    """A project, sprint, task, issue, pull request or file that is not there."""
+    """A project, sprint, task, issue, pull request or file does not exist."""
 
     code = "NOT_FOUND"
     exit_code = 3
@@ -34,14 +34,14 @@ class InUse(CaloronError):
 
 
 class AlreadyExists(CaloronError):
-    """What should be made is there already."""
+    """The project or file to create exists already."""
 
     code = "CONFLICT"
     exit_code = 5
 
 
 class PreconditionFailed(CaloronError):
-    """Something outside must be put right first: a full disk, a newer database, a lost program."""
+    """Something outside must be corrected first: a full disk, a newer database, a lost program."""
 
     code = "PRECONDITION_FAILED"
     exit_code = 8
@@ -52,18 +52,18 @@ class StoreError(PreconditionFailed):
 
 
 class ForgeError(CaloronError):
-    """The forge refused or could not do what was asked."""
+    """The forge refused a request or could not carry it out."""
 
     code = "UPSTREAM_ERROR"
     exit_code = 7
 
 
 class ForgeUnavailable(ForgeError):
-    """The forge did not answer: whether it acted is unknown, so look before trying again."""
+    """The forge did not answer. It may have acted, so look before trying again."""
 
 
 class ForgePaused(ForgeUnavailable):
-    """The forge lets us do nothing before a time: a quota, a rate limit."""
+    """The forge refuses all requests until a time: a quota, a rate limit."""
 
     def __init__(self, message: str, until: float, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -72,19 +72,19 @@ class ForgePaused(ForgeUnavailable):
 
 
 class NotYet(ForgeUnavailable):
-    """It can be done once something else on the forge has ended: its CI, its own look at a push."""
+    """Possible once something else on the forge has ended: its CI, its check of a push."""
 
 
 class ApprovalMissing(ForgeError):
-    """The forge merges it once people have said yes: an approval that is required is missing."""
+    """A required approval is missing: the forge merges the change once people approve it."""
 
 
 class ChecksFailed(ForgeError):
-    """The forge's own CI is red for the commit that was to be merged."""
+    """The forge's own CI is red for the commit to merge."""
 
 
 class ModelError(CaloronError):
-    """A model that was to be asked refused, did not answer, or gave what cannot be used."""
+    """A model refused, did not answer, or gave an answer that cannot be used."""
 
     code = "UPSTREAM_ERROR"
     exit_code = 7
@@ -99,4 +99,4 @@ class StaleBase(ForgeError):
 
 
 class MergeConflict(ForgeError):
-    """Head and base cannot be merged without somebody's decision."""
+    """Head and base cannot be merged automatically."""

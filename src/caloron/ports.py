@@ -401,8 +401,6 @@ class CliInfo(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     #: Manifests put it before the name of a model.
     model_prefix: str = ""
-    #: Instructions of a repository that it reads by itself.
-    reads_repo_docs: tuple[str, ...] = ()
     #: Its reports say what a run cost.
     reports_cost: bool = False
     #: A model answers for sure; a `command` or the scripted agent may have none.

@@ -22,88 +22,65 @@ _PAID: dict[str, Any] = {"report": {"cost_usd": _COST_USD}}
 
 
 class Left(NamedTuple):
-    """A sprint as 0.4.0 left it, and what is to come of it."""
+    """A sprint as 0.4.0 left it, and its expected end."""
 
     phase: str
     statuses: dict[str, str]
     why: str
-    #: On main in the end, except for the first file of the project.
-    files: dict[str, str]
-    #: The pull requests that were merged, in this order.
-    merged: list[str]
+    #: The tasks in the order of their merges.
+    tasks: str
     #: Answers of agents in all, each paid once.
     runs: int
+    #: Set if the merges are not one for each task.
+    merges: tuple[str, ...] = ()
+
+    @property
+    def merged(self) -> list[str]:
+        """The titles of the merged pull requests, oldest first."""
+        return list(self.merges) or [f"[{name}] Task {name}" for name in self.tasks]
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files on main in the end, except for the first file of the project."""
+        return {"parts/both": "both\n"} if self.merges else _of(self.tasks)
 
 
-def _of(*names: str) -> dict[str, str]:
+def _of(names: str) -> dict[str, str]:
     return {f"{name}.txt": f"{name}\n" for name in names}
 
 
 LEFT = {
-    "planning": Left(
-        phase="planning",
-        statuses={},
-        why="planner",
-        files=_of("a"),
-        merged=["[a] Task a"],
-        runs=3,
-    ),
+    "planning": Left("planning", {}, "planner", "a", 3),
     "approval": Left(
-        phase="approval",
-        statuses={"a": "Pending", "b": "Pending"},
-        why="the plan waits for your yes",
-        files=_of("a", "b"),
-        merged=["[a] Task a", "[b] Task b"],
-        runs=5,
+        "approval", {"a": "Pending", "b": "Pending"}, "the plan waits for your yes", "ab", 5
     ),
     "running": Left(
-        phase="running",
-        statuses={"a": "Done", "b": "InProgress"},
-        why="an agent is writing the change",
-        files=_of("a", "b"),
-        merged=["[a] Task a", "[b] Task b"],
-        runs=5,
+        "running", {"a": "Done", "b": "InProgress"}, "an agent is writing the change", "ab", 5
     ),
-    "retro": Left(
-        phase="retro",
-        statuses={"a": "Done"},
-        why="",
-        files=_of("a"),
-        merged=["[a] Task a"],
-        runs=4,
-    ),
+    "retro": Left("retro", {"a": "Done"}, "", "a", 4),
     "escalated": Left(
-        phase="running",
-        statuses={"a": "Blocked", "b": "Escalated", "c": "InProgress"},
-        why="comment `resolved` on issue #4 to go on",
-        files=_of("a", "b", "c"),
-        merged=["[c] Task c", "[b] Task b", "[a] Task a"],
+        "running",
+        {"a": "Blocked", "b": "Escalated", "c": "InProgress"},
+        "comment `resolved` on issue #4 to go on",
+        "cba",
         # b failed twice before.
-        runs=9,
+        9,
     ),
     "queue": Left(
-        phase="running",
-        statuses={"a": "Done", "b": "Done", "c": "InReview", "d": "InReview"},
-        why="in a train of 2 with d: being verified together",
-        files=_of("a", "b", "c", "d"),
-        merged=["[a] Task a", "[b] Task b", "[c] Task c", "[d] Task d"],
-        runs=9,
+        "running",
+        {"a": "Done", "b": "Done", "c": "InReview", "d": "InReview"},
+        "in a train of 2 with d: being verified together",
+        "abcd",
+        9,
     ),
-    "merging": Left(
-        phase="running",
-        statuses={"a": "InReview"},
-        why="being merged",
-        files=_of("a"),
-        merged=["[a] Task a"],
-        runs=3,
-    ),
+    "merging": Left("running", {"a": "InReview"}, "being merged", "a", 3),
     "unverified": Left(
-        phase="running",
-        statuses={"a": "InReview"},
-        why="merged, main is being verified again",
-        files={"parts/both": "both\n"},
-        merged=["[a] Task a", "Revert #2: [a] Task a", "[a] Task a"],
-        runs=5,
+        "running",
+        {"a": "InReview"},
+        "merged, main is being verified again",
+        "a",
+        5,
+        merges=("[a] Task a", "Revert #2: [a] Task a", "[a] Task a"),
     ),
 }
 OVER = {
@@ -225,7 +202,7 @@ def test_the_next_sprint_gets_the_learnings_and_the_conventions(
     bare_home.script(does("po", output=json.dumps([task("d")]), **_PAID), writes("d"))
     answer = caloron(bare_home, "ended", "sprint", "more", "--yes")
     assert answer.code == 0, answer
-    assert on_main(bare_home, "ended")[0] == _of("a", "b", "c", "d")
+    assert on_main(bare_home, "ended")[0] == _of("abcd")
     (prompt,) = bare_home.project("ended").glob("runs/ended-3/po/*/*/prompt.txt")
     asked = prompt.read_text()
     assert _LESSON in asked

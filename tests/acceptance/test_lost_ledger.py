@@ -123,17 +123,6 @@ def test_one_damaged_page_stops_every_sprint_before_it_begins(worked: Home) -> N
     assert worked.caloron("sprint", "more", "--yes", "--single").code == 0
 
 
-def test_the_ledger_of_another_project_is_refused(worked: Home) -> None:
-    worked.init("other")
-    assert worked.caloron("sprint", "go", "--yes", "--single", "--project", "other").code == 0
-    foreign = worked.project("other") / "ledger.sqlite"
-    remove(ledger_of(worked))
-    ledger_of(worked).write_bytes(foreign.read_bytes())
-    answer = worked.caloron("sprint", "more", "--yes", "--single", "--project", "demo")
-    refused(answer)
-    assert "is not the ledger that this project had" in answer.error["message"]
-
-
 _READING = (
     ("status",),
     ("why",),
@@ -179,7 +168,7 @@ def test_no_command_reads_the_ledger_of_another_project(worked: Home) -> None:
     foreign = worked.project("other") / "ledger.sqlite"
     remove(ledger_of(worked))
     ledger_of(worked).write_bytes(foreign.read_bytes())
-    for arguments in _READING:
+    for arguments in (*_READING, ("sprint", "more", "--yes", "--single")):
         answer = worked.caloron(*arguments, "--project", "demo")
         refused(answer)
         assert "is not the ledger that this project had" in answer.error["message"], arguments

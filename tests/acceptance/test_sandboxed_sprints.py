@@ -131,14 +131,6 @@ def test_a_project_without_tests_is_told_aloud_that_nothing_is_verified(bare_hom
     assert answer.data["verify"] == ""
 
 
-def test_an_empty_project_that_gets_no_tests_is_told_so_too(home: Home) -> None:
-    home.script(writes("a"))
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert "NOTHING IS VERIFIED" in answer.stderr
-    assert answer.data["baseline"] == "unverified"
-
-
 _CALC = "def twice(n):\n    return 2 * n\n"
 _TEST_CALC = (
     "import unittest\n\nfrom calc import twice\n\n\n"

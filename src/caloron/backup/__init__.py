@@ -1,1 +1,1 @@
-"""The whole state of a project: what is kept where, whether it agrees, and copies of it."""
+"""Backup, restore and verification of a project."""

@@ -18,10 +18,14 @@ from typing import IO
 import msgspec
 
 from caloron.errors import PreconditionFailed, UsageError
+from caloron.forge.local.records import MIGRATIONS as FORGE_MIGRATIONS
+from caloron.ledger.ledger import MIGRATIONS as LEDGER_MIGRATIONS
 from caloron.store.crash import crashpoint
 from caloron.store.files import sync_directory
 
 FORMAT = 1
+#: The databases of a project by the names of their parts.
+DATABASES = {"ledger.sqlite": LEDGER_MIGRATIONS, "forge.sqlite": FORGE_MIGRATIONS}
 _MANIFEST, _DIGEST = "manifest.json", "sha256"
 _MAX_MANIFEST = 256 << 20
 _CHUNK = 1 << 20

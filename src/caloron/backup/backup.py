@@ -18,14 +18,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from caloron import __version__
-from caloron.backup.archive import FORMAT, Manifest, Part, Repository, is_part, write_archive
+from caloron.backup.archive import (
+    DATABASES,
+    FORMAT,
+    Manifest,
+    Part,
+    Repository,
+    is_part,
+    write_archive,
+)
 from caloron.engine.exports import exported_files
 from caloron.engine.runs.runtime import known_secrets
 from caloron.errors import AlreadyExists, NotFound, PreconditionFailed, StoreError, UsageError
-from caloron.forge.local.records import MIGRATIONS as FORGE_MIGRATIONS
 from caloron.git.command import GitError
 from caloron.git.packs import object_format, objects_of, refs_of, shallow_of, write_pack
-from caloron.ledger.ledger import MIGRATIONS
 from caloron.ledger.projects import Project
 from caloron.ledger.run_history import sprint_phases
 from caloron.store.crash import crashpoint
@@ -67,13 +73,13 @@ def target_for(project: Project, path: Path | None) -> Path:
     return target
 
 
-def back_up(project: Project, target: Path, tell: Callable[[str], None]) -> Manifest:
+def back_up(project: Project, target: Path, notify: Callable[[str], None]) -> Manifest:
     """Write a backup, whole or not at all, without disturbing a running sprint."""
     remove_leftovers(target.parent, f"{_STAGE}*", ".caloron-*.tar.*.tmp")
     stage = target.parent / f"{_STAGE}{os.getpid()}"
     try:
         stage.mkdir(mode=0o700)
-        manifest = _Writer(project, stage, tell).write()
+        manifest = _Writer(project, stage, notify).write()
         crashpoint("backup.staged")
         write_archive(target, manifest, stage)
     except (sqlite3.Error, GitError) as error:
@@ -94,8 +100,8 @@ def back_up(project: Project, target: Path, tell: Callable[[str], None]) -> Mani
 class _Writer:
     """Collects the parts of one backup in a folder."""
 
-    def __init__(self, project: Project, stage: Path, tell: Callable[[str], None]) -> None:
-        self._project, self._stage, self._tell = project, stage, tell
+    def __init__(self, project: Project, stage: Path, notify: Callable[[str], None]) -> None:
+        self._project, self._stage, self._notify = project, stage, notify
         self._databases: dict[str, sqlite3.Connection] = {}
         self._repositories: dict[str, Repository] = {}
         self._sprints: dict[str, str] = {}
@@ -196,7 +202,7 @@ class _Writer:
             self._leave_out(name, f"it is damaged ({error})")
             return None
         if not name.startswith("agents/"):
-            self._tell(f"{name}: {path.stat().st_size} bytes")
+            self._notify(f"{name}: {path.stat().st_size} bytes")
         return applied
 
     def _write_packs(self) -> None:
@@ -212,7 +218,7 @@ class _Writer:
                 continue
             if objects := objects_of(path) - known:
                 write_pack(path, objects, self._stage / f"{name}.pack")
-                self._tell(f"{path.name}: {len(objects)} objects")
+                self._notify(f"{path.name}: {len(objects)} objects")
             known |= objects
 
     def _leave_out_secrets(self) -> None:
@@ -264,8 +270,7 @@ def _check_copy(path: Path, name: str) -> list[tuple[str, str]]:
             if result != "ok":
                 raise sqlite3.DatabaseError(result)
             return []
-        known = MIGRATIONS if name == "ledger.sqlite" else FORGE_MIGRATIONS
-        if damage := next(damages(connection, known), None):
+        if damage := next(damages(connection, DATABASES[name]), None):
             raise sqlite3.DatabaseError(f"{name}, {damage.what}: {damage.found}")
         return list(applied_in(connection).items())
 

@@ -17,17 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from caloron.backup.archive import Archive, Repository, refused, refused_newer
+from caloron.backup.archive import DATABASES, Archive, Repository, refused, refused_newer
 from caloron.errors import AlreadyExists, PreconditionFailed, StoreError
 from caloron.forge.local.create import init_repository
-from caloron.forge.local.records import MIGRATIONS as FORGE_MIGRATIONS
 from caloron.forge.local.refs import ForgeRepository
 from caloron.git.command import GitError
 from caloron.git.mirror import Mirror
 from caloron.git.packs import add_pack, check_connectivity, set_refs
 from caloron.ids import is_valid_id
 from caloron.ledger.journal import LOOK_FIRST
-from caloron.ledger.ledger import MIGRATIONS, SQL, Ledger
+from caloron.ledger.ledger import SQL, Ledger
 from caloron.ledger.locate import ProjectPaths, home, project_names, project_path
 from caloron.ledger.projects import Project, save_config, set_active
 from caloron.ledger.run_history import sprint_phases
@@ -36,7 +35,7 @@ from caloron.ledger.state_file import kv_path
 from caloron.ports import Remote
 from caloron.store import log, queue
 from caloron.store.crash import crashpoint
-from caloron.store.database import Migration, open_copy, open_read_only
+from caloron.store.database import open_copy, open_read_only
 from caloron.store.files import (
     move_aside,
     remove_leftovers,
@@ -97,13 +96,14 @@ class Restore:
     def prepare(self, stage: Path) -> Restored:
         """Build the project in a folder, and check its databases and repositories."""
         try:
-            project = self._write_settings(stage)
-            self._unpack_databases(stage)
-            self._unpack_repositories(stage)
-            inside = project.workspace == stage / "workspace"
-            files = ("edits/", "sprints.json", "agents/", *(("workspace/",) if inside else ()))
-            for name in self._archive.names(*files):
-                self._archive.unpack(name, stage / name)
+            elsewhere = ["config.yml", "kv/"]
+            if self._write_settings(stage).workspace != stage / "workspace":
+                elsewhere.append("workspace/")
+            for part in self._archive.manifest.parts:
+                if not part.name.startswith(tuple(elsewhere)):
+                    self._archive.unpack(part.name, stage / part.name)
+            self._check_databases(stage)
+            self._fill_repositories(stage)
             return self._reset_ledger(stage)
         except (GitError, sqlite3.Error) as error:
             raise refused(self._archive.path, str(error)) from error
@@ -111,10 +111,9 @@ class Restore:
     def _write_settings(self, stage: Path) -> Project:
         if "config.yml" not in self._archive:
             raise self._refused("it has no settings")
-        file = stage / "config.yml"
+        file, manifest = stage / "config.yml", self._archive.manifest
         self._archive.unpack("config.yml", file)
         config = typed(read_settings(file) | {"name": self.name}, file)
-        manifest = self._archive.manifest
         if config.work_dir and Path(config.work_dir).is_relative_to(manifest.path):
             # The workspace was in the project's folder, which may have another path now.
             config.work_dir = ""
@@ -124,43 +123,38 @@ class Restore:
         save_config(project)
         return project
 
-    def _unpack_databases(self, stage: Path) -> None:
-        databases: dict[str, tuple[Migration, ...]] = {"ledger.sqlite": MIGRATIONS}
-        if self._archive.manifest.forge == "local":
-            databases["forge.sqlite"] = FORGE_MIGRATIONS
-            if "forge.sqlite" not in self._archive:
-                raise self._refused("it has no forge")
-        for name, migrations in databases.items():
+    def _check_databases(self, stage: Path) -> None:
+        manifest = self._archive.manifest
+        if manifest.forge == "local" and "forge.sqlite" not in self._archive:
+            raise self._refused("it has no forge")
+        for name, migrations in DATABASES.items():
             if name not in self._archive:
                 continue
-            applied = {m for m, _ in self._archive.manifest.migrations.get(name, [])}
-            if applied - {m.name for m in migrations}:
-                raise refused_newer(self._archive.path, self._archive.manifest.caloron)
-            self._archive.unpack(name, stage / name)
+            known = {migration.name for migration in migrations}
+            if {applied for applied, _ in manifest.migrations.get(name, [])} - known:
+                raise refused_newer(self._archive.path, manifest.caloron)
             with closing(open_copy(stage / name)) as connection:
                 if damage := next(damages(connection, migrations), None):
                     details = f"{damage.what}: {damage.found}, not {damage.expected}"
                     raise self._refused(f"{name}: {details}")
 
-    def _unpack_repositories(self, stage: Path) -> None:
+    def _fill_repositories(self, stage: Path) -> None:
         repositories = self._archive.manifest.repositories
         forge, mirror = stage / "forge.git", stage / "mirror.git"
         if "forge" in repositories:
             forge.mkdir()
             is_sha256 = repositories["forge"].object_format == "sha256"
             init_repository(ForgeRepository(forge), "sha256" if is_sha256 else "sha1")
-            self._fill(forge, repositories["forge"], "forge.pack")
+            self._fill(forge, repositories["forge"], stage / "forge.pack")
         if "mirror" in repositories:
             Mirror(mirror, Remote(url=str(forge))).ensure()
             # The mirror shares the objects of the forge.
             for pack in sorted((forge / "objects" / "pack").glob("pack-*")):
                 os.link(pack, mirror / "objects" / "pack" / pack.name)
-            self._fill(mirror, repositories["mirror"], "mirror.pack")
+            self._fill(mirror, repositories["mirror"], stage / "mirror.pack")
 
-    def _fill(self, path: Path, repository: Repository, part: str) -> None:
-        if part in self._archive:
-            pack = path / "restored.pack"
-            self._archive.unpack(part, pack)
+    def _fill(self, path: Path, repository: Repository, pack: Path) -> None:
+        if pack.exists():
             add_pack(path, pack)
             pack.unlink()
         for id in (*repository.refs.values(), *repository.shallow):

@@ -27,7 +27,7 @@ from caloron.ledger.exports import (
     write,
 )
 from caloron.ledger.learnings import learnings_file, read_back
-from caloron.ledger.ledger import Ledger, TickCommit, remember_export, remember_since
+from caloron.ledger.ledger import SQL, Ledger, TickCommit, remember_export, remember_since
 from caloron.ledger.legacy import HISTORY, VERSIONS
 from caloron.ledger.projects import Project
 from caloron.ledger.run_history import store_records
@@ -46,13 +46,6 @@ from caloron.ports import Clock
 from caloron.store import queue
 
 DAG, SKILLS = "dag.json", "skill_store.json"
-#: Sprints whose plan was written, newest first.
-_PLANNED = """
-SELECT DISTINCT s.id FROM sprints s JOIN tasks t ON t.sprint = s.id
-WHERE s.phase IN ('running', 'retro', 'ended') ORDER BY s.number DESC
-"""
-#: Ended sprints in the order in which they ended.
-_ENDED = "SELECT id FROM sprints WHERE phase = 'ended' ORDER BY ended_at, number"
 
 
 class Exports:
@@ -63,7 +56,7 @@ class Exports:
 
     def all(self) -> Iterator[Export]:
         """Return every file that was written or will be."""
-        for row in self.ledger.db.rows("SELECT id FROM sprints ORDER BY number"):
+        for row in self.ledger.db.rows(SQL["sprint_ids"]):
             yield state_file(self.ledger, row["id"])
         yield self.history()
         for exports in _IN_WORKSPACE.values():
@@ -106,13 +99,13 @@ class Exports:
         )
 
     def _last_plan(self) -> Iterable[Export]:
-        row = self.ledger.db.row(_PLANNED)
+        row = self.ledger.db.row(SQL["planned_sprints"])
         return self.plan(self.ledger.state(row["id"]))[:1] if row else ()
 
     def _agents(self) -> Iterable[Export]:
         """Return the manifest of each task, of the newest sprint that has a task of that id."""
         manifests: dict[str, Export] = {}
-        for row in self.ledger.db.rows(_PLANNED):
+        for row in self.ledger.db.rows(SQL["planned_sprints"]):
             for export in self.plan(self.ledger.state(row["id"]))[1:]:
                 manifests.setdefault(export.name, export)
         return manifests.values()
@@ -124,10 +117,12 @@ class Exports:
         return self._in_workspace(own, text), self._in_workspace(last, text)
 
     def _pages(self) -> Iterable[Export]:
-        return [self.retro_pages(row["id"])[0] for row in self.ledger.db.rows(_ENDED)]
+        return [
+            self.retro_pages(row["id"])[0] for row in self.ledger.db.rows(SQL["sprints_by_end"])
+        ]
 
     def _last_page(self) -> Iterable[Export]:
-        ended = self.ledger.db.rows(_ENDED)
+        ended = self.ledger.db.rows(SQL["sprints_by_end"])
         return [self.retro_pages(ended[-1]["id"])[1]] if ended else ()
 
     def learnings(self) -> Export:
@@ -173,31 +168,31 @@ class SprintExports:
         ledger: Ledger,
         sprint: str,
         clock: Clock,
-        tell: Callable[[str], None],
+        message: Callable[[str], None],
     ) -> None:
         self._exports = Exports(project, ledger)
         self._project, self._ledger, self._sprint = project, ledger, sprint
-        self._clock, self._tell = clock, tell
+        self._clock, self._message = clock, message
         self._written: tuple[PlannedTask, ...] = ()
 
     def read_edits(self, *, busy: bool) -> None:
         """Read back edited files, or keep them aside while agents work. Write missing files."""
         workspace = self._project.workspace
         if lost := self._project.lost_work_dir:
-            self._tell(f"work_dir {lost} is not there; {workspace} is used instead")
+            self._message(f"work_dir {lost} is not there; {workspace} is used instead")
         self._read_state_file(busy=busy)
         messages = read_back(self._ledger, workspace, busy=busy)
         messages += write(self._ledger, self._exports.history())
         messages += write(self._ledger, self._exports.versions())
         if not self._is_edited(skills := self._exports.skills()):
             messages += write(self._ledger, skills)
-        self._tell_all(messages)
+        self._report(messages)
 
     def write_plan(self, state: State) -> None:
         """Write the plan once the sprint runs, and again when people change the tasks."""
         plan = tuple(task.plan for task in state.tasks.values())
         if state.sprint.phase in ("running", "retro") and plan and plan != self._written:
-            self._tell_all(write(self._ledger, *self._exports.plan(state)))
+            self._report(write(self._ledger, *self._exports.plan(state)))
             self._written = plan
 
     def write_end(self) -> None:
@@ -211,11 +206,11 @@ class SprintExports:
         messages += read_back(ledger, self._project.workspace, busy=False)
         messages += write(ledger, exports.learnings())
         messages += write(ledger, *exports.retro_pages(self._sprint))
-        self._tell_all(messages)
+        self._report(messages)
 
-    def _tell_all(self, messages: Iterable[str]) -> None:
+    def _report(self, messages: Iterable[str]) -> None:
         for message in messages:
-            self._tell(message)
+            self._message(message)
 
     def _is_edited(self, export: Export) -> bool:
         """True if another program wrote a readable text."""
@@ -245,12 +240,12 @@ class SprintExports:
             edit = parse_edit(text)
         except ValueError:
             kept = keep_aside(self._ledger, path, text, readable=False)
-            self._tell(f"the state file of the sprint is corrupt; it is kept as {kept}")
+            self._message(f"the state file of the sprint is corrupt; it is kept as {kept}")
             return
         # A file from before the sprint belongs to a sprint of an older program.
         if busy or not stored_digests(self._ledger, self._sprint):
             kept = keep_aside(self._ledger, path, text)
-            self._tell(f"the state file of the sprint was changed; it is kept as {kept}")
+            self._message(f"the state file of the sprint was changed; it is kept as {kept}")
         else:
             self._apply(edit)
 
@@ -266,4 +261,4 @@ class SprintExports:
             payload = {"sprint": self._sprint, "changes": outcome}
             queue.append_event(connection, "state_imported", payload)
         for task, change in outcome.items():
-            self._tell(f"read back from the state file of the sprint: {task}: {change}")
+            self._message(f"read back from the state file of the sprint: {task}: {change}")

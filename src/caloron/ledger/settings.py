@@ -47,68 +47,60 @@ def printable_value(key: str, value: object) -> str:
     return repr(text) if isinstance(value, str) else text
 
 
-_DAY = 86_400.0
+def _text(pattern: str, description: str) -> Meta:
+    return Meta(pattern=pattern, description=description)
+
+
+def _whole(low: int, high: int) -> Meta:
+    return Meta(ge=low, le=high, description=f"a whole number from {low} to {high}")
+
+
+def _number(of: str, most: float, most_in_words: str) -> Meta:
+    description = f"a number of {of} above 0, at most {most_in_words}"
+    return Meta(gt=0, le=most, description=description)
+
+
 _PORT = r"\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5]"
 
-Name = Annotated[
-    str,
-    Meta(pattern=rf"^{ID_FORM}\Z", description=ID_WORDS),
-]
-Text = Annotated[str, Meta(description="text")]
-Line = Annotated[str, Meta(pattern=r"^[^\r\n\x00]*\Z", description="one line of text")]
+Name = Annotated[str, _text(rf"^{ID_FORM}\Z", ID_WORDS)]
+Line = Annotated[str, _text(r"^[^\r\n\x00]*\Z", "one line of text")]
 Words = Annotated[list[str], Meta(description="a list of words")]
-Slots = Annotated[int, Meta(ge=1, le=256, description="a whole number from 1 to 256")]
-Rounds = Annotated[int, Meta(ge=0, le=100, description="a whole number from 0 to 100")]
-Megabytes = Annotated[int, Meta(ge=1, le=4096, description="a whole number from 1 to 4096")]
+Slots = Annotated[int, _whole(1, 256)]
+Rounds = Annotated[int, _whole(0, 100)]
+Megabytes = Annotated[int, _whole(1, 4096)]
 Amount = Annotated[int, Meta(ge=1, le=1 << 24, description="a whole number above 0")]
-Pool = Annotated[int, Meta(ge=0, le=64, description="a whole number from 0 to 64")]
-Dollars = Annotated[
-    float, Meta(gt=0, le=1e6, description="a number of dollars above 0, at most a million")
-]
-ForgeKind = Annotated[
-    Literal["local", "gitea", "github"], Meta(description="one of local, gitea and github")
-]
+Pool = Annotated[int, _whole(0, 64)]
+Dollars = Annotated[float, _number("dollars", 1e6, "a million")]
+Seconds = Annotated[float, _number("seconds", 30 * 86_400.0, "30 days")]
+Minutes = Annotated[float, _number("minutes", 30 * 1440.0, "30 days")]
+ForgeKind = Literal["local", "gitea", "github"]
+NetworkPolicy = Literal["full", "none", "model", "public"]
+RetroBy = Literal["auto", "rules", "model"]
 #: An address must not contain a password or token: `token_env` and `token_file` are for that.
 WebAddress = Annotated[
     str,
-    Meta(
-        pattern=r"^(https?://[^\s/@?#]+(/[^\s@?#]*)?)?\Z",
-        description="a web address such as https://git.example.org, without a name in it",
+    _text(
+        r"^(https?://[^\s/@?#]+(/[^\s@?#]*)?)?\Z",
+        "a web address such as https://git.example.org, without a name in it",
     ),
 ]
 GitAddress = Annotated[
     str,
-    Meta(
-        pattern=r"^(?!-)(?!\w+://[^/@]*:[^/@]*@)\S*\Z",
-        description="an address for git such as git@host:owner/name.git, without a password in it",
+    _text(
+        r"^(?!-)(?!\w+://[^/@]*:[^/@]*@)\S*\Z",
+        "an address for git such as git@host:owner/name.git, without a password in it",
     ),
 ]
 Variable = Annotated[
     str,
-    Meta(
-        pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?\Z",
-        description="the name of an environment variable (not its value)",
-    ),
+    _text(r"^([A-Za-z_][A-Za-z0-9_]*)?\Z", "the name of an environment variable (not its value)"),
 ]
 Listen = Annotated[
     str,
-    Meta(
-        pattern=rf"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):({_PORT}))?\Z",
-        description="an address to listen on such as 127.0.0.1:9443, with a port up to 65535",
+    _text(
+        rf"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):({_PORT}))?\Z",
+        "an address to listen on such as 127.0.0.1:9443, with a port up to 65535",
     ),
-]
-NetworkPolicy = Annotated[
-    Literal["full", "none", "model", "public"],
-    Meta(description="one of full, none, model and public"),
-]
-RetroBy = Annotated[
-    Literal["auto", "rules", "model"], Meta(description="one of auto, rules and model")
-]
-Seconds = Annotated[
-    float, Meta(gt=0, le=30 * _DAY, description="a number of seconds above 0, at most 30 days")
-]
-Minutes = Annotated[
-    float, Meta(gt=0, le=43_200, description="a number of minutes above 0, at most 30 days")
 ]
 
 
@@ -208,16 +200,12 @@ def parse_setting(key: str, text: str) -> Any:
         if kind in (int, float):
             value = kind(text)
         elif get_origin(kind) is list:
-            value = _split(text)
+            import shlex
+
+            value = shlex.split(text)
     except ValueError as error:
         raise _bad_value(key, text, "") from error
     return _checked(key, value, "")
-
-
-def _split(text: str) -> list[str]:
-    import shlex
-
-    return shlex.split(text)
 
 
 def read_settings(file: Path) -> dict[str, Any]:
@@ -260,8 +248,9 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def typed(raw: dict[str, Any], file: Path) -> ProjectConfig:
-    given = {key: raw[key] for key in FIELDS if raw.get(key) is not None}
-    checked = {key: _checked(key, value, f"{file}: ") for key, value in given.items()}
+    """Return the settings with their types; a `UsageError` names the first bad value."""
+    present = {key: raw[key] for key in FIELDS if raw.get(key) is not None}
+    checked = {key: _checked(key, value, f"{file}: ") for key, value in present.items()}
     return ProjectConfig(**checked)
 
 
@@ -274,10 +263,18 @@ def _checked(key: str, value: Any, where: str) -> Any:
 
 
 def _bad_value(key: str, value: Any, where: str) -> UsageError:
-    expected = next(m.description for m in get_args(FIELDS[key].type) if isinstance(m, Meta))
-    given = printable_value(key, value) or "something else, which is not repeated here"
-    bare = key == "host" and isinstance(value, str) and "://" not in value
-    hint = (
-        "put https:// or http:// before it; nothing was changed" if bare else "nothing was changed"
-    )
-    return UsageError(f"{where}setting {key} is {given}; expected {expected}", hint=hint)
+    printable = printable_value(key, value) or "something else, which is not repeated here"
+    hint = "nothing was changed"
+    if key == "host" and isinstance(value, str) and "://" not in value:
+        hint = f"put https:// or http:// before it; {hint}"
+    message = f"{where}setting {key} is {printable}; expected {_expected(key)}"
+    return UsageError(message, hint=hint)
+
+
+def _expected(key: str) -> str:
+    """Return the description of the values that a setting can have."""
+    arguments = get_args(FIELDS[key].type)
+    for argument in arguments:
+        if isinstance(argument, Meta):
+            return argument.description or ""
+    return f"one of {', '.join(arguments[:-1])} and {arguments[-1]}"

@@ -9,6 +9,14 @@ VALUES (:id, :number, :goal, :phase, :created_at, 1, :data)
 SELECT version, data FROM sprints WHERE id = :sprint
 -- name: last_sprint
 SELECT id FROM sprints ORDER BY number DESC LIMIT 1
+-- name: sprint_ids
+SELECT id FROM sprints ORDER BY number
+-- name: planned_sprints
+-- Sprints whose plan was written, newest first.
+SELECT DISTINCT s.id FROM sprints s JOIN tasks t ON t.sprint = s.id
+WHERE s.phase IN ('running', 'retro', 'ended') ORDER BY s.number DESC
+-- name: sprints_by_end
+SELECT id FROM sprints WHERE phase = 'ended' ORDER BY ended_at, number
 -- name: unfinished_sprints
 SELECT id FROM sprints WHERE phase <> 'ended' ORDER BY number
 -- name: swap_sprint

@@ -25,10 +25,10 @@ WHERE item = (
       AND instr(:kinds, '"' || w.kind || '"') > 0
       AND substr(w.id, 1, length(:scope)) = :scope
       AND l.not_before <= :now
-      AND (SELECT count(*) FROM work_items busy JOIN leases held ON held.item = busy.id
+      AND (SELECT count(*) FROM work_items busy JOIN leases taken ON taken.item = busy.id
            WHERE busy.status = 'in_flight' AND busy.status IN ('pending', 'in_flight')
              AND instr(:kinds, '"' || busy.kind || '"') > 0
-             AND held.result IS NULL AND held.expires_at > :now) < :cap
+             AND taken.result IS NULL AND taken.expires_at > :now) < :cap
     ORDER BY l.priority DESC, w.created_at, w.id
     LIMIT 1)
 RETURNING item, token, attempt,
