@@ -215,7 +215,7 @@ def test_one_fact_changes_exactly_what_depends_on_it(
 
 
 @pytest.mark.parametrize("change", [more_cost, one_more_round, a_failure])
-def test_the_real_planner_of_the_next_sprint_is_told_just_that(
+def test_the_prompt_of_the_next_planner_has_exactly_this_context(
     single: Home, change: Change
 ) -> None:
     stale = told(single)

@@ -137,7 +137,7 @@ def test_a_program_that_reads_sees_todays_form_and_changes_nothing(
         assert connection.execute(by_path).fetchone()[0] == "a shop!"
 
 
-def test_a_ledger_of_a_newer_version_is_refused_with_what_to_do(
+def test_a_ledger_of_a_newer_version_is_refused_with_a_hint(
     path: Path, with_steps: Callable[..., None]
 ) -> None:
     with_steps(aim_of)
