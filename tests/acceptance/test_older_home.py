@@ -109,11 +109,11 @@ def test_a_new_sprint_goes_on_from_it_with_its_lessons(older: Home) -> None:
     assert "'alpi/shop' is a name on a forge" in answer.stderr
 
     (prompt,) = older.project("shop").glob("runs/shop-10/po/*/*/prompt.txt")
-    told = prompt.read_text()
-    assert _LESSON in told
-    assert told.count(_LESSON) == 1
-    assert "shop-7: 1/2 tasks done" in told or "shop-1 to shop-7" in told
-    assert "shop: what" in told
+    text = prompt.read_text()
+    assert _LESSON in text
+    assert text.count(_LESSON) == 1
+    assert "shop-7: 1/2 tasks done" in text or "shop-1 to shop-7" in text
+    assert "shop: what" in text
 
     history = older.caloron("history").data
     assert [s["adopted"] for s in history["sprints"]] == [False] + [True] * 9

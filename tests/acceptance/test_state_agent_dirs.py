@@ -90,9 +90,9 @@ def test_a_changed_page_or_work_item_is_reported_and_repaired(place: Place, agen
     assert _errands(agent) == good
     with AgentInstance(agent) as home:
         home.events.append("note", {"text": "later"})
-    # One that is only behind its queue is nobody's mistake.
-    told = place.verify()
-    assert [note["target"] for note in told["notes"]] == [str(page)]
+    # A page that is only behind its queue is no error.
+    report = place.verify()
+    assert [note["target"] for note in report["notes"]] == [str(page)]
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ def test_files_that_a_backup_cannot_contain_are_named_and_left_out(
     made = place.root / "rest.tar"
     answer = place.caloron("backup", str(made))
     assert answer.code == 0, answer
-    told = "\n".join(answer.data["left_out"])
+    listed = "\n".join(answer.data["left_out"])
     for name in ("state.sqlite", "huge.bin", "\\udcff", "token.md"):
-        assert f"agents/a/{name}" in told, (name, told)
+        assert f"agents/a/{name}" in listed, (name, listed)
     with tarfile.open(made) as tar:
         names = tar.getnames()
     assert "agents/a/persona.md" in names

@@ -1,4 +1,4 @@
-"""The ledger with real SQLite: one transaction per tick, facts told once, the journal in order."""
+"""The ledger with real SQLite: one transaction per tick, each fact once, the journal in order."""
 
 from __future__ import annotations
 
@@ -178,8 +178,8 @@ def test_an_effect_is_recorded_once_however_often_it_is_reported(book: Book) -> 
 
 
 def _due(book: Book, entry: Entry) -> Entry:
-    (found,) = [e for e in book.journal.due() if e.id == entry.id]
-    return found
+    (again,) = [e for e in book.journal.due() if e.id == entry.id]
+    return again
 
 
 def _failure(entry: Entry) -> EffectFailed:

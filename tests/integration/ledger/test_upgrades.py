@@ -64,8 +64,8 @@ def path(tmp_path: Path, with_steps: Callable[..., None]) -> Path:
 
 def stored(path: Path) -> Data:
     with closing(sqlite3.connect(path)) as connection:
-        found: Data = json.loads(connection.execute("SELECT data FROM sprints").fetchone()[0])
-        return found
+        data: Data = json.loads(connection.execute("SELECT data FROM sprints").fetchone()[0])
+        return data
 
 
 def version_of(path: Path) -> str:

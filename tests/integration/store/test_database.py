@@ -20,8 +20,8 @@ TWO = Migration("test/0002", "CREATE TABLE b (x);")
 
 def _tables(path: Path) -> set[str]:
     with sqlite3.connect(path) as connection:
-        found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        return {row[0] for row in found}
+        rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return {row[0] for row in rows}
 
 
 def test_a_database_is_brought_up_to_date_once(tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ def test_a_migration_that_fails_leaves_nothing_of_itself(tmp_path: Path) -> None
 
 def _open(path: Path) -> int:
     db = Database(path, MIGRATIONS)
-    found = len(db.rows("SELECT * FROM migrations"))
+    applied = len(db.rows("SELECT * FROM migrations"))
     db.close()
-    return found
+    return applied
 
 
 def test_four_processes_that_open_a_new_database_at_once_all_succeed(tmp_path: Path) -> None:
