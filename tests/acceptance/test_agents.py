@@ -13,36 +13,52 @@ def _flood(megabytes: int) -> str:
     return f"head -c {megabytes * _MEGABYTE} /dev/zero | tr '\\0' 'x'; echo"
 
 
-def test_an_agent_that_prints_100_megabytes_is_kept_short_and_its_last_line_counts(
-    home: Home,
-) -> None:
+def test_100_megabytes_are_kept_short_and_invalid_utf8_still_has_a_last_line(home: Home) -> None:
     home.set(output_cap_mb=4)
     home.script(
-        writes("a", run=_flood(100)),
-        does("review", run=_flood(100), output="APPROVED"),
+        writes("flood", run=_flood(100)),
+        does("review", "flood", run=_flood(100), output="APPROVED"),
+        writes("bytes", run=r"printf '\377\376\000broken\n'"),
+        does("review", "bytes", run=r"printf '\377\376 looks \200 fine\n'", output="APPROVED"),
+        does("implement", "fails", run=r"printf 'bad \377 end\n'; exit 4"),
     )
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n"}
-    logs = list((home.project() / "runs").rglob("output.log*"))
-    assert max(log.stat().st_size for log in logs) < 5 * _MEGABYTE
+    answer = home.sprint(task("flood"), task("bytes"), task("fails"))
+    assert answer.statuses == {"flood": "Done", "bytes": "Done", "fails": "Escalated"}, answer
+    assert home.files() == {"flood.txt": b"flood\n", "bytes.txt": b"bytes\n"}
+    assert max(log.stat().st_size for log in home.run_files("output.log*")) < 5 * _MEGABYTE
+    assert "exit code 4: bad \ufffd end" in answer.tasks["fails"]["why"]
 
 
-def test_an_agent_that_prints_invalid_utf8_is_understood_all_the_same(home: Home) -> None:
+def test_hooks_children_ignored_files_and_a_history_of_an_agent_reach_nothing(home: Home) -> None:
+    """Only the tree that the agent left comes to main, and nothing of it runs or lives on."""
+    trap = home.root / "trapped"
+    # What runs outside leaves a file there; what runs inside changes the commit.
+    spring = f"touch {trap}; touch /workspace/trapped; git add -f /workspace/trapped"
+    plant = (
+        f"for h in pre-commit post-commit commit-msg post-checkout pre-push; do"
+        f" mkdir -p .git/hooks; printf '#!/bin/sh\\n{spring}\\n' > .git/hooks/$h;"
+        f" chmod +x .git/hooks/$h; done;"
+        f" git config core.fsmonitor '{spring}'; git config diff.external '{spring}'"
+    )
+    orphan = "git add -A; git commit -q -m one; git checkout -q --orphan new; git commit -q -m all"
+    amend = "git add -A; git commit -q --amend -m amended"
+    wanted = {".gitignore": "build/\n", "a.c": "int a;"}
+    child = f"setsid sh -c 'sleep 600; :' {home.root}/left-behind & echo started"
     home.script(
-        does("implement", "a", files={"a.txt": "a\n"}, run=r"printf '\377\376\000broken\n'"),
-        does("review", run=r"printf '\377\376 looks \200 fine\n'", output="APPROVED"),
+        writes("hooks", run=plant),
+        writes("child", run=child),
+        writes("ignored", wanted | {"build/out.o": "x", ".caloron/note": "x"}),
+        writes("history", run=orphan),
+        does("review", "history", round=1, output="CHANGES_NEEDED: again"),
+        does("fix", "history", files={"b.txt": "b"}, run=amend),
     )
-    answer = home.sprint(task("a"))
+    names = ("hooks", "child", "ignored", "history")
+    answer = home.sprint(*(task(name) for name in names))
     assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n"}
-
-
-def test_a_failure_told_in_invalid_utf8_still_has_a_last_line(home: Home) -> None:
-    home.script(does("implement", run=r"printf 'bad \377 end\n'; exit 4"))
-    answer = home.sprint(task("a"))
-    assert answer.code == 10, answer
-    assert "exit code 4: bad \ufffd end" in answer.tasks["a"]["why"]
+    own = {f"{name}.txt" for name in names if name != "ignored"}
+    assert home.files().keys() == own | wanted.keys() | {"b.txt"}
+    assert not trap.exists()
+    assert home.processes() == []
 
 
 def test_binaries_deletions_renames_links_modes_and_strange_names_reach_main_as_they_are(
@@ -83,44 +99,11 @@ def test_binaries_deletions_renames_links_modes_and_strange_names_reach_main_as_
     assert (modes["run.sh"], modes["link"]) == ("100755", "120000")
 
 
-def test_files_that_git_ignores_and_calorons_own_are_not_committed(home: Home) -> None:
-    wanted = {".gitignore": "build/\n", "a.c": "int a;"}
-    home.script(writes("a", wanted | {"build/out.o": "x", ".caloron/note": "x"}))
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert home.files().keys() == wanted.keys()
-
-
 def test_an_agent_that_deletes_everything_makes_a_change_like_any_other(home: Home) -> None:
     home.script(writes("a"), does("implement", "b", run="git rm -q -r ."))
     answer = home.sprint(task("a"), task("b", "a"))
     assert answer.code == 0, answer
     assert home.git("ls-tree", "-r", "main") == b""
-
-
-def test_hooks_and_settings_that_an_agent_plants_run_nowhere(home: Home) -> None:
-    trap = home.root / "trapped"
-    # What runs outside leaves a file there; what runs inside changes the commit.
-    spring = f"touch {trap}; touch /workspace/trapped; git add -f /workspace/trapped"
-    plant = (
-        f"for h in pre-commit post-commit commit-msg post-checkout pre-push; do"
-        f" mkdir -p .git/hooks; printf '#!/bin/sh\\n{spring}\\n' > .git/hooks/$h;"
-        f" chmod +x .git/hooks/$h; done;"
-        f" git config core.fsmonitor '{spring}'; git config diff.external '{spring}'"
-    )
-    home.script(writes("a", run=plant))
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n"}
-    assert not trap.exists()
-
-
-def test_children_that_an_agent_leaves_behind_do_not_outlive_it(home: Home) -> None:
-    name = f"{home.root}/left-behind"
-    home.script(writes("a", run=f"setsid sh -c 'sleep 600; :' {name} & echo started"))
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert home.processes() == []
 
 
 def test_any_program_can_be_the_agent(home: Home) -> None:
@@ -144,11 +127,16 @@ def test_any_program_can_be_the_agent(home: Home) -> None:
     assert home.files() == {"a.txt": b"banana\n"}
 
 
-def test_a_program_without_a_placeholder_gets_the_prompt_on_standard_input(home: Home) -> None:
-    home.set(framework="command", command=["sh", "-c", "cat > asked.txt; echo APPROVED"])
-    answer = home.sprint(task("a", agent_prompt="a $HOME `and` {brace}"))
+def test_a_task_may_have_a_program_of_its_own_which_gets_the_prompt_on_standard_input(
+    home: Home,
+) -> None:
+    home.set(command=["sh", "-c", "cat > $CALORON_TASK_ID.txt; echo APPROVED"])
+    home.script(writes("a"))
+    prompt = "b $HOME `and` {brace}"
+    answer = home.sprint(task("a"), task("b", framework="command", agent_prompt=prompt))
     assert answer.code == 0, answer
-    assert b"a $HOME `and` {brace}" in home.files()["asked.txt"]
+    assert home.files()["a.txt"] == b"a\n"
+    assert prompt.encode() in home.files()["b.txt"]
 
 
 def test_a_program_that_is_not_there_is_named_before_anything_is_begun(home: Home) -> None:
@@ -159,14 +147,6 @@ def test_a_program_that_is_not_there_is_named_before_anything_is_begun(home: Hom
     assert "config set command" in answer.error["hint"]
     assert home.issues() == []
     assert home.events("sprint_created") == []
-
-
-def test_a_task_may_have_a_framework_of_its_own(home: Home) -> None:
-    home.set(command=["sh", "-c", "echo by command > $CALORON_TASK_ID.txt; echo APPROVED"])
-    home.script(writes("a"))
-    answer = home.sprint(task("a"), task("b", framework="command"))
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n", "b.txt": b"by command\n"}
 
 
 def test_the_stateless_fixtures_of_the_first_caloron_work_unchanged(home: Home) -> None:
@@ -187,21 +167,6 @@ def test_the_stateless_fixtures_of_the_first_caloron_work_unchanged(home: Home) 
     assert answer.code == 0, answer
     assert answer.statuses == {"a": "Done"}
     assert answer.tasks["a"]["reason"] == "nothing to do"
-
-
-def test_an_agent_that_rewrites_its_history_delivers_the_tree_it_left(home: Home) -> None:
-    home.script(
-        writes(
-            "a",
-            run="git add -A; git commit -q -m one; git checkout -q --orphan new;"
-            " git commit -q -m all",
-        ),
-        does("review", round=1, output="CHANGES_NEEDED: again"),
-        does("fix", files={"b.txt": "b"}, run="git add -A; git commit -q --amend -m amended"),
-    )
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b"}
 
 
 def test_an_agent_gets_the_variables_that_the_user_names_and_no_others(home: Home) -> None:

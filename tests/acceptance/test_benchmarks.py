@@ -24,7 +24,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "startup": {"_RUNS": 1, "_TASKS": 1, "rival_program": lambda: None},
     "looking": {"_FEW": 2, "_MANY": 4, "_RUNS": 1, "_TASKS": 1},
     "live": {"_TASKS": 2, "_AT_WORK": 1, "_SETTLE_S": 0.1, "_WATCHED_S": 2.0},
-    "events": {"_SMALL": 100_000, "_LARGE": 1_000_000},
+    "events": {"_SMALL": 10_000, "_LARGE": 100_000},
     "sandbox": {"_RUNS": 2},
     "starting": {"_FILES": 100, "_WARM": 2, "_COLD": 1},
     "many": {"_AGENTS": 2, "_WORK": "sleep 4", "_LEASE_S": 2.0},

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("user_without_hermes")
 
 REJECTED = (
     writes("a"),
-    does("review", round=1, output="CHANGES_NEEDED: say hello, which fixes #77 of @ada"),
+    does("review", "a", round=1, output="CHANGES_NEEDED: say hello, which fixes #77 of @ada"),
     does("fix", "a", round=1, files={"a.txt": "hello\n"}),
     does("review", round=2, output="APPROVED"),
 )
@@ -35,12 +35,15 @@ def progress_of(home: Home, number: int) -> list[str]:
     return [body for body in home.comments(number) if "/progress -->" in body]
 
 
-def check_rejected(home: Home) -> str:
-    """A change that was sent back once; gives the description of its pull request."""
-    home.script(*REJECTED)
-    answer = home.sprint(task("a"))
+def test_a_rejected_change_has_one_section_in_the_description_of_its_pull_request(
+    home: Home,
+) -> None:
+    """A change that is right at once has none."""
+    home.script(*REJECTED, writes("b"))
+    answer = home.sprint(task("a"), task("b", "a"))
     assert answer.code == 0, answer
-    (pull,) = home.pulls()
+    pull, other = home.pulls()
+    assert SECTION not in body_of(home, other["number"])
     body = body_of(home, pull["number"])
     assert body.count(SECTION) == 1
     assert body.index("Closes #1") < body.index("<!-- caloron:pull/") < body.index(SECTION)
@@ -51,34 +54,11 @@ def check_rejected(home: Home) -> str:
     assert pull["closes"] == [1]
     (comment,) = progress_of(home, 1)
     assert "| cycle | 2 |" in comment
-    return body
-
-
-def test_a_rejected_change_has_one_section_in_the_description_of_its_pull_request(
-    home: Home,
-) -> None:
-    check_rejected(home)
-    shown = home.caloron("pr", "show", "2", json=False).stdout
+    shown = home.caloron("pr", "show", str(pull["number"]), json=False).stdout
     assert "### Cycle 2 of a" in shown
     assert "caloron-section" not in shown
     status = home.caloron("status").data["last_sprint"]["tasks"]
-    assert [(one["cycle"], one["slice_it"]) for one in status] == [(2, False)]
-
-
-def test_on_gitea_a_rejected_change_has_one_section_too_and_closes_only_its_issue(
-    on_gitea: GiteaHome,
-) -> None:
-    body = check_rejected(on_gitea)
-    (pull,) = on_gitea.repository.pulls()
-    assert pull["body"] == body
-    assert "#77" not in body
-
-
-def test_a_change_that_is_right_at_once_has_none(home: Home) -> None:
-    home.script(writes("a"))
-    assert home.sprint(task("a")).code == 0
-    (pull,) = home.pulls()
-    assert SECTION not in body_of(home, pull["number"])
+    assert [(one["cycle"], one["slice_it"]) for one in status] == [(2, False), (1, False)]
 
 
 def test_after_three_cycles_everybody_is_told_to_cut_it_smaller(home: Home) -> None:
@@ -107,7 +87,7 @@ def test_on_gitea_what_a_person_writes_around_the_section_stays_and_what_she_rem
     first, second = home.gate("first"), home.gate("second")
     home.script(
         writes("a"),
-        does("review", round=1, output="CHANGES_NEEDED: one"),
+        does("review", round=1, output="CHANGES_NEEDED: one, which fixes #77 of @ada"),
         does("fix", "a", round=1, run=f"echo 1 >> a.txt; {first.line}"),
         does("review", round=2, output="CHANGES_NEEDED: two"),
         does("fix", "a", round=2, run=f"echo 2 >> a.txt; {second.line}"),
@@ -125,6 +105,7 @@ def test_on_gitea_what_a_person_writes_around_the_section_stays_and_what_she_rem
 
     first.wait_for_agent()
     assert "### Cycle 2 of a" in body()
+    assert "#77" not in body()
     edit(f"Read this first.\r\n\r\n{body()}\r\n\r\nAnd this last.")
     first.open()
     second.wait_for_agent()

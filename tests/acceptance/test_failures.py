@@ -9,14 +9,13 @@ import shutil
 import signal
 import sys
 
-import pytest
-
 from caloron.agents.supervise.processes import children
 from tests.support.home import Home, does, task, writes
 from tests.support.wait import process_lives
 
 
 def test_a_failed_task_holds_its_dependents_until_a_person_releases_it(home: Home) -> None:
+    """A task that fails again after its release is a new incident."""
     bad = does("implement", "a", output="no network here", exit_code=7)
     others = (writes("b"), writes("c"), writes("free"))
     tasks = (task("a"), task("b", "a"), task("c", "b"), task("free"))
@@ -35,56 +34,24 @@ def test_a_failed_task_holds_its_dependents_until_a_person_releases_it(home: Hom
     (escalation,) = home.escalations()
     assert f"#{escalation['number']}" in answer.tasks["a"]["why"]
 
+    release(home, escalation["number"])
+    assert home.caloron("resume").code == 10
+    assert [e["state"] for e in home.escalations()] == ["closed", "open"]
+
     home.script(writes("a"), *others)
-    number = str(escalation["number"])
-    assert home.caloron("issue", "comment", number, "resolved").code == 0
+    release(home, home.escalations()[-1]["number"])
     answer = home.caloron("resume")
     assert answer.code == 0, answer
     assert set(answer.statuses.values()) == {"Done"}
     assert set(home.files()) == {"a.txt", "b.txt", "c.txt", "free.txt"}
-    assert [e["state"] for e in home.escalations()] == ["closed"]
+    assert {e["state"] for e in home.escalations()} == {"closed"}
     # Nothing was made twice.
     assert len([i for i in home.issues() if "caloron:task" in i["labels"]]) == 4
     assert len(home.pulls()) == 4
 
 
-def test_resolved_on_the_tasks_own_issue_releases_it_too(home: Home) -> None:
-    home.script(does("implement", exit_code=1))
-    answer = home.sprint(task("a"))
-    assert answer.code == 10, answer
-    home.script(writes("a"))
-    number = str(answer.tasks["a"]["issue_number"])
-    assert home.caloron("issue", "comment", number, "resolved").code == 0
-    assert home.caloron("resume").code == 0
-    assert home.files() == {"a.txt": b"a\n"}
-
-
-def test_a_comment_that_only_mentions_the_word_releases_nothing(home: Home) -> None:
-    home.script(does("implement", exit_code=1))
-    answer = home.sprint(task("a"))
-    number = str(answer.tasks["a"]["issue_number"])
-    home.script(writes("a"))
-    home.caloron("issue", "comment", number, "this is not resolved")
-    assert home.caloron("resume").code == 10
-    assert home.files() == {}
-
-
-def test_a_task_that_fails_again_after_its_release_is_a_new_incident(home: Home) -> None:
-    home.script(does("implement", exit_code=1))
-    home.sprint(task("a"))
-    (first,) = home.escalations()
-    home.caloron("issue", "comment", str(first["number"]), "resolved")
-    answer = home.caloron("resume")
-    assert answer.code == 10, answer
-    assert [e["state"] for e in home.escalations()] == ["closed", "open"]
-
-
-def test_a_failure_that_does_not_repeat_is_only_one_more_attempt(home: Home) -> None:
-    home.script(does("implement", attempt=1, exit_code=1), writes("a", attempt=2))
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n"}
-    assert home.escalations() == []
+def release(home: Home, number: int) -> None:
+    assert home.caloron("issue", "comment", str(number), "resolved").code == 0
 
 
 def notes_to(home: Home, item: str) -> list[str]:
@@ -109,6 +76,7 @@ def test_every_role_learns_why_its_last_attempt_failed(home: Home) -> None:
     )
     answer = home.sprint()
     assert answer.code == 0, answer
+    assert home.escalations() == []
     assert home.files() == {"a.txt": b"better\n"}
     died = "the agent ended with exit code"
     assert notes_to(home, "po/1-po") == ["", "the planner ended with exit code 3: lost my notes"]
@@ -119,7 +87,7 @@ def test_every_role_learns_why_its_last_attempt_failed(home: Home) -> None:
     assert notes_to(home, "c/1-check") == ["", f"{died} 5: a flat tyre"]
 
 
-def test_an_agent_released_by_a_person_learns_why_it_was_stopped(home: Home) -> None:
+def test_an_agent_that_is_released_on_its_own_issue_learns_why_it_was_stopped(home: Home) -> None:
     home.script(
         does("implement", "a", attempt=1, output="no network here", exit_code=7),
         does("implement", "a", attempt=2, output="no memory left", exit_code=8),
@@ -127,35 +95,54 @@ def test_an_agent_released_by_a_person_learns_why_it_was_stopped(home: Home) -> 
     answer = home.sprint(task("a"))
     assert answer.code == 10, answer
     home.script(writes("a"))
-    number = str(answer.tasks["a"]["issue_number"])
-    assert home.caloron("issue", "comment", number, "resolved").code == 0
+    release(home, answer.tasks["a"]["issue_number"])
     assert home.caloron("resume").code == 0
+    assert home.files() == {"a.txt": b"a\n"}
     died = "the agent ended with exit code"
     notes = notes_to(home, "a/1-implement")
     assert notes == ["", f"{died} 7: no network here", f"{died} 8: no memory left"]
 
 
-def test_good_work_before_a_bad_exit_goes_on_to_review(home: Home) -> None:
-    home.script(writes("a", output="Traceback: oops", exit_code=1))
-    answer = home.sprint(task("a"))
+def test_what_an_agent_does_to_its_repository_and_its_exit_code_harms_no_work(home: Home) -> None:
+    """Work before a bad exit, commits of the agent itself, and a `.git` that is deleted once."""
+    own = "git add -A && git commit -q -m mine && echo more >> own.txt"
+    home.script(
+        writes("exit", output="Traceback: oops", exit_code=1),
+        writes("own", run=own),
+        writes("deletes", attempt=1, run="rm -rf .git"),
+        writes("deletes", attempt=2),
+    )
+    answer = home.sprint(task("exit"), task("own"), task("deletes"))
     assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n"}
-
-
-def test_commits_that_the_agent_made_itself_count_like_those_made_for_it(home: Home) -> None:
-    line = "git add -A && git commit -q -m mine && echo more >> a.txt"
-    home.script(writes("a", run=line))
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\nmore\n"}
+    files = {"exit.txt": b"exit\n", "own.txt": b"own\nmore\n", "deletes.txt": b"deletes\n"}
+    assert home.files() == files
+    assert (home.attempts("implement", "exit"), home.attempts("implement", "deletes")) == (1, 2)
     assert b"mine" in home.git("log", "--format=%s", "main")
 
 
-def test_an_agent_killed_by_a_signal_has_failed(home: Home) -> None:
-    home.script(does("implement", run="kill -9 $PPID"))
-    answer = home.sprint(task("a"))
-    assert answer.code == 10, answer
-    assert "exit code 137" in answer.tasks["a"]["why"]
+def test_an_agent_whose_shim_or_sandbox_is_killed_was_interrupted_and_has_not_failed(
+    home: Home,
+) -> None:
+    """Killed three times, which would be a person's concern if it counted as a failure."""
+    writing = home.gate("writing")
+    home.script(writes("a", run=writing.line))
+    running = home.start_sprint(task("a"))
+    for attempt, victim in enumerate(("shim", "outside", "inside"), start=1):
+        writing.wait_for_agent(attempt)
+        if victim == "shim":
+            shims = [json.loads(file.read_bytes())["pid"] for file in home.run_files("shim.json")]
+            (pid,) = filter(process_lives, shims)
+        else:
+            # The shim started the first process of the sandbox, and that one the first inside.
+            outer = min(home.processes("bwrap"))
+            pid = outer if victim == "outside" else children(outer)[0]
+        os.kill(pid, signal.SIGKILL)
+    writing.wait_for_agent(4)
+    writing.open()
+    answer = running.wait()
+    assert answer.code == 0, answer
+    assert home.escalations() == []
+    assert home.files() == {"a.txt": b"a\n"}
 
 
 def test_an_agent_that_kills_everything_it_can_reach_ends_nobody_but_itself(home: Home) -> None:
@@ -176,39 +163,6 @@ def test_an_agent_that_kills_everything_it_can_reach_ends_nobody_but_itself(home
     assert reasons == ["the agent ended with exit code 137: no output"]
 
 
-def test_an_agent_that_destroys_its_repository_harms_only_its_own_attempt(home: Home) -> None:
-    home.script(writes("a", attempt=1, run="rm -rf .git"), writes("a", attempt=2), writes("b"))
-    answer = home.sprint(task("a"), task("b"))
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
-
-
-def test_a_fix_round_that_changes_nothing_is_a_failure_and_not_a_loop(home: Home) -> None:
-    rejects = does("review", output="CHANGES_NEEDED: more")
-    home.script(writes("a"), rejects, does("fix", output="no"))
-    answer = home.sprint(task("a"))
-    assert answer.code == 10, answer
-    assert "changed nothing" in answer.tasks["a"]["why"]
-
-
-def test_an_agent_whose_shim_is_killed_was_interrupted_and_has_not_failed(home: Home) -> None:
-    writing = home.gate("writing")
-    home.script(writes("a", run=writing.line))
-    running = home.start_sprint(task("a"))
-    for arrival in (1, 2, 3):
-        writing.wait_for_agent(arrival)
-        shims = [json.loads(file.read_bytes()) for file in home.run_files("shim.json")]
-        living = [shim["pid"] for shim in shims if process_lives(shim["pid"])]
-        assert len(living) == 1
-        os.kill(living[0], signal.SIGKILL)
-    writing.wait_for_agent(4)
-    writing.open()
-    answer = running.wait()
-    assert answer.code == 0, answer
-    assert home.escalations() == []
-    assert home.files() == {"a.txt": b"a\n"}
-
-
 def test_a_planned_framework_that_is_not_set_up_is_the_reason_of_that_task_alone(
     home: Home,
 ) -> None:
@@ -218,28 +172,6 @@ def test_a_planned_framework_that_is_not_set_up_is_the_reason_of_that_task_alone
     assert answer.code == 10, answer
     assert answer.statuses == {"a": "Escalated", "b": "Done"}
     assert "`command` has no command" in answer.tasks["a"]["why"]
-
-
-@pytest.mark.parametrize("process", ["outside", "inside"])
-def test_a_killed_sandbox_is_an_interruption_and_not_a_failure_of_the_agent(
-    home: Home, process: str
-) -> None:
-    """Twice, which would be a person's concern if it counted as a failure."""
-    writing = home.gate("writing")
-    home.script(does("implement", "a", run=f"{writing.line}; echo a > a.txt"))
-    running = home.start_sprint(task("a"))
-    for attempt in (1, 2):
-        writing.wait_for_agent(attempt)
-        # The shim started the first of the sandbox's processes, and that one the first inside.
-        outer = min(home.processes("bwrap"))
-        (inner,) = children(outer)
-        os.kill(outer if process == "outside" else inner, signal.SIGKILL)
-    writing.wait_for_agent(3)
-    writing.open()
-    answer = running.wait()
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n"}
-    assert home.escalations() == []
 
 
 def test_a_killed_git_of_ours_is_an_interruption_and_not_a_failure_of_the_agent(

@@ -4,75 +4,60 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from tests.support.home import Answer, Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 REJECTED = "CHANGES_NEEDED: say more"
-FAILS: dict[str, dict[str, Any]] = {
-    "exits 1": {"output": "Traceback: overloaded", "exit_code": 1},
-    "exits 0": {"output": "I see nothing to change"},
-    "says nothing": {},
-    "looks at main": {"run": "git checkout -q main"},
-    "pulls main": {"run": "git merge -q --ff-only origin/main || git checkout -q origin/main"},
-    "leaves a branch of main": {
+#: Fix rounds that change nothing.
+IDLE: dict[str, dict[str, Any]] = {
+    "fails": {"output": "Traceback: overloaded", "exit_code": 1},
+    "talks": {"output": "I see nothing to change"},
+    "silent": {},
+    "looks-at-main": {"run": "git checkout -q main"},
+    "pulls-main": {"run": "git merge -q --ff-only origin/main || git checkout -q origin/main"},
+    "branches": {
         "run": "git checkout -q -b try origin/main && git commit -q --allow-empty -m try"
         " && git checkout -q -"
     },
 }
+#: Where an agent commits its fix, instead of on its branch.
+ELSEWHERE = {"on-main": "main", "aside": "-b aside origin/main"}
 
 
-def fixed_after_another_merge(home: Home, *fixes: dict[str, Any]) -> Answer:
-    """Run `a` and `b`: `a` is rejected, and `b` is merged before `a` is fixed."""
+def commits(name: str, branch: str) -> str:
+    away = f"git checkout -q {branch} && echo more > {name}.md && git add {name}.md"
+    return f"{away} && git commit -q -m fixed && git checkout -q -"
+
+
+def test_no_fix_round_takes_the_work_back_and_a_fix_anywhere_is_added_to_it(home: Home) -> None:
+    """All changes are rejected, and another one is merged before they are fixed."""
     reading = home.gate("reading")
+    changes = [*IDLE, *ELSEWHERE, "again", "empties"]
     home.script(
-        writes("a"),
-        writes("b"),
-        does("review", "a", round=1, run=reading.line, output=REJECTED),
-        *fixes,
+        *(writes(name) for name in (*changes, "other")),
+        does("review", "other", output="APPROVED"),
+        does("review", round=1, run=reading.line, output=REJECTED),
+        *(does("fix", name, **what) for name, what in IDLE.items()),
+        *(does("fix", name, run=commits(name, branch)) for name, branch in ELSEWHERE.items()),
+        does("fix", "again", attempt=1, output="overloaded", exit_code=1),
+        does("fix", "again", match="exit code 1: overloaded", run="echo more >> again.txt"),
+        # A reviewer who approves whatever it is shown is no reason to lose the work.
+        does("fix", "empties", run="git rm -q empties.txt; git commit -q -m 'take it back'"),
     )
-    running = home.start_sprint(task("a"), task("b"))
-    home.wait_for_status("b", "Done")
+    tasks = [task(name) for name in (*changes, "other")]
+    running = home.start_sprint(*tasks, options=("--parallel", str(len(tasks))))
+    home.wait_for_status("other", "Done")
     reading.open()
-    return running.wait()
-
-
-@pytest.mark.parametrize("kind", FAILS)
-def test_a_fix_round_without_a_change_never_takes_the_work_back(home: Home, kind: str) -> None:
-    answer = fixed_after_another_merge(home, does("fix", "a", **FAILS[kind]))
-    assert answer.statuses == {"a": "Escalated", "b": "Done"}
-    assert home.files() == {"b.txt": b"b\n"}
-    (pull,) = home.pulls("open")
-    assert home.git("show", f"{pull['branch']}:a.txt") == b"a\n"
-
-
-def test_a_fixer_that_fails_is_tried_again_with_the_work_still_there(home: Home) -> None:
-    answer = fixed_after_another_merge(
-        home,
-        does("fix", "a", attempt=1, output="overloaded", exit_code=1),
-        does("fix", "a", match="exit code 1: overloaded", run="echo more >> a.txt"),
-    )
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\nmore\n", "b.txt": b"b\n"}
-
-
-@pytest.mark.parametrize("branch", ["main", "-b aside origin/main"])
-def test_a_fix_committed_on_a_branch_of_main_is_added_to_the_change(
-    home: Home, branch: str
-) -> None:
-    away = f"git checkout -q {branch} && echo more > note.txt && git add note.txt"
-    fix = does("fix", "a", run=f"{away} && git commit -q -m fixed && git checkout -q -")
-    answer = fixed_after_another_merge(home, fix)
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n", "note.txt": b"more\n"}
-
-
-def test_a_fix_that_leaves_nothing_of_the_change_is_never_merged(home: Home) -> None:
-    """A reviewer who approves whatever it is shown is no reason to lose the task's work."""
-    empties = does("fix", "a", run="git rm -q a.txt; git commit -q -m 'take it back'")
-    answer = fixed_after_another_merge(home, empties)
-    assert answer.statuses == {"a": "Escalated", "b": "Done"}
-    assert "leaves nothing of the change" in answer.tasks["a"]["why"]
+    answer = running.wait()
+    done = {*ELSEWHERE, "again", "other"}
+    escalated = {*IDLE, "empties"}
+    assert answer.statuses == dict.fromkeys(done, "Done") | dict.fromkeys(escalated, "Escalated")
+    own = {f"{name}.txt": f"{name}\n".encode() for name in done}
+    fixes = {f"{name}.md": b"more\n" for name in ELSEWHERE}
+    assert home.files() == own | fixes | {"again.txt": b"again\nmore\n"}
+    branches = {pull["task"]: pull["branch"] for pull in home.pulls("open")}
+    for name in IDLE:
+        assert home.git("show", f"{branches[name]}:{name}.txt") == f"{name}\n".encode()
+    assert "leaves nothing of the change" in answer.tasks["empties"]["why"]
 
 
 def test_a_failure_that_is_not_the_changes_is_verified_again_when_the_fix_changes_nothing(

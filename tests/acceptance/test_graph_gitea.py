@@ -40,10 +40,10 @@ def stage(
         given = {"host": gitea.url, "repo": made.full_name, "token_env": "OUR_TOKEN", **more}
         capsys.readouterr()
         code = main(["stage", "run", name, "--input", json.dumps(given), "--output", "json"])
-        said = capsys.readouterr().out
-        assert owner.token not in said
-        assert code == 0, said
-        return json.loads(said)["data"]["output"]
+        message = capsys.readouterr().out
+        assert owner.token not in message
+        assert code == 0, message
+        return json.loads(message)["data"]["output"]
 
     run.repository = made  # type: ignore[attr-defined]
     run.anna = made.seen_by(anna)  # type: ignore[attr-defined]
@@ -55,8 +55,8 @@ def test_polling_goes_on_where_it_ended(stage: Any) -> None:
     first = stage("github_poll_events")
     number = stage.anna.open_issue("A wish", "please")["number"]
     second = stage("github_poll_events", since=first["polled_at"])
-    told = [(e["type"], e.get("number"), e.get("title")) for e in second["events"]]
-    assert ("issue", number, "A wish") in told
+    answer = [(e["type"], e.get("number"), e.get("title")) for e in second["events"]]
+    assert ("issue", number, "A wish") in answer
 
 
 def test_a_pull_request_has_the_state_that_its_reviewers_give_it(stage: Any) -> None:
@@ -67,8 +67,8 @@ def test_a_pull_request_has_the_state_that_its_reviewers_give_it(stage: Any) -> 
     asked = stage("get_pr_status", pr_number=number)
     assert (asked["review_state"], asked["reviewers"]) == ("changes_requested", ["anna"])
     stage.anna.review(number, "APPROVED")
-    told = stage("get_pr_status", pr_number=number)
-    assert told == {"state": "open", "merged": False, "review_state": "approved",
+    answer = stage("get_pr_status", pr_number=number)
+    assert answer == {"state": "open", "merged": False, "review_state": "approved",
                     "reviewers": ["anna"], "verdicts": {"anna": "approved"}}  # fmt: skip
     stage.repository.write_file("a.py", "a = 2\n", branch="work")
     assert stage("get_pr_status", pr_number=number)["review_state"] == "pending"
@@ -86,9 +86,9 @@ def test_feedback_of_untrusted_accounts_is_ignored(stage: Any) -> None:
 
 def test_a_repository_is_described(stage: Any) -> None:
     stage.repository.write_file("src/a.py", "a = 1\n")
-    told = stage("fetch_repo_context")
-    assert (told["default_branch"], told["languages"]) == ("main", {"Python": 1})
-    assert told["recent_commits"]
+    answer = stage("fetch_repo_context")
+    assert (answer["default_branch"], answer["languages"]) == ("main", {"Python": 1})
+    assert answer["recent_commits"]
 
 
 @pytest.mark.parametrize("name", ["sprint_tick_core", "sprint_tick", "sprint_tick_kv"])
@@ -122,9 +122,9 @@ def test_a_tick_without_an_inbox_polls_the_forge(
         given |= kept
     capsys.readouterr()
     code = main(["graph", "run", name, "--input", json.dumps(given), "--output", "json"])
-    said = json.loads(capsys.readouterr().out)
-    assert code == 0, said
-    result = said["data"]["output"]
+    message = json.loads(capsys.readouterr().out)
+    assert code == 0, message
+    result = message["data"]["output"]
     assert result["state"]["tasks"]["a"]["links"]["issue"] == number
     assert "start:shop-1/a/1-implement" in result["actions_taken"]
     assert result["polled_at"]
@@ -150,9 +150,9 @@ def test_flat_records_advance_on_a_real_forge(
         }  # fmt: skip
         capsys.readouterr()
         assert main(["graph", "run", "sprint_tick_core", "--input", json.dumps(given)]) == 0
-        told = json.loads(capsys.readouterr().out)
-        kept = {"state": told["state"], "interventions": {}, "since": told["polled_at"]}
-        return list(told["actions_taken"])
+        answer = json.loads(capsys.readouterr().out)
+        kept = {"state": answer["state"], "interventions": {}, "since": answer["polled_at"]}
+        return list(answer["actions_taken"])
 
     assert tick() == []
     number = repository.open_issue("A", "please")["number"]
@@ -183,12 +183,12 @@ def test_a_sprint_is_planned_and_looked_back_at_on_the_forge_of_its_project(
         assert ended.statuses == {"task-1": "Done"}
         assert home.repository.issues()[0]["title"] == "Add a basket"
         home.repository.comment(1, _FEEDBACK.replace("task_id: a", "task_id: task-1"))
-        told = home.caloron("graph", "run", "retro", "--input", '{"sprint_id": "demo-1"}')
-        assert told.code == 0, told
-        page = told.data["output"]["report_markdown"]
+        answer = home.caloron("graph", "run", "retro", "--input", '{"sprint_id": "demo-1"}')
+        assert answer.code == 0, answer
+        page = answer.data["output"]["report_markdown"]
         assert "1 of 1 tasks done" in page
         assert "clarity 6/10" in page
-        assert not any(token in told.stdout for token in home.tokens)
+        assert not any(token in answer.stdout for token in home.tokens)
     finally:
         home.close()
 
@@ -199,13 +199,13 @@ def test_a_graph_writes_each_thing_once_and_a_person_sees_it(stage: Any) -> None
     assert stage("github_create_issue", **wish) == first
     number = first["issue_number"]
     assert first["url"].endswith(f"/issues/{number}")
-    said = stage("github_post_comment", issue_number=number, body="soon")
-    assert stage("github_post_comment", issue_number=number, body="soon") == said
+    message = stage("github_post_comment", issue_number=number, body="soon")
+    assert stage("github_post_comment", issue_number=number, body="soon") == message
     assert stage("github_add_label", issue_number=number, label="seen")["ok"]
     (there,) = stage.repository.issues()
     assert {label["name"] for label in there["labels"]} == {"wish", "later", "seen"}
     (comment,) = stage.repository.comments(number)
-    assert (comment["id"], comment["body"].splitlines()[0]) == (said["comment_id"], "soon")
+    assert (comment["id"], comment["body"].splitlines()[0]) == (message["comment_id"], "soon")
     refused = stage("github_add_label", issue_number=number + 50, label="seen")
     assert not refused["ok"]
     assert refused["error"]

@@ -60,9 +60,9 @@ def test_killed_at_every_moment_and_resumed_is_as_undisturbed(part, undisturbed,
         before = _recorded(directory, effects)
         resumed = _process(directory)
         assert resumed.returncode == 0, resumed.stderr
-        told = json.loads(resumed.stdout)
-        assert told["output"] == expected["output"]
-        assert told["trace"] == expected["trace"]
+        result = json.loads(resumed.stdout)
+        assert result["output"] == expected["output"]
+        assert result["trace"] == expected["trace"]
         done = _effects(directory)
         assert set(done) == set(effects)
         assert all(done[key] == 1 for key in before), "a recorded effect was repeated"

@@ -81,7 +81,7 @@ def test_a_dry_run_shows_the_plan_and_begins_nothing(shop: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "said"),
+    ("output", "message"),
     [
         ({"tasks": [task("a"), task("a")]}, "task 'a' appears 2 times"),
         ({"tasks": [task("a", "b"), task("b", "a")]}, "form a cycle"),
@@ -94,11 +94,11 @@ def test_a_dry_run_shows_the_plan_and_begins_nothing(shop: Home) -> None:
     ],
 )
 def test_a_graph_without_a_valid_plan_reports_every_error_and_begins_nothing(
-    shop: Home, output: Any, said: str
+    shop: Home, output: Any, message: str
 ) -> None:
     answer = shop.caloron("sprint", "go", "--graph", _graph(shop, output), "--yes")
     assert answer.code == 2, answer
-    assert said in answer.error["message"]
+    assert message in answer.error["message"]
     assert not (shop.project() / "ledger.sqlite").exists()
     assert not (shop.project() / "planning.json").exists()
 
@@ -180,9 +180,9 @@ def test_killed_while_planning_the_same_command_goes_on_and_asks_nothing_twice(
             assert "planning a sprint of demo runs already: process" in busy.error["message"]
         running.kill()
         assert not (shop.project() / "ledger.sqlite").exists()
-        told = shop.caloron("resume")
-        assert told.code == 3
-        assert "caloron sprint 'Build the Basket' --graph sprint_plan" in told.error["hint"]
+        result = shop.caloron("resume")
+        assert result.code == 3
+        assert "caloron sprint 'Build the Basket' --graph sprint_plan" in result.error["hint"]
         gate.set()
         ended = shop.caloron(*_BUILD)
     assert ended.code == 0, ended

@@ -162,19 +162,6 @@ def _peak_mb(pid: int) -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-def test_an_agent_that_did_nothing_is_done_only_if_a_reviewer_agrees(home: Home) -> None:
-    home.script(
-        does("implement", output="All done!"),
-        does("review", "a", output="CHANGES_NEEDED: there is nothing"),
-        does("fix", output="All done!"),
-    )
-    answer = home.sprint(task("a"), task("b"))
-    assert answer.code == 10, answer
-    assert answer.statuses == {"a": "Escalated", "b": "Done"}
-    assert answer.tasks["b"]["reason"] == "nothing to do"
-    assert home.files() == {}
-
-
 #: As long as a task's prompt may be, in letters of four bytes: more than a command line takes.
 _LONG = "\N{OWL}" * 60_000
 

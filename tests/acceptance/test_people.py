@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from functools import partial
 from typing import Any
 
 from tests.support.home import Home, Running, does, task, writes
@@ -29,49 +30,86 @@ def _in_review(home: Home, *more: dict[str, Any]) -> tuple[Running, dict[str, An
     return running, _open_pull(home)
 
 
-def test_a_person_merging_the_pull_request_completes_the_task_at_once(home: Home) -> None:
-    running, pull = _in_review(home)
-    assert home.caloron("pr", "merge", str(pull["number"])).code == 0
-    answer = running.wait()
-    assert answer.code == 0, answer
-    assert answer.tasks["a"]["reason"] == f"merged by Ada as pull request #{pull['number']}"
-    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
-    assert home.reviews(pull["number"]) == []
+def test_people_decide_about_changes_in_review_and_about_tasks_that_wait(home: Home) -> None:
+    """One task for each act; the reviewing agents wait until all acts were seen."""
+    reviewer = home.gate("review")
+    fixes = {
+        "changes": "keep the old name",
+        "closed": "was closed by Ada",
+        "deleted": "was deleted by a person",
+    }
+    names = ("merged", "approved", "remark", "pushed", *fixes)
+    home.script(
+        *(does("fix", n, match=why, files={f"{n}.txt": "fixed\n"}) for n, why in fixes.items()),
+        *(writes(name) for name in (*names, "after", "waiting")),
+        *(does("review", name, run=reviewer.line, output="APPROVED") for name in names),
+    )
+    tasks = [*(task(name) for name in names), task("after", "merged"), task("waiting", "remark")]
+    running = home.start_sprint(*tasks, options=("--parallel", str(len(tasks))))
+    reviewer.wait_for_agent(len(names))
+    pulls = {pull["task"]: pull for pull in home.pulls("open")}
+    number = {name: str(pull["number"]) for name, pull in pulls.items()}
+    diff = home.caloron("pr", "diff", number["remark"]).data["diff"]
+    assert "+++ b/remark.txt\n@@ -0,0 +1 @@\n+remark" in diff
 
-
-def test_a_person_approving_needs_no_reviewing_agent(home: Home) -> None:
-    running, pull = _in_review(home)
-    assert home.caloron("pr", "review", str(pull["number"]), "--approve").code == 0
-    answer = running.wait()
-    assert answer.code == 0, answer
-    assert home.reviews(pull["number"]) == [("approved", "")]
-    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
-
-
-def test_a_persons_request_for_changes_goes_to_the_agent_in_its_own_words(home: Home) -> None:
-    fix = does("fix", match="keep the old name", files={"a.txt": "old name\n"})
-    running, pull = _in_review(home, fix)
     words = "please keep the old name"
-    home.caloron("pr", "review", str(pull["number"]), "--request-changes", words)
-    home.wait_for_status("a", "InProgress")
-    home.gate("review").open()
+    home.caloron("pr", "merge", number["merged"])
+    home.caloron("pr", "review", number["approved"], "--approve")
+    home.caloron("pr", "review", number["remark"], "--comment", "APPROVED")
+    home.caloron("pr", "review", number["changes"], "--request-changes", words)
+    home.caloron("pr", "close", number["closed"])
+    home.git("update-ref", "-d", f"refs/heads/{pulls['deleted']['branch']}")
+    waiting = next(i["number"] for i in home.issues() if i["task"] == "waiting")
+    home.caloron("issue", "close", str(waiting))
+    line = (
+        f"git clone -q -b {pulls['pushed']['branch']} {home.project() / 'forge.git'} mine"
+        " && cd mine && echo better > pushed.txt && git commit -q -a -m better && git push -q"
+    )
+    subprocess.run(("sh", "-c", line), cwd=home.root, env=home.environment, check=True)
+    for name in ("merged", "approved"):
+        home.wait_for_status(name, "Done")
+    home.wait_for_status("waiting", "Cancelled")
+    # A branch that is gone is noticed when its change is to be merged.
+    for name in ("changes", "closed"):
+        wait_for(partial(home.attempts, "fix", name), f"a fix of {name}")
+    wait_for(lambda: home.attempts("review", "pushed") == 2, "a review of the commit")
+    reviewer.open()
+
     answer = running.wait()
-    assert answer.code == 0, answer
-    assert home.files()["a.txt"] == b"old name\n"
-    assert home.reviews(pull["number"])[0] == ("changes_requested", words)
+    assert answer.code == 10, answer
+    done = dict.fromkeys((*names, "after"), "Done")
+    assert answer.statuses == done | {"waiting": "Cancelled"}
+    assert answer.tasks["merged"]["reason"] == f"merged by Ada as pull request #{number['merged']}"
+    files = {name: home.files()[f"{name}.txt"] for name in names}
+    assert files == {
+        **{name: f"{name}\n".encode() for name in ("merged", "approved", "remark")},
+        **dict.fromkeys(fixes, b"fixed\n"),
+        "pushed": b"better\n",
+    }
+    reviews = {name: home.reviews(int(number[name])) for name in names}
+    assert reviews["merged"] == []
+    assert reviews["approved"] == [("approved", "")]
+    assert [verdict for verdict, _ in reviews["remark"]] == ["commented", "approved"]
+    assert reviews["changes"][0] == ("changes_requested", words)
+    assert len(reviews["pushed"]) == 1
+    for name in ("closed", "deleted"):
+        states = sorted(pull["state"] for pull in home.pulls() if pull["task"] == name)
+        assert states == ["closed", "merged"], name
+    assert home.escalations() == []
 
 
-def test_a_person_closing_the_pull_request_sends_the_task_back_to_work(home: Home) -> None:
-    fix = does("fix", match="was closed by Ada", files={"a.txt": "another way\n"})
-    running, pull = _in_review(home, fix)
-    assert home.caloron("pr", "close", str(pull["number"])).code == 0
-    home.gate("review").open()
+def test_a_person_closing_the_issue_while_the_agent_writes_stops_that_agent(home: Home) -> None:
+    writing = home.gate("writing")
+    home.script(writes("a", run=writing.line), writes("b"))
+    running = home.start_sprint(task("a"), task("b"))
+    writing.wait_for_agent()
+    issue = next(i for i in home.issues() if i["task"] == "a")
+    home.caloron("issue", "close", str(issue["number"]))
     answer = running.wait()
-    assert answer.code == 0, answer
-    assert home.files()["a.txt"] == b"another way\n"
-    states = {p["number"]: p["state"] for p in home.pulls() if p["task"] == "a"}
-    assert states.pop(pull["number"]) == "closed"
-    assert list(states.values()) == ["merged"]
+    assert answer.code == 10, answer
+    assert answer.statuses == {"a": "Cancelled", "b": "Done"}
+    assert home.files() == {"b.txt": b"b\n"}
+    assert [p["task"] for p in home.pulls()] == ["b"]
 
 
 def test_a_person_closing_the_issue_cancels_the_task_and_holds_its_dependents(home: Home) -> None:
@@ -95,49 +133,6 @@ def test_a_person_closing_the_issue_cancels_the_task_and_holds_its_dependents(ho
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
 
 
-def test_a_person_closing_the_issue_while_the_agent_writes_stops_that_agent(home: Home) -> None:
-    writing = home.gate("writing")
-    home.script(writes("a", run=writing.line), writes("b"))
-    running = home.start_sprint(task("a"), task("b"))
-    writing.wait_for_agent()
-    issue = next(i for i in home.issues() if i["task"] == "a")
-    home.caloron("issue", "close", str(issue["number"]))
-    answer = running.wait()
-    assert answer.code == 10, answer
-    assert answer.statuses == {"a": "Cancelled", "b": "Done"}
-    assert home.files() == {"b.txt": b"b\n"}
-    assert [p["task"] for p in home.pulls()] == ["b"]
-
-
-def test_a_person_cancelling_a_task_that_has_not_started_yet_is_heard(home: Home) -> None:
-    running, _ = _in_review(home)
-    issue = next(i for i in home.issues() if i["task"] == "b")
-    home.caloron("issue", "close", str(issue["number"]))
-    home.wait_for_status("b", "Cancelled")
-    home.gate("review").open()
-    answer = running.wait()
-    assert answer.code == 10, answer
-    assert answer.statuses == {"a": "Done", "b": "Cancelled"}
-
-
-def test_a_remark_in_a_review_decides_nothing(home: Home) -> None:
-    running, pull = _in_review(home)
-    home.caloron("pr", "review", str(pull["number"]), "--comment", "APPROVED")
-    home.gate("review").open()
-    answer = running.wait()
-    assert answer.code == 0, answer
-    assert [v for v, _ in home.reviews(pull["number"])] == ["commented", "approved"]
-
-
-def test_the_diff_a_person_reads_is_the_change_of_the_pull_request(home: Home) -> None:
-    running, pull = _in_review(home)
-    diff = home.caloron("pr", "diff", str(pull["number"])).data["diff"]
-    assert "+++ b/a.txt" in diff
-    assert "+a" in diff
-    home.gate("review").open()
-    assert running.wait().code == 0
-
-
 def test_acts_while_nothing_runs_are_taken_in_by_the_next_resume(home: Home) -> None:
     running, pull = _in_review(home)
     assert running.interrupt().code == 11
@@ -145,27 +140,6 @@ def test_acts_while_nothing_runs_are_taken_in_by_the_next_resume(home: Home) -> 
     answer = home.caloron("resume")
     assert answer.code == 0, answer
     assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
-
-
-def test_a_pull_request_closed_for_the_second_time_is_a_matter_for_people(home: Home) -> None:
-    fix = does("fix", run="date +%N >> a.txt")
-    running, pull = _in_review(home, fix)
-    home.caloron("pr", "close", str(pull["number"]))
-    home.gate("review").wait_for_agent(2)
-    second = _open_pull(home)
-    assert second["number"] != pull["number"]
-    home.caloron("pr", "close", str(second["number"]))
-    answer = running.wait()
-    assert answer.code == 10, answer
-    assert answer.statuses == {"a": "Escalated", "b": "Blocked"}
-    assert "for the second time" in answer.tasks["a"]["why"]
-
-    home.gate("review").open()
-    (escalation,) = home.escalations()
-    home.caloron("issue", "comment", str(escalation["number"]), "resolved")
-    answer = home.caloron("resume")
-    assert answer.code == 0, answer
-    assert home.files().keys() == {"a.txt", "b.txt"}
 
 
 def test_a_person_can_settle_an_escalated_task_by_merging_it(home: Home) -> None:
@@ -185,36 +159,6 @@ def test_a_person_can_settle_an_escalated_task_by_cancelling_it(home: Home) -> N
     answer = home.caloron("resume")
     assert answer.code == 10, answer
     assert answer.statuses == {"a": "Cancelled", "b": "Blocked"}
-
-
-def test_a_commit_that_a_person_pushes_to_the_branch_is_what_gets_reviewed_and_merged(
-    home: Home,
-) -> None:
-    running, pull = _in_review(home)
-    line = (
-        f"git clone -q -b {pull['branch']} {home.project() / 'forge.git'} mine && cd mine"
-        " && echo better > a.txt && git commit -q -a -m better && git push -q"
-    )
-    subprocess.run(("sh", "-c", line), cwd=home.root, env=home.environment, check=True)
-    home.gate("review").wait_for_agent(2)
-    home.gate("review").open()
-    answer = running.wait()
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"better\n", "b.txt": b"b\n"}
-    assert len(home.reviews(pull["number"])) == 1
-
-
-def test_a_branch_that_a_person_deletes_is_answered_with_another_pull_request(home: Home) -> None:
-    fix = does("fix", match="was deleted by a person", files={"a.txt": "another way\n"})
-    running, pull = _in_review(home, fix)
-    home.git("update-ref", "-d", f"refs/heads/{pull['branch']}")
-    home.gate("review").open()
-    answer = running.wait()
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"another way\n", "b.txt": b"b\n"}
-    states = [p["state"] for p in home.pulls() if p["branch"] == pull["branch"]]
-    assert sorted(states) == ["closed", "merged"]
-    assert not home.escalations()
 
 
 def test_what_is_said_after_the_end_is_carried_out_by_the_next_resume(home: Home) -> None:

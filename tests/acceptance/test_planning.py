@@ -25,10 +25,10 @@ def test_an_invalid_plan_is_repaired_by_the_planner_who_is_told_what_was_wrong(h
     assert len(home.issues()) == 2
 
 
-@pytest.mark.parametrize("reserved", ["baseline", "reviewer-1"])
 def test_a_plan_with_an_id_of_the_sprints_own_work_is_repaired_and_its_content_is_merged(
-    home: Home, reserved: str
+    home: Home,
 ) -> None:
+    reserved = "reviewer-1"
     reason = f"the id `{reserved}` is used by the sprint itself; choose another"
     home.script(
         does("po", match=reason, output=json.dumps([task("a"), task("b", "a")])),
@@ -65,8 +65,8 @@ def test_a_plan_that_stays_invalid_ends_the_sprint_before_any_issue_and_can_be_r
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [("", 0), ("I would rather not.", 0), ("[1, 2, 3]", 0), ("boom", 1)],
-    ids=["empty", "prose", "not tasks", "crash"],
+    [("I would rather not.", 0), ("boom", 1)],
+    ids=["prose", "crash"],
 )
 def test_a_planner_without_a_plan_is_asked_once_more_and_then_a_person_is_told(
     home: Home, words: str, code: int
@@ -77,15 +77,6 @@ def test_a_planner_without_a_plan_is_asked_once_more_and_then_a_person_is_told(
     assert "no plan" in answer.error["message"]
     assert home.attempts("po") == 2
     assert home.issues() == []
-
-
-def test_the_first_list_of_objects_in_the_answer_is_the_plan(home: Home) -> None:
-    plan = json.dumps([task("a")])
-    words = f"See [1] and [x].\n```json\n{plan}\n```\nor {_CYCLE}"
-    home.script(does("po", output=words), writes("a"))
-    answer = home.sprint()
-    assert answer.code == 0, answer
-    assert list(answer.statuses) == ["a"]
 
 
 _MALFORMED: dict[str, tuple[Any, str]] = {
@@ -139,15 +130,6 @@ def test_a_plan_file_that_cannot_be_read_is_named(home: Home) -> None:
         assert "plan.json" in answer.error["message"]
     assert home.caloron("sprint", "go", "--plan", str(home.root)).code == 2
     assert home.issues() == []
-
-
-def test_all_errors_of_a_plan_are_told_at_once(home: Home) -> None:
-    home.script(writes("a"))
-    plan = home.plan(task("a", "ghost"), task("b", "b"), task("b"))
-    answer = home.caloron("sprint", "go", "--plan", str(plan))
-    assert answer.code == 2
-    for named in ("ghost", "itself", "2 times"):
-        assert named in answer.error["message"]
 
 
 def test_a_goal_without_words_is_refused(home: Home) -> None:

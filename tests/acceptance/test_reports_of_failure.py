@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,16 @@ def told(home: Home, *command: str) -> dict[str, Any]:
 
 def text(home: Home, *command: str) -> str:
     return home.caloron(*command, json=False).stdout
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """A sprint of one merged task, for tests that only read it."""
+    home = Home(tmp_path_factory.mktemp("finished")).init()
+    home.script(writes("a", run="sleep 1.3"))
+    assert home.sprint(task("a")).code == 0
+    yield home
+    home.close()
 
 
 @pytest.mark.parametrize("how", ["interrupt", "kill"])
@@ -74,23 +85,6 @@ def test_the_log_of_a_run_that_was_cut_off_is_its_own(home: Home) -> None:
     assert logs[0] != logs[1]
 
 
-def test_a_red_main_is_said_to_be_red_and_its_sprint_to_have_failed(home: Home) -> None:
-    home.script(writes("a"))
-    assert home.sprint(task("a")).code == 0
-    home.set(verify="echo broken; false")
-    assert home.sprint(task("b")).code == 8
-    page = text(home, "report")
-    assert "main before: red (2 of 2 runs)" in page
-    assert "0 of 0 runs" not in page
-    last, first = told(home, "history")["sprints"]
-    assert (last["outcome"], last["exit_code"], last["phase"]) == ("failed", 8, "ended")
-    assert "main is red before the sprint" in last["reason"]
-    assert (first["outcome"], first["exit_code"], first["reason"]) == ("ended", 0, "")
-    listed = text(home, "history")
-    assert "0/0 tasks, failed (exit code 8)" in listed
-    assert "main is red before the sprint" in listed
-
-
 def test_a_red_main_shows_the_test_that_fails_and_what_to_do(home: Home) -> None:
     ruler = "=" * 25
     lines = (
@@ -118,9 +112,15 @@ def test_a_red_main_shows_the_test_that_fails_and_what_to_do(home: Home) -> None
         # The report shows the line that verifies, which draws the ruler.
         assert ruler not in page or where == "report"
     assert "1 failed: tests/test_x.py::test_y" in text(home, "status")
-    reason = told(home, "history")["sprints"][0]["reason"]
-    assert reason == "main is red before the sprint: 1 failed: tests/test_x.py::test_y"
-    assert reason in text(home, "history")
+    assert "main before: red (2 of 2 runs)" in seen["report"]
+    assert "0 of 0 runs" not in seen["report"]
+    last, first = told(home, "history")["sprints"]
+    assert (last["outcome"], last["exit_code"], last["phase"]) == ("failed", 8, "ended")
+    assert last["reason"] == "main is red before the sprint: 1 failed: tests/test_x.py::test_y"
+    assert (first["outcome"], first["exit_code"], first["reason"]) == ("ended", 0, "")
+    listed = text(home, "history")
+    assert "0/0 tasks, failed (exit code 8)" in listed
+    assert last["reason"] in listed
 
 
 def test_a_verification_that_was_switched_off_is_not_called_missing_tests(home: Home) -> None:
@@ -132,24 +132,20 @@ def test_a_verification_that_was_switched_off_is_not_called_missing_tests(home: 
         assert "no tests were found" not in page
 
 
-def test_times_are_local_for_people_and_utc_for_programs(home: Home) -> None:
-    home.script(writes("a"))
-    assert home.sprint(task("a")).code == 0
-    data = home.caloron("report", TZ="XYZ-07:00").data
+def test_times_are_local_for_people_and_utc_for_programs(finished: Home) -> None:
+    data = finished.caloron("report", TZ="XYZ-07:00").data
     began = datetime.fromisoformat(data["started_at"])
     assert began.utcoffset() == timedelta(0)
-    seen = home.caloron("report", json=False, TZ="XYZ-07:00").stdout
+    seen = finished.caloron("report", json=False, TZ="XYZ-07:00").stdout
     local = began + timedelta(hours=7)
     assert f"began {local:%Y-%m-%d %H:%M} XYZ" in seen
     assert "UTC" not in seen
 
 
-def test_the_time_that_agents_worked_is_not_rounded_to_minutes(home: Home) -> None:
-    home.script(writes("a", run="sleep 1.3"))
-    assert home.sprint(task("a")).code == 0
-    data = told(home, "report")
+def test_the_time_that_agents_worked_is_not_rounded_to_minutes(finished: Home) -> None:
+    data = told(finished, "report")
     assert data["agent_s"] == pytest.approx(sum(a["time_s"] for a in data["agents"]), abs=0.2)
-    assert f"agents worked {data['agent_s']:.0f} s" in text(home, "report")
+    assert f"agents worked {data['agent_s']:.0f} s" in text(finished, "report")
 
 
 def test_small_words_are_right(home: Home) -> None:
@@ -167,25 +163,21 @@ def test_small_words_are_right(home: Home) -> None:
     assert opened == ["its issue was opened", "an issue that asks for a person was opened"]
 
 
-def test_the_report_names_the_command_that_shows_each_merged_pull_request(home: Home) -> None:
-    home.script(writes("a"))
-    assert home.sprint(task("a")).code == 0
-    (row,) = told(home, "report")["tasks"]
-    assert f"      $ caloron pr show {row['pr_number']}\n" in text(home, "report")
-    assert home.caloron("pr", "show", str(row["pr_number"])).code == 0
+def test_the_report_names_the_command_that_shows_each_merged_pull_request(finished: Home) -> None:
+    (row,) = told(finished, "report")["tasks"]
+    assert f"      $ caloron pr show {row['pr_number']}\n" in text(finished, "report")
+    assert finished.caloron("pr", "show", str(row["pr_number"])).code == 0
 
 
-def test_cycles_and_settings_show_the_time_of_the_reader(home: Home) -> None:
-    home.script(writes("a"))
-    assert home.sprint(task("a")).code == 0
+def test_cycles_and_settings_show_the_time_of_the_reader(finished: Home) -> None:
     zone = "XYZ-07:00"
     began = datetime.fromisoformat(
-        home.caloron("agents", "show", "a").data["cycles"][0]["started_at"]
+        finished.caloron("agents", "show", "a").data["cycles"][0]["started_at"]
     )
     here = (began + timedelta(hours=7)).strftime("%Y-%m-%d %H:%M XYZ")
-    assert f"1, {here}," in home.caloron("agents", "show", "a", json=False, TZ=zone).stdout
-    made = home.caloron("config", "list").data["settings"]["created_at"]
+    assert f"1, {here}," in finished.caloron("agents", "show", "a", json=False, TZ=zone).stdout
+    made = finished.caloron("config", "list").data["settings"]["created_at"]
     here = (datetime.fromisoformat(made) + timedelta(hours=7)).strftime("%Y-%m-%d %H:%M XYZ")
-    listed = home.caloron("config", "list", json=False, TZ=zone).stdout
+    listed = finished.caloron("config", "list", json=False, TZ=zone).stdout
     assert [line.split(maxsplit=1)[1] for line in listed.splitlines()
             if line.startswith("created_at")] == [here]  # fmt: skip

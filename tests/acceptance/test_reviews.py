@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from tests.support.home import Answer, Home, does, task, writes
+from tests.support.home import Home, does, task, writes
 
 
-def test_a_rejected_change_is_fixed_and_merged_after_the_next_rounds_approval(home: Home) -> None:
+def release(home: Home, name: str) -> None:
+    """A person says that the cause is gone."""
+    number = next(issue["number"] for issue in home.issues() if issue["task"] == name)
+    assert home.caloron("issue", "comment", str(number), "resolved").code == 0
+
+
+def test_a_rejected_change_is_fixed_with_all_that_the_reviewer_wrote_and_reviewed_again(
+    home: Home,
+) -> None:
     home.script(
         writes("a"),
-        does("review", round=1, output="I miss a greeting.\nCHANGES_NEEDED: say hello"),
-        does("fix", "a", round=1, match="say hello", files={"a.txt": "hello\n"}),
+        does("review", round=1, output="Line 3 has no greeting.\nCHANGES_NEEDED: say hello"),
+        does("fix", "a", round=1, match="Line 3 has no greeting", files={"a.txt": "hello\n"}),
         does("review", round=2, match="+hello", output="Good.\nAPPROVED"),
         default="?",
     )
@@ -22,35 +30,14 @@ def test_a_rejected_change_is_fixed_and_merged_after_the_next_rounds_approval(ho
         ("changes_requested", "CHANGES_NEEDED: say hello"),
         ("approved", "APPROVED"),
     ]
+    shown = home.caloron("pr", "show", str(pull["number"]))
+    assert "Line 3 has no greeting." in shown.stdout
 
 
-def test_an_unclear_verdict_is_asked_for_again_once_in_the_same_round_and_then_escalated(
+def test_only_the_exact_word_on_the_last_line_of_a_reviewer_that_ends_well_approves(
     home: Home,
 ) -> None:
-    line = 'echo "asked: $CALORON_ROUND $CALORON_ATTEMPT"'
-    home.script(writes("a"), does("review", run=line, output="hmm, dunno"))
-    answer = home.sprint(task("a"))
-    assert answer.code == 10, answer
-    assert answer.statuses == {"a": "Escalated"}
-    assert "no clear verdict" in answer.tasks["a"]["why"]
-    assert "hmm, dunno" in answer.tasks["a"]["why"]
-    assert home.printed("asked: ") == ["1 1", "1 2"]
-    assert home.files() == {}
-    assert [p["state"] for p in home.pulls()] == ["open"]
-
-
-def test_a_verdict_that_is_clear_the_second_time_counts(home: Home) -> None:
-    home.script(
-        writes("a"),
-        does("review", round=1, attempt=1, output=""),
-        does("review", round=1, attempt=2, output="APPROVED"),
-    )
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n"}
-
-
-def test_only_the_exact_word_on_the_last_line_approves(home: Home) -> None:
+    """An unclear verdict is asked for once more, then a person releases or approves."""
     answers = {
         "goes-on": "APPROVED\nbut please change the name",
         "lower-case": "approved",
@@ -59,28 +46,40 @@ def test_only_the_exact_word_on_the_last_line_approves(home: Home) -> None:
         "no-reason": "CHANGES_NEEDED",
         "empty-reason": "not APPROVED\nCHANGES_NEEDED:",
     }
-    reviews = (does("review", name, output=words) for name, words in answers.items())
-    home.script(*(writes(name) for name in answers), *reviews)
-    answer = home.sprint(*(task(name) for name in answers))
-    assert answer.code == 10, answer
-    assert answer.statuses == dict.fromkeys(answers, "Escalated")
-    assert home.files() == {}
-
-
-def test_a_reviewer_that_approves_and_then_crashes_has_not_approved(home: Home) -> None:
-    home.script(writes("a"), does("review", output="APPROVED", exit_code=3))
-    answer = home.sprint(task("a"))
-    assert answer.code == 10, answer
-    assert "exit code 3" in answer.tasks["a"]["why"]
-    assert home.files() == {}
-
-
-def test_after_three_fix_rounds_a_person_decides_and_nothing_is_merged_by_force(home: Home) -> None:
+    line = 'echo "asked: $CALORON_ROUND $CALORON_ATTEMPT"'
     home.script(
-        writes("a"),
-        does("review", output="CHANGES_NEEDED: still bad"),
-        does("fix", run="echo more >> a.txt"),
+        *(does("review", name, output=words) for name, words in answers.items()),
+        does("review", "crashes", output="APPROVED", exit_code=3),
+        does("review", "unclear", run=line, output="hmm, dunno"),
+        does("review", "clear-later", round=1, attempt=1, output=""),
+        *(writes(name) for name in (*answers, "crashes", "unclear", "clear-later")),
     )
+    names = (*answers, "crashes", "unclear", "clear-later")
+    answer = home.sprint(*(task(name) for name in names))
+    assert answer.code == 10, answer
+    assert answer.statuses == dict.fromkeys(names, "Escalated") | {"clear-later": "Done"}
+    assert home.files() == {"clear-later.txt": b"clear-later\n"}
+    assert "exit code 3" in answer.tasks["crashes"]["why"]
+    assert "no clear verdict" in answer.tasks["unclear"]["why"]
+    assert "hmm, dunno" in answer.tasks["unclear"]["why"]
+    assert home.printed("asked: ") == ["1 1", "1 2"]
+
+    home.script()
+    release(home, "unclear")
+    number = next(p["number"] for p in home.pulls("open") if p["task"] == "full-stop")
+    assert home.caloron("pr", "review", str(number), "--approve").code == 0
+    answer = home.caloron("resume")
+    done = {"clear-later", "unclear", "full-stop"}
+    assert {name for name, status in answer.statuses.items() if status == "Done"} == done
+    assert answer.tasks["unclear"]["review_rounds"] == 1
+    assert home.files().keys() == {f"{name}.txt" for name in done}
+
+
+def test_after_three_fix_rounds_a_person_decides_and_a_release_begins_the_rounds_anew(
+    home: Home,
+) -> None:
+    fixes = does("fix", run="echo more >> a.txt")
+    home.script(writes("a"), does("review", output="CHANGES_NEEDED: still bad"), fixes)
     answer = home.sprint(task("a"))
     assert answer.code == 10, answer
     assert answer.json["error"]["code"] == "TASKS_NOT_DONE"
@@ -91,128 +90,56 @@ def test_after_three_fix_rounds_a_person_decides_and_nothing_is_merged_by_force(
     # The work of every round is there, the last fix included, and each was reviewed.
     assert home.git("show", f"{pull['head']}:a.txt") == b"a\nmore\nmore\nmore\n"
     assert len(home.reviews(pull["number"])) == 4
-    assert len(home.escalations()) == 1
 
-
-def test_a_persons_approval_of_an_escalated_change_lets_it_through(home: Home) -> None:
-    home.script(writes("a"), does("review", output="no idea"))
-    assert home.sprint(task("a")).code == 10
-    (pull,) = home.pulls()
-    assert home.caloron("pr", "review", str(pull["number"]), "--approve").code == 0
-    answer = home.caloron("resume")
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n"}
-    assert [e["state"] for e in home.escalations()] == ["closed"]
-
-
-def test_an_empty_change_is_done_once_a_reviewer_agrees_that_there_is_nothing_to_do(
-    home: Home,
-) -> None:
-    home.script(
-        does("implement", output="It is there already."),
-        does("review", match="no file is changed", output="Right.\nAPPROVED"),
-        default="?",
-    )
-    answer = home.sprint(task("a"), task("b", "a"))
-    assert answer.code == 0, answer
-    assert answer.tasks["a"]["reason"] == "nothing to do"
-    assert home.pulls() == []
-    assert [i["state"] for i in home.issues()] == ["closed", "closed"]
-
-
-def test_an_empty_change_that_the_reviewer_does_not_accept_goes_back_to_work(home: Home) -> None:
-    home.script(
-        does("implement", output="nothing to do"),
-        does("review", match="no file is changed", output="CHANGES_NEEDED: the file is missing"),
-        does("fix", match="the file is missing", files={"a.txt": "a\n"}),
-    )
-    answer = home.sprint(task("a"))
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n"}
-    assert len(home.pulls()) == 1
-
-
-def test_a_check_that_approves_is_done_without_a_pull_request(home: Home) -> None:
-    home.script(
-        writes("a"), does("check", "look", run="test -f a.txt", output="All there.\nAPPROVED")
-    )
-    answer = home.sprint(task("a"), task("look", "a", kind="check"))
-    assert answer.code == 0, answer
-    assert len(home.pulls()) == 1
-    assert home.comments(answer.tasks["look"]["issue_number"]) != []
-
-
-def test_a_check_that_finds_something_is_escalated_with_its_finding(home: Home) -> None:
-    home.script(does("check", output="CHANGES_NEEDED: no tests at all"))
-    answer = home.sprint(task("look", kind="check"), task("next", "look"))
-    assert answer.code == 10, answer
-    assert answer.statuses == {"look": "Escalated", "next": "Blocked"}
-    assert "no tests at all" in answer.tasks["look"]["why"]
-    assert "no tests at all" in "\n".join(home.comments(answer.tasks["look"]["issue_number"]))
-
-
-def test_what_a_check_or_a_reviewer_writes_into_its_workspace_never_reaches_main(
-    home: Home,
-) -> None:
-    home.script(
-        writes("a"),
-        does("review", files={"sneaky.txt": "x"}, output="APPROVED"),
-        does("check", files={"sneaky.txt": "x"}, output="APPROVED"),
-    )
-    answer = home.sprint(task("a"), task("look", "a", kind="check"))
-    assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"a\n"}
-
-
-def _release(home: Home) -> Answer:
-    """A person says that the cause is gone, and the sprint goes on."""
-    open_ones = [e for e in home.escalations() if e["state"] == "open"]
-    assert len(open_ones) == 1
-    home.caloron("issue", "comment", str(open_ones[0]["number"]), "resolved")
-    return home.caloron("resume")
-
-
-def test_a_released_task_is_asked_about_again_and_gets_its_fix_rounds_anew(home: Home) -> None:
-    rejects = does("review", output="CHANGES_NEEDED: still bad")
-    fixes = does("fix", run="echo more >> a.txt")
-    home.script(writes("a"), rejects, fixes)
-    assert home.sprint(task("a")).code == 10
     # After the release there is one more fix at once, and then a new review.
     home.script(does("review", round=[5, 6], output="CHANGES_NEEDED: nearly"), fixes)
-    answer = _release(home)
+    release(home, "a")
+    answer = home.caloron("resume")
     assert answer.code == 0, answer
     assert answer.tasks["a"]["review_rounds"] == 7
     assert home.files()["a.txt"].count(b"more") == 6
     assert len(home.escalations()) == 1
 
 
-def test_a_released_check_is_run_again(home: Home) -> None:
-    home.script(does("check", output="CHANGES_NEEDED: no tests"))
-    assert home.sprint(task("look", kind="check"), task("next", "look", kind="check")).code == 10
-    home.script(default="APPROVED")
-    answer = _release(home)
-    assert answer.code == 0, answer
-
-
-def test_an_unclear_reviewer_gets_another_chance_after_a_release(home: Home) -> None:
-    home.script(writes("a"), does("review", output="hm"))
-    assert home.sprint(task("a")).code == 10
-    home.script()
-    answer = _release(home)
-    assert answer.code == 0, answer
-    assert answer.tasks["a"]["review_rounds"] == 1
-    assert home.files() == {"a.txt": b"a\n"}
-
-
-def test_the_fixing_agent_gets_everything_that_the_reviewer_wrote(home: Home) -> None:
+def test_an_empty_change_is_done_if_a_reviewer_agrees_and_goes_back_to_work_if_not(
+    home: Home,
+) -> None:
     home.script(
-        writes("a"),
-        does("review", round=1, output="The name is wrong in line 3.\nCHANGES_NEEDED: see above"),
-        does("fix", match="wrong in line 3", files={"a.txt": "better\n"}),
-        does("review", output="APPROVED"),
+        does("implement", output="It is there already."),
+        does("review", "a", match="no file is changed", output="Right.\nAPPROVED"),
+        does("review", "b", match="no file is changed", output="CHANGES_NEEDED: it is missing"),
+        does("fix", "b", match="it is missing", files={"b.txt": "b\n"}),
+        does("review", "b", round=2, output="APPROVED"),
+        default="?",
     )
-    answer = home.sprint(task("a"))
+    answer = home.sprint(task("a"), task("b", "a"))
     assert answer.code == 0, answer
-    assert home.files() == {"a.txt": b"better\n"}
-    shown = home.caloron("pr", "show", str(answer.tasks["a"]["pr_number"]))
-    assert "The name is wrong in line 3." in shown.stdout
+    assert answer.tasks["a"]["reason"] == "nothing to do"
+    assert home.files() == {"b.txt": b"b\n"}
+    assert [pull["task"] for pull in home.pulls()] == ["b"]
+    assert [i["state"] for i in home.issues()] == ["closed", "closed"]
+
+
+def test_a_check_is_done_or_escalated_without_a_pull_request_and_runs_again_when_released(
+    home: Home,
+) -> None:
+    """What a check or a reviewer writes into its workspace never reaches main."""
+    sneaky = {"sneaky.txt": "x"}
+    look = does("check", "look", run="test -f a.txt", files=sneaky, output="All there.\nAPPROVED")
+    others = (writes("a"), does("review", files=sneaky, output="APPROVED"), look)
+    home.script(*others, does("check", "finds", output="CHANGES_NEEDED: no tests at all"))
+    checks = (task("look", "a", kind="check"), task("finds", kind="check"))
+    answer = home.sprint(task("a"), *checks, task("next", "finds", kind="check"))
+    assert answer.code == 10, answer
+    ends = {"a": "Done", "look": "Done", "finds": "Escalated", "next": "Blocked"}
+    assert answer.statuses == ends
+    assert home.comments(answer.tasks["look"]["issue_number"]) != []
+    assert "no tests at all" in answer.tasks["finds"]["why"]
+    assert "no tests at all" in "\n".join(home.comments(answer.tasks["finds"]["issue_number"]))
+
+    home.script(*others)
+    release(home, "finds")
+    answer = home.caloron("resume")
+    assert answer.code == 0, answer
+    assert len(home.pulls()) == 1
+    assert home.files() == {"a.txt": b"a\n"}

@@ -67,26 +67,16 @@ def test_a_key_in_a_goal_or_a_plan_is_not_kept(home: Home) -> None:
     assert _where(home, answer) == []
 
 
-def test_commits_that_hold_a_key_are_refused_and_named(home: Home) -> None:
+def test_commits_that_hold_a_key_or_held_it_once_are_refused_and_named(home: Home) -> None:
     home.environment[_NAME] = _KEY
     home.set(pass_env=[_NAME])
-    home.script(writes("a", run=f"echo ${_NAME} > key.txt"))
-    answer = home.sprint(task("a"))
+    once = f"echo ${_NAME} > k; git add k; git commit -q -m k; git rm -q k; git commit -q -m no"
+    home.script(writes("a", run=f"echo ${_NAME} > key.txt"), writes("b", run=once))
+    answer = home.sprint(task("a"), task("b"))
     assert answer.code == 10, answer
-    assert answer.statuses == {"a": "Escalated"}
-    assert f"hold the value of {_NAME}" in answer.tasks["a"]["why"]
+    assert answer.statuses == {"a": "Escalated", "b": "Escalated"}
+    assert all(f"hold the value of {_NAME}" in row["why"] for row in answer.tasks.values())
     assert home.pulls() == []
-    assert _where(home, answer) == []
-
-
-def test_a_key_that_was_committed_and_taken_out_again_is_refused_too(home: Home) -> None:
-    home.environment[_NAME] = _KEY
-    home.set(pass_env=[_NAME])
-    line = f"echo ${_NAME} > k; git add k; git commit -q -m k; git rm -q k; git commit -q -m no"
-    home.script(writes("a", run=line))
-    answer = home.sprint(task("a"))
-    assert answer.code == 10, answer
-    assert f"hold the value of {_NAME}" in answer.tasks["a"]["why"]
     assert _where(home, answer) == []
 
 
@@ -128,7 +118,8 @@ def shop(home: Home) -> Home:
 def _looked_at(home: Home) -> list[Answer]:
     """Everything that a person can be shown."""
     numbers = [str(i["number"]) for i in home.issues()]
-    asked = [("status",), ("why", "a"), ("logs", "a"), ("config", "show"), ("doctor",)]
+    asked = [("status",), ("why",), ("config", "show"), ("doctor",)]
+    asked += [("logs", "a")]
     asked += [("issue", "show", number) for number in numbers]
     asked += [("pr", "show", str(p["number"])) for p in home.pulls()]
     return [home.caloron(*words, json=form) for words in asked for form in (True, False)]
@@ -159,50 +150,35 @@ def test_a_password_said_in_pieces_in_reviews_and_in_feedback_is_written_down_no
     assert _word_is_where(shop, answer, *_looked_at(shop)) == []
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param(f'echo x > "${_WORD_NAME}"', id="the name of a file"),
-        pytest.param(f'mkdir "${_WORD_NAME}"; echo x > "${_WORD_NAME}/f"', id="a folder"),
-        pytest.param(f'git add .; git commit -q -m "${_WORD_NAME}"', id="a message"),
-        pytest.param(f'printf "${_WORD_NAME}" | base64 > coded.txt', id="base64"),
-        pytest.param(f'printf "\\0\\1${_WORD_NAME}\\0" > binary.bin', id="a binary"),
-        pytest.param(f'ln -s "/${_WORD_NAME}" link', id="a link"),
-        pytest.param(
-            f'git config log.showRoot false; git checkout -q --orphan o; echo "${_WORD_NAME}" > k;'
-            " git add .; git commit -q -m k",
-            id="a root that is not shown",
-        ),
-        pytest.param(
-            "git config core.bigFileThreshold 1; echo '* -diff binary' > .git/info/attributes;"
-            f' echo "${_WORD_NAME}" > k',
-            id="a file that is not shown",
-        ),
-        pytest.param(
-            f'git checkout -q -b side; echo "${_WORD_NAME}" > k; git add k; git commit -q -m k;'
-            " git checkout -q -; git merge -q --no-ff -s ours side -m m",
-            id="a side branch",
-        ),
-        pytest.param(
-            f'git add .; GIT_AUTHOR_NAME="${_WORD_NAME}" git commit -q -m x', id="an author"
-        ),
-        pytest.param(
-            f'git add .; GIT_COMMITTER_NAME="${_WORD_NAME}" git commit -q -m x', id="a committer"
-        ),
-        pytest.param(
-            "git config i18n.logOutputEncoding UTF-16; git add .;"
-            f' git commit -q -m "${_WORD_NAME}"',
-            id="a message shown in other letters",
-        ),
-    ],
-)
-def test_a_password_in_any_part_of_a_commit_is_refused(shop: Home, line: str) -> None:
-    shop.script(writes("a", run=line), writes("b"))
-    answer = shop.sprint(task("a"), task("b"))
+#: Ways to put a password into a commit.
+_LEAKS = {
+    "name-of-a-file": f'echo x > "${_WORD_NAME}"',
+    "folder": f'mkdir "${_WORD_NAME}"; echo x > "${_WORD_NAME}/f"',
+    "message": f'git add .; git commit -q -m "${_WORD_NAME}"',
+    "base64": f'printf "${_WORD_NAME}" | base64 > coded.txt',
+    "binary": f'printf "\\0\\1${_WORD_NAME}\\0" > binary.bin',
+    "link": f'ln -s "/${_WORD_NAME}" link',
+    "hidden-root": f"git config log.showRoot false; git checkout -q --orphan o;"
+    f' echo "${_WORD_NAME}" > k; git add .; git commit -q -m k',
+    "hidden-file": "git config core.bigFileThreshold 1;"
+    f" echo '* -diff binary' > .git/info/attributes; echo \"${_WORD_NAME}\" > k",
+    "side-branch": f'git checkout -q -b side; echo "${_WORD_NAME}" > k; git add k;'
+    " git commit -q -m k; git checkout -q -; git merge -q --no-ff -s ours side -m m",
+    "author": f'git add .; GIT_AUTHOR_NAME="${_WORD_NAME}" git commit -q -m x',
+    "committer": f'git add .; GIT_COMMITTER_NAME="${_WORD_NAME}" git commit -q -m x',
+    "message-in-utf16": "git config i18n.logOutputEncoding UTF-16; git add .;"
+    f' git commit -q -m "${_WORD_NAME}"',
+}
+
+
+def test_a_password_in_any_part_of_a_commit_is_refused(shop: Home) -> None:
+    shop.script(*(writes(name, run=line) for name, line in _LEAKS.items()), writes("honest"))
+    answer = shop.sprint(*(task(name) for name in _LEAKS), task("honest"))
     assert answer.code == 10, answer
-    assert answer.statuses == {"a": "Escalated", "b": "Done"}
-    assert f"hold the value of {_WORD_NAME}" in answer.tasks["a"]["why"]
-    assert _word_is_where(shop, answer, *_looked_at(shop)) == []
+    assert answer.statuses == dict.fromkeys(_LEAKS, "Escalated") | {"honest": "Done"}
+    for name in _LEAKS:
+        assert f"hold the value of {_WORD_NAME}" in answer.tasks[name]["why"], name
+    assert _word_is_where(shop, answer) == []
 
 
 def test_a_password_is_on_no_command_line_and_in_no_environment_but_the_agents(
@@ -279,11 +255,12 @@ echo more >> README.md
 """
 
 
-@pytest.mark.parametrize("when", ["log", "log --pretty=raw", "add"])
-def test_what_an_agent_swaps_behind_the_checks_does_not_reach_main(shop: Home, when: str) -> None:
+def test_what_an_agent_swaps_behind_the_checks_does_not_reach_main(shop: Home) -> None:
     """Its own program runs in our git: while the history is read, or while files are added."""
-    shop.script(writes("a", run=_SWAP.replace("{when}", when)))
-    answer = shop.sprint(task("a"))
+    moments = {"log": "log", "raw": "log --pretty=raw", "add": "add"}
+    swaps = (writes(name, run=_SWAP.replace("{when}", when)) for name, when in moments.items())
+    shop.script(*swaps)
+    answer = shop.sprint(*(task(name) for name in moments))
     assert b"Linus" not in shop.git("log", "--format=%an %cn%n%B", "main")
-    assert set(shop.files()) <= {"a.txt"}
-    assert _word_is_where(shop, answer, *_looked_at(shop)) == []
+    assert set(shop.files()) <= {f"{name}.txt" for name in moments}
+    assert _word_is_where(shop, answer) == []

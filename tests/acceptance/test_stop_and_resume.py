@@ -26,6 +26,8 @@ def test_ctrl_c_saves_and_stops_and_resume_goes_on_to_the_end(home: Home) -> Non
     assert answer.statuses == {"a": "InProgress", "b": "Pending"}
     assert all(task["why"] for task in answer.tasks.values())
     assert home.processes() == []
+    (saved,) = home.events("work_salvaged")
+    assert home.git("show", f"{saved['commit']}:a.txt", place="mirror.git") == b"a\n"
 
     home.gate("writing").open()
     answer = home.caloron("resume")
@@ -37,10 +39,20 @@ def test_ctrl_c_saves_and_stops_and_resume_goes_on_to_the_end(home: Home) -> Non
     assert len(home.pulls()) == 2
 
 
-def test_caloron_stop_ends_the_running_sprint_with_its_agents(home: Home) -> None:
+def test_a_running_sprint_refuses_others_until_caloron_stop_ends_it_with_its_agents(
+    home: Home,
+) -> None:
     _stuck_writer(home)
     running = home.start_sprint(task("a"))
     home.gate("writing").wait_for_agent()
+    for command in (("sprint", "another", "--yes"), ("resume",)):
+        refused = home.caloron(*command)
+        assert refused.code == 5, refused
+        assert refused.error["code"] == "CONFLICT"
+        assert str(running.pid) in refused.error["message"]
+        assert "demo-1" in refused.error["message"]
+        assert "caloron stop" in refused.error["hint"]
+    assert len(home.events("sprint_created")) == 1
     stopped = home.caloron("stop")
     assert stopped.code == 0, stopped
     told = {"project": "demo", "stopped": True, "sprint_id": "demo-1", "number": 1}
@@ -67,21 +79,12 @@ def _slow_workspace(home: Home) -> Path:
     return wait_for(lambda: home.run_files("workspace/.git/here"), "the hand-over")[0].parent
 
 
-def test_a_finished_change_that_is_taken_over_is_not_called_being_written(home: Home) -> None:
+def test_a_stop_ends_a_long_hand_over_and_resume_takes_the_work(home: Home) -> None:
     home.script(writes("a", run=_SLOW_GIT))
     running = home.start_sprint(task("a"))
     repository = _slow_workspace(home)
     doing = "the finished change is being checked and taken over"
     assert [row["why"] for row in home.caloron("why").data["tasks"]] == [doing]
-    (repository / "go").touch()
-    assert running.wait().code == 0
-    assert home.files() == {"a.txt": b"a\n"}
-
-
-def test_a_stop_ends_a_long_hand_over_and_resume_takes_the_work(home: Home) -> None:
-    home.script(writes("a", run=_SLOW_GIT))
-    running = home.start_sprint(task("a"))
-    repository = _slow_workspace(home)
     stopped = home.caloron("stop")
     assert stopped.code == 0, stopped
     assert running.wait().code == 11
@@ -111,12 +114,6 @@ def test_a_stop_does_not_wait_for_a_long_salvage_and_resume_makes_it(home: Home)
     resumed.interrupt()
 
 
-def test_stop_while_nothing_runs_says_so(home: Home) -> None:
-    answer = home.caloron("stop")
-    assert answer.code == 0
-    assert answer.data["stopped"] is False
-
-
 def test_an_interrupted_attempt_counts_to_no_cap(home: Home) -> None:
     """Stopped again and again, the task still has its attempts."""
     _stuck_writer(home)
@@ -131,20 +128,11 @@ def test_an_interrupted_attempt_counts_to_no_cap(home: Home) -> None:
     assert home.escalations() == []
 
 
-def test_what_a_stopped_agent_had_written_is_kept(home: Home) -> None:
-    _stuck_writer(home)
-    running = home.start_sprint(task("a"))
-    home.gate("writing").wait_for_agent()
-    assert running.interrupt().code == 11
-    saved = home.events("work_salvaged")
-    assert len(saved) == 1
-    assert home.git("show", f"{saved[0]['commit']}:a.txt", place="mirror.git") == b"a\n"
-
-
 def test_a_sprint_stopped_in_mid_planning_is_planned_on_resume(home: Home) -> None:
-    planning = home.gate("planning")
+    """A plan once made is never asked for again."""
+    planning, writing = home.gate("planning"), home.gate("writing")
     plan = json.dumps([task("a")])
-    home.script(does("po", run=planning.line, output=plan), writes("a"))
+    home.script(does("po", run=planning.line, output=plan), writes("a", run=writing.line))
     running = home.start_sprint()
     planning.wait_for_agent()
     answer = running.interrupt()
@@ -152,35 +140,15 @@ def test_a_sprint_stopped_in_mid_planning_is_planned_on_resume(home: Home) -> No
     assert answer.data["tasks"] == []
     assert home.issues() == []
     planning.open()
+    resumed = home.start("resume")
+    writing.wait_for_agent()
+    assert resumed.interrupt().code == 11
+    writing.open()
     answer = home.caloron("resume")
     assert answer.code == 0, answer
+    assert home.attempts("po") == 2
     assert answer.data["goal"] == "make it so"
     assert home.files() == {"a.txt": b"a\n"}
-
-
-def test_a_plan_once_made_is_never_asked_for_again(home: Home) -> None:
-    plan = json.dumps([task("a")])
-    home.script(does("po", output=plan), writes("a", run=home.gate("writing").line))
-    running = home.start_sprint()
-    home.gate("writing").wait_for_agent()
-    running.interrupt()
-    home.gate("writing").open()
-    assert home.caloron("resume").code == 0
-    assert home.attempts("po") == 1
-
-
-def test_resume_goes_on_after_a_kill(home: Home) -> None:
-    """The agent lives on without its engine, and its work is taken by the next one."""
-    _stuck_writer(home)
-    running = home.start_sprint(task("a"), task("b", "a"))
-    home.gate("writing").wait_for_agent()
-    running.kill()
-    assert home.processes("writing-open") != []
-    home.gate("writing").open()
-    answer = home.caloron("resume")
-    assert answer.code == 0, answer
-    assert home.attempts("implement", "a") == 1
-    assert home.files() == {"a.txt": b"a\n", "b.txt": b"b\n"}
 
 
 def test_resume_of_a_finished_sprint_gives_the_code_it_ended_with(home: Home) -> None:
@@ -196,27 +164,13 @@ def test_resume_of_a_finished_sprint_gives_the_code_it_ended_with(home: Home) ->
     assert len(home.events("attempt_started")) == 4
 
 
-def test_resume_without_a_sprint_or_of_an_unknown_one_is_not_found(home: Home) -> None:
+def test_without_a_sprint_there_is_nothing_to_stop_or_to_resume(home: Home) -> None:
     home.script(writes("a"))
+    stopped = home.caloron("stop")
+    assert (stopped.code, stopped.data["stopped"]) == (0, False)
     assert home.caloron("resume").code == 3
     home.sprint(task("a"))
     assert home.caloron("resume", "demo-7").code == 3
-
-
-def test_a_second_sprint_while_one_runs_is_told_who_holds_the_project(home: Home) -> None:
-    _stuck_writer(home)
-    running = home.start_sprint(task("a"))
-    home.gate("writing").wait_for_agent()
-    for command in (("sprint", "another", "--yes"), ("resume",)):
-        refused = home.caloron(*command)
-        assert refused.code == 5, refused
-        assert refused.error["code"] == "CONFLICT"
-        assert str(running.pid) in refused.error["message"]
-        assert "demo-1" in refused.error["message"]
-        assert "caloron stop" in refused.error["hint"]
-    home.gate("writing").open()
-    assert running.wait().code == 0
-    assert len(home.events("sprint_created")) == 1
 
 
 def test_a_second_ctrl_c_leaves_at_once_and_nothing_is_lost(home: Home) -> None:
@@ -308,6 +262,7 @@ def test_an_agent_that_outlives_its_engine_is_named_until_resume_adopts_it(home:
     home.gate("writing").open()
     assert resumed.wait().code == 0
     assert home.attempts("implement") == 1, "the same agent came to its end"
+    assert home.files() == {"a.txt": b"a\n"}
 
 
 def test_stop_ends_an_agent_whose_engine_was_killed(home: Home) -> None:

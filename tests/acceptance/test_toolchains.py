@@ -12,13 +12,13 @@ import pytest
 from caloron.agents.supervise.supervise import run
 from caloron.agents.workspace.project_detection import lock_hash
 from caloron.ports import SandboxSpec
-from tests.integration.agents.setup_bench import SANDBOX, Place, found
+from tests.integration.agents.setup_bench import SANDBOX, SetupBench, found
 from tests.integration.agents.test_proxy import corporate_proxy
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def bench(tmp_path: Path) -> SetupBench:
+    return SetupBench(tmp_path)
 
 
 def needs(tool: str, ask: str = "--version") -> pytest.MarkDecorator:
@@ -32,7 +32,7 @@ def _runs(tool: str, ask: str) -> bool:
     return subprocess.run((tool, ask), capture_output=True, check=False).returncode == 0
 
 
-def test_python_works_at_its_place_in_the_second_workspace(place: Place) -> None:
+def test_python_works_at_its_place_in_the_second_workspace(bench: SetupBench) -> None:
     files = {
         "requirements.txt": "--no-index\n./lib\n",
         "lib/pyproject.toml": _BACKEND.format(name="greet"),
@@ -41,17 +41,17 @@ def test_python_works_at_its_place_in_the_second_workspace(place: Place) -> None
     }
     commands = found(files)
     for name, ran in (("1", True), ("2", False)):
-        workspace = place.workspace(name, files)
-        assert place.install(workspace, commands, lock_hash(commands, files)) is ran
-        said = place.inside(workspace, commands, "python3 -c 'import app, greet; print(greet.HI)'")
+        workspace = bench.workspace(name, files)
+        assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
+        said = bench.inside(workspace, commands, "python3 -c 'import app, greet; print(greet.HI)'")
         assert said == "hello from greet"
-        prefix = place.inside(workspace, commands, "python3 -c 'import sys; print(sys.prefix)'")
+        prefix = bench.inside(workspace, commands, "python3 -c 'import sys; print(sys.prefix)'")
         assert prefix == "/workspace/.venv"
-        assert place.inside(workspace, commands, ".venv/bin/pip --version").startswith("pip ")
+        assert bench.inside(workspace, commands, ".venv/bin/pip --version").startswith("pip ")
     changed = files | {"lib/backend.py": _WHEEL.format(name="greet").replace("hello", "bye")}
-    third = place.workspace("3", changed)
-    assert place.install(third, commands, lock_hash(commands, changed)) is True
-    assert place.inside(third, commands, "python3 -c 'import greet; print(greet.HI)'").startswith(
+    third = bench.workspace("3", changed)
+    assert bench.install(third, commands, lock_hash(commands, changed)) is True
+    assert bench.inside(third, commands, "python3 -c 'import greet; print(greet.HI)'").startswith(
         "bye"
     )
 
@@ -81,9 +81,8 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 """
 
 
-@needs("npm")
-def test_node_modules_work_in_the_second_workspace(place: Place) -> None:
-    files = {
+_PROJECTS = {
+    "npm": {
         "package.json": json.dumps(
             {
                 "name": "shop",
@@ -94,41 +93,38 @@ def test_node_modules_work_in_the_second_workspace(place: Place) -> None:
         "lib/package.json": json.dumps({"name": "greet", "version": "1.0.0", "main": "i.js"}),
         "lib/i.js": "module.exports = 'hello from greet'\n",
         "app.js": "console.log(require('greet'))\n",
-    }
-    commands = found(files)
-    for name, ran in (("1", True), ("2", False)):
-        workspace = place.workspace(name, files)
-        assert place.install(workspace, commands, lock_hash(commands, files)) is ran
-        assert place.inside(workspace, commands, commands.verify).endswith("hello from greet")
-
-
-@needs("cargo")
-def test_rust_is_tested_in_the_second_workspace(place: Place) -> None:
-    files = {
+    },
+    "cargo": {
         "Cargo.toml": '[package]\nname = "shop"\nversion = "1.0.0"\nedition = "2021"\n',
         "src/lib.rs": "#[test]\nfn adds() { assert_eq!(1 + 1, 2); }\n",
-    }
-    commands = found(files)
-    for name, ran in (("1", True), ("2", False)):
-        workspace = place.workspace(name, files)
-        assert place.install(workspace, commands, lock_hash(commands, files)) is ran
-        assert "1 passed" in place.inside(workspace, commands, commands.verify)
-
-
-@needs("go", "version")
-def test_go_is_tested_in_the_second_workspace(place: Place) -> None:
-    files = {
+    },
+    "go": {
         "go.mod": "module shop\n\ngo 1.21\n\nrequire greet v1.0.0\n\nreplace greet => ./lib\n",
         "lib/go.mod": "module greet\n\ngo 1.21\n",
         "lib/greet.go": 'package greet\n\nconst Hi = "hello"\n',
         "a_test.go": 'package shop\n\nimport (\n\t"greet"\n\t"testing"\n)\n\n'
         'func TestHi(t *testing.T) {\n\tif greet.Hi != "hello" {\n\t\tt.Fail()\n\t}\n}\n',
-    }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [
+        pytest.param("npm", "hello from greet", marks=needs("npm")),
+        pytest.param("cargo", "1 passed", marks=needs("cargo")),
+        pytest.param("go", "ok", marks=needs("go", "version")),
+    ],
+)
+def test_a_project_is_verified_in_the_second_workspace_without_another_setup(
+    bench: SetupBench, tool: str, said: str
+) -> None:
+    files = _PROJECTS[tool]
     commands = found(files)
-    first, second = place.workspace("1", files), place.workspace("2", files)
-    assert place.install(first, commands, lock_hash(commands, files)) is True
-    assert place.install(second, commands, lock_hash(commands, files)) is False
-    assert place.inside(second, commands, commands.verify).startswith("ok")
+    for name, ran in (("1", True), ("2", False)):
+        workspace = bench.workspace(name, files)
+        assert bench.install(workspace, commands, lock_hash(commands, files)) is ran
+        assert said in bench.inside(workspace, commands, commands.verify)
 
 
 #: How each tool is asked for a package of a registry that only the proxy of this machine knows;
@@ -161,9 +157,9 @@ _ASKING = {
 
 @pytest.mark.parametrize("tool", _ASKS)
 def test_a_package_manager_reaches_its_registry_through_the_proxy(
-    place: Place, tool: str, monkeypatch: pytest.MonkeyPatch
+    bench: SetupBench, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace = place.workspace("1", _ASKING)
+    workspace = bench.workspace("1", _ASKING)
     SANDBOX.give_ownership(workspace)
 
     def inside(line: str) -> int:

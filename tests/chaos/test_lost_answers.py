@@ -41,6 +41,7 @@ from caloron.ledger.journal import LOOK_FIRST, Journal
 from caloron.ledger.ledger import Ledger, TickCommit
 from caloron.store.redact import Redactor
 from caloron.store.wake import Wake
+from tests.integration.engine.parts import FixedClock
 from tests.support.git import git
 
 BRANCH = "agent/a/demo-1"
@@ -84,14 +85,6 @@ class ForgetfulForge:
         return call
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def now(self) -> float:
-        return self.time
-
-
 class Bench:
     """A journal, an executor and a forge that forgets, around one task with a branch."""
 
@@ -111,7 +104,7 @@ class Bench:
         )
         self.sprint = self.ledger.create_sprint(sprint, {}).id
         self.journal = Journal(self.ledger, self.sprint)
-        self.clock = Clock()
+        self.clock = FixedClock()
         self.operations = ForgeOperations(
             self.forgetful,
             self.mirror,

@@ -71,12 +71,6 @@ class World(Home):
         file = self.root / "cli.log"
         return file.read_text("utf-8", "replace")[-6000:] if file.exists() else ""
 
-    def script(
-        self, *responses: dict[str, Any], default: str = "nothing was scripted for this"
-    ) -> World:
-        super().script(*responses, default=default)
-        return self
-
     def copy_to(self, root: Path) -> World:
         """Copy this world as it started: the same project, nothing run yet."""
         copy = World(root)
@@ -94,22 +88,6 @@ class World(Home):
     def count_printed(self, line: str) -> int:
         """Count how often agents printed this line."""
         return self.printed(line).count("")
-
-    def living(self) -> dict[int, str]:
-        """Command lines of the living processes that were started in or for this world."""
-        processes = {}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) == os.getpid():
-                continue
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                folder = (entry / "cwd").readlink()
-            except OSError:
-                continue
-            line = b" ".join(words).decode("utf-8", "replace").strip()
-            if line and (f"{self.root}/" in line or folder.is_relative_to(self.root)):
-                processes[int(entry.name)] = line
-        return processes
 
     def kill_everything(self) -> None:
         """Leave no process of this world behind, whatever a test did."""

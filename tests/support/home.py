@@ -19,7 +19,7 @@ import yaml
 
 from tests.support import warm
 from tests.support.projects import naming_project
-from tests.support.wait import paths, process_lives, wait_for
+from tests.support.wait import paths, wait_for
 
 SOURCE = Path(__file__).parents[2] / "src"
 #: Far beyond what anything here takes: reaching it means that it never comes.
@@ -335,18 +335,25 @@ class Home:
             found.append((at, rests))
         return [rest for _, rests in sorted(found) for rest in rests]
 
-    def processes(self, words: str = "") -> list[int]:
-        """The living processes whose command lines name this home's place and hold these words."""
-        found = []
-        for place in Path("/proc").glob("[0-9]*"):
+    def living(self) -> dict[int, str]:
+        """Return the command lines of the living processes started in or for this home."""
+        lines = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            if int(entry.name) == os.getpid():
+                continue
             try:
-                words_of_it = (place / "cmdline").read_bytes().split(b"\0")
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                folder = (entry / "cwd").readlink()
             except OSError:
                 continue
-            line = b" ".join(words_of_it).decode("utf-8", "replace")
-            if f"{self.root}/" in line and words in line and process_lives(int(place.name)):
-                found.append(int(place.name))
-        return found
+            line = b" ".join(words).decode("utf-8", "replace").strip()
+            if line and (f"{self.root}/" in line or folder.is_relative_to(self.root)):
+                lines[int(entry.name)] = line
+        return lines
+
+    def processes(self, words: str = "") -> list[int]:
+        """Return the living processes of this home whose command lines hold these words."""
+        return [pid for pid, line in self.living().items() if words in line]
 
     @contextmanager
     def ledger(self) -> Iterator[sqlite3.Connection]:

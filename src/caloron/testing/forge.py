@@ -22,6 +22,7 @@ from caloron.domain.model.snapshots import (
 from caloron.errors import ForgeError, NotFound, StaleBase, StaleHead
 from caloron.ports import Checks, Merged, Poll, Remote, RepositoryInfo, State, VerifiedMerge
 
+_Authored = TypeVar("_Authored", IssueSnapshot, PullSnapshot, CommentSnapshot, ReviewSnapshot)
 _S = TypeVar("_S", IssueSnapshot, PullSnapshot, CommentSnapshot, ReviewSnapshot, BranchSnapshot)
 
 
@@ -124,17 +125,8 @@ class InMemoryForge:
     def create_issue(
         self, title: str, body: str, labels: tuple[str, ...] = (), *, who: str = ""
     ) -> IssueSnapshot:
-        return self._put(
-            IssueSnapshot(
-                version=self._next(),
-                number=self._number(),
-                title=title,
-                body=body,
-                state="open",
-                labels=labels,
-                **self._author(who),
-            )
-        )
+        fields: dict[str, Any] = {"title": title, "body": body, "labels": labels}
+        return self._new(IssueSnapshot, who, number=self._number(), state="open", **fields)
 
     def change_issue(self, number: int, **fields: Any) -> IssueSnapshot:
         """Change any fields of an issue."""
@@ -157,15 +149,7 @@ class InMemoryForge:
         return self.change_issue(number, state="open", closed_by="")
 
     def comment(self, number: int, body: str, *, who: str = "") -> CommentSnapshot:
-        return self._put(
-            CommentSnapshot(
-                version=self._next(),
-                id=self._number(),
-                issue=number,
-                body=body,
-                **self._author(who),
-            )
-        )
+        return self._new(CommentSnapshot, who, id=self._number(), issue=number, body=body)
 
     def edit_comment(self, number: int, comment: int, body: str) -> CommentSnapshot:
         return self._change(self._get(CommentSnapshot, f"comment:{comment}"), body=body)
@@ -193,19 +177,9 @@ class InMemoryForge:
         if branch not in self.branches:
             raise NotFound(f"there is no branch {branch}")
         self._refuse_second_pull(branch)
-        return self._put(
-            PullSnapshot(
-                version=self._next(),
-                number=self._number(),
-                title=title,
-                body=body,
-                state="open",
-                branch=branch,
-                head=self.branches[branch],
-                closes=issues_closed_by(body),
-                **self._author(who),
-            )
-        )
+        fields: dict[str, Any] = {"title": title, "body": body, "closes": issues_closed_by(body)}
+        fields |= {"branch": branch, "head": self.branches[branch]}
+        return self._new(PullSnapshot, who, number=self._number(), state="open", **fields)
 
     def edit_pull(self, number: int, body: str) -> PullSnapshot:
         return self._change(self.pull(number), body=body)
@@ -226,17 +200,8 @@ class InMemoryForge:
         pull = self._open(number)
         if pull.head != head:
             raise StaleHead(f"pull request #{number} is at {pull.head}")
-        return self._put(
-            ReviewSnapshot(
-                version=self._next(),
-                id=self._number(),
-                pull=number,
-                head=head,
-                verdict=verdict,
-                body=body,
-                **self._author(who),
-            )
-        )
+        fields: dict[str, Any] = {"pull": number, "head": head, "verdict": verdict, "body": body}
+        return self._new(ReviewSnapshot, who, id=self._number(), **fields)
 
     def merge(
         self,
@@ -278,8 +243,12 @@ class InMemoryForge:
 
     # Keeping
 
-    def _author(self, who: str) -> dict[str, Any]:
-        return {"author": who or self.author, "trusted": who not in self.untrusted}
+    def _new(self, kind: type[_Authored], who: str, **fields: Any) -> _Authored:
+        """Make an object of an account, of ours if none is named."""
+        trusted = who not in self.untrusted
+        return self._put(
+            kind(version=self._next(), author=who or self.author, trusted=trusted, **fields)
+        )
 
     def _next(self) -> int:
         self.version += 1

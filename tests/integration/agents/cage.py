@@ -86,9 +86,9 @@ class Cage:
             **self._identity(),
         )
         assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
         empty = Answer(-1, "", "", "", "", [])
-        return empty._replace(**told)
+        return empty._replace(**answer)
 
     def shell(self, script: str, **request: Any) -> Answer:
         return self.run("sh", "-c", script, **request)
@@ -133,8 +133,8 @@ def can_be_ordinary() -> bool:
     if not _SYSTEM_PYTHON.exists():
         return False
     asked = (_SYSTEM_PYTHON, "-c", "import sys; print(*sys.version_info[:2])")
-    said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
-    return said == [str(part) for part in sys.version_info[:2]]
+    version = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+    return version == [str(part) for part in sys.version_info[:2]]
 
 
 @contextmanager

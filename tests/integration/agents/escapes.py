@@ -26,7 +26,7 @@ def perform(request: dict[str, Any]) -> dict[str, Any]:
     sandbox = Bubblewrap(mirror=Path(mirror) if mirror else None)
     workspace = Path(request["workspace"])
     home = Path(request["home"]) if request.get("home") else None
-    given = SandboxSpec(
+    spec = SandboxSpec(
         workspace=workspace,
         home=home,
         read_only=tuple(map(Path, request.get("read_only", ()))),
@@ -41,7 +41,7 @@ def perform(request: dict[str, Any]) -> dict[str, Any]:
     try:
         if not request.get("keep_owner"):
             sandbox.give_ownership(workspace, *(() if home is None else (home,)))
-        confined = sandbox.confine(argv, given)
+        confined = sandbox.confine(argv, spec)
         done = run(confined, request.get("stdin", "").encode(), timeout_s=120)
     except CaloronError as error:
         return {"refused": str(error), "hint": error.hint}

@@ -20,7 +20,7 @@ from caloron.ports import Sandbox, SandboxSpec
 SANDBOX = Bubblewrap()
 
 
-class Place:
+class SetupBench:
     """Workspaces of one project, and its seeds."""
 
     def __init__(self, folder: Path, sandbox: Sandbox = SANDBOX) -> None:
@@ -53,11 +53,11 @@ class Place:
 
     def inside(self, workspace: Path, commands: ProjectCommands, line: str) -> str:
         """What a line prints in a workspace, as verify and agents would see it."""
-        place = self.sandbox.inside(workspace)
+        inside_path = self.sandbox.inside(workspace)
         self.sandbox.give_ownership(workspace)
-        given = SandboxSpec(workspace=workspace, env=environment(commands, place))
-        argv = with_path(commands, place, ("sh", "-c", line))
-        done = run(self.sandbox.confine(argv, given), timeout_s=120)
+        spec = SandboxSpec(workspace=workspace, env=environment(commands, inside_path))
+        argv = with_path(commands, inside_path, ("sh", "-c", line))
+        done = run(self.sandbox.confine(argv, spec), timeout_s=120)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode().strip()
 

@@ -26,16 +26,16 @@ def event(**fields: Any) -> bytes:
 
 def says(*content: dict[str, Any], message: str = "m1", **fields: Any) -> bytes:
     usage = {"input_tokens": 100, "cache_read_input_tokens": 20, "output_tokens": 7}
-    told = {"id": message, "model": "claude", "content": content, "usage": usage}
-    return event(type="assistant", message=told, **fields)
+    fields = {"id": message, "model": "claude", "content": content, "usage": usage}
+    return event(type="assistant", message=fields, **fields)
 
 
 def text(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
-def tool(name: str, **given: Any) -> dict[str, Any]:
-    return {"type": "tool_use", "id": "t", "name": name, "input": given}
+def tool(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": "t", "name": name, "input": arguments}
 
 
 def result(**fields: Any) -> bytes:
@@ -67,8 +67,8 @@ def test_the_result_tells_what_was_used_by_each_model() -> None:
         "large": {"inputTokens": 5, "cacheReadInputTokens": 10, "outputTokens": 3},
         "small": {"inputTokens": 1, "cacheCreationInputTokens": 4, "outputTokens": 2},
     }
-    told = {"result": "Yes.", "num_turns": 4, "total_cost_usd": 0.25, "stop_reason": "end_turn"}
-    report = read(says(text("so far")), result(modelUsage=used, **told))
+    fields = {"result": "Yes.", "num_turns": 4, "total_cost_usd": 0.25, "stop_reason": "end_turn"}
+    report = read(says(text("so far")), result(modelUsage=used, **fields))
     assert (report.tokens_in, report.tokens_out, report.tokens_cached) == (10, 5, 10)
     assert (report.text, report.turns, report.cost_usd) == ("Yes.", 4, 0.25)
     assert (report.stop_reason, report.trouble) == ("end_turn", "")
@@ -87,7 +87,7 @@ def test_denied_tools_are_told_though_the_cli_calls_it_a_success() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "trouble"),
+    ("fields", "trouble"),
     [
         ({"api_error_status": 401, "result": "no"}, "auth"),
         ({"api_error_status": 403, "result": "no"}, "auth"),
@@ -107,8 +107,8 @@ def test_denied_tools_are_told_though_the_cli_calls_it_a_success() -> None:
         ({"api_error_status": 500, "result": "API Error: 500"}, "crash"),
     ],
 )
-def test_a_failure_has_a_class_and_a_line_about_it(told: dict[str, Any], trouble: str) -> None:
-    report = read(INIT, result(**{"is_error": True} | told))
+def test_a_failure_has_a_class_and_a_line_about_it(fields: dict[str, Any], trouble: str) -> None:
+    report = read(INIT, result(**{"is_error": True} | fields))
     assert report.trouble == trouble
     assert report.detail
     if trouble not in ("quota", "rate_limit"):
@@ -156,8 +156,8 @@ def test_a_time_zone_that_nobody_knows_is_ours() -> None:
 
 def test_a_limit_counts_only_if_the_provider_rejected_us_at_last() -> None:
     def limited(status: str) -> bytes:
-        told = {"status": status, "resetsAt": _NOON + 99}
-        return event(type="rate_limit_event", rate_limit_info=told)
+        fields = {"status": status, "resetsAt": _NOON + 99}
+        return event(type="rate_limit_event", rate_limit_info=fields)
 
     failed = result(is_error=True, result="API Error")
     assert read(limited("allowed_warning"), failed).trouble == "crash"

@@ -52,7 +52,7 @@ class SandboxedCommand:
         )
         command = self.runner.command(request)
         self.sandbox.give_ownership(workspace, home)
-        given = SandboxSpec(
+        spec = SandboxSpec(
             workspace=workspace,
             home=home,
             read_only=command.read_only,
@@ -61,7 +61,7 @@ class SandboxedCommand:
             env=command.env | command.secrets,
             caps=Caps(),
         )
-        confined = self.sandbox.confine(command.argv, given)
+        confined = self.sandbox.confine(command.argv, spec)
         assert _KEY not in " ".join(confined.argv)
         done = run(confined, command.stdin.encode(), timeout_s=_PATIENCE_S)
         (run_dir / "output.log").write_bytes(done.stdout)
@@ -104,12 +104,12 @@ def test_its_tools_work_and_reach_neither_the_user_nor_another_port(
     secret.write_text("the user's own")
     with ModelServer() as other:
         asks = f"import urllib.request as r; r.urlopen('{other.url}', timeout=5)"
-        look = f'cat {secret}; python3 -c "{asks}"; python3 -c "print(6*7)"; echo "I am $(id -un)"'
-        model.rules.append(Rule(("look",), [[bash(look)], ["Looked."]]))
-        report = agent.ask("look")
+        line = f'cat {secret}; python3 -c "{asks}"; python3 -c "print(6*7)"; echo "I am $(id -un)"'
+        model.rules.append(Rule(("line",), [[bash(line)], ["Looked."]]))
+        report = agent.ask("line")
     assert report.text == "Looked."
-    seen = model.requests[-1].messages[-1]["content"][0]["content"]
-    assert "No such file" in seen
-    assert "the user's own" not in seen
-    assert "Connection refused" in seen
-    assert "42\nI am agent" in seen
+    output = model.requests[-1].messages[-1]["content"][0]["content"]
+    assert "No such file" in output
+    assert "the user's own" not in output
+    assert "Connection refused" in output
+    assert "42\nI am agent" in output

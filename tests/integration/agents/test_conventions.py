@@ -1,4 +1,4 @@
-"""The organisation's conventions: merged key by key, told in full, and never a reason to crash."""
+"""The organisation's conventions: merged key by key, rendered in full, never a crash."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def no_conventions_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_files_there_are_no_conventions_and_nothing_is_told(tmp_path: Path) -> None:
-    found = load(tmp_path, None)
-    assert found.is_empty
-    assert render(found) == ""
+    loaded = load(tmp_path, None)
+    assert loaded.is_empty
+    assert render(loaded) == ""
     assert render(conventions(tmp_path, "# only a comment\n", "")) == ""
 
 
 def test_the_example_is_told_whole_and_without_a_warning(tmp_path: Path) -> None:
-    found = conventions(tmp_path, EXAMPLE)
-    assert found.warnings == ()
-    told = render(found)
-    assert told.startswith("## Organisation Conventions\n")
-    headings = [line for line in told.splitlines() if line.startswith("### ")]
+    loaded = conventions(tmp_path, EXAMPLE)
+    assert loaded.warnings == ()
+    rendered = render(loaded)
+    assert rendered.startswith("## Organisation Conventions\n")
+    headings = [line for line in rendered.splitlines() if line.startswith("### ")]
     assert headings == [
         "### Package naming",
         "### Imports",
@@ -45,32 +45,32 @@ def test_the_example_is_told_whole_and_without_a_warning(tmp_path: Path) -> None
         "### Commit message",
         "### Branch naming",
     ]
-    said = yaml.safe_load(EXAMPLE)
-    assert said.pop("organisation") in told
-    for section in said.values():
+    example = yaml.safe_load(EXAMPLE)
+    assert example.pop("organisation") in rendered
+    for section in example.values():
         for key, value in section.items():
-            assert f"- {key}: " in told
-            assert (value[0] if isinstance(value, list) else value) in told
+            assert f"- {key}: " in rendered
+            assert (value[0] if isinstance(value, list) else value) in rendered
 
 
 def test_the_project_wins_key_by_key_and_lists_are_replaced_whole(tmp_path: Path) -> None:
-    found = conventions(
+    loaded = conventions(
         tmp_path,
         EXAMPLE + "team: {chat: here, rooms: {small: one, large: two}}\n",
         "imports: {style: relative}\ndependencies: {disallow: [moment]}\n"
         "team: {rooms: {small: three}}\n",
     )
-    assert found.sections["imports"] == {"namespace": "example", "style": "relative"}
-    assert found.sections["dependencies"] == {"disallow": ["moment"]}
-    assert found.extra["team"] == {"chat": "here", "rooms": {"small": "three", "large": "two"}}
-    assert found.sources == ("organisation.yml", "caloron.yml")
+    assert loaded.sections["imports"] == {"namespace": "example", "style": "relative"}
+    assert loaded.sections["dependencies"] == {"disallow": ["moment"]}
+    assert loaded.extra["team"] == {"chat": "here", "rooms": {"small": "three", "large": "two"}}
+    assert loaded.sources == ("organisation.yml", "caloron.yml")
 
 
 def test_an_empty_list_of_the_project_takes_back_what_the_organisation_disallows(
     tmp_path: Path,
 ) -> None:
-    found = conventions(tmp_path, EXAMPLE, "dependencies: {disallow: []}")
-    assert "left-pad" not in render(found)
+    loaded = conventions(tmp_path, EXAMPLE, "dependencies: {disallow: []}")
+    assert "left-pad" not in render(loaded)
 
 
 @pytest.mark.parametrize(
@@ -101,18 +101,18 @@ def test_what_is_not_known_is_told_as_it_is_and_what_is_wrong_spoils_nothing_els
         "license: [GPL]\nimports: {styel: x}\n"
         "team: {chat: '#dev', people: [ann, bob], since: 2020-01-02}\n"
     )
-    told = render(load(tmp_path, text))
-    other = told.partition("### Other\n")[2]
+    rendered = render(load(tmp_path, text))
+    other = rendered.partition("### Other\n")[2]
     assert "chat: #dev" in other
     assert "`ann`, `bob`" in other
     assert "2020-01-02" in other
-    assert "- styel: x" in told
-    assert "GPL" not in told
+    assert "- styel: x" in rendered
+    assert "GPL" not in rendered
 
 
 def test_a_licence_header_of_several_lines_keeps_its_lines(tmp_path: Path) -> None:
-    told = render(load(tmp_path, "license:\n  header: |\n    Copyright X\n    All rights\n"))
-    assert "      Copyright X\n      All rights" in told
+    rendered = render(load(tmp_path, "license:\n  header: |\n    Copyright X\n    All rights\n"))
+    assert "      Copyright X\n      All rights" in rendered
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_conventions_from_the_environment_are_told_after_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CALORON_CONVENTIONS", "### House\n\n- no tabs\n")
-    told = render(conventions(tmp_path, EXAMPLE))
-    assert told.endswith("- format: agent/<task>\n\n### House\n\n- no tabs")
+    rendered = render(conventions(tmp_path, EXAMPLE))
+    assert rendered.endswith("- format: agent/<task>\n\n### House\n\n- no tabs")
     alone = load(tmp_path / "nowhere")
     assert not alone.is_empty
     assert "no tabs" in render(alone)
@@ -200,8 +200,8 @@ def test_those_in_the_work_dir_hold_and_those_of_the_repository_go_before_them(
     work_dir = tmp_path / "work"
     work_dir.mkdir()
     (work_dir / "caloron.yml").write_text("license: {header: work}\nimports: {style: absolute}\n")
-    found = load(tmp_path, "license: {header: main}\n", work_dir)
-    assert (found.organisation, found.sections["license"]) == ("Acme", {"header": "main"})
-    assert found.sections["imports"] == {"style": "absolute"}
-    assert found.sources == ("organisation.yml", str(work_dir / "caloron.yml"), "caloron.yml")
+    loaded = load(tmp_path, "license: {header: main}\n", work_dir)
+    assert (loaded.organisation, loaded.sections["license"]) == ("Acme", {"header": "main"})
+    assert loaded.sections["imports"] == {"style": "absolute"}
+    assert loaded.sources == ("organisation.yml", str(work_dir / "caloron.yml"), "caloron.yml")
     assert load(tmp_path, None, tmp_path / "nowhere").sources == ("organisation.yml",)

@@ -35,14 +35,14 @@ def caloron(home: Path, *arguments: str, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def checks(said: str) -> dict[str, dict[str, Any]]:
-    return {row["check"]: row for row in json.loads(said.partition("\n")[0])["data"]["checks"]}
+def checks(output: str) -> dict[str, dict[str, Any]]:
+    return {row["check"]: row for row in json.loads(output.partition("\n")[0])["data"]["checks"]}
 
 
 def test_everything_is_tried_without_a_project(tmp_path: Path) -> None:
-    code, said = caloron(tmp_path, "doctor", "--output", "json", **agent(tmp_path))
-    rows = checks(said)
-    assert code == 0, said
+    code, output = caloron(tmp_path, "doctor", "--output", "json", **agent(tmp_path))
+    rows = checks(output)
+    assert code == 0, output
     assert "coreutils" in rows.pop("framework")["detail"]
     # A machine without one is no worse than most.
     cgroup = rows.pop("cgroup")
@@ -55,12 +55,12 @@ def test_everything_is_tried_without_a_project(tmp_path: Path) -> None:
 
 
 def test_people_get_a_line_for_each_check(tmp_path: Path) -> None:
-    code, said = caloron(tmp_path, "doctor", **agent(tmp_path))
+    code, output = caloron(tmp_path, "doctor", **agent(tmp_path))
     assert code == 0
-    told = [line for line in said.splitlines() if line.startswith("ok ")]
-    counted = [line for line in told if line.split()[1] not in ("framework", "cgroup")]
+    shown = [line for line in output.splitlines() if line.startswith("ok ")]
+    counted = [line for line in shown if line.split()[1] not in ("framework", "cgroup")]
     assert len(counted) == len(_TRIED)
-    assert said.endswith("Agents can run here.\n")
+    assert output.endswith("Agents can run here.\n")
 
 
 def agent(folder: Path) -> dict[str, str]:
@@ -91,21 +91,21 @@ def test_the_smallest_limit_of_the_groups_around_us_counts(tmp_path: Path) -> No
 
 
 def test_without_an_agent_it_does_not_say_that_agents_can_run(tmp_path: Path) -> None:
-    code, said = caloron(tmp_path, "doctor", PATH="/usr/bin:/bin", CALORON_CLAUDE="no-such-program")
-    assert "Agents can run here" not in said
+    code, output = caloron(tmp_path, "doctor", PATH="/usr/bin:/bin", CALORON_CLAUDE="no-such")
+    assert "Agents can run here" not in output
     assert code == 8
-    assert "no coding agent is installed" in said
-    assert "npm install -g @anthropic-ai/claude-code" in said
-    assert "--framework" in said
+    assert "no coding agent is installed" in output
+    assert "npm install -g @anthropic-ai/claude-code" in output
+    assert "--framework" in output
 
 
 def test_without_a_key_or_login_it_does_not_say_that_agents_can_run(tmp_path: Path) -> None:
     program = agent(tmp_path)["CALORON_CLAUDE"]
-    code, said = caloron(tmp_path, "doctor", CALORON_CLAUDE=program)
-    assert "Agents can run here" not in said
+    code, output = caloron(tmp_path, "doctor", CALORON_CLAUDE=program)
+    assert "Agents can run here" not in output
     assert code == 8
-    assert "neither a key nor a login" in said
-    assert "ANTHROPIC_API_KEY" in said
+    assert "neither a key nor a login" in output
+    assert "ANTHROPIC_API_KEY" in output
 
 
 def test_a_setup_with_the_whole_network_is_named(tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_a_setup_with_the_whole_network_is_named(tmp_path: Path) -> None:
     assert "network setup" not in checks(caloron(tmp_path, "doctor", "-o", "json", **stub)[1])
     line = ("config", "set", "network_roles", "setup=full verify=none review=none")
     assert caloron(tmp_path, *line)[0] == 0
-    code, said = caloron(tmp_path, "doctor", "-o", "json", **stub)
-    row = checks(said)["network setup"]
+    code, output = caloron(tmp_path, "doctor", "-o", "json", **stub)
+    row = checks(output)["network setup"]
     assert (code, row["ok"], row["needed"]) == (0, False, False)
     assert "abstract sockets" in row["detail"]
     assert '"setup=public verify=none review=none"' in row["remedy"]
@@ -130,13 +130,13 @@ def test_without_bubblewrap_it_says_what_to_install_and_tries_nothing_more(tmp_p
         program = shutil.which(name)
         assert program is not None
         (programs / name).symlink_to(program)
-    code, said = caloron(tmp_path, "doctor", "--output", "json", PATH=str(programs))
-    rows = checks(said)
+    code, output = caloron(tmp_path, "doctor", "--output", "json", PATH=str(programs))
+    rows = checks(output)
     assert code == 8
     assert not rows["bubblewrap"]["ok"]
     assert "apt-get install bubblewrap" in rows["sandbox"]["remedy"]
     assert "memory" not in rows
-    assert json.loads(said)["error"]["code"] == "PRECONDITION_FAILED"
+    assert json.loads(output)["error"]["code"] == "PRECONDITION_FAILED"
 
 
 def test_a_sandbox_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
@@ -147,10 +147,10 @@ def test_a_sandbox_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
         "echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1\n"
     )
     (programs / "bwrap").chmod(0o755)
-    code, said = caloron(tmp_path, "doctor", PATH=f"{programs}:{os.environ['PATH']}")
+    code, output = caloron(tmp_path, "doctor", PATH=f"{programs}:{os.environ['PATH']}")
     assert code == 8
-    assert "AppArmor" in said
-    assert "profile bwrap /usr/bin/bwrap" in said
+    assert "AppArmor" in output
+    assert "profile bwrap /usr/bin/bwrap" in output
 
 
 def test_an_old_git_or_bubblewrap_is_named(tmp_path: Path) -> None:
@@ -171,17 +171,17 @@ def test_an_old_git_or_bubblewrap_is_named(tmp_path: Path) -> None:
 def test_the_framework_of_the_project_is_tried(tmp_path: Path, fixture: str) -> None:
     file = tmp_path / "fixture.json"
     file.write_text(fixture)
-    code, said = caloron(
+    code, output = caloron(
         tmp_path, "init", "demo", "--framework", "stub", CALORON_STUB_FIXTURE=str(file)
     )
-    assert code == 0, said
-    code, said = caloron(
+    assert code == 0, output
+    code, output = caloron(
         tmp_path, "doctor", "--project", "demo", "-o", "json", CALORON_STUB_FIXTURE=str(file)
     )
-    row = checks(said)["framework"]
+    row = checks(output)["framework"]
     assert row["ok"] is fixture.startswith("{")
     assert code == (0 if row["ok"] else 8)
-    assert json.loads(said)["data"]["project"] == "demo"
+    assert json.loads(output)["data"]["project"] == "demo"
 
 
 def test_an_unknown_project_is_an_error(tmp_path: Path) -> None:

@@ -91,31 +91,31 @@ def test_the_last_of_several_blocks_counts() -> None:
 
 
 def test_broken_quoting_loses_only_what_is_broken() -> None:
-    said = read(AS_ASKED.replace('"added a test"', 'he said "no" and: left'))
-    assert said.task_clarity == 8
-    assert said.blockers[0] == "no network"
-    assert said.self_assessment == "completed"
-    assert "left" in said.notes
+    feedback = read(AS_ASKED.replace('"added a test"', 'he feedback "no" and: left'))
+    assert feedback.task_clarity == 8
+    assert feedback.blockers[0] == "no network"
+    assert feedback.self_assessment == "completed"
+    assert "left" in feedback.notes
 
 
 @pytest.mark.parametrize("escape", ["\\UFFFFFFFF", "\\U00110000", "\\xZZ"])
 def test_an_escape_that_is_no_character_is_no_crash(escape: str) -> None:
-    said = read(AS_ASKED.replace("added a test", escape))
-    assert said.task_clarity == 8
+    feedback = read(AS_ASKED.replace("added a test", escape))
+    assert feedback.task_clarity == 8
 
 
 def test_half_a_block_gives_what_is_there() -> None:
-    said = read(AS_ASKED[: AS_ASKED.index("  self_assessment")] + "  self_ass")
-    assert said.task_clarity == 8
-    assert "no network" in said.blockers
-    # What was not said is not taken for a success.
-    assert said.self_assessment == "partial"
+    feedback = read(AS_ASKED[: AS_ASKED.index("  self_assessment")] + "  self_ass")
+    assert feedback.task_clarity == 8
+    assert "no network" in feedback.blockers
+    # A missing assessment does not count as a success.
+    assert feedback.self_assessment == "partial"
 
 
 def test_a_verdict_right_after_an_unclosed_block_does_not_spoil_it() -> None:
-    said = read(AS_ASKED.rstrip().removesuffix("---\n").removesuffix("---") + "APPROVED")
-    assert said.task_clarity == 8
-    assert "APPROVED" not in said.notes
+    feedback = read(AS_ASKED.rstrip().removesuffix("---\n").removesuffix("---") + "APPROVED")
+    assert feedback.task_clarity == 8
+    assert "APPROVED" not in feedback.notes
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_a_verdict_right_after_an_unclosed_block_does_not_spoil_it() -> None:
     ],
 )  # fmt: skip
 def test_clarity_is_a_number_from_1_to_10_or_0_for_not_said(clarity: str, expected: int) -> None:
-    said = read(f"---\ncaloron_feedback:\n  task_clarity: {clarity}\n  notes: x\n---")
-    assert said.task_clarity == expected
+    feedback = read(f"---\ncaloron_feedback:\n  task_clarity: {clarity}\n  notes: x\n---")
+    assert feedback.task_clarity == expected
 
 
 @pytest.mark.parametrize(
@@ -141,19 +141,19 @@ def test_clarity_is_a_number_from_1_to_10_or_0_for_not_said(clarity: str, expect
 def test_an_assessment_is_one_of_four_and_never_completed_by_accident(
     word: str, expected: str
 ) -> None:
-    said = read(f"---\ncaloron_feedback:\n  task_clarity: 5\n  self_assessment: {word}\n---")
-    assert said.self_assessment == expected
+    feedback = read(f"---\ncaloron_feedback:\n  task_clarity: 5\n  self_assessment: {word}\n---")
+    assert feedback.self_assessment == expected
 
 
 @pytest.mark.parametrize("nothing", ["none", "[]", "", "~", "N/A", "[none]", '[""]'])
 def test_no_blockers_in_many_words_are_no_blockers(nothing: str) -> None:
-    said = read(f"---\ncaloron_feedback:\n  task_clarity: 5\n  blockers: {nothing}\n---")
-    assert said.blockers == ()
+    feedback = read(f"---\ncaloron_feedback:\n  task_clarity: 5\n  blockers: {nothing}\n---")
+    assert feedback.blockers == ()
 
 
 def test_blockers_given_as_text_are_a_list_of_one() -> None:
-    said = read("---\ncaloron_feedback:\n  task_clarity: 5\n  blockers: the disk, full\n---")
-    assert said.blockers == ("the disk, full",)
+    feedback = read("---\ncaloron_feedback:\n  task_clarity: 5\n  blockers: the disk, full\n---")
+    assert feedback.blockers == ("the disk, full",)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_an_echo_of_what_was_asked_for_claims_nothing() -> None:
     from caloron.agents import prompting
 
     prompt = prompting.for_task("implement", title="T", prompt="p", acceptance=(), nonce="7f3a")
-    said = read(prompt)
-    assert (said.task_clarity, said.self_assessment, said.notes) == (0, "partial", "")
+    feedback = read(prompt)
+    assert (feedback.task_clarity, feedback.self_assessment, feedback.notes) == (0, "partial", "")
 
 
 def test_what_caloron_measures_is_not_taken_from_the_agent() -> None:
@@ -184,10 +184,10 @@ def test_lengths_are_capped() -> None:
         tools_used=tuple(f"t{n}" for n in range(90)),
         notes="n" * 9000,
     )
-    said = read(feedback_yaml(long).replace("b" * 3000, "b" * 400))
-    assert len(said.blockers) <= 20
-    assert all(len(item) <= 500 for item in said.blockers)
-    assert len(said.notes) <= 2000
+    feedback = read(feedback_yaml(long).replace("b" * 3000, "b" * 400))
+    assert len(feedback.blockers) <= 20
+    assert all(len(item) <= 500 for item in feedback.blockers)
+    assert len(feedback.notes) <= 2000
 
 
 @settings(deadline=None)
@@ -230,5 +230,5 @@ def test_what_caloron_writes_it_also_reads(feedback: Feedback) -> None:
     ],
 )
 def test_a_hostile_answer_comes_to_an_end_and_claims_no_success(hostile: str) -> None:
-    said = parse(hostile)
-    assert said is None or said.self_assessment == "partial"
+    feedback = parse(hostile)
+    assert feedback is None or feedback.self_assessment == "partial"

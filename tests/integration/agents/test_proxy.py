@@ -209,21 +209,21 @@ def test_a_name_that_leads_to_this_machine_is_no_way_to_its_servers(echo: int) -
 @contextmanager
 def corporate_proxy() -> Iterator[tuple[int, list[str]]]:
     """A proxy of this machine that leads every CONNECT to itself; its port and its requests."""
-    heard: list[str] = []
+    requests: list[str] = []
 
     def answer(visitor: socket.socket) -> None:
         head, _ = proxy.read_head(visitor)
-        heard.append(head.decode())
+        requests.append(head.decode())
         if head.startswith(b"CONNECT"):
             visitor.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
         visitor.sendall(b"from far away")
 
     with serving(answer) as port:
-        yield port, heard
+        yield port, requests
 
 
 def test_where_this_machine_has_to_use_a_proxy_connections_go_through_it() -> None:
-    with corporate_proxy() as (port, heard):
+    with corporate_proxy() as (port, requests):
         env = {
             "HTTPS_PROXY": f"http://me:p%40ss@127.0.0.1:{port}",
             "http_proxy": f"127.0.0.1:{port}",
@@ -234,14 +234,14 @@ def test_where_this_machine_has_to_use_a_proxy_connections_go_through_it() -> No
             answer = made.ask("GET http://far.invalid/a?b HTTP/1.1\nAccept: x\n\n")
             assert answer == "from far away"
             assert made.ask("CONNECT other.invalid:443 HTTP/1.1\n\n").startswith("HTTP/1.1 403 ")
-    connect, get = heard
+    connect, get = requests
     assert connect.startswith("CONNECT far.invalid:443 HTTP/1.1\r\n")
     assert f"Basic {base64.b64encode(b'me:p@ss').decode()}" in connect
     assert get.startswith("GET http://far.invalid:80/a?b HTTP/1.1\r\n")
 
 
 def test_hosts_that_need_no_proxy_are_reached_directly(echo: int) -> None:
-    with corporate_proxy() as (port, heard):
+    with corporate_proxy() as (port, requests):
         env = {"https_proxy": f"http://127.0.0.1:{port}", "NO_PROXY": "x.test, .near.invalid"}
         hosts = (f"127.0.0.1:{echo}", "*.near.invalid")
         with proxied(*hosts, env=env) as made:
@@ -250,7 +250,7 @@ def test_hosts_that_need_no_proxy_are_reached_directly(echo: int) -> None:
                 assert tunnel.recv(2) == b"hi"
             answer = made.ask("CONNECT a.near.invalid:443 HTTP/1.1\n\n")
             assert answer.startswith("HTTP/1.1 502 ")
-    assert heard == []
+    assert requests == []
 
 
 _LOOPBACK_IN_DISGUISE = (
@@ -382,8 +382,8 @@ def test_a_name_that_leads_to_an_address_that_is_not_public_is_not_connected_to(
     address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    found = [(family, socket.SOCK_STREAM, 6, "", (address, 443))]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    resolved = [(family, socket.SOCK_STREAM, 6, "", (address, 443))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: resolved)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(b"CONNECT a.x.org:443 HTTP/1.1\r\n\r\n")

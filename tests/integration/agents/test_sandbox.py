@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from caloron.agents.sandbox import bubblewrap, network, seccomp
+from caloron.agents.sandbox import bubblewrap, mounts, network, runtime_dir, seccomp
 from caloron.agents.sandbox import bubblewrap as sandbox
-from caloron.agents.sandbox import mounts as visible
-from caloron.agents.sandbox import runtime_dir as scratch
 from caloron.agents.sandbox.bubblewrap import Bubblewrap, NoSandbox
 from caloron.agents.supervise.supervise import as_argv, run
 from caloron.errors import PreconditionFailed, UsageError
@@ -105,9 +103,9 @@ def test_a_workspace_that_is_a_link_or_not_there_is_refused(
     "host", ["", "two words", "http://x.org", "x.org:0", "x.org:70000", "*", "*.*.x", "-x", "x/y"]
 )
 def test_what_is_no_host_is_refused(workspace: Path, host: str) -> None:
-    given = SandboxSpec(workspace=workspace, network="model", hosts=(host,))
+    spec = SandboxSpec(workspace=workspace, network="model", hosts=(host,))
     with pytest.raises(UsageError, match="is not a host"):
-        Bubblewrap().confine(("true",), given)
+        Bubblewrap().confine(("true",), spec)
 
 
 def test_hosts_that_settings_name_are_found_with_their_ports() -> None:
@@ -134,14 +132,14 @@ def test_a_port_that_nobody_inside_could_open_is_refused() -> None:
 
 
 def test_a_port_of_the_machine_may_be_that_of_the_forwarder(workspace: Path) -> None:
-    given = SandboxSpec(workspace=workspace, network="model", hosts=("localhost:3128",))
-    done = run(Bubblewrap().confine(("sh", "-c", "echo $HTTPS_PROXY"), given))
+    spec = SandboxSpec(workspace=workspace, network="model", hosts=("localhost:3128",))
+    done = run(Bubblewrap().confine(("sh", "-c", "echo $HTTPS_PROXY"), spec))
     assert done.stdout == b"http://127.0.0.1:3129\n"
 
 
 def test_a_limit_is_never_asked_to_be_above_what_the_user_may(workspace: Path) -> None:
     """`prlimit` would fail, and with it the agent."""
-    given = SandboxSpec(workspace=workspace, caps=Caps(memory_mb=1 << 23, file_mb=1 << 23))
+    spec = SandboxSpec(workspace=workspace, caps=Caps(memory_mb=1 << 23, file_mb=1 << 23))
     script = (
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))\n"
@@ -149,14 +147,14 @@ def test_a_limit_is_never_asked_to_be_above_what_the_user_may(workspace: Path) -
         "from caloron.agents.sandbox.bubblewrap import Bubblewrap\n"
         "from caloron.agents.supervise.supervise import run\n"
         "from caloron.ports import Caps, SandboxSpec\n"
-        "given = SandboxSpec(workspace=Path(sys.argv[1]), caps=Caps(file_mb=1 << 20))\n"
-        "print(run(Bubblewrap().confine(('sh', '-c', 'ulimit -f'), given)).stdout.decode())\n"
+        "spec = SandboxSpec(workspace=Path(sys.argv[1]), caps=Caps(file_mb=1 << 20))\n"
+        "print(run(Bubblewrap().confine(('sh', '-c', 'ulimit -f'), spec)).stdout.decode())\n"
     )
-    said = subprocess.run(
+    done = subprocess.run(
         (sys.executable, "-c", script, str(workspace)), capture_output=True, text=True, check=True
     )
-    assert int(said.stdout) == (1 << 30) // 512
-    assert run(Bubblewrap().confine(("true",), given)).returncode == 0
+    assert int(done.stdout) == (1 << 30) // 512
+    assert run(Bubblewrap().confine(("true",), spec)).returncode == 0
 
 
 # Without one
@@ -166,11 +164,11 @@ def test_without_a_sandbox_the_environment_is_still_an_allow_list(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "secret")
-    given = SandboxSpec(workspace=workspace, home=workspace, env={"GIVEN": "1"})
-    confined = NoSandbox().confine(("env",), given)
+    spec = SandboxSpec(workspace=workspace, home=workspace, env={"GIVEN": "1"})
+    confined = NoSandbox().confine(("env",), spec)
     assert confined.cwd == workspace
     known = {"PATH", "HOME", "LANG", "LC_ALL", "TERM", "TZ", "GIVEN"}
-    assert set(confined.env) - set(visible.certificates()) <= known
+    assert set(confined.env) - set(mounts.certificates()) <= known
     assert confined.env["HOME"] == str(workspace)
     assert confined.argv == ("env",)
     assert NoSandbox().inside(workspace) == workspace
@@ -183,8 +181,8 @@ def test_without_a_sandbox_the_environment_is_still_an_allow_list(
 def running(workspace: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A sandbox with a daemon in it that ignores whoever asks it to end."""
     script = "(setsid sh -c 'trap \"\" TERM HUP INT; while :; do date > beat; sleep 0.05; done' &)"
-    given = SandboxSpec(workspace=workspace)
-    confined = Bubblewrap().confine(("sh", "-c", f"{script}; sleep 600"), given)
+    spec = SandboxSpec(workspace=workspace)
+    confined = Bubblewrap().confine(("sh", "-c", f"{script}; sleep 600"), spec)
     with subprocess.Popen(as_argv(confined), env=confined.env, cwd="/") as process:
         wait_for((workspace / "beat").exists, "the daemon beats")
         yield process
@@ -207,10 +205,10 @@ def test_who_ends_the_outer_process_ends_everybody(
 
 
 def test_exit_codes_come_out(workspace: Path) -> None:
-    given = SandboxSpec(workspace=workspace)
-    assert run(Bubblewrap().confine(("sh", "-c", "exit 42"), given)).returncode == 42
-    assert run(Bubblewrap().confine(("sh", "-c", "kill -9 $$"), given)).returncode == 137
-    assert run(Bubblewrap().confine(("no-such-program",), given)).returncode != 0
+    spec = SandboxSpec(workspace=workspace)
+    assert run(Bubblewrap().confine(("sh", "-c", "exit 42"), spec)).returncode == 42
+    assert run(Bubblewrap().confine(("sh", "-c", "kill -9 $$"), spec)).returncode == 137
+    assert run(Bubblewrap().confine(("no-such-program",), spec)).returncode != 0
 
 
 def test_sandboxes_start_from_many_threads_at_once(tmp_path: Path) -> None:
@@ -220,8 +218,8 @@ def test_sandboxes_start_from_many_threads_at_once(tmp_path: Path) -> None:
     def one(number: int) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
-        given = SandboxSpec(workspace=folder, network="model" if number % 2 else "none")
-        done = run(bubblewrap.confine(("sh", "-c", f"exit {number}"), given))
+        spec = SandboxSpec(workspace=folder, network="model" if number % 2 else "none")
+        done = run(bubblewrap.confine(("sh", "-c", f"exit {number}"), spec))
         codes.append(done.returncode)
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
@@ -233,8 +231,8 @@ def test_sandboxes_start_from_many_threads_at_once(tmp_path: Path) -> None:
 
 
 def test_no_process_of_a_sandbox_gets_a_secret_by_its_command_line(workspace: Path) -> None:
-    given = SandboxSpec(workspace=workspace, env={"API_KEY": "very-secret"})
-    confined = Bubblewrap().confine(("sh", "-c", "echo $API_KEY"), given)
+    spec = SandboxSpec(workspace=workspace, env={"API_KEY": "very-secret"})
+    confined = Bubblewrap().confine(("sh", "-c", "echo $API_KEY"), spec)
     assert "very-secret" not in " ".join(confined.argv)
     assert run(confined).stdout == b"very-secret\n"
 
@@ -282,8 +280,8 @@ class TestHandingOver:
         subprocess.run(("rm", "-rf", str(workspace)), check=True)
 
     def test_agents_of_two_workspaces_have_two_user_ids(self, tmp_path: Path) -> None:
-        found = {bubblewrap.agent_uid(_made(tmp_path / name)) for name in ("a", "b", "c")}
-        assert len(found) == 3
+        uids = {bubblewrap.agent_uid(_made(tmp_path / name)) for name in ("a", "b", "c")}
+        assert len(uids) == 3
 
     def test_a_mirror_that_its_agent_could_not_read_is_refused(
         self, tmp_path: Path, workspace: Path
@@ -303,30 +301,30 @@ def _made(folder: Path) -> Path:
 
 
 def test_what_a_killed_proxy_left_behind_is_removed(workspace: Path) -> None:
-    left = scratch.link_folder()
+    left = runtime_dir.link_folder()
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(left / scratch.SOCKET))
+        dead.bind(str(left / runtime_dir.SOCKET))
         # Bound, never listened to: what a proxy leaves that was killed.
-    used = scratch.link_folder()
+    used = runtime_dir.link_folder()
     with socket.socket(socket.AF_UNIX) as alive:
-        alive.bind(str(used / scratch.SOCKET))
+        alive.bind(str(used / runtime_dir.SOCKET))
         alive.listen()
-        scratch.prune(left.parent)
+        runtime_dir.prune(left.parent)
         assert not left.exists()
         assert used.exists()
-    (used / scratch.SOCKET).unlink()
+    (used / runtime_dir.SOCKET).unlink()
     used.rmdir()
 
 
 def test_what_no_sandbox_was_started_with_for_long_is_removed() -> None:
     file, unused, fresh = (
-        scratch.keep("passwd-1", b"x"),
-        scratch.link_folder(),
-        scratch.link_folder(),
+        runtime_dir.keep("passwd-1", b"x"),
+        runtime_dir.link_folder(),
+        runtime_dir.link_folder(),
     )
     for path in (file, unused):
         os.utime(path, (1, 1))
-    scratch.prune(file.parent)
+    runtime_dir.prune(file.parent)
     assert (file.exists(), unused.exists(), fresh.exists()) == (False, False, True)
     fresh.rmdir()
 
@@ -350,7 +348,7 @@ def test_a_scratch_folder_that_others_can_enter_is_refused(
     place.symlink_to(tmp_path)
     try:
         with pytest.raises(PreconditionFailed, match="not a folder of yours alone"):
-            scratch.folder()
+            runtime_dir.folder()
     finally:
         place.unlink()
 
@@ -374,6 +372,6 @@ def test_an_organisations_certificates_are_visible_inside_wherever_they_lie(
     bundle = tmp_path / "own-ca.pem"
     bundle.write_text("certificates\n")
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    given = SandboxSpec(workspace=workspace)
-    done = run(Bubblewrap().confine(("sh", "-c", 'cat "$SSL_CERT_FILE"'), given))
+    spec = SandboxSpec(workspace=workspace)
+    done = run(Bubblewrap().confine(("sh", "-c", 'cat "$SSL_CERT_FILE"'), spec))
     assert done.stdout == b"certificates\n"

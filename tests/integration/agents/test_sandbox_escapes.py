@@ -243,13 +243,13 @@ def test_with_the_network_of_the_model_only_the_listed_hosts_are_reached(
         hosts = (f"127.0.0.1:{server}", "api.example.invalid")
         words = (str(server), str(other))
         done = cage.run("PYTHON", _ASK, *words, network="model", hosts=hosts)
-    said = [line for line in done.out.splitlines() if line]
-    assert said[:3] == ["hello"] * 3, done
-    assert said[3].startswith("403 ")
-    assert f"127.0.0.1:{other}" in said[3]
-    assert "caloron config set allow_hosts" in said[4]
-    assert "example.invalid:80" in said[4]
-    assert "403" in said[5]
+    lines = [line for line in done.out.splitlines() if line]
+    assert lines[:3] == ["hello"] * 3, done
+    assert lines[3].startswith("403 ")
+    assert f"127.0.0.1:{other}" in lines[3]
+    assert "caloron config set allow_hosts" in lines[4]
+    assert "example.invalid:80" in lines[4]
+    assert "403" in lines[5]
 
 
 def test_the_socket_of_the_proxy_cannot_be_replaced(cage: Cage) -> None:

@@ -132,7 +132,7 @@ def test_where_systemd_makes_no_scope_the_watch_remains(
     scope.options.cache_clear()
     try:
         assert scope.options() is None
-        confined = Bubblewrap().confine((sys.executable, "-c", "print(1)"), _given(tmp_path))
+        confined = Bubblewrap().confine((sys.executable, "-c", "print(1)"), _spec(tmp_path))
         assert confined.argv[0].endswith("bwrap")
         assert run(confined).stdout == b"1\n"
         assert "only watched" in doctor.cgroup().detail
@@ -140,7 +140,7 @@ def test_where_systemd_makes_no_scope_the_watch_remains(
         scope.options.cache_clear()
 
 
-def _given(folder: Path) -> SandboxSpec:
+def _spec(folder: Path) -> SandboxSpec:
     workspace = folder / "workspace"
     workspace.mkdir()
     return SandboxSpec(workspace=workspace)

@@ -133,13 +133,13 @@ def test_reaping_never_touches_a_process_that_got_the_id_of_an_agent(attempt: At
     os.kill(attempt.identity()["pid"], signal.SIGKILL)
     launch.wait_until_gone(attempt.run_dir)
     file = attempt.run_dir / "shim.json"
-    told = file.read_text()
+    text = file.read_text()
     started = str(attempt.identity()["agent_start_time"])
-    for other in (told.replace(started, "1"), told.replace(attempt.identity()["boot_id"], "x")):
+    for other in (text.replace(started, "1"), text.replace(attempt.identity()["boot_id"], "x")):
         file.write_text(other)
         launch.reap(attempt.run_dir)
         assert process_lives(agent)
-    file.write_text(told)
+    file.write_text(text)
     launch.reap(attempt.run_dir)
     assert not process_lives(agent)
 
@@ -319,17 +319,17 @@ def test_output_that_is_not_utf8_is_readable_all_the_same(attempt: Attempt) -> N
 def test_renewals_tell_that_an_agent_is_active(attempt: Attempt, script: str) -> None:
     attempt.start_shell(script)
     attempt.renewals(1)
-    seen = attempt.lease()["activity_at"]
-    wait_for(lambda: attempt.lease()["activity_at"] > seen, "activity is recorded")
+    recorded = attempt.lease()["activity_at"]
+    wait_for(lambda: attempt.lease()["activity_at"] > recorded, "activity is recorded")
 
 
 def test_renewals_of_a_sleeping_agent_record_no_activity(attempt: Attempt) -> None:
     attempt.start_shell("echo ready; exec sleep 1000")
     attempt.said("ready")
     attempt.renewals(2)
-    seen = attempt.lease()["activity_at"]
+    recorded = attempt.lease()["activity_at"]
     attempt.renewals(3)
-    assert attempt.lease()["activity_at"] == seen
+    assert attempt.lease()["activity_at"] == recorded
 
 
 def test_renewals_of_a_frozen_agent_record_no_activity_and_a_probe_says_why(
@@ -340,12 +340,12 @@ def test_renewals_of_a_frozen_agent_record_no_activity_and_a_probe_says_why(
     agent = attempt.agent()
     os.kill(agent, signal.SIGSTOP)
     attempt.renewals(3)
-    seen = attempt.lease()["activity_at"]
+    recorded = attempt.lease()["activity_at"]
     attempt.renewals(3)
-    assert attempt.lease()["activity_at"] == seen
-    told = launch.probe(attempt.run_dir)
-    assert told.startswith(f"process {agent} is stopped (T), no CPU used in 0.2 s")
-    assert "0 children" in told
+    assert attempt.lease()["activity_at"] == recorded
+    text = launch.probe(attempt.run_dir)
+    assert text.startswith(f"process {agent} is stopped (T), no CPU used in 0.2 s")
+    assert "0 children" in text
 
 
 def test_a_probe_tells_an_agent_that_never_was_from_one_that_has_ended(attempt: Attempt) -> None:
@@ -365,8 +365,8 @@ def test_a_shim_needs_little_memory(attempt: Attempt) -> None:
 
 
 def _start_in_sandbox(attempt: Attempt, script: str, interruptions: int = 0) -> None:
-    given = SandboxSpec(workspace=attempt.workspace, network="full")
-    confined = Bubblewrap().confine(("/bin/sh", "-c", script), given)
+    spec = SandboxSpec(workspace=attempt.workspace, network="full")
+    confined = Bubblewrap().confine(("/bin/sh", "-c", script), spec)
     attempt.start(
         *confined.argv,
         env=confined.env,

@@ -23,8 +23,8 @@ from tests.support.wait import wait_for
 
 
 def _watch(folder: Path, **limits: int) -> Watch:
-    given = {"memory_mb": 10_000, "processes": 1000, "disk_mb": 1000} | limits
-    return Watch(**given, folders=[str(folder)])
+    wide = {"memory_mb": 10_000, "processes": 1000, "disk_mb": 1000}
+    return Watch(**wide | limits, folders=[str(folder)])
 
 
 def test_a_family_within_its_limits_is_left_alone(tmp_path: Path) -> None:
@@ -135,12 +135,12 @@ def test_memory_that_the_kernel_holds_for_a_sandbox_is_counted(tmp_path: Path, h
     for allowed, over in ((45, True), (2000, False)):
         log = tmp_path / f"log-{allowed}"
         cancelled = threading.Event()
-        looking = _watch(tmp_path, memory_mb=allowed)
-        stop = threading.Thread(target=_cancel_when_ready, args=(log, looking, cancelled))
+        watching = _watch(tmp_path, memory_mb=allowed)
+        stop = threading.Thread(target=_cancel_when_ready, args=(log, watching, cancelled))
         stop.start()
         ended = supervise(
             confined,
-            Limits(120, watch=looking),
+            Limits(120, watch=watching),
             stdout=Transcript(log, 1 << 16),
             cancelled=cancelled.is_set,
         )
@@ -150,13 +150,13 @@ def test_memory_that_the_kernel_holds_for_a_sandbox_is_counted(tmp_path: Path, h
         assert not ended.timed_out
 
 
-def _cancel_when_ready(log: Path, looking: Watch, cancelled: threading.Event) -> None:
+def _cancel_when_ready(log: Path, watching: Watch, cancelled: threading.Event) -> None:
     """Let the watch look twice at what is held, then end it."""
     while not cancelled.is_set() and not (log.exists() and "ready" in log.read_text()):
         time.sleep(0.05)
     for _ in range(2):
-        last = looking.due_at
-        while not cancelled.is_set() and looking.due_at == last:
+        last = watching.due_at
+        while not cancelled.is_set() and watching.due_at == last:
             time.sleep(0.05)
     cancelled.set()
 
@@ -170,10 +170,14 @@ def test_sockets_are_measured_only_if_they_could_be_too_many(
     workspace.mkdir()
     script.write_text(f"open({str(marker)!r}, 'w').close()\nprint(0)\n")
     monkeypatch.setattr(watch, "_MEASURE", str(script))
-    line = "import socket, time; s = [socket.socketpair() for _ in range(40)]; time.sleep(3)"
+    seconds = 60 if measured else 3
+    line = (
+        f"import socket, time; s = [socket.socketpair() for _ in '1' * 40]; time.sleep({seconds})"
+    )
     confined = Bubblewrap().confine(("python3", "-c", line), SandboxSpec(workspace=workspace))
-    looking = _watch(tmp_path, memory_mb=memory_mb)
-    supervise(confined, Limits(120, watch=looking), stdout=Buffer())
+    watching = _watch(tmp_path, memory_mb=memory_mb)
+    limits = Limits(120, watch=watching)
+    supervise(confined, limits, stdout=Buffer(), cancelled=marker.exists)
     assert marker.exists() is measured
 
 

@@ -46,10 +46,10 @@ def agent_state(where: Path, *words: str, **environment: str) -> Answer:
 
 def called(*words: str) -> Answer:
     """One call in this process, which has the environment that it needs."""
-    said: list[str] = []
+    message: list[str] = []
     errors: list[str] = []
-    code = main(words, said.append, errors.append)
-    lines = [json.loads(line) if line.startswith("{") else line for line in said]
+    code = main(words, message.append, errors.append)
+    lines = [json.loads(line) if line.startswith("{") else line for line in message]
     return Answer(code, lines, "\n".join(errors))
 
 

@@ -42,9 +42,9 @@ def words_of(script: str, sub: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(("script", "sub"), EVERY)
 def test_every_command_explains_itself_with_an_example(run, where, script, sub) -> None:
-    told = run(*words_of(script, sub), "--help")
-    assert told.code == 0
-    assert f"caloron agent-state {' '.join(words_of(script, sub))}" in told.lines[-1]
+    result = run(*words_of(script, sub), "--help")
+    assert result.code == 0
+    assert f"caloron agent-state {' '.join(words_of(script, sub))}" in result.lines[-1]
     assert not where.exists()
 
 
@@ -53,9 +53,9 @@ def test_a_missing_flag_is_a_wrong_use_and_makes_no_database(run, where, script,
     call = CALLS[script][sub]
     if not any(flag.required for flag in call.flags):
         return
-    told = run(*words_of(script, sub), *(["here"] if call.positional else []))
-    assert told.code == (1 if script == "scaffold" else 2)
-    assert "is missing" in told.err
+    result = run(*words_of(script, sub), *(["here"] if call.positional else []))
+    assert result.code == (1 if script == "scaffold" else 2)
+    assert "is missing" in result.err
     assert not where.exists()
 
 
@@ -75,9 +75,9 @@ def test_a_missing_flag_is_a_wrong_use_and_makes_no_database(run, where, script,
     ],
 )
 def test_a_typo_is_a_wrong_use_and_makes_no_database(run, where, words) -> None:
-    told = run(*words)
-    assert told.code == 2
-    assert told.err.startswith("error: ")
+    result = run(*words)
+    assert result.code == 2
+    assert result.err.startswith("error: ")
     assert not where.exists()
 
 
@@ -110,11 +110,11 @@ def test_no_value_of_any_flag_brings_a_defect(run, where, tmp_path, script, sub)
                 words.append(place if flag else value or "0")
             if script in ("scaffold", "skill") and not flag:
                 continue
-            told = run(*words_of(script, sub), *words)
-            assert told.code in (0, 1, 2), (words, told)
-            assert (told.code == 0) or told.err.startswith("error: ")
-            assert len(told.err) < 10_000
-            assert "\x1b" not in told.err
+            result = run(*words_of(script, sub), *words)
+            assert result.code in (0, 1, 2), (words, result)
+            assert (result.code == 0) or result.err.startswith("error: ")
+            assert len(result.err) < 10_000
+            assert "\x1b" not in result.err
 
 
 def test_a_value_may_follow_its_flag_or_an_equals_sign(run) -> None:
@@ -148,24 +148,24 @@ def test_a_word_like_an_option_can_be_a_value(run, where, word) -> None:
 )
 def test_the_output_option_may_stand_anywhere(run, where, words) -> None:
     run("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}")
-    told = agent_state(where, *words)
-    assert told.code == 0
-    assert told.lines[0]["data"]["lines"][0]["id"] == "a"
+    result = agent_state(where, *words)
+    assert result.code == 0
+    assert result.lines[0]["data"]["lines"][0]["id"] == "a"
 
 
 @pytest.mark.parametrize(
     "words", [("errands", "-h"), ("errands", "get", "--id", "a", "-h"), ("-h",)]
 )
 def test_the_help_option_may_stand_anywhere(where, words) -> None:
-    told = agent_state(where, *words)
-    assert told.code == 0
-    assert told.lines[0].startswith("Usage: caloron agent-state")
+    result = agent_state(where, *words)
+    assert result.code == 0
+    assert result.lines[0].startswith("Usage: caloron agent-state")
 
 
 def test_an_unknown_output_format_is_a_usage_error(where) -> None:
-    told = agent_state(where, "errands", "list", "--output", "xml")
-    assert told.code == 2
-    assert "--output must be one of text, json, table" in told.err
+    result = agent_state(where, "errands", "list", "--output", "xml")
+    assert result.code == 2
+    assert "--output must be one of text, json, table" in result.err
 
 
 def test_a_lease_is_printed_renewed_and_needed(run) -> None:
@@ -265,9 +265,9 @@ def test_a_scaffold_adds_missing_files_and_keeps_edited_ones(run, where) -> None
     assert run(*words).code == 0
     (where / "CLAUDE.md").write_text("mine")
     (where / "context" / "repos.md").unlink()
-    told = run(*words).lines
-    assert "scaffold: created context/repos.md" in told
-    assert "scaffold: skipped CLAUDE.md (exists)" in told
+    result = run(*words).lines
+    assert "scaffold: created context/repos.md" in result
+    assert "scaffold: skipped CLAUDE.md (exists)" in result
     assert (where / "CLAUDE.md").read_text() == "mine"
 
 
@@ -317,18 +317,18 @@ def test_strict_finds_a_damaged_installation_before_anything_is_made(
     damaged, where, change
 ) -> None:
     words = ("scaffold", str(where), "--host", "grove", "--agent", "forge", "--strict")
-    told = damaged(change, *words)
-    assert told.code == 3
-    assert "migration" in told.err
-    assert "0001" in told.err or "0003" in told.err
+    result = damaged(change, *words)
+    assert result.code == 3
+    assert "migration" in result.err
+    assert "0001" in result.err or "0003" in result.err
     assert not where.exists()
 
 
 def test_an_empty_migration_does_not_lock_the_home_out(damaged, run, where) -> None:
     words = ("scaffold", str(where), "--host", "grove", "--agent", "forge")
-    told = damaged(lambda folder: _last(folder).write_text(""), *words)
-    assert told.code == 1
-    assert "is empty" in told.err
+    result = damaged(lambda folder: _last(folder).write_text(""), *words)
+    assert result.code == 1
+    assert "is empty" in result.err
     assert run(*words).code == 0, "a whole installation uses the same folder"
     enqueue = ("errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}")
     assert run(*enqueue).code == 0
@@ -352,8 +352,8 @@ def test_the_scaffold_names_a_folder_that_a_shell_can_take(run, tmp_path) -> Non
 def test_on_request_the_answer_is_an_envelope(run, where, capsys) -> None:
     words = ["agent-state", "errands", "enqueue", "--kind", "x", "--id", "a", "--payload", "{}"]
     assert caloron([*words, "--output", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["data"]["lines"][0]["inserted"] is True
+    result = json.loads(capsys.readouterr().out)
+    assert result["data"]["lines"][0]["inserted"] is True
     assert caloron(["agent-state", "errands", "get", "--id", "z", "-o", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["message"] == "there is no work item z"
 

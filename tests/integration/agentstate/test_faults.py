@@ -179,8 +179,8 @@ def test_a_full_disk_refuses_an_errand_whole_and_names_the_file(where: Path) -> 
     with AgentInstance(where) as home:
         assert home.db.rows("PRAGMA integrity_check")[0][0] == "ok"
         items = {row["id"] for row in home.db.rows("SELECT id FROM work_items")}
-        told = {row["work_item_id"] for row in home.db.rows("SELECT work_item_id FROM events")}
-        assert items == told
+        result = {row["work_item_id"] for row in home.db.rows("SELECT work_item_id FROM events")}
+        assert items == result
         assert "first" in items
         assert home.work_items.enqueue("room again", "x", {}).inserted
 

@@ -38,9 +38,9 @@ def test_where_nothing_is_nothing_is_made(empty: Path, monkeypatch, line: str, b
     monkeypatch.setenv("MF_INSTANCE_DIR", str(empty / below))
     command = line.split()[1]
     looks = command in ("list", "replay", "tail", "pending", "since")
-    told = called(*line.split())
-    assert (told.code, told.lines) == (0 if looks else 1, [])
-    assert looks or command == "get" or "scaffold it" in told.err
+    result = called(*line.split())
+    assert (result.code, result.lines) == (0 if looks else 1, [])
+    assert looks or command == "get" or "scaffold it" in result.err
     assert list(empty.iterdir()) == []
 
 
@@ -58,7 +58,7 @@ def test_a_tilde_is_the_home_of_the_user(empty: Path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("errands", "errands needs a command: one of list, enqueue"),
         ("dashboard", "dashboard needs a command: one of regen"),
@@ -70,10 +70,10 @@ def test_a_tilde_is_the_home_of_the_user(empty: Path, monkeypatch) -> None:
         ("errands renew --id a --token 1 --lease-s -3", "--lease-s must be a number of seconds"),
     ],
 )
-def test_a_usage_error_names_the_right_use(empty: Path, line: str, said: str) -> None:
-    told = called(*line.split())
-    assert told.code == 2
-    assert said in told.err
+def test_a_usage_error_names_the_right_use(empty: Path, line: str, message: str) -> None:
+    result = called(*line.split())
+    assert result.code == 2
+    assert message in result.err
     assert list(empty.iterdir()) == []
 
 
@@ -94,17 +94,17 @@ def test_a_refusal_names_the_next_step_for_that_state(empty: Path) -> None:
         ("retry --id over", "errands reopen --id over"),
         ("answer --id over --answer x", "errands reopen --id over"),
     ):
-        told = called("errands", *line.split())
-        assert told.code == 1
-        assert hint in told.err, (line, told.err)
+        result = called("errands", *line.split())
+        assert result.code == 1
+        assert hint in result.err, (line, result.err)
 
 
 def test_a_folder_in_the_place_of_the_file_is_called_one(empty: Path) -> None:
     (empty / "state.sqlite").mkdir()
     for line in ("errands list", "errands next --owner b", "dashboard regen"):
-        told = called(*line.split())
-        assert told.code == 1
-        assert "that is a folder and not a file" in told.err
+        result = called(*line.split())
+        assert result.code == 1
+        assert "that is a folder and not a file" in result.err
 
 
 @pytest.mark.parametrize("text", ["Nov 16 2026", "16 Nov 2026", "Nov 16, 2026 08:00", "2026/11/16"])
@@ -120,9 +120,9 @@ def test_a_time_may_be_written_as_agent_state_takes_it(empty: Path, text: str) -
 
 @pytest.mark.parametrize("words", [("hook",), ("hook", "onStart")])
 def test_the_help_of_a_hook_names_its_environment(empty: Path, words: tuple[str, ...]) -> None:
-    told = "\n".join(called(*words, "--help").lines)
+    result = "\n".join(called(*words, "--help").lines)
     for name in ("INSTANCE_DIR", "AGENT_NAME", "HOST", "TRIGGER_TYPE", "TRIGGER_PAYLOAD_JSON"):
-        assert f"MF_{name}" in told
+        assert f"MF_{name}" in result
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(empty: Path) -> None:

@@ -189,8 +189,8 @@ class Commands(RuleBasedStateMachine):
             assert found.owner_agent == model.owner
             assert base_of(found.notes) == (model.notes or {})
             assert self.home.work_items.lease(item).attempt == model.attempts
-            told = [e.type.removeprefix("work_item_") for e in self.home.events.of(item)]
-            assert told == model.events
+            result = [e.type.removeprefix("work_item_") for e in self.home.events.of(item)]
+            assert result == model.events
         replayed = {one.item.id for one in self.home.work_items.replay()}
         assert replayed == {item for item, model in self.items.items() if self.free(model)}
 

@@ -17,9 +17,9 @@ from tests.support.claimers import PROCESSES, fill
 ITEMS = 120
 
 
-def _ours(told: tuple[Path, str]) -> list[str]:
+def _ours(result: tuple[Path, str]) -> list[str]:
     """Claims with a lease, looks that nobody interferes, and ends with the token."""
-    where, name = told
+    where, name = result
     mine = []
     with AgentInstance(where) as home:
         while (held := home.work_items.claim_next(name)) is not None:
@@ -31,9 +31,9 @@ def _ours(told: tuple[Path, str]) -> list[str]:
     return mine
 
 
-def _theirs(told: tuple[Path, str]) -> list[str]:
+def _theirs(result: tuple[Path, str]) -> list[str]:
     """Reads what waits, and later takes it without looking again."""
-    where, name = told
+    where, name = result
     db = foreign(where)
     mine: list[str] = []
     give_up = time.monotonic() + 60
@@ -58,8 +58,8 @@ def _theirs(told: tuple[Path, str]) -> list[str]:
     return mine
 
 
-def _work(told: tuple[Path, str]) -> list[str]:
-    return _theirs(told) if told[1].startswith("theirs") else _ours(told)
+def _work(result: tuple[Path, str]) -> list[str]:
+    return _theirs(result) if result[1].startswith("theirs") else _ours(result)
 
 
 def test_a_program_without_leases_takes_nothing_from_those_that_have_one(tmp_path: Path) -> None:
@@ -89,12 +89,12 @@ def _wake(folder: Path) -> int:
     Its process lives on until all have come.
     """
     try:
-        looked, _ = Cycles(Agent(folder).places).begin()
+        loaded, _ = Cycles(Agent(folder).places).begin()
     except InUse:
         return 0
-    assert looked.state.holder is not None
-    assert looked.state.holder["pid"] == os.getpid()
-    return looked.state.cycle_number
+    assert loaded.state.holder is not None
+    assert loaded.state.holder["pid"] == os.getpid()
+    return loaded.state.cycle_number
 
 
 def test_only_one_of_several_simultaneous_wakes_begins(tmp_path: Path) -> None:

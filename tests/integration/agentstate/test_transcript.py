@@ -23,16 +23,16 @@ SECOND_CLAIM = 11
 RESOLVED_WITH_NOTES = 21
 
 
-def told(value: Any, times: dict[int, int]) -> Any:
+def result(value: Any, times: dict[int, int]) -> Any:
     """Rows with times replaced by the order in which they first appear."""
     if isinstance(value, dict):
         return {
             key: times.setdefault(found, len(times))
             if key in ("ts", "created_at", "updated_at")
-            else told(found, times)
+            else result(found, times)
             for key, found in value.items()
         }
-    return [told(one, times) for one in value] if isinstance(value, list) else value
+    return [result(one, times) for one in value] if isinstance(value, list) else value
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_every_call_gives_the_rows_of_the_transcript(answers: list[Answer]) -> N
     ):
         if call["script"] in ("dashboard", "retro"):
             continue
-        mine, other = told(answer.lines, ours), told(rows, theirs)
+        mine, other = result(answer.lines, ours), result(rows, theirs)
         if number in (41, 42):
             # The conflict's time is not in the transcript: the order of all others is compared.
             assert mine[1]["type"] == other[1]["type"] == "work_item_conflict"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -14,46 +13,24 @@ import pytest
 from caloron.agents.supervise import launch
 from caloron.domain.model.effects import Effect, StartWork
 from caloron.domain.model.roles import Role
-from caloron.domain.model.sprint import Planning, Sprint
 from caloron.domain.model.task import Work
 from caloron.engine.forge.executor import EffectExecutor
 from caloron.engine.forge.operations import ForgeOperations
 from caloron.engine.forge.poller import Poller
-from caloron.engine.runs.run_dirs import RunDirs
 from caloron.engine.runs.runtime import SprintRuntime
 from caloron.engine.runs.workers import Workers
-from caloron.engine.signals import LoopSignal
-from caloron.git.command import git
 from caloron.git.mirror import Mirror
-from caloron.ledger.journal import Entry, Journal
-from caloron.ledger.ledger import Ledger, TickCommit
+from caloron.ledger.journal import Entry
+from caloron.ledger.ledger import TickCommit
 from caloron.ledger.projects import Project
 from caloron.ledger.settings import ProjectConfig
-from caloron.ledger.work_queue import Claimed, WorkQueue
-from caloron.ports import Checks, Clock, Forge, Remote
+from caloron.ledger.work_queue import Claimed
+from caloron.ports import Checks, Forge, Remote
 from caloron.store.redact import Redactor
-from caloron.testing import planned
+from tests.integration.engine.parts import Parts
+from tests.support.git import git, new_repository
 
 ITEM = "shop-1/a/1-implement"
-
-
-class QuietSignal:
-    """Keeps what went wrong."""
-
-    def __init__(self) -> None:
-        self.errors: list[BaseException] = []
-        self.rung = threading.Event()
-
-    def notify(self) -> None:
-        self.rung.set()
-
-    def fail(self, error: BaseException) -> None:
-        self.errors.append(error)
-
-
-class FixedClock:
-    def now(self) -> float:
-        return 1000.0
 
 
 class ScriptedForge:
@@ -77,43 +54,25 @@ class ScriptedForge:
         return answer
 
 
-class Engine:
-    """The parts of the engine on one ledger, without its loop."""
+class Engine(Parts):
+    """The parts of the engine, with a project, a mirror and real shims."""
 
     def __init__(self, home: Path) -> None:
-        self.home = home
+        super().__init__(home)
         fixture = home / "fixture.json"
         fixture.write_text("{}")
         config = ProjectConfig(name="shop", stub_fixture=str(fixture))
         self.project = Project("shop", home, config)
-        self.ledger = Ledger(self.project.ledger)
-        # Processes are killed here, not the machine.
-        self.ledger.db.rows("PRAGMA synchronous = OFF")
-        given = Sprint(
-            id="shop",
-            number=0,
-            goal="g",
-            planning=Planning(given_plan=(planned("a"), planned("b"))),
-        )
-        self.sprint = self.ledger.create_sprint(given, {}).id
-        self.journal = Journal(self.ledger, self.sprint)
-        self.queue = WorkQueue(self.ledger, self.sprint, holder="test", lease_ms=3_600_000)
-        self.signal = QuietSignal()
-        self.runs = RunDirs(self.project.runs)
         self._mirror: Mirror | None = None
 
     @property
     def mirror(self) -> Mirror:
         """A mirror of a forge with one commit on main."""
         if self._mirror is None:
+            person = new_repository(self.home / "person")
             forge = self.home / "forge.git"
-            git(self.home, "init", "--bare", "-q", "-b", "main", str(forge))
-            git(self.home, "clone", "-q", str(forge), "person")
-            person = self.home / "person"
-            (person / "README").write_text("hello\n")
-            git(person, "add", "-A")
-            git(person, "commit", "-q", "-m", "first")
-            git(person, "push", "-q", "origin", "HEAD:main")
+            git(self.home, "clone", "-q", "--bare", str(person), str(forge))
+            git(person, "remote", "add", "origin", str(forge))
             self._mirror = Mirror(self.project.mirror, Remote(str(forge)), "main")
             self._mirror.ensure()
         return self._mirror
@@ -127,20 +86,19 @@ class Engine:
         return found
 
     def effects(self, forge: ScriptedForge, poller: Poller | None = None) -> EffectExecutor:
-        clock = cast(Clock, FixedClock())
         operations = ForgeOperations(
             cast(Forge, forge),
             cast(Mirror, self._mirror),
             Redactor(),
-            clock,
+            self.clock,
             lambda: self.ledger.state(self.sprint),
         )
-        signal = cast(LoopSignal, self.signal)
-        return EffectExecutor(self.journal, operations, self.runs, clock, signal, poller=poller)
+        return EffectExecutor(
+            self.journal, operations, self.runs, self.clock, self.signal, poller=poller
+        )
 
     def poller(self, forge: ScriptedForge) -> Poller:
-        signal = cast(LoopSignal, self.signal)
-        return Poller(self.ledger, self.sprint, cast(Forge, forge), signal, 1.0)
+        return Poller(self.ledger, self.sprint, cast(Forge, forge), self.signal, 1.0)
 
     def workers(self, *, parallel: int = 4) -> Workers:
         return self.runtime(parallel=parallel).workers
@@ -151,8 +109,7 @@ class Engine:
         state.sprint.settings = msgspec.structs.replace(
             settings, unsandboxed=True, parallel=parallel
         )
-        signal = cast(LoopSignal, self.signal)
-        return SprintRuntime(self.project, state, self.queue, self.mirror, signal)
+        return SprintRuntime(self.project, state, self.queue, self.mirror, self.signal)
 
     def start_work(self, item: str = ITEM, role: Role = "implement") -> Claimed:
         self.plan(StartWork(task="a", work=Work(item=item, role=role)))

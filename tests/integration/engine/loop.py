@@ -6,77 +6,47 @@ Tick, journal, executor and poller are the engine's own.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from caloron.domain.model.facts import WorkEnded
 from caloron.domain.model.merge import Link
 from caloron.domain.model.roles import AGENT_ROLES
 from caloron.domain.model.snapshots import PullSnapshot
-from caloron.domain.model.sprint import Planning, Sprint, SprintSettings, State
+from caloron.domain.model.sprint import SprintSettings, State
 from caloron.domain.model.task import Task, Work
 from caloron.domain.rules.supervisor import Limits
 from caloron.engine.forge.executor import EffectExecutor
 from caloron.engine.forge.operations import ForgeOperations
 from caloron.engine.forge.poller import Poller
-from caloron.engine.runs.run_dirs import RunDirs
-from caloron.engine.signals import LoopSignal
 from caloron.engine.tick import tick
 from caloron.git.command import git, git_environment
 from caloron.git.mirror import Conflict, Mirror
-from caloron.ledger.journal import Journal
-from caloron.ledger.ledger import Ledger
-from caloron.ledger.work_queue import Claimed, WorkQueue
+from caloron.ledger.work_queue import Claimed
 from caloron.ports import Forge
 from caloron.stages.ledger_access import TickContext
 from caloron.store.redact import Redactor
-from caloron.testing import planned
-from tests.integration.engine.conftest import QuietSignal
+from tests.integration.engine.parts import Parts
 
 _NO_LIMITS = Limits(stall_s=1e9, timeout_s=1e9, grace_s=1e9)
 _ROLES = (*AGENT_ROLES, "verify")
 _AGENT = ("Agent", "agent@example.invalid")
 
 
-class Clock:
-    """Goes on when a test has nothing to do but wait."""
-
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def now(self) -> float:
-        return self.time
-
-
-class Loop:
-    """A sprint of two tasks, of which `b` depends on `a`."""
+class Loop(Parts):
+    """A sprint of two tasks, of which `b` depends on `a`, on a real forge."""
 
     def __init__(self, home: Path, forge: Forge) -> None:
-        self.forge = forge
-        self.clock = Clock()
-        self.ledger = Ledger(home / "ledger.sqlite")
-        self.ledger.db.rows("PRAGMA synchronous = OFF")
-        given = Sprint(
-            id="shop",
-            number=0,
-            goal="a shop",
-            planning=Planning(given_plan=(planned("a"), planned("b", "a"))),
-            settings=SprintSettings(
-                author=forge.author, reviewer=forge.reviewer, main_branch=forge.main
-            ),
+        settings = SprintSettings(
+            author=forge.author, reviewer=forge.reviewer, main_branch=forge.main
         )
-        self.sprint = self.ledger.create_sprint(given, {}).id
+        super().__init__(home, "a", settings=settings)
+        self.forge = forge
         self.mirror = Mirror(home / "mirror.git", forge.remote(), forge.main)
         self.mirror.ensure()
-        self.queue = WorkQueue(self.ledger, self.sprint, holder="test", lease_ms=3_600_000)
-        self.journal = Journal(self.ledger, self.sprint)
-        self.signal = QuietSignal()
-        signal = cast(LoopSignal, self.signal)
-        runs = RunDirs(home / "runs")
         operations = ForgeOperations(
             forge, self.mirror, Redactor(), self.clock, lambda: self.ledger.state(self.sprint)
         )
-        self.effects = EffectExecutor(self.journal, operations, runs, self.clock, signal)
-        self.poller = Poller(self.ledger, self.sprint, forge, signal, 1.0)
+        self.effects = EffectExecutor(self.journal, operations, self.runs, self.clock, self.signal)
+        self.poller = Poller(self.ledger, self.sprint, forge, self.signal, 1.0)
         self.poller.begin()
         self._claims: dict[str, Claimed] = {}
         self._mains: dict[str, str] = {}

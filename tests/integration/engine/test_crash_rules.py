@@ -43,7 +43,6 @@ from caloron.domain.rules.supervisor import Limits
 from caloron.engine import loop as engine_module
 from caloron.engine.forge import executor as effects_module
 from caloron.engine.forge.poller import Poller
-from caloron.engine.signals import LoopSignal
 from caloron.errors import ApprovalMissing, ForgeError, ForgeUnavailable, NotYet
 from caloron.ledger.work_queue import INTERRUPTED, WorkQueue
 from caloron.ports import Clock, Forge, Merged, Poll
@@ -51,7 +50,8 @@ from caloron.stages.ledger_access import TickContext
 from caloron.stages.tick import load_tick_state
 from caloron.store import database, files
 from caloron.store import queue as store
-from tests.integration.engine.conftest import ITEM, Engine, FixedClock, ScriptedForge
+from tests.integration.engine.conftest import ITEM, Engine, ScriptedForge
+from tests.integration.engine.parts import FixedClock
 from tests.support.wait import process_lives, wait_for
 
 ISSUE = IssueSnapshot(version=1, number=7, title="t", body="b", state="open", author="caloron")
@@ -393,9 +393,7 @@ def test_rule_7_a_look_at_the_forge_that_fails_tells_nothing_and_is_made_again(
     engine: Engine,
 ) -> None:
     forge = ScriptedForge(poll=ForgeUnavailable("no answer"))
-    poller = Poller(
-        engine.ledger, engine.sprint, cast(Forge, forge), cast(LoopSignal, engine.signal), 0.01
-    )
+    poller = Poller(engine.ledger, engine.sprint, cast(Forge, forge), engine.signal, 0.01)
     poller.start()
     wait_for(lambda: forge.asked.count("poll") >= 2, "it looks again")
     assert engine.facts() == ()

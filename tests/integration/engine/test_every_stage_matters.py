@@ -37,16 +37,9 @@ from caloron.stages.compositions import composition
 from caloron.stages.ledger_access import TickContext
 from caloron.stages.values import decode_state
 from caloron.testing import SprintDriver, new_state, planned
+from tests.integration.engine.parts import FixedClock
 
 PLAN = (planned("a"), planned("b", "a"))
-
-
-class FixedClock:
-    def __init__(self) -> None:
-        self.time = 10_000.0
-
-    def now(self) -> float:
-        return self.time
 
 
 class Replaced(CatalogueStages):
@@ -72,7 +65,7 @@ class MiniSprint:
         given = Sprint(id="shop", number=0, goal="a shop", planning=Planning(given_plan=PLAN))
         self.id = self.ledger.create_sprint(given, {}).id
         self.world = SprintDriver(new_state(*PLAN))
-        self.clock = FixedClock()
+        self.clock = FixedClock(10_000.0)
         self.journal = Journal(self.ledger, self.id)
         self.queue = WorkQueue(self.ledger, self.id, holder="test", lease_ms=60_000)
         self.saved: list[TickResult] = []

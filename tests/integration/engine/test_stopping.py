@@ -124,7 +124,7 @@ def test_an_effect_is_left_for_later_if_the_forge_was_away_since_the_tick_began(
 ) -> None:
     forge = ScriptedForge(find_issue=None, poll=None)
     looking: Any = forge
-    poller = Poller(engine.ledger, engine.sprint, looking, engine.signal, 1.0)  # type: ignore[arg-type]
+    poller = Poller(engine.ledger, engine.sprint, looking, engine.signal, 1.0)
     effects = engine.effects(forge, poller)
     engine.plan(CreateIssue(task="a", key="issue/a", title="t", body="b", labels=()))
     epoch = poller.epoch
@@ -399,7 +399,7 @@ def test_a_look_that_cannot_be_recorded_ends_the_sprint(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forge: Any = ScriptedForge(poll=ForgeUnavailable("no answer"))
-    poller = Poller(engine.ledger, engine.sprint, forge, engine.signal, 0.01)  # type: ignore[arg-type]
+    poller = Poller(engine.ledger, engine.sprint, forge, engine.signal, 0.01)
     unwritable = StoreError("ledger.sqlite: unable to open database file")
 
     def unable(*_: Any) -> Any:

@@ -89,7 +89,7 @@ def test_other_languages_get_plain_json(language, code, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("def execute(x):\n    print('hello')\n    return 1\n", "the answer is not JSON"),
         (
@@ -104,8 +104,8 @@ def test_other_languages_get_plain_json(language, code, tmp_path):
         ("def execute(x:\n", "SyntaxError"),
     ],
 )
-def test_a_program_that_misbehaves_is_one_clear_failure(code, said, tmp_path):
-    with pytest.raises(StageFailed, match=said) as failed:
+def test_a_program_that_misbehaves_is_one_clear_failure(code, message, tmp_path):
+    with pytest.raises(StageFailed, match=message) as failed:
         _run(_stage(code), 1, tmp_path)
     assert failed.value.path == "$.root"
     assert failed.value.exit_code == 3

@@ -64,7 +64,7 @@ def test_the_status_of_the_answer_does_not_count(server):
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("/refuses", "no seat left"),
         ("/refuses-oddly", "unknown error"),
@@ -73,8 +73,8 @@ def test_the_status_of_the_answer_does_not_count(server):
         ("/list", "no JSON object"),
     ],
 )
-def test_an_invalid_answer_is_a_clear_failure(server, path, said):
-    with pytest.raises(StageFailed, match=said) as failed:
+def test_an_invalid_answer_is_a_clear_failure(server, path, message):
+    with pytest.raises(StageFailed, match=message) as failed:
         _call(server + path)
     assert failed.value.path == "$.root"
     assert failed.value.stage_id == f"remote:{server}{path}"

@@ -104,7 +104,7 @@ def test_answers(name, given, answer):
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "said"),
+    ("name", "given", "message"),
     [
         ("take", {"items": [1], "count": 1.0}, "`count` must be a whole number"),
         ("take", {"items": [1], "count": -1}, "`count` must be a whole number"),
@@ -123,8 +123,8 @@ def test_answers(name, given, answer):
         ("kv_get", {"key": "k"}, "no directory was given"),
     ],
 )
-def test_failures_say_why(name, given, said):
-    with pytest.raises(StageFailed, match=said):
+def test_failures_say_why(name, given, message):
+    with pytest.raises(StageFailed, match=message):
         _answer(name, given)
 
 
@@ -185,8 +185,8 @@ def _reply(request: Request) -> Reply:
     if request.method == "GET":
         seen = {"X-Seen": request.headers.get("x-given", "")}
         return Reply("body", 404 if request.path == "/gone" else 200, seen)
-    said = f"{request.method} {request.headers['content-type']} "
-    return Reply(said.encode() + request.content, 201)
+    message = f"{request.method} {request.headers['content-type']} "
+    return Reply(message.encode() + request.content, 201)
 
 
 @pytest.fixture

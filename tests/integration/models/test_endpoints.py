@@ -246,13 +246,13 @@ def test_auto_takes_the_first_that_is_there(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PATH", "")
     for name in ("CALORON_CLAUDE", "CALORON_GEMINI", "CALORON_CODEX"):
         monkeypatch.delenv(name, raising=False)
-    found = chosen_model().model
-    assert found is not None
-    assert found.name == "anthropic-api"
+    model = chosen_model().model
+    assert model is not None
+    assert model.name == "anthropic-api"
     monkeypatch.setenv("CALORON_CODEX", "/bin/sh")
-    found = chosen_model().model
-    assert found is not None
-    assert found.name == "codex-cli"
+    model = chosen_model().model
+    assert model is not None
+    assert model.name == "codex-cli"
     monkeypatch.setenv("NOETHER_LLM_SKIP_CLI", "yes")
     for _, key, _, _ in _KINDS.values():
         monkeypatch.delenv(key)

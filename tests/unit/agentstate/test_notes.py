@@ -41,14 +41,14 @@ def test_an_annotation_keeps_every_other_key(notes, patch) -> None:
 
 
 @given(NOTES, st.text())
-def test_an_end_takes_nothing_away(notes, said) -> None:
-    after = resolved(notes, said)
+def test_an_end_takes_nothing_away(notes, message) -> None:
+    after = resolved(notes, message)
     if after is None:
-        assert not said or said == notes
+        assert not message or message == notes
     elif not notes:
-        assert after == said
+        assert after == message
     else:
-        assert json.loads(after) == base_of(notes) | {"resolution": said}
+        assert json.loads(after) == base_of(notes) | {"resolution": message}
 
 
 @given(VALUES)

@@ -203,5 +203,5 @@ def test_a_parsed_graph_can_replace_its_text():
 
 def test_a_generic_last_stage_has_the_type_of_its_input():
     let = {"op": "Let", "bindings": {"again": _DOUBLE}, "body": {"op": "Stage", "id": "identity"}}
-    told = show(_prepare(_sequence(_DOUBLE, let)).checked.output)
-    assert told == "Record { again: Record { n: Number }, n: Number }"
+    result = show(_prepare(_sequence(_DOUBLE, let)).checked.output)
+    assert result == "Record { again: Record { n: Number }, n: Number }"

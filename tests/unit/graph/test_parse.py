@@ -29,7 +29,7 @@ def test_there_are_ten_ops_and_each_is_read():
 
 
 @pytest.mark.parametrize(
-    ("root", "path", "said"),
+    ("root", "path", "message"),
     [
         ({"op": "Spawn"}, "$.root.op", 'unknown op "Spawn"; the ops are Stage'),
         ({"op": "stage", "id": "x"}, "$.root.op", "unknown op"),
@@ -74,11 +74,11 @@ def test_there_are_ten_ops_and_each_is_read():
     ],
 )
 @pytest.mark.parametrize("strict", [True, False])
-def test_an_invalid_graph_is_refused_with_the_path(root, path, said, strict):
+def test_an_invalid_graph_is_refused_with_the_path(root, path, message, strict):
     with pytest.raises(ParseError) as refused:
         parse_graph(wrapped(root), strict=strict)
     assert refused.value.path == path
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert refused.value.exit_code == 1
 
 

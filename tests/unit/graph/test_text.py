@@ -60,7 +60,7 @@ def test_both_forms_read_back_as_the_same_value(value):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "is not JSON"),
         ("", "is not JSON"),
@@ -75,8 +75,8 @@ def test_both_forms_read_back_as_the_same_value(value):
         (b"\xff", "is not UTF-8"),
     ],
 )
-def test_invalid_text_is_refused_with_the_reason(text, said):
-    with pytest.raises(ParseError, match=said):
+def test_invalid_text_is_refused_with_the_reason(text, message):
+    with pytest.raises(ParseError, match=message):
         decode(text)
 
 

@@ -67,7 +67,7 @@ def test_values_fit_or_do_not(of, right, wrong):
 
 
 @pytest.mark.parametrize(
-    ("value", "of", "told"),
+    ("value", "of", "result"),
     [
         (1, TEXT, "expected Text, found a number (1)"),
         ({"a": [{}]}, record(a=ListOf(record(b=TEXT))), "expected Text at $.a[0].b, found nothing"),
@@ -81,8 +81,8 @@ def test_values_fit_or_do_not(of, right, wrong):
         ("x" * 99, NUMBER, 'expected Number, found a text ("' + "x" * 59 + "…)"),
     ],
 )
-def test_a_mismatch_names_the_path_and_the_difference(value, of, told):
-    assert str(find_type_error(value, of)) == told
+def test_a_mismatch_names_the_path_and_the_difference(value, of, result):
+    assert str(find_type_error(value, of)) == result
 
 
 def test_numbers_and_booleans_are_never_mistaken_for_each_other():

@@ -101,10 +101,10 @@ def _shipped(name: str) -> bytes:
 def test_a_tick_decides_the_same_as_the_functions_it_is_made_of():
     made = SprintDriver.start(*DIAMOND)
     state = to_json(made.state)
-    told = _answer("dag_evaluate", {"state": state, "events": [], "now": 10.0})
-    assert set(told["state"]["tasks"]) == {"a", "b", "c", "d"}
-    again = _answer("dag_evaluate", {"state": told["state"], "events": [], "now": 10.0})
-    assert (again["state"], again["actions"]) == (told["state"], [])
+    result = _answer("dag_evaluate", {"state": state, "events": [], "now": 10.0})
+    assert set(result["state"]["tasks"]) == {"a", "b", "c", "d"}
+    again = _answer("dag_evaluate", {"state": result["state"], "events": [], "now": 10.0})
+    assert (again["state"], again["actions"]) == (result["state"], [])
 
 
 def test_events_move_a_stateless_state_and_keep_unknown_fields():
@@ -113,18 +113,18 @@ def test_events_move_a_stateless_state_and_keep_unknown_fields():
     tasks = {"a": reviewed, "b": {"title": "B", "depends_on": ["a"]}}
     given = {"state": {"sprint_id": "s", "mine": 1, "tasks": tasks}, "now": 1775642400.0,
              "events": [{"type": "pr_merged", "pr_number": 7, "actor": "x"}]}  # fmt: skip
-    told = _answer("dag_evaluate", given)
-    a, b = told["state"]["tasks"]["a"], told["state"]["tasks"]["b"]
-    assert (a["status"], a["completed_at"], a["colour"], told["state"]["mine"]) == (
+    result = _answer("dag_evaluate", given)
+    a, b = result["state"]["tasks"]["a"], result["state"]["tasks"]["b"]
+    assert (a["status"], a["completed_at"], a["colour"], result["state"]["mine"]) == (
         "Done", "2026-04-08T10:00:00+00:00", "red", 1)  # fmt: skip
     assert b == {"title": "B", "depends_on": ["a"], "status": "Ready", "issue_number": None,
                  "pr_number": None, "started_at": None, "completed_at": None,
                  "intervention_count": 0}  # fmt: skip
-    assert told["actions"] == [
+    assert result["actions"] == [
         {"type": "mark_done", "task_id": "a", "issue_number": 3, "pr_number": 7}]  # fmt: skip
-    assert [(m["task"], m["new"]) for m in told["moves"]] == [("a", "Done"), ("b", "Ready")]
+    assert [(m["task"], m["new"]) for m in result["moves"]] == [("a", "Done"), ("b", "Ready")]
     supervisor = [{"agent_id": "b", "action": "probe", "reason": "r"}]
-    deeds = {"dag_actions": told["actions"], "supervisor_actions": supervisor}
+    deeds = {"dag_actions": result["actions"], "supervisor_actions": supervisor}
     taken = _answer("execute_actions", deeds)
     assert taken["actions_taken"] == ["done:#3", "probe:b (r)"]
 
@@ -150,8 +150,8 @@ def test_the_numbers_of_the_comparison_sprint():
     given = {"state": _flat(a="Done", b="Done"), "started_at": "2026-04-08T10:00:00Z",
              "ended_at": "2026-04-08T14:00:00+00:00"}  # fmt: skip
     kpis = _answer("compute_sprint_kpis", given)
-    told = (kpis["completion_rate"], kpis["sprint_days"], kpis["tasks_per_day"])
-    assert told == (1.0, 0.2, 12.0)
+    result = (kpis["completion_rate"], kpis["sprint_days"], kpis["tasks_per_day"])
+    assert result == (1.0, 0.2, 12.0)
     with pytest.raises(Exception, match="ended_at"):
         _answer("compute_sprint_kpis", {"state": _flat(a="Done")})
     with pytest.raises(Exception, match="no time"):

@@ -30,9 +30,9 @@ def test_decisions_become_rows_in_order_with_a_description() -> None:
         "dag_actions": in_process((issue, start)),
         "supervisor_actions": to_json((cancel, RetryEffect(key="k", task="a"), probe)),
     }
-    told = execute_actions(decided)
-    assert told["rows"].value == (issue, start, cancel, RetryEffect(key="k", task="a"), probe)
-    assert told["actions_taken"] == [
+    answer = execute_actions(decided)
+    assert answer["rows"].value == (issue, start, cancel, RetryEffect(key="k", task="a"), probe)
+    assert answer["actions_taken"] == [
         "issue/x", "start:s/a/1-fix", "cancel:s/a/1-fix", "retry:k", "probe/x"]  # fmt: skip
 
 
@@ -49,12 +49,12 @@ def test_planning_and_verification_have_limits_of_their_own() -> None:
 
 def test_the_order_of_the_plan_is_kept_where_the_order_of_members_is_not() -> None:
     state = SprintDriver.start(planned("z"), planned("a"), planned("m")).state
-    told = state_json(state)
-    told["tasks"] = dict(sorted(told["tasks"].items()))
-    assert list(decode_state(told).tasks) == ["z", "a", "m"]
-    assert decode_state(told) == state
-    told["order"] = ["m", "gone"]
-    assert list(decode_state(told).tasks) == ["m", "a", "z"]
+    answer = state_json(state)
+    answer["tasks"] = dict(sorted(answer["tasks"].items()))
+    assert list(decode_state(answer).tasks) == ["z", "a", "m"]
+    assert decode_state(answer) == state
+    answer["order"] = ["m", "gone"]
+    assert list(decode_state(answer).tasks) == ["m", "a", "z"]
 
 
 def test_an_agent_is_known_by_its_lease_alone() -> None:
@@ -74,5 +74,5 @@ def test_an_agent_is_known_by_its_lease_alone() -> None:
 
 
 def test_a_remote_forge_is_asked_from_a_time_on() -> None:
-    for told in ("2026-04-15T10:00:00Z", "2026-04-15T12:00:00+02:00", "2026-04-15T10:00:00"):
-        assert str(remote_poll._parsed(told)) == "1776247200/1776247200/0"
+    for answer in ("2026-04-15T10:00:00Z", "2026-04-15T12:00:00+02:00", "2026-04-15T10:00:00"):
+        assert str(remote_poll._parsed(answer)) == "1776247200/1776247200/0"

@@ -26,6 +26,7 @@ from caloron.store import log
 from caloron.store.files import write_atomic
 
 _CONFIG = ".claude"
+_PROJECT_DOCS = ("CLAUDE.md", ".claude/CLAUDE.md", "AGENTS.md")
 _PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
     "answer": ("--tools", ""),
     # Everything but edits needs a permission that no person can give: it is denied.
@@ -55,7 +56,6 @@ INFO = CliInfo(
     env_prefixes=("ANTHROPIC_", "CLAUDE_", "API_TIMEOUT_MS"),
     hosts=("api.anthropic.com",),
     model_prefix="claude/",
-    reads_repo_docs=("CLAUDE.md", ".claude/CLAUDE.md", "AGENTS.md"),
     reports_cost=True,
     provider="claude-cli",
     full_access_env="CALORON_ALLOW_DANGEROUS_CLAUDE",
@@ -80,7 +80,7 @@ class ClaudeCode(Cli):
     def command(self, request: AgentRequest) -> AgentCommand:
         config = clear(request.home / _CONFIG)
         config.mkdir(mode=0o700, parents=True)
-        imports = "".join(f"@{request.workspace / name}\n" for name in INFO.reads_repo_docs)
+        imports = "".join(f"@{request.workspace / name}\n" for name in _PROJECT_DOCS)
         (config / "CLAUDE.md").write_text(imports, "utf-8")
         program, files = _program()
         return AgentCommand(

@@ -44,7 +44,6 @@ class Codex(AnsweringCli[_Event]):
         key_vars=("OPENAI_API_KEY",),
         env_prefixes=("OPENAI_", "CODEX_"),
         hosts=("api.openai.com",),
-        reads_repo_docs=("AGENTS.md",),
         provider="codex-cli",
         default_model="gpt-5.5",
         base_url_env="OPENAI_BASE_URL",

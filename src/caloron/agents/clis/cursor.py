@@ -27,7 +27,6 @@ class Cursor(Cli):
         key_vars=("CURSOR_API_KEY",),
         env_prefixes=("CURSOR_",),
         hosts=("*.cursor.sh", "*.cursor.com"),
-        reads_repo_docs=("AGENTS.md",),
         provider="cursor-cli",
     )
 

@@ -49,7 +49,6 @@ class Gemini(AnsweringCli[_Event]):
         key_vars=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         env_prefixes=("GEMINI_", "GOOGLE_"),
         hosts=("generativelanguage.googleapis.com",),
-        reads_repo_docs=("GEMINI.md",),
         provider="gemini-cli",
         default_model="gemini-2.5-flash",
         base_url_env="GOOGLE_GEMINI_BASE_URL",

@@ -78,7 +78,6 @@ class OpenCode(AnsweringCli[_Event]):
         ),
         env_prefixes=("OPENCODE_",),
         hosts=tuple(_HOSTS.values()),
-        reads_repo_docs=("AGENTS.md",),
         provider="opencode",
         default_model="anthropic/claude-sonnet-4-5",
     )

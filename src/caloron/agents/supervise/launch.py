@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -29,6 +28,7 @@ _PASSED_ON = (
 )  # fmt: skip
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PROBE_S = 0.2
+_STEP_S = 0.01
 
 _STATES = {
     "R": "running",
@@ -113,10 +113,17 @@ def stop(run_dir: Path, grace_s: float = 5) -> None:
     give_up = time.monotonic() + grace_s
     identity = _identity(run_dir)
     while identity is None and is_alive(run_dir) and time.monotonic() < give_up:
-        time.sleep(0.02)
+        time.sleep(_STEP_S)
         identity = _identity(run_dir)
-    if identity is not None and is_alive(run_dir):
-        _end_shim(identity, grace_s)
+    shim = processes.read_process(identity.pid) if identity else None
+    if identity and shim and shim.started == identity.start_time and is_alive(run_dir):
+        processes.send(shim, signal.SIGTERM)
+        # A shim that is stopped takes the signal only when it goes on.
+        processes.send(shim, signal.SIGCONT)
+        give_up = time.monotonic() + grace_s
+        while is_alive(run_dir) and time.monotonic() < give_up:
+            time.sleep(_STEP_S)
+        processes.send(shim, signal.SIGKILL)
         wait_until_gone(run_dir)
     reap(run_dir)
 
@@ -176,28 +183,6 @@ def _identity(run_dir: Path) -> _Identity | None:
     if identity["boot_id"] != boot_id():
         return None
     return _Identity(*(identity[name] for name in _Identity._fields))
-
-
-def _end_shim(identity: _Identity, grace_s: float) -> None:
-    try:
-        handle = os.pidfd_open(identity.pid)
-    except ProcessLookupError:
-        return
-    try:
-        shim = processes.read_process(identity.pid)
-        if shim is None or shim.started != identity.start_time:
-            return
-        gone = select.poll()
-        gone.register(handle, select.POLLIN)
-        signal.pidfd_send_signal(handle, signal.SIGTERM)
-        # A shim that is stopped takes the signal only when it goes on.
-        signal.pidfd_send_signal(handle, signal.SIGCONT)
-        if not gone.poll(grace_s * 1000):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(handle)
 
 
 def _end_agent(run_dir: Path) -> None:

@@ -33,9 +33,9 @@ def run(capsys):
 
 
 def test_a_wake_from_begin_to_end(run, place: Path) -> None:
-    code, told = run("begin allegro --work issue-4")
-    assert (code, told["data"]["report"]["outcome"]) == (0, "first")
-    assert told["data"]["state_file"] == str(place / "allegro.json")
+    code, result = run("begin allegro --work issue-4")
+    assert (code, result["data"]["report"]["outcome"]) == (0, "first")
+    assert result["data"]["state_file"] == str(place / "allegro.json")
     assert run("act allegro pushed --artefact branch")[1]["data"]["state"]["steps"] == 1
     assert run("end allegro --next review")[1]["data"]["state"]["status"] == "ended"
     events = [entry["event"] for entry in run("log allegro")[1]["data"]["entries"]]
@@ -52,8 +52,8 @@ def test_refusals_have_their_own_codes(run) -> None:
     assert run("recover allegro")[0] == 5
     assert run("recover allegro --force")[0] == 0
     assert run("stop allegro --reason enough")[0] == 0
-    code, told = run("begin allegro")
-    assert (code, told["error"]["code"]) == (11, "STOPPED")
+    code, result = run("begin allegro")
+    assert (code, result["error"]["code"]) == (11, "STOPPED")
     assert run("stop allegro --clear")[0] == 0
     assert run("begin allegro --pid 4194304000")[0] == 2
     assert run("begin .. ")[0] == 2
@@ -64,8 +64,12 @@ def test_a_process_that_is_gone_ends_its_cycle_at_once(run) -> None:
     if not child:
         os._exit(0 if main(["cycle", "begin", "allegro", "--pid", str(os.getpid())]) == 0 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    code, told = run("status allegro")
-    assert (code, told["data"]["alive"], told["data"]["report"]["outcome"]) == (0, False, "crashed")
+    code, result = run("status allegro")
+    assert (code, result["data"]["alive"], result["data"]["report"]["outcome"]) == (
+        0,
+        False,
+        "crashed",
+    )
     assert run("begin allegro")[1]["data"]["report"]["reason"] == f"process {child} is gone"
 
 
@@ -74,7 +78,7 @@ def test_damage_is_reported_beside_the_answer(run, place: Path, capsys) -> None:
     (place / "allegro.json").write_text("{")
     assert "cannot be used" in run("status allegro")[1]["data"]["notices"][0]
     assert main(["cycle", "recover", "allegro", "--dry-run"]) == 9
-    assert "would mend" in capsys.readouterr().out
+    assert "would repair" in capsys.readouterr().out
     assert main(["cycle", "act", "allegro"]) == 0
     assert "Cycle 1" in capsys.readouterr().out
     assert (place / "allegro.json.damaged").read_text() == "{"
@@ -82,8 +86,8 @@ def test_damage_is_reported_beside_the_answer(run, place: Path, capsys) -> None:
 
 @pytest.mark.parametrize("line", ["begin a", "act a x", "end a", "recover a --force", "stop a"])
 def test_a_dry_run_makes_nothing(run, place: Path, line: str) -> None:
-    code, told = run(f"{line} --dry-run")
-    assert (code, told["dry_run"]) == (9, True)
+    code, result = run(f"{line} --dry-run")
+    assert (code, result["dry_run"]) == (9, True)
     assert not place.exists()
 
 
@@ -99,10 +103,10 @@ def test_a_cycle_whose_process_is_gone_can_neither_act_nor_end(run) -> None:
         os._exit(main(["cycle", "begin", "allegro", "--pid", str(os.getpid())]))
     os.waitpid(child, 0)
     for line in ("act allegro x", "act allegro", "end allegro --reason r"):
-        code, told = run(line)
+        code, result = run(line)
         assert code == 8
-        assert told["error"]["message"] == f"cycle 1 of allegro is dead: process {child} is gone"
-        assert "caloron cycle begin allegro" in told["error"]["hint"]
+        assert result["error"]["message"] == f"cycle 1 of allegro is dead: process {child} is gone"
+        assert "caloron cycle begin allegro" in result["error"]["hint"]
     assert run("begin allegro")[1]["data"]["report"]["outcome"] == "crashed"
 
 

@@ -43,9 +43,9 @@ def test_a_damaged_state_is_set_aside_and_made_anew_from_the_log(
     agent.cycles.act("pushed", artefact="branch x")
     good = agent.cycles.load().state
     agent.places.state.write_bytes(damage)
-    looked = agent.cycles.load()
-    assert looked.state == good
-    assert str(agent.places.state) in looked.notices[0]
+    loaded = agent.cycles.load()
+    assert loaded.state == good
+    assert str(agent.places.state) in loaded.notices[0]
     assert agent.places.state.read_bytes() == damage, "looking changes nothing"
     after = agent.cycles.act("opened PR 12")
     assert (after.cycle_number, after.artefacts) == (2, ("branch x",))
@@ -65,9 +65,9 @@ def test_the_number_in_an_unusable_file_is_never_used_again(
     agent.places.state.parent.mkdir(parents=True, exist_ok=True)
     agent.places.state.write_bytes(content)
     assert agent.cycles.load().highest == 41
-    looked, report = agent.cycles.begin(holder=UNKNOWN)
+    loaded, report = agent.cycles.begin(holder=UNKNOWN)
     assert report.cycle_number == 42
-    assert "its number, 41, is kept" in looked.notices
+    assert "its number, 41, is kept" in loaded.notices
     assert len(list(agent.places.state.parent.glob("allegro.json.*"))) == 1
     if known:
         assert (report.last_cycle, report.outcome, report.next_target) == (2, "ended", "go on")
@@ -114,8 +114,8 @@ def test_two_damages_are_both_kept(agent: Agent) -> None:
 def test_a_missing_state_is_rebuilt_from_the_log_with_a_notice(agent: Agent) -> None:
     agent.whole_cycle(next_target="go on")
     agent.places.state.unlink()
-    looked, report = agent.cycles.begin(holder=UNKNOWN)
-    assert "was missing" in looked.notices[0]
+    loaded, report = agent.cycles.begin(holder=UNKNOWN)
+    assert "was missing" in loaded.notices[0]
     assert (report.cycle_number, report.next_target) == (2, "go on")
 
 

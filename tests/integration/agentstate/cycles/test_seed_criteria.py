@@ -155,9 +155,9 @@ def test_the_state_survives_a_restart_of_the_agent_even_by_kill(tmp_path: Path) 
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
-    refused, told = cycle(tmp_path, "begin", "allegro")
+    refused, result = cycle(tmp_path, "begin", "allegro")
     assert refused == 5
-    assert f"cycle 1 of allegro is held by process {process.pid}" in told["error"]["message"]
+    assert f"cycle 1 of allegro is held by process {process.pid}" in result["error"]["message"]
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
